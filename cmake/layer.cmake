@@ -1,0 +1,36 @@
+# isthmus_layer(compress SOURCES … HEADERS … USES isthmus::base isthmus::kernels LIBS zstd …)
+#
+# One static library per folder. CMake accepts link cycles between static libraries without a word, so USES refuses a
+# layer that is not defined yet: with folders added bottom-up, a cycle cannot be configured. LIBS are third-party
+# packages, private to the folder. Every header is compiled alone (target all_verify_interface_header_sets).
+
+# The one set of flags of all our code. No contraction anywhere: the arithmetic of outer state is specified to the
+# rounding (README of kernels), and g++ fuses even intrinsics otherwise.
+add_library(isthmus_flags INTERFACE)
+target_compile_options(isthmus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Werror -ffp-contract=off)
+
+function(isthmus_layer name)
+  cmake_parse_arguments(PARSE_ARGV 1 layer "" "" "SOURCES;HEADERS;USES;LIBS;PUBLIC_LIBS")
+  foreach(use IN LISTS layer_USES)
+    if(NOT TARGET ${use})
+      message(FATAL_ERROR "layer ${name} uses ${use}, which is not defined yet: layers may only use what lies below")
+    endif()
+  endforeach()
+  add_library(isthmus_${name} STATIC ${layer_SOURCES})
+  add_library(isthmus::${name} ALIAS isthmus_${name})
+  target_sources(isthmus_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${layer_HEADERS})
+  target_link_libraries(isthmus_${name} PUBLIC ${layer_USES} ${layer_PUBLIC_LIBS} PRIVATE isthmus_flags ${layer_LIBS})
+  set_target_properties(isthmus_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+endfunction()
+
+# isthmus_test(kernels adamw_test.cc … [USES isthmus::kernels] [LIBS …] [LABELS …] [TIMEOUT s])
+# One test binary per folder, tests/<folder>; each case is a ctest test.
+function(isthmus_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT" "SOURCES;USES;LIBS;LABELS")
+  add_executable(${name}_test ${test_SOURCES})
+  target_link_libraries(${name}_test PRIVATE ${test_USES} isthmus_flags ${test_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
+  if(NOT test_TIMEOUT)
+    set(test_TIMEOUT 300)
+  endif()
+  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${test_TIMEOUT} LABELS "${test_LABELS}")
+endfunction()
