@@ -1,4 +1,5 @@
-// ISTHMUS_ASSERT: what only a bug of ours can break. On in every build; ends the process with the place and the reason.
+// ISTHMUS_ASSERT: what only a bug of ours can break. On in every build; ends the process with the
+// place and the reason.
 #pragma once
 
 namespace isthmus {

@@ -1,6 +1,7 @@
-// ByteWriter and ByteReader: the one way bytes of files and messages are laid out. Integers are little-endian, strings and byte
-// strings carry a 32-bit length. The reader never trusts a length: past the end, or above a limit, it fails and stays failed, so a
-// decoder reads everything first and asks ok() once.
+// ByteWriter and ByteReader: the one way bytes of files and messages are laid out. Integers are
+// little-endian, strings and byte strings carry a 32-bit length. The reader never trusts a length:
+// past the end, or above a limit, it fails and stays failed, so a decoder reads everything first
+// and asks ok() once.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +31,7 @@ static_assert(std::endian::native == std::endian::little, "files and messages ar
 class ByteWriter {
  public:
   template <class T>
-    requires std::is_arithmetic_v<T> || std::is_enum_v<T>
-  ByteWriter& put(T value) {
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T> ByteWriter& put(T value) {
     const auto at = bytes_.size();
     bytes_.resize(at + sizeof(T));
     std::memcpy(bytes_.data() + at, &value, sizeof(T));
@@ -61,10 +61,10 @@ class ByteReader {
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
 
   template <class T>
-    requires std::is_arithmetic_v<T> || std::is_enum_v<T>
-  T get() {
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T> T get() {
     T value{};
-    if (auto bytes = raw(sizeof(T)); bytes.size() == sizeof(T)) std::memcpy(&value, bytes.data(), sizeof(T));
+    if (auto bytes = raw(sizeof(T)); bytes.size() == sizeof(T))
+      std::memcpy(&value, bytes.data(), sizeof(T));
     return value;
   }
   // A view of the next `count` bytes; empty and failed when there are fewer.
@@ -86,7 +86,8 @@ class ByteReader {
     return raw(count);
   }
   std::string string(std::size_t bytes_max) { return std::string(text_of(block(bytes_max))); }
-  // A count of items of at least `item_bytes` each: refused when the rest cannot hold them, so that nobody reserves on a peer's word.
+  // A count of items of at least `item_bytes` each: refused when the rest cannot hold them, so that
+  // nobody reserves on a peer's word.
   std::size_t count(std::size_t count_max, std::size_t item_bytes) {
     const auto n = get<std::uint32_t>();
     if (n > count_max || n > rest_.size() / std::max<std::size_t>(item_bytes, 1)) {

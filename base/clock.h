@@ -1,4 +1,5 @@
-// Clock: the time, as the outer step sees it. The system's, or a simulated one (inter/sim). Waiting is the business of inter/loop.h.
+// Clock: the time, as the outer step sees it. The system's, or a simulated one (inter/sim). Waiting
+// is the business of inter/loop.h.
 #pragma once
 
 #include <cstdint>

@@ -1,33 +1,52 @@
 #include "base/result.h"
 
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <system_error>
-
-#include <fmt/format.h>
 
 namespace isthmus {
 
 std::string_view to_string(ErrorCode code) {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid_argument";
-    case ErrorCode::not_found: return "not_found";
-    case ErrorCode::already_exists: return "already_exists";
-    case ErrorCode::permission: return "permission";
-    case ErrorCode::io: return "io";
-    case ErrorCode::disk_full: return "disk_full";
-    case ErrorCode::corrupt: return "corrupt";
-    case ErrorCode::bad_frame: return "bad_frame";
-    case ErrorCode::non_finite: return "non_finite";
-    case ErrorCode::mismatch: return "mismatch";
-    case ErrorCode::unauthenticated: return "unauthenticated";
-    case ErrorCode::expired: return "expired";
-    case ErrorCode::timeout: return "timeout";
-    case ErrorCode::unavailable: return "unavailable";
-    case ErrorCode::busy: return "busy";
-    case ErrorCode::closed: return "closed";
-    case ErrorCode::cancelled: return "cancelled";
-    case ErrorCode::too_large: return "too_large";
-    case ErrorCode::unsupported: return "unsupported";
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::not_found:
+      return "not_found";
+    case ErrorCode::already_exists:
+      return "already_exists";
+    case ErrorCode::permission:
+      return "permission";
+    case ErrorCode::io:
+      return "io";
+    case ErrorCode::disk_full:
+      return "disk_full";
+    case ErrorCode::corrupt:
+      return "corrupt";
+    case ErrorCode::bad_frame:
+      return "bad_frame";
+    case ErrorCode::non_finite:
+      return "non_finite";
+    case ErrorCode::mismatch:
+      return "mismatch";
+    case ErrorCode::unauthenticated:
+      return "unauthenticated";
+    case ErrorCode::expired:
+      return "expired";
+    case ErrorCode::timeout:
+      return "timeout";
+    case ErrorCode::unavailable:
+      return "unavailable";
+    case ErrorCode::busy:
+      return "busy";
+    case ErrorCode::closed:
+      return "closed";
+    case ErrorCode::cancelled:
+      return "cancelled";
+    case ErrorCode::too_large:
+      return "too_large";
+    case ErrorCode::unsupported:
+      return "unsupported";
   }
   return "unknown";
 }

@@ -18,7 +18,8 @@ class Shape {
   static constexpr std::size_t kRankMax = 4;
 
   Shape() = default;
-  Shape(std::initializer_list<std::int64_t> sizes) : Shape(std::span(sizes.begin(), sizes.size())) {}
+  Shape(std::initializer_list<std::int64_t> sizes)
+      : Shape(std::span(sizes.begin(), sizes.size())) {}
   explicit Shape(std::span<const std::int64_t> sizes) : rank_(sizes.size()) {
     ISTHMUS_ASSERT(sizes.size() <= kRankMax);
     for (std::size_t i = 0; i < rank_; ++i) sizes_[i] = sizes[i];

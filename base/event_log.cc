@@ -1,0 +1,206 @@
+#include "base/event_log.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <mutex>
+
+namespace isthmus {
+namespace {
+
+// Length of the UTF-8 sequence at the front of `text`, 0 when it is not one.
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char c = byte(0);
+  const std::size_t n = c < 0x80                ? 1
+                        : c >= 0xC2 && c < 0xE0 ? 2
+                        : c >= 0xE0 && c < 0xF0 ? 3
+                        : c >= 0xF0 && c < 0xF5 ? 4
+                                                : 0;
+  if (n == 0 || n > text.size()) return 0;
+  for (std::size_t i = 1; i < n; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  if (n == 3 && c == 0xE0 && byte(1) < 0xA0) return 0;   // overlong
+  if (n == 3 && c == 0xED && byte(1) >= 0xA0) return 0;  // surrogate
+  if (n == 4 && c == 0xF0 && byte(1) < 0x90) return 0;
+  if (n == 4 && c == 0xF4 && byte(1) >= 0x90) return 0;
+  return n;
+}
+
+std::string json_value(const Field& field) {
+  struct Visitor {
+    std::string operator()(std::int64_t v) const { return fmt::format("{}", v); }
+    std::string operator()(std::uint64_t v) const { return fmt::format("{}", v); }
+    std::string operator()(bool v) const { return v ? "true" : "false"; }
+    std::string operator()(double v) const {
+      return std::isfinite(v) ? fmt::format("{}", v) : "null";
+    }
+    std::string operator()(const std::string& v) const { return json_string(v); }
+  };
+  return std::visit(Visitor{}, field.value);
+}
+
+std::string plain_value(const Field& field) {
+  if (const auto* text = std::get_if<std::string>(&field.value)) return *text;
+  if (const auto* number = std::get_if<double>(&field.value)) return fmt::format("{:.4g}", *number);
+  return json_value(field);
+}
+
+class FileSink final : public EventSink {
+ public:
+  explicit FileSink(int descriptor) : descriptor_(descriptor) {}
+  ~FileSink() override { ::close(descriptor_); }
+  void write(const Event& event) override {
+    std::string line = to_json(event);
+    if (lost_ > 0) line.insert(line.size() - 1, fmt::format(",\"lines_lost_before\":{}", lost_));
+    line += '\n';
+    if (::write(descriptor_, line.data(), line.size()) == static_cast<ssize_t>(line.size()))
+      lost_ = 0;
+    else
+      ++lost_;
+  }
+
+ private:
+  int descriptor_;
+  std::uint64_t lost_ = 0;
+};
+
+class TerminalSink final : public EventSink {
+ public:
+  TerminalSink(int descriptor, Severity at_least) : descriptor_(descriptor), at_least_(at_least) {}
+  void write(const Event& event) override {
+    if (event.severity < at_least_) return;
+    const std::string line = to_sentence(event) + '\n';
+    [[maybe_unused]] const auto n = ::write(descriptor_, line.data(), line.size());
+  }
+
+ private:
+  int descriptor_;
+  Severity at_least_;
+};
+
+class CallbackSink final : public EventSink {
+ public:
+  explicit CallbackSink(std::function<void(const Event&)> callback)
+      : callback_(std::move(callback)) {}
+  void write(const Event& event) override { callback_(event); }
+
+ private:
+  std::function<void(const Event&)> callback_;
+};
+
+}  // namespace
+
+std::string_view to_string(Severity severity) {
+  switch (severity) {
+    case Severity::detail:
+      return "detail";
+    case Severity::info:
+      return "info";
+    case Severity::warning:
+      return "warning";
+    case Severity::alarm:
+      return "alarm";
+  }
+  return "unknown";
+}
+
+std::string json_string(std::string_view text) {
+  std::string out = "\"";
+  while (!text.empty()) {
+    const unsigned char c = static_cast<unsigned char>(text.front());
+    const auto n = utf8_length(text);
+    if (n == 0) {
+      out += "\\ufffd";
+      text.remove_prefix(1);
+      continue;
+    }
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += static_cast<char>(c);
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c < 0x20 || c == 0x7f) {
+      out += fmt::format("\\u{:04x}", c);
+    } else {
+      out += text.substr(0, n);
+    }
+    text.remove_prefix(n);
+  }
+  return out += '"';
+}
+
+std::string to_json(const Event& event) {
+  std::string line = fmt::format("{{\"time\":{:.6f},\"severity\":\"{}\",\"event\":{},\"site\":{}",
+                                 seconds_of(event.unix_time), to_string(event.severity),
+                                 json_string(event.id), json_string(event.site));
+  if (!event.peer.empty()) line += fmt::format(",\"peer\":{}", json_string(event.peer));
+  if (event.outer_step >= 0) line += fmt::format(",\"outer_step\":{}", event.outer_step);
+  for (const auto& field : event.fields)
+    line += fmt::format(",{}:{}", json_string(field.name), json_value(field));
+  return line += '}';
+}
+
+std::string to_sentence(const Event& event) {
+  const auto second = static_cast<std::time_t>(event.unix_time / kSecond);
+  std::string line = fmt::format("{:%H:%M:%S} {} ", fmt::localtime(second), event.site);
+  if (event.severity >= Severity::warning) line += fmt::format("{}: ", to_string(event.severity));
+  line += event.id;
+  if (event.outer_step >= 0) line += fmt::format(" step {}", event.outer_step);
+  if (!event.peer.empty()) line += fmt::format(" peer {}", event.peer);
+  for (const auto& field : event.fields) {
+    line += fmt::format(" {}=", field.name);
+    for (const char c : plain_value(field))
+      line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+  }
+  return line;
+}
+
+struct EventLog::Sinks {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<EventSink>> all;
+};
+
+EventLog::EventLog(const Clock& clock, std::string site)
+    : clock_(clock), site_(std::move(site)), sinks_(std::make_unique<Sinks>()) {}
+
+EventLog::~EventLog() = default;
+
+void EventLog::add(std::unique_ptr<EventSink> sink) {
+  const std::lock_guard lock(sinks_->mutex);
+  sinks_->all.push_back(std::move(sink));
+}
+
+void EventLog::write(Severity severity, std::string_view id, About about,
+                     std::initializer_list<Field> fields) {
+  const Event event{.unix_time = clock_.unix_time(),
+                    .severity = severity,
+                    .id = id,
+                    .site = site_,
+                    .peer = about.peer,
+                    .outer_step = about.outer_step,
+                    .fields = {fields.begin(), fields.size()}};
+  const std::lock_guard lock(sinks_->mutex);
+  for (const auto& sink : sinks_->all) sink->write(event);
+}
+
+Result<std::unique_ptr<EventSink>> make_file_sink(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor < 0)
+    return error_of_errno(errno, fmt::format("cannot open the event log {}", path));
+  return std::unique_ptr<EventSink>(std::make_unique<FileSink>(descriptor));
+}
+
+std::unique_ptr<EventSink> make_terminal_sink(int descriptor, Severity at_least) {
+  return std::make_unique<TerminalSink>(descriptor, at_least);
+}
+
+std::unique_ptr<EventSink> make_callback_sink(std::function<void(const Event&)> callback) {
+  return std::make_unique<CallbackSink>(std::move(callback));
+}
+
+}  // namespace isthmus

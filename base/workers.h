@@ -1,0 +1,28 @@
+// Workers: threads that encode, hash, write and reduce for a thread that owns all state. A job runs
+// on some worker; its `done` runs on the owner's thread, so state needs no lock. In the simulator
+// (inter/sim) jobs run inline, at a cost in virtual time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace isthmus {
+
+class Workers {
+ public:
+  virtual ~Workers() = default;
+  // `cost_bytes` is how much data the job touches: what the simulator turns into time. Jobs start
+  // in the order of submission. The destructor finishes the running jobs and drops the rest; their
+  // `done` is not called.
+  virtual void submit(std::function<void()> job, std::function<void()> done,
+                      std::uint64_t cost_bytes) = 0;
+};
+
+// `post` must hand a function to the owner's thread, from any thread. `cpus`: where to pin, one
+// worker each; empty: two unpinned.
+std::unique_ptr<Workers> make_thread_workers(std::function<void(std::function<void()>)> post,
+                                             const std::vector<int>& cpus);
+
+}  // namespace isthmus
