@@ -1,0 +1,97 @@
+// Loop: the one thread that owns all state of a gateway, and its time. Coroutines run here; timers
+// follow the Clock it was given, so that a simulator can move time itself (inter/sim). Nothing here
+// is thread-safe but post().
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/workers.h"
+
+namespace isthmus::inter {
+
+template <class T>
+using Task = boost::asio::awaitable<T>;
+
+class Loop {
+ public:
+  explicit Loop(const Clock& clock);
+  ~Loop();  // destroys suspended coroutines; whatever they refer to must still be alive, so call
+            // abandon() first where it is not
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  const Clock& clock() const { return clock_; }
+  Nanoseconds now() const { return clock_.now(); }
+
+  // Starts a coroutine. An exception that leaves it is a bug and ends the process.
+  void spawn(Task<void> task);
+  // Runs the function on the loop's thread, later. From any thread.
+  void post(std::function<void()> function);
+
+  using TimerId = std::uint64_t;
+  // Calls once, not before `when`; equal times in the order of arming. The id may be cancelled
+  // until it has run.
+  TimerId call_at(Nanoseconds when, std::function<void()> function);
+  TimerId call_after(Nanoseconds delay, std::function<void()> function) {
+    return call_at(now() + delay, std::move(function));
+  }
+  void cancel(TimerId id);
+  Task<void> sleep_until(Nanoseconds when);
+  Task<void> sleep(Nanoseconds delay) { return sleep_until(now() + delay); }
+
+  // With the system's clock: runs until stop().
+  void run();
+  void stop();
+
+  // For who moves time: runs due timers and ready work until nothing is left to do at this instant;
+  // true if anything ran.
+  bool run_ready();
+  // When the next timer is due, if any.
+  std::optional<Nanoseconds> next_timer() const;
+  // Destroys all suspended coroutines and pending work, without running them: a crash of the
+  // process, in the simulator.
+  void abandon();
+
+  boost::asio::io_context& io() { return *io_; }
+
+ private:
+  class Context;
+  bool run_due_timers();
+
+  const Clock& clock_;
+  std::unique_ptr<Context> context_;
+  boost::asio::io_context* io_;
+  std::map<std::pair<Nanoseconds, TimerId>, std::function<void()>> timers_;
+  std::map<TimerId, Nanoseconds> when_of_;
+  TimerId last_timer_ = 0;
+  bool stopped_ = false;
+};
+
+// What coroutines wait on: notify() wakes all that wait now. Check the condition again after
+// waking.
+class Signal {
+ public:
+  explicit Signal(Loop& loop);
+  void notify();
+  Task<void> wait();
+  // False when the time came first.
+  Task<bool> wait_until(Nanoseconds deadline);
+
+ private:
+  Loop& loop_;
+  boost::asio::steady_timer timer_;  // never expires; cancelled to wake
+};
+
+// Runs a job on a worker and resumes on the loop.
+Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job,
+                  std::uint64_t cost_bytes);
+
+}  // namespace isthmus::inter

@@ -1,0 +1,73 @@
+// The boundary between a gateway and what computes at its site. `Ranks` is what the gateway calls,
+// `OuterSteps` what it offers. Behind Ranks stand real processes (inter/attach_server.h) or a
+// synthetic contributor (inter/sim). Both on the gateway's thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "inter/model_layout.h"
+#include "security/hash.h"
+
+namespace isthmus::inter {
+
+// How a rank takes a new state over: x ← state + (x − contributed). The only rule yet.
+enum class MergeRule : std::uint8_t { keep_progress = 0 };
+
+// The agreed state after an outer step. `parameters` (layout order) is valid during the call.
+struct Published {
+  std::uint64_t step = 0;  // 0: the initial state
+  security::Digest record;
+  std::span<const float> parameters;
+  MergeRule merge = MergeRule::keep_progress;
+  bool final_step = false;         // nothing follows: the ranks may end
+  bool contribution_open = false;  // after a restart: this site's contribution to step + 1 is
+                                   // already made; the next state follows
+};
+
+// What a rank last said of itself, for people.
+struct RankStatus {
+  std::uint32_t rank = 0;
+  std::uint32_t world = 1;
+  std::int64_t pid = 0;
+  std::uint64_t inner_step = 0;
+  double loss = 0;
+  double tokens_per_second = 0;
+  std::string state;  // "computing", "waiting for alpha", …
+};
+
+class Ranks {
+ public:
+  virtual ~Ranks() = default;
+  virtual void publish(const Published& state) = 0;
+  // Nothing more will be published: the run's configuration does not match, or the gateway ends.
+  // `why` for the rank's user.
+  virtual void refuse(const Error& why) = 0;
+  virtual std::vector<RankStatus> status() const = 0;
+};
+
+class OuterSteps {
+ public:
+  virtual ~OuterSteps() = default;
+  // A site's ranks are there (again) and agree on this layout. The first time it becomes the
+  // gateway's; later it must be equal (mismatch). publish() follows once there is a state, at once
+  // when there is one.
+  virtual Result<void> attached(const ModelLayout& layout, std::string_view model_description) = 0;
+  // Parameters to begin the run with, should it be a new one; ignored when the gateway has a state.
+  virtual void offer_initial(std::vector<float> parameters) = 0;
+  // Parameters after the inner steps that began at the state of `step` − 1, and the tokens trained
+  // in them. Errors: mismatch (another step is due, or this one has its contribution), non_finite.
+  // `parameters` is taken over.
+  virtual Result<void> contribute(std::uint64_t step, std::vector<float> parameters,
+                                  std::uint64_t tokens) = 0;
+  // The ranks live and compute: a site with progress is waited for longer than a silent one.
+  virtual void progressing() = 0;
+  // The ranks stop for good reason (the user's wish): others need not wait for this site.
+  virtual void leaving() = 0;
+};
+
+}  // namespace isthmus::inter

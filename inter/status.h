@@ -1,0 +1,66 @@
+// GatewayStatus: what a gateway shows of itself, in plain values: for `isthmus status` and `top`
+// (over the attach socket, as JSON), for Prometheus and for the report. Rates are over the last few
+// seconds, counts since the gateway started.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "inter/ranks.h"
+
+namespace isthmus::inter {
+
+struct LinkStatus {
+  std::string peer;
+  std::string address;       // "" when the peer dials us
+  std::string state;         // "up", "connecting", "refused: …"
+  double round_trip_ms = 0;  // smoothed; 0 before the first sample
+  double sent_mbit_s = 0;    // achieved, on the wire
+  double received_mbit_s = 0;
+  double cap_mbit_s = 0;              // rate_limit; 0: none
+  std::uint64_t parameter_bytes = 0;  // f32 that contributions sent on this link stand for
+  std::uint64_t codec_bytes = 0;      // the same after the codec
+  std::uint64_t zstd_bytes = 0;       // after zstd
+  std::uint64_t wire_sent_bytes =
+      0;  // all bytes on the wire, control, framing and sealing included
+  std::uint64_t wire_received_bytes = 0;
+  std::uint64_t chunks_sent = 0;
+  std::uint64_t chunks_resent = 0;
+  std::uint64_t reconnects = 0;
+  std::string
+      waiting_for;  // "", "rate limit", "credit", "acknowledgement", "contribution", "vote", …
+};
+
+// Seconds a site's outer steps spent, by what they waited for.
+struct WaitStatus {
+  double computing_s = 0;  // its own ranks
+  double transfer_s = 0;   // bytes still on their way
+  double straggler_s = 0;  // another site's ranks
+  double agreement_s = 0;  // votes
+  double applying_s = 0;
+};
+
+struct GatewayStatus {
+  std::string site;
+  std::string run;    // hex, "" before the run began
+  std::string phase;  // "waiting for ranks", "starting", "training", "exchanging", "catching up",
+                      // "finished"
+  std::uint64_t outer_step = 0;   // decided and applied
+  std::uint64_t outer_steps = 0;  // planned
+  std::uint64_t saved_step = 0;
+  std::string state_root;  // hex
+  double uptime_s = 0;
+  std::uint64_t tokens_named = 0;  // of this site, in decided records
+  std::uint64_t tokens_carried = 0;
+  std::vector<std::string> members;
+  std::vector<std::string> voters;
+  WaitStatus waits;
+  std::vector<LinkStatus> links;
+  std::vector<RankStatus> ranks;
+};
+
+std::string to_json(const GatewayStatus& status);
+
+}  // namespace isthmus::inter

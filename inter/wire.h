@@ -1,0 +1,88 @@
+// Wire: moves one message to an authenticated peer. It may lose, repeat or reorder messages, pushes
+// back when its queue is full, and reports connections that come and go; what makes messages
+// reliable is inter/link.h. Backends: ZeroMQ (make_zmq_wire in inter/zmq_wire.h) and the simulated
+// one (inter/sim/simulated_wire.h); both run the contract suite tests/inter/wire_contract.h.
+//
+// One thread: that of the Loop. A peer here is who the cryptography says it is, never who a message
+// claims to be.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/byte_stream.h"
+#include "base/result.h"
+
+namespace isthmus::inter {
+
+// As in the roster.
+using SiteId = std::uint32_t;
+
+// One gateway process: the index is its place in the site's list of gateways.
+struct GatewayId {
+  SiteId site = 0;
+  std::uint32_t index = 0;
+  auto operator<=>(const GatewayId&) const = default;
+};
+
+// Control traffic never queues behind bulk: each lane is a connection of its own.
+enum class Lane : std::uint8_t { control = 0, bulk = 1 };
+
+inline constexpr std::size_t kControlMessageBytesMax = 1 << 16;
+inline constexpr std::size_t kBulkMessageBytesMax = (1 << 20) + 4096;  // a chunk and its header
+
+// One live connection of a peer. Two connections of one lane mean that the peer reconnected, or
+// that two processes use one identity: the link finds out which. Numbers are never used twice by
+// one wire.
+using ConnectionId = std::uint64_t;
+
+class WireReceiver {
+ public:
+  virtual ~WireReceiver() = default;
+  // `message` is valid during the call. At most kControlMessageBytesMax or kBulkMessageBytesMax
+  // bytes: longer ones never arrive.
+  virtual void on_message(GatewayId peer, Lane lane, ConnectionId connection,
+                          std::span<const std::byte> message) = 0;
+  // A lane to this peer can be used: its first message may follow. A listening end may learn of a
+  // peer only by its first message.
+  virtual void on_up(GatewayId peer, Lane lane, ConnectionId connection) = 0;
+  virtual void on_down(GatewayId peer, Lane lane, ConnectionId connection) = 0;
+  // After send() said busy: there is room again.
+  virtual void on_writable(GatewayId peer, Lane lane) = 0;
+};
+
+class Wire {
+ public:
+  virtual ~Wire() = default;
+
+  // Before anything else; the receiver outlives the wire's use.
+  virtual void receive_with(WireReceiver& receiver) = 0;
+
+  // Hands the message to the newest connection of the lane, or to the given one. Errors: busy
+  // (queue full; on_writable follows), unavailable (no such connection now), too_large.
+  virtual Result<void> send(GatewayId peer, Lane lane, Bytes message,
+                            ConnectionId connection = 0) = 0;
+
+  // Drops the connection and, at the end that dials, dials again: after silence, or when a
+  // connection misbehaves.
+  virtual void reset(GatewayId peer, Lane lane, ConnectionId connection) = 0;
+
+  // Opens or closes the wire to a peer (it left the roster). Closing drops its connections at once.
+  virtual void allow(GatewayId peer, bool allowed) = 0;
+
+  // Bytes handed to the network for this peer, with the wire's own framing and sealing, on both
+  // lanes; and received.
+  virtual std::uint64_t bytes_sent(GatewayId peer) const = 0;
+  virtual std::uint64_t bytes_received(GatewayId peer) const = 0;
+};
+
+}  // namespace isthmus::inter
+
+template <>
+struct std::hash<isthmus::inter::GatewayId> {
+  std::size_t operator()(isthmus::inter::GatewayId id) const {
+    return std::hash<std::uint64_t>()((std::uint64_t{id.site} << 32) | id.index);
+  }
+};
