@@ -1,0 +1,170 @@
+#include "security/roster.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "security/sodium_ready.h"
+
+namespace isthmus::security {
+namespace {
+
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  });
+}
+
+// "host:port" with a port that leaves room for the next one.
+bool is_address(std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string_view::npos || text.size() > 255) return false;
+  const auto host = text.substr(0, colon);
+  const auto port = text.substr(colon + 1);
+  if (port.empty() || port.size() > 5) return false;
+  unsigned number = 0;
+  for (char c : port) {
+    if (c < '0' || c > '9') return false;
+    number = 10 * number + static_cast<unsigned>(c - '0');
+  }
+  if (number == 0 || number > 65534) return false;
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const auto inner = bracketed ? host.substr(1, host.size() - 2) : host;
+  return !inner.empty() && std::all_of(inner.begin(), inner.end(), [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_' || (bracketed && (c == ':' || c == '%'));
+  });
+}
+
+class Check {
+ public:
+  explicit Check(const Roster& roster) : roster_(roster) {}
+
+  std::vector<Error> run() {
+    require_sodium();
+    if (roster_.expires <= 0)
+      fault(ErrorCode::invalid_argument, "the roster has no expiry date: add `expires`");
+    if (roster_.sites.empty())
+      fault(ErrorCode::invalid_argument, "the roster lists no site");
+    else if (roster_.voters() == 0)
+      fault(ErrorCode::invalid_argument,
+            "no site of the roster is a voter: nothing could ever be decided");
+    for (std::size_t i = 0; i < roster_.sites.size(); ++i) {
+      if (i > 0 && roster_.sites[i].id <= roster_.sites[i - 1].id)
+        fault(ErrorCode::invalid_argument, "site ids must ascend: {} comes after {}",
+              roster_.sites[i].id, roster_.sites[i - 1].id);
+      site(roster_.sites[i]);
+    }
+    return std::move(faults_);
+  }
+
+ private:
+  template <class... Values>
+  void fault(ErrorCode code, fmt::format_string<Values...> format, Values&&... values) {
+    faults_.emplace_back(code, fmt::format(format, std::forward<Values>(values)...));
+  }
+
+  void site(const RosterSite& site) {
+    const auto& name = site.name;
+    if (!is_name(name))
+      fault(ErrorCode::invalid_argument,
+            "site {} needs a name of 1 to 64 letters, digits, '.', '_' or '-'", site.id);
+    if (!names_.insert(name).second)
+      fault(ErrorCode::invalid_argument, "two sites are named \"{}\"", name);
+    if (crypto_core_ed25519_is_valid_point(
+            reinterpret_cast<const unsigned char*>(site.identity.bytes.data())) != 1)
+      fault(ErrorCode::unauthenticated, "the identity of site \"{}\" is not an Ed25519 public key",
+            name);
+    if (!identities_.insert(site.identity).second)
+      fault(ErrorCode::unauthenticated,
+            "the identity of site \"{}\" is also that of another site: each site needs its own",
+            name);
+    if (site.gateways.empty())
+      fault(ErrorCode::invalid_argument, "site \"{}\" has no gateway", name);
+    for (const auto& gateway : site.gateways) this->gateway(site, gateway);
+  }
+
+  void gateway(const RosterSite& site, const RosterGateway& gateway) {
+    if (!gateway.address.empty()) {
+      if (!is_address(gateway.address))
+        fault(ErrorCode::invalid_argument,
+              "site \"{}\": a gateway's address is host:port with a port of 1 to 65534, not \"{}\"",
+              site.name, gateway.address.substr(0, 80));
+      else if (!addresses_.insert(gateway.address).second)
+        fault(ErrorCode::invalid_argument, "two gateways have the address {}", gateway.address);
+    }
+    if (!curve_keys_.insert(gateway.curve_key).second)
+      fault(ErrorCode::unauthenticated,
+            "a CURVE key of site \"{}\" is also that of another gateway: each needs its own",
+            site.name);
+    if (!signs_curve_key(site.identity, gateway.curve_key, gateway.curve_signature))
+      fault(ErrorCode::unauthenticated,
+            "the identity of site \"{}\" does not sign its CURVE key {}: copy both from one "
+            "public key file",
+            site.name, gateway.curve_key.hex());
+  }
+
+  const Roster& roster_;
+  std::set<std::string> names_;
+  std::set<std::string> addresses_;
+  std::set<PublicKey> identities_;
+  std::set<CurveKey> curve_keys_;
+  std::vector<Error> faults_;
+};
+
+class RosterVerifier final : public Verifier {
+ public:
+  explicit RosterVerifier(const Roster& roster) {
+    for (const auto& site : roster.sites) identities_.emplace(site.id, site.identity);
+  }
+
+  bool verify(std::uint32_t site, std::string_view context, std::span<const std::byte> message,
+              const Signature& signature) const override {
+    const auto found = identities_.find(site);
+    return found != identities_.end() &&
+           verify_signature(found->second, context, message, signature);
+  }
+
+ private:
+  std::map<std::uint32_t, PublicKey> identities_;
+};
+
+}  // namespace
+
+const RosterSite* Roster::find(std::uint32_t id) const {
+  const auto found = std::lower_bound(
+      sites.begin(), sites.end(), id,
+      [](const RosterSite& site, std::uint32_t wanted) { return site.id < wanted; });
+  return found != sites.end() && found->id == id ? &*found : nullptr;
+}
+
+const RosterSite* Roster::find(std::string_view name) const {
+  const auto found = std::find_if(sites.begin(), sites.end(),
+                                  [&](const RosterSite& site) { return site.name == name; });
+  return found != sites.end() ? &*found : nullptr;
+}
+
+std::size_t Roster::voters() const {
+  return static_cast<std::size_t>(
+      std::count_if(sites.begin(), sites.end(), [](const RosterSite& site) { return site.voter; }));
+}
+
+bool signs_curve_key(const PublicKey& identity, const CurveKey& key, const Signature& signature) {
+  return verify_signature(identity, context::curve_key, key.bytes, signature);
+}
+
+std::vector<Error> check_roster(const Roster& roster) { return Check(roster).run(); }
+
+RosterValidity validity(const Roster& roster, Nanoseconds unix_time) {
+  return unix_time < roster.expires ? RosterValidity::valid : RosterValidity::expired;
+}
+
+std::unique_ptr<Verifier> make_verifier(const Roster& roster) {
+  return std::make_unique<RosterVerifier>(roster);
+}
+
+}  // namespace isthmus::security

@@ -1,0 +1,71 @@
+// The roster: who the sites of a federation are, and the keys that prove it. The operator signs its
+// exact bytes (security/roster_signature.h); the launcher parses them, after that, into this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "security/hash.h"
+#include "security/keys.h"
+#include "security/signature.h"
+
+namespace isthmus::security {
+
+// One process that speaks for a site, or for its part of the model.
+struct RosterGateway {
+  std::string address;  // "host:port" of its control socket, "[…]:port" for IPv6; bulk is port + 1.
+                        // "": it only dials
+  CurveKey curve_key;
+  Signature curve_signature;  // by the site's identity: signs_curve_key
+};
+
+struct RosterSite {
+  std::uint32_t id = 0;  // never given to another site, not even in a later roster
+  std::string name;
+  bool voter = false;
+  PublicKey identity;
+  std::vector<RosterGateway> gateways;  // at least one
+};
+
+struct Roster {
+  std::uint64_t epoch = 0;        // counts up with every change
+  Nanoseconds expires = 0;        // on the calendar: Clock::unix_time
+  std::vector<RosterSite> sites;  // ascending id
+  Digest digest;                  // of its exact bytes
+
+  const RosterSite* find(std::uint32_t id) const;  // nullptr: not listed
+  const RosterSite* find(std::string_view name) const;
+  std::size_t voters() const;
+};
+
+inline constexpr std::size_t kRosterBytesMax = std::size_t{1} << 20;
+
+// What a site is whose entry does not say `voter`: the first seven of the roster vote.
+constexpr bool voter_by_default(std::size_t position) { return position < 7; }
+
+// True when the site's identity vouches for the key: no other key may speak for it.
+bool signs_curve_key(const PublicKey& identity, const CurveKey& key, const Signature& signature);
+
+// Everything that is wrong with a parsed roster, one sentence each; empty when it may be used.
+// Sites: at least one, ids ascending, names unique (1 to 64 of a-z A-Z 0-9 . _ -), identities
+// unique and on the curve. At least one voter. Gateways: at least one a site; addresses well-formed
+// and unique; CURVE keys unique and signed by their site. An expiry. Signature and epoch are
+// checked before parsing, not here.
+std::vector<Error> check_roster(const Roster& roster);
+
+enum class RosterValidity {
+  valid,
+  expired,  // no new session begins; running ones go on, with an alarm
+};
+RosterValidity validity(const Roster& roster, Nanoseconds unix_time);
+
+// Copies what it needs of the roster. Sites of the next roster need the next verifier.
+std::unique_ptr<Verifier> make_verifier(const Roster& roster);
+
+}  // namespace isthmus::security

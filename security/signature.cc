@@ -1,0 +1,23 @@
+#include "security/signature.h"
+
+#include <sodium.h>
+
+#include "security/signed_bytes.h"
+#include "security/sodium_ready.h"
+
+namespace isthmus::security {
+
+static_assert(sizeof(Signature::bytes) == crypto_sign_BYTES);
+static_assert(sizeof(PublicKey::bytes) == crypto_sign_PUBLICKEYBYTES);
+
+bool verify_signature(const PublicKey& key, std::string_view context,
+                      std::span<const std::byte> message, const Signature& signature) {
+  require_sodium();
+  const Bytes bytes = signed_bytes(context, message);
+  return crypto_sign_verify_detached(reinterpret_cast<const unsigned char*>(signature.bytes.data()),
+                                     reinterpret_cast<const unsigned char*>(bytes.data()),
+                                     bytes.size(),
+                                     reinterpret_cast<const unsigned char*>(key.bytes.data())) == 0;
+}
+
+}  // namespace isthmus::security
