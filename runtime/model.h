@@ -1,0 +1,144 @@
+// Model: one model on one rank's CPU threads. It owns parameters, gradients, optimizer state and
+// the arena of activations, and runs the lists of ops that its family made (runtime/program.h).
+// Data, schedules, files and communication are its callers' business:
+//
+//   for each inner step t:
+//     model.zero_gradients();
+//     for each micro-batch: loss += model.forward_backward(tokens, targets);
+//     all_reduce model.gradients(), loss.sum and loss.counted over the ranks of the data axis;
+//     model.update(adamw, schedule.rate(t), loss.counted);
+//
+// Parameters are seen in canonical form: whole tensors under their Hugging Face names, f32,
+// row-major, contiguous, whatever has been fused inside (q, k, v are row ranges of one matrix).
+//
+// Results depend on the shapes, the inputs and the parameters only: they are bitwise the same for
+// any number of threads and for every repetition on one machine. Not thread-safe; calls return when
+// the work is done and allocate nothing after the first of their kind.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/tensor_view.h"
+#include "base/thread_pool.h"
+#include "runtime/inner_optimizer.h"
+#include "runtime/model_config.h"
+
+namespace isthmus::runtime {
+
+// Targets with this value are not counted and give no gradient.
+inline constexpr std::int32_t kIgnoredTarget = -100;
+
+struct CanonicalTensor {
+  std::string name;       // "model.layers.0.self_attn.q_proj.weight"
+  Shape shape;            // as on disk: a linear is {out, in}
+  std::size_t first = 0;  // of its elements in the flat buffers (gradients() and so on)
+  bool decays = false;    // whether weight decay applies
+
+  std::size_t elements() const { return static_cast<std::size_t>(shape.elements()); }
+};
+
+// The canonical tensors of a model, in ascending byte order of their names: the order of files, of
+// the federation and of fingerprints. A tied head has no tensor of its own.
+std::vector<CanonicalTensor> canonical_tensors(const ModelConfig& config);
+
+// Cross-entropy, summed (in nats) over the counted targets, and their number: the loss of a global
+// batch is the sum of sums over the sum of counts, across micro-batches and ranks.
+struct BatchLoss {
+  double sum = 0;
+  std::int64_t counted = 0;
+
+  BatchLoss& operator+=(const BatchLoss& other) {
+    sum += other.sum;
+    counted += other.counted;
+    return *this;
+  }
+};
+
+struct UpdateReport {
+  double gradient_norm = 0;  // of the mean gradient, before clipping
+  bool finite = true;        // false: a gradient was not; nothing has been changed
+};
+
+// Where the time of a kind of op went, summed since the last reset (for trainer_bench and metrics).
+struct OpTime {
+  std::string name;  // "linear", "linear backward", …
+  std::int64_t calls = 0;
+  double seconds = 0;
+  double flops = 0;  // floating-point operations done in these calls
+};
+
+class Model {
+ public:
+  // Plans and allocates everything for this batch shape; parameters are zero until initialise() or
+  // an import. invalid_argument, unsupported. `pool` is used during calls only, and outlives the
+  // model.
+  static Result<std::unique_ptr<Model>> create(const ModelConfig& config, const BatchShape& shape,
+                                               ThreadPool& pool);
+  virtual ~Model() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const BatchShape& shape() const = 0;
+  virtual std::span<const CanonicalTensor> tensors() const = 0;
+
+  // Deterministic in (seed, tensor name, element): normal with deviation 0.02 for matrices and the
+  // embedding, ones for norm weights. Clears the optimizer state.
+  virtual void initialise(std::uint64_t seed) = 0;
+
+  // One canonical tensor (index into tensors()). After writing to parameters, parameters_changed().
+  std::span<float> parameters(std::size_t tensor) { return slice(parameters(), tensor); }
+  std::span<float> gradients(std::size_t tensor) { return slice(gradients(), tensor); }
+  std::span<float> first_moments(std::size_t tensor) { return slice(first_moments(), tensor); }
+  std::span<float> second_moments(std::size_t tensor) { return slice(second_moments(), tensor); }
+
+  // The flat buffers behind them; all of one length. The elements between tensors are zero.
+  virtual std::span<float> parameters() = 0;
+  virtual std::span<float> gradients() = 0;
+  virtual std::span<float> first_moments() = 0;
+  virtual std::span<float> second_moments() = 0;
+
+  // Makes the bf16 copies anew.
+  virtual void parameters_changed() = 0;
+
+  // Tokens and targets are micro_batch rows of `sequence` each; targets[i] is what follows
+  // tokens[i], or kIgnoredTarget. Every token, and every target that counts, is in [0, vocabulary).
+
+  virtual void zero_gradients() = 0;
+  // Adds the gradient of the *sum* of losses to gradients().
+  virtual BatchLoss forward_backward(std::span<const std::int32_t> tokens,
+                                     std::span<const std::int32_t> targets) = 0;
+  // Without gradients.
+  virtual BatchLoss forward_loss(std::span<const std::int32_t> tokens,
+                                 std::span<const std::int32_t> targets) = 0;
+  // Scores of the next token after each of one sequence's tokens (1 to shape().sequence of them):
+  // out[i * vocabulary + t]. Softmax of a row gives probabilities.
+  virtual void logits(std::span<const std::int32_t> tokens, std::span<float> out) = 0;
+
+  // One AdamW step with gradients() / counted, clipped. `counted` is the global batch's. When a
+  // gradient is not finite nothing changes and the report says so. The gradients are left scaled.
+  virtual UpdateReport update(const AdamWOptions& options, double rate, std::int64_t counted) = 0;
+
+  // AdamW steps done; with the moments, all of the optimizer's state.
+  virtual std::int64_t updates() const = 0;
+  virtual void set_updates(std::int64_t updates) = 0;
+
+  // Off at first: times cost two clock readings per op.
+  virtual void measure_ops(bool on) = 0;
+  virtual std::vector<OpTime> op_times() const = 0;
+
+  // Bytes of the arena and of all flat buffers.
+  virtual std::size_t memory_bytes() const = 0;
+
+ private:
+  std::span<float> slice(std::span<float> flat, std::size_t tensor) const {
+    const auto& t = tensors()[tensor];
+    return flat.subspan(t.first, t.elements());
+  }
+};
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,54 @@
+// ModelConfig: what a model is, in the numbers of its family. The same for all sites of a
+// federation; how one site computes it (batch, precision, threads) is BatchShape and Model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace isthmus::runtime {
+
+struct ModelConfig {
+  std::string family = "llama";      // the only one yet
+  std::int64_t layers = 0;           // decoder blocks
+  std::int64_t hidden = 0;           // width of the residual stream
+  std::int64_t heads = 0;            // query heads
+  std::int64_t kv_heads = 0;         // key and value heads; divides heads
+  std::int64_t head_dim = 0;         // elements of a head, even; 0: hidden / heads
+  std::int64_t ffn_width = 0;        // width of SwiGLU
+  std::int64_t vocabulary = 0;       // tokens are in [0, vocabulary)
+  bool tied = true;                  // the head is the embedding
+  double rope_theta = 10000.0;       // base of the rotary frequencies
+  double norm_eps = 1e-5;            // added to the mean square
+  std::int64_t sequence_max = 2048;  // longest sequence, in tokens (max_position_embeddings)
+
+  std::int64_t head_elements() const { return head_dim != 0 ? head_dim : hidden / heads; }
+  bool operator==(const ModelConfig&) const = default;
+};
+
+// Every number in range and consistent with the others. invalid_argument, unsupported (a family we
+// do not have).
+Result<void> check(const ModelConfig& config);
+
+// The number of parameters; of a config that checks.
+std::int64_t parameter_count(const ModelConfig& config);
+
+// The numerical format of a site's training. bf16: matrices are multiplied in bf16 with f32 sums;
+// the residual stream, the norms, the loss, all gradients of parameters and the parameters
+// themselves stay f32.
+enum class Precision { f32, bf16 };
+
+std::string_view to_string(Precision precision);
+
+// What one call computes: micro_batch sequences of `sequence` tokens each.
+struct BatchShape {
+  std::int64_t micro_batch = 1;
+  std::int64_t sequence = 256;  // at most ModelConfig::sequence_max
+  Precision precision = Precision::f32;
+
+  std::int64_t tokens() const { return micro_batch * sequence; }
+};
+
+}  // namespace isthmus::runtime
