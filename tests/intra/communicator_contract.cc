@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -16,8 +17,8 @@ namespace {
 // summation shows in the bits.
 float value_of(int rank, std::size_t i) {
   const Random random = Random(7).split(static_cast<std::uint64_t>(rank));
-  return static_cast<float>(random.normal_at(2 * i)) *
-         std::exp2f(static_cast<float>(static_cast<int>(random.at(2 * i + 1) % 40) - 20));
+  const int exponent = static_cast<int>(random.at(2 * i + 1) % 40) - 20;
+  return static_cast<float>(std::ldexp(random.normal_at(2 * i), exponent));
 }
 
 std::vector<float> values_of(int rank, std::size_t count) {
