@@ -1,0 +1,48 @@
+// Causal grouped-query attention, blocked with an online softmax (FlashAttention-2: Dao 2023): no
+// [sequence, sequence] matrix is ever stored. Forward keeps the log of each row's softmax sum,
+// backward recomputes from it. Any sequence length and head size; arithmetic f32, except that bf16
+// inputs may multiply as bf16 pairs summed in f32. Results do not depend on the number of threads.
+//
+//            keys 0 … past+sequence-1
+//          ┌───────────────┐   query t sees keys 0 … past + t; blocks wholly above the
+//  queries │███████▒       │   diagonal are skipped, ▒ are masked.
+//          │██████████▒    │
+//          └───────────────┘
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/thread_pool.h"
+#include "kernels/rows.h"
+
+namespace isthmus::kernels {
+
+struct AttentionShape {
+  std::int64_t batch = 1;
+  std::int64_t sequence = 1;  // queries of each batch item
+  std::int64_t past = 0;      // keys before the first query (generation); 0 in training
+  std::int64_t heads = 1;     // a multiple of kv_heads: query head h reads kv head h / group
+  std::int64_t kv_heads = 1;
+  std::int64_t head_dim = 1;
+  float scale = 1.0F;  // of the scores, usually 1 / sqrt(head_dim)
+};
+
+// Bytes of scratch, any alignment of 64, that forward and backward need with this many workers.
+std::size_t attention_scratch_bytes(const AttentionShape& shape, std::size_t workers);
+
+// q, out [batch * sequence, heads * head_dim]; k, v [batch * (past + sequence), kv_heads *
+// head_dim]; all of one dtype; rows may be strided, so q, k and v can lie side by side in one
+// matrix. log_sums [batch, heads, sequence]: log of the sum of exp(scale * q·k), kept for backward.
+void attention_forward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
+                       const Rows& v, const Rows& out, std::span<float> log_sums,
+                       std::span<std::byte> scratch);
+
+// dq, dk, dv are set. past must be 0.
+void attention_backward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
+                        const Rows& v, const Rows& out, std::span<const float> log_sums,
+                        const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv,
+                        std::span<std::byte> scratch);
+
+}  // namespace isthmus::kernels

@@ -1,0 +1,91 @@
+// GEMM: the three products of a linear layer, by oneDNN, cut into tiles by shape alone, so that the
+// result does not depend on the number of threads. A plan is made once per shape, before the first
+// step; running it allocates nothing of ours.
+//
+// With tokens T, inputs I, outputs O, X [T, I], W [O, I], dY [T, O], all dense and row-major:
+//   nt   Y  = X · Wᵀ      m = T, n = O, k = I    a = X,  b = W
+//   nn   dX = dY · W      m = T, n = I, k = O    a = dY, b = W
+//   tn   dW = dYᵀ · X     m = O, n = I, k = T    a = dY, b = X   (accumulate: dW += dYᵀ · X)
+//
+//            n                                  Each tile is one oneDNN primitive with one OpenMP
+//       ┌─────────┐ ┐                           thread, run by one thread of the pool. OpenMP never
+//     m │ tile 0  │ │ 192 to 256 rows           starts a team.
+//       ├─────────┤ ┘
+//       │ tile 1  │
+//       └─────────┘
+//
+// Inputs f32: output f32. Inputs bf16: output f32 or bf16, sums in f32. A CPU without AVX512_BF16
+// keeps bf16 in memory and multiplies in f32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/dtype.h"
+#include "base/thread_pool.h"
+
+namespace isthmus::kernels {
+
+// Whether this CPU multiplies bf16 natively (AVX512_BF16).
+bool bf16_gemm_is_native();
+
+enum class GemmForm : std::uint8_t {
+  nt,  // c [m, n] = a [m, k] · b [n, k]ᵀ
+  nn,  // c [m, n] = a [m, k] · b [k, n]
+  tn,  // c [m, n] = a [k, m]ᵀ · b [k, n]
+};
+
+struct GemmShape {
+  GemmForm form = GemmForm::nt;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  DType input = DType::f32;   // of a and b
+  DType output = DType::f32;  // of c
+  bool accumulate = false;    // c += instead of c =; output f32 only
+  bool operator==(const GemmShape&) const = default;
+};
+
+// Working memory per pool thread, shared by all plans of a rank. Plans enlarge it when they are
+// made, never when they run. Two plans that share it must not run at the same time.
+class GemmScratch {
+ public:
+  explicit GemmScratch(std::size_t workers);
+  ~GemmScratch();
+  GemmScratch(const GemmScratch&) = delete;
+  GemmScratch& operator=(const GemmScratch&) = delete;
+
+  struct Memory;
+  Memory& memory() const { return *memory_; }
+
+ private:
+  std::unique_ptr<Memory> memory_;
+};
+
+class GemmPlan {
+ public:
+  // `scratch` must outlive the plan and have been made for as many workers as the pool has.
+  // `native_bf16` false multiplies bf16 in f32 (tests force it).
+  GemmPlan(const GemmShape& shape, GemmScratch& scratch, bool native_bf16 = bf16_gemm_is_native());
+  ~GemmPlan();
+  GemmPlan(GemmPlan&&) noexcept;
+  GemmPlan& operator=(GemmPlan&&) noexcept;
+
+  const GemmShape& shape() const;
+
+  // a, b, c as the form says. c must not overlap a or b.
+  void run(ThreadPool& pool, const void* a, const void* b, void* c) const;
+
+  // A weight (b of nt and nn) used by several runs can be laid out once in the order the kernel
+  // reads it; it must be packed again after each change. Packing gives the same bits as run().
+  std::size_t packed_bytes() const;  // 0: this plan gains nothing from packing, use run()
+  void pack(ThreadPool& pool, const void* b, void* packed) const;
+  void run_packed(ThreadPool& pool, const void* a, const void* packed, void* c) const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace isthmus::kernels

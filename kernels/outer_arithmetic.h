@@ -1,0 +1,33 @@
+// Arithmetic on outer state, on which all sites must agree to the bit: IEEE f32, round to nearest
+// even, one rounding per operation written here, no fused multiply-add, no reassociation. Equal on
+// every instruction set. Spans of one call have one size; outputs may be inputs (the same memory,
+// element by element; partial overlap is a bug). Callers cut spans for their own threads.
+#pragma once
+
+#include <span>
+
+namespace isthmus::kernels {
+
+bool all_finite(std::span<const float> x);
+
+// out = a - b
+void subtract(std::span<const float> a, std::span<const float> b, std::span<float> out);
+// out = a + b
+void add(std::span<const float> a, std::span<const float> b, std::span<float> out);
+// out = weight * x
+void scale(float weight, std::span<const float> x, std::span<float> out);
+// inout = inout + (weight * x), rounded twice
+void accumulate(float weight, std::span<const float> x, std::span<float> inout);
+
+// agreed = agreed - delta
+void outer_average(std::span<const float> delta, std::span<float> agreed);
+// SGD with Nesterov momentum as in PyTorch (the outer optimizer of DiLoCo, Douillard et al. 2023):
+//   m = (mu * m) + d;  agreed = agreed - (rate * (d + (mu * m)))
+void outer_nesterov(std::span<const float> delta, float rate, float momentum_factor,
+                    std::span<float> momentum, std::span<float> agreed);
+
+// True when this thread computes as the rule above needs: subnormals kept (no flush to zero),
+// rounding to nearest even. Threads that touch outer state assert it once.
+bool float_environment_is_ieee();
+
+}  // namespace isthmus::kernels
