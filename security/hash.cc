@@ -12,11 +12,6 @@ namespace {
 using State = crypto_generichash_blake2b_state;
 static_assert(sizeof(State) == 384 && alignof(State) == 64);
 
-const unsigned char* raw(std::span<const std::byte> bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
-}
-unsigned char* raw(Digest& digest) { return reinterpret_cast<unsigned char*>(digest.bytes.data()); }
-
 }  // namespace
 
 std::string Digest::hex() const { return to_hex(bytes); }
@@ -24,8 +19,8 @@ std::string Digest::hex() const { return to_hex(bytes); }
 Digest blake2b(std::span<const std::byte> bytes) {
   require_sodium();
   Digest digest;
-  const int status = crypto_generichash_blake2b(raw(digest), digest.bytes.size(), raw(bytes),
-                                                bytes.size(), nullptr, 0);
+  const int status = crypto_generichash_blake2b(octets(digest.bytes.data()), digest.bytes.size(),
+                                                octets(bytes.data()), bytes.size(), nullptr, 0);
   ISTHMUS_ASSERT(status == 0);
   return digest;
 }
@@ -39,7 +34,7 @@ Hasher::Hasher() {
 
 void Hasher::update(std::span<const std::byte> bytes) {
   ISTHMUS_ASSERT(!finished_);
-  crypto_generichash_blake2b_update(reinterpret_cast<State*>(state_.data()), raw(bytes),
+  crypto_generichash_blake2b_update(reinterpret_cast<State*>(state_.data()), octets(bytes.data()),
                                     bytes.size());
 }
 
@@ -47,8 +42,8 @@ Digest Hasher::finish() {
   ISTHMUS_ASSERT(!finished_);
   finished_ = true;
   Digest digest;
-  crypto_generichash_blake2b_final(reinterpret_cast<State*>(state_.data()), raw(digest),
-                                   digest.bytes.size());
+  crypto_generichash_blake2b_final(reinterpret_cast<State*>(state_.data()),
+                                   octets(digest.bytes.data()), digest.bytes.size());
   return digest;
 }
 

@@ -75,8 +75,7 @@ class Check {
             "site {} needs a name of 1 to 64 letters, digits, '.', '_' or '-'", site.id);
     if (!names_.insert(name).second)
       fault(ErrorCode::invalid_argument, "two sites are named \"{}\"", name);
-    if (crypto_core_ed25519_is_valid_point(
-            reinterpret_cast<const unsigned char*>(site.identity.bytes.data())) != 1)
+    if (crypto_core_ed25519_is_valid_point(octets(site.identity.bytes.data())) != 1)
       fault(ErrorCode::unauthenticated, "the identity of site \"{}\" is not an Ed25519 public key",
             name);
     if (!identities_.insert(site.identity).second)

@@ -14,10 +14,8 @@ bool verify_signature(const PublicKey& key, std::string_view context,
                       std::span<const std::byte> message, const Signature& signature) {
   require_sodium();
   const Bytes bytes = signed_bytes(context, message);
-  return crypto_sign_verify_detached(reinterpret_cast<const unsigned char*>(signature.bytes.data()),
-                                     reinterpret_cast<const unsigned char*>(bytes.data()),
-                                     bytes.size(),
-                                     reinterpret_cast<const unsigned char*>(key.bytes.data())) == 0;
+  return crypto_sign_verify_detached(octets(signature.bytes.data()), octets(bytes.data()),
+                                     bytes.size(), octets(key.bytes.data())) == 0;
 }
 
 }  // namespace isthmus::security
