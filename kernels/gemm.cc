@@ -1,60 +1,353 @@
 #include "kernels/gemm.h"
 
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <dnnl.hpp>
+#include <span>
+#include <vector>
+
 #include "base/assert.h"
-#include "kernels/elements.h"
-#include "kernels/row_tasks.h"
+#include "kernels/bf16.h"
 
 namespace isthmus::kernels {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::int64_t kTileRowsMax = 256;
+constexpr std::int64_t kTileColumnsMax = 1024;
+constexpr std::int64_t kConvertElements = 32768;  // per task
+
+struct Free {
+  void operator()(void* p) const { std::free(p); }
+};
+
+class Buffer {
+ public:
+  void grow(std::size_t bytes) {
+    if (bytes <= bytes_) return;
+    bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    memory_.reset(std::aligned_alloc(kAlignment, bytes_));
+    ISTHMUS_ASSERT(memory_ != nullptr);
+  }
+  void* data() const { return memory_.get(); }
+
+ private:
+  std::unique_ptr<void, Free> memory_;
+  std::size_t bytes_ = 0;
+};
+
+std::size_t offset_bytes(std::int64_t elements, DType dtype) {
+  return static_cast<std::size_t>(elements) * size_of(dtype);
+}
+
+void* advance(const void* p, std::int64_t elements, DType dtype) {
+  return const_cast<char*>(static_cast<const char*>(p)) + offset_bytes(elements, dtype);
+}
+
+dnnl::memory::data_type dnnl_type(DType dtype) {
+  return dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+// How one side of c is cut: equal lengths, the last one shorter.
+struct Cut {
+  std::int64_t total = 0;
+  std::int64_t length = 0;
+
+  std::int64_t pieces() const { return (total + length - 1) / length; }
+  std::int64_t first(std::int64_t piece) const { return piece * length; }
+  std::int64_t size(std::int64_t piece) const { return std::min(length, total - first(piece)); }
+  bool is_last_and_shorter(std::int64_t piece) const { return size(piece) < length; }
+};
+
+// At most `longest`, in an even number of pieces where that is more than one, so that two or four
+// threads finish together; lengths a multiple of `step`.
+Cut cut_evenly(std::int64_t total, std::int64_t longest, std::int64_t step) {
+  std::int64_t pieces = (total + longest - 1) / longest;
+  if (pieces > 1) pieces += pieces % 2;
+  const std::int64_t length = (total + pieces - 1) / pieces;
+  return {total, std::min(total, (length + step - 1) / step * step)};
+}
+
+void convert_to_float(ThreadPool& pool, const bf16_t* in, std::int64_t count, float* out) {
+  pool.parallel_for(static_cast<std::size_t>((count + kConvertElements - 1) / kConvertElements),
+                    [&](std::size_t task, std::size_t) {
+                      const std::int64_t first = static_cast<std::int64_t>(task) * kConvertElements;
+                      const auto size =
+                          static_cast<std::size_t>(std::min(kConvertElements, count - first));
+                      bf16_to_float({in + first, size}, {out + first, size});
+                    });
+}
+
+void convert_to_bf16(ThreadPool& pool, const float* in, std::int64_t count, bf16_t* out) {
+  pool.parallel_for(static_cast<std::size_t>((count + kConvertElements - 1) / kConvertElements),
+                    [&](std::size_t task, std::size_t) {
+                      const std::int64_t first = static_cast<std::int64_t>(task) * kConvertElements;
+                      const auto size =
+                          static_cast<std::size_t>(std::min(kConvertElements, count - first));
+                      float_to_bf16({in + first, size}, {out + first, size});
+                    });
+}
+
+}  // namespace
 
 bool bf16_gemm_is_native() { return __builtin_cpu_supports("avx512bf16") != 0; }
 
-struct GemmScratch::Memory {};
-GemmScratch::GemmScratch(std::size_t) : memory_(std::make_unique<Memory>()) {}
+struct GemmScratch::Memory {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  struct Worker {
+    dnnl::stream stream;
+    Buffer scratchpad;
+  };
+  std::vector<Worker> workers;
+  Buffer a, b, c;  // f32 copies where bf16 is not native
+};
+
+GemmScratch::GemmScratch(std::size_t workers) : memory_(std::make_unique<Memory>()) {
+  for (std::size_t i = 0; i < workers; ++i)
+    memory_->workers.push_back({dnnl::stream(memory_->engine), {}});
+}
 GemmScratch::~GemmScratch() = default;
+
+namespace {
+
+// One oneDNN primitive and, per worker, the memory objects that its arguments are set in.
+class Matmul {
+ public:
+  Matmul() = default;
+  Matmul(GemmScratch::Memory& scratch, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+         const dnnl::memory::desc& c, bool accumulate) {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0F);
+      attributes.set_post_ops(sum);
+    }
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes,
+                                                   scratch.engine);
+    b_layout_ = description.weights_desc();
+    add_primitive(scratch, dnnl::matmul(description),
+                  {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b_layout_}, {DNNL_ARG_DST, c}},
+                  description.scratchpad_desc());
+  }
+
+  // Lays b out as `to`.
+  static Matmul reorder(GemmScratch::Memory& scratch, const dnnl::memory::desc& from,
+                        const dnnl::memory::desc& to) {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    const dnnl::reorder::primitive_desc description(scratch.engine, from, scratch.engine, to,
+                                                    attributes);
+    Matmul made;
+    made.add_primitive(scratch, dnnl::reorder(description),
+                       {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, description.scratchpad_desc());
+    return made;
+  }
+
+  const dnnl::memory::desc& b_layout() const { return b_layout_; }
+
+  // Pointers in the order the arguments were given.
+  template <std::size_t N>
+  void execute(const GemmScratch::Memory& scratch, std::size_t worker,
+               const std::array<void*, N>& pointers) const {
+    omp_set_num_threads(1);
+    const Bound& bound = bound_[worker];
+    const auto& memory = scratch.workers[worker];
+    for (std::size_t i = 0; i < N; ++i) set_handle(bound.arguments[i].memory, pointers[i]);
+    set_handle(bound.arguments[N].memory, memory.scratchpad.data());
+    const dnnl_status_t status =
+        dnnl_primitive_execute(primitive_.get(), memory.stream.get(),
+                               static_cast<int>(bound.arguments.size()), bound.arguments.data());
+    ISTHMUS_ASSERT(status == dnnl_success);
+  }
+
+ private:
+  struct Bound {
+    std::vector<dnnl::memory> memories;  // owners of what `arguments` points to
+    std::vector<dnnl_exec_arg_t> arguments;
+  };
+
+  static void set_handle(dnnl_memory_t memory, void* pointer) {
+    const dnnl_status_t status = dnnl_memory_set_data_handle(memory, pointer);
+    ISTHMUS_ASSERT(status == dnnl_success);
+  }
+
+  void add_primitive(GemmScratch::Memory& scratch, dnnl::primitive primitive,
+                     const std::vector<std::pair<int, dnnl::memory::desc>>& arguments,
+                     const dnnl::memory::desc& scratchpad) {
+    primitive_ = std::move(primitive);
+    for (auto& worker : scratch.workers) {
+      worker.scratchpad.grow(std::max<std::size_t>(scratchpad.get_size(), kAlignment));
+      Bound& bound = bound_.emplace_back();
+      auto bind = [&](int argument, const dnnl::memory::desc& layout) {
+        bound.memories.push_back(dnnl::memory(layout, scratch.engine, DNNL_MEMORY_NONE));
+        bound.arguments.push_back({argument, bound.memories.back().get()});
+      };
+      for (const auto& [argument, layout] : arguments) bind(argument, layout);
+      bind(DNNL_ARG_SCRATCHPAD, scratchpad);
+    }
+  }
+
+  dnnl::primitive primitive_;
+  dnnl::memory::desc b_layout_;
+  std::vector<Bound> bound_;  // one per worker
+};
+
+}  // namespace
 
 struct GemmPlan::Parts {
   GemmShape shape;
+  GemmScratch::Memory* scratch = nullptr;
+  bool converts = false;     // bf16 in memory, multiplied in f32
+  DType input = DType::f32;  // as oneDNN sees them
+  DType output = DType::f32;
+  Cut rows, columns;
+  // [shorter rows][shorter columns]; those that do not occur stay empty.
+  std::array<std::array<Matmul, 2>, 2> plain, packed;
+  std::array<Matmul, 2> packing;  // [shorter columns]
+  std::size_t packed_piece_bytes = 0;
+
+  dnnl::memory::desc matrix(std::int64_t m, std::int64_t n, DType dtype, std::int64_t row_stride,
+                            std::int64_t column_stride) const {
+    return {{m, n}, dnnl_type(dtype), {row_stride, column_stride}};
+  }
+  dnnl::memory::desc a_layout(std::int64_t m) const {
+    return shape.form == GemmForm::tn ? matrix(m, shape.k, input, 1, shape.m)
+                                      : matrix(m, shape.k, input, shape.k, 1);
+  }
+  dnnl::memory::desc b_layout(std::int64_t n) const {
+    return shape.form == GemmForm::nt ? matrix(shape.k, n, input, 1, shape.k)
+                                      : matrix(shape.k, n, input, shape.n, 1);
+  }
+
+  template <class RunTile>
+  void for_tiles(ThreadPool& pool, const RunTile& run_tile) const {
+    const std::int64_t down = rows.pieces();
+    pool.parallel_for(static_cast<std::size_t>(down * columns.pieces()),
+                      [&](std::size_t task, std::size_t worker) {
+                        const auto tile = static_cast<std::int64_t>(task);
+                        run_tile(tile % down, tile / down, worker);
+                      });
+  }
+
+  void multiply(ThreadPool& pool, const void* a, const void* b, bool b_is_packed, void* c) const {
+    void* result = c;
+    if (converts) {
+      convert_to_float(pool, static_cast<const bf16_t*>(a), shape.m * shape.k,
+                       static_cast<float*>(scratch->a.data()));
+      a = scratch->a.data();
+      if (!b_is_packed) b = convert_b(pool, b);
+      if (shape.output == DType::bf16) result = scratch->c.data();
+    }
+    for_tiles(pool, [&](std::int64_t row, std::int64_t column, std::size_t worker) {
+      const std::int64_t m = rows.first(row);
+      const std::int64_t n = columns.first(column);
+      const bool short_row = rows.is_last_and_shorter(row);
+      const bool short_column = columns.is_last_and_shorter(column);
+      void* a_tile = advance(a, shape.form == GemmForm::tn ? m : m * shape.k, input);
+      void* c_tile = advance(result, m * shape.n + n, output);
+      if (b_is_packed)
+        packed[short_row][short_column].execute(
+            *scratch, worker,
+            std::array<void*, 3>{a_tile, packed_piece(const_cast<void*>(b), column), c_tile});
+      else
+        plain[short_row][short_column].execute(*scratch, worker,
+                                               std::array<void*, 3>{a_tile, b_piece(b, n), c_tile});
+    });
+    if (result != c)
+      convert_to_bf16(pool, static_cast<const float*>(result), shape.m * shape.n,
+                      static_cast<bf16_t*>(c));
+  }
+
+  const void* convert_b(ThreadPool& pool, const void* b) const {
+    convert_to_float(pool, static_cast<const bf16_t*>(b), shape.n * shape.k,
+                     static_cast<float*>(scratch->b.data()));
+    return scratch->b.data();
+  }
+  void* b_piece(const void* b, std::int64_t n) const {
+    return advance(b, shape.form == GemmForm::nt ? n * shape.k : n, input);
+  }
+  void* packed_piece(void* packed_b, std::int64_t column) const {
+    return static_cast<char*>(packed_b) + static_cast<std::size_t>(column) * packed_piece_bytes;
+  }
 };
 
-GemmPlan::GemmPlan(const GemmShape& shape, GemmScratch&, bool)
-    : parts_(std::make_unique<Parts>(Parts{shape})) {
+GemmPlan::GemmPlan(const GemmShape& shape, GemmScratch& scratch, bool native_bf16)
+    : parts_(std::make_unique<Parts>()) {
   ISTHMUS_ASSERT(shape.m > 0 && shape.n > 0 && shape.k > 0);
   ISTHMUS_ASSERT(shape.output == DType::f32 || (shape.input == DType::bf16 && !shape.accumulate));
+  omp_set_num_threads(1);  // oneDNN chooses its blocking by the number of threads it sees
+  Parts& p = *parts_;
+  p.shape = shape;
+  p.scratch = &scratch.memory();
+  p.converts = shape.input == DType::bf16 && !native_bf16;
+  p.input = p.converts ? DType::f32 : shape.input;
+  p.output = p.converts ? DType::f32 : shape.output;
+  if (p.converts) {
+    p.scratch->a.grow(offset_bytes(shape.m * shape.k, DType::f32));
+    p.scratch->b.grow(offset_bytes(shape.n * shape.k, DType::f32));
+    if (shape.output == DType::bf16) p.scratch->c.grow(offset_bytes(shape.m * shape.n, DType::f32));
+  }
+  p.rows = cut_evenly(shape.m, kTileRowsMax, 16);
+  p.columns = cut_evenly(shape.n, kTileColumnsMax, 64);
+
+  const bool packs = shape.form != GemmForm::tn;
+  for (const bool short_columns : {false, true}) {
+    const std::int64_t n = p.columns.size(short_columns ? p.columns.pieces() - 1 : 0);
+    if (short_columns && n == p.columns.length) continue;
+    const dnnl::memory::desc b = p.b_layout(n);
+    dnnl::memory::desc b_packed({shape.k, n}, dnnl_type(p.input), dnnl::memory::format_tag::any);
+    for (const bool short_rows : {false, true}) {
+      const std::int64_t m = p.rows.size(short_rows ? p.rows.pieces() - 1 : 0);
+      if (short_rows && m == p.rows.length) continue;
+      const dnnl::memory::desc a = p.a_layout(m);
+      const dnnl::memory::desc c = p.matrix(m, n, p.output, shape.n, 1);
+      p.plain[short_rows][short_columns] = Matmul(*p.scratch, a, b, c, shape.accumulate);
+      if (!packs) continue;
+      p.packed[short_rows][short_columns] = Matmul(*p.scratch, a, b_packed, c, shape.accumulate);
+      b_packed = p.packed[short_rows][short_columns].b_layout();
+    }
+    if (!packs) continue;
+    p.packing[short_columns] = Matmul::reorder(*p.scratch, b, b_packed);
+    const std::size_t bytes = (b_packed.get_size() + kAlignment - 1) / kAlignment * kAlignment;
+    p.packed_piece_bytes = std::max(p.packed_piece_bytes, bytes);
+  }
 }
+
 GemmPlan::~GemmPlan() = default;
 GemmPlan::GemmPlan(GemmPlan&&) noexcept = default;
 GemmPlan& GemmPlan::operator=(GemmPlan&&) noexcept = default;
 const GemmShape& GemmPlan::shape() const { return parts_->shape; }
 
 void GemmPlan::run(ThreadPool& pool, const void* a, const void* b, void* c) const {
-  const GemmShape& s = parts_->shape;
-  with_element(s.input, [&](auto in) {
-    with_element(s.output, [&](auto out) {
-      const auto* left = static_cast<const decltype(in)*>(a);
-      const auto* right = static_cast<const decltype(in)*>(b);
-      auto* result = static_cast<decltype(out)*>(c);
-      const std::int64_t a_row = s.form == GemmForm::tn ? 1 : s.k;
-      const std::int64_t a_inner = s.form == GemmForm::tn ? s.m : 1;
-      const std::int64_t b_column = s.form == GemmForm::nt ? s.k : 1;
-      const std::int64_t b_inner = s.form == GemmForm::nt ? 1 : s.n;
-      for_row_tasks(pool, s.m, s.n * s.k, [&](std::int64_t first, std::int64_t end, auto, auto) {
-        for (std::int64_t i = first; i < end; ++i)
-          for (std::int64_t j = 0; j < s.n; ++j) {
-            float sum = s.accumulate ? load(result + i * s.n + j) : 0.0F;
-            for (std::int64_t l = 0; l < s.k; ++l)
-              sum +=
-                  load(left + i * a_row + l * a_inner) * load(right + j * b_column + l * b_inner);
-            store(sum, result + i * s.n + j);
-          }
-      });
-    });
-  });
+  ISTHMUS_ASSERT(pool.workers() <= parts_->scratch->workers.size());
+  parts_->multiply(pool, a, b, false, c);
 }
 
-std::size_t GemmPlan::packed_bytes() const { return 0; }
-void GemmPlan::pack(ThreadPool&, const void*, void*) const { ISTHMUS_ASSERT(packed_bytes() > 0); }
-void GemmPlan::run_packed(ThreadPool&, const void*, const void*, void*) const {
-  ISTHMUS_ASSERT(packed_bytes() > 0);
+std::size_t GemmPlan::packed_bytes() const {
+  return parts_->packed_piece_bytes * static_cast<std::size_t>(parts_->columns.pieces());
+}
+
+void GemmPlan::pack(ThreadPool& pool, const void* b, void* packed) const {
+  const Parts& p = *parts_;
+  ISTHMUS_ASSERT(packed_bytes() > 0 && pool.workers() <= p.scratch->workers.size());
+  if (p.converts) b = p.convert_b(pool, b);
+  pool.parallel_for(static_cast<std::size_t>(p.columns.pieces()),
+                    [&](std::size_t task, std::size_t worker) {
+                      const auto column = static_cast<std::int64_t>(task);
+                      p.packing[p.columns.is_last_and_shorter(column)].execute(
+                          *p.scratch, worker,
+                          std::array<void*, 2>{p.b_piece(b, p.columns.first(column)),
+                                               p.packed_piece(packed, column)});
+                    });
+}
+
+void GemmPlan::run_packed(ThreadPool& pool, const void* a, const void* packed, void* c) const {
+  ISTHMUS_ASSERT(packed_bytes() > 0 && pool.workers() <= parts_->scratch->workers.size());
+  parts_->multiply(pool, a, packed, true, c);
 }
 
 }  // namespace isthmus::kernels

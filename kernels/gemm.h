@@ -78,7 +78,7 @@ class GemmPlan {
   void run(ThreadPool& pool, const void* a, const void* b, void* c) const;
 
   // A weight (b of nt and nn) used by several runs can be laid out once in the order the kernel
-  // reads it; it must be packed again after each change. Packing gives the same bits as run().
+  // reads it; it must be packed again after each change. The last bit may differ from run().
   std::size_t packed_bytes() const;  // 0: this plan gains nothing from packing, use run()
   void pack(ThreadPool& pool, const void* b, void* packed) const;
   void run_packed(ThreadPool& pool, const void* a, const void* packed, void* c) const;

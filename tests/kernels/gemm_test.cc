@@ -1,0 +1,95 @@
+#include "kernels/gemm.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "reference.h"
+
+namespace isthmus::kernels {
+namespace {
+
+struct Case {
+  GemmShape shape;
+  bool native = true;
+};
+
+std::vector<double> reference(const GemmShape& s, const Matrix& a, const Matrix& b,
+                              const Matrix& c) {
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < s.m; ++i)
+    for (std::int64_t j = 0; j < s.n; ++j) {
+      double sum = s.accumulate ? c.at(i, j) : 0.0;
+      for (std::int64_t l = 0; l < s.k; ++l)
+        sum += (s.form == GemmForm::tn ? a.at(l, i) : a.at(i, l)) *
+               (s.form == GemmForm::nt ? b.at(j, l) : b.at(l, j));
+      out.push_back(sum);
+    }
+  return out;
+}
+
+class Gemm : public testing::TestWithParam<Case> {};
+
+TEST_P(Gemm, AgreesWithDoubleAndNotOnThreads) {
+  const GemmShape s = GetParam().shape;
+  const bool tn = s.form == GemmForm::tn;
+  const bool nt = s.form == GemmForm::nt;
+  const Matrix a = Matrix::random("a", s.input, tn ? s.k : s.m, tn ? s.m : s.k);
+  const Matrix b = Matrix::random("b", s.input, nt ? s.n : s.k, nt ? s.k : s.n);
+  const Matrix before = Matrix::random("c", s.output, s.m, s.n);
+  const auto expected = reference(s, a, b, before);
+
+  std::vector<Matrix> results;
+  for (const std::size_t threads : {1, 2, 3}) {
+    ThreadPool pool(unpinned(threads));
+    GemmScratch scratch(threads);
+    const GemmPlan plan(s, scratch, GetParam().native);
+    Matrix c = before;
+    plan.run(pool, a.data(), b.data(), c.data());
+    EXPECT_LT(relative_error(c.values(), expected), tolerance(s.output));
+    results.push_back(c);
+    EXPECT_TRUE(c.same_bits(results.front())) << threads << " threads";
+
+    ASSERT_EQ(plan.packed_bytes() > 0, !tn);
+    if (tn) continue;
+    std::vector<std::byte> packed(plan.packed_bytes() + 64);
+    auto* aligned =
+        packed.data() + (64 - reinterpret_cast<std::uintptr_t>(packed.data()) % 64) % 64;
+    Matrix from_packed = before;
+    plan.pack(pool, b.data(), aligned);
+    plan.run_packed(pool, a.data(), aligned, from_packed.data());
+    EXPECT_LT(relative_error(from_packed.values(), expected), tolerance(s.output));
+  }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const std::int64_t sizes[][3] = {{1, 1, 1},     {1, 97, 48},   {7, 5, 3},      {33, 260, 80},
+                                   {300, 97, 64}, {513, 200, 7}, {97, 1500, 33}, {130, 260, 513}};
+  for (const auto& [m, n, k] : sizes)
+    for (const GemmForm form : {GemmForm::nt, GemmForm::nn, GemmForm::tn}) {
+      for (const bool accumulate : {false, true}) {
+        all.push_back({{form, m, n, k, DType::f32, DType::f32, accumulate}});
+        for (const bool native : {false, true}) {
+          if (native && !bf16_gemm_is_native()) continue;
+          all.push_back({{form, m, n, k, DType::bf16, DType::f32, accumulate}, native});
+          if (!accumulate)
+            all.push_back({{form, m, n, k, DType::bf16, DType::bf16, false}, native});
+        }
+      }
+    }
+  return all;
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  const GemmShape& s = info.param.shape;
+  const char* form = s.form == GemmForm::nt ? "nt" : s.form == GemmForm::nn ? "nn" : "tn";
+  return fmt::format("{}_{}x{}x{}_{}_to_{}{}{}", form, s.m, s.n, s.k, to_string(s.input),
+                     to_string(s.output), s.accumulate ? "_added" : "",
+                     info.param.native ? "" : "_in_f32");
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Gemm, testing::ValuesIn(cases()), name_of);
+
+}  // namespace
+}  // namespace isthmus::kernels

@@ -1,0 +1,107 @@
+// What the kernel tests share: random inputs in both dtypes, read back as f64, and distances.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "base/random.h"
+#include "base/thread_pool.h"
+#include "kernels/bf16.h"
+#include "kernels/rows.h"
+
+namespace isthmus::kernels {
+
+// A matrix with its memory; `padding` columns of a sentinel follow each row, to find stray writes.
+class Matrix {
+ public:
+  static constexpr float kSentinel = 12345.0F;
+
+  Matrix(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t padding = 0)
+      : dtype_(dtype), rows_(rows), columns_(columns), stride_(columns + padding) {
+    const auto size = static_cast<std::size_t>(rows * stride_);
+    if (dtype == DType::f32)
+      f32_.assign(size, kSentinel);
+    else
+      bf16_.assign(size, to_bf16(kSentinel));
+  }
+  static Matrix random(std::string_view name, DType dtype, std::int64_t rows, std::int64_t columns,
+                       std::int64_t padding = 0, double deviation = 1.0) {
+    Matrix made(dtype, rows, columns, padding);
+    const Random random = Random(1).split(name);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c)
+        made.set(r, c, deviation * random.normal_at(static_cast<std::uint64_t>(r * columns + c)));
+    return made;
+  }
+
+  std::int64_t rows() const { return rows_; }
+  std::int64_t columns() const { return columns_; }
+  DType dtype() const { return dtype_; }
+  void* data() const {
+    return dtype_ == DType::f32 ? static_cast<void*>(const_cast<float*>(f32_.data()))
+                                : static_cast<void*>(const_cast<bf16_t*>(bf16_.data()));
+  }
+  Rows view() const { return {data(), dtype_, rows_, columns_, stride_}; }
+  double at(std::int64_t r, std::int64_t c) const {
+    const auto i = static_cast<std::size_t>(r * stride_ + c);
+    return dtype_ == DType::f32 ? static_cast<double>(f32_[i])
+                                : static_cast<double>(to_float(bf16_[i]));
+  }
+  void set(std::int64_t r, std::int64_t c, double value) {
+    const auto i = static_cast<std::size_t>(r * stride_ + c);
+    if (dtype_ == DType::f32)
+      f32_[i] = static_cast<float>(value);
+    else
+      bf16_[i] = to_bf16(static_cast<float>(value));
+  }
+  std::vector<double> values() const {
+    std::vector<double> all;
+    for (std::int64_t r = 0; r < rows_; ++r)
+      for (std::int64_t c = 0; c < columns_; ++c) all.push_back(at(r, c));
+    return all;
+  }
+  bool padding_is_untouched() const {
+    const double sentinel =
+        dtype_ == DType::f32 ? kSentinel : static_cast<double>(to_float(to_bf16(kSentinel)));
+    for (std::int64_t r = 0; r < rows_; ++r)
+      for (std::int64_t c = columns_; c < stride_; ++c)
+        if (at(r, c) != sentinel) return false;
+    return true;
+  }
+  bool same_bits(const Matrix& other) const {
+    if (f32_.size() != other.f32_.size() || bf16_.size() != other.bf16_.size()) return false;
+    return std::memcmp(f32_.data(), other.f32_.data(), f32_.size() * 4) == 0 &&
+           std::memcmp(bf16_.data(), other.bf16_.data(), bf16_.size() * 2) == 0;
+  }
+
+ private:
+  DType dtype_;
+  std::int64_t rows_, columns_, stride_;
+  std::vector<float> f32_;
+  std::vector<bf16_t> bf16_;
+};
+
+// ‖got - expected‖ / ‖expected‖; infinite if anything is not finite.
+inline double relative_error(const std::vector<double>& got, const std::vector<double>& expected) {
+  EXPECT_EQ(got.size(), expected.size());
+  double difference = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (!std::isfinite(got[i])) return INFINITY;
+    difference += (got[i] - expected[i]) * (got[i] - expected[i]);
+    norm += expected[i] * expected[i];
+  }
+  return std::sqrt(difference / (norm > 0 ? norm : 1.0));
+}
+
+// What rounding one result to `dtype` may cost, in L2: f32 sums, or half a unit of 8 bits.
+constexpr double tolerance(DType dtype) { return dtype == DType::f32 ? 2e-6 : 2.5e-3; }
+
+inline std::vector<int> unpinned(std::size_t threads) { return std::vector<int>(threads, -1); }
+
+}  // namespace isthmus::kernels
