@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -61,6 +62,9 @@ struct GatewayStatus {
   std::vector<RankStatus> ranks;
 };
 
+// One object; the names of the fields are those above. A number that is not finite is null.
 std::string to_json(const GatewayStatus& status);
+// What to_json made; unknown names are skipped, missing ones keep their default. bad_frame.
+Result<GatewayStatus> parse_status(std::string_view json);
 
 }  // namespace isthmus::inter
