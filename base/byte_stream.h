@@ -9,11 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
+
+#include "base/assert.h"
 
 namespace isthmus {
 
@@ -42,10 +45,9 @@ class ByteWriter {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
     return *this;
   }
-  ByteWriter& string(std::string_view text) {
-    return put(static_cast<std::uint32_t>(text.size())).raw(bytes_of(text));
-  }
+  ByteWriter& string(std::string_view text) { return block(bytes_of(text)); }
   ByteWriter& block(std::span<const std::byte> bytes) {
+    ISTHMUS_ASSERT(bytes.size() <= std::numeric_limits<std::uint32_t>::max());
     return put(static_cast<std::uint32_t>(bytes.size())).raw(bytes);
   }
   std::span<const std::byte> view() const { return bytes_; }
@@ -62,6 +64,11 @@ class ByteReader {
 
   template <class T>
   requires std::is_arithmetic_v<T> || std::is_enum_v<T> T get() {
+    if constexpr (std::is_same_v<T, bool>) {  // any byte but 0 and 1 is no bool
+      const auto byte = get<std::uint8_t>();
+      if (byte > 1) fail();
+      return byte == 1;
+    }
     T value{};
     if (auto bytes = raw(sizeof(T)); bytes.size() == sizeof(T))
       std::memcpy(&value, bytes.data(), sizeof(T));

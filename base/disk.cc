@@ -170,7 +170,8 @@ Result<void> replace_file(Disk& disk, const std::string& path, std::span<const s
 
 std::string folder_of(const std::string& path) {
   const auto slash = path.rfind('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash);
+  if (slash == std::string::npos) return "";
+  return slash == 0 ? "/" : path.substr(0, slash);
 }
 
 }  // namespace isthmus

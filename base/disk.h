@@ -66,7 +66,7 @@ Result<Bytes> read_file(const Disk& disk, const std::string& path, std::uint64_t
 // rename, sync of the folder.
 Result<void> replace_file(Disk& disk, const std::string& path, std::span<const std::byte> bytes);
 
-// "" for a bare name.
+// What stands before the last slash: "" for a bare name, "/" for a name in the root.
 std::string folder_of(const std::string& path);
 
 }  // namespace isthmus

@@ -50,6 +50,25 @@ std::string plain_value(const Field& field) {
   return json_value(field);
 }
 
+// Text that a terminal shows and does not obey: strings may come from peers.
+std::string printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const auto c = static_cast<unsigned char>(text.front());
+    const auto n = utf8_length(text);
+    const bool control = c < 0x20 || c == 0x7f ||
+                         (n == 2 && c == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0);
+    if (n == 0)
+      out += '?';
+    else if (control)
+      out += ' ';
+    else
+      out += text.substr(0, n);
+    text.remove_prefix(n == 0 ? 1 : n);
+  }
+  return out;
+}
+
 class FileSink final : public EventSink {
  public:
   explicit FileSink(int descriptor) : descriptor_(descriptor) {}
@@ -57,16 +76,22 @@ class FileSink final : public EventSink {
   void write(const Event& event) override {
     std::string line = to_json(event);
     if (lost_ > 0) line.insert(line.size() - 1, fmt::format(",\"lines_lost_before\":{}", lost_));
+    if (torn_) line.insert(0, 1, '\n');
     line += '\n';
-    if (::write(descriptor_, line.data(), line.size()) == static_cast<ssize_t>(line.size()))
+    const auto written = ::write(descriptor_, line.data(), line.size());
+    if (written == static_cast<ssize_t>(line.size())) {
       lost_ = 0;
-    else
+      torn_ = false;
+    } else {
       ++lost_;
+      if (written > 0) torn_ = true;
+    }
   }
 
  private:
   int descriptor_;
   std::uint64_t lost_ = 0;
+  bool torn_ = false;  // part of a line was written: the next one must not continue it
 };
 
 class TerminalSink final : public EventSink {
@@ -152,12 +177,9 @@ std::string to_sentence(const Event& event) {
   line += event.id;
   if (event.outer_step >= 0) line += fmt::format(" step {}", event.outer_step);
   if (!event.peer.empty()) line += fmt::format(" peer {}", event.peer);
-  for (const auto& field : event.fields) {
-    line += fmt::format(" {}=", field.name);
-    for (const char c : plain_value(field))
-      line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
-  }
-  return line;
+  for (const auto& field : event.fields)
+    line += fmt::format(" {}={}", field.name, plain_value(field));
+  return printable(line);
 }
 
 struct EventLog::Sinks {

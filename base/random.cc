@@ -12,8 +12,14 @@ namespace {
 // draws.
 constexpr std::uint32_t kSplitDomain = 0x73706c74;
 
-std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c,
-                                    std::array<std::uint32_t, 2> k) {
+std::array<std::uint32_t, 2> halves(std::uint64_t x) {
+  return {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(x >> 32)};
+}
+
+}  // namespace
+
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c,
+                                        std::array<std::uint32_t, 2> k) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53} * c[0];
     const std::uint64_t b = std::uint64_t{0xCD9E8D57} * c[2];
@@ -25,20 +31,14 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c,
   return c;
 }
 
-std::array<std::uint32_t, 2> halves(std::uint64_t x) {
-  return {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(x >> 32)};
-}
-
-}  // namespace
-
 std::array<std::uint32_t, 4> Random::block(std::uint64_t counter) const {
   const auto c = halves(counter);
-  return philox({c[0], c[1], 0, 0}, halves(key_));
+  return philox4x32({c[0], c[1], 0, 0}, halves(key_));
 }
 
 Random Random::split(std::uint64_t name) const {
   const auto n = halves(name);
-  const auto b = philox({n[0], n[1], kSplitDomain, 1}, halves(key_));
+  const auto b = philox4x32({n[0], n[1], kSplitDomain, 1}, halves(key_));
   return Random((std::uint64_t{b[1]} << 32) | b[0]);
 }
 

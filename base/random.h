@@ -9,6 +9,10 @@
 
 namespace isthmus {
 
+// One block of Philox 4x32-10: the function below everything here.
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                        std::array<std::uint32_t, 2> key);
+
 class Random {
  public:
   explicit Random(std::uint64_t seed) : key_(seed) {}
