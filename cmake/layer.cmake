@@ -24,7 +24,7 @@ function(isthmus_layer name)
 endfunction()
 
 # isthmus_test(kernels adamw_test.cc … [USES isthmus::kernels] [LIBS …] [LABELS …] [TIMEOUT s])
-# One test binary per folder, tests/<folder>; each case is a ctest test.
+# One test binary per folder, tests/<folder>; each case is a ctest test with the label <folder>, and LABELS beside it.
 function(isthmus_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT" "SOURCES;USES;LIBS;LABELS")
   add_executable(${name}_test ${test_SOURCES})
@@ -32,5 +32,7 @@ function(isthmus_test name)
   if(NOT test_TIMEOUT)
     set(test_TIMEOUT 300)
   endif()
-  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${test_TIMEOUT} LABELS "${test_LABELS}")
+  list(PREPEND test_LABELS ${name})
+  list(JOIN test_LABELS "\\;" labels)
+  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${test_TIMEOUT} LABELS "${labels}")
 endfunction()

@@ -1,0 +1,246 @@
+#include "base/disk.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace isthmus {
+namespace {
+
+class DiskTest : public testing::Test {
+ protected:
+  DiskTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "isthmus-disk-XXXXXX").string();
+    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  ~DiskTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string contents(const std::string& name) const {
+    const auto bytes = read_file(*disk_, path(name), 1 << 20);
+    EXPECT_TRUE(bytes) << (bytes ? "" : bytes.error().text());
+    return bytes ? std::string(text_of(*bytes)) : "";
+  }
+  void write(const std::string& name, std::string_view text) {
+    std::ofstream(path(name), std::ios::binary) << text;
+  }
+
+  std::unique_ptr<Disk> disk_ = make_system_disk();
+  std::string folder_;
+};
+
+TEST_F(DiskTest, WritesAndReadsAtOffsets) {
+  auto file = disk_->open(path("a"), Disk::Open::create);
+  ASSERT_TRUE(file);
+  ASSERT_TRUE((*file)->write_at(4, bytes_of("efgh")));  // beyond the end: grows, with zeros
+  ASSERT_TRUE((*file)->write_at(0, bytes_of("ab")));
+  EXPECT_EQ((*file)->size().value(), 8u);
+  ASSERT_TRUE((*file)->sync());
+  EXPECT_EQ(contents("a"), std::string("ab\0\0efgh", 8));
+
+  Bytes middle(3);
+  ASSERT_TRUE((*file)->read_at(3, middle));
+  EXPECT_EQ(text_of(middle), std::string_view("\0ef", 3));
+  ASSERT_TRUE((*file)->truncate(5));
+  EXPECT_EQ(contents("a"), std::string("ab\0\0e", 5));
+}
+
+TEST_F(DiskTest, ReadingPastTheEndIsCorrupt) {
+  write("a", "abc");
+  const auto file = disk_->open(path("a"), Disk::Open::read);
+  ASSERT_TRUE(file);
+  Bytes four(4), one(1);
+  EXPECT_EQ((*file)->read_at(0, four).error().code, ErrorCode::corrupt);
+  EXPECT_EQ((*file)->read_at(3, one).error().code, ErrorCode::corrupt);
+  EXPECT_TRUE((*file)->read_at(3, {}));
+}
+
+TEST_F(DiskTest, CreateMakesANewFileAndLeavesTheOldOneToItsReaders) {
+  write("a", "old");
+  const auto reader = disk_->open(path("a"), Disk::Open::read);
+  ASSERT_TRUE(reader);
+  auto writer = disk_->open(path("a"), Disk::Open::create);
+  ASSERT_TRUE(writer);
+  ASSERT_TRUE((*writer)->write_at(0, bytes_of("new!")));
+  Bytes bytes(3);
+  ASSERT_TRUE((*reader)->read_at(0, bytes));
+  EXPECT_EQ(text_of(bytes), "old");
+  EXPECT_EQ(contents("a"), "new!");
+}
+
+TEST_F(DiskTest, UpdateKeepsTheContentsAndNeedsAFile) {
+  EXPECT_EQ(disk_->open(path("a"), Disk::Open::update).error().code, ErrorCode::not_found);
+  write("a", "abc");
+  auto file = disk_->open(path("a"), Disk::Open::update);
+  ASSERT_TRUE(file);
+  ASSERT_TRUE((*file)->write_at(1, bytes_of("B")));
+  EXPECT_EQ(contents("a"), "aBc");
+}
+
+TEST_F(DiskTest, WhatIsNotThereIsNotFound) {
+  EXPECT_EQ(disk_->open(path("no"), Disk::Open::read).error().code, ErrorCode::not_found);
+  EXPECT_EQ(read_file(*disk_, path("no"), 10).error().code, ErrorCode::not_found);
+  EXPECT_EQ(disk_->list(path("no")).error().code, ErrorCode::not_found);
+  EXPECT_EQ(disk_->rename(path("no"), path("b")).error().code, ErrorCode::not_found);
+  EXPECT_EQ(disk_->sync_folder(path("no")).error().code, ErrorCode::not_found);
+  EXPECT_TRUE(disk_->remove(path("no")));
+  EXPECT_FALSE(disk_->exists(path("no")).value());
+  write("file", "");
+  EXPECT_FALSE(disk_->exists(path("file/below")).value());
+}
+
+TEST_F(DiskTest, ErrorsNameThePath) {
+  EXPECT_NE(disk_->open(path("no"), Disk::Open::read).error().text().find(path("no")),
+            std::string::npos);
+}
+
+TEST_F(DiskTest, ListsNamesInOrder) {
+  for (const auto* name : {"b", "a", "B", "10", "9"}) write(name, "");
+  EXPECT_EQ(disk_->list(folder_).value(), (std::vector<std::string>{"10", "9", "B", "a", "b"}));
+}
+
+TEST_F(DiskTest, MakesFoldersAtAnyDepthTwice) {
+  ASSERT_TRUE(disk_->make_folders(path("x/y/z")));
+  ASSERT_TRUE(disk_->make_folders(path("x/y/z")));
+  EXPECT_TRUE(disk_->exists(path("x/y/z")).value());
+  EXPECT_TRUE(disk_->sync_folder(path("x/y")));
+  write("file", "");
+  EXPECT_FALSE(disk_->make_folders(path("file/below")));
+}
+
+TEST_F(DiskTest, ReadFileRefusesWhatIsLargerThanAllowed) {
+  write("a", "abcd");
+  EXPECT_EQ(read_file(*disk_, path("a"), 4).value().size(), 4u);
+  EXPECT_EQ(read_file(*disk_, path("a"), 3).error().code, ErrorCode::too_large);
+}
+
+TEST_F(DiskTest, ReplaceFileLeavesOnlyTheNewOne) {
+  ASSERT_TRUE(replace_file(*disk_, path("a"), bytes_of("one")));
+  EXPECT_EQ(contents("a"), "one");
+  ASSERT_TRUE(replace_file(*disk_, path("a"), bytes_of("second")));
+  EXPECT_EQ(contents("a"), "second");
+  EXPECT_EQ(disk_->list(folder_).value(), std::vector<std::string>{"a"});
+}
+
+TEST_F(DiskTest, ReplaceFileThatFailsKeepsTheOldOne) {
+  write("a", "old");
+  std::filesystem::create_directory(path("a.new"));  // the temporary name is taken by a folder
+  EXPECT_FALSE(replace_file(*disk_, path("a"), bytes_of("new")));
+  EXPECT_EQ(contents("a"), "old");
+}
+
+// A disk that notes the calls that order a replacement.
+class NotingDisk final : public Disk {
+ public:
+  NotingDisk(Disk& disk, std::vector<std::string>& calls) : disk_(disk), calls_(calls) {}
+  Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
+    ISTHMUS_TRY(auto file, disk_.open(path, how));
+    return std::unique_ptr<File>(std::make_unique<NotingFile>(std::move(file), calls_));
+  }
+  Result<void> rename(const std::string& from, const std::string& to) override {
+    calls_.push_back("rename");
+    return disk_.rename(from, to);
+  }
+  Result<void> remove(const std::string& path) override { return disk_.remove(path); }
+  Result<bool> exists(const std::string& path) const override { return disk_.exists(path); }
+  Result<std::vector<std::string>> list(const std::string& folder) const override {
+    return disk_.list(folder);
+  }
+  Result<void> make_folders(const std::string& path) override { return disk_.make_folders(path); }
+  Result<void> sync_folder(const std::string& path) override {
+    calls_.push_back("sync_folder " + path);
+    return disk_.sync_folder(path);
+  }
+  Result<std::unique_ptr<DiskLock>> lock(const std::string& path) override {
+    return disk_.lock(path);
+  }
+
+ private:
+  class NotingFile final : public File {
+   public:
+    NotingFile(std::unique_ptr<File> file, std::vector<std::string>& calls)
+        : file_(std::move(file)), calls_(calls) {}
+    Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
+      return file_->read_at(offset, out);
+    }
+    Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+      calls_.push_back("write");
+      return file_->write_at(offset, bytes);
+    }
+    Result<void> truncate(std::uint64_t bytes) override { return file_->truncate(bytes); }
+    Result<std::uint64_t> size() const override { return file_->size(); }
+    Result<void> sync() override {
+      calls_.push_back("sync");
+      return file_->sync();
+    }
+
+   private:
+    std::unique_ptr<File> file_;
+    std::vector<std::string>& calls_;
+  };
+
+  Disk& disk_;
+  std::vector<std::string>& calls_;
+};
+
+TEST_F(DiskTest, ReplaceFileSyncsBeforeItRenamesAndTheFolderAfter) {
+  std::vector<std::string> calls;
+  NotingDisk noting(*disk_, calls);
+  ASSERT_TRUE(replace_file(noting, path("a"), bytes_of("x")));
+  EXPECT_EQ(calls, (std::vector<std::string>{"write", "sync", "rename", "sync_folder " + folder_}));
+}
+
+TEST_F(DiskTest, ALockIsHeldOnce) {
+  auto first = disk_->lock(path("lock"));
+  ASSERT_TRUE(first);
+  const auto second = disk_->lock(path("lock"));
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::busy);
+  first->reset();
+  EXPECT_TRUE(disk_->lock(path("lock")));
+}
+
+TEST_F(DiskTest, ALockHoldsBetweenProcessesAndDiesWithItsHolder) {
+  int ready[2], go[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(go), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto lock = make_system_disk()->lock(path("lock"));
+    const char held = lock ? 'y' : 'n';
+    [[maybe_unused]] auto n = ::write(ready[1], &held, 1);
+    char c;
+    n = ::read(go[0], &c, 1);  // until it is killed
+    ::_exit(0);
+  }
+  char held = 0;
+  ASSERT_EQ(::read(ready[0], &held, 1), 1);
+  ASSERT_EQ(held, 'y');
+  EXPECT_EQ(disk_->lock(path("lock")).error().code, ErrorCode::busy);
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(disk_->lock(path("lock")));
+  for (const int fd : {ready[0], ready[1], go[0], go[1]}) ::close(fd);
+}
+
+TEST_F(DiskTest, AFullDiskSaysSo) {
+  auto full = disk_->open("/dev/full", Disk::Open::update);
+  if (!full) GTEST_SKIP() << "no /dev/full on this machine";
+  EXPECT_EQ((*full)->write_at(0, bytes_of("x")).error().code, ErrorCode::disk_full);
+}
+
+TEST(Paths, FolderOfIsWhatStandsBeforeTheLastSlash) {
+  EXPECT_EQ(folder_of("a/b/c"), "a/b");
+  EXPECT_EQ(folder_of("c"), "");
+  EXPECT_EQ(folder_of("/c"), "/");
+  EXPECT_EQ(folder_of("/a/b"), "/a");
+}
+
+}  // namespace
+}  // namespace isthmus
