@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Who may include whom: our folders, by the table in README.md, and third-party packages, by their homes.
+
+A package has one home (two where it is said), so that it can be replaced by changing one folder.
+"""
+import pathlib
+import re
+import tempfile
+import unittest
+
+import tree
+
+# Folder -> the folders it may include besides itself. README.md shows the same table.
+MAY_INCLUDE = {
+    "base": [],
+    "kernels": ["base"],
+    "security": ["base"],
+    "compress": ["base", "kernels"],
+    "intra": ["base", "kernels"],
+    "inter": ["base", "compress", "security", "kernels"],
+    "runtime": ["base", "kernels", "security", "compress", "intra", "inter"],
+    "launcher": ["base", "kernels", "security", "compress", "intra", "inter", "runtime"],
+}
+
+# Start of an #include <...> -> the folders that are its home. Tests may include anything.
+EVERYWHERE = list(MAY_INCLUDE)
+HOMES = {
+    "fmt/": EVERYWHERE,
+    "tl/expected.hpp": ["base"],
+    "hwy/": ["kernels"],
+    "oneapi/dnnl/": ["kernels"],
+    "dnnl": ["kernels"],
+    "xxhash.h": ["kernels"],
+    "sodium": ["security"],
+    "zstd": ["compress"],
+    "mpi.h": ["intra"],
+    "zmq": ["inter"],
+    "boost/asio": ["inter", "launcher"],
+    "nlohmann/json": ["runtime", "launcher"],
+    "zlib.h": ["runtime", "launcher"],
+    "toml++/": ["launcher"],
+    "CLI/": ["launcher"],
+    "curses.h": ["launcher"],
+    "ncurses": ["launcher"],
+    "prometheus/": ["launcher"],
+}
+
+# The C++ standard library has no dot or slash; these are the C library's and the kernel's.
+SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "bits/", "asm/")
+SYSTEM_HEADERS = set(
+    "dirent.h dlfcn.h errno.h fcntl.h fenv.h grp.h ifaddrs.h immintrin.h langinfo.h locale.h netdb.h omp.h poll.h "
+    "pthread.h pty.h pwd.h sched.h signal.h spawn.h stdint.h stdio.h stdlib.h string.h termios.h time.h ucontext.h "
+    "unistd.h utmp.h wait.h xmmintrin.h pmmintrin.h x86intrin.h cpuid.h getopt.h glob.h limits.h math.h ctype.h".split())
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def faults(root):
+    """One line for each include that the tables do not allow."""
+    found = []
+    for folder, allowed in MAY_INCLUDE.items():
+        for path in tree.files(pathlib.Path(root, folder), ".h", ".cc", ".cu", ".cuh", ".inc"):
+            text = path.read_text(encoding="utf-8")
+            for bracket, name in INCLUDE.findall(text):
+                fault = own_fault(root, folder, allowed, name) if bracket == '"' else foreign_fault(folder, name)
+                if fault:
+                    found.append(f"{path.relative_to(root)}: {fault}")
+    return found
+
+
+def own_fault(root, folder, allowed, name):
+    target = name.split("/")[0]
+    if "/" not in name or not pathlib.Path(root, name).is_file():
+        return f'"{name}" is no path from the root'
+    if target != folder and target not in allowed:
+        return f'"{name}": {folder} may not include {target}'
+    return None
+
+
+def foreign_fault(folder, name):
+    for start, homes in HOMES.items():
+        if name.startswith(start):
+            return None if folder in homes else f"<{name}> belongs in {' or '.join(homes)}"
+    if "/" not in name and "." not in name:
+        return None
+    if name.startswith(SYSTEM_FOLDERS) or name in SYSTEM_HEADERS:
+        return None
+    return f"<{name}> has no home: give it one in tests/structure/includes_test.py and docs/dependencies.md"
+
+
+def documented_table(text):
+    """The table of README.md: | `folder` | what it owns | may include |."""
+    table = {}
+    for folder, allowed in re.findall(r"^\| `([a-z]+)` \|.*\| ([^|]*) \|$", text, re.MULTILINE):
+        if allowed == "all above":
+            table[folder] = list(table)
+        elif allowed == "nothing of ours":
+            table[folder] = []
+        elif folder in MAY_INCLUDE:
+            table[folder] = re.findall(r"[a-z]+", allowed)
+    return table
+
+
+class Includes(unittest.TestCase):
+    def test_follow_the_table(self):
+        self.assertEqual(faults(tree.ROOT), [])
+
+    def test_the_table_is_the_one_in_the_readme(self):
+        documented = documented_table((tree.ROOT / "README.md").read_text(encoding="utf-8"))
+        self.assertEqual({f: sorted(a) for f, a in documented.items()},
+                         {f: sorted(a) for f, a in MAY_INCLUDE.items()})
+
+    def test_every_header_is_listed_where_it_is_compiled_alone(self):
+        for folder in MAY_INCLUDE:
+            listing = tree.ROOT / folder / "CMakeLists.txt"
+            if not listing.is_file():
+                continue
+            listed = set(re.findall(r"[\w./-]+\.h\b", listing.read_text(encoding="utf-8")))
+            headers = {str(p.relative_to(tree.ROOT / folder)) for p in tree.files(tree.ROOT / folder, ".h")}
+            self.assertEqual(headers - listed, set(), f"not in {folder}/CMakeLists.txt")
+
+
+class PlantedFaults(unittest.TestCase):
+    """A check that cannot fail checks nothing."""
+
+    def fault_of(self, path, include, *others):
+        with tempfile.TemporaryDirectory() as root:
+            for name in (path, *others):
+                file = pathlib.Path(root, name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text("")
+            pathlib.Path(root, path).write_text(f"#pragma once\n{include}\n")
+            return "\n".join(faults(root))
+
+    def test_an_upward_include_is_found(self):
+        self.assertIn("base may not include inter", self.fault_of("base/a.h", '#include "inter/b.h"', "inter/b.h"))
+
+    def test_inter_and_intra_never_meet(self):
+        self.assertIn("may not include", self.fault_of("inter/a.cc", '#  include "intra/b.h"', "intra/b.h"))
+        self.assertIn("may not include", self.fault_of("intra/a.cc", '#include "inter/b.h"', "inter/b.h"))
+
+    def test_an_include_beside_the_root_is_found(self):
+        self.assertIn("no path from the root", self.fault_of("base/a.h", '#include "b.h"', "base/b.h"))
+
+    def test_a_package_away_from_home_is_found(self):
+        self.assertIn("belongs in security", self.fault_of("inter/a.cc", "#include <sodium.h>"))
+        self.assertIn("belongs in compress", self.fault_of("kernels/a.cc", "#include <zstd.h>"))
+
+    def test_an_unknown_package_is_found(self):
+        self.assertIn("has no home", self.fault_of("base/a.cc", "#include <spdlog/spdlog.h>"))
+
+    def test_what_is_allowed_passes(self):
+        self.assertEqual("", self.fault_of("inter/a.cc", '#include <zmq.h>\n#include <vector>\n#include "base/b.h"',
+                                           "base/b.h"))
+
+
+if __name__ == "__main__":
+    unittest.main()
