@@ -1,0 +1,232 @@
+#include "runtime/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "base/assert.h"
+#include "base/byte_stream.h"
+
+namespace isthmus::runtime {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kMetadata = "__metadata__";
+constexpr std::size_t kRankMax = 16;
+constexpr int kHeaderDepthMax = 3;           // header, tensor, shape
+constexpr std::size_t kHeaderAlignment = 8;  // so that data can be mapped as any type
+constexpr std::size_t kConvertElements = std::size_t{1} << 18;
+
+struct StoredType {
+  std::string_view name;
+  std::uint64_t bytes;
+};
+constexpr std::array kStoredTypes{
+    StoredType{"F64", 8},  StoredType{"F32", 4},     StoredType{"F16", 2},    StoredType{"BF16", 2},
+    StoredType{"I64", 8},  StoredType{"I32", 4},     StoredType{"I16", 2},    StoredType{"I8", 1},
+    StoredType{"U64", 8},  StoredType{"U32", 4},     StoredType{"U16", 2},    StoredType{"U8", 1},
+    StoredType{"BOOL", 1}, StoredType{"F8_E4M3", 1}, StoredType{"F8_E5M2", 1}};
+
+// a * b, nothing when it does not fit.
+std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t result = 0;
+  if (__builtin_mul_overflow(a, b, &result)) return std::nullopt;
+  return result;
+}
+
+// Faults name the tensor; the caller adds the file.
+Error fault(std::string_view name, std::string_view what) {
+  return {ErrorCode::corrupt, fmt::format("tensor {}: {}", name, what)};
+}
+
+// The JSON of a header; a name that occurs twice is refused, where the parser would take the last.
+Result<Json> parse_header(std::string_view text) {
+  std::vector<std::set<std::string>> names;
+  std::string repeated;
+  bool too_deep = false;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
+    too_deep = too_deep || depth > kHeaderDepthMax;
+    if (too_deep) return false;
+    if (event == Json::parse_event_t::object_start) names.emplace_back();
+    if (event == Json::parse_event_t::object_end) names.pop_back();
+    if (event == Json::parse_event_t::key && !names.back().insert(value.get<std::string>()).second)
+      repeated = value.get<std::string>();
+    return true;
+  };
+  Json header = Json::parse(text, watch, /*allow_exceptions=*/false);
+  if (too_deep || header.is_discarded() || !header.is_object())
+    return Error{ErrorCode::corrupt, "its header is not JSON of the expected form"};
+  if (!repeated.empty())
+    return Error{ErrorCode::corrupt, fmt::format("the name {} occurs twice", repeated)};
+  return header;
+}
+
+Result<StoredTensor> parse_tensor(const std::string& name, const Json& entry,
+                                  std::uint64_t data_bytes) {
+  StoredTensor tensor;
+  tensor.name = name;
+  const auto field = [&](const char* key) { return entry.is_object() && entry.contains(key); };
+  if (!field("dtype") || !field("shape") || !field("data_offsets") || !entry["dtype"].is_string() ||
+      !entry["shape"].is_array() || !entry["data_offsets"].is_array() ||
+      entry["data_offsets"].size() != 2 || entry["shape"].size() > kRankMax)
+    return fault(name, "dtype, shape or data_offsets is missing or of the wrong kind");
+  tensor.dtype = entry["dtype"].get<std::string>();
+  const auto type = std::find_if(kStoredTypes.begin(), kStoredTypes.end(),
+                                 [&](const StoredType& t) { return t.name == tensor.dtype; });
+  if (type == kStoredTypes.end())
+    return fault(name, fmt::format("the dtype {} is not known", tensor.dtype));
+  tensor.elements = 1;
+  for (const auto& size : entry["shape"]) {
+    if (!size.is_number_unsigned()) return fault(name, "a size is no whole number");
+    tensor.shape.push_back(size.get<std::uint64_t>());
+    const auto elements = product(tensor.elements, tensor.shape.back());
+    if (!elements) return fault(name, "the shape is too large");
+    tensor.elements = *elements;
+  }
+  for (const auto& offset : entry["data_offsets"])
+    if (!offset.is_number_unsigned()) return fault(name, "an offset is no whole number");
+  const auto begin = entry["data_offsets"][0].get<std::uint64_t>();
+  const auto end = entry["data_offsets"][1].get<std::uint64_t>();
+  if (begin > end || end > data_bytes)
+    return fault(name, fmt::format("its data is at {}..{}, but the file holds {} bytes: it was cut "
+                                   "short or damaged",
+                                   begin, end, data_bytes));
+  tensor.bytes = end - begin;
+  tensor.offset = begin;
+  if (product(tensor.elements, type->bytes) != tensor.bytes)
+    return fault(name, "its shape and the bytes of its data differ");
+  return tensor;
+}
+
+Result<std::vector<StoredTensor>> parse_tensors(const Json& header, std::uint64_t data_start,
+                                                std::uint64_t data_bytes) {
+  std::vector<StoredTensor> tensors;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == kMetadata) continue;
+    ISTHMUS_TRY(tensors.emplace_back(), parse_tensor(name, entry, data_bytes));
+  }
+  std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
+    return std::tie(a.offset, a.bytes, a.name) < std::tie(b.offset, b.bytes, b.name);
+  });
+  std::uint64_t expected = 0;
+  for (auto& tensor : tensors) {
+    if (tensor.offset != expected)
+      return fault(tensor.name, "its data leaves a gap or overlaps another's");
+    expected += tensor.bytes;
+    tensor.offset += data_start;
+  }
+  if (expected != data_bytes)
+    return Error{
+        ErrorCode::corrupt,
+        fmt::format("the tensors need {} bytes of data, the file has {}", expected, data_bytes)};
+  return tensors;
+}
+
+float half_to_float(std::uint16_t half) {
+  const int exponent = half >> 10 & 31, mantissa = half & 1023;
+  float value = exponent == 0    ? std::ldexp(static_cast<float>(mantissa), -24)
+                : exponent == 31 ? (mantissa == 0 ? INFINITY : NAN)
+                                 : std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+  return half & 0x8000 ? -value : value;
+}
+
+float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+
+}  // namespace
+
+Result<SafetensorsReader> SafetensorsReader::open(Disk& disk, const std::string& path) {
+  SafetensorsReader reader;
+  reader.path_ = path;
+  ISTHMUS_TRY(reader.file_, disk.open(path, Disk::Open::read));
+  ISTHMUS_TRY(const auto file_bytes, reader.file_->size());
+  const auto read = [&]() -> Result<void> {
+    std::uint64_t header_bytes = 0;
+    if (file_bytes < sizeof(header_bytes))
+      return Error{ErrorCode::corrupt, "it is shorter than any safetensors file"};
+    ISTHMUS_CHECK(reader.file_->read_at(0, std::as_writable_bytes(std::span(&header_bytes, 1))));
+    if (header_bytes > file_bytes - sizeof(header_bytes))
+      return Error{ErrorCode::corrupt, "it ends inside its header: cut short, or no safetensors"};
+    if (header_bytes > kSafetensorsHeaderBytesMax)
+      return Error{ErrorCode::too_large, fmt::format("its header has {} bytes, more than {}",
+                                                     header_bytes, kSafetensorsHeaderBytesMax)};
+    std::string text(header_bytes, '\0');
+    ISTHMUS_CHECK(
+        reader.file_->read_at(sizeof(header_bytes), std::as_writable_bytes(std::span(text))));
+    ISTHMUS_TRY(const auto header, parse_header(text));
+    const std::uint64_t data_start = sizeof(header_bytes) + header_bytes;
+    ISTHMUS_TRY(reader.tensors_, parse_tensors(header, data_start, file_bytes - data_start));
+    if (header.contains(kMetadata))
+      for (const auto& [key, value] : header[std::string(kMetadata)].items()) {
+        if (!value.is_string()) return Error{ErrorCode::corrupt, "its metadata is not all text"};
+        reader.metadata_[key] = value.get<std::string>();
+      }
+    return {};
+  };
+  if (auto status = read(); !status)
+    return Error{status.error().code, fmt::format("{} cannot be used", path),
+                 std::move(status).error()};
+  return reader;
+}
+
+const StoredTensor* SafetensorsReader::find(std::string_view name) const {
+  const auto found = std::find_if(tensors_.begin(), tensors_.end(),
+                                  [&](const StoredTensor& t) { return t.name == name; });
+  return found == tensors_.end() ? nullptr : &*found;
+}
+
+Result<void> SafetensorsReader::read(const StoredTensor& tensor, std::span<float> out) const {
+  ISTHMUS_ASSERT(out.size() == tensor.elements);
+  if (tensor.dtype == "F32") return file_->read_at(tensor.offset, std::as_writable_bytes(out));
+  if (tensor.dtype != "BF16" && tensor.dtype != "F16")
+    return Error{ErrorCode::unsupported,
+                 fmt::format("tensor {} of {} has dtype {}; F32, BF16 and F16 can be read",
+                             tensor.name, path_, tensor.dtype)};
+  const auto convert = tensor.dtype == "BF16" ? bf16_to_float : half_to_float;
+  std::vector<std::uint16_t> piece(std::min(out.size(), kConvertElements));
+  for (std::size_t at = 0; at < out.size(); at += piece.size()) {
+    const std::span part = std::span(piece).first(std::min(piece.size(), out.size() - at));
+    ISTHMUS_CHECK(file_->read_at(tensor.offset + 2 * at, std::as_writable_bytes(part)));
+    std::transform(part.begin(), part.end(), out.begin() + static_cast<std::ptrdiff_t>(at),
+                   convert);
+  }
+  return {};
+}
+
+Result<void> write_safetensors(Disk& disk, const std::string& path,
+                               std::span<const TensorToStore> tensors,
+                               const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
+  std::uint64_t data_bytes = 0;
+  for (const auto& tensor : tensors) {
+    ISTHMUS_ASSERT(static_cast<std::size_t>(tensor.shape.elements()) == tensor.values.size());
+    const std::uint64_t begin = data_bytes;
+    data_bytes += tensor.values.size_bytes();
+    const auto sizes = tensor.shape.sizes();
+    header[tensor.name] = {{"dtype", "F32"},
+                           {"shape", std::vector<std::int64_t>(sizes.begin(), sizes.end())},
+                           {"data_offsets", {begin, data_bytes}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+  ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::create));
+  ByteWriter front;
+  front.put(static_cast<std::uint64_t>(text.size())).raw(bytes_of(text));
+  ISTHMUS_CHECK(file->write_at(0, front.view()));
+  std::uint64_t at = front.size();
+  for (const auto& tensor : tensors) {
+    ISTHMUS_CHECK(file->write_at(at, std::as_bytes(tensor.values)));
+    at += tensor.values.size_bytes();
+  }
+  return file->sync();
+}
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,88 @@
+// TextDataset: training samples from raw UTF-8 files, mixed by weight. A sample is a window of
+// sequence + 1 bytes (inputs, and targets one further); which one is a function of (seed, sample
+// number) alone, so the position of a run is one integer, resume is exact, and ranks that take
+// disjoint sample numbers see disjoint data.
+//
+//   sample number ──► source: a shuffled pattern of 4096, repeated, in which each source has its
+//                     share (so a mixture is exact over 4096 samples, not just on average)
+//   n-th sample of a source ──► epoch, and window in it: packed one after the other from a random
+//                     offset per epoch, drawn in shuffled order, each once per epoch
+//
+//   file  |··offset··|── window p(0) ──|── window p(1) ──| … |··|     without padding; a window's
+//                                                                    last target opens the next
+//
+// Files are read, not mapped: one that shrinks under way is an error here, and no SIGBUS. They are
+// raw text, never parsed. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/disk.h"
+#include "base/random.h"
+#include "base/result.h"
+#include "security/hash.h"
+
+namespace isthmus::runtime {
+
+struct TextSource {
+  std::string path;
+  double weight = 1.0;  // of its samples among those of all sources; any unit
+};
+
+class TextDataset {
+ public:
+  // Errors: not_found, permission, io (a file cannot be read), invalid_argument (no source, a
+  // weight that is not positive or too small beside the others, a file shorter than one sample).
+  static Result<TextDataset> open(Disk& disk, const std::vector<TextSource>& sources,
+                                  std::int64_t sequence, std::uint64_t seed);
+
+  std::int64_t sequence() const { return sequence_; }
+
+  // The tokens of a sample; `out` holds sequence + 1. Errors: corrupt (the file has become
+  // shorter), io.
+  Result<void> read(std::uint64_t sample, std::span<std::int32_t> out) const;
+
+  // Where a sample lies: for tests and for people.
+  struct Place {
+    std::size_t source = 0;
+    std::uint64_t epoch = 0;   // of that source
+    std::uint64_t offset = 0;  // in bytes
+  };
+  Place locate(std::uint64_t sample) const;
+
+  // Bytes of all sources.
+  std::uint64_t bytes() const;
+
+  // Of everything that the choice of samples depends on (sizes, weights, sequence, seed): when it
+  // changes, a kept position means other data.
+  const security::Digest& digest() const { return digest_; }
+
+ private:
+  struct Source {
+    std::string path;
+    std::unique_ptr<File> file;
+    std::uint64_t bytes = 0;
+    std::uint64_t windows = 0;  // per epoch
+    std::uint64_t offsets = 0;  // choices of an epoch's first byte
+    std::uint64_t slots = 0;    // of the mixture
+  };
+  struct Slot {
+    std::uint32_t source = 0;
+    std::uint32_t nth = 0;  // of the source's slots
+  };
+  explicit TextDataset(std::uint64_t seed) : random_(Random(seed).split("text_dataset")) {}
+  Result<void> share_slots(const std::vector<TextSource>& sources);
+  void mix_slots();
+
+  std::vector<Source> sources_;
+  std::vector<Slot> mixture_;
+  std::int64_t sequence_ = 0;
+  Random random_;
+  security::Digest digest_;
+};
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,160 @@
+#include "runtime/text_dataset.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "tests/runtime/temporary_folder.h"
+
+namespace isthmus::runtime {
+namespace {
+
+using testing::HasSubstr;
+
+class TextDatasetTest : public testing::Test {
+ protected:
+  // A file in which each byte tells its place, modulo 251.
+  std::string file(std::string_view name, std::size_t bytes) {
+    std::string text(bytes, '\0');
+    for (std::size_t i = 0; i < bytes; ++i) text[i] = static_cast<char>(i % 251);
+    write_contents(folder_ / name, text);
+    return folder_ / name;
+  }
+  TextDataset open(std::vector<TextSource> sources, std::int64_t sequence, std::uint64_t seed = 1) {
+    auto dataset = TextDataset::open(*disk_, sources, sequence, seed);
+    EXPECT_TRUE(dataset) << dataset.error().text();
+    return std::move(*dataset);
+  }
+  Error refused(std::vector<TextSource> sources, std::int64_t sequence) {
+    auto dataset = TextDataset::open(*disk_, sources, sequence, 1);
+    EXPECT_FALSE(dataset);
+    return dataset.error();
+  }
+
+  TemporaryFolder folder_;
+  std::unique_ptr<Disk> disk_ = make_system_disk();
+};
+
+TEST_F(TextDatasetTest, SamplesAreTheBytesAtTheirPlace) {
+  const auto dataset = open({{file("a", 5000)}, {file("b", 3001)}}, 37);
+  std::vector<std::int32_t> tokens(38);
+  for (std::uint64_t sample = 0; sample < 500; ++sample) {
+    ASSERT_TRUE(dataset.read(sample, tokens));
+    const auto place = dataset.locate(sample);
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      ASSERT_EQ(tokens[i], static_cast<std::int32_t>((place.offset + i) % 251));
+  }
+}
+
+TEST_F(TextDatasetTest, AnEpochTakesEachWindowOnceAndSharesNoByteButTheSeam) {
+  const std::int64_t sequence = 50;
+  const auto dataset = open({{file("a", 10'049)}}, sequence);
+  std::map<std::uint64_t, std::set<std::uint64_t>> offsets;  // by epoch
+  std::uint64_t samples = 0;
+  for (; dataset.locate(samples).epoch < 3; ++samples) {
+    const auto place = dataset.locate(samples);
+    EXPECT_TRUE(offsets[place.epoch].insert(place.offset).second);
+    EXPECT_LE(place.offset + 51, 10'049U);
+  }
+  ASSERT_EQ(offsets.size(), 3U);
+  std::set<std::uint64_t> firsts;
+  for (const auto& [epoch, places] : offsets) {
+    EXPECT_EQ(places.size(), 199U);  // floor((10049 - 50) / 50)
+    firsts.insert(*places.begin());
+    for (auto a = places.begin(), b = std::next(a); b != places.end(); ++a, ++b)
+      EXPECT_EQ(*b - *a, static_cast<std::uint64_t>(sequence));
+  }
+  EXPECT_GT(firsts.size(), 1U);  // epochs begin elsewhere
+}
+
+TEST_F(TextDatasetTest, MixesExactlyByWeight) {
+  const auto dataset =
+      open({{file("a", 3000), 1}, {file("b", 9000), 2}, {file("c", 500), 0.5}}, 20);
+  for (const std::uint64_t block : {0, 1, 5}) {
+    std::vector<int> counts(3, 0);
+    for (std::uint64_t i = 0; i < 4096; ++i) ++counts[dataset.locate(block * 4096 + i).source];
+    EXPECT_EQ(counts, (std::vector<int>{1170, 2341, 585}));  // 4096 in 2 : 4 : 1, largest remainder
+  }
+  // Already a short stretch is mixed.
+  std::vector<int> counts(3, 0);
+  for (std::uint64_t i = 0; i < 400; ++i) ++counts[dataset.locate(i).source];
+  EXPECT_NEAR(counts[1], 229, 40);
+}
+
+TEST_F(TextDatasetTest, SamplesDependOnSeedAndNumberAlone) {
+  const std::vector<TextSource> sources{{file("a", 4000)}, {file("b", 4000)}};
+  const auto one = open(sources, 30), again = open(sources, 30), other = open(sources, 30, 2);
+  int equal = 0;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    const auto sample = 299 - i;  // in another order
+    EXPECT_EQ(one.locate(sample).offset, again.locate(sample).offset);
+    EXPECT_EQ(one.locate(sample).source, again.locate(sample).source);
+    equal += one.locate(sample).offset == other.locate(sample).offset;
+  }
+  EXPECT_LT(equal, 30);
+  EXPECT_EQ(one.digest(), again.digest());
+  EXPECT_NE(one.digest(), other.digest());
+}
+
+TEST_F(TextDatasetTest, TheSmallestFileGivesItsOnlyWindow) {
+  const auto dataset = open({{file("a", 33)}}, 32);
+  for (std::uint64_t i = 0; i < 10; ++i) EXPECT_EQ(dataset.locate(i).offset, 0U);
+  const auto two = open({{file("b", 34)}}, 32);
+  std::set<std::uint64_t> offsets;
+  for (std::uint64_t i = 0; i < 40; ++i) offsets.insert(two.locate(i).offset);
+  EXPECT_EQ(offsets, (std::set<std::uint64_t>{0, 1}));
+}
+
+TEST_F(TextDatasetTest, EverySourceGoesThroughItsOwnEpochs) {
+  const auto dataset = open({{file("a", 1000), 3}, {file("b", 3000), 1}}, 20);
+  std::map<std::pair<std::size_t, std::uint64_t>, std::set<std::uint64_t>> offsets;
+  std::vector<std::uint64_t> epochs(2, 0);
+  for (std::uint64_t sample = 0; sample < 10'000; ++sample) {
+    const auto place = dataset.locate(sample);
+    EXPECT_TRUE(offsets[std::pair(place.source, place.epoch)].insert(place.offset).second);
+    EXPECT_GE(place.epoch, epochs[place.source]);
+    epochs[place.source] = place.epoch;
+  }
+  EXPECT_EQ(epochs, (std::vector<std::uint64_t>{7500 / 49, 2500 / 149}));
+}
+
+TEST_F(TextDatasetTest, NeverReadsPastTheEnd) {
+  std::vector<std::int32_t> tokens;
+  for (std::size_t bytes = 8; bytes < 40; ++bytes) {
+    const auto dataset = open({{file("a", bytes)}}, 7);
+    tokens.resize(8);
+    for (std::uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(dataset.read(i, tokens)) << bytes;
+  }
+}
+
+TEST_F(TextDatasetTest, SaysWhatIsWrongWithTheSources) {
+  EXPECT_EQ(refused({}, 8).code, ErrorCode::invalid_argument);
+  const auto missing = refused({{folder_ / "missing.txt"}}, 8);
+  EXPECT_EQ(missing.code, ErrorCode::not_found);
+  EXPECT_THAT(missing.text(), HasSubstr("missing.txt"));
+  const auto short_text = refused({{file("short.txt", 8)}}, 8);
+  EXPECT_EQ(short_text.code, ErrorCode::invalid_argument);
+  EXPECT_THAT(short_text.text(), HasSubstr("short.txt has 8 bytes"));
+  EXPECT_THAT(short_text.text(), HasSubstr("needs 9"));
+  for (const double weight : {0.0, -1.0, std::nan(""), HUGE_VAL})
+    EXPECT_EQ(refused({{file("a", 100), weight}}, 8).code, ErrorCode::invalid_argument);
+  const auto tiny = refused({{file("a", 100), 1e-6}, {file("b", 100), 1.0}}, 8);
+  EXPECT_THAT(tiny.text(), HasSubstr("too little to ever be drawn"));
+}
+
+TEST_F(TextDatasetTest, AFileThatShrinksIsAnErrorAndNoCrash) {
+  const auto dataset = open({{file("a", 5000)}}, 64);
+  std::filesystem::resize_file(folder_ / "a", 10);
+  std::vector<std::int32_t> tokens(65);
+  const auto status = dataset.read(0, tokens);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::corrupt);
+  EXPECT_THAT(status.error().text(), HasSubstr("changed while it is trained on"));
+}
+
+}  // namespace
+}  // namespace isthmus::runtime
