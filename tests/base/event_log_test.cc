@@ -78,8 +78,9 @@ TEST(EventJson, NumbersThatJsonLacksAreNull) {
 }
 
 TEST(EventJson, IsOneLineWhateverTheStringsHold) {
+  using namespace std::string_literals;
   const std::string hostile =
-      std::string("quote\" back\\ nul\0 newline\n return\r tab\t bell\a esc\x1b del\x7f", 58);
+      "quote\" back\\ nul\0 newline\n return\r tab\t bell\a esc\x1b del\x7f"s;
   const std::vector<Field> fields{{hostile, hostile}};
   auto event = event_with(fields);
   event.site = event.peer = hostile;

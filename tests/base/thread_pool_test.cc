@@ -40,10 +40,10 @@ TEST(ThreadPool, TwoTasksNeverShareAWorkerAtOnce) {
 TEST(ThreadPool, ManySmallBatchesFollowEachOther) {
   ThreadPool pool({-1, -1, -1});
   std::vector<std::uint64_t> sums(8);
-  for (std::uint64_t batch = 0; batch < 20'000; ++batch)
+  for (std::uint64_t batch = 0; batch < 5'000; ++batch)
     pool.parallel_for(2 + batch % 7, [&](std::size_t task, std::size_t) { sums[task] += batch; });
   std::uint64_t expected = 0;
-  for (std::uint64_t batch = 0; batch < 20'000; ++batch) expected += (2 + batch % 7) * batch;
+  for (std::uint64_t batch = 0; batch < 5'000; ++batch) expected += (2 + batch % 7) * batch;
   EXPECT_EQ(std::accumulate(sums.begin(), sums.end(), std::uint64_t{0}), expected);
 }
 
