@@ -1,0 +1,57 @@
+// A codec turns a frame, a slice of a pseudo-gradient, into bytes for the wire, and back. Codecs
+// keep no state between calls: error feedback belongs to the outer step
+// (compress/error_feedback.h).
+//
+// A frame is a run of consecutive elements of one tensor that starts at a multiple of
+// kFrameAlignment elements from the tensor's start. So a site may cut its tensors as it likes and
+// still gets the blocks, and the bits, of every other site. Formats: compress/FORMATS.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace isthmus::compress {
+
+inline constexpr std::size_t kFrameAlignment = 256;  // elements
+
+// Values are the wire's; never reused.
+enum class CodecId : std::uint8_t { none = 0, bf16 = 1, int8 = 2 };
+
+std::string_view to_string(CodecId id);  // "none", "bf16", "int8": what a site's file says
+
+// Fails with invalid_argument and names what there is.
+Result<CodecId> parse_codec(std::string_view name);
+// From a peer's message. Fails with unsupported.
+Result<CodecId> codec_of_wire(std::uint8_t id);
+
+// Any thread.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  virtual CodecId id() const = 0;
+
+  // Bytes needed at most for `value_count` values, so that buffers are allocated once, before the
+  // first outer step. The codecs of today need exactly as many.
+  virtual std::size_t encoded_bytes_max(std::size_t value_count) const = 0;
+
+  // Fills the front of `out`; returns the bytes used. Equal values give equal bytes on every
+  // machine. Fails with non_finite, because one NaN would spoil every replica: also for finite
+  // values that are too large to come back finite.
+  virtual Result<std::size_t> encode(std::span<const float> values,
+                                     std::span<std::byte> out) const = 0;
+
+  // `in` comes from a peer: never assumed well-formed, and needs no alignment. Fails with bad_frame
+  // when it has not exactly the bytes of `values.size()` values or a value would not be finite;
+  // every machine reaches the same verdict and the same bits. After a failure `values` holds
+  // garbage.
+  virtual Result<void> decode(std::span<const std::byte> in, std::span<float> values) const = 0;
+};
+
+std::unique_ptr<Codec> make_codec(CodecId id);
+
+}  // namespace isthmus::compress

@@ -1,0 +1,39 @@
+// The lossless stage between codec and seal: a chunk's frames become its payload, one tag byte and
+// either the bytes as they are or one zstd frame, whichever is shorter.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+
+namespace isthmus::compress {
+
+// Holds zstd's working memory, so that a chunk allocates nothing once the largest has been seen:
+// one per worker, used by one thread at a time.
+class ZstdStage {
+ public:
+  ZstdStage();
+  ~ZstdStage();
+  ZstdStage(const ZstdStage&) = delete;
+  ZstdStage& operator=(const ZstdStage&) = delete;
+
+  // What pack needs at most: the tag and the bytes as they are.
+  static constexpr std::size_t packed_bytes_max(std::size_t bytes) { return bytes + 1; }
+
+  // Fills the front of `out`; returns the bytes used. Equal input gives equal bytes with one
+  // version of zstd, not across versions: whoever sends a chunk again sends what it kept.
+  std::size_t pack(std::span<const std::byte> bytes, std::span<std::byte> out);
+
+  // `payload` comes from a peer. `out` has the declared size, which the caller has checked against
+  // its limits before it allocated: nothing is written past it, whatever the payload says, and
+  // anything else than exactly that many bytes fails with bad_frame. Then `out` holds garbage.
+  Result<void> unpack(std::span<const std::byte> payload, std::span<std::byte> out);
+
+ private:
+  struct Contexts;
+  std::unique_ptr<Contexts> contexts_;
+};
+
+}  // namespace isthmus::compress
