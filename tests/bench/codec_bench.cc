@@ -1,0 +1,321 @@
+// codec_bench: how fast a worker encodes, decodes, compresses and hashes a contribution, and what
+// each codec costs in bytes and accuracy. Rates are GB/s of the f32 parameters that went in (also
+// where the stage itself touches fewer bytes), summed over the threads; hashes count their own
+// bytes.
+//
+//   codec_bench [--json] [--elements N] [--threads T] [--file PATH]
+//
+// Data: normal draws whose spread differs from block to block; PATH, a file of little-endian f32
+// (say, the difference of two checkpoints), is measured as well.
+
+#include <atomic>
+#include <barrier>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/disk.h"
+#include "base/random.h"
+#include "compress/codec.h"
+#include "compress/error_feedback.h"
+#include "compress/zstd_stage.h"
+#include "kernels/leaf_hash.h"
+#include "security/hash.h"
+#include "tests/bench/report.h"
+
+namespace isthmus::bench {
+namespace {
+
+using compress::Codec;
+using compress::CodecId;
+using compress::ZstdStage;
+
+constexpr std::size_t kFrameElements = std::size_t{1} << 18;  // as a leaf of outer state
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+constexpr double kSecondsPerFigure = 0.4;
+
+struct Options {
+  bool json = false;
+  std::size_t elements = std::size_t{1} << 22;  // per thread
+  std::size_t threads = 1;
+  std::string file;
+};
+
+[[noreturn]] void usage(int status) {
+  std::fputs("codec_bench [--json] [--elements N] [--threads T] [--file F32_FILE]\n",
+             status == 0 ? stdout : stderr);
+  std::exit(status);
+}
+
+std::size_t positive(const char* text) {
+  std::size_t value = 0;
+  const char* end = text + std::strlen(text);
+  if (const auto [rest, error] = std::from_chars(text, end, value);
+      rest != end || error != std::errc{} || value == 0)
+    usage(2);
+  return value;
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    if (name == "--help") usage(0);
+    if (name == "--json") {
+      options.json = true;
+      continue;
+    }
+    if (i + 1 == argc) usage(2);
+    const char* value = argv[++i];
+    if (name == "--elements")
+      options.elements = positive(value);
+    else if (name == "--threads")
+      options.threads = positive(value);
+    else if (name == "--file")
+      options.file = value;
+    else
+      usage(2);
+  }
+  return options;
+}
+
+// One thread's contribution, cut into frames, with every buffer it needs.
+class Bench {
+ public:
+  Bench(std::span<const float> values, CodecId id)
+      : values_(values),
+        codec_(compress::make_codec(id)),
+        decoded_(values.size()),
+        feedback_(values.size()),
+        coded_(codec_->encoded_bytes_max(values.size())),
+        unpacked_(kChunkBytes) {
+    encode();
+    for (std::size_t at = 0; at < coded_.size(); at += kChunkBytes)
+      payloads_.emplace_back(ZstdStage::packed_bytes_max(chunk(at).size()));
+    sizes_.resize(payloads_.size());
+    pack();
+  }
+
+  void encode() {
+    each_frame([&](std::size_t first, std::size_t count, std::span<std::byte> bytes) {
+      require(codec_->encode(values_.subspan(first, count), bytes).has_value());
+    });
+  }
+  void decode() {
+    each_frame([&](std::size_t first, std::size_t count, std::span<std::byte> bytes) {
+      require(codec_->decode(bytes, std::span(decoded_).subspan(first, count)).has_value());
+    });
+  }
+  void pack() {
+    for (std::size_t i = 0; i < payloads_.size(); ++i)
+      sizes_[i] = zstd_.pack(chunk(i * kChunkBytes), payloads_[i]);
+  }
+  void unpack() {
+    for (std::size_t i = 0; i < payloads_.size(); ++i) {
+      const auto size = chunk(i * kChunkBytes).size();
+      require(
+          zstd_.unpack(std::span(payloads_[i]).first(sizes_[i]), std::span(unpacked_).first(size))
+              .has_value());
+    }
+  }
+  void blake2b() {
+    for (std::size_t at = 0; at < coded_.size(); at += kChunkBytes)
+      consume(std::to_integer<unsigned>(security::blake2b(chunk(at)).bytes[0]));
+  }
+  void xxh3() {
+    const auto bytes = std::as_bytes(values_);
+    for (std::size_t at = 0; at < bytes.size(); at += kChunkBytes)
+      consume(static_cast<unsigned>(
+          kernels::leaf_hash(bytes.subspan(at, std::min(kChunkBytes, bytes.size() - at))).low));
+  }
+  // All that a sender does to its pseudo-gradient before the bytes are sealed.
+  void contribute() {
+    each_frame([&](std::size_t first, std::size_t count, std::span<std::byte> bytes) {
+      const auto quantity = std::span(feedback_).subspan(first, count);
+      const auto decoded = std::span(decoded_).subspan(first, count);
+      compress::form_quantity(values_.subspan(first, count), quantity, quantity);
+      require(codec_->encode(quantity, bytes).has_value());
+      require(codec_->decode(bytes, decoded).has_value());
+      compress::form_residual(quantity, decoded, quantity);
+    });
+    pack();
+    for (std::size_t i = 0; i < payloads_.size(); ++i)
+      consume(std::to_integer<unsigned>(
+          security::blake2b(std::span(payloads_[i]).first(sizes_[i])).bytes[0]));
+  }
+
+  std::size_t coded_bytes() const { return coded_.size(); }
+  std::size_t packed_bytes() const {
+    std::size_t sum = 0;
+    for (const auto size : sizes_) sum += size;
+    return sum;
+  }
+  // Norm of what the codec changed, by the norm of the values.
+  double relative_error() {
+    decode();
+    double error = 0, norm = 0;
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      error += std::pow(double{decoded_[i]} - double{values_[i]}, 2);
+      norm += std::pow(double{values_[i]}, 2);
+    }
+    return std::sqrt(error / norm);
+  }
+
+ private:
+  static void require(bool ok) {
+    if (ok) return;
+    std::fputs("codec_bench: a stage failed on its own data (is the file finite f32?)\n", stderr);
+    std::exit(1);
+  }
+  void consume(unsigned value) { sink_.fetch_xor(value, std::memory_order_relaxed); }
+  std::span<std::byte> chunk(std::size_t at) {
+    return std::span(coded_).subspan(at, std::min(kChunkBytes, coded_.size() - at));
+  }
+  template <class Body>
+  void each_frame(const Body& body) {
+    std::size_t at = 0;
+    for (std::size_t first = 0; first < values_.size(); first += kFrameElements) {
+      const auto count = std::min(kFrameElements, values_.size() - first);
+      const auto bytes = codec_->encoded_bytes_max(count);
+      body(first, count, std::span(coded_).subspan(at, bytes));
+      at += bytes;
+    }
+  }
+
+  std::span<const float> values_;
+  std::unique_ptr<Codec> codec_;
+  ZstdStage zstd_;
+  std::vector<float> decoded_;
+  std::vector<float> feedback_;
+  Bytes coded_;
+  Bytes unpacked_;
+  std::vector<Bytes> payloads_;
+  std::vector<std::size_t> sizes_;
+  std::atomic<unsigned> sink_{0};
+};
+
+class Runner {
+ public:
+  Runner(std::span<const float> values, std::string label, const Options& options,
+         const Report& report)
+      : values_(values), label_(std::move(label)), threads_(options.threads), report_(report) {}
+
+  void run() {
+    for (const auto id : {CodecId::none, CodecId::bf16, CodecId::int8}) codec(id);
+    prepare(CodecId::none);
+    report_.heading(fmt::format("hashes, {} data, {} thread(s)", label_, threads_));
+    rate("blake2b", &Bench::blake2b);
+    rate("xxh3-128", &Bench::xxh3);
+  }
+
+ private:
+  void codec(CodecId id) {
+    prepare(id);
+    const std::string name(to_string(id));
+    report_.heading(fmt::format("{}, {} data, {} thread(s)", name, label_, threads_));
+    rate(name + " encode", &Bench::encode);
+    rate(name + " decode", &Bench::decode);
+    rate(name + " zstd pack", &Bench::pack);
+    rate(name + " zstd unpack", &Bench::unpack);
+    rate(name + " contribute", &Bench::contribute);
+    prepare(id);  // contribute has coded something else
+    const auto f32_bytes = static_cast<double>(values_.size_bytes());
+    auto& bench = *benches_.front();
+    row(name + " ratio after codec", f32_bytes / static_cast<double>(bench.coded_bytes()), "x");
+    row(name + " ratio after zstd", f32_bytes / static_cast<double>(bench.packed_bytes()), "x");
+    row(name + " relative error", bench.relative_error(), "1");
+  }
+
+  void prepare(CodecId id) {
+    benches_.clear();
+    for (std::size_t i = 0; i < threads_; ++i)
+      benches_.push_back(std::make_unique<Bench>(values_, id));
+  }
+
+  void row(const std::string& name, double value, std::string_view unit) {
+    report_.row(fmt::format("{} {}", label_, name), value, unit);
+  }
+
+  // The best of several passes that all threads make together.
+  void rate(const std::string& name, void (Bench::*stage)()) {
+    using SteadyClock = std::chrono::steady_clock;
+    double best = 1e30, spent = 0;
+    std::atomic<bool> stop{false};
+    SteadyClock::time_point begin;
+    std::barrier start(static_cast<std::ptrdiff_t>(threads_) + 1);
+    std::barrier end(static_cast<std::ptrdiff_t>(threads_) + 1);
+    std::vector<std::jthread> workers;
+    for (auto& bench : benches_)
+      workers.emplace_back([&, worker = bench.get()] {
+        for (;;) {
+          start.arrive_and_wait();
+          if (stop) return;
+          (worker->*stage)();
+          end.arrive_and_wait();
+        }
+      });
+    for (int pass = 0; spent < kSecondsPerFigure || pass < 3; ++pass) {
+      begin = SteadyClock::now();
+      start.arrive_and_wait();
+      end.arrive_and_wait();
+      const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();
+      spent += seconds;
+      best = std::min(best, seconds);
+    }
+    stop = true;
+    start.arrive_and_wait();
+    row(name, static_cast<double>(values_.size_bytes() * threads_) / best * 1e-9, "GB/s");
+  }
+
+  std::span<const float> values_;
+  std::string label_;
+  std::size_t threads_;
+  const Report& report_;
+  std::vector<std::unique_ptr<Bench>> benches_;
+};
+
+std::vector<float> normal_values(std::size_t count) {
+  const Random random(1);
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const double spread = std::exp(random.normal_at((1ULL << 40) + i / 4096)) * 1e-3;
+    values[i] = static_cast<float>(random.normal_at(i) * spread);
+  }
+  return values;
+}
+
+Result<std::vector<float>> values_of_file(const std::string& path) {
+  ISTHMUS_TRY(const auto bytes, read_file(*make_system_disk(), path, std::uint64_t{1} << 34));
+  if (bytes.empty() || bytes.size() % sizeof(float) != 0)
+    return Error{ErrorCode::invalid_argument, fmt::format("{} is not a file of f32 values", path)};
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+int run(const Options& options) {
+  const Report report(options.json);
+  if (options.file.empty()) {
+    Runner(normal_values(options.elements), "normal", options, report).run();
+    return 0;
+  }
+  const auto values = values_of_file(options.file);
+  if (!values) {
+    fmt::print(stderr, "codec_bench: {}\n", values.error().text());
+    return 2;
+  }
+  Runner(normal_values(options.elements), "normal", options, report).run();
+  Runner(*values, "file", options, report).run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace isthmus::bench
+
+int main(int argc, char** argv) { return isthmus::bench::run(isthmus::bench::parse(argc, argv)); }
