@@ -20,57 +20,22 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "base/tensor_view.h"
 #include "base/thread_pool.h"
+#include "runtime/batch_loss.h"
+#include "runtime/canonical_tensor.h"
 #include "runtime/inner_optimizer.h"
 #include "runtime/model_config.h"
+#include "runtime/op_time.h"
 
 namespace isthmus::runtime {
 
-// Targets with this value are not counted and give no gradient.
-inline constexpr std::int32_t kIgnoredTarget = -100;
-
-struct CanonicalTensor {
-  std::string name;       // "model.layers.0.self_attn.q_proj.weight"
-  Shape shape;            // as on disk: a linear is {out, in}
-  std::size_t first = 0;  // of its elements in the flat buffers (gradients() and so on)
-  bool decays = false;    // whether weight decay applies
-
-  std::size_t elements() const { return static_cast<std::size_t>(shape.elements()); }
-};
-
-// The canonical tensors of a model, in ascending byte order of their names: the order of files, of
-// the federation and of fingerprints. A tied head has no tensor of its own.
-std::vector<CanonicalTensor> canonical_tensors(const ModelConfig& config);
-
-// Cross-entropy, summed (in nats) over the counted targets, and their number: the loss of a global
-// batch is the sum of sums over the sum of counts, across micro-batches and ranks.
-struct BatchLoss {
-  double sum = 0;
-  std::int64_t counted = 0;
-
-  BatchLoss& operator+=(const BatchLoss& other) {
-    sum += other.sum;
-    counted += other.counted;
-    return *this;
-  }
-};
-
 struct UpdateReport {
   double gradient_norm = 0;  // of the mean gradient, before clipping
-  bool finite = true;        // false: a gradient was not; nothing has been changed
-};
-
-// Where the time of a kind of op went, summed since the last reset (for trainer_bench and metrics).
-struct OpTime {
-  std::string name;  // "linear", "linear backward", …
-  std::int64_t calls = 0;
-  double seconds = 0;
-  double flops = 0;  // floating-point operations done in these calls
+  bool finite = true;        // false: a gradient was not
 };
 
 class Model {
@@ -119,8 +84,8 @@ class Model {
   // out[i * vocabulary + t]. Softmax of a row gives probabilities.
   virtual void logits(std::span<const std::int32_t> tokens, std::span<float> out) = 0;
 
-  // One AdamW step with gradients() / counted, clipped. `counted` is the global batch's. When a
-  // gradient is not finite nothing changes and the report says so. The gradients are left scaled.
+  // One AdamW step with gradients() / counted, clipped. `counted` is the global batch's; when it is
+  // 0, or a gradient is not finite, nothing changes. gradients() stays as it is.
   virtual UpdateReport update(const AdamWOptions& options, double rate, std::int64_t counted) = 0;
 
   // AdamW steps done; with the moments, all of the optimizer's state.

@@ -1,0 +1,203 @@
+#include "runtime/backward.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "runtime/op_table.h"
+
+namespace isthmus::runtime {
+namespace {
+
+class Walk {
+ public:
+  explicit Walk(Program forward) : p_(std::move(forward)) {
+    const auto values = p_.values.size();
+    needed_.assign(values, false);
+    gradient_.assign(values, kNoValue);
+    producer_.assign(values, -1);
+    consumers_.resize(values);
+    for (std::size_t i = 0; i < p_.ops.size(); ++i) {
+      for (const auto id : p_.ops[i].inputs)
+        if (id != kNoValue) consumers_[index(id)].push_back(static_cast<int>(i));
+      for (const auto id : p_.ops[i].outputs)
+        if (id != kNoValue) producer_[index(id)] = static_cast<int>(i);
+    }
+    make_parameter_gradients();
+    find_needed();
+  }
+
+  Program derive() {
+    forward_ = std::exchange(p_.ops, {});
+    std::vector<Op> kept;
+    for (const auto& op : forward_)
+      if (!(row_of(op.kind).backward_is_forward && wants_gradient(op))) kept.push_back(op);
+    for (auto op = forward_.rbegin(); op != forward_.rend(); ++op)
+      if (wants_gradient(*op)) walk(*op);
+    kept.insert(kept.end(), std::make_move_iterator(p_.ops.begin()),
+                std::make_move_iterator(p_.ops.end()));
+    p_.ops = std::move(kept);
+    return std::move(p_);
+  }
+
+ private:
+  static std::size_t index(ValueId id) { return static_cast<std::size_t>(id); }
+
+  void make_parameter_gradients() {
+    for (auto& parameter : p_.parameters) {
+      if (!parameter.trains) continue;
+      Value gradient = p_.value(parameter.master);
+      gradient.name += " gradient";
+      gradient.kind = ValueKind::gradient;
+      p_.values.push_back(std::move(gradient));
+      parameter.gradient = static_cast<ValueId>(p_.values.size() - 1);
+      for (const auto id : {parameter.master, parameter.operand}) {
+        needed_[index(id)] = true;
+        gradient_[index(id)] = parameter.gradient;
+      }
+    }
+  }
+
+  void find_needed() {
+    for (const auto& op : p_.ops)
+      if (wants_gradient(op))
+        for (const auto id : op.outputs)
+          if (id != kNoValue) needed_[index(id)] = true;
+  }
+
+  bool wants_gradient(const Op& op) const {
+    for (std::size_t i = 0; i < op.inputs.size(); ++i)
+      if (wants_gradient(op, i)) return true;
+    return false;
+  }
+  bool wants_gradient(const Op& op, std::size_t input) const {
+    return (row_of(op.kind).gradients & bit(input)) != 0 && needed_[index(op.inputs[input])];
+  }
+
+  void walk(const Op& op) {
+    const auto& row = row_of(op.kind);
+    const auto gradient = row.backward_is_forward ? kNoValue : gradient_[index(op.outputs[0])];
+    if (!row.backward_is_forward && gradient == kNoValue) return;  // the loss does not depend on it
+    if (row.identity_gradient)
+      pass_through(op, gradient);
+    else
+      emit_backward(op, gradient);
+  }
+
+  void emit_backward(const Op& op, ValueId gradient) {
+    const auto& row = row_of(op.kind);
+    Op b;
+    b.kind = op.kind;
+    b.pass = Pass::backward;
+    b.attributes = op.attributes;
+    for (std::size_t i = 0; i < op.inputs.size(); ++i)
+      b.inputs.push_back((row.backward_inputs & bit(i)) != 0 ? op.inputs[i] : kNoValue);
+    for (std::size_t i = 0; i < op.outputs.size(); ++i)
+      b.inputs.push_back((row.backward_outputs & bit(i)) != 0 ? op.outputs[i] : kNoValue);
+    b.inputs.push_back(gradient);
+
+    std::vector<std::pair<ValueId, ValueId>> sums;  // (gradient, its new part)
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      if (!wants_gradient(op, i)) {
+        b.outputs.push_back(kNoValue);
+        continue;
+      }
+      const auto input = op.inputs[i];
+      const auto sum = gradient_[index(input)];
+      const bool is_parameter = p_.value(input).kind == ValueKind::parameter;
+      if (sum == kNoValue) {
+        const auto made = new_gradient(input);
+        gradient_[index(input)] = made;
+        b.outputs.push_back(made);
+      } else if (is_parameter || row.adds(p_.value(sum).dtype)) {
+        b.outputs.push_back(sum);
+        b.accumulate |= bit(i);
+      } else {
+        b.outputs.push_back(new_gradient(input));
+        sums.emplace_back(sum, b.outputs.back());
+      }
+    }
+    if (row.backward_is_forward)
+      b.outputs.insert(b.outputs.end(), op.outputs.begin(), op.outputs.end());
+    p_.ops.push_back(std::move(b));
+    for (const auto& [whole, part] : sums) append_sum(whole, part);
+  }
+
+  void pass_through(const Op& op, ValueId gradient) {
+    ValueId sharer = kNoValue;  // the input that took `gradient` itself
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      if (!wants_gradient(op, i)) continue;
+      const auto input = op.inputs[i];
+      if (gradient_[index(input)] != kNoValue) {
+        append_sum(gradient_[index(input)], gradient);
+      } else if (gradient_dtype(input) == p_.value(gradient).dtype &&
+                 (sharer == kNoValue || may_share(input, sharer))) {
+        gradient_[index(input)] = gradient;
+        sharer = sharer == kNoValue ? input : sharer;
+      } else {
+        const auto copy = new_gradient(input);
+        gradient_[index(input)] = copy;
+        append(OpKind::convert, {gradient}, copy, false);
+      }
+    }
+  }
+
+  // `first` will be added to by its other consumers and handed on by its producer. `second` may
+  // share its gradient if all of its own reads come before that: it is read by its producer's
+  // backward alone, which the walk must reach earlier.
+  bool may_share(ValueId second, ValueId first) const {
+    if (second == first || consumers_[index(second)].size() != 1) return false;
+    const auto reads_at = producer_[index(second)];
+    if (reads_at <= producer_[index(first)]) return false;
+    const auto own = consumers_[index(second)].front();
+    return std::all_of(consumers_[index(first)].begin(), consumers_[index(first)].end(),
+                       [&](int c) { return c == own || c < reads_at; });
+  }
+
+  DType gradient_dtype(ValueId of) const {
+    const auto at = producer_[index(of)];
+    if (at < 0) return p_.value(of).dtype;
+    const auto& op = forward_[static_cast<std::size_t>(at)];
+    const auto wanted = row_of(op.kind).gradient_dtype;
+    if (wanted == GradientDType::of_operand) return p_.value(op.inputs[0]).dtype;
+    return wanted == GradientDType::f32 ? DType::f32 : p_.value(of).dtype;
+  }
+
+  ValueId new_gradient(ValueId of) {
+    Value gradient = p_.value(of);
+    gradient.dtype = gradient_dtype(of);
+    gradient.name += " gradient";
+    gradient.kind = ValueKind::gradient;
+    p_.values.push_back(std::move(gradient));
+    return static_cast<ValueId>(p_.values.size() - 1);
+  }
+
+  void append_sum(ValueId whole, ValueId part) { append(OpKind::add, {whole, part}, whole, true); }
+
+  void append(OpKind kind, std::vector<ValueId> inputs, ValueId output, bool accumulate) {
+    Op op;
+    op.kind = kind;
+    op.inputs = std::move(inputs);
+    op.outputs = {output};
+    op.accumulate = accumulate ? 1 : 0;
+    p_.ops.push_back(std::move(op));
+  }
+
+  Program p_;
+  std::vector<Op> forward_;
+  // Indexed by the forward list's values.
+  std::vector<bool> needed_;
+  std::vector<ValueId> gradient_;
+  std::vector<int> producer_;
+  std::vector<std::vector<int>> consumers_;
+};
+
+}  // namespace
+
+Program with_backward(Program forward) {
+  ISTHMUS_ASSERT(forward.targets != kNoValue);
+  return Walk(std::move(forward)).derive();
+}
+
+}  // namespace isthmus::runtime

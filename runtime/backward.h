@@ -1,0 +1,20 @@
+// The backward pass of a program, derived by walking its list in reverse: a pass, list → list.
+//
+//   forward    [embed] [norm] [linear] … [add] … [head_loss]
+//   result     [embed] [norm] [linear] … [add] …  │  [head_loss b.] … [linear b.] [norm b.] [embed
+//   b.]
+//
+// What no training parameter needs is left out. The gradient of a value with several consumers is
+// the sum in the order of the walk, added in place where the op can. Gradients of parameters are
+// always added to: they are sums over micro-batches too. The gradient of a sum is the gradient of
+// its parts, so those are one value where their lifetimes allow it, else a copy.
+#pragma once
+
+#include "runtime/program.h"
+
+namespace isthmus::runtime {
+
+// `forward` ends in a loss. Parameters that train get their gradient value.
+Program with_backward(Program forward);
+
+}  // namespace isthmus::runtime

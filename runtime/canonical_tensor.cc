@@ -1,0 +1,52 @@
+#include "runtime/canonical_tensor.h"
+
+#include <algorithm>
+
+#include "runtime/family.h"
+
+namespace isthmus::runtime {
+namespace {
+
+constexpr std::size_t kParameterAlignment = 16;  // elements: 64 bytes of f32
+
+Shape shape_of_rows(const Shape& whole, std::int64_t rows) {
+  return whole.rank() == 1 ? Shape{rows} : Shape{rows, whole[1]};
+}
+
+}  // namespace
+
+ParameterLayout lay_out_parameters(const Program& program) {
+  ParameterLayout layout;
+  layout.first.resize(program.parameters.size());
+  for (const bool matrices : {true, false}) {
+    for (std::size_t i = 0; i < program.parameters.size(); ++i) {
+      const auto& parameter = program.parameters[i];
+      const auto& shape = program.value(parameter.master).shape;
+      if ((shape.rank() > 1) != matrices) continue;
+      layout.first[i] = layout.elements;
+      const auto columns = shape.rank() == 1 ? 1 : shape[1];
+      for (const auto& part : parameter.canonical) {
+        CanonicalTensor tensor;
+        tensor.name = part.name;
+        tensor.shape = shape_of_rows(shape, part.rows);
+        tensor.first = layout.elements + static_cast<std::size_t>(part.first_row * columns);
+        tensor.decays = parameter.decays;
+        tensor.initial = parameter.initial;
+        layout.tensors.push_back(std::move(tensor));
+      }
+      const auto end = layout.elements + static_cast<std::size_t>(shape.elements());
+      layout.elements = (end + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
+    }
+    if (matrices) layout.matrix_elements = layout.elements;
+  }
+  std::sort(layout.tensors.begin(), layout.tensors.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return layout;
+}
+
+std::vector<CanonicalTensor> canonical_tensors(const ModelConfig& config) {
+  return lay_out_parameters(build_program(config, {.micro_batch = 1, .sequence = 1}, Head::loss))
+      .tensors;
+}
+
+}  // namespace isthmus::runtime

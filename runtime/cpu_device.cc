@@ -1,0 +1,31 @@
+#include "runtime/cpu_device.h"
+
+#include <cstring>
+#include <new>
+
+namespace isthmus::runtime {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+}  // namespace
+
+AlignedMemory::AlignedMemory(std::size_t bytes)
+    : data_(static_cast<std::byte*>(::operator new(bytes, kAlignment))), bytes_(bytes) {
+  std::memset(data_.get(), 0, bytes);
+}
+
+void AlignedMemory::Free::operator()(std::byte* data) const { ::operator delete(data, kAlignment); }
+
+const kernels::GemmPlan& CpuDevice::gemm(const kernels::GemmShape& shape) {
+  for (const auto& plan : plans_)
+    if (plan->shape() == shape) return *plan;
+  plans_.push_back(std::make_unique<kernels::GemmPlan>(shape, gemm_scratch_));
+  return *plans_.back();
+}
+
+void CpuDevice::reserve_scratch(std::size_t bytes) {
+  if (bytes > scratch_.bytes().size()) scratch_ = AlignedMemory(bytes);
+}
+
+}  // namespace isthmus::runtime

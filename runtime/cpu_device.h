@@ -1,0 +1,62 @@
+// CpuDevice: what the ops of a rank share on its CPU threads: the pool, one GEMM plan per shape,
+// working memory, and the loss they report. Ops of one device run one after another.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/gemm.h"
+#include "runtime/batch_loss.h"
+
+namespace isthmus::runtime {
+
+// Bytes at an address that suits vectors; zero at first.
+class AlignedMemory {
+ public:
+  explicit AlignedMemory(std::size_t bytes = 0);
+  std::span<std::byte> bytes() const { return {data_.get(), bytes_}; }
+  template <class T>
+  std::span<T> of() const {
+    return {reinterpret_cast<T*>(data_.get()), bytes_ / sizeof(T)};
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  std::size_t bytes_ = 0;
+};
+
+class CpuDevice {
+ public:
+  explicit CpuDevice(ThreadPool& thread_pool)
+      : pool(thread_pool), gemm_scratch_(thread_pool.workers()) {}
+  CpuDevice(const CpuDevice&) = delete;
+  CpuDevice& operator=(const CpuDevice&) = delete;
+
+  // Made at the first call for a shape; lives as long as the device.
+  const kernels::GemmPlan& gemm(const kernels::GemmShape& shape);
+
+  // While ops are prepared they reserve what they need; when they run, each gets the front of the
+  // same memory.
+  void reserve_scratch(std::size_t bytes);
+  std::span<std::byte> scratch() const { return scratch_.bytes(); }
+  template <class T>
+  std::span<T> scratch_of(std::size_t elements) const {
+    return scratch_.of<T>().first(elements);
+  }
+
+  ThreadPool& pool;
+  BatchLoss loss;  // of the run so far
+
+ private:
+  kernels::GemmScratch gemm_scratch_;
+  std::vector<std::unique_ptr<kernels::GemmPlan>> plans_;
+  AlignedMemory scratch_;
+};
+
+}  // namespace isthmus::runtime

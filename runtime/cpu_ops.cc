@@ -1,0 +1,303 @@
+#include "runtime/cpu_ops.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "kernels/attention.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/embedding.h"
+#include "kernels/residual.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/swiglu.h"
+#include "runtime/cpu_device.h"
+
+namespace isthmus::runtime::cpu {
+namespace {
+
+using kernels::GemmForm;
+using kernels::GemmShape;
+using kernels::Rows;
+
+static_assert(kIgnoredTarget == kernels::kIgnoredTarget);
+
+template <class T = float>
+std::span<T> flat(const TensorView& view) {
+  if (view.data == nullptr) return {};
+  return {static_cast<T*>(view.data), static_cast<std::size_t>(view.elements())};
+}
+
+std::span<const std::int32_t> tokens_of(const TensorView& view) {
+  return {view.i32(), static_cast<std::size_t>(view.elements())};
+}
+
+// The three products of y [rows, out] = x [rows, in] · Wᵀ.
+struct Products {
+  Products(std::int64_t row_count, const Shape& weight, DType operand)
+      : rows(row_count), out(weight[0]), in(weight[1]), dtype(operand) {}
+  GemmShape forward(DType output) const {
+    return {GemmForm::nt, rows, out, in, dtype, output, false};
+  }
+  GemmShape input_gradient(DType output, bool accumulate) const {
+    return {GemmForm::nn, rows, in, out, dtype, output, accumulate};
+  }
+  GemmShape weight_gradient() const {
+    return {GemmForm::tn, out, in, rows, dtype, DType::f32, true};
+  }
+
+  std::int64_t rows, out, in;
+  DType dtype;
+};
+
+void copy_unless_same_place(ThreadPool& pool, const TensorView& from, const TensorView& to) {
+  if (from.data != to.data) kernels::copy_rows(pool, from, to);
+}
+
+PreparedOp rope_in_place(const TensorView& from, const TensorView& table, const TensorView& to,
+                         const Attributes& a, kernels::RopeDirection direction, CpuDevice& device) {
+  return [=, &pool = device.pool] {
+    copy_unless_same_place(pool, from, to);
+    kernels::rope(pool, Rows(to).column_range(0, a.heads * a.head_dim), a.head_dim, {}, a.sequence,
+                  flat(table), direction);
+  };
+}
+
+kernels::AttentionShape attention_shape(const Attributes& a, const TensorView& qkv) {
+  kernels::AttentionShape shape;
+  shape.batch = qkv.shape[0] / a.sequence;
+  shape.sequence = a.sequence;
+  shape.heads = a.heads;
+  shape.kv_heads = a.kv_heads;
+  shape.head_dim = a.head_dim;
+  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_dim)));
+  return shape;
+}
+
+// The columns of q, k and v in a row of them side by side.
+struct Heads {
+  Heads(const TensorView& qkv, const Attributes& a)
+      : q(Rows(qkv).column_range(0, a.heads * a.head_dim)),
+        k(Rows(qkv).column_range(a.heads * a.head_dim, a.kv_heads * a.head_dim)),
+        v(Rows(qkv).column_range((a.heads + a.kv_heads) * a.head_dim, a.kv_heads * a.head_dim)) {}
+  Rows q, k, v;
+};
+
+// Gate and up side by side.
+struct Halves {
+  explicit Halves(const TensorView& gate_up)
+      : gate(Rows(gate_up).column_range(0, gate_up.shape[1] / 2)),
+        up(Rows(gate_up).column_range(gate_up.shape[1] / 2, gate_up.shape[1] / 2)) {}
+  Rows gate, up;
+};
+
+// The head works through its rows in chunks, so that all logits never exist at once.
+//
+//   for each chunk:  logits = x · Wᵀ;  loss, dlogits = cross_entropy;  dx = dlogits · W;
+//                    dW += dlogitsᵀ · x
+class HeadLoss {
+ public:
+  HeadLoss(const BoundOp& bound, bool backward, CpuDevice& device)
+      : device_(device),
+        x_(bound.inputs[0]),
+        weight_(bound.inputs[1]),
+        targets_(bound.inputs[2]),
+        dx_(backward ? bound.outputs[0] : TensorView{}),
+        dweight_(backward ? bound.outputs[1] : TensorView{}),
+        logits_(bound.outputs[backward ? 3 : 0]),
+        dlogits_(bound.outputs[backward ? 4 : 1]),
+        backward_(backward) {
+    if (dlogits_.data == nullptr) dlogits_ = logits_;
+    const auto rows = logits_.shape[0];
+    whole_ = plans(rows);
+    if (const auto rest = x_.shape[0] % rows; rest != 0) rest_ = plans(rest);
+    device.reserve_scratch(static_cast<std::size_t>(rows) * sizeof(double));
+  }
+
+  void run() const {
+    const auto rows = logits_.shape[0];
+    for (std::int64_t first = 0; first < x_.shape[0]; first += rows) {
+      const auto count = std::min(rows, x_.shape[0] - first);
+      run_chunk(first, count, count == rows ? whole_ : rest_);
+    }
+  }
+
+ private:
+  struct Plans {
+    const kernels::GemmPlan* logits = nullptr;
+    const kernels::GemmPlan* dx = nullptr;
+    const kernels::GemmPlan* dweight = nullptr;
+  };
+
+  Plans plans(std::int64_t rows) const {
+    const Products products(rows, weight_.shape, weight_.dtype);
+    Plans p;
+    p.logits = &device_.gemm(products.forward(logits_.dtype));
+    if (dx_.data != nullptr) p.dx = &device_.gemm(products.input_gradient(dx_.dtype, false));
+    if (dweight_.data != nullptr) p.dweight = &device_.gemm(products.weight_gradient());
+    return p;
+  }
+
+  void run_chunk(std::int64_t first, std::int64_t count, const Plans& plans) const {
+    auto& pool = device_.pool;
+    const auto x = Rows(x_).row_range(first, count);
+    const auto logits = Rows(logits_).row_range(0, count);
+    const auto dlogits = Rows(dlogits_).row_range(0, count);
+    const auto targets = tokens_of(targets_).subspan(static_cast<std::size_t>(first),
+                                                     static_cast<std::size_t>(count));
+    const auto losses = device_.scratch_of<double>(static_cast<std::size_t>(count));
+    plans.logits->run(pool, x.data, weight_.data, logits.data);
+    const auto sum = backward_ ? kernels::cross_entropy_forward_backward(pool, logits, targets,
+                                                                         1.0F, dlogits, losses)
+                               : kernels::cross_entropy_forward(pool, logits, targets, losses);
+    device_.loss += BatchLoss{sum.loss, sum.tokens};
+    if (plans.dx != nullptr)
+      plans.dx->run(pool, dlogits.data, weight_.data, Rows(dx_).row_range(first, count).data);
+    if (plans.dweight != nullptr) plans.dweight->run(pool, dlogits.data, x.data, dweight_.data);
+  }
+
+  CpuDevice& device_;
+  TensorView x_, weight_, targets_, dx_, dweight_, logits_, dlogits_;
+  bool backward_;
+  Plans whole_, rest_;
+};
+
+}  // namespace
+
+PreparedOp embed_forward(const BoundOp& bound, CpuDevice& device) {
+  return [&pool = device.pool, tokens = tokens_of(bound.inputs[0]), table = bound.inputs[1],
+          x = bound.outputs[0]] { kernels::embedding_forward(pool, tokens, table, x); };
+}
+
+PreparedOp embed_backward(const BoundOp& bound, CpuDevice& device) {
+  return [&pool = device.pool, tokens = tokens_of(bound.inputs[0]), dx = bound.inputs[3],
+          dtable = bound.outputs[1]] { kernels::embedding_backward(pool, tokens, dx, dtable); };
+}
+
+PreparedOp norm_forward(const BoundOp& bound, CpuDevice& device) {
+  return [&pool = device.pool, x = bound.inputs[0], weight = flat(bound.inputs[1]),
+          y = bound.outputs[0], inverse_rms = flat(bound.outputs[1]),
+          epsilon = static_cast<float>(bound.op.attributes.epsilon)] {
+    kernels::rms_norm_forward(pool, x, weight, epsilon, y, inverse_rms);
+  };
+}
+
+PreparedOp norm_backward(const BoundOp& bound, CpuDevice& device) {
+  const auto& x = bound.inputs[0];
+  const auto& dx = bound.outputs[0];
+  // The kernel makes both gradients; a norm whose input needs none (frozen embedding) discards one.
+  const auto scratch = kernels::rms_norm_scratch_floats(x.shape[0], x.shape[1]);
+  const auto unused = dx.data == nullptr ? x.elements() : 0;
+  device.reserve_scratch((scratch + static_cast<std::size_t>(unused)) * sizeof(float));
+  return [&device, x, dx, scratch, weight = flat(bound.inputs[1]),
+          inverse_rms = flat(bound.inputs[3]), dy = bound.inputs[4],
+          dweight = flat(bound.outputs[1]), accumulate = bound.op.accumulates(0)] {
+    auto to = dx;
+    if (to.data == nullptr) {
+      to = x;
+      to.data = device.scratch_of<float>(scratch + static_cast<std::size_t>(x.elements())).data() +
+                scratch;
+    }
+    kernels::rms_norm_backward(device.pool, dy, x, weight, inverse_rms, to, accumulate, dweight,
+                               device.scratch_of<float>(scratch));
+  };
+}
+
+PreparedOp linear_forward(const BoundOp& bound, CpuDevice& device) {
+  const auto& x = bound.inputs[0];
+  const auto& weight = bound.inputs[1];
+  const auto& y = bound.outputs[0];
+  const Products products(x.shape[0], weight.shape, weight.dtype);
+  return [&pool = device.pool, &plan = device.gemm(products.forward(y.dtype)), x = x.data,
+          weight = weight.data, y = y.data] { plan.run(pool, x, weight, y); };
+}
+
+PreparedOp linear_backward(const BoundOp& bound, CpuDevice& device) {
+  const auto& x = bound.inputs[0];
+  const auto& weight = bound.inputs[1];
+  const auto& dy = bound.inputs[3];
+  const auto& dx = bound.outputs[0];
+  const auto& dweight = bound.outputs[1];
+  const Products products(dy.shape[0], {dy.shape[1], x.shape[1]}, dy.dtype);
+  const auto* for_x =
+      dx.data == nullptr ? nullptr
+                         : &device.gemm(products.input_gradient(dx.dtype, bound.op.accumulates(0)));
+  const auto* for_weight =
+      dweight.data == nullptr ? nullptr : &device.gemm(products.weight_gradient());
+  return [=, &pool = device.pool, x = x.data, weight = weight.data, dy = dy.data, dx = dx.data,
+          dweight = dweight.data] {
+    if (for_x != nullptr) for_x->run(pool, dy, weight, dx);
+    if (for_weight != nullptr) for_weight->run(pool, dy, x, dweight);
+  };
+}
+
+PreparedOp rope_table_forward(const BoundOp& bound, CpuDevice&) {
+  return [table = bound.outputs[0], a = bound.op.attributes] {
+    kernels::rope_table(a.theta, a.head_dim, table.shape[0], flat(table));
+  };
+}
+
+PreparedOp rope_forward(const BoundOp& bound, CpuDevice& device) {
+  return rope_in_place(bound.inputs[0], bound.inputs[1], bound.outputs[0], bound.op.attributes,
+                       kernels::RopeDirection::forward, device);
+}
+
+PreparedOp rope_backward(const BoundOp& bound, CpuDevice& device) {
+  return rope_in_place(bound.inputs[3], bound.inputs[1], bound.outputs[0], bound.op.attributes,
+                       kernels::RopeDirection::backward, device);
+}
+
+PreparedOp attention_forward(const BoundOp& bound, CpuDevice& device) {
+  const auto shape = attention_shape(bound.op.attributes, bound.inputs[0]);
+  device.reserve_scratch(kernels::attention_scratch_bytes(shape, device.pool.workers()));
+  return [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes), y = bound.outputs[0],
+          log_sums = flat(bound.outputs[1])] {
+    kernels::attention_forward(device.pool, shape, x.q, x.k, x.v, y, log_sums, device.scratch());
+  };
+}
+
+PreparedOp attention_backward(const BoundOp& bound, CpuDevice& device) {
+  const auto shape = attention_shape(bound.op.attributes, bound.inputs[0]);
+  device.reserve_scratch(kernels::attention_scratch_bytes(shape, device.pool.workers()));
+  return [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes), y = bound.inputs[1],
+          log_sums = flat(bound.inputs[2]), dy = bound.inputs[3],
+          dx = Heads(bound.outputs[0], bound.op.attributes)] {
+    kernels::attention_backward(device.pool, shape, x.q, x.k, x.v, y, log_sums, dy, dx.q, dx.k,
+                                dx.v, device.scratch());
+  };
+}
+
+PreparedOp glu_forward(const BoundOp& bound, CpuDevice& device) {
+  return [&pool = device.pool, x = Halves(bound.inputs[0]), y = bound.outputs[0]] {
+    kernels::swiglu_forward(pool, x.gate, x.up, y);
+  };
+}
+
+PreparedOp glu_backward(const BoundOp& bound, CpuDevice& device) {
+  return [&pool = device.pool, x = Halves(bound.inputs[0]), dy = bound.inputs[2],
+          dx = Halves(bound.outputs[0])] {
+    kernels::swiglu_backward(pool, dy, x.gate, x.up, dx.gate, dx.up, Rows{});
+  };
+}
+
+PreparedOp add_forward(const BoundOp& bound, CpuDevice& device) {
+  return [&pool = device.pool, x = bound.inputs[0], y = bound.inputs[1], sum = bound.outputs[0]] {
+    kernels::residual_add(pool, x, y, sum);
+  };
+}
+
+PreparedOp convert_forward(const BoundOp& bound, CpuDevice& device) {
+  return [&pool = device.pool, from = bound.inputs[0], to = bound.outputs[0]] {
+    kernels::copy_rows(pool, from, to);
+  };
+}
+
+PreparedOp head_loss_forward(const BoundOp& bound, CpuDevice& device) {
+  return [head = HeadLoss(bound, false, device)] { head.run(); };
+}
+
+PreparedOp head_loss_backward(const BoundOp& bound, CpuDevice& device) {
+  return [head = HeadLoss(bound, true, device)] { head.run(); };
+}
+
+}  // namespace isthmus::runtime::cpu

@@ -1,0 +1,109 @@
+#include "runtime/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace isthmus::runtime {
+namespace {
+
+double seconds_between(std::chrono::steady_clock::time_point from,
+                       std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+void* place_of_parameter(const Program& program, ValueId id, const ParameterPlaces& places) {
+  const auto& value = program.value(id);
+  const auto index = static_cast<std::size_t>(value.parameter);
+  if (value.kind == ValueKind::gradient) return places.gradients[index];
+  return id == program.parameters[index].master ? places.masters[index] : places.operands[index];
+}
+
+}  // namespace
+
+CpuExecutor::CpuExecutor(Program program, const Plan& plan, std::span<std::byte> arena,
+                         const ParameterPlaces& parameters, CpuDevice& device)
+    : program_(std::move(program)), device_(device) {
+  ISTHMUS_ASSERT(arena.size() >= plan.arena_bytes);
+  for (std::size_t v = 0; v < program_.values.size(); ++v) {
+    const auto id = static_cast<ValueId>(v);
+    const auto& value = program_.values[v];
+    if (value.parameter >= 0) {
+      places_.push_back(place_of_parameter(program_, id, parameters));
+    } else if (lives_in_arena(value)) {
+      places_.push_back(plan.offsets[v] == kNoOffset ? nullptr : arena.data() + plan.offsets[v]);
+    } else {
+      const auto& memory = own_.emplace(id, AlignedMemory(value.bytes())).first->second;
+      places_.push_back(memory.bytes().data());
+    }
+  }
+  for (const auto& op : program_.once) row_of(op.kind).forward_on_cpu(bind(op), device_)();
+  for (const auto& op : program_.ops) {
+    const auto& row = row_of(op.kind);
+    const auto prepare = op.pass == Pass::forward ? row.forward_on_cpu : row.backward_on_cpu;
+    prepared_.push_back(prepare(bind(op), device_));
+  }
+  seconds_.assign(program_.ops.size(), 0.0);
+}
+
+TensorView CpuExecutor::view_of(ValueId id) const {
+  if (id == kNoValue) return {};
+  const auto& value = program_.value(id);
+  return {places_[static_cast<std::size_t>(id)], value.dtype, value.shape};
+}
+
+BoundOp CpuExecutor::bind(const Op& op) const {
+  BoundOp bound{op, {}, {}};
+  for (const auto id : op.inputs) bound.inputs.push_back(view_of(id));
+  for (const auto id : op.outputs) bound.outputs.push_back(view_of(id));
+  return bound;
+}
+
+std::span<std::int32_t> CpuExecutor::ints(ValueId id) {
+  ISTHMUS_ASSERT(id != kNoValue);
+  return own_.at(id).of<std::int32_t>();
+}
+
+std::span<const float> CpuExecutor::logits() const {
+  const auto view = view_of(program_.logits);
+  return {view.f32(), static_cast<std::size_t>(view.elements())};
+}
+
+BatchLoss CpuExecutor::run() {
+  device_.loss = {};
+  if (!measuring_) {
+    for (const auto& op : prepared_) op();
+    return device_.loss;
+  }
+  auto before = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < prepared_.size(); ++i) {
+    prepared_[i]();
+    const auto after = std::chrono::steady_clock::now();
+    seconds_[i] += seconds_between(before, after);
+    before = after;
+  }
+  ++measured_runs_;
+  return device_.loss;
+}
+
+std::vector<OpTime> op_times(const CpuExecutor& executor) {
+  std::vector<OpTime> times;
+  const auto& program = executor.program();
+  const auto runs = executor.measured_runs();
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const auto& op = program.ops[i];
+    const auto name = name_of(op);
+    auto at =
+        std::find_if(times.begin(), times.end(), [&](const auto& t) { return t.name == name; });
+    if (at == times.end()) at = times.insert(times.end(), OpTime{name});
+    at->calls += runs;
+    at->seconds += executor.seconds_by_op()[i];
+    at->flops += flops(program, op) * static_cast<double>(runs);
+    at->bytes_moved += bytes_moved(program, op) * static_cast<double>(runs);
+  }
+  return times;
+}
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,263 @@
+#include "runtime/model.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "base/assert.h"
+#include "kernels/adamw.h"
+#include "kernels/bf16.h"
+#include "kernels/sum_of_squares.h"
+#include "runtime/backward.h"
+#include "runtime/executor.h"
+#include "runtime/family.h"
+#include "runtime/initialisation.h"
+
+namespace isthmus::runtime {
+namespace {
+
+constexpr std::int64_t kLogitsLengthMin = 32;  // tokens
+constexpr std::size_t kCopyBlock = 65536;      // elements per task
+constexpr double kClipEps = 1e-6;              // as PyTorch's clip_grad_norm_
+
+// Splits [0, elements) into tasks; body(first, count).
+template <class Body>
+void for_blocks(ThreadPool& pool, std::size_t elements, const Body& body) {
+  pool.parallel_for((elements + kCopyBlock - 1) / kCopyBlock, [&](std::size_t task, std::size_t) {
+    const auto first = task * kCopyBlock;
+    body(first, std::min(kCopyBlock, elements - first));
+  });
+}
+
+// The lists of one batch shape, and where their values go.
+struct Lists {
+  Lists(const ModelConfig& config, const BatchShape& shape)
+      : training(with_backward(build_program(config, shape, Head::loss))),
+        evaluation(build_program(config, shape, Head::loss)),
+        training_plan(plan_memory(training)),
+        evaluation_plan(plan_memory(evaluation)) {}
+
+  Program training, evaluation;
+  Plan training_plan, evaluation_plan;
+};
+
+// Generation has a list, and an arena, per length of the sequence.
+struct Generation {
+  Generation(Program program, const ParameterPlaces& places, CpuDevice& device)
+      : plan(plan_memory(program)),
+        arena(plan.arena_bytes),
+        executor(std::move(program), plan, arena.bytes(), places, device) {}
+
+  Plan plan;
+  AlignedMemory arena;
+  CpuExecutor executor;
+};
+
+class CpuModel final : public Model {
+ public:
+  CpuModel(const ModelConfig& config, const BatchShape& shape, ThreadPool& pool, Lists lists)
+      : config_(config),
+        shape_(shape),
+        device_(pool),
+        layout_(lay_out_parameters(lists.training)),
+        parameters_(layout_.elements * sizeof(float)),
+        gradients_(layout_.elements * sizeof(float)),
+        first_moments_(layout_.elements * sizeof(float)),
+        second_moments_(layout_.elements * sizeof(float)),
+        copies_(shape.precision == Precision::bf16 ? layout_.matrix_elements * sizeof(bf16_t) : 0),
+        norm_scratch_(kernels::sum_of_squares_blocks(layout_.elements)),
+        arena_(std::max(lists.training_plan.arena_bytes, lists.evaluation_plan.arena_bytes)),
+        places_(parameter_places()),
+        training_(std::move(lists.training), lists.training_plan, arena_.bytes(), places_, device_),
+        evaluation_(std::move(lists.evaluation), lists.evaluation_plan, arena_.bytes(), places_,
+                    device_) {}
+
+  const ModelConfig& config() const override { return config_; }
+  const BatchShape& shape() const override { return shape_; }
+  std::span<const CanonicalTensor> tensors() const override { return layout_.tensors; }
+
+  void initialise(std::uint64_t seed) override {
+    for (const auto& tensor : layout_.tensors)
+      initialise_tensor(device_.pool, seed, tensor,
+                        parameters().subspan(tensor.first, tensor.elements()));
+    fill_zero(first_moments());
+    fill_zero(second_moments());
+    updates_ = 0;
+    parameters_changed();
+  }
+
+  std::span<float> parameters() override { return parameters_.of<float>(); }
+  std::span<float> gradients() override { return gradients_.of<float>(); }
+  std::span<float> first_moments() override { return first_moments_.of<float>(); }
+  std::span<float> second_moments() override { return second_moments_.of<float>(); }
+
+  void parameters_changed() override {
+    for_blocks(device_.pool, copies().size(), [&](std::size_t first, std::size_t count) {
+      kernels::float_to_bf16(parameters().subspan(first, count), copies().subspan(first, count));
+    });
+  }
+
+  void zero_gradients() override { fill_zero(gradients()); }
+
+  BatchLoss forward_backward(std::span<const std::int32_t> tokens,
+                             std::span<const std::int32_t> targets) override {
+    return run(training_, tokens, targets);
+  }
+
+  BatchLoss forward_loss(std::span<const std::int32_t> tokens,
+                         std::span<const std::int32_t> targets) override {
+    return run(evaluation_, tokens, targets);
+  }
+
+  void logits(std::span<const std::int32_t> tokens, std::span<float> out) override {
+    const auto length = static_cast<std::int64_t>(tokens.size());
+    ISTHMUS_ASSERT(length >= 1 && length <= shape_.sequence);
+    ISTHMUS_ASSERT(out.size() == tokens.size() * static_cast<std::size_t>(config_.vocabulary));
+    auto& executor = logits_executor(length);
+    const auto to = executor.tokens();
+    copy_tokens(tokens, to.first(tokens.size()));
+    std::fill(to.begin() + static_cast<std::ptrdiff_t>(tokens.size()), to.end(), 0);
+    executor.run();
+    const auto scores = executor.logits();
+    std::copy_n(scores.begin(), out.size(), out.begin());
+  }
+
+  UpdateReport update(const AdamWOptions& options, double rate, std::int64_t counted) override {
+    UpdateReport report;
+    if (counted == 0) return report;
+    const double squares = kernels::sum_of_squares(device_.pool, gradients(), norm_scratch_);
+    report.gradient_norm = std::sqrt(squares) / static_cast<double>(counted);
+    report.finite = std::isfinite(squares);
+    if (!report.finite) return report;
+    ++updates_;
+    kernels::AdamWStep step;
+    step.learning_rate = static_cast<float>(rate);
+    step.beta1 = static_cast<float>(options.beta_1);
+    step.beta2 = static_cast<float>(options.beta_2);
+    step.epsilon = static_cast<float>(options.eps);
+    step.step = updates_;
+    step.gradient_scale = static_cast<float>(clip_factor(options, report.gradient_norm) /
+                                             static_cast<double>(counted));
+    step.weight_decay = static_cast<float>(options.weight_decay);
+    update_range(step, 0, layout_.matrix_elements);
+    step.weight_decay = 0;
+    update_range(step, layout_.matrix_elements, layout_.elements);
+    return report;
+  }
+
+  std::int64_t updates() const override { return updates_; }
+  void set_updates(std::int64_t updates) override { updates_ = updates; }
+
+  void measure_ops(bool on) override { training_.measure(on); }
+  std::vector<OpTime> op_times() const override { return runtime::op_times(training_); }
+
+  std::size_t memory_bytes() const override {
+    std::size_t bytes = arena_.bytes().size() + device_.scratch().size();
+    for (const auto* memory :
+         {&parameters_, &gradients_, &first_moments_, &second_moments_, &copies_})
+      bytes += memory->bytes().size();
+    return bytes;
+  }
+
+ private:
+  ParameterPlaces parameter_places() {
+    ParameterPlaces places;
+    for (const auto first : layout_.first) {
+      places.masters.push_back(parameters().data() + first);
+      places.gradients.push_back(gradients().data() + first);
+      // Norm weights have no copy, and no op asks for it.
+      places.operands.push_back(first < copies().size() ? copies().data() + first : nullptr);
+    }
+    return places;
+  }
+
+  std::span<bf16_t> copies() { return copies_.of<bf16_t>(); }
+
+  void fill_zero(std::span<float> values) {
+    for_blocks(device_.pool, values.size(), [&](std::size_t first, std::size_t count) {
+      std::fill_n(values.data() + first, count, 0.0F);
+    });
+  }
+
+  void copy_tokens(std::span<const std::int32_t> from, std::span<std::int32_t> to) const {
+    ISTHMUS_ASSERT(from.size() == to.size());
+    ISTHMUS_ASSERT(std::all_of(from.begin(), from.end(), [&](std::int32_t token) {
+      return token >= 0 && token < config_.vocabulary;
+    }));
+    std::copy(from.begin(), from.end(), to.begin());
+  }
+
+  void copy_targets(std::span<const std::int32_t> from, std::span<std::int32_t> to) const {
+    ISTHMUS_ASSERT(from.size() == to.size());
+    ISTHMUS_ASSERT(std::all_of(from.begin(), from.end(), [&](std::int32_t target) {
+      return target == kIgnoredTarget || (target >= 0 && target < config_.vocabulary);
+    }));
+    std::copy(from.begin(), from.end(), to.begin());
+  }
+
+  BatchLoss run(CpuExecutor& executor, std::span<const std::int32_t> tokens,
+                std::span<const std::int32_t> targets) {
+    copy_tokens(tokens, executor.tokens());
+    copy_targets(targets, executor.targets());
+    return executor.run();
+  }
+
+  static double clip_factor(const AdamWOptions& options, double norm) {
+    if (options.gradient_norm_max <= 0) return 1.0;
+    return std::min(1.0, options.gradient_norm_max / (norm + kClipEps));
+  }
+
+  void update_range(const kernels::AdamWStep& step, std::size_t first, std::size_t end) {
+    const auto of = [&](std::span<float> flat) { return flat.subspan(first, end - first); };
+    const auto copy =
+        first < copies().size() ? copies().subspan(first, end - first) : std::span<bf16_t>{};
+    kernels::adamw(device_.pool, step, of(gradients()), of(parameters()), of(first_moments()),
+                   of(second_moments()), copy);
+  }
+
+  // Lists for lengths in powers of two, made when first asked for.
+  CpuExecutor& logits_executor(std::int64_t length) {
+    std::int64_t planned = kLogitsLengthMin;
+    while (planned < length) planned *= 2;
+    planned = std::min(planned, shape_.sequence);
+    auto& generation = generation_[planned];
+    if (!generation)
+      generation = std::make_unique<Generation>(
+          build_program(config_, {1, planned, shape_.precision}, Head::logits), places_, device_);
+    return generation->executor;
+  }
+
+  ModelConfig config_;
+  BatchShape shape_;
+  CpuDevice device_;
+  ParameterLayout layout_;
+  AlignedMemory parameters_, gradients_, first_moments_, second_moments_, copies_;
+  std::vector<double> norm_scratch_;
+  AlignedMemory arena_;  // training and evaluation, one at a time
+  ParameterPlaces places_;
+  CpuExecutor training_;
+  CpuExecutor evaluation_;
+  std::map<std::int64_t, std::unique_ptr<Generation>> generation_;  // by planned length
+  std::int64_t updates_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, const BatchShape& shape,
+                                             ThreadPool& pool) {
+  ISTHMUS_CHECK(check(config));
+  if (shape.micro_batch < 1 || shape.micro_batch > (1 << 20))
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("micro_batch is {}, but must be at least 1", shape.micro_batch)};
+  if (shape.sequence < 1 || shape.sequence > config.sequence_max)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("sequence is {}, but must be from 1 to the model's sequence_max, {}",
+                             shape.sequence, config.sequence_max)};
+  return std::unique_ptr<Model>(
+      std::make_unique<CpuModel>(config, shape, pool, Lists(config, shape)));
+}
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,64 @@
+#include "runtime/model_config.h"
+
+#include <fmt/core.h>
+
+#include "runtime/family.h"
+
+namespace isthmus::runtime {
+namespace {
+
+Result<void> in_range(std::string_view name, std::int64_t value, std::int64_t max) {
+  if (value >= 1 && value <= max) return {};
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("{} is {}, but must be from 1 to {}", name, value, max)};
+}
+
+}  // namespace
+
+Result<void> check(const ModelConfig& config) {
+  if (config.family != "llama")
+    return Error{ErrorCode::unsupported,
+                 fmt::format("model family \"{}\" is not known; there is: llama", config.family)};
+  ISTHMUS_CHECK(in_range("layers", config.layers, 1024));
+  ISTHMUS_CHECK(in_range("hidden", config.hidden, 1 << 16));
+  ISTHMUS_CHECK(in_range("heads", config.heads, 1024));
+  ISTHMUS_CHECK(in_range("kv_heads", config.kv_heads, config.heads));
+  ISTHMUS_CHECK(in_range("ffn_width", config.ffn_width, 1 << 20));
+  ISTHMUS_CHECK(in_range("vocabulary", config.vocabulary, 1 << 22));
+  ISTHMUS_CHECK(in_range("sequence_max", config.sequence_max, 1 << 24));
+  if (config.heads % config.kv_heads != 0)
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("heads is {}, not a multiple of kv_heads, {}", config.heads, config.kv_heads)};
+  if (config.head_dim == 0 && config.hidden % config.heads != 0)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("hidden is {}, not a multiple of heads, {}; or give head_dim",
+                             config.hidden, config.heads)};
+  if (config.head_dim != 0) ISTHMUS_CHECK(in_range("head_dim", config.head_dim, 1024));
+  if (config.head_elements() % 2 != 0)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("a head has {} elements, which must be even, since rotary embedding "
+                             "turns pairs",
+                             config.head_elements())};
+  if (!(config.rope_theta > 1 && config.rope_theta < 1e12))
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("rope_theta is {}, but must be above 1", config.rope_theta)};
+  if (!(config.norm_eps > 0 && config.norm_eps < 1))
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("norm_eps is {}, but must be between 0 and 1", config.norm_eps)};
+  return {};
+}
+
+std::int64_t parameter_count(const ModelConfig& config) {
+  const auto program = build_program(config, {.micro_batch = 1, .sequence = 1}, Head::loss);
+  std::int64_t count = 0;
+  for (const auto& parameter : program.parameters)
+    count += program.value(parameter.master).shape.elements();
+  return count;
+}
+
+std::string_view to_string(Precision precision) {
+  return precision == Precision::f32 ? "f32" : "bf16";
+}
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,178 @@
+#include "runtime/program.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace isthmus::runtime {
+namespace {
+
+// Logits of this many bytes at most are held at once.
+constexpr std::int64_t kHeadChunkBytes = std::int64_t{16} << 20;
+constexpr std::int64_t kHeadChunkRowsMin = 256;  // a GEMM tile
+
+std::int64_t head_chunk_rows(std::int64_t rows, std::int64_t vocabulary) {
+  const auto fitting = kHeadChunkBytes / (4 * vocabulary) / kHeadChunkRowsMin * kHeadChunkRowsMin;
+  return std::min(rows, std::max(fitting, kHeadChunkRowsMin));
+}
+
+}  // namespace
+
+ValueId ProgramBuilder::value(std::string name, Shape shape, DType dtype, ValueKind kind) {
+  Value v;
+  v.name = std::move(name);
+  v.shape = shape;
+  v.dtype = dtype;
+  v.kind = kind;
+  program_.values.push_back(std::move(v));
+  return static_cast<ValueId>(program_.values.size() - 1);
+}
+
+ValueId ProgramBuilder::activation(std::string_view name, std::int64_t columns, DType dtype) {
+  return value(std::string(name) + "." + std::to_string(program_.ops.size()),
+               {shape_.tokens(), columns}, dtype, ValueKind::activation);
+}
+
+std::size_t ProgramBuilder::parameter(const std::vector<Part>& parts, Shape shape, bool is_matrix) {
+  const auto index = program_.parameters.size();
+  Parameter p;
+  std::int64_t row = 0;
+  for (const auto& part : parts) {
+    p.canonical.push_back({part.name, row, part.rows});
+    row += part.rows;
+  }
+  ISTHMUS_ASSERT(row == shape[0]);
+  p.initial = is_matrix ? Initial::normal : Initial::ones;
+  p.decays = is_matrix;
+  p.master = p.operand = value(parts[0].name, shape, DType::f32, ValueKind::parameter);
+  if (is_matrix && product_dtype() != DType::f32)
+    p.operand = value(parts[0].name + " copy", shape, product_dtype(), ValueKind::parameter);
+  for (const auto id : {p.master, p.operand})
+    program_.values[static_cast<std::size_t>(id)].parameter = static_cast<std::int32_t>(index);
+  program_.parameters.push_back(std::move(p));
+  return index;
+}
+
+std::size_t ProgramBuilder::matrix(const std::vector<Part>& parts, std::int64_t columns) {
+  std::int64_t rows = 0;
+  for (const auto& part : parts) rows += part.rows;
+  return parameter(parts, {rows, columns}, true);
+}
+
+std::size_t ProgramBuilder::norm_weight(const std::string& name, std::int64_t elements) {
+  return parameter({{name, elements}}, {elements}, false);
+}
+
+Op& ProgramBuilder::append(OpKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
+  Op op;
+  op.kind = kind;
+  op.inputs = std::move(inputs);
+  op.outputs = std::move(outputs);
+  program_.ops.push_back(std::move(op));
+  return program_.ops.back();
+}
+
+ValueId ProgramBuilder::embed(std::size_t table) {
+  const auto master = program_.parameters[table].master;
+  if (program_.tokens == kNoValue)
+    program_.tokens = value("tokens", {shape_.tokens()}, DType::i32, ValueKind::input);
+  const auto out = activation("embed", program_.value(master).shape[1], DType::f32);
+  append(OpKind::embed, {program_.tokens, master}, {out});
+  return out;
+}
+
+ValueId ProgramBuilder::norm(ValueId x, std::size_t weight, double epsilon) {
+  const auto columns = program_.value(x).shape[1];
+  const auto out = activation("norm", columns, product_dtype());
+  const auto inverse_rms = activation("inverse_rms", 1, DType::f32);
+  append(OpKind::norm, {x, program_.parameters[weight].master}, {out, inverse_rms})
+      .attributes.epsilon = epsilon;
+  return out;
+}
+
+ValueId ProgramBuilder::linear(ValueId x, std::size_t weight) {
+  return linear(x, weight, product_dtype());
+}
+
+ValueId ProgramBuilder::linear_to_residual(ValueId x, std::size_t weight) {
+  return linear(x, weight, DType::f32);
+}
+
+ValueId ProgramBuilder::linear(ValueId x, std::size_t weight, DType output) {
+  const auto operand = program_.parameters[weight].operand;
+  const auto& shape = program_.value(operand).shape;
+  ISTHMUS_ASSERT(program_.value(x).shape[1] == shape[1]);
+  const auto out = activation("linear", shape[0], output);
+  append(OpKind::linear, {x, operand}, {out});
+  return out;
+}
+
+ValueId ProgramBuilder::rope_table(double theta, std::int64_t head_dim) {
+  const auto table = value("rope_table", {shape_.sequence, head_dim}, DType::f32, ValueKind::state);
+  Op op;
+  op.kind = OpKind::rope_table;
+  op.outputs = {table};
+  op.attributes.theta = theta;
+  op.attributes.head_dim = head_dim;
+  program_.once.push_back(std::move(op));
+  return table;
+}
+
+ValueId ProgramBuilder::rope(ValueId x, ValueId table, std::int64_t heads, std::int64_t head_dim) {
+  const auto columns = program_.value(x).shape[1];
+  ISTHMUS_ASSERT(heads * head_dim <= columns);
+  const auto out = activation("rope", columns, program_.value(x).dtype);
+  auto& attributes = append(OpKind::rope, {x, table}, {out}).attributes;
+  attributes.sequence = shape_.sequence;
+  attributes.heads = heads;
+  attributes.head_dim = head_dim;
+  return out;
+}
+
+ValueId ProgramBuilder::attention(ValueId qkv, std::int64_t heads, std::int64_t kv_heads,
+                                  std::int64_t head_dim) {
+  ISTHMUS_ASSERT(program_.value(qkv).shape[1] == (heads + 2 * kv_heads) * head_dim);
+  const auto out = activation("attention", heads * head_dim, program_.value(qkv).dtype);
+  const auto log_sums = activation("log_sums", heads, DType::f32);
+  auto& attributes = append(OpKind::attention, {qkv}, {out, log_sums}).attributes;
+  attributes.sequence = shape_.sequence;
+  attributes.heads = heads;
+  attributes.kv_heads = kv_heads;
+  attributes.head_dim = head_dim;
+  return out;
+}
+
+ValueId ProgramBuilder::glu(ValueId gate_up) {
+  const auto& v = program_.value(gate_up);
+  ISTHMUS_ASSERT(v.shape[1] % 2 == 0);
+  const auto out = activation("glu", v.shape[1] / 2, v.dtype);
+  append(OpKind::glu, {gate_up}, {out});
+  return out;
+}
+
+ValueId ProgramBuilder::add(ValueId x, ValueId y) {
+  ISTHMUS_ASSERT(program_.value(x).shape == program_.value(y).shape);
+  const auto out = activation("add", program_.value(x).shape[1], program_.value(x).dtype);
+  append(OpKind::add, {x, y}, {out});
+  return out;
+}
+
+void ProgramBuilder::head_loss(ValueId x, std::size_t weight) {
+  const auto operand = program_.parameters[weight].operand;
+  const auto vocabulary = program_.value(operand).shape[0];
+  const auto rows = head_chunk_rows(shape_.tokens(), vocabulary);
+  program_.targets = value("targets", {shape_.tokens()}, DType::i32, ValueKind::input);
+  const auto chunk = value("head chunk", {rows, vocabulary}, DType::f32, ValueKind::activation);
+  const auto chunk_gradient = product_dtype() == DType::f32
+                                  ? kNoValue  // lies over the chunk
+                                  : value("head chunk gradient", {rows, vocabulary},
+                                          product_dtype(), ValueKind::activation);
+  append(OpKind::head_loss, {x, operand, program_.targets}, {chunk, chunk_gradient});
+}
+
+void ProgramBuilder::head_logits(ValueId x, std::size_t weight) {
+  program_.logits = linear(x, weight, DType::f32);
+}
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,166 @@
+// Program: a model as a list. A flat list of ops over values, built once before the first step by a
+// family (runtime/family.h) and rewritten by passes, list → list (runtime/backward.h). No tape, no
+// control flow, no rank, device or address in it: the planner (runtime/planner.h) gives values
+// places, the executor (runtime/executor.h) walks the list.
+//
+//   values   tokens  embedding   x0      norm weight   h0   …        who reads and writes what is
+//              │        │        │           │         │           all in the ops; a value is
+//   ops      [ embed ──────────▶ x0 ] [ norm ────────▶ h0 ] …       written before it is read
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/tensor_view.h"
+#include "runtime/model_config.h"
+
+namespace isthmus::runtime {
+
+using ValueId = std::int32_t;
+inline constexpr ValueId kNoValue = -1;
+
+enum class ValueKind : std::uint8_t {
+  parameter,   // lives in the flat buffers of Model; f32, or its copy for the products in bf16
+  input,       // written by the caller before each run
+  activation,  // of one run: placed in the arena for as long as the list needs it
+  gradient,    // as activation; gradients of parameters live in a flat buffer and are added to
+  state,       // made once by Program::once, read ever after
+};
+
+// Which mesh axis cuts each dimension; none: every rank has all of it.
+enum class MeshAxis : std::uint8_t { none, data, pipeline, tensor, expert };
+using Sharding = std::array<MeshAxis, Shape::kRankMax>;
+
+struct Value {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::f32;
+  ValueKind kind = ValueKind::activation;
+  Sharding sharding{};
+  std::int32_t parameter = -1;  // of parameters and their gradients: index in Program::parameters
+
+  std::size_t bytes() const { return static_cast<std::size_t>(shape.elements()) * size_of(dtype); }
+};
+
+// A tensor as it is named on disk and between sites: rows of a parameter.
+struct CanonicalRows {
+  std::string name;
+  std::int64_t first_row = 0;  // of a vector: its first element
+  std::int64_t rows = 0;
+};
+
+enum class Initial : std::uint8_t { normal, ones };
+
+struct Parameter {
+  ValueId master = kNoValue;    // f32; what the optimizer updates
+  ValueId operand = kNoValue;   // what products read: the master, or its bf16 copy
+  ValueId gradient = kNoValue;  // f32, added to; none unless it trains and backward is derived
+  std::vector<CanonicalRows> canonical;  // cover all rows once, in order
+  Initial initial = Initial::normal;
+  bool trains = true;
+  bool decays = true;  // weight decay applies
+};
+
+enum class OpKind : std::uint8_t {
+  embed,       // tokens, table → x
+  norm,        // x, weight → y, inverse_rms
+  linear,      // x, weight → y
+  rope_table,  // → table
+  rope,        // x, table → y
+  attention,   // qkv → y, log_sums
+  glu,         // gate_up → y
+  add,         // x, y → sum
+  convert,     // x → y: a copy, in another dtype
+  head_loss,  // x, weight, targets → chunk, chunk_gradient (working memory); adds to the run's loss
+};
+inline constexpr std::size_t kOpKinds = 10;
+
+enum class Pass : std::uint8_t { forward, backward };
+
+// What an op needs to know besides its values; each kind reads its own.
+struct Attributes {
+  std::int64_t sequence = 0;  // rope, attention: rows are batch × sequence
+  std::int64_t heads = 0;     // attention; rope: heads it rotates, from the first column on
+  std::int64_t kv_heads = 0;  // attention
+  std::int64_t head_dim = 0;  // rope, rope_table, attention
+  double theta = 0;           // rope_table
+  double epsilon = 0;         // norm
+};
+
+// A forward op has the inputs and outputs of its kind. The backward op of the same kind has
+//   inputs    the forward inputs, the forward outputs, the gradient of output 0;
+//   outputs   the gradients of the forward inputs (then, where backward replaces forward, the
+//             forward outputs);
+// each in its place, kNoValue where it is not needed (runtime/op_table.h).
+struct Op {
+  OpKind kind = OpKind::embed;
+  Pass pass = Pass::forward;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  std::uint32_t accumulate = 0;  // bit i: output i is added to, not set
+  Attributes attributes;
+
+  bool accumulates(std::size_t output) const { return ((accumulate >> output) & 1U) != 0; }
+};
+
+struct Program {
+  std::vector<Value> values;
+  std::vector<Parameter> parameters;
+  std::vector<Op> once;  // run when the program is prepared
+  std::vector<Op> ops;   // run for each micro-batch
+  ValueId tokens = kNoValue;
+  ValueId targets = kNoValue;  // none in a program that ends in logits
+  ValueId logits = kNoValue;   // none in a program that ends in a loss
+
+  const Value& value(ValueId id) const { return values[static_cast<std::size_t>(id)]; }
+};
+
+// Appends values and ops; checks shapes by assertion, since configurations are checked before.
+class ProgramBuilder {
+ public:
+  explicit ProgramBuilder(const BatchShape& shape) : shape_(shape) {}
+
+  // A matrix {rows, columns} of the canonical tensors stacked in order, or a vector (columns 0).
+  struct Part {
+    std::string name;
+    std::int64_t rows = 0;
+  };
+  std::size_t matrix(const std::vector<Part>& parts, std::int64_t columns);
+  std::size_t norm_weight(const std::string& name, std::int64_t elements);
+
+  ValueId embed(std::size_t table);
+  ValueId norm(ValueId x, std::size_t weight, double epsilon);
+  // As an operand of further products.
+  ValueId linear(ValueId x, std::size_t weight);
+  // In f32, to be added to the residual stream: saves a rounding.
+  ValueId linear_to_residual(ValueId x, std::size_t weight);
+  ValueId rope_table(double theta, std::int64_t head_dim);
+  ValueId rope(ValueId x, ValueId table, std::int64_t heads, std::int64_t head_dim);
+  ValueId attention(ValueId qkv, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim);
+  ValueId glu(ValueId gate_up);
+  ValueId add(ValueId x, ValueId y);
+  void head_loss(ValueId x, std::size_t weight);
+  void head_logits(ValueId x, std::size_t weight);
+
+  Program take() { return std::move(program_); }
+
+ private:
+  ValueId value(std::string name, Shape shape, DType dtype, ValueKind kind);
+  ValueId activation(std::string_view name, std::int64_t columns, DType dtype);
+  std::size_t parameter(const std::vector<Part>& parts, Shape shape, bool is_matrix);
+  ValueId linear(ValueId x, std::size_t weight, DType output);
+  Op& append(OpKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs);
+  ValueId output() const { return program_.ops.back().outputs[0]; }
+  // What products read and write; the residual stream is f32.
+  DType product_dtype() const {
+    return shape_.precision == Precision::bf16 ? DType::bf16 : DType::f32;
+  }
+
+  BatchShape shape_;
+  Program program_;
+};
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,401 @@
+#include "runtime/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/random.h"
+#include "oracle.h"
+
+namespace isthmus::runtime {
+namespace {
+
+const std::vector<int> kOneThread{-1};
+const std::vector<int> kTwoThreads{-1, -1};
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, const BatchShape& shape,
+                                  ThreadPool& pool) {
+  auto model = Model::create(config, shape, pool);
+  EXPECT_TRUE(model.has_value()) << model.error().text();
+  return std::move(*model);
+}
+
+BatchLoss forward_backward_all(Model& model, const OracleCase& c) {
+  model.zero_gradients();
+  BatchLoss loss;
+  for (const auto& batch : c.batches) loss += model.forward_backward(batch.tokens, batch.targets);
+  return loss;
+}
+
+double distance(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    sum += d * d;
+  }
+  return std::sqrt(sum);
+}
+
+std::vector<float> copy_of(std::span<const float> values) { return {values.begin(), values.end()}; }
+
+std::size_t tensor_index(const Model& model, std::string_view name) {
+  const auto tensors = model.tensors();
+  const auto at = std::find_if(tensors.begin(), tensors.end(),
+                               [&](const CanonicalTensor& t) { return t.name == name; });
+  EXPECT_NE(at, tensors.end()) << name;
+  return static_cast<std::size_t>(at - tensors.begin());
+}
+
+ModelConfig small_config() {
+  ModelConfig config;
+  config.layers = 2;
+  config.hidden = 48;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.ffn_width = 60;
+  config.vocabulary = 259;
+  return config;
+}
+
+OracleBatch random_batch(const ModelConfig& config, const BatchShape& shape, std::uint64_t seed) {
+  Random random(seed);
+  OracleBatch batch;
+  for (std::int64_t i = 0; i < shape.tokens(); ++i) {
+    const auto draw = [&] {
+      return static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(config.vocabulary)));
+    };
+    batch.tokens.push_back(draw());
+    batch.targets.push_back(random.chance(0.1) ? kIgnoredTarget : draw());
+  }
+  return batch;
+}
+
+class ModelOracle : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Cases, ModelOracle, testing::Values("tied", "untied", "grouped", "long"),
+                         [](const auto& value) { return value.param; });
+
+TEST_P(ModelOracle, GradientsInF32AreThoseOfFp64) {
+  const auto c = load_oracle_case(GetParam());
+  ThreadPool pool(kTwoThreads);
+  const auto model = make_model(c.config, c.shape(Precision::f32), pool);
+  set_oracle_parameters(*model);
+  const auto loss = forward_backward_all(*model, c);
+  EXPECT_EQ(loss.counted, c.counted);
+  EXPECT_NEAR(loss.sum, c.loss, 2e-6 * c.loss);
+
+  double all = 0;
+  for (const auto& tensor : c.tensors) all += tensor.norm * tensor.norm;
+  ASSERT_EQ(model->tensors().size(), c.tensors.size());
+  for (std::size_t t = 0; t < c.tensors.size(); ++t) {
+    const auto& expected = c.tensors[t];
+    ASSERT_EQ(model->tensors()[t].name, expected.name);
+    ASSERT_EQ(model->gradients(t).size(), expected.gradient.size());
+    EXPECT_LE(distance(model->gradients(t), expected.gradient),
+              5e-6 * expected.norm + 1e-7 * std::sqrt(all))
+        << expected.name;
+  }
+}
+
+TEST_P(ModelOracle, GradientsInBf16AreAsGoodAsAutocast) {
+  const auto c = load_oracle_case(GetParam());
+  ThreadPool pool(kTwoThreads);
+  const auto model = make_model(c.config, c.shape(Precision::bf16), pool);
+  set_oracle_parameters(*model);
+  const auto loss = forward_backward_all(*model, c);
+  EXPECT_EQ(loss.counted, c.counted);
+  EXPECT_NEAR(loss.sum, c.loss, 2e-3 * c.loss);
+  for (std::size_t t = 0; t < c.tensors.size(); ++t) {
+    const auto& expected = c.tensors[t];
+    const auto error = distance(model->gradients(t), expected.gradient);
+    EXPECT_LE(error, 1.25 * expected.autocast_error) << expected.name;
+    EXPECT_GT(error, 1e-5 * expected.norm) << expected.name << ": this cannot have been bf16";
+  }
+}
+
+TEST_P(ModelOracle, EvaluationAndLogitsGiveTheLossOfTraining) {
+  const auto c = load_oracle_case(GetParam());
+  ThreadPool pool(kTwoThreads);
+  const auto model = make_model(c.config, c.shape(Precision::f32), pool);
+  set_oracle_parameters(*model);
+  const auto trained = model->forward_backward(c.batches[0].tokens, c.batches[0].targets);
+  const auto evaluated = model->forward_loss(c.batches[0].tokens, c.batches[0].targets);
+  EXPECT_EQ(evaluated.counted, trained.counted);
+  EXPECT_DOUBLE_EQ(evaluated.sum, trained.sum);
+
+  double from_logits = 0;
+  const auto vocabulary = static_cast<std::size_t>(c.config.vocabulary);
+  const auto sequence = static_cast<std::size_t>(c.sequence);
+  std::vector<float> logits(sequence * vocabulary);
+  for (std::size_t b = 0; b < static_cast<std::size_t>(c.micro_batch); ++b) {
+    model->logits(std::span(c.batches[0].tokens).subspan(b * sequence, sequence), logits);
+    for (std::size_t i = 0; i < sequence; ++i) {
+      const auto target = c.batches[0].targets[b * sequence + i];
+      if (target == kIgnoredTarget) continue;
+      const auto row = std::span(logits).subspan(i * vocabulary, vocabulary);
+      double sum = 0;
+      for (const float x : row) sum += std::exp(static_cast<double>(x));
+      from_logits += std::log(sum) - static_cast<double>(row[static_cast<std::size_t>(target)]);
+    }
+  }
+  EXPECT_NEAR(from_logits, trained.sum, 1e-5 * trained.sum);
+}
+
+TEST(Model, LogitsOfAPrefixAreThePrefixOfLogits) {
+  const auto config = small_config();
+  const BatchShape shape{2, 70, Precision::f32};
+  ThreadPool pool(kOneThread);
+  const auto model = make_model(config, shape, pool);
+  model->initialise(5);
+  const auto batch = random_batch(config, shape, 1);
+  const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
+  std::vector<float> whole(70 * vocabulary);
+  model->logits(std::span(batch.tokens).first(70), whole);
+  for (const std::size_t length : {1, 31, 33, 69}) {
+    std::vector<float> part(length * vocabulary);
+    model->logits(std::span(batch.tokens).first(length), part);
+    const auto expected = std::span(whole).first(part.size());
+    EXPECT_LE(distance(part, expected), 1e-5 * distance(expected, std::vector<float>(part.size())))
+        << length;
+  }
+}
+
+// The global batch is one, however it is cut.
+TEST(Model, MicroBatchesAddUpToTheWholeBatch) {
+  const auto config = small_config();
+  const BatchShape whole{4, 24, Precision::f32};
+  const BatchShape half{2, 24, Precision::f32};
+  ThreadPool pool(kTwoThreads);
+  const auto at_once = make_model(config, whole, pool);
+  const auto in_halves = make_model(config, half, pool);
+  at_once->initialise(9);
+  in_halves->initialise(9);
+  const auto batch = random_batch(config, whole, 2);
+  const auto n = static_cast<std::size_t>(half.tokens());
+  const auto loss = at_once->forward_backward(batch.tokens, batch.targets);
+  BatchLoss sum;
+  for (const std::size_t first : {std::size_t{0}, n})
+    sum += in_halves->forward_backward(std::span(batch.tokens).subspan(first, n),
+                                       std::span(batch.targets).subspan(first, n));
+  EXPECT_EQ(sum.counted, loss.counted);
+  EXPECT_NEAR(sum.sum, loss.sum, 1e-6 * loss.sum);
+  const std::vector<float> zero(at_once->gradients().size());
+  EXPECT_LE(distance(at_once->gradients(), in_halves->gradients()),
+            2e-6 * distance(at_once->gradients(), zero));
+}
+
+class ModelBits : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Precisions, ModelBits, testing::Values(Precision::f32, Precision::bf16),
+                         [](const auto& value) { return std::string(to_string(value.param)); });
+
+struct Trained {
+  std::vector<float> parameters, first_moments, second_moments, gradients;
+  std::vector<double> losses;
+  bool operator==(const Trained&) const = default;
+};
+
+Trained train(Model& model, std::int64_t first_step, std::int64_t end_step) {
+  Trained trained;
+  for (auto step = first_step; step < end_step; ++step) {
+    model.zero_gradients();
+    BatchLoss loss;
+    for (std::uint64_t m = 0; m < 2; ++m) {
+      const auto batch =
+          random_batch(model.config(), model.shape(), static_cast<std::uint64_t>(step) * 2 + m);
+      loss += model.forward_backward(batch.tokens, batch.targets);
+    }
+    trained.losses.push_back(loss.sum);
+    model.update({}, 1e-2, loss.counted);
+  }
+  trained.parameters = copy_of(model.parameters());
+  trained.first_moments = copy_of(model.first_moments());
+  trained.second_moments = copy_of(model.second_moments());
+  trained.gradients = copy_of(model.gradients());
+  return trained;
+}
+
+// 330 tokens a micro-batch: more than one GEMM tile and several attention blocks.
+TEST_P(ModelBits, DoNotDependOnThreadsNorOnRepetition) {
+  const BatchShape shape{3, 110, GetParam()};
+  std::vector<Trained> runs;
+  for (const auto& cpus : {kOneThread, kTwoThreads, std::vector<int>{-1, -1, -1}, kTwoThreads}) {
+    ThreadPool pool(cpus);
+    const auto model = make_model(small_config(), shape, pool);
+    model->initialise(3);
+    runs.push_back(train(*model, 0, 3));
+  }
+  for (std::size_t i = 1; i < runs.size(); ++i) EXPECT_TRUE(runs[i] == runs[0]) << i;
+}
+
+TEST_P(ModelBits, Learn) {
+  const BatchShape shape{2, 40, GetParam()};
+  ThreadPool pool(kTwoThreads);
+  const auto model = make_model(small_config(), shape, pool);
+  model->initialise(3);
+  const auto batch = random_batch(model->config(), shape, 1);
+  for (int step = 0; step < 60; ++step) {
+    model->zero_gradients();
+    const auto loss = model->forward_backward(batch.tokens, batch.targets);
+    model->update({}, 1e-2, loss.counted);
+  }
+  const auto loss = model->forward_loss(batch.tokens, batch.targets);
+  EXPECT_LT(loss.sum / static_cast<double>(loss.counted), 0.1);  // from 5.6, the log of 259
+}
+
+TEST_P(ModelBits, ResumeExactlyFromCanonicalTensors) {
+  const BatchShape shape{2, 40, GetParam()};
+  ThreadPool pool(kTwoThreads);
+  const auto model = make_model(small_config(), shape, pool);
+  model->initialise(3);
+  train(*model, 0, 2);
+  const auto resumed = make_model(small_config(), shape, pool);
+  for (std::size_t t = 0; t < model->tensors().size(); ++t) {
+    std::ranges::copy(model->parameters(t), resumed->parameters(t).begin());
+    std::ranges::copy(model->first_moments(t), resumed->first_moments(t).begin());
+    std::ranges::copy(model->second_moments(t), resumed->second_moments(t).begin());
+  }
+  resumed->parameters_changed();
+  resumed->set_updates(model->updates());
+  EXPECT_TRUE(train(*model, 2, 4) == train(*resumed, 2, 4));
+}
+
+TEST(Model, UpdatesAreThoseOfTorchAdamW) {
+  const auto options = load_oracle_text("adamw.txt");
+  const auto number = [&](const std::string& key) { return std::stod(options.at(key)); };
+  const auto c = load_oracle_case(options.at("model"));
+  ThreadPool pool(kTwoThreads);
+  const auto model = make_model(c.config, c.shape(Precision::f32), pool);
+  set_oracle_parameters(*model);
+  std::vector<std::vector<float>> before;
+  for (std::size_t t = 0; t < model->tensors().size(); ++t)
+    before.push_back(copy_of(model->parameters(t)));
+
+  const AdamWOptions adamw{number("beta_1"), number("beta_2"), number("eps"),
+                           number("weight_decay"), number("gradient_norm_max")};
+  const auto steps = std::stoll(options.at("steps"));
+  for (std::int64_t step = 0; step < steps; ++step) {
+    for (std::size_t t = 0; t < model->tensors().size(); ++t) {
+      const auto name = model->tensors()[t].name + " gradient " + std::to_string(step);
+      auto gradient = model->gradients(t);
+      for (std::size_t i = 0; i < gradient.size(); ++i)
+        gradient[i] = oracle_uniform(name, i) * (step == 0 ? 0.25F : 64.0F);
+    }
+    const auto report = model->update(
+        adamw, number("rate") * static_cast<double>(step + 1) / static_cast<double>(steps),
+        std::stoll(options.at("counted")));
+    EXPECT_TRUE(report.finite);
+    EXPECT_EQ(report.gradient_norm < 1, step == 0);  // both sides of the clipping
+  }
+  const auto after = load_oracle_floats("adamw.bin");
+  auto expected = after.begin();
+  for (std::size_t t = 0; t < model->tensors().size(); ++t) {
+    const auto n = static_cast<std::ptrdiff_t>(before[t].size());
+    const std::vector<float> final(expected, expected + n);
+    expected += n;
+    EXPECT_LE(distance(model->parameters(t), final), 2e-5 * distance(before[t], final))
+        << model->tensors()[t].name;
+  }
+  EXPECT_EQ(expected, after.end());
+}
+
+TEST(Model, ANonFiniteGradientChangesNothing) {
+  ThreadPool pool(kOneThread);
+  const auto model = make_model(small_config(), {1, 16, Precision::f32}, pool);
+  model->initialise(1);
+  const auto before = copy_of(model->parameters());
+  model->gradients()[1234] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(model->update({}, 1e-3, 10).finite);
+  EXPECT_EQ(model->updates(), 0);
+  EXPECT_EQ(copy_of(model->parameters()), before);
+}
+
+TEST(Model, NothingCountedChangesNothing) {
+  const BatchShape shape{1, 16, Precision::f32};
+  ThreadPool pool(kOneThread);
+  const auto model = make_model(small_config(), shape, pool);
+  model->initialise(1);
+  const auto before = copy_of(model->parameters());
+  const auto batch = random_batch(model->config(), shape, 1);
+  const std::vector<std::int32_t> ignored(batch.tokens.size(), kIgnoredTarget);
+  const auto loss = model->forward_backward(batch.tokens, ignored);
+  EXPECT_EQ(loss.counted, 0);
+  EXPECT_EQ(loss.sum, 0);
+  EXPECT_EQ(copy_of(model->gradients()), std::vector<float>(model->gradients().size()));
+  model->update({}, 1e-3, 0);
+  EXPECT_EQ(copy_of(model->parameters()), before);
+}
+
+TEST(Model, InitialParametersDependOnSeedNameAndElementOnly) {
+  ThreadPool pool(kTwoThreads);
+  const auto model = make_model(small_config(), {1, 16, Precision::f32}, pool);
+  model->initialise(7);
+  // The k projection lies within a fused matrix, yet is drawn by its own name.
+  const auto k = tensor_index(*model, "model.layers.1.self_attn.k_proj.weight");
+  const auto random = Random(7).split("model.layers.1.self_attn.k_proj.weight");
+  for (const std::size_t i : {0, 1, 500, 1151})
+    EXPECT_EQ(model->parameters(k)[i], static_cast<float>(random.normal_at(i) * 0.02));
+  EXPECT_THAT(model->parameters(tensor_index(*model, "model.norm.weight")), testing::Each(1.0F));
+  double squares = 0;
+  const auto embedding = model->parameters(tensor_index(*model, "model.embed_tokens.weight"));
+  for (const float x : embedding) squares += static_cast<double>(x) * static_cast<double>(x);
+  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(embedding.size())), 0.02, 0.0005);
+}
+
+TEST(Model, CanonicalTensorsCoverTheModelOnceInOrderOfNames) {
+  auto config = small_config();
+  config.layers = 11;
+  config.tied = false;
+  const auto tensors = canonical_tensors(config);
+  EXPECT_EQ(tensors.size(), 11u * 9u + 3u);
+  EXPECT_TRUE(std::ranges::is_sorted(tensors, {}, &CanonicalTensor::name));
+  EXPECT_EQ(tensors[0].name, "lm_head.weight");
+  std::int64_t elements = 0;
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  for (const auto& tensor : tensors) {
+    elements += tensor.shape.elements();
+    ranges.emplace_back(tensor.first, tensor.first + tensor.elements());
+  }
+  EXPECT_EQ(elements, parameter_count(config));
+  std::ranges::sort(ranges);
+  for (std::size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
+}
+
+TEST(Model, RefusesWhatItCannotBe) {
+  ThreadPool pool(kOneThread);
+  const auto config = small_config();
+  EXPECT_FALSE(Model::create(config, {0, 16, Precision::f32}, pool).has_value());
+  EXPECT_FALSE(
+      Model::create(config, {1, config.sequence_max + 1, Precision::f32}, pool).has_value());
+  auto other = config;
+  other.family = "gpt";
+  const auto refused = Model::create(other, {1, 16, Precision::f32}, pool);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+}
+
+TEST(Model, TimesItsOps) {
+  const BatchShape shape{1, 16, Precision::f32};
+  ThreadPool pool(kOneThread);
+  const auto model = make_model(small_config(), shape, pool);
+  const auto batch = random_batch(model->config(), shape, 1);
+  model->forward_backward(batch.tokens, batch.targets);
+  model->measure_ops(true);
+  model->forward_backward(batch.tokens, batch.targets);
+  model->forward_backward(batch.tokens, batch.targets);
+  double flops = 0;
+  for (const auto& time : model->op_times()) {
+    flops += time.flops;
+    EXPECT_GT(time.seconds, 0) << time.name;
+  }
+  // Six per parameter of a matrix and token (the embedding's lookup has none, its head has), and
+  // the scores.
+  const auto matrices = parameter_count(model->config()) - 5 * 48;
+  EXPECT_GT(flops, 2.0 * 6.0 * 16.0 * static_cast<double>(matrices));
+  EXPECT_LT(flops, 2.0 * 6.6 * 16.0 * static_cast<double>(matrices));
+}
+
+}  // namespace
+}  // namespace isthmus::runtime

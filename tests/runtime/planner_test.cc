@@ -1,0 +1,117 @@
+#include "runtime/planner.h"
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "runtime/backward.h"
+#include "runtime/family.h"
+#include "runtime/op_table.h"
+
+namespace isthmus::runtime {
+namespace {
+
+bool overlap(std::size_t a, std::size_t a_bytes, std::size_t b, std::size_t b_bytes) {
+  return a < b + b_bytes && b < a + a_bytes;
+}
+
+// Replays the list on the arena's bytes: a value must still be the last that was written to its
+// place when it is read.
+void expect_no_value_is_overwritten(const Program& program, const Plan& plan) {
+  std::vector<bool> intact(program.values.size(), false);
+  const auto write = [&](ValueId id) {
+    const auto v = static_cast<std::size_t>(id);
+    for (std::size_t other = 0; other < program.values.size(); ++other)
+      if (other != v && plan.offsets[other] != kNoOffset &&
+          overlap(plan.offsets[v], program.values[v].bytes(), plan.offsets[other],
+                  program.values[other].bytes()))
+        intact[other] = false;
+    intact[v] = true;
+  };
+  const auto in_arena = [&](ValueId id) {
+    return id != kNoValue && lives_in_arena(program.value(id));
+  };
+  for (std::size_t at = 0; at < program.ops.size(); ++at) {
+    const auto& op = program.ops[at];
+    for (const auto id : op.inputs)
+      if (in_arena(id)) {
+        ASSERT_NE(plan.offsets[static_cast<std::size_t>(id)], kNoOffset);
+        EXPECT_TRUE(intact[static_cast<std::size_t>(id)])
+            << name_of(op) << " at " << at << " reads " << program.value(id).name;
+      }
+    for (std::size_t o = 0; o < op.outputs.size(); ++o)
+      if (in_arena(op.outputs[o])) {
+        if (op.accumulates(o)) {
+          EXPECT_TRUE(intact[static_cast<std::size_t>(op.outputs[o])])
+              << name_of(op) << " at " << at << " adds to " << program.value(op.outputs[o]).name;
+        }
+        write(op.outputs[o]);
+      }
+    // Nothing an op writes may lie over what else it touches, but where the table allows it.
+    const auto& row = row_of(op.kind);
+    const int over = op.pass == Pass::forward ? row.forward_over : row.backward_over;
+    for (std::size_t o = 0; o < op.outputs.size(); ++o)
+      for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+        if (!in_arena(op.outputs[o]) || !in_arena(op.inputs[i]) || op.outputs[o] == op.inputs[i] ||
+            (o == 0 && static_cast<int>(i) == over))
+          continue;
+        const auto a = static_cast<std::size_t>(op.outputs[o]);
+        const auto b = static_cast<std::size_t>(op.inputs[i]);
+        EXPECT_FALSE(overlap(plan.offsets[a], program.values[a].bytes(), plan.offsets[b],
+                             program.values[b].bytes()))
+            << name_of(op) << " at " << at;
+      }
+  }
+}
+
+ModelConfig random_config(Random& random) {
+  const auto between = [&](std::uint64_t low, std::uint64_t high) {
+    return static_cast<std::int64_t>(low + random.below(high - low + 1));
+  };
+  ModelConfig config;
+  config.layers = between(1, 4);
+  config.kv_heads = between(1, 3);
+  config.heads = config.kv_heads * between(1, 3);
+  config.head_dim = 2 * between(1, 20);
+  config.hidden = between(3, 70);
+  config.ffn_width = between(1, 90);
+  config.vocabulary = between(2, 500);
+  config.tied = random.chance(0.5);
+  return config;
+}
+
+TEST(Planner, NeverOverwritesWhatIsStillNeeded) {
+  Random random(11);
+  for (int i = 0; i < 60; ++i) {
+    const auto config = random_config(random);
+    const BatchShape shape{static_cast<std::int64_t>(1 + random.below(4)),
+                           static_cast<std::int64_t>(1 + random.below(50)),
+                           random.chance(0.5) ? Precision::bf16 : Precision::f32};
+    for (const auto& program :
+         {with_backward(build_program(config, shape, Head::loss)),
+          build_program(config, shape, Head::loss), build_program(config, shape, Head::logits)}) {
+      const auto plan = plan_memory(program);
+      expect_no_value_is_overwritten(program, plan);
+      EXPECT_LE(plan.arena_bytes, plan.value_bytes + program.values.size() * kPlaceAlignment);
+    }
+  }
+}
+
+TEST(Planner, SharesBytes) {
+  ModelConfig config;
+  config.layers = 12;
+  config.hidden = 64;
+  config.heads = config.kv_heads = 4;
+  config.ffn_width = 128;
+  config.vocabulary = 100;
+  const BatchShape shape{2, 64, Precision::bf16};
+  const auto training = plan_memory(with_backward(build_program(config, shape, Head::loss)));
+  EXPECT_LT(static_cast<double>(training.arena_bytes),
+            0.6 * static_cast<double>(training.value_bytes));
+  // Without backward a layer's values die with it, so depth costs nothing.
+  const auto twelve = plan_memory(build_program(config, shape, Head::loss));
+  config.layers = 2;
+  EXPECT_EQ(twelve.arena_bytes, plan_memory(build_program(config, shape, Head::loss)).arena_bytes);
+}
+
+}  // namespace
+}  // namespace isthmus::runtime
