@@ -16,6 +16,12 @@ namespace {
 
 constexpr std::string_view kTitle = "isthmus secret identity v1";
 
+SecretBytes random_curve_secret() {
+  SecretBytes secret(crypto_box_SECRETKEYBYTES);
+  randombytes_buf(secret.bytes().data(), secret.size());
+  return secret;
+}
+
 std::string_view trim(std::string_view text) {
   constexpr std::string_view blanks = " \t\r";
   const auto first = text.find_first_not_of(blanks);
@@ -105,11 +111,10 @@ Identity::Identity(SigningKey key, SecretBytes curve_secret)
   public_.curve_signature = key_.sign(context::curve_key, public_.curve_key.bytes);
 }
 
-Identity Identity::generate() {
-  require_sodium();
-  SecretBytes curve_secret(crypto_box_SECRETKEYBYTES);
-  randombytes_buf(curve_secret.bytes().data(), curve_secret.size());
-  return Identity(SigningKey::generate(), std::move(curve_secret));
+Identity Identity::generate() { return Identity(SigningKey::generate(), random_curve_secret()); }
+
+Identity Identity::with_new_curve_key() const {
+  return Identity(SigningKey::from_seed(key_.seed()), random_curve_secret());
 }
 
 Result<Identity> Identity::load(const std::string& path) {

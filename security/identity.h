@@ -1,6 +1,6 @@
 // Identity: who a site is. An Ed25519 key signs the site's messages and vouches for the X25519 key
-// that its CURVE sockets use, so a roster can pin one and prove the other. Made once per gateway
-// key file, by `isthmus keys generate`.
+// that its CURVE sockets use, so a roster can pin one and prove the other. `isthmus keys generate`
+// makes one.
 //
 // Files: PATH holds the secrets (security/secret_file.h); PATH.pub holds the public part as the
 // three lines that go into the roster.
@@ -36,6 +36,8 @@ Result<PublicIdentity> parse_public_identity(std::string_view text);
 class Identity final : public Signer {
  public:
   static Identity generate();
+  // The same site with another CURVE key: for one more gateway, or in place of the old key.
+  Identity with_new_curve_key() const;
   // Errors as in security/secret_file.h.
   static Result<Identity> load(const std::string& path);
 

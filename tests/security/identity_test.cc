@@ -156,6 +156,16 @@ TEST_F(IdentityFile, OneKindOfKeyIsNotTakenForAnother) {
             fmt::format("operator_key = \"{}\"\n", key.public_key().hex()));
 }
 
+TEST(Identity, ASecondCurveKeyIsTheSameSites) {
+  const auto first = Identity::generate();
+  const auto second = first.with_new_curve_key();
+  const auto& key = second.public_part();
+  EXPECT_EQ(key.identity, first.public_part().identity);
+  EXPECT_NE(key.curve_key, first.public_part().curve_key);
+  EXPECT_NE(to_hex(second.curve_secret()), to_hex(first.curve_secret()));
+  EXPECT_TRUE(signs_curve_key(key.identity, key.curve_key, key.curve_signature));
+}
+
 TEST(PublicIdentity, AcceptsCommentsAndOtherOrders) {
   const auto identity = Identity::generate().public_part();
   const auto text = fmt::format(
