@@ -1,0 +1,205 @@
+// trainer_bench: tokens per second of whole inner steps (forward, backward, clipping, AdamW) on
+// random tokens, and where the time goes, by kind of op. One rank, no communication, no files.
+//
+//   trainer_bench --model 13.8M --precision bf16 --threads 2
+//
+// A step is one micro-batch. Tokens/s come from the median step, as in the PyTorch script it is
+// compared with (docs/performance.md).
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+
+#include "base/random.h"
+#include "base/thread_pool.h"
+#include "kernels/gemm.h"
+#include "report.h"
+#include "runtime/model.h"
+
+namespace isthmus::bench {
+namespace {
+
+using namespace runtime;  // what is measured here
+
+struct Options {
+  std::string model = "13.8M";
+  std::string precision = "fp32";
+  std::size_t threads = 2;
+  std::int64_t batch = 4;
+  std::int64_t sequence = 256;
+  double seconds = 20;
+  bool json = false;
+};
+
+ModelConfig config_of(std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+                      std::int64_t kv_heads, std::int64_t ffn_width, std::int64_t vocabulary) {
+  ModelConfig config;
+  config.layers = layers;
+  config.hidden = hidden;
+  config.heads = heads;
+  config.kv_heads = kv_heads;
+  config.ffn_width = ffn_width;
+  config.vocabulary = vocabulary;
+  return config;
+}
+
+const std::map<std::string, ModelConfig>& models() {
+  static const std::map<std::string, ModelConfig> known = {
+      {"5M-bytes", config_of(6, 256, 8, 4, 704, 260)},
+      {"13.8M", config_of(6, 384, 6, 6, 1024, 8192)},
+      {"29.5M", config_of(8, 512, 8, 8, 1376, 8192)},
+  };
+  return known;
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Measured {
+  std::vector<double> steps;    // seconds
+  std::vector<double> updates;  // seconds of clipping and AdamW, per step
+  double loss = 0;              // mean of the last step, in nats
+};
+
+class Trainer {
+ public:
+  Trainer(const Options& options, Model& model)
+      : model_(model),
+        tokens_(static_cast<std::size_t>(model.shape().tokens())),
+        targets_(tokens_.size()),
+        seconds_(options.seconds) {}
+
+  Measured run() {
+    for (int i = 0; i < 3; ++i) step();
+    measured_ = {};
+    model_.measure_ops(true);
+    const double end = now() + seconds_;
+    while (now() < end || measured_.steps.size() < 5) step();
+    return measured_;
+  }
+
+ private:
+  void step() {
+    const auto draw = [&] {
+      return static_cast<std::int32_t>(
+          random_.below(static_cast<std::uint64_t>(model_.config().vocabulary)));
+    };
+    std::generate(tokens_.begin(), tokens_.end(), draw);
+    std::generate(targets_.begin(), targets_.end(), draw);
+    const double start = now();
+    model_.zero_gradients();
+    const auto loss = model_.forward_backward(tokens_, targets_);
+    const double computed = now();
+    model_.update({}, 1e-3, loss.counted);
+    const double end = now();
+    measured_.steps.push_back(end - start);
+    measured_.updates.push_back(end - computed);
+    measured_.loss = loss.sum / static_cast<double>(loss.counted);
+  }
+
+  Model& model_;
+  std::vector<std::int32_t> tokens_, targets_;
+  double seconds_;
+  Random random_{1};
+  Measured measured_;
+};
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
+}
+
+double sum(const std::vector<double>& values) {
+  double total = 0;
+  for (const double x : values) total += x;
+  return total;
+}
+
+void report_json(const Options& o, const Model& model, const Measured& measured) {
+  const Report report(true);
+  const auto row = [&](std::string_view name, double value, std::string_view unit) {
+    report.row(fmt::format("trainer_bench {} {}, {} threads, {} x {} tokens: {}", o.model,
+                           o.precision, o.threads, o.batch, o.sequence, name),
+               value, unit);
+  };
+  const auto steps = static_cast<double>(measured.steps.size());
+  row("speed", static_cast<double>(model.shape().tokens()) / median(measured.steps), "tokens/s");
+  row("memory", static_cast<double>(model.memory_bytes()), "bytes");
+  for (const auto& time : model.op_times()) row(time.name, 1e3 * time.seconds / steps, "ms/step");
+  row("clip and AdamW", 1e3 * sum(measured.updates) / steps, "ms/step");
+}
+
+void report_table(const Options& o, const Model& model, const Measured& measured) {
+  const auto steps = static_cast<double>(measured.steps.size());
+  const double step = sum(measured.steps) / steps;
+  fmt::print("model {}: {} parameters, {}, {} threads, batch {} x {} tokens, {:.0f} MiB\n", o.model,
+             parameter_count(model.config()), o.precision, o.threads, o.batch, o.sequence,
+             static_cast<double>(model.memory_bytes()) / (1 << 20));
+  if (o.precision == "bf16" && !kernels::bf16_gemm_is_native())
+    fmt::print("this CPU has no bf16 products: they are computed in f32\n");
+  fmt::print("{} steps, last loss {:.4f}\n\n", measured.steps.size(), measured.loss);
+  fmt::print("{:<20} {:>6} {:>10} {:>7} {:>9} {:>7}\n", "op", "calls", "ms/step", "share",
+             "GFLOP/s", "GB/s");
+  double rest = step - sum(measured.updates) / steps;
+  for (const auto& time : model.op_times()) {
+    const double seconds = time.seconds / steps;
+    rest -= seconds;
+    fmt::print("{:<20} {:>6.0f} {:>10.3f} {:>6.1f}% {:>9.1f} {:>7.1f}\n", time.name,
+               static_cast<double>(time.calls) / steps, 1e3 * seconds, 100 * seconds / step,
+               time.flops / time.seconds / 1e9, time.bytes_moved / time.seconds / 1e9);
+  }
+  const auto print_part = [&](std::string_view name, double seconds) {
+    fmt::print("{:<20} {:>6} {:>10.3f} {:>6.1f}%\n", name, 1, 1e3 * seconds, 100 * seconds / step);
+  };
+  print_part("clip and AdamW", sum(measured.updates) / steps);
+  print_part("rest", rest);
+  fmt::print("{:<20} {:>6} {:>10.3f}\n\n", "step (mean)", 1, 1e3 * step);
+  fmt::print("{:.0f} tokens/s (median step {:.2f} ms)\n",
+             static_cast<double>(model.shape().tokens()) / median(measured.steps),
+             1e3 * median(measured.steps));
+}
+
+int run(const Options& options) {
+  auto cpus = available_cpus();
+  cpus.resize(options.threads, -1);
+  ThreadPool pool(cpus);
+  const auto precision = options.precision == "bf16" ? Precision::bf16 : Precision::f32;
+  auto model =
+      Model::create(models().at(options.model), {options.batch, options.sequence, precision}, pool);
+  if (!model) {
+    fmt::print(stderr, "{}\n", model.error().text());
+    return 1;
+  }
+  (*model)->initialise(0);
+  const auto measured = Trainer(options, **model).run();
+  (options.json ? report_json : report_table)(options, **model, measured);
+  return 0;
+}
+
+}  // namespace
+}  // namespace isthmus::bench
+
+int main(int argc, char** argv) {
+  isthmus::bench::Options options;
+  CLI::App app("Tokens per second of inner steps, and where the time goes");
+  app.add_option("--model", options.model, "which model, by size")
+      ->check(CLI::IsMember({"5M-bytes", "13.8M", "29.5M"}))
+      ->capture_default_str();
+  app.add_option("--precision", options.precision)
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "compute threads, one per CPU")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "sequences per step")->capture_default_str();
+  app.add_option("--sequence", options.sequence, "tokens per sequence")->capture_default_str();
+  app.add_option("--seconds", options.seconds, "how long to measure")->capture_default_str();
+  app.add_flag("--json", options.json, "one object per line: name, value, unit");
+  CLI11_PARSE(app, argc, argv);
+  return isthmus::bench::run(options);
+}
