@@ -1,7 +1,8 @@
 // The contract of inter/wire.h as a suite that every backend runs: include this header, write a
 // WireWorld, and instantiate:
 //
-//     INSTANTIATE_TEST_SUITE_P(ZeroMq, WireContract, testing::Values(&make_zmq_world));
+//     INSTANTIATE_TEST_SUITE_P(ZeroMq, WireContract,
+//                              testing::Values(WireBackend{"zeromq", &make_zmq_world}));
 //
 // The cases are in wire_contract.cc, which is compiled into the backend's test binary. Beyond what
 // the header of Wire says, they hold a backend to this:
@@ -17,6 +18,7 @@
 
 #include <functional>
 #include <memory>
+#include <ostream>
 
 #include "base/clock.h"
 #include "inter/wire.h"
@@ -43,8 +45,15 @@ class WireWorld {
 
 inline GatewayId world_gateway(std::size_t i) { return {static_cast<SiteId>(10 + i), 0}; }
 
-using MakeWireWorld = std::unique_ptr<WireWorld> (*)(std::size_t gateways);
+struct WireBackend {
+  const char* name;
+  std::unique_ptr<WireWorld> (*make_world)(std::size_t gateways);
 
-class WireContract : public testing::TestWithParam<MakeWireWorld> {};
+  friend std::ostream& operator<<(std::ostream& out, const WireBackend& backend) {
+    return out << backend.name;
+  }
+};
+
+class WireContract : public testing::TestWithParam<WireBackend> {};
 
 }  // namespace isthmus::inter

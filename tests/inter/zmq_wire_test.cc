@@ -9,6 +9,7 @@
 
 namespace isthmus::inter {
 
-INSTANTIATE_TEST_SUITE_P(ZeroMq, WireContract, testing::Values(&make_zmq_world));
+INSTANTIATE_TEST_SUITE_P(ZeroMq, WireContract,
+                         testing::Values(WireBackend{"zeromq", &make_zmq_world}));
 
 }  // namespace isthmus::inter
