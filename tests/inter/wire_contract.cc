@@ -126,7 +126,8 @@ struct Gateway {
 // All gateways started, and every pair up on both lanes.
 class Federation {
  public:
-  Federation(MakeWireWorld make_world, std::size_t size) : gateways(size), world(make_world(size)) {
+  Federation(const WireBackend& backend, std::size_t size)
+      : gateways(size), world(backend.make_world(size)) {
     for (std::size_t i = 0; i < size; ++i) start(i);
   }
   void start(std::size_t i) { gateways[i].wire = &world->start(i, gateways[i].recorder); }
