@@ -1,0 +1,42 @@
+#include "launcher/command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+namespace isthmus::launcher {
+
+void add_site_arguments(CLI::App& command, SiteArguments& arguments, HowManySites how_many) {
+  auto* paths = command.add_option("FILE", arguments.paths, "Site file (isthmus init writes one)");
+  paths->required();
+  if (how_many == HowManySites::one) paths->expected(1);
+  command
+      .add_option("--set", arguments.overrides,
+                  "Replace a key of the file for this command: --set sync.outer_steps=8")
+      ->type_name("SECTION.KEY=VALUE")
+      ->take_all()
+      ->expected(1);
+}
+
+ExitCode fail(const Error& error) {
+  const auto text = error.text();
+  if (text.ends_with('\n'))
+    fmt::print(stderr, "{}", text);  // a list of faults, each with its place
+  else
+    fmt::print(stderr, "isthmus: {}\n", text);
+  switch (error.code) {
+    case ErrorCode::invalid_argument:
+    case ErrorCode::unsupported:
+      return ExitCode::bad_usage;
+    case ErrorCode::cancelled:
+      return ExitCode::stopped;
+    case ErrorCode::unavailable:
+    case ErrorCode::timeout:
+      return ExitCode::unavailable;
+    default:
+      return ExitCode::failed;
+  }
+}
+
+}  // namespace isthmus::launcher

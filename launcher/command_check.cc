@@ -1,0 +1,54 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "base/disk.h"
+#include "launcher/command.h"
+#include "launcher/site_check.h"
+#include "launcher/site_schema.h"
+
+namespace isthmus::launcher {
+namespace {
+
+struct Options {
+  SiteArguments sites;
+  bool document = false;
+};
+
+ExitCode run(const Options& options) {
+  if (options.document) {
+    fmt::print("{}", configuration_document());
+    return ExitCode::done;
+  }
+  const auto sites = load_checked_sites(options.sites.paths, options.sites.overrides);
+  if (!sites) return fail(sites.error());
+  for (const auto& site : *sites)
+    fmt::print("{}: site {} is fine\n{}", site.text.path, site.file().site.name,
+               meaning_of(site.file(), site.roster ? &*site.roster : nullptr));
+  return ExitCode::done;
+}
+
+}  // namespace
+
+void add_check(CLI::App& program, Action& action) {
+  auto* command = program.add_subcommand(
+      "check",
+      "Check site files whole, and say what they mean and what happens when a site is lost");
+  const auto options = std::make_shared<Options>();  // outlives the parsing, held by the callback
+  add_site_arguments(*command, options->sites, HowManySites::some);
+  command->get_option("FILE")->required(false);
+  command->add_flag("--document", options->document, "Print docs/configuration.md instead");
+  command->footer(
+      "Every fault is told at once, with its place, what is allowed and the nearest name for a "
+      "typo.\nExits with 2 when there is one. Several files are checked as sites of one run.\n\n"
+      "Example:\n  isthmus check alpha.toml");
+  command->callback([options, &action, command] {
+    if (!options->document && options->sites.paths.empty())
+      throw CLI::RequiredError(command->get_option("FILE")->get_name());
+    action = [options] { return run(*options); };
+  });
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,184 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/clock.h"
+#include "base/disk.h"
+#include "launcher/command.h"
+#include "launcher/roster_file.h"
+#include "security/identity.h"
+#include "security/operator_key.h"
+#include "security/roster_signature.h"
+
+namespace isthmus::launcher {
+namespace {
+
+struct Options {
+  std::string path;
+  std::string key;
+  std::string operator_key;
+  std::string name;
+  std::string public_part;
+  std::string address;
+  std::string expires;
+  bool no_vote = false;
+};
+
+constexpr Nanoseconds kLifetime = 365LL * 86400 * kSecond;
+constexpr std::size_t kPublicFileBytesMax = 4096;
+
+std::string text_of(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The file as written, signed or not.
+Result<RosterText> read_text(const Disk& disk, const std::string& path) {
+  ISTHMUS_TRY(const auto bytes, read_file(disk, path, security::kRosterBytesMax));
+  auto text = parse_roster_text(path, text_of(bytes));
+  if (!text.faults.empty())
+    return Error{ErrorCode::invalid_argument,
+                 "the roster has faults:\n" + text.faults.text(text.path, text.source)};
+  return text;
+}
+
+Result<void> sign(const Options& options) {
+  const auto disk = make_system_disk();
+  ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
+  ISTHMUS_TRY(const auto key, security::load_operator_key(options.key));
+  ISTHMUS_TRY(const auto signature,
+              security::sign_roster(std::as_bytes(std::span(text.source)), key));
+  ISTHMUS_CHECK(replace_file(*disk, options.path + ".sig", std::as_bytes(std::span(signature))));
+  fmt::print("{}.sig    epoch {}, until {}: give it to every site with {}\n", options.path,
+             text.roster.epoch, calendar_text(text.roster.expires), options.path);
+  return {};
+}
+
+Result<void> verify(const Options& options) {
+  const auto disk = make_system_disk();
+  ISTHMUS_TRY(const auto key, read_operator_key(*disk, options.operator_key));
+  ISTHMUS_TRY(const auto roster, read_roster(*disk, options.path, key));
+  const bool expired = security::validity(roster, make_system_clock()->unix_time()) ==
+                       security::RosterValidity::expired;
+  fmt::print("{}: signed by {}\nepoch {}, {} sites, {} until {}\n", options.path, key.hex(),
+             roster.epoch, roster.sites.size(), expired ? "EXPIRED, was valid" : "valid",
+             calendar_text(roster.expires));
+  if (expired)
+    return Error{ErrorCode::expired, "the roster has expired: the operator must sign a newer one"};
+  return {};
+}
+
+Result<void> show(const Options& options) {
+  const auto disk = make_system_disk();
+  ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
+  const auto& roster = text.roster;
+  fmt::print("epoch {}, until {}, digest {}\n\n{:>5}  {:<20} {:<5} {:<28} {}\n", roster.epoch,
+             calendar_text(roster.expires), roster.digest.hex(), "id", "name", "votes", "address",
+             "identity");
+  for (const auto& site : roster.sites)
+    for (const auto& gateway : site.gateways)
+      fmt::print("{:>5}  {:<20} {:<5} {:<28} {}\n", site.id, site.name, site.voter ? "yes" : "no",
+                 gateway.address.empty() ? "only dials" : gateway.address, site.identity.hex());
+  return {};
+}
+
+Result<void> add(const Options& options) {
+  const auto disk = make_system_disk();
+  ISTHMUS_TRY(const auto bytes, read_file(*disk, options.public_part, kPublicFileBytesMax));
+  ISTHMUS_TRY(const auto identity, security::parse_public_identity(text_of(bytes)));
+  security::Roster roster;
+  ISTHMUS_TRY(const bool there, disk->exists(options.path));
+  if (there) {
+    ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
+    roster = text.roster;
+  }
+  ++roster.epoch;
+  if (!options.expires.empty()) {
+    ISTHMUS_TRY(roster.expires, parse_calendar(options.expires));
+  } else if (!there) {
+    roster.expires = (make_system_clock()->unix_time() + kLifetime) / kSecond * kSecond;
+  }
+  const security::RosterGateway gateway{.address = options.address,
+                                        .curve_key = identity.curve_key,
+                                        .curve_signature = identity.curve_signature};
+  const auto known =
+      std::find_if(roster.sites.begin(), roster.sites.end(),
+                   [&](const security::RosterSite& site) { return site.name == options.name; });
+  if (known != roster.sites.end())
+    return Error{ErrorCode::already_exists,
+                 fmt::format("{} lists a site {} already; to change it, edit the file and sign it",
+                             options.path, options.name)};
+  const auto place = roster.sites.size();
+  roster.sites.push_back({.id = roster.sites.empty() ? 1 : roster.sites.back().id + 1,
+                          .name = options.name,
+                          .voter = !options.no_vote && security::voter_by_default(place),
+                          .identity = identity.identity,
+                          .gateways = {gateway}});
+  const auto text = roster_text(roster);
+  const auto again = parse_roster_text(options.path, text);
+  if (!again.faults.empty())
+    return Error{ErrorCode::invalid_argument, again.faults.sorted().front().message};
+  ISTHMUS_CHECK(replace_file(*disk, options.path, std::as_bytes(std::span(text))));
+  fmt::print("{}    epoch {}, {} sites; sign it next: isthmus roster sign {} --key operator.key\n",
+             options.path, roster.epoch, roster.sites.size(), options.path);
+  return {};
+}
+
+}  // namespace
+
+void add_roster(CLI::App& program, Action& action) {
+  auto* command =
+      program.add_subcommand("roster", "Make, sign, verify or show the list of the sites");
+  command->require_subcommand(1);
+  command->footer(
+      "Example:\n"
+      "  isthmus roster add roster.toml --name alpha --public alpha.key.pub --address "
+      "alpha.example:7700\n"
+      "  isthmus roster sign roster.toml --key operator.key\n"
+      "  isthmus roster verify roster.toml --operator-key operator.key.pub");
+  const auto start = [&](const char* name, const char* meaning, const std::string& example,
+                         Result<void> (*run)(const Options&), std::shared_ptr<Options>& options) {
+    auto* one = command->add_subcommand(name, meaning);
+    options = std::make_shared<Options>();
+    one->add_option("ROSTER", options->path, "The roster file")->required();
+    one->footer(fmt::format("Example:\n  {}", example));
+    one->callback([options, run, &action] {
+      action = [options, run] {
+        const auto done = run(*options);
+        return done ? ExitCode::done : fail(done.error());
+      };
+    });
+    return one;
+  };
+  std::shared_ptr<Options> options;
+  auto* one = start("add", "Add a site; makes the file when there is none, counts up the epoch",
+                    "isthmus roster add roster.toml --name beta --public beta.key.pub --no-vote",
+                    add, options);
+  one->add_option("--name", options->name, "What the site is called")->required();
+  one->add_option("--public", options->public_part, "The public part of its identity (PATH.pub)")
+      ->required();
+  one->add_option("--address", options->address,
+                  "host:port at which others reach it; left out: it only dials");
+  one->add_option("--expires", options->expires,
+                  "Date from which no new session begins (default: a year from now)");
+  one->add_flag("--no-vote", options->no_vote,
+                "Its acceptance is not needed to commit a step (default: the first seven vote)");
+
+  one = start("sign", "Sign the exact bytes of the file, into ROSTER.sig",
+              "isthmus roster sign roster.toml --key operator.key", sign, options);
+  one->add_option("--key", options->key, "The operator's secret key")->required();
+
+  one = start("verify", "Check signature, content and expiry",
+              "isthmus roster verify roster.toml --operator-key operator.key.pub", verify, options);
+  one->add_option("--operator-key", options->operator_key,
+                  "The operator's public key: 64 hexadecimal digits, or its file")
+      ->required();
+
+  start("show", "Print a roster, signed or not", "isthmus roster show roster.toml", show, options);
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,500 @@
+#include "launcher/site_check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <system_error>
+
+#include "launcher/roster_file.h"
+#include "launcher/site_schema.h"
+#include "launcher/units.h"
+#include "security/identity.h"
+#include "security/roster_memory.h"
+
+namespace isthmus::launcher {
+namespace {
+
+class ValueCheck {
+ public:
+  ValueCheck(SiteText& text, const Machine& machine)
+      : text_(text), file_(text.file), machine_(machine) {}
+
+  void run() {
+    site();
+    model();
+    train();
+    sync();
+    gateway();
+  }
+
+ private:
+  template <class... Values>
+  void fault(std::string_view key, fmt::format_string<Values...> format, Values&&... values) {
+    text_.faults.add(text_.region(key), fmt::format(format, std::forward<Values>(values)...));
+  }
+
+  bool written(std::string_view key) const { return text_.written(key); }
+
+  void site() {
+    if (file_.alone()) {
+      for (const auto key : {"site.operator_key", "site.identity"})
+        if (written(key) && !written("site.roster"))
+          fault(key, "{} has no effect without site.roster: a site without a roster trains alone",
+                key);
+      if (written("gateway.listen") && !written("site.roster"))
+        fault("gateway.listen",
+              "gateway.listen has no effect without site.roster: a site without a roster trains "
+              "alone");
+      return;
+    }
+    if (!written("site.operator_key"))
+      fault("site.roster",
+            "site.roster needs site.operator_key: the public key that must have signed it, so that "
+            "nobody else can name the sites");
+    if (!written("site.identity"))
+      fault("site.roster",
+            "site.roster needs site.identity: this site's secret keys (`isthmus keys generate`)");
+  }
+
+  void model() {
+    const auto& model = file_.model.config;
+    static constexpr std::array kShape = {"layers", "hidden",     "heads",    "kv_heads",
+                                          "ffn",    "vocabulary", "tied",     "context",
+                                          "family", "rope_theta", "norm_eps", "seed"};
+    if (written("model.from")) {
+      for (const std::string_view key : kShape)
+        if (const auto full = fmt::format("model.{}", key); written(full))
+          fault(full, "{} must be left out: model.from says it already", full);
+      return;
+    }
+    for (const std::string_view key : {"layers", "hidden", "heads", "ffn"})
+      if (const auto full = fmt::format("model.{}", key); !written(full))
+        fault(full, "[model] needs {}, or from = \"a Hugging Face directory\"", key);
+    if (model.hidden <= 0 || model.heads <= 0) return;
+    if (model.hidden % model.heads != 0) {
+      fault("model.heads", "model.heads = {} does not divide model.hidden = {}; {}", model.heads,
+            model.hidden, near_divisors(model.hidden, model.heads));
+    } else if (model.hidden / model.heads % 2 != 0) {
+      fault("model.heads",
+            "model.hidden / model.heads = {} is odd, but rotary positions turn pairs of elements; "
+            "choose heads so that it is even",
+            model.hidden / model.heads);
+    }
+    if (model.kv_heads > 0 && model.heads % model.kv_heads != 0)
+      fault("model.kv_heads", "model.kv_heads = {} does not divide model.heads = {}; {}",
+            model.kv_heads, model.heads, near_divisors(model.heads, model.kv_heads));
+    if (model.vocabulary < 256)
+      fault("model.vocabulary",
+            "model.vocabulary = {} is too small: text is read as bytes, so at least 256",
+            model.vocabulary);
+  }
+
+  // "the nearest that do are 4 and 8".
+  static std::string near_divisors(std::int64_t whole, std::int64_t wish) {
+    std::int64_t below = std::min(wish, whole), above = wish;
+    while (whole % below != 0) --below;
+    while (above < whole && whole % above != 0) ++above;
+    if (above >= whole && whole % std::max<std::int64_t>(above, 1) != 0) above = whole;
+    if (below == above) return fmt::format("{} does", below);
+    return fmt::format("the nearest that do are {} and {}", below, above);
+  }
+
+  void train() {
+    const auto& train = file_.train;
+    if (!written("model.from") && train.sequence > file_.model.config.sequence_max)
+      fault("train.sequence", "train.sequence = {} is longer than model.context = {}",
+            train.sequence, file_.model.config.sequence_max);
+    const auto total = file_.inner_steps_total();
+    if (written("train.warmup_steps") && total > 0 && train.rate.warmup_steps > total)
+      fault("train.warmup_steps",
+            "train.warmup_steps = {} is more than the run has: sync.inner_steps x "
+            "sync.outer_steps = {}",
+            train.rate.warmup_steps, total);
+    cpus("train.cpus", train.cpus);
+    const auto ranks = static_cast<std::size_t>(file_.mesh.ranks());
+    if (train.cpus.empty()) return;
+    if (train.cpus.size() % ranks != 0)
+      fault("train.cpus", "train.cpus has {} CPUs, which {} ranks cannot share evenly",
+            train.cpus.size(), ranks);
+    else if (train.threads > static_cast<std::int64_t>(train.cpus.size() / ranks))
+      fault("train.threads",
+            "train.threads = {} is more than the {} CPUs that train.cpus leaves each rank",
+            train.threads, train.cpus.size() / ranks);
+  }
+
+  void cpus(std::string_view key, const std::vector<int>& wished) {
+    std::vector<int> missing;
+    std::set_difference(wished.begin(), wished.end(), machine_.cpus.begin(), machine_.cpus.end(),
+                        std::back_inserter(missing));
+    if (!missing.empty())
+      fault(key, "{}: there is no CPU {} here; this process may use {}", key,
+            fmt::join(missing, ", "), ranges(machine_.cpus));
+  }
+
+  static std::string ranges(const std::vector<int>& numbers) {
+    std::string text;
+    for (std::size_t i = 0; i < numbers.size();) {
+      std::size_t end = i;
+      while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) ++end;
+      text += fmt::format("{}{}", text.empty() ? "" : ",", numbers[i]);
+      if (end > i) text += fmt::format("-{}", numbers[end]);
+      i = end + 1;
+    }
+    return text;
+  }
+
+  void sync() {
+    if (file_.sync.outer == OuterRule::average)
+      for (const auto key : {"sync.outer_rate", "sync.outer_momentum"})
+        if (written(key)) fault(key, "{} has no effect unless sync.outer = \"nesterov\"", key);
+    if (file_.sync.inner_steps > 0 && file_.inner_steps_total() > 1'000'000'000'000)
+      fault("sync.outer_steps", "the run has more than 10^12 inner steps");
+  }
+
+  void gateway() {
+    const auto& gateway = file_.gateway;
+    cpus("gateway.cpus", gateway.cpus);
+    const auto listen = parse_address(gateway.listen);
+    const auto metrics = parse_address(gateway.metrics);
+    if (listen && listen->port == 65535)
+      fault("gateway.listen",
+            "gateway.listen uses port 65535, but bulk data need the next port as well; at most "
+            "65534");
+    if (listen && metrics && (metrics->port == listen->port || metrics->port == listen->port + 1))
+      fault("gateway.metrics",
+            "gateway.metrics uses port {}, which gateway.listen takes (it uses {} and {})",
+            metrics->port, listen->port, listen->port + 1);
+    if (!written("model.from") && check_passed_for_count()) {
+      const auto needed = 16 * runtime::parameter_count(file_.model.config);
+      if (gateway.memory < needed)
+        fault(
+            "gateway.memory",
+            "gateway.memory = \"{}\" is less than the {} that the outer state of this model needs",
+            exact_bytes(gateway.memory), about_bytes(static_cast<double>(needed)));
+    }
+  }
+
+  bool check_passed_for_count() const { return runtime::check(file_.model.config).has_value(); }
+
+  SiteText& text_;
+  const SiteFile& file_;
+  const Machine& machine_;
+};
+
+std::string joined_names(const std::vector<std::string>& names) {
+  if (names.size() <= 1) return names.empty() ? "" : names.front();
+  std::vector<std::string> most(names.begin(), names.end() - 1);
+  return fmt::format("{} and {}", fmt::join(most, ", "), names.back());
+}
+
+std::string counted(std::size_t n, std::string_view thing) {
+  return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
+}
+
+// Share of f32 that the codec sends, before zstd.
+double codec_share(CodecName codec) {
+  switch (codec) {
+    case CodecName::none:
+      return 1;
+    case CodecName::bf16:
+      return 0.5;
+    case CodecName::int8:
+      return 0.25 * (1 + 4.0 / 256);
+  }
+  return 1;
+}
+
+}  // namespace
+
+Machine this_machine() {
+  Machine machine{.unix_time = make_system_clock()->unix_time()};
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &set)) machine.cpus.push_back(cpu);
+  return machine;
+}
+
+void check_values(SiteText& text, const Machine& machine) { ValueCheck(text, machine).run(); }
+
+void check_files(SiteText& text) {
+  const auto readable = [&text](std::string_view key, const std::string& path, bool folder) {
+    if (path.empty()) return;
+    struct stat found {};
+    std::string why;
+    if (::stat(path.c_str(), &found) != 0)
+      why = fmt::format("there is no {}", std::filesystem::absolute(path).string());
+    else if (folder != S_ISDIR(found.st_mode))
+      why = fmt::format("{} is {} folder", path, folder ? "no" : "a");
+    else if (::access(path.c_str(), R_OK) != 0)
+      why = fmt::format("{} cannot be read: {}", path, std::generic_category().message(errno));
+    else if (!folder && found.st_size == 0)
+      why = fmt::format("{} is empty", path);
+    if (!why.empty())
+      text.faults.add(text.region(key), fmt::format("{}: {}", key.substr(0, key.find('[')), why));
+  };
+  const auto& file = text.file;
+  for (std::size_t i = 0; i < file.data.train.size(); ++i)
+    readable(fmt::format("data.train[{}]", i), file.data.train[i].path, false);
+  for (std::size_t i = 0; i < file.data.held_out.size(); ++i)
+    readable(fmt::format("data.held_out[{}]", i), file.data.held_out[i].path, false);
+  readable("model.from", file.model.from, true);
+  readable("site.roster", file.site.roster, false);
+  readable("site.identity", file.site.identity, false);
+  if (!file.site.run_dir.empty()) {
+    // The nearest folder that is there must take what is missing.
+    std::error_code ignored;
+    auto folder = std::filesystem::absolute(file.site.run_dir, ignored);
+    while (!folder.empty() && !std::filesystem::exists(folder, ignored) &&
+           folder != folder.parent_path())
+      folder = folder.parent_path();
+    if (!std::filesystem::is_directory(folder, ignored) ||
+        ::access(folder.c_str(), W_OK | X_OK) != 0)
+      text.faults.add(text.region("site.run_dir"),
+                      fmt::format("site.run_dir: cannot write in {}", folder.string()));
+  }
+}
+
+void check_against_roster(SiteText& text, const security::Roster& roster) {
+  const auto& file = text.file;
+  const auto* self = roster.find(file.site.name);
+  if (self == nullptr) {
+    std::vector<std::string_view> names;
+    for (const auto& site : roster.sites) names.push_back(site.name);
+    text.faults.add(text.region("site.name"),
+                    fmt::format("site.name = \"{}\" is not in the roster; it lists {}",
+                                file.site.name, fmt::join(names, ", ")));
+  } else {
+    const bool has_address = std::any_of(
+        self->gateways.begin(), self->gateways.end(),
+        [](const security::RosterGateway& gateway) { return !gateway.address.empty(); });
+    if (has_address && file.gateway.listen.empty())
+      text.faults.add(text.region("gateway.listen"),
+                      fmt::format("the roster says that others reach {} at {}, but gateway.listen "
+                                  "is left out",
+                                  self->name, self->gateways.front().address));
+    if (!has_address && !file.gateway.listen.empty())
+      text.faults.add(text.region("gateway.listen"),
+                      fmt::format("gateway.listen = \"{}\", but the roster gives {} no address, so "
+                                  "nobody would come; leave one of them out or add the other",
+                                  file.gateway.listen, self->name));
+  }
+  if (file.sync.min_sites > static_cast<std::int64_t>(roster.sites.size()))
+    text.faults.add(text.region("sync.min_sites"),
+                    fmt::format("sync.min_sites = {} can never be reached: the roster has {}",
+                                file.sync.min_sites, counted(roster.sites.size(), "site")));
+  const auto dialling_only = static_cast<std::size_t>(
+      std::count_if(roster.sites.begin(), roster.sites.end(), [](const security::RosterSite& site) {
+        return std::all_of(site.gateways.begin(), site.gateways.end(),
+                           [](const auto& gateway) { return gateway.address.empty(); });
+      }));
+  if (roster.sites.size() > 1 && dialling_only == roster.sites.size())
+    text.faults.add(text.region("site.roster"),
+                    "no site of the roster has an address: nobody could reach anybody");
+}
+
+std::optional<security::Roster> check_roster_of(SiteText& text, const Disk& disk,
+                                                const Machine& machine) {
+  const auto& site = text.file.site;
+  const auto fault = [&text](std::string_view key, const std::string& what) {
+    text.faults.add(text.region(key), fmt::format("{}: {}", key, what));
+  };
+  const auto operator_key = read_operator_key(disk, site.operator_key);
+  if (!operator_key) {
+    fault("site.operator_key", operator_key.error().text());
+    return std::nullopt;
+  }
+  auto roster = read_roster(disk, site.roster, *operator_key);
+  if (!roster) {
+    fault("site.roster", roster.error().text());
+    return std::nullopt;
+  }
+  if (security::validity(*roster, machine.unix_time) == security::RosterValidity::expired)
+    fault("site.roster", fmt::format("the roster expired on {}; the operator must sign a newer one",
+                                     calendar_text(roster->expires)));
+  const auto seen = security::newest_seen_roster(disk, site.run_dir);
+  if (!seen)
+    fault("site.run_dir", seen.error().text());
+  else if (*seen && (*seen)->epoch > roster->epoch)
+    fault(
+        "site.roster",
+        fmt::format("the roster is of epoch {}, but this site has already seen {}; an older roster "
+                    "could bring back a withdrawn key. Get the newest one from the operator",
+                    roster->epoch, (*seen)->epoch));
+  check_against_roster(text, *roster);
+  const auto* self = roster->find(site.name);
+  const auto identity = security::Identity::load(site.identity);
+  if (!identity)
+    fault("site.identity", identity.error().text());
+  else if (self != nullptr && identity->public_part().identity != self->identity)
+    fault(
+        "site.identity",
+        fmt::format("{} holds another key than the roster has for {}: {} against {}", site.identity,
+                    self->name, identity->public_part().identity.hex(), self->identity.hex()));
+  return std::move(*roster);
+}
+
+CheckedSite check_site(SiteText text, const Disk& disk, const Machine& machine) {
+  CheckedSite checked{std::move(text), std::nullopt};
+  if (!checked.text.is_toml) return checked;
+  check_values(checked.text, machine);
+  const auto before = checked.text.faults.size();
+  check_files(checked.text);
+  const bool trust_written = checked.text.written("site.roster") &&
+                             checked.text.written("site.operator_key") &&
+                             checked.text.written("site.identity");
+  if (trust_written && checked.text.faults.size() == before)
+    checked.roster = check_roster_of(checked.text, disk, machine);
+  return checked;
+}
+
+void check_together(std::span<CheckedSite> sites) {
+  for (std::size_t i = 1; i < sites.size(); ++i) {
+    auto& text = sites[i].text;
+    for (std::size_t j = 0; j < i; ++j) {
+      const auto& other = sites[j].text;
+      const auto fault = [&](std::string_view key, const std::string& what) {
+        text.faults.add(text.region(key), fmt::format("{} {} as in {}", key, what, other.path));
+      };
+      if (text.file.site.name == other.file.site.name) fault("site.name", "is the same");
+      if (text.file.site.run_dir == other.file.site.run_dir) fault("site.run_dir", "is the same");
+      const auto mine = parse_address(text.file.gateway.listen);
+      const auto theirs = parse_address(other.file.gateway.listen);
+      if (mine && theirs && std::abs(mine->port - theirs->port) <= 1)
+        fault("gateway.listen", "takes a port (its own and the next) that is taken");
+      const auto my_metrics = parse_address(text.file.gateway.metrics);
+      const auto their_metrics = parse_address(other.file.gateway.metrics);
+      if (my_metrics && their_metrics && my_metrics->port == their_metrics->port)
+        fault("gateway.metrics", "has the same port");
+      for (const auto& key : site_keys())
+        if (key.shared && key.value_text(text.file) != key.value_text(other.file))
+          text.faults.add(text.region(key.full_name()),
+                          fmt::format("{} = {} here and {} in {}; it must be equal at all sites",
+                                      key.full_name(), key.value_text(text.file),
+                                      key.value_text(other.file), other.path));
+    }
+  }
+}
+
+Result<std::vector<CheckedSite>> load_checked_sites(std::span<const std::string> paths,
+                                                    std::span<const std::string> overrides) {
+  const auto disk = make_system_disk();
+  const auto machine = this_machine();
+  std::vector<CheckedSite> sites;
+  for (const auto& path : paths) {
+    ISTHMUS_TRY(auto text, read_site_file(path, overrides));
+    sites.push_back(check_site(std::move(text), *disk, machine));
+  }
+  check_together(sites);
+  std::string faults;
+  for (const auto& site : sites) faults += site.text.fault_text();
+  if (!faults.empty()) return Error{ErrorCode::invalid_argument, faults};
+  return sites;
+}
+
+std::vector<std::string> loss_lines(const security::Roster& roster, const SyncOptions& sync) {
+  const auto voters = roster.voters();
+  const auto majority = voters / 2 + 1;
+  const auto sites = roster.sites.size();
+  std::map<std::string, std::vector<std::string>> lost_with;  // outcome → the sites that cause it
+  std::vector<std::string> order;
+  for (const auto& lost : roster.sites) {
+    const auto voters_left = voters - (lost.voter ? 1 : 0);
+    std::string outcome;
+    if (sites == 1)
+      outcome = "the run stops; it goes on when the site returns";
+    else if (voters_left < majority)
+      outcome = fmt::format(
+          "nothing commits until it returns: {} of {} is no majority. Each other site trains on "
+          "for "
+          "{} inner steps past the last agreed state, then waits",
+          voters_left, counted(voters, "voter"), sync.max_lead * sync.inner_steps);
+    else if (static_cast<std::int64_t>(sites - 1) < sync.min_sites)
+      outcome = fmt::format(
+          "nothing commits until it returns: min_sites = {}, and {} left", sync.min_sites,
+          sites - 1 == 1 ? std::string("1 site is") : fmt::format("{} sites are", sites - 1));
+    else
+      outcome = "the others go on; its work is used when it returns";
+    if (lost_with[outcome].empty()) order.push_back(outcome);
+    lost_with[outcome].push_back(lost.name);
+  }
+  std::vector<std::string> lines;
+  for (const auto& outcome : order) {
+    const auto& names = lost_with[outcome];
+    lines.push_back(names.size() == 1 ? fmt::format("if {} is lost: {}", names.front(), outcome)
+                                      : fmt::format("if any one of {} is lost: {}",
+                                                    joined_names(names), outcome));
+  }
+  if (voters == 2 && sites == 2)
+    lines.push_back(fmt::format(
+        "to let one site go on without the other, give it the only vote (voter = false at the "
+        "other, in the roster){}",
+        sync.min_sites > 1 ? " and set min_sites = 1" : ""));
+  else if (voters > 2)
+    lines.push_back(fmt::format("voters that may be lost at the same time: {}", voters - majority));
+  return lines;
+}
+
+std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
+  std::string out;
+  const auto line = [&out](std::string_view name, const std::string& text) {
+    out += fmt::format("  {:<10} {}\n", name, text);
+  };
+  std::int64_t parameters = 0;
+  if (file.model.from.empty()) {
+    const auto& model = file.model.config;
+    parameters = runtime::parameter_count(model);
+    line("model", fmt::format("{} of {} parameters: {} layers, hidden {}, {} heads over {}",
+                              model.family, about_count(static_cast<double>(parameters)),
+                              model.layers, model.hidden, model.heads, model.kv_heads));
+  } else {
+    line("model", fmt::format("from {}", file.model.from));
+  }
+  const auto tokens = file.tokens_per_inner_step();
+  line("steps", fmt::format("{} outer steps of {} inner steps; {} tokens an inner step, {} in all",
+                            file.sync.outer_steps, file.sync.inner_steps,
+                            about_count(static_cast<double>(tokens)),
+                            about_count(static_cast<double>(tokens) *
+                                        static_cast<double>(file.inner_steps_total()))));
+  line("ranks", fmt::format("{} of {} threads", file.mesh.ranks(),
+                            file.train.threads == 0 ? std::string("as many as CPUs")
+                                                    : fmt::format("{}", file.train.threads)));
+  if (roster == nullptr) {
+    line("alone", "no roster: this site trains by itself, without a gateway");
+    return out;
+  }
+  if (parameters > 0) {
+    const double bytes = 4.0 * static_cast<double>(parameters);
+    const double coded = bytes * codec_share(file.sync.codec);
+    std::string text = fmt::format("{} of parameters, at most {} on the wire to each other site",
+                                   about_bytes(bytes), about_bytes(coded));
+    if (file.gateway.rate_limit > 0)
+      text += fmt::format("; {} each at {}",
+                          about_duration(8 * coded / static_cast<double>(file.gateway.rate_limit)),
+                          exact_rate(file.gateway.rate_limit));
+    line("exchange", text);
+    line("gateway", fmt::format("{} of memory for the outer state, {} of disk",
+                                about_bytes(4 * bytes), about_bytes(5 * bytes)));
+  }
+  std::vector<std::string> voters;
+  for (const auto& site : roster->sites)
+    if (site.voter) voters.push_back(site.name);
+  line("votes",
+       fmt::format("{} of {} must accept a step ({}), made of at least {}", voters.size() / 2 + 1,
+                   counted(voters.size(), "voter"), joined_names(voters),
+                   counted(static_cast<std::size_t>(file.sync.min_sites), "contribution")));
+  for (const auto& loss : loss_lines(*roster, file.sync)) line("", loss);
+  return out;
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,359 @@
+#include "launcher/site_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "base/disk.h"
+#include "launcher/nearest_name.h"
+#include "launcher/site_schema.h"
+#include "launcher/toml_reader.h"
+#include "launcher/units.h"
+#include "security/keys.h"
+
+namespace isthmus::launcher {
+namespace {
+
+// Reads one text into the fields of a SiteFile, by the table.
+class SiteReader {
+ public:
+  explicit SiteReader(SiteText& text)
+      : text_(text), folder_(std::filesystem::path(text.path).parent_path()) {}
+
+  void run(std::span<const std::string> overrides) {
+    auto table = parse_toml(text_.source, text_.faults);
+    if (!table) return;
+    text_.is_toml = true;
+    for (const auto& one : overrides) override_key(*table, one);
+    refuse_unknown(*table);
+    for (const auto& section : site_sections()) {
+      const auto* values = table->get_as<toml::table>(section.name);
+      if (values == nullptr) continue;
+      text_.regions.emplace(section.name, place(*values));
+      for (const auto& key : site_keys())
+        if (key.section == section.name)
+          if (const auto* node = values->get(key.name)) read(key, *node);
+    }
+    for (const auto& key : site_keys())
+      if (key.required && !text_.written(key.full_name()))
+        text_.faults.add(text_.region(key.full_name()),
+                         fmt::format("[{}] needs {}: {} Allowed: {}", key.section, key.name,
+                                     key.meaning, key.allowed()));
+  }
+
+ private:
+  // "section.key=value"; a value that is no TOML is taken as text.
+  void override_key(toml::table& table, const std::string& written) {
+    const auto equals = written.find('=');
+    const auto dot = written.find('.');
+    if (equals == std::string::npos || dot == std::string::npos || dot > equals) {
+      text_.faults.add(kNotInFile, fmt::format("\"{}\": write it as section.key=value", written));
+      return;
+    }
+    const auto section = trimmed(written.substr(0, dot));
+    const auto key = trimmed(written.substr(dot + 1, equals - dot - 1));
+    const auto value = trimmed(written.substr(equals + 1));
+    Faults no_toml;
+    auto parsed = parse_toml("value = " + value, no_toml);
+    if (!parsed || parsed->size() != 1) {
+      parsed = toml::table{};
+      parsed->insert("value", value);
+    }
+    auto* values = table.get_as<toml::table>(section);
+    if (values == nullptr) {
+      if (table.contains(section)) return;  // no table: refused with the rest of the file
+      values = table.insert(section, toml::table{}).first->second.as_table();
+      overridden_.insert(section);
+    }
+    parsed->get("value")->visit(
+        [&](auto& node) { values->insert_or_assign(key, std::move(node)); });
+    overridden_.insert(section + "." + key);
+  }
+
+  static std::string trimmed(const std::string& text) {
+    const auto first = text.find_first_not_of(" \t");
+    if (first == std::string::npos) return {};
+    return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+  }
+
+  Region place(const toml::node& node) const { return in_override_ ? kNotInFile : region_of(node); }
+
+  void refuse_unknown(const toml::table& table) {
+    std::vector<std::string_view> sections;
+    for (const auto& section : site_sections()) sections.push_back(section.name);
+    for (const auto& [key, node] : table) {
+      const auto region = overridden_.contains(key.str()) ? kNotInFile : region_of(key);
+      const bool known = std::find(sections.begin(), sections.end(), key.str()) != sections.end();
+      if (known && node.is_table()) {
+        refuse_unknown_keys(key.str(), *node.as_table());
+      } else if (known) {
+        text_.faults.add(
+            region, fmt::format("{} must be a section: write [{}] on a line of its own", key.str(),
+                                key.str()));
+      } else if (const auto home = homes(key.str()); !node.is_table() && !home.empty()) {
+        text_.faults.add(region, fmt::format("\"{}\" stands outside any section; it belongs in {}",
+                                             key.str(), home));
+      } else {
+        text_.faults.add(region, unknown_name("there is no section", key.str(), sections));
+      }
+    }
+  }
+
+  void refuse_unknown_keys(std::string_view section, const toml::table& values) {
+    std::vector<std::string_view> known;
+    for (const auto& key : site_keys())
+      if (key.section == section) known.push_back(key.name);
+    for (const auto& [key, node] : values) {
+      if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
+      const auto full = fmt::format("{}.{}", section, key.str());
+      const auto region = overridden_.contains(full) ? kNotInFile : region_of(key);
+      if (const auto home = homes(key.str()); !home.empty())
+        text_.faults.add(
+            region, fmt::format("[{}] has no \"{}\"; it belongs in {}", section, key.str(), home));
+      else
+        text_.faults.add(region,
+                         unknown_name(fmt::format("[{}] has no", section), key.str(), known));
+    }
+  }
+
+  // "[sync]", or "[model] or [train]": the sections that have such a key.
+  static std::string homes(std::string_view name) {
+    std::string text;
+    for (const auto& key : site_keys())
+      if (key.name == name) text += fmt::format("{}[{}]", text.empty() ? "" : " or ", key.section);
+    return text;
+  }
+
+  void read(const SiteKey& key, const toml::node& node) {
+    in_override_ = overridden_.contains(key.full_name());
+    text_.regions.emplace(key.full_name(), place(node));
+    std::visit([&](const auto& field) { read_into(key, node, field); }, key.field);
+    in_override_ = false;
+  }
+
+  void fault(const SiteKey& key, const toml::node& node, std::string_view what) {
+    text_.faults.add(place(node), fmt::format("{} {}", key.full_name(), what));
+  }
+  void refuse(const SiteKey& key, const toml::node& node) {
+    fault(key, node, fmt::format("must be {}, not {}", key.allowed(), shown(node)));
+  }
+
+  // The value itself when it is short, else its kind.
+  static std::string shown(const toml::node& node) {
+    if (const auto* value = node.as_integer()) return fmt::format("{}", value->get());
+    if (const auto* value = node.as_floating_point()) return fmt::format("{}", value->get());
+    if (const auto* value = node.as_boolean()) return value->get() ? "true" : "false";
+    if (const auto* value = node.as_string(); value != nullptr && value->get().size() <= 40)
+      return fmt::format("\"{}\"", value->get());
+    return std::string(kind_of(node));
+  }
+
+  static bool in_range(const SiteKey& key, double value) {
+    return value <= key.max && (key.above_min ? value > key.min : value >= key.min);
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node, const FieldOf<bool>& field) {
+    if (const auto* value = node.as_boolean())
+      field(text_.file) = value->get();
+    else
+      refuse(key, node);
+  }
+
+  template <class Number>
+  void read_whole(const SiteKey& key, const toml::node& node, const FieldOf<Number>& field) {
+    const auto* value = node.as_integer();
+    if (value != nullptr && in_range(key, static_cast<double>(value->get())))
+      field(text_.file) = static_cast<Number>(value->get());
+    else
+      refuse(key, node);
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node, const FieldOf<int>& field) {
+    read_whole(key, node, field);
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node, const FieldOf<std::int64_t>& field) {
+    if (key.kind == ValueKind::whole_number) return read_whole(key, node, field);
+    const auto* value = node.as_string();
+    if (value == nullptr) {
+      const auto* number = node.as_integer();
+      if (number != nullptr)
+        return fault(key, node,
+                     fmt::format("needs a unit: {}, not {}", key.allowed(), number->get()));
+      return refuse(key, node);
+    }
+    auto parsed = key.kind == ValueKind::size   ? parse_bytes(value->get())
+                  : key.kind == ValueKind::rate ? parse_rate(value->get())
+                                                : parse_duration(value->get());
+    if (!parsed) return fault(key, node, fmt::format("is wrong: {}", parsed.error().text()));
+    const bool unlimited = key.kind == ValueKind::rate && *parsed == 0;
+    if (!unlimited && !in_range(key, static_cast<double>(*parsed))) return refuse(key, node);
+    field(text_.file) = *parsed;
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node, const FieldOf<double>& field) {
+    const auto value = node.value<double>();
+    if (node.is_number() && value && std::isfinite(*value) && in_range(key, *value))
+      field(text_.file) = *value;
+    else
+      refuse(key, node);
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node, const FieldOf<std::string>& field) {
+    const auto* value = node.as_string();
+    if (value == nullptr) return refuse(key, node);
+    if (auto text = accepted_text(key, node, value->get())) field(text_.file) = std::move(*text);
+  }
+
+  std::optional<std::string> accepted_text(const SiteKey& key, const toml::node& node,
+                                           const std::string& written) {
+    bool fits = !written.empty() && written.find('\0') == std::string::npos;
+    if (key.kind == ValueKind::name) fits = fits && is_name(written);
+    if (key.kind == ValueKind::address) fits = fits && parse_address(written).has_value();
+    if (!fits) {
+      if (written.empty() && !key.absent.empty())
+        fault(key, node, fmt::format("is empty; leave it out when {}", key.absent));
+      else
+        refuse(key, node);
+      return std::nullopt;
+    }
+    const bool is_path = key.kind == ValueKind::path ||
+                         (key.kind == ValueKind::key &&
+                          !security::parse_hex<security::PublicKey>(written).has_value());
+    return is_path ? joined(written) : written;
+  }
+
+  static bool is_name(std::string_view text) {
+    return text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
+             return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                    c == '.' || c == '_' || c == '-';
+           });
+  }
+
+  std::string joined(const std::string& path) const {
+    return (folder_ / path).lexically_normal().string();
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node,
+                 const FieldOf<std::vector<int>>& field) {
+    const auto* value = node.as_string();
+    const auto cpus = value != nullptr ? parse_cpus(value->get()) : std::nullopt;
+    if (!cpus) return refuse(key, node);
+    field(text_.file) = *cpus;
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node, const ChoiceField& field) {
+    const auto* value = node.as_string();
+    if (value == nullptr) return refuse(key, node);
+    const auto found = std::find(key.choices.begin(), key.choices.end(), value->get());
+    if (found != key.choices.end()) {
+      field.set(text_.file, static_cast<std::size_t>(found - key.choices.begin()));
+    } else if (const auto near = nearest_name(value->get(), key.choices)) {
+      fault(key, node, fmt::format("must be {}; did you mean \"{}\"?", key.allowed(), *near));
+    } else {
+      refuse(key, node);
+    }
+  }
+
+  // Each table of the list `node`, through a reader that has already refused unknown keys.
+  template <class Each>
+  void for_each_table(const SiteKey& key, const toml::node& node,
+                      std::span<const std::string_view> known, const Each& each) {
+    const auto* list = node.as_array();
+    if (list == nullptr || list->empty()) return refuse(key, node);
+    Faults found;
+    for (const auto& entry : *list) {
+      const auto* table = entry.as_table();
+      if (table == nullptr) {
+        refuse(key, entry);
+        continue;
+      }
+      const TableReader reader(*table, key.full_name(), found);
+      reader.refuse_unknown_keys(known);
+      each(reader);
+    }
+    for (const auto& [region, message] : found.sorted())
+      text_.faults.add(in_override_ ? kNotInFile : region, message);
+  }
+
+  // Where the path of an entry stands, for faults of the file itself.
+  void remember(const SiteKey& key, std::size_t index, const TableReader& entry) {
+    text_.regions.emplace(fmt::format("{}[{}]", key.full_name(), index),
+                          in_override_ ? kNotInFile : entry.region("path"));
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node,
+                 const FieldOf<std::vector<TrainText>>& field) {
+    static constexpr std::array<std::string_view, 2> kKnown = {"path", "weight"};
+    for_each_table(key, node, kKnown, [&](const TableReader& entry) {
+      TrainText text;
+      const auto path = entry.text("path", "a text file");
+      if (const auto* weight = entry.find("weight")) {
+        text.weight = weight->value<double>().value_or(0);
+        if (!weight->is_number() || !std::isfinite(text.weight) || text.weight <= 0)
+          entry.fault("weight", fmt::format("{} weight must be a number above 0, not {}",
+                                            key.full_name(), shown(*weight)));
+      }
+      if (!path) return;
+      text.path = joined(*path);
+      remember(key, field(text_.file).size(), entry);
+      field(text_.file).push_back(std::move(text));
+    });
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node,
+                 const FieldOf<std::vector<HeldOutText>>& field) {
+    static constexpr std::array<std::string_view, 2> kKnown = {"name", "path"};
+    std::set<std::string> names;
+    for_each_table(key, node, kKnown, [&](const TableReader& entry) {
+      const auto name = entry.text("name", "what reports call it");
+      const auto path = entry.text("path", "a text file");
+      if (name && !is_name(*name))
+        entry.fault("name", fmt::format("{} name must be 1 to 64 letters, digits, '.', '_' or '-'",
+                                        key.full_name()));
+      if (name && !names.insert(*name).second)
+        entry.fault("name", fmt::format("{} has the name \"{}\" twice", key.full_name(), *name));
+      if (!name || !path) return;
+      remember(key, field(text_.file).size(), entry);
+      field(text_.file).push_back({*name, joined(*path)});
+    });
+  }
+
+  SiteText& text_;
+  std::filesystem::path folder_;
+  std::set<std::string, std::less<>> overridden_;
+  bool in_override_ = false;
+};
+
+}  // namespace
+
+Region SiteText::region(std::string_view key) const {
+  if (const auto found = regions.find(key); found != regions.end()) return found->second;
+  const auto section = regions.find(key.substr(0, key.find('.')));
+  return section != regions.end() ? section->second : Region{};
+}
+
+SiteText parse_site_text(std::string path, std::string source,
+                         std::span<const std::string> overrides) {
+  SiteText text{.path = std::move(path), .source = std::move(source)};
+  SiteReader(text).run(overrides);
+  auto& file = text.file;
+  if (file.model.config.kv_heads == 0) file.model.config.kv_heads = file.model.config.heads;
+  file.train.rate.steps = file.inner_steps_total();
+  return text;
+}
+
+Result<SiteText> read_site_file(const std::string& path, std::span<const std::string> overrides) {
+  auto bytes = read_file(*make_system_disk(), path, kSiteFileBytesMax);
+  if (!bytes)
+    return Error{bytes.error().code, fmt::format("cannot read the site file {}", path),
+                 std::move(bytes).error()};
+  return parse_site_text(
+      path, std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size()), overrides);
+}
+
+}  // namespace isthmus::launcher

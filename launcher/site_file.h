@@ -1,0 +1,148 @@
+// SiteFile: all that one site's TOML file says, in plain values. Keys map onto these structs in one
+// place, the table in launcher/site_schema.h; what else must hold between them is
+// launcher/site_check.h.
+//
+// Every field: meaning, unit, default (none: the file must say). Relative paths are relative to the
+// folder of the file, and come out joined with it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "intra/mesh.h"
+#include "launcher/fault.h"
+#include "runtime/inner_optimizer.h"
+#include "runtime/model_config.h"
+
+namespace isthmus::launcher {
+
+// [site]
+struct SiteOptions {
+  std::string name;          // as the roster lists it
+  std::string run_dir;       // folder of checkpoints, outer state, event log, sockets
+  std::string roster;        // file, signed by the operator; "": the site trains alone
+  std::string operator_key;  // 64 hexadecimal digits, or the file that holds them
+  std::string identity;      // file with the site's secret keys
+};
+
+// [model]
+struct ModelOptions {
+  std::string from;             // Hugging Face directory; "": a new model, as the other keys say
+  runtime::ModelConfig config;  // vocabulary 260 (bytes and four special tokens)
+  std::int64_t seed = 0;        // of the initial parameters
+
+  ModelOptions() { config.vocabulary = 260; }
+};
+
+struct TrainText {
+  std::string path;
+  double weight = 1;  // chance of a sequence, relative to the other files
+};
+
+struct HeldOutText {
+  std::string name;  // in reports: "en"
+  std::string path;
+};
+
+// [data]
+struct DataOptions {
+  std::vector<TrainText> train;
+  std::vector<HeldOutText> held_out;
+};
+
+// [train]
+struct TrainOptions {
+  std::int64_t micro_batch = 8;   // sequences a rank computes at once
+  std::int64_t accumulation = 1;  // micro-batches a rank adds up for one inner step
+  std::int64_t sequence = 256;    // tokens of a sequence
+  runtime::Precision precision = runtime::Precision::bf16;
+  runtime::RateSchedule rate;         // rate.steps: inner_steps × outer_steps
+  runtime::AdamWOptions adamw;        // as runtime/inner_optimizer.h
+  std::int64_t threads = 0;           // per rank; 0: one per CPU it may use
+  std::vector<int> cpus;              // of all ranks together; empty: whatever the system gives
+  std::int64_t checkpoint_every = 0;  // inner steps; 0: at the end of every outer step
+  std::int64_t checkpoints_kept = 2;
+  std::int64_t seed = 0;  // of the order of the data
+};
+
+enum class OuterRule : std::uint8_t { average, nesterov };
+enum class CodecName : std::uint8_t { none, bf16, int8 };
+
+// [sync]
+struct SyncOptions {
+  std::int64_t inner_steps = 0;  // inner steps between two outer steps
+  std::int64_t outer_steps = 0;  // outer steps of the whole run
+  OuterRule outer = OuterRule::average;
+  double outer_rate = 0.7;      // nesterov only
+  double outer_momentum = 0.9;  // nesterov only
+  CodecName codec = CodecName::int8;
+  std::int64_t min_sites = 1;     // parts that make a step worth committing
+  std::int64_t absent_steps = 3;  // a member absent from so many records in a row is dropped
+  std::int64_t max_lead = 1;      // how far a separated site trains on, in times inner_steps
+  Nanoseconds straggler_wait = 600 * kSecond;  // for a member whose heartbeats show progress
+};
+
+// [gateway]
+struct GatewayOptions {
+  std::string listen;           // "host:port"; bulk is the next port; "": this site only dials
+  std::int64_t rate_limit = 0;  // bits per second over all that it sends; 0: unlimited
+  std::string metrics;          // "host:port" of the Prometheus endpoint; "": none
+  std::int64_t workers = 1;     // threads that encode, seal and reduce
+  std::vector<int> cpus;        // of the gateway; empty: whatever the system gives
+  std::int64_t memory = std::int64_t{4} << 30;  // bytes it may use
+};
+
+struct SiteFile {
+  SiteOptions site;
+  ModelOptions model;
+  DataOptions data;
+  TrainOptions train;
+  intra::MeshShape mesh;
+  SyncOptions sync;
+  GatewayOptions gateway;
+
+  bool alone() const { return site.roster.empty(); }
+  std::int64_t inner_steps_total() const { return sync.inner_steps * sync.outer_steps; }
+  // Of one inner step of the whole site.
+  std::int64_t tokens_per_inner_step() const {
+    return train.micro_batch * train.accumulation * train.sequence * mesh.data;
+  }
+};
+
+// A site file as written: its values, and where each stands.
+struct SiteText {
+  std::string path;         // as the user gave it
+  std::string source = {};  // the file's text, for excerpts
+  SiteFile file = {};
+  std::map<std::string, Region, std::less<>> regions =
+      {};  // "sync.min_sites", "sync", "data.train[0]"
+  Faults faults = {};
+  bool is_toml = false;  // false: nothing could be read, `faults` says why
+
+  // The user wrote this key.
+  bool written(std::string_view key) const { return regions.find(key) != regions.end(); }
+  // Of the key, else of its section, else the file's start.
+  Region region(std::string_view key) const;
+  std::string fault_text() const { return faults.text(path, source); }
+};
+
+inline constexpr std::size_t kSiteFileBytesMax = std::size_t{1} << 20;
+
+// Reads and checks each key by itself; a value with a fault keeps its default. Never fails: what is
+// wrong is in `faults`. `overrides` ("section.key=value") replace what the text says.
+SiteText parse_site_text(std::string path, std::string source,
+                         std::span<const std::string> overrides = {});
+
+// The same from a file. Errors: not_found, permission, io, too_large.
+Result<SiteText> read_site_file(const std::string& path,
+                                std::span<const std::string> overrides = {});
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,120 @@
+#include "launcher/toml_reader.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "launcher/nearest_name.h"
+
+namespace isthmus::launcher {
+
+std::optional<toml::table> parse_toml(std::string_view text, Faults& faults) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    faults.add(region_of(error.source()), std::string(error.description()));
+  } catch (const std::exception& error) {
+    faults.add({}, error.what());
+  }
+  return std::nullopt;
+}
+
+Region region_of(const toml::source_region& source) {
+  Region region{.line = std::max<std::size_t>(source.begin.line, 1),
+                .column = std::max<std::size_t>(source.begin.column, 1),
+                .length = 1};
+  if (source.end.line == source.begin.line && source.end.column > source.begin.column)
+    region.length = source.end.column - source.begin.column;
+  return region;
+}
+
+Region region_of(const toml::node& node) { return region_of(node.source()); }
+Region region_of(const toml::key& key) { return region_of(key.source()); }
+
+std::string_view kind_of(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::table:
+      return "a table";
+    case toml::node_type::array:
+      return "a list";
+    case toml::node_type::string:
+      return "text";
+    case toml::node_type::integer:
+      return "a whole number";
+    case toml::node_type::floating_point:
+      return "a number with a fraction";
+    case toml::node_type::boolean:
+      return "true or false";
+    case toml::node_type::date:
+    case toml::node_type::time:
+    case toml::node_type::date_time:
+      return "a date or time";
+    case toml::node_type::none:
+      break;
+  }
+  return "nothing";
+}
+
+std::string unknown_name(std::string_view what, std::string_view written,
+                         std::span<const std::string_view> allowed) {
+  if (const auto near = nearest_name(written, allowed))
+    return fmt::format("{} \"{}\"; did you mean \"{}\"?", what, written, *near);
+  return fmt::format("{} \"{}\"; there are {}", what, written, fmt::join(allowed, ", "));
+}
+
+TableReader::TableReader(const toml::table& table, std::string name, Faults& faults)
+    : table_(table), name_(std::move(name)), faults_(faults) {}
+
+const toml::node* TableReader::find(std::string_view key) const { return table_.get(key); }
+
+const toml::node* TableReader::require(std::string_view key, std::string_view meaning) const {
+  const auto* node = find(key);
+  if (node == nullptr) faults_.add(region(), fmt::format("{} needs {}: {}", name_, key, meaning));
+  return node;
+}
+
+std::optional<std::string> TableReader::text(std::string_view key, std::string_view meaning) const {
+  const auto* node = require(key, meaning);
+  if (node == nullptr) return std::nullopt;
+  if (const auto* value = node->as_string()) return value->get();
+  fault(key, fmt::format("{} must be text ({}), not {}", key, meaning, kind_of(*node)));
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> TableReader::whole_number(std::string_view key,
+                                                      std::string_view meaning, std::int64_t min,
+                                                      std::int64_t max) const {
+  const auto* node = require(key, meaning);
+  if (node == nullptr) return std::nullopt;
+  const auto* value = node->as_integer();
+  if (value != nullptr && value->get() >= min && value->get() <= max) return value->get();
+  fault(key, fmt::format("{} must be a whole number from {} to {} ({})", key, min, max, meaning));
+  return std::nullopt;
+}
+
+std::optional<bool> TableReader::flag_or(std::string_view key, bool otherwise) const {
+  const auto* node = find(key);
+  if (node == nullptr) return otherwise;
+  if (const auto* value = node->as_boolean()) return value->get();
+  fault(key, fmt::format("{} must be true or false, not {}", key, kind_of(*node)));
+  return std::nullopt;
+}
+
+void TableReader::refuse_unknown_keys(std::span<const std::string_view> known) const {
+  for (const auto& [key, node] : table_)
+    if (std::find(known.begin(), known.end(), key.str()) == known.end())
+      faults_.add(region_of(key), unknown_name(fmt::format("{} has no", name_), key.str(), known));
+}
+
+Region TableReader::region(std::string_view key) const {
+  const auto* node = find(key);
+  return node != nullptr ? region_of(*node) : region();
+}
+
+void TableReader::fault(std::string_view key, std::string message) const {
+  faults_.add(region(key), std::move(message));
+}
+
+}  // namespace isthmus::launcher

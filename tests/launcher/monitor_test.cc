@@ -1,0 +1,170 @@
+#include "launcher/monitor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace isthmus::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+inter::GatewayStatus alpha(std::size_t links, std::size_t ranks) {
+  inter::GatewayStatus status;
+  status.site = "alpha";
+  status.phase = "exchanging";
+  status.outer_step = 12;
+  status.outer_steps = 24;
+  status.uptime_s = 93;
+  status.waits = {
+      .computing_s = 61, .transfer_s = 20, .straggler_s = 12, .agreement_s = 2, .applying_s = 5};
+  for (std::size_t i = 0; i < links; ++i) {
+    inter::LinkStatus link;
+    link.peer = i == 0 ? "beta" : "peer" + std::to_string(i);
+    link.state = "up";
+    link.round_trip_ms = 41.2;
+    link.sent_mbit_s = 18.34;
+    link.received_mbit_s = 12;
+    link.cap_mbit_s = 20;
+    link.parameter_bytes = 75'300'000;
+    link.zstd_bytes = 18'300'000;
+    link.wire_sent_bytes = 18'310'000;
+    link.waiting_for = "acknowledgement";
+    status.links.push_back(link);
+  }
+  for (std::size_t i = 0; i < ranks; ++i)
+    status.ranks.push_back({.rank = static_cast<std::uint32_t>(i),
+                            .world = static_cast<std::uint32_t>(ranks),
+                            .pid = 1,
+                            .inner_step = 120,
+                            .loss = 2.81341,
+                            .tokens_per_second = 12345,
+                            .state = "computing"});
+  return status;
+}
+
+SiteHistory history(std::size_t links = 1, std::size_t ranks = 1) {
+  SiteHistory site("alpha");
+  for (const double rate : {0.0, 2.5, 5.0, 7.5, 10.0, 12.5, 15.0, 20.0}) {
+    auto status = alpha(links, ranks);
+    for (auto& link : status.links) link.sent_mbit_s = rate;
+    site.add(std::move(status));
+  }
+  auto last = alpha(links, ranks);
+  site.add(std::move(last));
+  return site;
+}
+
+std::string shown(const std::vector<StyledLine>& lines) {
+  std::string text;
+  for (const auto& line : lines) {
+    auto one = plain_text(line);
+    one.erase(one.find_last_not_of(' ') + 1);
+    text += one + '\n';
+  }
+  return text;
+}
+
+TEST(Monitor, IsReadableAt80By24) {
+  const auto lines = render_monitor({history()}, {"step_decided step 12"}, 80, 24, Glyphs::unicode);
+  ASSERT_EQ(lines.size(), 24U);
+  EXPECT_EQ(shown({lines.begin(), lines.begin() + 6}),
+            R"(alpha  exchanging  outer step 12/24 ████████████░░░░░░░░░░░░  1.55 min
+  link    state       rtt up Mbit/s  down up trend codec    sent waits for
+  beta    up        41 ms 18.3/20.0  12.0 ▁▂▃▄▅▆█▇  4.1x 18.3 MB acknowledgement
+  rank         step     loss  tokens/s   state
+  0             120   2.8134    12.3 k   computing
+  computing 61 %  transfer 20 %  other sites 12 %  applying 5 %  agreement 2 %
+)");
+  EXPECT_EQ(plain_text(lines.back()), "q quits");
+}
+
+TEST(Monitor, AsciiTerminalsGetAscii) {
+  for (const auto& line : render_monitor({history()}, {}, 80, 24, Glyphs::ascii))
+    for (const char c : plain_text(line)) EXPECT_TRUE(c >= 0x20 && c < 0x7f) << plain_text(line);
+}
+
+TEST(Monitor, NothingEverLeavesTheScreen) {
+  const std::vector<SiteHistory> sites = {history(3, 9), history(1, 1), SiteHistory("gamma")};
+  for (int width = 0; width <= 130; ++width)
+    for (int height = 0; height <= 30; ++height) {
+      const auto lines = render_monitor(sites, {"a note that is rather long", "another"}, width,
+                                        height, width % 2 == 0 ? Glyphs::unicode : Glyphs::ascii);
+      ASSERT_LE(lines.size(), static_cast<std::size_t>(height));
+      for (const auto& line : lines)
+        ASSERT_LE(columns(plain_text(line)), static_cast<std::size_t>(width))
+            << width << "x" << height << ": " << plain_text(line);
+    }
+}
+
+TEST(Monitor, ANarrowScreenKeepsWhatMatters) {
+  const auto text = shown(render_monitor({history()}, {}, 40, 10, Glyphs::unicode));
+  EXPECT_THAT(text, HasSubstr("beta"));
+  EXPECT_THAT(text, HasSubstr("18.3/20.0"));
+  EXPECT_THAT(text, HasSubstr("2.8134"));
+  EXPECT_THAT(text, Not(HasSubstr("waits for")));
+}
+
+TEST(Monitor, WhatDoesNotFitIsCounted) {
+  const auto text = shown(render_monitor({history(2, 64)}, {}, 80, 24, Glyphs::unicode));
+  EXPECT_THAT(text, HasSubstr("peer1"));
+  EXPECT_THAT(text, HasSubstr("more ranks"));
+}
+
+TEST(Monitor, AWideScreenShowsMore) {
+  auto site = history();
+  auto status = alpha(1, 1);
+  status.links[0].peer = "a-cluster-far-away";
+  status.links[0].state = "refused: another model";
+  site.add(status);
+  EXPECT_THAT(shown(render_monitor({site}, {}, 80, 24, Glyphs::unicode)),
+              HasSubstr("  a-clust refused:"));
+  const auto text = shown(render_monitor({site}, {}, 160, 24, Glyphs::unicode));
+  EXPECT_THAT(text, HasSubstr("a-cluster-far-away"));
+  EXPECT_THAT(text, HasSubstr("refused: another model"));
+}
+
+TEST(Monitor, TroubleIsShown) {
+  auto site = history();
+  site.add_trouble("its gateway does not answer");
+  EXPECT_THAT(shown(render_monitor({site}, {}, 120, 24, Glyphs::unicode)),
+              HasSubstr("its gateway does not answer"));
+  EXPECT_THAT(shown(render_monitor({SiteHistory("beta")}, {}, 80, 24, Glyphs::unicode)),
+              HasSubstr("beta  asking its gateway"));
+}
+
+TEST(Monitor, PeersCannotMoveTheCursor) {
+  auto status = alpha(1, 1);
+  status.links[0].state = "refused: \x1b[2J\xe6\x97\xa5 and\nmore";
+  status.links[0].round_trip_ms = std::numeric_limits<double>::infinity();
+  status.links[0].received_mbit_s = std::numeric_limits<double>::quiet_NaN();
+  status.ranks[0].loss = std::numeric_limits<double>::quiet_NaN();
+  SiteHistory site("alpha");
+  site.add(status);
+  const auto lines = render_monitor({site}, {}, 200, 24, Glyphs::ascii);
+  EXPECT_THAT(shown(lines), HasSubstr("refused: ?[2J? and?more"));
+  EXPECT_THAT(status_text(status), Not(HasSubstr("\x1b")));
+}
+
+TEST(Sparkline, ScalesToTheCapOrTheLargest) {
+  EXPECT_EQ(sparkline({0, 10, 20}, 3, 20, Glyphs::unicode), " ▄█");
+  EXPECT_EQ(sparkline({0, 10, 40}, 3, 20, Glyphs::unicode), " ▄█");
+  EXPECT_EQ(sparkline({0, 10, 40}, 3, 0, Glyphs::ascii), " :#");
+  EXPECT_EQ(sparkline({0.001}, 3, 20, Glyphs::unicode), "  ▁");  // what moved is seen
+  EXPECT_EQ(sparkline({}, 2, 0, Glyphs::unicode), "  ");
+  EXPECT_EQ(sparkline({5, 5, 5}, 0, 0, Glyphs::unicode), "");
+}
+
+TEST(StatusText, HasTheSameNumbers) {
+  const auto text = status_text(alpha(1, 1));
+  for (const char* part : {"alpha", "12/24", "beta", "18.3/20.0", "4.1x", "acknowledgement",
+                           "2.8134", "75.3 MB of parameters", "saved step"})
+    EXPECT_THAT(text, HasSubstr(part));
+}
+
+}  // namespace
+}  // namespace isthmus::launcher
