@@ -1,0 +1,260 @@
+#include "inter/agreement.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/assert.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr std::size_t kDifferentAcceptsMax =
+    64;  // (ballot, record) pairs remembered; honest voters need a handful
+
+std::vector<Part> common(const std::vector<Part>& a, const std::vector<Part>& b) {
+  std::vector<Part> both;
+  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+  return both;
+}
+
+std::uint64_t tokens_of(const std::vector<Part>& parts) {
+  std::uint64_t sum = 0;
+  for (const auto& part : parts) sum += part.tokens;
+  return sum;
+}
+
+// Most tokens first, then the lowest ids.
+bool better(const std::vector<Part>& a, const std::vector<Part>& b) {
+  if (tokens_of(a) != tokens_of(b)) return tokens_of(a) > tokens_of(b);
+  if (a.size() != b.size()) return a.size() > b.size();
+  return a < b;
+}
+
+}  // namespace
+
+Agreement::Agreement(Setup setup, Vote vote) : setup_(std::move(setup)), vote_(std::move(vote)) {
+  setup_.may_vote &= setup_.frame.view.is_voter(setup_.self);
+  if (vote_.accepted) say(Accept{vote_.accepted->ballot, vote_.accepted->record});
+}
+
+void Agreement::say(Ballot message) { outgoing_.push_back({std::move(message), vote_version_}); }
+
+std::vector<Agreement::Outgoing> Agreement::take_outgoing() { return std::exchange(outgoing_, {}); }
+
+std::vector<Agreement::Outgoing> Agreement::standing() const {
+  std::vector<Outgoing> all;
+  if (vote_.accepted)
+    all.push_back({Accept{vote_.accepted->ballot, vote_.accepted->record}, vote_version_});
+  if (opened_ > 0 && !proposed_) all.push_back({Prepare{opened_}, vote_version_});
+  if (proposed_) all.push_back({*proposed_, vote_version_});
+  if (vote_.promised > 0)
+    all.push_back({Promise{vote_.promised, vote_.accepted, held_parts()}, vote_version_});
+  return all;
+}
+
+void Agreement::hold(const Part& part) {
+  if (!setup_.frame.view.is_member(part.site)) return;
+  held_[part.site] = part;
+  lacking_.erase(part);
+  try_ballot_zero();
+  try_vote_for_proposal();
+  // The proposer may be waiting for sets that suffice: tell it.
+  if (setup_.may_vote && vote_.promised > 0 && !proposal_ &&
+      (!vote_.accepted || vote_.accepted->ballot < vote_.promised))
+    say(Promise{vote_.promised, vote_.accepted, held_parts()});
+}
+
+void Agreement::set_view_change_due(bool due) {
+  view_change_due_ = due;
+  try_ballot_zero();
+}
+
+std::vector<Part> Agreement::held_parts() const {
+  std::vector<Part> parts;
+  for (const auto& [site, part] : held_) parts.push_back(part);
+  return parts;
+}
+
+bool Agreement::holds(const std::vector<Part>& parts) const {
+  return std::all_of(parts.begin(), parts.end(), [&](const Part& part) {
+    const auto found = held_.find(part.site);
+    return found != held_.end() && found->second == part;
+  });
+}
+
+void Agreement::try_ballot_zero() {
+  if (!setup_.may_vote || vote_.promised > 0 || vote_.accepted || view_change_due_) return;
+  if (held_.size() != setup_.frame.view.members.size() || held_.size() < setup_.min_sites) return;
+  Record record = setup_.frame;
+  record.parts = held_parts();
+  write_vote(0, record);
+}
+
+void Agreement::write_vote(std::uint64_t ballot, const Record& record) {
+  vote_.promised = ballot;
+  vote_.accepted = Vote::Accepted{ballot, record};
+  ++vote_version_;
+  say(Accept{ballot, record});
+}
+
+void Agreement::open_ballot() {
+  if (!setup_.may_vote || decided_) return;
+  const auto& voters = setup_.frame.view.voters;
+  const auto turn = static_cast<std::uint64_t>(
+      std::lower_bound(voters.begin(), voters.end(), setup_.self) - voters.begin());
+  // Above every ballot it has promised, its own included: a restart never proposes twice in one
+  // ballot.
+  std::uint64_t ballot = vote_.promised + 1;
+  while (ballot % voters.size() != turn) ++ballot;
+  opened_ = ballot;
+  promises_.clear();
+  proposed_.reset();
+  proposal_.reset();
+  vote_.promised = ballot;
+  ++vote_version_;
+  ++counters_.ballots_opened;
+  say(Prepare{ballot});
+  // Its own promise goes the way of all others, so that it counts only once it is on disk.
+  say(Promise{ballot, vote_.accepted, held_parts()});
+}
+
+void Agreement::receive(SiteId from, const Ballot& message, const security::Signature& signature) {
+  if (!setup_.frame.view.is_voter(from)) return;
+  if (const auto* prepare = std::get_if<Prepare>(&message)) {
+    const auto& voters = setup_.frame.view.voters;
+    if (!setup_.may_vote || from == setup_.self || prepare->ballot == 0 ||
+        voters[prepare->ballot % voters.size()] != from)
+      return;
+    if (prepare->ballot < vote_.promised) return;
+    if (prepare->ballot > vote_.promised) {
+      vote_.promised = prepare->ballot;
+      ++vote_version_;
+      proposal_.reset();
+    }
+    say(Promise{vote_.promised, vote_.accepted, held_parts()});
+  } else if (const auto* promise = std::get_if<Promise>(&message)) {
+    for (const auto& part : promise->held)
+      if (setup_.frame.view.is_member(part.site) && held_.count(part.site) == 0)
+        lacking_.insert(part);
+    if (promise->ballot != opened_ || opened_ == 0 || proposed_) return;
+    promises_[from] = *promise;
+    try_propose();
+  } else if (const auto* propose = std::get_if<Propose>(&message)) {
+    const auto& voters = setup_.frame.view.voters;
+    if (propose->ballot == 0 || voters[propose->ballot % voters.size()] != from ||
+        !well_formed(propose->record))
+      return;
+    for (const auto& part : propose->record.parts)
+      if (held_.count(part.site) == 0) lacking_.insert(part);
+    if (propose->ballot < vote_.promised) return;
+    if (proposal_ && proposal_->ballot > propose->ballot) return;
+    proposal_ = *propose;
+    try_vote_for_proposal();
+  } else if (const auto* accept = std::get_if<Accept>(&message)) {
+    receive_accept(from, *accept, signature);
+  }
+}
+
+bool Agreement::well_formed(const Record& record) const {
+  const auto& frame = setup_.frame;
+  Record same = record;
+  same.parts = frame.parts;
+  same.next_view = frame.next_view;
+  same.readmitted = frame.readmitted;
+  if (same != frame || record.parts.size() < setup_.min_sites) return false;
+  for (const auto& part : record.parts)
+    if (!frame.view.is_member(part.site)) return false;
+  // Voters change only with a roster (PROTOCOL.md, "Views"); members must be listed.
+  if (record.next_view.voters != frame.view.voters || record.next_view.members.empty())
+    return false;
+  for (const auto site : record.readmitted)
+    if (!frame.view.is_voter(site)) return false;
+  return std::all_of(record.next_view.members.begin(), record.next_view.members.end(),
+                     [&](SiteId s) { return setup_.roster.count(s) > 0; });
+}
+
+std::optional<std::vector<Part>> Agreement::best_common_set() const {
+  std::vector<const Promise*> all;
+  for (const auto& [site, promise] : promises_) all.push_back(&promise);
+  const std::size_t majority = setup_.frame.view.majority();
+  std::optional<std::vector<Part>> best;
+  const auto consider = [&](std::vector<Part> set) {
+    if (set.size() >= setup_.min_sites && !set.empty() && (!best || better(set, *best)))
+      best = std::move(set);
+  };
+  // Every majority of the promises. Voters are few (seven by default); with many, those that
+  // include the proposer's own order suffice.
+  if (all.size() <= 12) {
+    for (std::uint32_t mask = 0; mask < (1u << all.size()); ++mask) {
+      if (static_cast<std::size_t>(std::popcount(mask)) != majority) continue;
+      std::optional<std::vector<Part>> set;
+      for (std::size_t i = 0; i < all.size(); ++i)
+        if (mask >> i & 1) set = set ? common(*set, all[i]->held) : all[i]->held;
+      consider(std::move(*set));
+    }
+  } else {
+    std::sort(all.begin(), all.end(),
+              [](const auto* a, const auto* b) { return better(a->held, b->held); });
+    std::vector<Part> set = all[0]->held;
+    for (std::size_t i = 1; i < majority; ++i) set = common(set, all[i]->held);
+    consider(std::move(set));
+  }
+  return best;
+}
+
+void Agreement::try_propose() {
+  if (promises_.size() < setup_.frame.view.majority() || vote_.promised != opened_) return;
+  const Vote::Accepted* earlier = nullptr;
+  for (const auto& [site, promise] : promises_)
+    if (promise.accepted && (!earlier || promise.accepted->ballot > earlier->ballot))
+      earlier = &*promise.accepted;
+  if (earlier) {
+    if (!well_formed(earlier->record))
+      return;  // a voter that lies about votes is not tolerated, but costs only progress here
+    proposed_ = Propose{opened_, earlier->record};
+    ++counters_.reproposals;
+  } else {
+    const auto parts = best_common_set();
+    if (!parts) return;
+    Record record = setup_.frame;
+    record.parts = *parts;
+    setup_.complete(record);
+    proposed_ = Propose{opened_, std::move(record)};
+    ++counters_.proposals;
+  }
+  say(*proposed_);
+}
+
+void Agreement::try_vote_for_proposal() {
+  if (!setup_.may_vote || !proposal_ || vote_.promised > proposal_->ballot) return;
+  if (vote_.accepted && vote_.accepted->ballot >= proposal_->ballot) return;
+  if (!holds(proposal_->record.parts)) return;  // to be fetched first
+  const auto proposal = *std::exchange(proposal_, std::nullopt);
+  write_vote(proposal.ballot, proposal.record);
+}
+
+void Agreement::receive_accept(SiteId from, const Accept& accept,
+                               const security::Signature& signature) {
+  if (decided_ || !well_formed(accept.record)) return;
+  if (accept.ballot == 0 &&
+      (accept.record.next_view != setup_.frame.view || !accept.record.readmitted.empty()))
+    return;
+  const auto key = std::pair(accept.ballot, accept.record.hash());
+  if (accepts_.size() >= kDifferentAcceptsMax && accepts_.count(key) == 0)
+    accepts_.erase(accepts_.begin());
+  auto& certificate = accepts_[key];
+  certificate.record = accept.record;
+  certificate.ballot = accept.ballot;
+  auto& list = certificate.accepts;
+  const auto at = std::lower_bound(list.begin(), list.end(), from,
+                                   [](const auto& a, SiteId site) { return a.voter < site; });
+  if (at != list.end() && at->voter == from) return;
+  list.insert(at, {from, signature});
+  if (list.size() >= setup_.frame.view.majority()) {
+    decided_ = certificate;
+    for (const auto& part : accept.record.parts)
+      if (!holds({part})) lacking_.insert(part);
+  }
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,364 @@
+#include "inter/messages.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+
+namespace isthmus::inter {
+namespace {
+
+void put(ByteWriter& out, const security::Digest& digest) { out.raw(digest.bytes); }
+
+security::Digest get_digest(ByteReader& in) {
+  security::Digest digest;
+  const auto bytes = in.raw(digest.bytes.size());
+  std::copy(bytes.begin(), bytes.end(), digest.bytes.begin());
+  return digest;
+}
+
+bool get_bool(ByteReader& in) {
+  const auto byte = in.get<std::uint8_t>();
+  if (byte > 1) in.fail();
+  return byte == 1;
+}
+
+void put(ByteWriter& out, bool value) { out.put(static_cast<std::uint8_t>(value)); }
+
+void put(ByteWriter& out, const StepId& id) {
+  put(out, id.run);
+  put(out, id.view);
+  out.put(id.step).put(id.fragment);
+}
+
+StepId get_step(ByteReader& in) {
+  StepId id;
+  id.run = get_digest(in);
+  id.view = get_digest(in);
+  id.step = in.get<std::uint64_t>();
+  id.fragment = in.get<std::uint32_t>();
+  return id;
+}
+
+void put_sites(ByteWriter& out, const std::vector<SiteId>& sites) {
+  out.put(static_cast<std::uint32_t>(sites.size()));
+  for (const auto site : sites) out.put(site);
+}
+
+std::vector<SiteId> get_sites(ByteReader& in) {
+  std::vector<SiteId> sites(in.count(kSitesMax, sizeof(SiteId)));
+  for (auto& site : sites) site = in.get<SiteId>();
+  return sites;
+}
+
+void put_parts(ByteWriter& out, const std::vector<Part>& parts) {
+  out.put(static_cast<std::uint32_t>(parts.size()));
+  for (const auto& part : parts) {
+    out.put(part.site);
+    put(out, part.root);
+    out.put(part.tokens);
+    put(out, part.base);
+  }
+}
+
+std::vector<Part> get_parts(ByteReader& in) {
+  std::vector<Part> parts(in.count(kSitesMax, 4 + 32 + 8 + 32));
+  for (auto& part : parts) {
+    part.site = in.get<SiteId>();
+    part.root = get_digest(in);
+    part.tokens = in.get<std::uint64_t>();
+    part.base = get_digest(in);
+  }
+  for (std::size_t i = 1; i < parts.size(); ++i)
+    if (parts[i - 1].site >= parts[i].site) in.fail();
+  return parts;
+}
+
+TransferId front_of(const security::Digest& digest) {
+  TransferId id;
+  std::memcpy(&id, digest.bytes.data(), sizeof(id));
+  return id;
+}
+
+}  // namespace
+
+Bytes Signed::encode() const {
+  ByteWriter out;
+  out.put(type).put(signer).raw(signature.bytes).block(body);
+  return out.take();
+}
+
+security::Digest Signed::digest() const { return security::blake2b(encode()); }
+
+std::optional<Signed> decode_signed(MessageType type, ByteReader& in) {
+  Signed message;
+  message.type = type;
+  message.signer = in.get<SiteId>();
+  const auto signature = in.raw(message.signature.bytes.size());
+  std::copy(signature.begin(), signature.end(), message.signature.bytes.begin());
+  const auto body = in.block(kControlMessageBytesMax);
+  message.body.assign(body.begin(), body.end());
+  if (!in.done()) return std::nullopt;
+  return message;
+}
+
+Bytes encode(const Open& open) {
+  ByteWriter out;
+  put(out, open.id);
+  out.put(open.codec)
+      .put(open.chunk_elements)
+      .put(open.chunks)
+      .put(open.bytes_max)
+      .put(open.tokens);
+  put(out, open.base);
+  return out.take();
+}
+
+std::optional<Open> decode_open(std::span<const std::byte> body) {
+  ByteReader in(body);
+  Open open;
+  open.id = get_step(in);
+  open.codec = in.get<compress::CodecId>();
+  open.chunk_elements = in.get<std::uint64_t>();
+  open.chunks = in.get<std::uint32_t>();
+  open.bytes_max = in.get<std::uint64_t>();
+  open.tokens = in.get<std::uint64_t>();
+  open.base = get_digest(in);
+  if (!in.done()) return std::nullopt;
+  return open;
+}
+
+Bytes encode(const Close& close) {
+  ByteWriter out;
+  put(out, close.id);
+  out.put(close.transfer);
+  put(out, close.root);
+  out.put(close.bytes).put(close.tokens);
+  put(out, close.base);
+  put(out, close.state_root);
+  return out.take();
+}
+
+std::optional<Close> decode_close(std::span<const std::byte> body) {
+  ByteReader in(body);
+  Close close;
+  close.id = get_step(in);
+  close.transfer = in.get<TransferId>();
+  close.root = get_digest(in);
+  close.bytes = in.get<std::uint64_t>();
+  close.tokens = in.get<std::uint64_t>();
+  close.base = get_digest(in);
+  close.state_root = get_digest(in);
+  if (!in.done()) return std::nullopt;
+  return close;
+}
+
+Bytes encode(const Saved& saved) {
+  ByteWriter out;
+  put(out, saved.id);
+  put(out, saved.state_root);
+  put(out, saved.strong_root.has_value());
+  if (saved.strong_root) put(out, *saved.strong_root);
+  return out.take();
+}
+
+std::optional<Saved> decode_saved(std::span<const std::byte> body) {
+  ByteReader in(body);
+  Saved saved;
+  saved.id = get_step(in);
+  saved.state_root = get_digest(in);
+  if (get_bool(in)) saved.strong_root = get_digest(in);
+  if (!in.done()) return std::nullopt;
+  return saved;
+}
+
+MessageType type_of(const Ballot& ballot) {
+  static constexpr MessageType kTypes[] = {MessageType::prepare, MessageType::promise,
+                                           MessageType::propose, MessageType::accept};
+  return kTypes[ballot.index()];
+}
+
+std::string_view context_of(MessageType type) {
+  switch (type) {
+    case MessageType::open:
+      return security::context::open;
+    case MessageType::close:
+      return security::context::close;
+    case MessageType::prepare:
+      return security::context::prepare;
+    case MessageType::promise:
+      return security::context::promise;
+    case MessageType::propose:
+      return security::context::propose;
+    case MessageType::accept:
+      return security::context::accept;
+    case MessageType::saved:
+      return security::context::saved;
+    default:
+      break;
+  }
+  ISTHMUS_ASSERT(!"only signed messages have a context");
+  return {};
+}
+
+Bytes encode(const StepId& id, const Ballot& ballot) {
+  ByteWriter out;
+  put(out, id);
+  if (const auto* prepare = std::get_if<Prepare>(&ballot)) {
+    out.put(prepare->ballot);
+  } else if (const auto* promise = std::get_if<Promise>(&ballot)) {
+    out.put(promise->ballot);
+    put(out, promise->accepted.has_value());
+    if (promise->accepted) {
+      out.put(promise->accepted->ballot);
+      promise->accepted->record.encode(out);
+    }
+    put_parts(out, promise->held);
+  } else if (const auto* propose = std::get_if<Propose>(&ballot)) {
+    out.put(propose->ballot);
+    propose->record.encode(out);
+  } else if (const auto* accept = std::get_if<Accept>(&ballot)) {
+    out.put(accept->ballot);
+    accept->record.encode(out);
+  }
+  return out.take();
+}
+
+std::optional<BallotMessage> decode_ballot(MessageType type, std::span<const std::byte> body) {
+  ByteReader in(body);
+  BallotMessage message;
+  message.id = get_step(in);
+  const auto ballot = in.get<std::uint64_t>();
+  const auto record = [&]() -> Record {
+    auto decoded = Record::decode(in);
+    if (!decoded) in.fail();
+    return decoded.value_or(Record{});
+  };
+  if (type == MessageType::prepare) {
+    message.ballot = Prepare{ballot};
+  } else if (type == MessageType::promise) {
+    Promise promise;
+    promise.ballot = ballot;
+    if (get_bool(in)) {
+      Vote::Accepted accepted;
+      accepted.ballot = in.get<std::uint64_t>();
+      accepted.record = record();
+      promise.accepted = std::move(accepted);
+    }
+    promise.held = get_parts(in);
+    message.ballot = std::move(promise);
+  } else if (type == MessageType::propose) {
+    message.ballot = Propose{ballot, record()};
+  } else if (type == MessageType::accept) {
+    message.ballot = Accept{ballot, record()};
+  } else {
+    return std::nullopt;
+  }
+  if (!in.done()) return std::nullopt;
+  return message;
+}
+
+Signed sign(const security::Signer& signer, SiteId self, MessageType type, Bytes body) {
+  Signed message{.type = type, .signer = self, .signature = {}, .body = std::move(body)};
+  message.signature = signer.sign(context_of(type), message.body);
+  return message;
+}
+
+Signed sign(const security::Signer& signer, SiteId self, const StepId& id, const Ballot& ballot) {
+  Signed message{
+      .type = type_of(ballot), .signer = self, .signature = {}, .body = encode(id, ballot)};
+  if (const auto* accept = std::get_if<Accept>(&ballot))
+    message.signature =
+        signer.sign(security::context::accept, accept_body(accept->record, accept->ballot));
+  else
+    message.signature = signer.sign(context_of(message.type), message.body);
+  return message;
+}
+
+bool verify(const security::Verifier& verifier, const Signed& message) {
+  if (message.type != MessageType::accept)
+    return verifier.verify(message.signer, context_of(message.type), message.body,
+                           message.signature);
+  const auto decoded = decode_ballot(message.type, message.body);
+  if (!decoded) return false;
+  const auto& accept = std::get<Accept>(decoded->ballot);
+  return verifier.verify(message.signer, security::context::accept,
+                         accept_body(accept.record, accept.ballot), message.signature);
+}
+
+Bytes encode(const Status& s) {
+  ByteWriter out;
+  out.put(MessageType::status).put(s.step).put(s.saved);
+  for (const bool flag :
+       {s.has_state, s.contributes, s.leaving, s.wants_in, s.lost_vote, s.finished, s.empty_vote})
+    put(out, flag);
+  out.put(s.first_record);
+  put_sites(out, s.sees);
+  put_sites(out, s.holds);
+  return out.take();
+}
+
+std::optional<Status> decode_status(ByteReader& in) {
+  Status s;
+  s.step = in.get<std::uint64_t>();
+  s.saved = in.get<std::uint64_t>();
+  for (bool* flag : {&s.has_state, &s.contributes, &s.leaving, &s.wants_in, &s.lost_vote,
+                     &s.finished, &s.empty_vote})
+    *flag = get_bool(in);
+  s.first_record = in.get<std::uint64_t>();
+  s.sees = get_sites(in);
+  s.holds = get_sites(in);
+  if (!in.done()) return std::nullopt;
+  return s;
+}
+
+Bytes encode(const RecordRequest& request) {
+  return ByteWriter().put(MessageType::record_request).put(request.from).take();
+}
+
+Bytes encode(const Records& records) {
+  ByteWriter out;
+  out.put(MessageType::records).put(static_cast<std::uint32_t>(records.certificates.size()));
+  for (const auto& certificate : records.certificates) certificate.encode(out);
+  return out.take();
+}
+
+std::optional<Records> decode_records(ByteReader& in) {
+  Records records;
+  const auto count = in.count(1024, 64);
+  for (std::size_t i = 0; i < count; ++i) {
+    auto certificate = Certificate::decode(in);
+    if (!certificate) return std::nullopt;
+    records.certificates.push_back(std::move(*certificate));
+  }
+  if (!in.done()) return std::nullopt;
+  return records;
+}
+
+Bytes encode(const Fetch& fetch) {
+  return ByteWriter().put(MessageType::fetch).put(fetch.step).put(fetch.site).take();
+}
+Bytes encode(const Lacking& lacking) {
+  return ByteWriter().put(MessageType::lacking).put(lacking.step).put(lacking.site).take();
+}
+Bytes encode(const StateRequest& request) {
+  ByteWriter out;
+  out.put(MessageType::state_request).put(request.step);
+  put(out, request.send);
+  return out.take();
+}
+
+TransferId transfer_of(const Signed& open) {
+  ByteWriter bytes;
+  bytes.put(open.signer).raw(open.body);
+  return front_of(security::blake2b(bytes.view()));
+}
+
+TransferId transfer_of_state(const security::Digest& run, std::uint64_t step,
+                             const security::Digest& strong_root) {
+  ByteWriter bytes;
+  bytes.string("isthmus state").raw(run.bytes).put(step).raw(strong_root.bytes);
+  return front_of(security::blake2b(bytes.view()));
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,162 @@
+// What gateways say to each other on the control lane, once a link's session stands (inter/link.h
+// carries it; PROTOCOL.md draws it). Every struct and every limit is here. Open, Close, Saved and
+// the four messages of a ballot are signed by the site that makes them, so that a third site may
+// pass them on; the rest counts only from the peer itself.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "inter/agreement.h"
+#include "inter/record.h"
+
+namespace isthmus::inter {
+
+enum class MessageType : std::uint8_t {
+  open = 1,
+  close = 2,
+  prepare = 3,
+  promise = 4,
+  propose = 5,
+  accept = 6,
+  saved = 7,
+  status = 16,
+  record_request = 17,
+  records = 18,
+  fetch = 19,
+  lacking = 20,
+  state_request = 21,
+};
+constexpr bool is_signed(MessageType type) { return type <= MessageType::saved; }
+
+// Names a transfer on the bulk lane: the first eight bytes of the hash of what announced it.
+using TransferId = std::uint64_t;
+
+// Which outer step, in which history: the front of every signed body.
+struct StepId {
+  security::Digest run;
+  security::Digest view;  // View::digest
+  std::uint64_t step = 0;
+  std::uint32_t fragment = 0;
+  bool operator==(const StepId&) const = default;
+};
+
+// Announces a contribution before its bytes: what a receiver checks before it sets memory aside.
+struct Open {
+  StepId id;
+  compress::CodecId codec = compress::CodecId::none;
+  std::uint64_t chunk_elements = 0;  // how the fragment is cut: ModelLayout::chunks
+  std::uint32_t chunks = 0;
+  std::uint64_t bytes_max = 0;  // all payloads together are no larger
+  std::uint64_t tokens = 0;
+  security::Digest base;  // record whose state it began from: the parent
+};
+
+// After its last byte is on disk.
+struct Close {
+  StepId id;
+  TransferId transfer = 0;
+  security::Digest root;  // blake2b over the chunks' hashes, in order
+  std::uint64_t bytes = 0;
+  std::uint64_t tokens = 0;
+  security::Digest base;
+  security::Digest state_root;  // of the base: a site that diverged spreads nothing
+};
+
+struct Saved {
+  StepId id;
+  security::Digest state_root;  // over XXH3 leaves: every step
+  std::optional<security::Digest>
+      strong_root;  // over BLAKE2b leaves: when somebody asked for the state
+};
+
+// A signed message as it travels, and as it may be passed on.
+struct Signed {
+  MessageType type = MessageType::open;
+  SiteId signer = 0;
+  security::Signature signature;
+  Bytes body;
+
+  Bytes encode() const;
+  // Of the whole message: two are equal when this is.
+  security::Digest digest() const;
+};
+
+// A peer's own account of itself: sent when it changes and as a heartbeat.
+struct Status {
+  std::uint64_t step = 0;  // works on this one: everything before is decided and applied here
+  std::uint64_t saved = 0;
+  bool has_state = false;
+  bool contributes = false;  // its ranks live and compute, or its contribution is made
+  bool leaving = false;
+  bool wants_in = false;   // current, but no member
+  bool lost_vote = false;  // a voter that may not vote until a record readmits it
+  bool finished = false;
+  bool empty_vote = false;         // may take part in record 0
+  std::uint64_t first_record = 0;  // the oldest step whose named bytes it still has
+  std::vector<SiteId> sees;        // sites it has a session with
+  std::vector<SiteId> holds;       // contributions of `step` that it holds
+};
+
+struct RecordRequest {
+  std::uint64_t from = 0;
+};
+struct Records {
+  std::vector<Certificate> certificates;  // consecutive
+};
+// Asks for a contribution, the peer's own or one that it holds.
+struct Fetch {
+  std::uint64_t step = 0;
+  SiteId site = 0;
+};
+struct Lacking {
+  std::uint64_t step = 0;
+  SiteId site = 0;
+};
+// Asks for a Saved with a strong root of the newest saved state, and, with `send`, for that state
+// as a transfer.
+struct StateRequest {
+  std::uint64_t step = 0;  // of which state; 0 with send = false: the newest
+  bool send = false;
+};
+
+Bytes encode(const Open& open);
+Bytes encode(const Close& close);
+Bytes encode(const Saved& saved);
+Bytes encode(const StepId& id,
+             const Ballot& ballot);  // the record's own encoding carries most of it
+std::optional<Open> decode_open(std::span<const std::byte> body);
+std::optional<Close> decode_close(std::span<const std::byte> body);
+std::optional<Saved> decode_saved(std::span<const std::byte> body);
+
+MessageType type_of(const Ballot& ballot);
+std::string_view context_of(MessageType type);
+struct BallotMessage {
+  StepId id;
+  Ballot ballot;
+};
+std::optional<BallotMessage> decode_ballot(MessageType type, std::span<const std::byte> body);
+
+// An Accept's signature covers accept_body(), not its encoding, so that it can serve in a
+// certificate.
+Signed sign(const security::Signer& signer, SiteId self, const StepId& id, const Ballot& ballot);
+Signed sign(const security::Signer& signer, SiteId self, MessageType type, Bytes body);
+bool verify(const security::Verifier& verifier, const Signed& message);
+std::optional<Signed> decode_signed(MessageType type, ByteReader& in);
+
+Bytes encode(const Status& status);
+Bytes encode(const RecordRequest& request);
+Bytes encode(const Records& records);
+Bytes encode(const Fetch& fetch);
+Bytes encode(const Lacking& lacking);
+Bytes encode(const StateRequest& request);
+std::optional<Status> decode_status(ByteReader& in);
+std::optional<Records> decode_records(ByteReader& in);
+
+TransferId transfer_of(const Signed& open);
+TransferId transfer_of_state(const security::Digest& run, std::uint64_t step,
+                             const security::Digest& strong_root);
+
+}  // namespace isthmus::inter

@@ -1,0 +1,36 @@
+// RateLimit: `rate_limit` of a gateway: a bucket over all bytes it sends, on all links. Bulk waits
+// for its turn; control goes at once and is paid for by the bulk behind it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace isthmus::inter {
+
+class RateLimit {
+ public:
+  // 0: no limit.
+  explicit RateLimit(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
+
+  // When a message of this size may leave: once the bucket has filled by its size since everything
+  // before it left. So `bytes` take at least bytes / rate, from the first reservation on.
+  Nanoseconds reserve(Nanoseconds now, std::size_t bytes) {
+    if (bytes_per_second_ <= 0) return now;
+    free_at_ = std::max(free_at_, now) + cost(bytes);
+    return free_at_;
+  }
+  void charge(Nanoseconds now, std::size_t bytes) { reserve(now, bytes); }
+  double bytes_per_second() const { return bytes_per_second_; }
+
+ private:
+  Nanoseconds cost(std::size_t bytes) const {
+    return static_cast<Nanoseconds>(static_cast<double>(bytes) / bytes_per_second_ * 1e9);
+  }
+
+  double bytes_per_second_;
+  Nanoseconds free_at_ = 0;
+};
+
+}  // namespace isthmus::inter

@@ -1,0 +1,93 @@
+// Record: what an outer step is made of, decided by votes; the state is a function of the chain of
+// records (PROTOCOL.md, "Records"). View: who takes part and who votes. Certificate: a record with
+// the signed Accepts that decided it, so that anyone can check it later.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/byte_stream.h"
+#include "base/result.h"
+#include "inter/sync_options.h"
+#include "inter/wire.h"
+#include "security/hash.h"
+#include "security/signature.h"
+
+namespace isthmus::inter {
+
+inline constexpr std::size_t kSitesMax = 1024;
+
+struct View {
+  std::vector<SiteId> members;  // ascending; each step waits for their contributions
+  std::vector<SiteId> voters;   // ascending; a majority of all of them decides, reachable or not
+
+  bool is_member(SiteId site) const;
+  bool is_voter(SiteId site) const;
+  std::size_t majority() const { return voters.size() / 2 + 1; }
+  security::Digest digest() const;
+  bool operator==(const View&) const = default;
+};
+
+// One site's contribution, as a record names it.
+struct Part {
+  SiteId site = 0;
+  security::Digest root;     // over the hashes of its coded chunks
+  std::uint64_t tokens = 0;  // the weight is tokens / Σ tokens
+  security::Digest base;     // the record whose state it began from
+  bool operator==(const Part&) const = default;
+  auto operator<=>(const Part&) const = default;
+};
+
+struct Record {
+  security::Digest run;  // hash of record 0; zero in record 0
+  std::uint64_t step = 0;
+  security::Digest parent;
+  View view;
+  std::uint32_t fragment = 0;
+  std::vector<Part> parts;  // ascending site: the order of summation
+  OuterRule rule;
+  View next_view;
+  // Voters that had lost their vote file and may vote again from the next step on (PROTOCOL.md,
+  // "Return"). Ascending.
+  std::vector<SiteId> readmitted;
+  bool final_step = false;
+
+  // Of record 0 only.
+  security::Digest fingerprint;
+  security::Digest roster;
+  security::Digest initial_root;
+  std::uint64_t nonce = 0;
+
+  security::Digest hash() const;
+  std::uint64_t tokens() const;
+  const Part* part_of(SiteId site) const;
+  void encode(ByteWriter& out) const;
+  static std::optional<Record> decode(ByteReader& in);  // nothing: malformed
+  bool operator==(const Record&) const = default;
+};
+
+// weight_c = tokens_c / Σ tokens, divided in f64 and rounded once to f32. All tokens zero: equal
+// weights.
+std::vector<float> weights_of(const Record& record);
+
+struct Certificate {
+  Record record;
+  std::uint64_t ballot = 0;
+  struct Accept {
+    SiteId voter = 0;
+    security::Signature signature;
+    bool operator==(const Accept&) const = default;
+  };
+  std::vector<Accept> accepts;  // ascending voter
+
+  // A majority of `view`'s voters signed this record in this ballot (record 0: all of them).
+  bool proves(const View& view, const security::Verifier& verifier) const;
+  void encode(ByteWriter& out) const;
+  static std::optional<Certificate> decode(ByteReader& in);
+};
+
+// What an Accept's signature covers: run, view, step, ballot, hash of the record.
+Bytes accept_body(const Record& record, std::uint64_t ballot);
+
+}  // namespace isthmus::inter

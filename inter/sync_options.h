@@ -1,0 +1,58 @@
+// SyncOptions: the rules of the outer step. They must be equal at all sites, and are part of the
+// fingerprint; how one site waits or sends is its own business (GatewayOptions).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/byte_stream.h"
+#include "base/clock.h"
+#include "compress/codec.h"
+#include "inter/model_layout.h"
+
+namespace isthmus::inter {
+
+enum class OuterRuleKind : std::uint8_t { average = 0, nesterov = 1 };
+
+// What a step does with the weighted mean Δ of the pseudo-gradients (DiLoCo, arXiv 2311.08105,
+// section 2): average: x ← x − Δ; nesterov: m ← μ·m + Δ, x ← x − η·(Δ + μ·m).
+struct OuterRule {
+  OuterRuleKind kind = OuterRuleKind::average;
+  float rate = 0.7f;      // η, of nesterov
+  float momentum = 0.9f;  // μ, of nesterov
+  bool operator==(const OuterRule&) const = default;
+
+  bool has_momentum() const { return kind == OuterRuleKind::nesterov; }
+};
+
+struct SyncOptions {
+  std::uint64_t inner_steps = 100;  // of every rank between two contributions
+  std::uint64_t outer_steps = 100;  // the run ends with this one
+  OuterRule outer;
+  compress::CodecId codec = compress::CodecId::int8;
+  std::uint32_t min_sites = 1;     // parts that make a step worth committing; no quorum
+  std::uint32_t absent_steps = 3;  // records without a member before it is dropped from the view
+  std::uint32_t max_lead =
+      1;  // × inner_steps: how far past its base a site trains alone before it waits
+};
+
+// What must be equal, as named values, so that a refusal can name the one that differs. Compared at
+// the start of each session.
+struct Fingerprint {
+  struct Field {
+    std::string name;
+    std::string value;
+    bool operator==(const Field&) const = default;
+  };
+  std::vector<Field> fields;
+
+  static Fingerprint of(const ModelLayout& layout, const SyncOptions& sync);
+  security::Digest digest() const;
+  // The first name whose values differ ("" when equal).
+  std::string difference(const Fingerprint& other) const;
+  void encode(ByteWriter& out) const;
+  static Fingerprint decode(ByteReader& in);  // bounded; failure is the reader's
+};
+
+}  // namespace isthmus::inter
