@@ -23,6 +23,7 @@ inline constexpr std::string_view roster = "isthmus roster v1";
 inline constexpr std::string_view curve_key = "isthmus curve key v1";
 inline constexpr std::string_view open = "isthmus open v1";
 inline constexpr std::string_view close = "isthmus close v1";
+inline constexpr std::string_view chunk = "isthmus chunk v1";
 inline constexpr std::string_view prepare = "isthmus prepare v1";
 inline constexpr std::string_view promise = "isthmus promise v1";
 inline constexpr std::string_view accept = "isthmus accept v1";

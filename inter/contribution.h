@@ -1,0 +1,127 @@
+// Contribution: the coded bytes of one site's pseudo-gradient for one outer step, as far as they
+// are here. ChunkPlan: how it is cut and coded. A chunk proves itself (its origin's signature) and
+// decodes alone; all together are proved by the root in the signed close.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "compress/codec.h"
+#include "compress/zstd_stage.h"
+#include "inter/link.h"
+#include "inter/messages.h"
+#include "inter/model_layout.h"
+
+namespace isthmus::inter {
+
+// The cut of a fragment into chunks, and their coding. Equal at all sites. Thread-safe.
+class ChunkPlan {
+ public:
+  ChunkPlan(const ModelLayout& layout, std::uint32_t fragment, std::uint64_t chunk_elements,
+            compress::CodecId codec);
+
+  std::uint32_t chunks() const { return static_cast<std::uint32_t>(chunks_.size()); }
+  const std::vector<ElementRange>& ranges(std::uint32_t chunk) const { return chunks_[chunk]; }
+  std::uint64_t elements(std::uint32_t chunk) const { return elements_[chunk]; }
+  std::uint64_t codec_bytes(std::uint32_t chunk) const { return codec_bytes_[chunk]; }
+  // Of a payload, and of all: what a receiver sets aside at most.
+  std::uint64_t payload_bytes_max(std::uint32_t chunk) const;
+  std::uint64_t bytes_max() const;
+  compress::CodecId codec() const { return codec_->id(); }
+  std::uint64_t chunk_elements() const { return chunk_elements_; }
+  const ModelLayout& layout() const { return layout_; }
+
+  // Codes the chunk of `flat` (layout order). `decoded` (the chunk's elements) gets what receivers
+  // will read. Errors: non_finite.
+  Result<Bytes> encode(std::uint32_t chunk, std::span<const float> flat,
+                       std::span<float> decoded) const;
+  // `payload` comes from a peer. Errors: bad_frame.
+  Result<void> decode(std::uint32_t chunk, std::span<const std::byte> payload,
+                      std::span<float> decoded) const;
+
+  // The chunk's elements between the flat vector and a dense one.
+  void gather(std::uint32_t chunk, std::span<const float> flat, std::span<float> dense) const;
+  void scatter(std::uint32_t chunk, std::span<const float> dense, std::span<float> flat) const;
+
+ private:
+  class Stage;  // a zstd context out of the shelf, back at the end
+  const ModelLayout& layout_;
+  std::uint64_t chunk_elements_;
+  std::unique_ptr<compress::Codec> codec_;
+  std::vector<std::vector<ElementRange>> chunks_;
+  std::vector<std::uint64_t> elements_, codec_bytes_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<compress::ZstdStage>> shelf_;
+};
+
+// What one chunk's signature covers, and what the root is made of.
+security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
+                            std::span<const std::byte> payload);
+security::Digest contribution_root(std::span<const security::Digest> chunk_hashes);
+
+// A chunk as it travels: the origin's signature over its hash, then the payload.
+Bytes seal_chunk(const security::Signer& signer, TransferId transfer, std::uint32_t index,
+                 std::span<const std::byte> payload);
+
+class Contribution final : public ChunkSource {
+ public:
+  // `announcement` is the signed open, already checked against the plan.
+  Contribution(std::shared_ptr<const ChunkPlan> plan, Signed announcement, Open open);
+
+  SiteId site() const { return announcement_.signer; }
+  std::uint64_t step() const { return open_.id.step; }
+  TransferId transfer() const { return transfer_; }
+  const Signed& announcement() const { return announcement_; }
+  const Open& open() const { return open_; }
+  const ChunkPlan& plan() const { return *plan_; }
+
+  bool has(std::uint32_t index) const { return chunks_[index] != nullptr; }
+  std::uint32_t count() const { return count_; }
+  std::vector<bool> bitmap() const;
+  // A chunk that was checked (or is our own); `hash` as chunk_hash gives it.
+  void add(std::uint32_t index, std::shared_ptr<const Bytes> sealed, const security::Digest& hash);
+  std::span<const std::byte> payload(std::uint32_t index) const;
+  // Keeps the first close; the signature is already checked. False when it contradicts the
+  // announcement or an earlier close.
+  bool set_close(Signed message, const Close& close);
+  const std::optional<Signed>& close_message() const { return close_message_; }
+  const std::optional<Close>& close() const { return close_; }
+
+  // Every chunk and the close are here.
+  bool complete() const { return close_.has_value() && count_ == chunks_.size(); }
+  // Complete, and the chunks are those that the close means.
+  bool proven() const;
+  security::Digest root() const;
+  std::uint64_t bytes() const { return bytes_; }
+  Part part() const;
+  // Forgets the chunks (not the announcement): they contradict the close, or another source must be
+  // asked.
+  void clear();
+
+  // ChunkSource: sealed chunks as they become ready.
+  ChunkBytes chunk(std::uint32_t index) override;
+
+ private:
+  std::shared_ptr<const ChunkPlan> plan_;
+  Signed announcement_;
+  Open open_;
+  TransferId transfer_;
+  std::optional<Signed> close_message_;
+  std::optional<Close> close_;
+  std::vector<std::shared_ptr<const Bytes>> chunks_;
+  std::vector<security::Digest> hashes_;
+  std::uint32_t count_ = 0;
+  std::uint64_t bytes_ = 0;
+};
+
+// Checks a sealed chunk from a peer: size, signature of `origin`, decoding, finite values. Any
+// thread. The hash on success.
+Result<security::Digest> check_chunk(const ChunkPlan& plan, const security::Verifier& verifier,
+                                     SiteId origin, TransferId transfer, std::uint32_t index,
+                                     std::span<const std::byte> sealed);
+
+}  // namespace isthmus::inter

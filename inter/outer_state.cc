@@ -1,0 +1,116 @@
+#include "inter/outer_state.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "kernels/outer_arithmetic.h"
+
+namespace isthmus::inter {
+namespace {
+
+std::pair<std::size_t, bool> place_of(const ModelLayout& layout, std::size_t leaf) {
+  const auto count = layout.leaves().size();
+  return leaf < count ? std::pair(leaf, false) : std::pair(leaf - count, true);
+}
+
+}  // namespace
+
+std::size_t leaf_count(const ModelLayout& layout, bool has_momentum) {
+  return layout.leaves().size() * (has_momentum ? 2 : 1);
+}
+
+std::span<const std::byte> leaf_bytes(const ModelLayout& layout, const OuterState& state,
+                                      std::size_t leaf) {
+  const auto [i, momentum] = place_of(layout, leaf);
+  const auto& range = layout.leaves()[i];
+  return std::as_bytes(std::span(momentum ? state.momentum : state.agreed)
+                           .subspan(layout.offset(range), range.count));
+}
+
+std::span<std::byte> leaf_bytes(const ModelLayout& layout, OuterState& state, std::size_t leaf) {
+  const auto [i, momentum] = place_of(layout, leaf);
+  const auto& range = layout.leaves()[i];
+  return std::as_writable_bytes(std::span(momentum ? state.momentum : state.agreed)
+                                    .subspan(layout.offset(range), range.count));
+}
+
+security::Digest state_root(std::span<const kernels::Hash128> leaves) {
+  ISTHMUS_ASSERT(!leaves.empty());
+  std::vector<security::Digest> level;
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    ByteWriter node;
+    node.put(std::uint8_t{0})
+        .put(static_cast<std::uint64_t>(i))
+        .put(leaves[i].low)
+        .put(leaves[i].high);
+    level.push_back(security::blake2b(node.view()));
+  }
+  while (level.size() > 1) {
+    std::vector<security::Digest> above;
+    for (std::size_t i = 0; i < level.size(); i += 2) {
+      if (i + 1 == level.size()) {
+        above.push_back(level[i]);
+        continue;
+      }
+      ByteWriter node;
+      node.put(std::uint8_t{1}).raw(level[i].bytes).raw(level[i + 1].bytes);
+      above.push_back(security::blake2b(node.view()));
+    }
+    level = std::move(above);
+  }
+  return level[0];
+}
+
+security::Digest state_root(const ModelLayout& layout, const OuterState& state) {
+  std::vector<kernels::Hash128> leaves(leaf_count(layout, !state.momentum.empty()));
+  for (std::size_t i = 0; i < leaves.size(); ++i)
+    leaves[i] = kernels::leaf_hash(leaf_bytes(layout, state, i));
+  return state_root(leaves);
+}
+
+std::vector<security::Digest> strong_leaves(const ModelLayout& layout, const OuterState& state) {
+  std::vector<security::Digest> leaves(leaf_count(layout, !state.momentum.empty()));
+  for (std::size_t i = 0; i < leaves.size(); ++i)
+    leaves[i] = security::blake2b(leaf_bytes(layout, state, i));
+  return leaves;
+}
+
+security::Digest strong_root(std::span<const security::Digest> leaves) {
+  security::Hasher hasher;
+  hasher.update(bytes_of("isthmus strong root v1"));
+  for (const auto& leaf : leaves) hasher.update(leaf.bytes);
+  return hasher.finish();
+}
+
+Result<void> reduce_chunk(const ChunkPlan& plan, std::uint32_t chunk,
+                          std::span<const float> weights,
+                          std::span<const Contribution* const> parts, std::span<float> aggregate) {
+  ISTHMUS_ASSERT(kernels::float_environment_is_ieee());
+  std::vector<float> values(plan.elements(chunk));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    ISTHMUS_CHECK(plan.decode(chunk, parts[i]->payload(chunk), values));
+    if (i == 0)
+      kernels::scale(weights[i], values, aggregate);
+    else
+      kernels::accumulate(weights[i], values, aggregate);
+  }
+  return {};
+}
+
+void outer_step_chunk(const ChunkPlan& plan, std::uint32_t chunk, const OuterRule& rule,
+                      std::span<const float> aggregate, OuterState& state) {
+  std::size_t at = 0;
+  for (const auto& range : plan.ranges(chunk)) {
+    const auto offset = plan.layout().offset(range);
+    const auto delta = aggregate.subspan(at, range.count);
+    const auto agreed = std::span(state.agreed).subspan(offset, range.count);
+    if (rule.has_momentum())
+      kernels::outer_nesterov(delta, rule.rate, rule.momentum,
+                              std::span(state.momentum).subspan(offset, range.count), agreed);
+    else
+      kernels::outer_average(delta, agreed);
+    at += range.count;
+  }
+}
+
+}  // namespace isthmus::inter

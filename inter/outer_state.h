@@ -1,0 +1,49 @@
+// OuterState: the last agreed parameters and the outer optimizer's momentum, in canonical form. A
+// function of the records and of the bytes that they name, in arithmetic that is equal everywhere
+// (kernels/outer_arithmetic.h), so that sites end bit-identical.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "inter/contribution.h"
+#include "inter/record.h"
+#include "kernels/leaf_hash.h"
+
+namespace isthmus::inter {
+
+struct OuterState {
+  std::uint64_t step = 0;
+  security::Digest record;      // that led here; the run's id for step 0
+  std::vector<float> agreed;    // layout order
+  std::vector<float> momentum;  // empty when the rule has none
+};
+
+// The leaves of a state: those of the layout over the agreed parameters, then those over the
+// momentum, if any.
+std::size_t leaf_count(const ModelLayout& layout, bool has_momentum);
+std::span<const std::byte> leaf_bytes(const ModelLayout& layout, const OuterState& state,
+                                      std::size_t leaf);
+std::span<std::byte> leaf_bytes(const ModelLayout& layout, OuterState& state, std::size_t leaf);
+
+// State root: a binary tree of BLAKE2b over XXH3-128 leaves (PROTOCOL.md, "State root"). Leaves in
+// the order above.
+security::Digest state_root(std::span<const kernels::Hash128> leaves);
+security::Digest state_root(const ModelLayout& layout, const OuterState& state);
+
+// The strong root, for state that is served or checkpointed: BLAKE2b over the list of the leaves'
+// BLAKE2b. The list travels first, so that every leaf is checked as it arrives.
+std::vector<security::Digest> strong_leaves(const ModelLayout& layout, const OuterState& state);
+security::Digest strong_root(std::span<const security::Digest> leaves);
+
+// Reduces chunk `chunk` of the record's parts and takes the outer step for its elements: Σ
+// w·decode(part), in the record's order, then the rule. `parts` in the record's order. The chunks
+// of a plan are independent of each other: any order, any thread.
+Result<void> reduce_chunk(const ChunkPlan& plan, std::uint32_t chunk,
+                          std::span<const float> weights,
+                          std::span<const Contribution* const> parts, std::span<float> aggregate);
+void outer_step_chunk(const ChunkPlan& plan, std::uint32_t chunk, const OuterRule& rule,
+                      std::span<const float> aggregate, OuterState& state);
+
+}  // namespace isthmus::inter
