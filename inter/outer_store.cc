@@ -1,0 +1,419 @@
+#include "inter/outer_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/assert.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr std::uint64_t kStateMagic = 0x0065746174736d69;         // "imstate\0"
+constexpr std::uint64_t kFeedbackMagic = 0x0064656566736d69;      // "imsfeed\0"
+constexpr std::uint64_t kContributionMagic = 0x006e6f63736d6969;  // "iimscon\0"
+constexpr std::uint64_t kHeaderBytes = 4096;                      // so that the data can be mapped
+constexpr std::uint64_t kVoteSlotBytes = 1 << 18;                 // the longest record fits
+constexpr std::uint64_t kSmallFileBytesMax = 1 << 26;
+constexpr std::uint32_t kCloseIndex = 0xFFFFFFFF;
+
+security::Digest get_digest(ByteReader& in) {
+  security::Digest digest;
+  const auto bytes = in.raw(digest.bytes.size());
+  std::copy(bytes.begin(), bytes.end(), digest.bytes.begin());
+  return digest;
+}
+
+// Appends a checksum, so that a torn or rotten header is known as such.
+Bytes checked(ByteWriter& out) {
+  const auto digest = security::blake2b(out.view());
+  out.raw(digest.bytes);
+  return out.take();
+}
+
+bool checks(std::span<const std::byte> bytes) {
+  if (bytes.size() < 32) return false;
+  const auto digest = security::blake2b(bytes.first(bytes.size() - 32));
+  return std::equal(digest.bytes.begin(), digest.bytes.end(), bytes.end() - 32);
+}
+
+std::span<const std::byte> floats(const std::vector<float>& values) {
+  return std::as_bytes(std::span(values));
+}
+std::span<std::byte> floats(std::vector<float>& values) {
+  return std::as_writable_bytes(std::span(values));
+}
+
+constexpr std::size_t kStateHeaderBytes = 8 + 4 + 4 + 8 + 32 + 32 + 8 + 32;
+constexpr std::size_t kFeedbackHeaderBytes = 8 + 4 + 8 + 32 + 8 + 8 + 16 + 32;
+
+std::string contribution_name(std::uint64_t step, SiteId site) {
+  return fmt::format("contributions/{:08}-{}", step, site);
+}
+
+}  // namespace
+
+Result<void> ContributionFile::append(std::span<const std::byte> bytes) {
+  ISTHMUS_CHECK(file_->write_at(size_, bytes));
+  size_ += bytes.size();
+  return {};
+}
+
+Result<void> ContributionFile::add(std::uint32_t index, std::span<const std::byte> sealed) {
+  return append(ByteWriter().put(index).block(sealed).view());
+}
+
+Result<void> ContributionFile::add_close(const Signed& close) {
+  return append(ByteWriter().put(kCloseIndex).block(close.encode()).view());
+}
+
+OuterStore::OuterStore(Disk& disk, std::string folder) : disk_(disk), folder_(std::move(folder)) {}
+
+Result<OuterStore::Loaded> OuterStore::load() {
+  Loaded loaded;
+  ISTHMUS_CHECK(disk_.make_folders(path("contributions")));
+
+  ISTHMUS_TRY(const bool has_boot, disk_.exists(path("boot")));
+  if (has_boot) {
+    ISTHMUS_TRY(const auto bytes, read_file(disk_, path("boot"), 64));
+    ByteReader in(bytes);
+    loaded.boot = in.get<std::uint64_t>();
+    if (!in.done())
+      return Error{ErrorCode::corrupt,
+                   path("boot") + " is damaged: remove it if no other process uses this run_dir"};
+  }
+  ++loaded.boot;
+  ISTHMUS_CHECK(replace_file(disk_, path("boot"), ByteWriter().put(loaded.boot).view()));
+
+  ISTHMUS_TRY(const bool has_run, disk_.exists(path("run")));
+  ISTHMUS_TRY(const bool has_vote, disk_.exists(path("vote")));
+  if (!has_run && !has_vote) {
+    // A new store: its empty vote file is what lets the site take part in record 0.
+    ISTHMUS_TRY(vote_file_, disk_.open(path("vote"), Disk::Open::create));
+    ISTHMUS_CHECK(vote_file_->sync());
+    ISTHMUS_CHECK(disk_.sync_folder(folder_));
+  } else {
+    loaded.vote_lost = !has_vote;
+    if (!has_vote) {
+      ISTHMUS_TRY(vote_file_, disk_.open(path("vote"), Disk::Open::create));
+    } else {
+      ISTHMUS_TRY(vote_file_, disk_.open(path("vote"), Disk::Open::update));
+      ISTHMUS_CHECK(load_vote(loaded));
+      // A vote file without a single vote beside a run can only be a new one: the votes are gone.
+      loaded.vote_lost = has_run && vote_sequence_ == 0;
+    }
+  }
+  if (!has_run) return loaded;
+
+  ISTHMUS_TRY(const auto run, read_file(disk_, path("run"), kSmallFileBytesMax));
+  ByteReader in(run);
+  loaded.genesis = Certificate::decode(in);
+  auto layout = ModelLayout::decode(in);
+  if (!checks(run) || !loaded.genesis || !layout)
+    return Error{
+        ErrorCode::corrupt,
+        path("run") +
+            " is damaged: move the folder away; the site then fetches the run from its peers"};
+  loaded.layout = std::move(*layout);
+  ISTHMUS_TRY(loaded.records, load_records());
+  for (int slot = 0; slot < 2; ++slot) {
+    auto read = read_slot(*loaded.layout, slot);
+    if (!read || (loaded.state && loaded.state->step > read->first.step)) continue;
+    loaded.state = std::move(read->first);
+    loaded.state_root = read->second;
+  }
+  for (int slot = 0; slot < 2; ++slot) {
+    auto read = read_feedback(slot);
+    if (read && read->residual.size() == loaded.layout->elements() &&
+        (!loaded.feedback || loaded.feedback->step < read->step))
+      loaded.feedback = std::move(*read);
+  }
+  return loaded;
+}
+
+Result<void> OuterStore::begin_run(const Certificate& genesis, const ModelLayout& layout) {
+  ByteWriter out;
+  genesis.encode(out);
+  layout.encode(out);
+  return replace_file(disk_, path("run"), checked(out));
+}
+
+// --- Records
+// ---------------------------------------------------------------------------------------------------------------------
+
+Result<std::vector<Certificate>> OuterStore::load_records() {
+  std::vector<Certificate> records;
+  ISTHMUS_TRY(const bool there, disk_.exists(path("records")));
+  if (!there) return records;
+  ISTHMUS_TRY(record_file_, disk_.open(path("records"), Disk::Open::update));
+  ISTHMUS_TRY(const auto size, record_file_->size());
+  while (record_bytes_ + 4 <= size) {
+    std::byte length_bytes[4];
+    ISTHMUS_CHECK(record_file_->read_at(record_bytes_, length_bytes));
+    const auto length = ByteReader(length_bytes).get<std::uint32_t>();
+    if (length > kSmallFileBytesMax || record_bytes_ + 4 + length > size) break;
+    Bytes bytes(length);
+    ISTHMUS_CHECK(record_file_->read_at(record_bytes_ + 4, bytes));
+    if (!checks(bytes)) break;
+    ByteReader in(std::span<const std::byte>(bytes).first(length - 32));
+    auto certificate = Certificate::decode(in);
+    if (!certificate || certificate->record.step != records.size() + 1) break;
+    records.push_back(std::move(*certificate));
+    record_bytes_ += 4 + length;
+  }
+  // What follows was torn by a crash; peers have it, and more.
+  if (record_bytes_ < size) ISTHMUS_CHECK(record_file_->truncate(record_bytes_));
+  return records;
+}
+
+Result<void> OuterStore::append_record(const Certificate& certificate) {
+  if (!record_file_) {
+    ISTHMUS_TRY(record_file_, disk_.open(path("records"), Disk::Open::create));
+    ISTHMUS_CHECK(disk_.sync_folder(folder_));
+    record_bytes_ = 0;
+  }
+  ByteWriter out;
+  certificate.encode(out);
+  const auto bytes = checked(out);
+  ByteWriter framed;
+  framed.block(bytes);
+  ISTHMUS_CHECK(record_file_->write_at(record_bytes_, framed.view()));
+  ISTHMUS_CHECK(record_file_->sync());
+  record_bytes_ += framed.size();
+  return {};
+}
+
+// --- Vote
+// ------------------------------------------------------------------------------------------------------------------------
+
+// Two slots, written in turn: a torn write leaves the one before it, whose successor nobody has
+// heard of.
+Result<void> OuterStore::write_vote(std::uint64_t step, const Vote& vote) {
+  ISTHMUS_ASSERT(vote_file_ != nullptr);
+  ByteWriter out;
+  out.put(vote_sequence_ + 1)
+      .put(step)
+      .put(vote.promised)
+      .put(static_cast<std::uint8_t>(vote.accepted.has_value()));
+  if (vote.accepted) {
+    out.put(vote.accepted->ballot);
+    vote.accepted->record.encode(out);
+  }
+  const auto bytes = checked(out);
+  ISTHMUS_ASSERT(bytes.size() + 4 <= kVoteSlotBytes);
+  ISTHMUS_CHECK(vote_file_->write_at(((vote_sequence_ + 1) % 2) * kVoteSlotBytes,
+                                     ByteWriter().block(bytes).view()));
+  ISTHMUS_CHECK(vote_file_->sync());
+  ++vote_sequence_;
+  return {};
+}
+
+Result<void> OuterStore::load_vote(Loaded& loaded) {
+  ISTHMUS_TRY(const auto size, vote_file_->size());
+  for (std::uint64_t slot = 0; slot < 2; ++slot) {
+    const auto at = slot * kVoteSlotBytes;
+    if (size < at + 4) continue;
+    std::byte length_bytes[4];
+    ISTHMUS_CHECK(vote_file_->read_at(at, length_bytes));
+    const auto length = ByteReader(length_bytes).get<std::uint32_t>();
+    if (length < 32 || length > kVoteSlotBytes - 4 || size < at + 4 + length) continue;
+    Bytes bytes(length);
+    ISTHMUS_CHECK(vote_file_->read_at(at + 4, bytes));
+    if (!checks(bytes)) continue;
+    ByteReader in(std::span<const std::byte>(bytes).first(length - 32));
+    const auto sequence = in.get<std::uint64_t>();
+    const auto step = in.get<std::uint64_t>();
+    Vote vote;
+    vote.promised = in.get<std::uint64_t>();
+    if (in.get<std::uint8_t>() != 0) {
+      const auto ballot = in.get<std::uint64_t>();
+      auto record = Record::decode(in);
+      if (!record) continue;
+      vote.accepted = Vote::Accepted{ballot, std::move(*record)};
+    }
+    if (!in.done() || sequence <= vote_sequence_) continue;
+    vote_sequence_ = sequence;
+    loaded.vote_step = step;
+    loaded.vote = std::move(vote);
+  }
+  return {};
+}
+
+// --- State
+// -----------------------------------------------------------------------------------------------------------------------
+
+Result<void> OuterStore::write_state(const OuterState& state, const security::Digest& root) {
+  ByteWriter header;
+  header.put(kStateMagic)
+      .put(std::uint32_t{1})
+      .put(static_cast<std::uint32_t>(!state.momentum.empty()))
+      .put(state.step);
+  header.raw(state.record.bytes)
+      .raw(root.bytes)
+      .put(static_cast<std::uint64_t>(state.agreed.size()));
+  ISTHMUS_TRY(auto file,
+              disk_.open(path(fmt::format("state.{}", state.step % 2)), Disk::Open::create));
+  ISTHMUS_CHECK(file->write_at(0, checked(header)));
+  ISTHMUS_CHECK(file->write_at(kHeaderBytes, floats(state.agreed)));
+  if (!state.momentum.empty())
+    ISTHMUS_CHECK(file->write_at(kHeaderBytes + 4 * state.agreed.size(), floats(state.momentum)));
+  ISTHMUS_CHECK(file->sync());
+  return disk_.sync_folder(folder_);
+}
+
+Result<std::pair<OuterState, security::Digest>> OuterStore::read_slot(const ModelLayout& layout,
+                                                                      int slot) const {
+  ISTHMUS_TRY(const auto file, disk_.open(path(fmt::format("state.{}", slot)), Disk::Open::read));
+  Bytes header(kStateHeaderBytes);
+  ISTHMUS_CHECK(file->read_at(0, header));
+  ByteReader in(header);
+  const auto magic = in.get<std::uint64_t>();
+  const auto version = in.get<std::uint32_t>();
+  const auto momentum = in.get<std::uint32_t>();
+  OuterState state;
+  state.step = in.get<std::uint64_t>();
+  state.record = get_digest(in);
+  const auto root = get_digest(in);
+  if (!checks(header) || magic != kStateMagic || version != 1 ||
+      in.get<std::uint64_t>() != layout.elements())
+    return Error{ErrorCode::corrupt, fmt::format("{} is damaged, or of another model",
+                                                 path(fmt::format("state.{}", slot)))};
+  state.agreed.resize(layout.elements());
+  ISTHMUS_CHECK(file->read_at(kHeaderBytes, floats(state.agreed)));
+  if (momentum != 0) {
+    state.momentum.resize(layout.elements());
+    ISTHMUS_CHECK(file->read_at(kHeaderBytes + 4 * layout.elements(), floats(state.momentum)));
+  }
+  if (state_root(layout, state) != root)
+    return Error{ErrorCode::corrupt,
+                 fmt::format("{} does not have its root", path(fmt::format("state.{}", slot)))};
+  return std::pair(std::move(state), root);
+}
+
+Result<OuterState> OuterStore::read_state(const ModelLayout& layout, std::uint64_t step) const {
+  ISTHMUS_TRY(auto read, read_slot(layout, static_cast<int>(step % 2)));
+  if (read.first.step != step)
+    return Error{ErrorCode::not_found, fmt::format("state {} is not kept any more", step)};
+  return std::move(read.first);
+}
+
+// --- Feedback
+// --------------------------------------------------------------------------------------------------------------------
+
+Result<void> OuterStore::write_feedback(const Feedback& feedback) {
+  const auto hash = kernels::leaf_hash(floats(feedback.residual));
+  ByteWriter header;
+  header.put(kFeedbackMagic)
+      .put(std::uint32_t{1})
+      .put(feedback.step)
+      .raw(feedback.root.bytes)
+      .put(feedback.tokens);
+  header.put(static_cast<std::uint64_t>(feedback.residual.size())).put(hash.low).put(hash.high);
+  ISTHMUS_TRY(auto file,
+              disk_.open(path(fmt::format("feedback.{}", feedback.step % 2)), Disk::Open::create));
+  ISTHMUS_CHECK(file->write_at(0, checked(header)));
+  ISTHMUS_CHECK(file->write_at(kHeaderBytes, floats(feedback.residual)));
+  ISTHMUS_CHECK(file->sync());
+  return disk_.sync_folder(folder_);
+}
+
+Result<Feedback> OuterStore::read_feedback(int slot) const {
+  const auto name = path(fmt::format("feedback.{}", slot));
+  ISTHMUS_TRY(const auto file, disk_.open(name, Disk::Open::read));
+  Bytes header(kFeedbackHeaderBytes);
+  ISTHMUS_CHECK(file->read_at(0, header));
+  ByteReader in(header);
+  const auto magic = in.get<std::uint64_t>();
+  const auto version = in.get<std::uint32_t>();
+  Feedback feedback;
+  feedback.step = in.get<std::uint64_t>();
+  feedback.root = get_digest(in);
+  feedback.tokens = in.get<std::uint64_t>();
+  const auto elements = in.get<std::uint64_t>();
+  kernels::Hash128 hash;
+  hash.low = in.get<std::uint64_t>();
+  hash.high = in.get<std::uint64_t>();
+  ISTHMUS_TRY(const auto size, file->size());
+  if (!checks(header) || magic != kFeedbackMagic || version != 1 ||
+      size != kHeaderBytes + 4 * elements)
+    return Error{ErrorCode::corrupt, name + " is damaged"};
+  feedback.residual.resize(elements);
+  ISTHMUS_CHECK(file->read_at(kHeaderBytes, floats(feedback.residual)));
+  if (kernels::leaf_hash(floats(feedback.residual)) != hash)
+    return Error{ErrorCode::corrupt, name + " is damaged"};
+  return feedback;
+}
+
+// --- Contributions
+// ---------------------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<ContributionFile>> OuterStore::create_contribution(
+    std::uint64_t step, const Signed& announcement) {
+  ISTHMUS_TRY(auto file,
+              disk_.open(path(contribution_name(step, announcement.signer)), Disk::Open::create));
+  ByteWriter out;
+  out.put(kContributionMagic).block(announcement.encode());
+  ISTHMUS_CHECK(file->write_at(0, out.view()));
+  ISTHMUS_CHECK(disk_.sync_folder(path("contributions")));
+  return std::make_unique<ContributionFile>(std::move(file), out.size());
+}
+
+Result<StoredContribution> OuterStore::read_contribution(std::uint64_t step, SiteId site) const {
+  const auto name = path(contribution_name(step, site));
+  ISTHMUS_TRY(const auto file, disk_.open(name, Disk::Open::read));
+  ISTHMUS_TRY(const auto size, file->size());
+  Bytes bytes(size);
+  ISTHMUS_CHECK(file->read_at(0, bytes));
+  ByteReader in(bytes);
+  const auto decode = [](std::span<const std::byte> encoded) {
+    ByteReader message(encoded);
+    const auto type = message.get<MessageType>();
+    return decode_signed(type, message);
+  };
+  if (in.get<std::uint64_t>() != kContributionMagic)
+    return Error{ErrorCode::corrupt, name + " is damaged"};
+  auto announcement = decode(in.block(kControlMessageBytesMax));
+  if (!announcement || announcement->type != MessageType::open)
+    return Error{ErrorCode::corrupt, name + " is damaged"};
+  StoredContribution stored;
+  stored.announcement = std::move(*announcement);
+  while (!in.rest().empty() && !stored.close) {
+    const auto index = in.get<std::uint32_t>();
+    const auto block = in.block(kBulkMessageBytesMax);
+    if (!in.ok()) break;  // torn
+    if (index != kCloseIndex) {
+      stored.chunks.emplace_back(index, Bytes(block.begin(), block.end()));
+      continue;
+    }
+    stored.close = decode(block);
+    if (!stored.close || stored.close->type != MessageType::close)
+      return Error{ErrorCode::corrupt, name + " is damaged"};
+  }
+  return stored;
+}
+
+Result<void> OuterStore::remove_contributions_below(std::uint64_t step) {
+  ISTHMUS_TRY(const auto names, disk_.list(path("contributions")));
+  for (const auto& name : names) {
+    std::uint64_t of = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), of);
+    if (error == std::errc() && of < step)
+      ISTHMUS_CHECK(disk_.remove(path("contributions/" + name)));
+  }
+  return {};
+}
+
+std::uint64_t OuterStore::oldest_contribution() const {
+  const auto names = disk_.list(path("contributions"));
+  std::uint64_t oldest = 0;
+  if (!names) return 0;
+  for (const auto& name : *names) {
+    std::uint64_t of = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), of);
+    if (error == std::errc() && (oldest == 0 || of < oldest)) oldest = of;
+  }
+  return oldest;
+}
+
+}  // namespace isthmus::inter

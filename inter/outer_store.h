@@ -1,0 +1,101 @@
+// OuterStore: what a gateway must not forget, on disk (PROTOCOL.md, "Files", has the formats): its
+// boot counter, the run, the decided records, its vote, two slots of outer state, the feedback, and
+// contributions. Every file is complete or recognisably not.
+//
+// Calls block; those with much data are made on workers. One at a time for each kind of file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/disk.h"
+#include "inter/agreement.h"
+#include "inter/outer_state.h"
+
+namespace isthmus::inter {
+
+// What stays at a site of its contribution to `step`: the part that coding cut off. It becomes the
+// next contribution's feedback: alone when the record names the contribution, else with the decoded
+// contribution added (compress/error_feedback.h).
+struct Feedback {
+  std::uint64_t step = 0;
+  security::Digest root;        // of the contribution
+  std::uint64_t tokens = 0;     // of the contribution
+  std::vector<float> residual;  // layout order
+};
+
+struct StoredContribution {
+  Signed announcement;
+  std::vector<std::pair<std::uint32_t, Bytes>> chunks;  // index, sealed
+  std::optional<Signed> close;
+};
+
+// One contribution, written as it arrives.
+class ContributionFile {
+ public:
+  ContributionFile(std::unique_ptr<File> file, std::uint64_t size)
+      : file_(std::move(file)), size_(size) {}
+  Result<void> add(std::uint32_t index, std::span<const std::byte> sealed);
+  Result<void> add_close(const Signed& close);
+  Result<void> sync() { return file_->sync(); }
+
+ private:
+  Result<void> append(std::span<const std::byte> bytes);
+  std::unique_ptr<File> file_;
+  std::uint64_t size_;
+};
+
+class OuterStore {
+ public:
+  OuterStore(Disk& disk, std::string folder);
+
+  struct Loaded {
+    std::uint64_t boot = 0;  // of this start, already written
+    std::optional<Certificate> genesis;
+    std::optional<ModelLayout> layout;
+    std::vector<Certificate> records;  // 1, 2, …
+    std::optional<OuterState> state;   // the newest slot that checks
+    security::Digest state_root;
+    bool vote_lost = false;  // a run is here, but no vote file
+    std::uint64_t vote_step = 0;
+    Vote vote;
+    std::optional<Feedback> feedback;  // the newest that checks
+  };
+  // Errors: io, corrupt (with what to do).
+  Result<Loaded> load();
+
+  Result<void> begin_run(const Certificate& genesis, const ModelLayout& layout);
+  Result<void> append_record(const Certificate& certificate);
+  Result<void> write_vote(std::uint64_t step, const Vote& vote);
+  Result<void> write_state(const OuterState& state, const security::Digest& root);
+  Result<OuterState> read_state(const ModelLayout& layout, std::uint64_t step) const;
+  Result<void> write_feedback(const Feedback& feedback);
+
+  Result<std::unique_ptr<ContributionFile>> create_contribution(std::uint64_t step,
+                                                                const Signed& announcement);
+  // not_found when it is not there; what is torn at its end is left out.
+  Result<StoredContribution> read_contribution(std::uint64_t step, SiteId site) const;
+  // Removes those of steps below.
+  Result<void> remove_contributions_below(std::uint64_t step);
+  std::uint64_t oldest_contribution() const;  // step; 0 when there is none
+
+ private:
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  Result<std::pair<OuterState, security::Digest>> read_slot(const ModelLayout& layout,
+                                                            int slot) const;
+  Result<Feedback> read_feedback(int slot) const;
+  Result<void> load_vote(Loaded& loaded);
+  Result<std::vector<Certificate>> load_records();
+
+  Disk& disk_;
+  std::string folder_;
+  std::unique_ptr<File> vote_file_;
+  std::uint64_t vote_sequence_ = 0;
+  std::unique_ptr<File> record_file_;
+  std::uint64_t record_bytes_ = 0;
+};
+
+}  // namespace isthmus::inter
