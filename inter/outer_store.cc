@@ -122,12 +122,15 @@ Result<OuterStore::Loaded> OuterStore::load() {
     if (!read || (loaded.state && loaded.state->step > read->first.step)) continue;
     loaded.state = std::move(read->first);
     loaded.state_root = read->second;
+    newest_state_slot_ = slot;
   }
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_feedback(slot);
-    if (read && read->residual.size() == loaded.layout->elements() &&
-        (!loaded.feedback || loaded.feedback->step < read->step))
-      loaded.feedback = std::move(*read);
+    if (!read || read->residual.size() != loaded.layout->elements() ||
+        (loaded.feedback && loaded.feedback->step > read->step))
+      continue;
+    loaded.feedback = std::move(*read);
+    newest_feedback_slot_ = slot;
   }
   return loaded;
 }
@@ -252,14 +255,16 @@ Result<void> OuterStore::write_state(const OuterState& state, const security::Di
   header.raw(state.record.bytes)
       .raw(root.bytes)
       .put(static_cast<std::uint64_t>(state.agreed.size()));
-  ISTHMUS_TRY(auto file,
-              disk_.open(path(fmt::format("state.{}", state.step % 2)), Disk::Open::create));
+  ISTHMUS_TRY(auto file, disk_.open(path(fmt::format("state.{}", 1 - newest_state_slot_)),
+                                    Disk::Open::create));
   ISTHMUS_CHECK(file->write_at(0, checked(header)));
   ISTHMUS_CHECK(file->write_at(kHeaderBytes, floats(state.agreed)));
   if (!state.momentum.empty())
     ISTHMUS_CHECK(file->write_at(kHeaderBytes + 4 * state.agreed.size(), floats(state.momentum)));
   ISTHMUS_CHECK(file->sync());
-  return disk_.sync_folder(folder_);
+  ISTHMUS_CHECK(disk_.sync_folder(folder_));
+  newest_state_slot_ = 1 - newest_state_slot_;
+  return {};
 }
 
 Result<std::pair<OuterState, security::Digest>> OuterStore::read_slot(const ModelLayout& layout,
@@ -292,10 +297,11 @@ Result<std::pair<OuterState, security::Digest>> OuterStore::read_slot(const Mode
 }
 
 Result<OuterState> OuterStore::read_state(const ModelLayout& layout, std::uint64_t step) const {
-  ISTHMUS_TRY(auto read, read_slot(layout, static_cast<int>(step % 2)));
-  if (read.first.step != step)
-    return Error{ErrorCode::not_found, fmt::format("state {} is not kept any more", step)};
-  return std::move(read.first);
+  for (int slot = 0; slot < 2; ++slot) {
+    auto read = read_slot(layout, slot);
+    if (read && read->first.step == step) return std::move(read->first);
+  }
+  return Error{ErrorCode::not_found, fmt::format("state {} is not kept any more", step)};
 }
 
 // --- Feedback
@@ -310,12 +316,14 @@ Result<void> OuterStore::write_feedback(const Feedback& feedback) {
       .raw(feedback.root.bytes)
       .put(feedback.tokens);
   header.put(static_cast<std::uint64_t>(feedback.residual.size())).put(hash.low).put(hash.high);
-  ISTHMUS_TRY(auto file,
-              disk_.open(path(fmt::format("feedback.{}", feedback.step % 2)), Disk::Open::create));
+  ISTHMUS_TRY(auto file, disk_.open(path(fmt::format("feedback.{}", 1 - newest_feedback_slot_)),
+                                    Disk::Open::create));
   ISTHMUS_CHECK(file->write_at(0, checked(header)));
   ISTHMUS_CHECK(file->write_at(kHeaderBytes, floats(feedback.residual)));
   ISTHMUS_CHECK(file->sync());
-  return disk_.sync_folder(folder_);
+  ISTHMUS_CHECK(disk_.sync_folder(folder_));
+  newest_feedback_slot_ = 1 - newest_feedback_slot_;
+  return {};
 }
 
 Result<Feedback> OuterStore::read_feedback(int slot) const {
@@ -393,27 +401,17 @@ Result<StoredContribution> OuterStore::read_contribution(std::uint64_t step, Sit
   return stored;
 }
 
-Result<void> OuterStore::remove_contributions_below(std::uint64_t step) {
+Result<void> OuterStore::remove_contributions_below(std::uint64_t step, std::uint64_t keep_step,
+                                                    SiteId keep_site) {
   ISTHMUS_TRY(const auto names, disk_.list(path("contributions")));
+  const auto keep = contribution_name(keep_step, keep_site);
   for (const auto& name : names) {
     std::uint64_t of = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), of);
-    if (error == std::errc() && of < step)
-      ISTHMUS_CHECK(disk_.remove(path("contributions/" + name)));
+    const auto full = "contributions/" + name;
+    if (error == std::errc() && of < step && full != keep) ISTHMUS_CHECK(disk_.remove(path(full)));
   }
   return {};
-}
-
-std::uint64_t OuterStore::oldest_contribution() const {
-  const auto names = disk_.list(path("contributions"));
-  std::uint64_t oldest = 0;
-  if (!names) return 0;
-  for (const auto& name : *names) {
-    std::uint64_t of = 0;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), of);
-    if (error == std::errc() && (oldest == 0 || of < oldest)) oldest = of;
-  }
-  return oldest;
 }
 
 }  // namespace isthmus::inter

@@ -78,9 +78,10 @@ class OuterStore {
                                                                 const Signed& announcement);
   // not_found when it is not there; what is torn at its end is left out.
   Result<StoredContribution> read_contribution(std::uint64_t step, SiteId site) const;
-  // Removes those of steps below.
-  Result<void> remove_contributions_below(std::uint64_t step);
-  std::uint64_t oldest_contribution() const;  // step; 0 when there is none
+  // Removes those of steps below, but for one that is still needed (the site's own, that feedback
+  // refers to).
+  Result<void> remove_contributions_below(std::uint64_t step, std::uint64_t keep_step,
+                                          SiteId keep_site);
 
  private:
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
@@ -92,6 +93,7 @@ class OuterStore {
 
   Disk& disk_;
   std::string folder_;
+  int newest_state_slot_ = 1, newest_feedback_slot_ = 1;  // the other one is written next
   std::unique_ptr<File> vote_file_;
   std::uint64_t vote_sequence_ = 0;
   std::unique_ptr<File> record_file_;

@@ -24,6 +24,7 @@ Fingerprint Fingerprint::of(const ModelLayout& layout, const SyncOptions& sync) 
       {"sync.outer_steps", fmt::format("{}", sync.outer_steps)},
       {"sync.outer", rule},
       {"sync.codec", std::string(compress::to_string(sync.codec))},
+      {"sync.chunk_elements", fmt::format("{}", sync.chunk_elements)},
       {"sync.min_sites", fmt::format("{}", sync.min_sites)},
       {"sync.absent_steps", fmt::format("{}", sync.absent_steps)},
       {"sync.max_lead", fmt::format("{}", sync.max_lead)},

@@ -1,0 +1,565 @@
+#include "inter/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "compress/error_feedback.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr Nanoseconds kFetchPatience =
+    5 * kSecond;  // without a chunk, before another source is asked
+constexpr std::size_t kEarlyChunksMax = 64;
+
+}  // namespace
+
+Exchange::Exchange(Context context, std::shared_ptr<const ChunkPlan> plan,
+                   std::function<void(const Part&)> on_held)
+    : context_(std::move(context)), plan_(std::move(plan)), on_held_(std::move(on_held)) {}
+
+void Exchange::begin_step(const StepId& id, const View& view, const security::Digest& parent,
+                          const security::Digest& state_root, std::uint64_t keep_from) {
+  id_ = id;
+  view_ = view;
+  parent_ = parent;
+  state_root_ = state_root;
+  wanted_.clear();
+  asked_.clear();
+  lacking_.clear();
+  drop_early();
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    if (it->first.first >= keep_from) {
+      ++it;
+      continue;
+    }
+    for (auto& [site, peer] : context_.peers.all())
+      peer.link->withdraw(it->second->contribution->transfer());
+    it = entries_.erase(it);
+  }
+}
+
+Exchange::EntryPtr Exchange::find(TransferId transfer) const {
+  for (const auto& [key, entry] : entries_)
+    if (entry->contribution->transfer() == transfer) return entry;
+  return nullptr;
+}
+
+Exchange::Entry* Exchange::current(SiteId site) const {
+  const auto found = entries_.find({id_.step, site});
+  return found == entries_.end() ? nullptr : found->second.get();
+}
+
+std::shared_ptr<const Contribution> Exchange::held(std::uint64_t step, SiteId site) const {
+  const auto found = entries_.find({step, site});
+  return found != entries_.end() && found->second->held ? found->second->contribution : nullptr;
+}
+
+std::vector<SiteId> Exchange::holds() const {
+  std::vector<SiteId> sites;
+  for (const auto& [key, entry] : entries_)
+    if (key.first == id_.step && entry->held) sites.push_back(key.second);
+  return sites;
+}
+
+bool Exchange::arriving(SiteId site) const {
+  const auto* entry = current(site);
+  return entry != nullptr && !entry->held &&
+         context_.loop.now() - entry->last_arrival < kFetchPatience;
+}
+
+std::uint64_t Exchange::bytes_held() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [key, entry] : entries_) bytes += entry->contribution->bytes();
+  return bytes;
+}
+
+bool Exchange::contributed() const {
+  const auto* entry = current(context_.self);
+  return entry != nullptr && entry->held;
+}
+
+void Exchange::send_signed(Link& link, const Signed& message) { link.send(message.encode()); }
+
+// --- Our own
+// ---------------------------------------------------------------------------------------------------------------------
+
+Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
+                                            std::vector<float> parameters,
+                                            std::span<const float> feedback, std::uint64_t tokens) {
+  const Open open{.id = id_,
+                  .codec = plan_->codec(),
+                  .chunk_elements = plan_->chunk_elements(),
+                  .chunks = plan_->chunks(),
+                  .bytes_max = plan_->bytes_max(),
+                  .tokens = tokens,
+                  .base = parent_};
+  const auto state_root_of_base = state_root_;
+  const auto step = id_.step;
+  auto entry = std::make_shared<Entry>();
+  entry->contribution = std::make_shared<Contribution>(
+      plan_, sign(context_.signer, context_.self, MessageType::open, encode(open)), open);
+  entry->checking.resize(plan_->chunks());
+  auto file = context_.store.create_contribution(step, entry->contribution->announcement());
+  if (!file) co_return file.error();
+  entry->file = std::move(*file);
+  const bool again = entries_.count({step, context_.self}) > 0;
+  if (again)
+    for (auto& [site, peer] : context_.peers.all())
+      peer.link->withdraw(entries_[{step, context_.self}]->contribution->transfer());
+  entries_[{step, context_.self}] = entry;
+  contributing_ = true;
+  for (auto& [site, peer] : context_.peers.all())
+    if (peer.link->up() && peer.status && peer.status->step == step)
+      offer(*peer.link, entry->contribution);
+
+  Feedback result{
+      .step = step, .root = {}, .tokens = tokens, .residual = std::vector<float>(agreed.size())};
+  struct Shared {
+    std::uint32_t left = 0;
+    std::optional<Error> failure;
+  };
+  auto shared =
+      std::make_shared<Shared>();  // with the jobs, should this coroutine be destroyed before them
+  shared->left = plan_->chunks();
+  Signal done(context_.loop);
+  for (std::uint32_t i = 0; i < plan_->chunks(); ++i) {
+    struct Job {
+      Bytes sealed;
+      security::Digest hash;
+      std::optional<Error> failure;
+    };
+    auto job = std::make_shared<Job>();
+    const auto plan = plan_;
+    const auto& signer = context_.signer;
+    const auto transfer = entry->contribution->transfer();
+    auto run = [=, &parameters, &result, &signer] {
+      // quantity = (agreed − contributed) + feedback, in the memory of the parameters; then
+      // residual = quantity − decoded.
+      std::vector<float> decoded(plan->elements(i));
+      for (const auto& range : plan->ranges(i)) {
+        const auto at = plan->layout().offset(range);
+        const auto quantity = std::span(parameters).subspan(at, range.count);
+        compress::form_pseudo_gradient(agreed.subspan(at, range.count), quantity, quantity);
+        if (!feedback.empty())
+          compress::form_quantity(quantity, feedback.subspan(at, range.count), quantity);
+      }
+      auto payload = plan->encode(i, parameters, decoded);
+      if (!payload) {
+        job->failure = payload.error();
+        return;
+      }
+      std::size_t element = 0;
+      for (const auto& range : plan->ranges(i)) {
+        const auto at = plan->layout().offset(range);
+        compress::form_residual(std::span(parameters).subspan(at, range.count),
+                                std::span(decoded).subspan(element, range.count),
+                                std::span(result.residual).subspan(at, range.count));
+        element += range.count;
+      }
+      job->hash = chunk_hash(transfer, i, *payload);
+      job->sealed = seal_chunk(signer, transfer, i, *payload);
+    };
+    auto after = [this, job, shared, entry, i, &done] {
+      if (job->failure && !shared->failure) shared->failure = job->failure;
+      if (!shared->failure) {
+        if (auto added = entry->file->add(i, job->sealed); !added) shared->failure = added.error();
+        entry->contribution->add(i, std::make_shared<const Bytes>(std::move(job->sealed)),
+                                 job->hash);
+        for (auto& [site, peer] : context_.peers.all())
+          if (peer.link->up()) peer.link->poke();
+      }
+      --shared->left;
+      done.notify();
+    };
+    context_.workers.submit(std::move(run), std::move(after), 12 * plan_->elements(i));
+  }
+  while (shared->left > 0) co_await done.wait();
+  if (shared->failure) {
+    contributing_ = false;
+    entries_.erase({step, context_.self});
+    co_return *shared->failure;
+  }
+  result.root = entry->contribution->root();
+  context_.at_point("before_close", step);
+  // What was cut off first, then the close: whoever finds the close finds the feedback too.
+  Close close{.id = open.id,
+              .transfer = entry->contribution->transfer(),
+              .root = result.root,
+              .bytes = entry->contribution->bytes(),
+              .tokens = tokens,
+              .base = open.base,
+              .state_root = state_root_of_base};
+  const auto message = sign(context_.signer, context_.self, MessageType::close, encode(close));
+  Result<void> written;
+  auto write = [this, &result, &written, entry, message] {
+    written = context_.store.write_feedback(result);
+    if (written) written = entry->file->add_close(message);
+    if (written) written = entry->file->sync();
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(write), 4 * agreed.size());
+  contributing_ = false;
+  if (!written) {
+    entries_.erase({step, context_.self});
+    co_return written.error();
+  }
+  entry->contribution->set_close(message, close);
+  entry->held = true;
+  if (step == id_.step) {
+    for (auto& [site, peer] : context_.peers.all())
+      if (peer.link->up() && peer.status && peer.status->step == step)
+        send_signed(*peer.link, message);
+    on_held_(entry->contribution->part());
+  }
+  context_.log.info("contributed", {.outer_step = static_cast<std::int64_t>(step)},
+                    {{"tokens", tokens}, {"bytes", entry->contribution->bytes()}});
+  co_return result;
+}
+
+Task<bool> Exchange::restore_own() {
+  Result<StoredContribution> stored = Error{ErrorCode::not_found, ""};
+  const auto step = id_.step;
+  auto read = [this, &stored, step] {
+    stored = context_.store.read_contribution(step, context_.self);
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
+  if (!stored || !stored->close || step != id_.step) co_return false;
+  const auto open = check_open(stored->announcement);
+  const auto close = decode_close(stored->close->body);
+  if (!open || !close) co_return false;
+  auto entry = std::make_shared<Entry>();
+  entry->contribution = std::make_shared<Contribution>(plan_, stored->announcement, *open);
+  entry->checking.resize(plan_->chunks());
+  for (auto& [index, sealed] : stored->chunks) {
+    const auto hash = check_chunk(*plan_, context_.verifier, context_.self,
+                                  entry->contribution->transfer(), index, sealed);
+    if (!hash) co_return false;
+    entry->contribution->add(index, std::make_shared<const Bytes>(std::move(sealed)), *hash);
+  }
+  if (!entry->contribution->set_close(*stored->close, *close) || !entry->contribution->proven())
+    co_return false;
+  entry->held = true;
+  entries_[{step, context_.self}] = entry;
+  for (auto& [site, peer] : context_.peers.all())
+    if (peer.link->up() && peer.status && peer.status->step == step) announce(*peer.link);
+  on_held_(entry->contribution->part());
+  co_return true;
+}
+
+void Exchange::offer(Link& link, const std::shared_ptr<Contribution>& contribution) {
+  send_signed(link, contribution->announcement());
+  // In a first session nothing can have arrived; later the peer says what it has.
+  const bool resume = link.counters().sessions > 1;
+  link.offer(contribution->transfer(), contribution->step(), plan_->chunks(), contribution, resume);
+}
+
+void Exchange::announce(Link& link) {
+  const auto found = entries_.find({id_.step, context_.self});
+  if (found == entries_.end()) return;
+  offer(link, found->second->contribution);
+  if (found->second->held) send_signed(link, *found->second->contribution->close_message());
+}
+
+// --- Others'
+// ---------------------------------------------------------------------------------------------------------------------
+
+Result<Open> Exchange::check_open(const Signed& message) const {
+  const auto open = decode_open(message.body);
+  if (!open) return Error{ErrorCode::bad_frame, "an open that does not decode"};
+  if (open->id != id_ || !view_.is_member(message.signer))
+    return Error{ErrorCode::unavailable, "an open of another step"};
+  // Everything is compared before any memory is set aside for it.
+  if (open->codec != plan_->codec() || open->chunk_elements != plan_->chunk_elements() ||
+      open->chunks != plan_->chunks() || open->bytes_max > plan_->bytes_max() ||
+      open->base != parent_ || open->tokens > (std::uint64_t{1} << 50))
+    return Error{ErrorCode::mismatch, "an open with another codec, cut, size or base"};
+  return *open;
+}
+
+void Exchange::on_open(Link* from, const Signed& message) {
+  const auto open = check_open(message);
+  if (!open) {
+    if (open.error().code != ErrorCode::unavailable)
+      context_.log.alarm("open_refused", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                         {{"signer", message.signer}, {"why", open.error().message}});
+    return;
+  }
+  if (message.signer == context_.self) return;
+  const auto key = std::pair(id_.step, message.signer);
+  const auto transfer = transfer_of(message);
+  if (const auto found = entries_.find(key); found != entries_.end()) {
+    auto& entry = *found->second;
+    if (entry.contribution->transfer() == transfer) {
+      if (from != nullptr) from->have(transfer, entry.contribution->bitmap());
+      return;
+    }
+    if (entry.contribution->close_message()) {
+      ++counters_.equivocations;
+      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                         {{"signer", message.signer}});
+      return;
+    }
+    entries_.erase(found);  // never closed: its site began again after a restart
+  }
+  auto entry = std::make_shared<Entry>();
+  entry->contribution = std::make_shared<Contribution>(plan_, message, *open);
+  entry->checking.resize(plan_->chunks());
+  entry->last_arrival = context_.loop.now();
+  auto file = context_.store.create_contribution(id_.step, message);
+  if (!file) {
+    context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                       {{"why", file.error().text()}});
+    return;
+  }
+  entry->file = std::move(*file);
+  entries_[key] = entry;
+  if (from != nullptr) from->have(transfer, entry->contribution->bitmap());
+  auto early = std::exchange(early_, {});
+  for (auto& chunk : early) {
+    if (chunk.arrival.transfer == transfer)
+      receive(*chunk.link, entry, chunk.arrival, std::move(chunk.sealed));
+    else
+      early_.push_back(std::move(chunk));
+  }
+}
+
+void Exchange::on_close(const Signed& message) {
+  const auto close = decode_close(message.body);
+  if (!close || close->id != id_) return;
+  const auto entry = find(close->transfer);
+  if (!entry || entry->contribution->site() != message.signer ||
+      entry->contribution->step() != id_.step)
+    return;
+  if (!entry->contribution->set_close(message, *close)) {
+    ++counters_.equivocations;
+    context_.log.alarm("two_closes", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                       {{"signer", message.signer}});
+    return;
+  }
+  if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
+}
+
+void Exchange::drop_early() {
+  for (const auto& chunk : std::exchange(early_, {})) chunk.link->settle(chunk.arrival, false);
+}
+
+void Exchange::session_ended(Link& link) {
+  std::erase_if(early_, [&](const auto& chunk) { return chunk.link == &link; });
+  asked_.clear();
+}
+
+void Exchange::on_chunk(Link& link, const ChunkArrival& arrival,
+                        std::span<const std::byte> sealed) {
+  const auto entry = find(arrival.transfer);
+  if (entry) {
+    receive(link, entry, arrival, Bytes(sealed.begin(), sealed.end()));
+  } else if (early_.size() < kEarlyChunksMax) {
+    early_.push_back(
+        {&link, arrival,
+         Bytes(sealed.begin(), sealed.end())});  // its announcement may still be on the other lane
+  } else {
+    link.settle(arrival, false);
+  }
+}
+
+void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
+                       Bytes sealed) {
+  const auto index = arrival.index;
+  if (index >= plan_->chunks() || (entry->held && !entry->contribution->has(index))) {
+    link.settle(arrival, false);
+    return;
+  }
+  entry->last_arrival = context_.loop.now();
+  if (entry->contribution->has(index) || entry->checking[index]) {
+    link.settle(arrival, true);
+    return;
+  }
+  entry->checking[index] = true;
+  struct Job {
+    std::shared_ptr<Bytes> sealed;
+    Result<security::Digest> hash = Error{ErrorCode::cancelled, ""};
+  };
+  auto job = std::make_shared<Job>();
+  job->sealed = std::make_shared<Bytes>(std::move(sealed));
+  auto run = [job, entry, index, plan = plan_, &verifier = context_.verifier] {
+    job->hash = check_chunk(*plan, verifier, entry->contribution->site(),
+                            entry->contribution->transfer(), index, *job->sealed);
+  };
+  auto after = [this, job, entry, index, &link, arrival] {
+    entry->checking[index] = false;
+    if (!job->hash) {
+      ++counters_.refused_chunks;
+      context_.log.alarm("chunk_refused",
+                         {.peer = link.peer_name(),
+                          .outer_step = static_cast<std::int64_t>(entry->contribution->step())},
+                         {{"why", job->hash.error().text()}});
+      link.settle(arrival, false);
+      return;
+    }
+    if (auto added = entry->file->add(index, *job->sealed); !added) {
+      context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                         {{"why", added.error().text()}});
+      link.settle(arrival, false);
+      return;
+    }
+    entry->contribution->add(index, job->sealed, *job->hash);
+    link.settle(arrival, true);
+    if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
+  };
+  context_.workers.submit(std::move(run), std::move(after), 8 * plan_->elements(index));
+}
+
+// All chunks and the close are here: does it hold? Its bytes are synced before any vote may name
+// it, so that a majority that keeps its disks can always finish the step.
+Task<void> Exchange::finish(EntryPtr entry) {
+  if (entry->finishing || entry->held) co_return;
+  entry->finishing = true;
+  const auto& contribution = *entry->contribution;
+  const auto site = contribution.site();
+  if (!contribution.proven()) {
+    context_.log.alarm("contribution_refused",
+                       {.outer_step = static_cast<std::int64_t>(contribution.step())},
+                       {{"signer", site}, {"why", "the root is not that of its chunks"}});
+    entry->contribution->clear();
+    entry->finishing = false;
+    co_return;
+  }
+  if (contribution.close()->state_root != state_root_) {
+    ++counters_.diverged;
+    context_.log.alarm("state_differs",
+                       {.outer_step = static_cast<std::int64_t>(contribution.step())},
+                       {{"signer", site},
+                        {"theirs", contribution.close()->state_root.hex()},
+                        {"ours", state_root_.hex()}});
+    entry->finishing = false;
+    co_return;
+  }
+  Result<void> written;
+  auto write = [&written, entry] {
+    written = entry->file->add_close(*entry->contribution->close_message());
+    if (written) written = entry->file->sync();
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(write), contribution.bytes());
+  entry->finishing = false;
+  if (!written) {
+    context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                       {{"why", written.error().text()}});
+    co_return;
+  }
+  entry->held = true;
+  if (contribution.step() == id_.step && current(site) == entry.get())
+    on_held_(contribution.part());
+}
+
+// --- Fetching
+// --------------------------------------------------------------------------------------------------------------------
+
+void Exchange::want(const std::vector<Part>& parts) {
+  for (const auto& part : parts)
+    if (!held(id_.step, part.site)) wanted_[part.site] = part;
+}
+
+void Exchange::consider_fetching() {
+  const auto now = context_.loop.now();
+  const auto ask = [&](SiteId site) {
+    if (site == context_.self && contributing_) return;
+    if (current(site) != nullptr &&
+        (current(site)->held || now - current(site)->last_arrival < kFetchPatience))
+      return;
+    auto& asked = asked_[site];
+    if (asked.peer != 0 && now - asked.when < kFetchPatience && !lacking_[site].count(asked.peer))
+      return;
+    // The next source after the last one asked, so that a silent one does not stop us.
+    std::vector<PeerSite*> sources;
+    for (auto& [id, peer] : context_.peers.all()) {
+      if (!peer.link->up() || !peer.status || lacking_[site].count(id)) continue;
+      const auto& s = *peer.status;
+      const bool has = s.step == id_.step ? std::count(s.holds.begin(), s.holds.end(), site) > 0
+                                          : s.step > id_.step && s.first_record <= id_.step;
+      if (has) sources.push_back(&peer);
+    }
+    if (sources.empty()) return;
+    auto next = std::find_if(sources.begin(), sources.end(),
+                             [&](const PeerSite* p) { return p->site > asked.peer; });
+    if (next == sources.end()) next = sources.begin();
+    asked = {(*next)->site, now};
+    (*next)->link->send(encode(Fetch{id_.step, site}));
+    ++counters_.fetched;
+  };
+  for (const auto& [site, part] : wanted_) ask(site);
+  for (const auto site : view_.members)
+    if (site != context_.self && !context_.peers.sees(site)) ask(site);
+}
+
+bool Exchange::nobody_has(const std::vector<Part>& parts) const {
+  for (const auto& part : parts) {
+    if (held(id_.step, part.site) || arriving(part.site)) continue;
+    const bool somebody = std::any_of(
+        context_.peers.all().begin(), context_.peers.all().end(), [&](const auto& entry) {
+          const auto& [id, peer] = entry;
+          if (!peer.link->up() || !peer.status) return false;
+          const auto lacks = lacking_.find(part.site);
+          if (lacks != lacking_.end() && lacks->second.count(id)) return false;
+          return (peer.status->step == id_.step &&
+                  std::count(peer.status->holds.begin(), peer.status->holds.end(), part.site) >
+                      0) ||
+                 (peer.status->step > id_.step && peer.status->first_record <= id_.step);
+        });
+    if (!somebody) return true;
+  }
+  return false;
+}
+
+void Exchange::on_fetch(Link& link, const Fetch& fetch) {
+  context_.loop.spawn(serve(link, link.session(), fetch));
+}
+
+Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
+  auto found = entries_.find({fetch.step, fetch.site});
+  if (found == entries_.end()) {
+    // Of an earlier step: from disk.
+    Result<StoredContribution> stored = Error{ErrorCode::not_found, ""};
+    auto read = [this, &stored, fetch] {
+      stored = context_.store.read_contribution(fetch.step, fetch.site);
+    };
+    co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
+    const auto open = stored ? decode_open(stored->announcement.body) : std::nullopt;
+    const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
+    if (open && close && open->chunks == plan_->chunks()) {
+      auto entry = std::make_shared<Entry>();
+      entry->contribution = std::make_shared<Contribution>(plan_, stored->announcement, *open);
+      entry->checking.resize(plan_->chunks());
+      for (auto& [index, sealed] : stored->chunks) {
+        if (index >= plan_->chunks() || sealed.size() < 64) continue;
+        const auto hash = chunk_hash(entry->contribution->transfer(), index,
+                                     std::span<const std::byte>(sealed).subspan(64));
+        entry->contribution->add(index, std::make_shared<const Bytes>(std::move(sealed)), hash);
+      }
+      entry->held =
+          entry->contribution->set_close(*stored->close, *close) && entry->contribution->proven();
+      if (entry->held) entries_.emplace(std::pair(fetch.step, fetch.site), entry);
+    }
+    found = entries_.find({fetch.step, fetch.site});
+  }
+  if (!link.up() || link.session() != session) co_return;
+  if (found == entries_.end() || !found->second->held) {
+    link.send(encode(Lacking{fetch.step, fetch.site}));
+    co_return;
+  }
+  const auto contribution = found->second->contribution;
+  if (fetch.site != context_.self) ++counters_.relayed;
+  send_signed(link, contribution->announcement());
+  link.withdraw(contribution->transfer());
+  link.offer(contribution->transfer(), fetch.step, plan_->chunks(), contribution, true);
+  send_signed(link, *contribution->close_message());
+}
+
+void Exchange::on_lacking(Link& link, const Lacking& lacking) {
+  if (lacking.step != id_.step) return;
+  lacking_[lacking.site][link.peer().site] = true;
+  consider_fetching();
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,133 @@
+// Exchange: the contributions of the outer step at hand. Makes our own (encode, seal, write, offer
+// to peers while it is being made), receives those of others (check, write, hold), serves and
+// fetches what somebody lacks. PROTOCOL.md, "Contributions", draws it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_log.h"
+#include "inter/contribution.h"
+#include "inter/outer_store.h"
+#include "inter/peers.h"
+
+namespace isthmus::inter {
+
+class Exchange {
+ public:
+  struct Context {
+    Loop& loop;
+    Workers& workers;
+    EventLog& log;
+    OuterStore& store;
+    Peers& peers;
+    const security::Signer& signer;
+    const security::Verifier& verifier;
+    SiteId self;
+    // Crashes here in tests and in the simulator; else does nothing.
+    std::function<void(const char* point, std::uint64_t step)> at_point;
+    PlantedBug bug = PlantedBug::none;
+  };
+  // `on_held`: a contribution to the current step became held.
+  Exchange(Context context, std::shared_ptr<const ChunkPlan> plan,
+           std::function<void(const Part&)> on_held);
+
+  // The step whose contributions are expected now. What is held of steps before `keep_from` is
+  // forgotten.
+  void begin_step(const StepId& id, const View& view, const security::Digest& parent,
+                  const security::Digest& state_root, std::uint64_t keep_from);
+
+  // --- Our own
+  // ---------------------------------------------------------------------------------------------------------------------
+  // Codes pseudo-gradient + feedback, offers the chunks as they come, and holds the contribution
+  // once it is on disk. The result is what coding cut off. `agreed` and `feedback` must stay as
+  // they are until it returns. Errors: non_finite, io.
+  Task<Result<Feedback>> contribute(std::span<const float> agreed, std::vector<float> parameters,
+                                    std::span<const float> feedback, std::uint64_t tokens);
+  bool contributing() const { return contributing_; }
+  bool contributed() const;  // to the current step, and on disk
+  // After a restart: what was made before, if it is whole and of the current step.
+  Task<bool> restore_own();
+
+  // --- Others'
+  // ---------------------------------------------------------------------------------------------------------------------
+  void on_open(Link* from, const Signed& message);
+  void on_close(const Signed& message);
+  // False when the chunk belongs to no contribution that is known or may yet be announced.
+  void on_chunk(Link& link, const ChunkArrival& arrival, std::span<const std::byte> sealed);
+  void on_fetch(Link& link, const Fetch& fetch);
+  void on_lacking(Link& link, const Lacking& lacking);
+  // Contributions of the record must come even from who is not their origin: it is decided.
+  void want(const std::vector<Part>& parts);
+  // Asks some peer for what is wanted and does not flow. Called now and then, and after news.
+  void consider_fetching();
+  // Everything of the current step that stands, for a peer that works on it too.
+  void announce(Link& link);
+  void session_ended(Link& link);
+
+  std::shared_ptr<const Contribution> held(std::uint64_t step, SiteId site) const;
+  std::vector<SiteId> holds() const;  // of the current step
+  // Some chunk of it arrived lately.
+  bool arriving(SiteId site) const;
+  std::uint64_t bytes_held() const;
+  // Where a fetch found no source since the step began.
+  bool nobody_has(const std::vector<Part>& parts) const;
+  const ChunkPlan& plan() const { return *plan_; }
+
+  struct Counters {
+    std::uint64_t fetched = 0, relayed = 0, refused_chunks = 0, equivocations = 0, diverged = 0;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<Contribution> contribution;
+    std::unique_ptr<ContributionFile> file;
+    std::vector<bool> checking;  // chunks at a worker
+    bool held = false;
+    bool finishing = false;
+    Nanoseconds last_arrival = 0;
+  };
+  using EntryPtr = std::shared_ptr<Entry>;  // shared with jobs on workers that outlive the step
+  struct EarlyChunk {
+    Link* link;
+    ChunkArrival arrival;
+    Bytes sealed;
+  };
+
+  Result<Open> check_open(const Signed& message) const;
+  EntryPtr find(TransferId transfer) const;
+  Entry* current(SiteId site) const;
+  Task<void> finish(EntryPtr entry);
+  Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);
+  void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival, Bytes sealed);
+  void drop_early();
+  void offer(Link& link, const std::shared_ptr<Contribution>& contribution);
+  void send_signed(Link& link, const Signed& message);
+
+  Context context_;
+  std::shared_ptr<const ChunkPlan> plan_;
+  std::function<void(const Part&)> on_held_;
+  StepId id_;
+  View view_;
+  security::Digest parent_, state_root_;
+  std::map<std::pair<std::uint64_t, SiteId>, EntryPtr> entries_;
+  std::vector<EarlyChunk> early_;
+  std::map<SiteId, Part> wanted_;
+  struct Asked {
+    SiteId peer = 0;
+    Nanoseconds when = 0;
+  };
+  std::map<SiteId, Asked> asked_;                     // for the contribution of this site
+  std::map<SiteId, std::map<SiteId, bool>> lacking_;  // site → peers that lack its contribution
+  std::map<SiteId, std::uint64_t> sessions_offered_;  // peer → sessions in which we offered
+  bool contributing_ = false;
+  Counters counters_;
+};
+
+}  // namespace isthmus::inter

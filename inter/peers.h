@@ -1,0 +1,65 @@
+// Peers: what this gateway knows of the other sites: their links, their last account of themselves,
+// how late they usually are. From it follow the view that the next record should carry and how long
+// a step waits for whom (PROTOCOL.md, "Views", "Deadlines").
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "inter/link.h"
+#include "inter/messages.h"
+#include "security/roster.h"
+
+namespace isthmus::inter {
+
+// A running mean and deviation, as TCP keeps them for its round trip.
+class Learnt {
+ public:
+  void add(Nanoseconds sample);
+  std::uint32_t samples() const { return samples_; }
+  Nanoseconds spread() const { return mean_ + 4 * deviation_; }
+
+ private:
+  Nanoseconds mean_ = 0, deviation_ = 0;
+  std::uint32_t samples_ = 0;
+};
+
+struct PeerSite {
+  SiteId site = 0;
+  std::string name;
+  std::unique_ptr<Link> link;        // to its gateway
+  std::optional<Status> status;      // of this session
+  std::uint64_t announced_step = 0;  // what stands for this step was said in this session
+  Learnt lateness;                   // of its contribution, after the first one of the step
+  Nanoseconds last_progress = 0;     // when its status last showed that its ranks compute
+};
+
+class Peers {
+ public:
+  std::map<SiteId, PeerSite>& all() { return sites_; }
+  const std::map<SiteId, PeerSite>& all() const { return sites_; }
+  PeerSite* find(SiteId site);
+  PeerSite* of(const Link& link);
+
+  bool sees(SiteId site) const;  // a session stands
+  // Somebody we see has a session with it, or we do.
+  bool reachable(SiteId site) const;
+  std::vector<SiteId> seen() const;
+  void send_to_all(const Bytes& message);
+
+ private:
+  std::map<SiteId, PeerSite> sites_;
+};
+
+// Members that should leave or join with the record of `step`, whose parts are given. `last_named`:
+// step whose record last named a member (or took it in).
+View next_view(const View& view, std::uint64_t step, const std::vector<Part>& parts,
+               const std::map<SiteId, std::uint64_t>& last_named, std::uint32_t absent_steps,
+               const Peers& peers);
+// Voters without a vote that say so, and are current: a record readmits them.
+std::vector<SiteId> to_readmit(const View& view, std::uint64_t step, const Peers& peers);
+
+}  // namespace isthmus::inter
