@@ -474,10 +474,12 @@ void Exchange::consider_fetching() {
     // The next source after the last one asked, so that a silent one does not stop us.
     std::vector<PeerSite*> sources;
     for (auto& [id, peer] : context_.peers.all()) {
-      if (!peer.link->up() || !peer.status || lacking_[site].count(id)) continue;
+      if (!peer.link->up() || !peer.status) continue;
       const auto& s = *peer.status;
-      const bool has = s.step == id_.step ? std::count(s.holds.begin(), s.holds.end(), site) > 0
-                                          : s.step > id_.step && s.first_record <= id_.step;
+      const bool says_so =
+          s.step == id_.step && std::count(s.holds.begin(), s.holds.end(), site) > 0;
+      const bool may = s.step > id_.step && s.first_record <= id_.step && !lacking_[site].count(id);
+      const bool has = says_so || may;
       if (has) sources.push_back(&peer);
     }
     if (sources.empty()) return;

@@ -1,0 +1,71 @@
+// StateTransfer: how a site that cannot replay gets a whole outer state, and serves one. It trusts
+// no single server: a majority of the other voters must have signed the strong root, every leaf is
+// checked against it as it arrives (PROTOCOL.md, "Return").
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/event_log.h"
+#include "inter/outer_store.h"
+#include "inter/peers.h"
+
+namespace isthmus::inter {
+
+class StateTransfer {
+ public:
+  struct Context {
+    Loop& loop;
+    Workers& workers;
+    EventLog& log;
+    OuterStore& store;
+    Peers& peers;
+    const security::Signer& signer;
+    SiteId self;
+    std::function<void(const char* point, std::uint64_t step)> at_point;
+  };
+  StateTransfer(Context context, const ModelLayout& layout, bool has_momentum);
+  ~StateTransfer();
+
+  // --- Serving: the newest saved state, or an older one that is still kept.
+  void on_request(Link& link, const StateRequest& request, const StepId& newest_saved,
+                  const security::Digest& newest_root);
+
+  // --- Fetching: a state of at least `at_least`, of which `view` has the voters. `record_of`: the
+  // decided record of a step, if known here. Tries until it has one or `give_up` says true.
+  Task<std::optional<OuterState>> fetch(std::uint64_t at_least, View view, SiteId self,
+                                        std::function<const Record*(std::uint64_t)> record_of,
+                                        std::function<bool()> give_up);
+  void on_saved(Link* from, SiteId signer, const Saved& saved);
+  bool on_chunk(Link& link, const ChunkArrival& arrival,
+                std::span<const std::byte> bytes);  // false: not of a state
+  bool fetching() const { return fetching_; }
+
+  struct Counters {
+    std::uint64_t fetched = 0, served = 0, refused_leaves = 0;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Snapshot;
+  struct Incoming;
+  Task<void> serve(Link& link, std::uint64_t session, StateRequest request, StepId id);
+  std::uint32_t manifest_chunks() const;
+  std::uint32_t chunk_count() const;
+
+  Context context_;
+  const ModelLayout& layout_;
+  bool has_momentum_;
+  std::shared_ptr<Snapshot> snapshot_;  // shared with the links that send it
+  bool fetching_ = false;
+  std::unique_ptr<Incoming> incoming_;
+  std::map<SiteId, Saved> offers_;  // the newest with a strong root
+  Signal news_;
+  Counters counters_;
+};
+
+}  // namespace isthmus::inter
