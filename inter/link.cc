@@ -60,6 +60,12 @@ Link::~Link() {
 // --- Session
 // ---------------------------------------------------------------------------------------------------------------------
 
+void Link::start() {
+  started_ = true;
+  next_hello_ = loop_.now();
+  arm_timer();
+}
+
 void Link::wire_up(Lane lane, ConnectionId connection) {
   if (lane == Lane::bulk) {
     bulk_up_ = true;
@@ -227,7 +233,7 @@ Nanoseconds Link::retransmit_after() const {
 
 void Link::arm_timer() {
   Nanoseconds next = loop_.now() + options_.heartbeat;
-  if (session_ == 0 && control_up_) next = std::min(next, next_hello_);
+  if (session_ == 0 && control_up_ && started_) next = std::min(next, next_hello_);
   if (session_ != 0 && !unacknowledged_.empty())
     next = std::min(next, unacknowledged_.front().sent + retransmit_after());
   if (challenger_) next = std::min(next, challenger_->until);
@@ -244,7 +250,7 @@ void Link::on_timer() {
   samples_.push_back({now, wire_.bytes_sent(peer_), wire_.bytes_received(peer_)});
   if (samples_.size() > kSamplesMax) samples_.pop_front();
   if (session_ == 0) {
-    if (control_up_ && now >= next_hello_) {
+    if (started_ && control_up_ && now >= next_hello_) {
       send_hello();
       // Who was refused asks again now and then: somebody may have mended the configuration.
       next_hello_ = now + (refused_.empty() ? options_.heartbeat : 10 * options_.heartbeat);
@@ -362,6 +368,7 @@ void Link::wire_message(Lane lane, ConnectionId connection, std::span<const std:
   }
   ByteReader in(message);
   const auto frame = in.get<Frame>();
+  if (!started_) return;
   if (frame == Frame::hello) {
     receive_hello(connection, in);
     return;

@@ -99,6 +99,8 @@ class Link {
        LinkOptions options);
   ~Link();
 
+  // Nothing is said or answered before.
+  void start();
   GatewayId peer() const { return peer_; }
   const std::string& peer_name() const { return peer_name_; }
   bool up() const { return session_ != 0; }
@@ -109,6 +111,9 @@ class Link {
   // Reliable and ordered within the session; dropped with it, so the owner says what stands again
   // when a new one begins.
   void send(Bytes message);
+
+  // Everything sent is acknowledged.
+  bool drained() const { return unacknowledged_.empty(); }
 
   // Begins (or, under the same id, keeps) sending a transfer; lower priority numbers first.
   // `resume`: some of it may have arrived in an earlier session, so the peer's have() comes first.
@@ -211,7 +216,7 @@ class Link {
   std::optional<Challenger> challenger_;
   std::string refused_;  // why, when the last handshake was refused
   Nanoseconds next_hello_ = 0;
-  bool control_up_ = false, bulk_up_ = false;
+  bool started_ = false, control_up_ = false, bulk_up_ = false;
 
   // Control lane.
   std::uint64_t next_sequence_ = 1;

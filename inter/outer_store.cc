@@ -126,11 +126,11 @@ Result<OuterStore::Loaded> OuterStore::load() {
   }
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_feedback(slot);
-    if (!read || read->residual.size() != loaded.layout->elements() ||
-        (loaded.feedback && loaded.feedback->step > read->step))
-      continue;
-    loaded.feedback = std::move(*read);
-    newest_feedback_slot_ = slot;
+    if (!read || read->residual.size() != loaded.layout->elements()) continue;
+    const bool newest = loaded.feedbacks.empty() || loaded.feedbacks.front().step < read->step;
+    if (newest) newest_feedback_slot_ = slot;
+    loaded.feedbacks.insert(newest ? loaded.feedbacks.begin() : loaded.feedbacks.end(),
+                            std::move(*read));
   }
   return loaded;
 }

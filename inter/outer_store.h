@@ -62,7 +62,7 @@ class OuterStore {
     bool vote_lost = false;  // a run is here, but no vote file
     std::uint64_t vote_step = 0;
     Vote vote;
-    std::optional<Feedback> feedback;  // the newest that checks
+    std::vector<Feedback> feedbacks;  // those that check, the newest first
   };
   // Errors: io, corrupt (with what to do).
   Result<Loaded> load();

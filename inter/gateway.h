@@ -1,0 +1,227 @@
+// Gateway: the process that speaks for a site. Owns the outer state, takes contributions of the
+// site's ranks, agrees with the other gateways which contributions each outer step is made of,
+// applies the decided records in order, and gives the new parameters back. PROTOCOL.md is the
+// specification; the parts are exchange.h, agreement.h, state_transfer.h, peers.h, outer_store.h.
+//
+// One thread, the Loop's, owns everything; workers only encode, check, hash, write and reduce.
+// Wire, clock, disk, workers and randomness are handed in, so that a federation of gateways also
+// runs in one thread, in virtual time, from one seed (inter/sim/federation.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/event_log.h"
+#include "inter/agreement.h"
+#include "inter/exchange.h"
+#include "inter/link.h"
+#include "inter/outer_store.h"
+#include "inter/peers.h"
+#include "inter/ranks.h"
+#include "inter/state_transfer.h"
+#include "inter/status.h"
+#include "security/roster.h"
+
+namespace isthmus::inter {
+
+struct GatewayOptions {
+  SyncOptions sync;
+  std::string folder;                          // of the durable files
+  double rate_limit_bytes_per_second = 0;      // 0: none
+  Nanoseconds straggler_wait = 600 * kSecond;  // for a member that shows progress
+  Nanoseconds first_wait =
+      60 * kSecond;  // for a member's contribution while fewer than five are known
+  Nanoseconds linger =
+      10 *
+      kSecond;  // at the end, for members that have not saved the last step and cannot be reached
+  LinkOptions link;
+  // Named points of a step, for tests that end the process there: before_close,
+  // between_vote_and_accept, saving, merging, state_transfer, final.
+  std::function<void(const char* point, std::uint64_t step)> at_point = [](const char*,
+                                                                           std::uint64_t) {};
+};
+
+class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
+ public:
+  // What the world is to this gateway. All outlive it.
+  struct World {
+    Loop& loop;
+    Wire& wire;
+    Disk& disk;
+    Workers& workers;
+    EventLog& log;
+    Random random;  // a secret seed in real life: nonces come from it
+    const security::Signer& signer;
+    const security::Verifier& verifier;
+  };
+  Gateway(World world, security::Roster roster, SiteId self, GatewayOptions options);
+  ~Gateway() override;
+
+  // The ranks, before run(). They outlive the gateway.
+  void serve(Ranks& ranks);
+  // Until the run is finished and served, stop() was called, or the disk fails.
+  Task<Result<void>> run();
+  // The user's wish: others are told that this site leaves; run() returns.
+  void stop();
+
+  GatewayStatus status() const;
+
+  // OuterSteps.
+  Result<void> attached(const ModelLayout& layout, std::string_view model_description) override;
+  void offer_initial(std::vector<float> parameters) override;
+  Result<void> contribute(std::uint64_t step, std::vector<float> parameters,
+                          std::uint64_t tokens) override;
+  void progressing() override;
+  void leaving() override;
+
+  // For the simulator's invariants and for tests.
+  bool finished() const { return finished_; }
+  const std::vector<Certificate>& chain() const { return chain_; }
+  const std::optional<OuterState>& state() const { return state_; }
+  const security::Digest& root() const { return state_root_; }
+  const std::optional<Certificate>& genesis() const { return genesis_; }
+  std::uint64_t saved_step() const { return saved_step_; }
+  std::uint64_t memory_bytes() const;  // of contributions held
+  const std::vector<float>& feedback() const { return feedback_; }
+  struct Counters {
+    std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,
+                  state_fetches = 0, votes_lost = 0, readmitted = 0, view_changes = 0,
+                  records_replayed = 0, relayed_messages = 0, late_contributions = 0,
+                  divergences = 0;
+  };
+  Counters counters() const;
+
+ private:
+  // --- WireReceiver, LinkOwner
+  void on_message(GatewayId peer, Lane lane, ConnectionId connection,
+                  std::span<const std::byte> message) override;
+  void on_up(GatewayId peer, Lane lane, ConnectionId connection) override;
+  void on_down(GatewayId peer, Lane lane, ConnectionId connection) override;
+  void on_writable(GatewayId peer, Lane lane) override;
+  Introduction introduce() override;
+  std::string objection(GatewayId peer, const Introduction& theirs) override;
+  void on_session(Link& link, bool up) override;
+  void on_control(Link& link, std::span<const std::byte> message) override;
+  void on_chunk(Link& link, const ChunkArrival& arrival,
+                std::span<const std::byte> payload) override;
+
+  // --- Start (gateway_start.cc)
+  Task<Result<void>> load();
+  void start_links();
+  Task<Result<void>> begin_or_join_run();
+  void propose_genesis();
+  bool genesis_acceptable(const Record& record) const;
+  void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
+  Task<Result<void>> adopt_run(Certificate genesis);
+  View view_of_roster() const;
+
+  // --- Steps
+  std::uint64_t working_step() const { return state_ ? state_->step + 1 : 0; }
+  View current_view() const;
+  security::Digest parent_hash() const;
+  StepId step_id() const;
+  void begin_step();
+  bool view_change_due() const;
+  bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
+  Task<Result<void>> steps();
+  Task<Result<bool>> apply(const Certificate& certificate);
+  Task<void> save(OuterState* state, security::Digest root, std::uint64_t step);
+  Task<void> contribute_task(std::vector<float> parameters, std::uint64_t tokens);
+  Task<void> vote_writer();
+  Task<Result<void>> settle_feedback();
+  void publish();
+  void note_saved(SiteId site, const Saved& saved);
+  void prune();
+  Task<Result<void>> serve_the_end();
+  void fail(const Error& error);
+
+  // --- Messages (gateway_messages.cc)
+  void receive_signed(Link* from, const Signed& message);
+  void receive_ballot(const Signed& message);
+  void on_status(Link& link, const Status& status);
+  void on_records(Link& link, const Records& records);
+  void on_record_request(Link& link, const RecordRequest& request);
+  void relay(const Signed& message, Link* from);
+  void announce_step(PeerSite& peer);
+  void broadcast_signed(const Signed& message);
+  Status my_status() const;
+  void send_status();
+  void tick();
+  void consider_ballot();
+  Nanoseconds deadline() const;
+
+  World world_;
+  security::Roster roster_;
+  const SiteId self_;
+  GatewayOptions options_;
+  Ranks* ranks_ = nullptr;
+  RateLimit limit_;
+  OuterStore store_;
+  Peers peers_;
+  std::uint64_t boot_ = 0;
+
+  // The run.
+  std::optional<ModelLayout> layout_;
+  Fingerprint fingerprint_;
+  std::shared_ptr<const ChunkPlan> plan_;  // shared with contributions
+  std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<StateTransfer> transfer_;
+  std::optional<Certificate> genesis_;
+  security::Digest run_;
+  std::vector<Certificate> chain_;  // records 1, 2, …: chain_[k - 1] is record k
+  std::optional<std::vector<float>> initial_;
+  bool empty_vote_ = false;  // may take part in record 0
+  bool lost_vote_ = false;
+  std::optional<Vote> genesis_vote_;
+  std::map<SiteId, std::pair<Record, security::Signature>> genesis_accepts_;
+
+  // The state.
+  std::optional<OuterState> state_;
+  security::Digest state_root_;
+  std::uint64_t saved_step_ = 0;
+  bool saved_any_ = false, saving_ = false, applying_ = false;
+  std::map<SiteId, Saved> saved_by_;
+  std::uint64_t kept_from_ = 1;  // named bytes of this step and later are here
+  std::map<SiteId, std::uint64_t> last_named_;
+
+  // Feedback: what rides in the next contribution, and what it came from.
+  std::vector<float> feedback_;  // settled; empty: none
+  std::uint64_t carried_tokens_ = 0;
+  std::optional<Feedback> pending_;  // of our last contribution, until its record is applied
+
+  // The step at hand.
+  std::unique_ptr<Agreement> agreement_;
+  std::uint64_t persisted_version_ = 0;
+  std::vector<Agreement::Outgoing> to_say_;
+  std::optional<std::pair<std::uint64_t, Vote>> stored_vote_;
+  std::optional<std::pair<std::vector<float>, std::uint64_t>> waiting_contribution_;
+  bool taking_contribution_ = false;
+  std::optional<Nanoseconds> first_held_at_;
+  Nanoseconds step_began_ = 0, next_ballot_at_ = 0;
+  std::uint32_t ballots_tried_ = 0;
+  std::map<security::Digest, Signed> signed_seen_;  // of this step, to pass on
+  std::map<SiteId, Nanoseconds> records_asked_;
+
+  bool ranks_here_ = false, ranks_leaving_ = false, stopping_ = false, finished_ = false,
+       final_served_ = false;
+  Nanoseconds last_rank_progress_ = 0;
+  std::optional<Error> failure_;
+  Nanoseconds started_ = 0;
+  Signal changed_;
+  Signal votes_;
+  std::optional<Loop::TimerId> tick_timer_;
+  Nanoseconds last_status_ = 0;
+  Bytes last_status_bytes_;
+  Counters counters_;
+  std::uint64_t tokens_named_ = 0, tokens_unnamed_ = 0;
+  WaitStatus waits_;
+  Nanoseconds contributed_at_ = 0;
+};
+
+}  // namespace isthmus::inter

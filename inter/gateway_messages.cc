@@ -1,0 +1,343 @@
+// What a gateway says to its peers, and what it does with what they say.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "inter/gateway.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
+constexpr std::size_t kSignedSeenMax = 4096;
+
+}  // namespace
+
+// --- From the wire
+// ---------------------------------------------------------------------------------------------------------------
+
+void Gateway::on_message(GatewayId from, Lane lane, ConnectionId connection,
+                         std::span<const std::byte> message) {
+  if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
+    peer->link->wire_message(lane, connection, message);
+}
+void Gateway::on_up(GatewayId from, Lane lane, ConnectionId connection) {
+  if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
+    peer->link->wire_up(lane, connection);
+}
+void Gateway::on_down(GatewayId from, Lane lane, ConnectionId connection) {
+  if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
+    peer->link->wire_down(lane, connection);
+}
+void Gateway::on_writable(GatewayId from, Lane lane) {
+  if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
+    peer->link->wire_writable(lane);
+}
+
+// --- From the links
+// --------------------------------------------------------------------------------------------------------------
+
+Introduction Gateway::introduce() {
+  return {.boot = boot_, .run = run_, .fingerprint = fingerprint_, .roster_epoch = roster_.epoch};
+}
+
+std::string Gateway::objection(GatewayId, const Introduction& theirs) {
+  if (security::validity(roster_, world_.loop.clock().unix_time()) ==
+      security::RosterValidity::expired)
+    return "the roster has expired: ask the operator for a new one";
+  if (run_ != security::Digest{} && theirs.run != security::Digest{} && run_ != theirs.run)
+    return fmt::format("run: {} here, {} there", run_.hex().substr(0, 16),
+                       theirs.run.hex().substr(0, 16));
+  return fingerprint_.difference(theirs.fingerprint);
+}
+
+void Gateway::on_session(Link& link, bool up) {
+  auto* peer = peers_.of(link);
+  peer->status.reset();
+  peer->announced_step = 0;
+  if (up) {
+    link.send(encode(my_status()));
+    if (const auto saved = saved_by_.find(self_); saved != saved_by_.end())
+      link.send(sign(world_.signer, self_, MessageType::saved, encode(saved->second)).encode());
+  } else if (exchange_) {
+    exchange_->session_ended(link);
+  }
+  changed_.notify();
+}
+
+void Gateway::on_chunk(Link& link, const ChunkArrival& arrival,
+                       std::span<const std::byte> payload) {
+  if (!exchange_ || (transfer_ && transfer_->on_chunk(link, arrival, payload))) {
+    if (!exchange_) link.settle(arrival, false);
+    return;
+  }
+  exchange_->on_chunk(link, arrival, payload);
+}
+
+void Gateway::on_control(Link& link, std::span<const std::byte> message) {
+  ByteReader in(message);
+  const auto type = in.get<MessageType>();
+  if (!in.ok()) return;
+  if (is_signed(type)) {
+    if (const auto decoded = decode_signed(type, in)) receive_signed(&link, *decoded);
+    return;
+  }
+  switch (type) {
+    case MessageType::status:
+      if (const auto status = decode_status(in)) on_status(link, *status);
+      break;
+    case MessageType::record_request: {
+      const auto from = in.get<std::uint64_t>();
+      if (in.done()) on_record_request(link, {from});
+      break;
+    }
+    case MessageType::records:
+      if (const auto records = decode_records(in)) on_records(link, *records);
+      break;
+    case MessageType::fetch:
+    case MessageType::lacking: {
+      const auto step = in.get<std::uint64_t>();
+      const auto site = in.get<SiteId>();
+      if (!in.done() || !exchange_) break;
+      if (type == MessageType::fetch)
+        exchange_->on_fetch(link, {step, site});
+      else
+        exchange_->on_lacking(link, {step, site});
+      break;
+    }
+    case MessageType::state_request: {
+      const auto step = in.get<std::uint64_t>();
+      const auto send = in.get<std::uint8_t>();
+      if (!in.done() || !transfer_ || !state_ || !saved_any_) break;
+      StepId id = step_id();
+      id.step = saved_step_;
+      transfer_->on_request(link, {step, send != 0}, id, {});
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+// --- Signed messages
+// -------------------------------------------------------------------------------------------------------------
+
+void Gateway::receive_signed(Link* from, const Signed& message) {
+  if (message.signer == self_) return;
+  if (message.type == MessageType::saved) {
+    const auto saved = decode_saved(message.body);
+    if (!saved || saved->id.run != run_ || !verify(world_.verifier, message)) return;
+    if (transfer_) transfer_->on_saved(from, message.signer, *saved);
+    note_saved(message.signer, *saved);
+    return;
+  }
+  if (message.type == MessageType::accept && !genesis_) {
+    const auto ballot = decode_ballot(message.type, message.body);
+    if (!ballot || ballot->id.step != 0 || !verify(world_.verifier, message)) return;
+    on_genesis_accept(message.signer, std::get<Accept>(ballot->ballot), message.signature);
+    return;
+  }
+  if (!state_ || !exchange_) return;
+  // Of this step, or not for us: whoever is elsewhere says so in its status, and is told again what
+  // stands.
+  ByteReader in(message.body);
+  StepId id;
+  const auto run = in.raw(32);
+  const auto view = in.raw(32);
+  id.step = in.get<std::uint64_t>();
+  id.fragment = in.get<std::uint32_t>();
+  if (!in.ok()) return;
+  std::copy(run.begin(), run.end(), id.run.bytes.begin());
+  std::copy(view.begin(), view.end(), id.view.bytes.begin());
+  // A fetched contribution's announcement comes again, to begin the transfer anew: it is not
+  // dropped as known.
+  const auto digest = message.digest();
+  const bool known = signed_seen_.count(digest) > 0;
+  if (id != step_id() ||
+      (known && message.type != MessageType::open && message.type != MessageType::close))
+    return;
+  if (!known && !verify(world_.verifier, message)) {
+    world_.log.alarm(
+        "bad_signature",
+        {.peer = from != nullptr ? std::string_view(from->peer_name()) : std::string_view()},
+        {{"signer", message.signer}});
+    return;
+  }
+  if (!known && signed_seen_.size() < kSignedSeenMax) {
+    signed_seen_.emplace(digest, message);
+    relay(message, from);
+  }
+  switch (message.type) {
+    case MessageType::open:
+      exchange_->on_open(from, message);
+      break;
+    case MessageType::close:
+      exchange_->on_close(message);
+      break;
+    default:
+      receive_ballot(message);
+  }
+}
+
+void Gateway::receive_ballot(const Signed& message) {
+  if (!agreement_) return;
+  const auto ballot = decode_ballot(message.type, message.body);
+  if (!ballot) return;
+  if (message.type == MessageType::prepare && message.signer != self_) {
+    // Somebody else leads: give it time.
+    Nanoseconds round_trip = 0;
+    for (const auto& [site, peer] : peers_.all())
+      round_trip = std::max(round_trip, peer.link->round_trip());
+    next_ballot_at_ =
+        std::max(next_ballot_at_, world_.loop.now() + 2 * kSecond + 4 * round_trip +
+                                      static_cast<Nanoseconds>(world_.random.uniform() * 1e9));
+  }
+  agreement_->receive(message.signer, ballot->ballot, message.signature);
+  exchange_->want({agreement_->lacking().begin(), agreement_->lacking().end()});
+  exchange_->consider_fetching();
+  votes_.notify();
+  if (agreement_->decided()) changed_.notify();
+}
+
+// Passes a signed message on to those that do not see its signer.
+void Gateway::relay(const Signed& message, Link* from) {
+  for (auto& [site, peer] : peers_.all()) {
+    if (site == message.signer || !peer.link->up() || peer.link.get() == from || !peer.status)
+      continue;
+    if (peer.status->step != working_step()) continue;
+    if (std::count(peer.status->sees.begin(), peer.status->sees.end(), message.signer) > 0)
+      continue;
+    peer.link->send(message.encode());
+    ++counters_.relayed_messages;
+  }
+}
+
+void Gateway::broadcast_signed(const Signed& message) {
+  signed_seen_.emplace(message.digest(), message);
+  for (auto& [site, peer] : peers_.all())
+    if (peer.link->up() && peer.status && peer.status->step == working_step())
+      peer.link->send(message.encode());
+}
+
+// Everything that stands in this step, for a peer that has just said that it works on it too.
+void Gateway::announce_step(PeerSite& peer) {
+  if (!state_ || finished_) return;
+  peer.announced_step = working_step();
+  exchange_->announce(*peer.link);
+  if (agreement_ && persisted_version_ >= agreement_->vote_version())
+    for (const auto& standing : agreement_->standing())
+      peer.link->send(sign(world_.signer, self_, step_id(), standing.message).encode());
+  for (const auto& [digest, message] : signed_seen_) {
+    if (message.signer == self_ || message.signer == peer.site ||
+        std::count(peer.status->sees.begin(), peer.status->sees.end(), message.signer) > 0)
+      continue;
+    peer.link->send(message.encode());
+    ++counters_.relayed_messages;
+  }
+}
+
+// --- Status
+// ----------------------------------------------------------------------------------------------------------------------
+
+Status Gateway::my_status() const {
+  Status s;
+  s.step = working_step();
+  s.saved = saved_step_;
+  s.has_state = state_.has_value();
+  s.contributes = ranks_here_ && !ranks_leaving_;
+  s.leaving = stopping_ || ranks_leaving_;
+  s.wants_in =
+      state_ && !current_view().is_member(self_) && s.contributes && chain_.size() < working_step();
+  s.lost_vote = lost_vote_;
+  s.finished = finished_;
+  s.empty_vote = empty_vote_ && !genesis_ &&
+                 (!genesis_vote_ || genesis_vote_->accepted->record.nonce == 0) &&
+                 initial_.has_value();
+  s.first_record = kept_from_;
+  s.sees = peers_.seen();
+  if (exchange_ && state_) s.holds = exchange_->holds();
+  return s;
+}
+
+void Gateway::send_status() {
+  last_status_ = world_.loop.now();
+  last_status_bytes_ = encode(my_status());
+  peers_.send_to_all(last_status_bytes_);
+}
+
+void Gateway::on_status(Link& link, const Status& status) {
+  auto& peer = *peers_.of(link);
+  peer.status = status;
+  const auto now = world_.loop.now();
+  if (status.contributes) peer.last_progress = now;
+  if (!genesis_) {
+    changed_.notify();
+    return;
+  }
+  if (status.step > chain_.size() + 1 ||
+      (status.step > working_step() && chain_.size() < working_step())) {
+    auto& asked = records_asked_[peer.site];
+    if (now - asked >= kSecond || asked == 0) {
+      asked = now;
+      link.send(encode(RecordRequest{chain_.size() + 1}));
+    }
+  }
+  if (status.step == working_step() && peer.announced_step != status.step) announce_step(peer);
+  if (exchange_ && state_) exchange_->consider_fetching();
+  changed_.notify();
+}
+
+void Gateway::on_record_request(Link& link, const RecordRequest& request) {
+  if (!genesis_) return;
+  Records records;
+  std::size_t bytes = 0;
+  const auto add = [&](const Certificate& certificate) {
+    ByteWriter encoded;
+    certificate.encode(encoded);
+    if (bytes > 0 && bytes + encoded.size() > kRecordsBytes) return false;
+    bytes += encoded.size();
+    records.certificates.push_back(certificate);
+    return true;
+  };
+  auto from = request.from;
+  if (from == 0) {
+    add(*genesis_);
+    from = 1;
+  }
+  for (; from <= chain_.size(); ++from)
+    if (!add(chain_[from - 1])) break;
+  if (!records.certificates.empty()) link.send(encode(records));
+}
+
+void Gateway::on_records(Link& link, const Records& records) {
+  for (const auto& certificate : records.certificates) {
+    if (certificate.record.step == 0) {
+      if (genesis_ || !layout_) continue;
+      const auto& record = certificate.record;
+      if (record.fingerprint != fingerprint_.digest() || record.view.voters.empty() ||
+          !certificate.proves(record.view, world_.verifier)) {
+        world_.log.alarm("genesis_refused", {.peer = link.peer_name()});
+        return;
+      }
+      auto adopt = [](Gateway& self, Certificate genesis) -> Task<void> {
+        auto adopted = co_await self.adopt_run(std::move(genesis));
+        if (!adopted) self.fail(adopted.error());
+        self.changed_.notify();
+      };
+      world_.loop.spawn(adopt(*this, certificate));
+      return;  // the rest comes again
+    }
+    if (genesis_) learn(certificate);
+  }
+  records_asked_.erase(link.peer().site);
+  changed_.notify();
+}
+
+void Gateway::note_saved(SiteId site, const Saved& saved) {
+  auto& known = saved_by_[site];
+  if (saved.id.step >= known.id.step) known = saved;
+  prune();
+  changed_.notify();
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,228 @@
+// How a gateway begins: from its disk, by founding a run with all other voters (record 0), or by
+// joining one.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "inter/gateway.h"
+
+namespace isthmus::inter {
+
+View Gateway::view_of_roster() const {
+  View view;
+  for (const auto& site : roster_.sites)
+    if (site.voter) view.voters.push_back(site.id);
+  // Who has no vote joins once its state is current.
+  view.members = view.voters;
+  return view;
+}
+
+Task<Result<void>> Gateway::load() {
+  auto loaded = store_.load();
+  if (!loaded) co_return loaded.error();
+  boot_ = loaded->boot;
+  if (loaded->layout) {
+    layout_ = std::move(loaded->layout);
+    fingerprint_ = Fingerprint::of(*layout_, options_.sync);
+  }
+  if (!loaded->genesis) {
+    empty_vote_ = !loaded->vote_lost;
+    if (loaded->vote.accepted) genesis_vote_ = loaded->vote;
+    co_return Result<void>();
+  }
+  genesis_ = std::move(loaded->genesis);
+  run_ = genesis_->record.hash();
+  for (auto& certificate : loaded->records)
+    if (!learn(certificate)) break;
+  state_ = std::move(loaded->state);
+  state_root_ = loaded->state_root;
+  if (state_ && state_->step > chain_.size())
+    co_return Error{ErrorCode::corrupt,
+                    fmt::format("the state of step {} has no record: move {} away; the site then "
+                                "fetches both from its peers",
+                                state_->step, options_.folder)};
+  if (state_) {
+    saved_step_ = state_->step;
+    saved_any_ = true;
+    kept_from_ = state_->step + 1;
+  }
+  stored_vote_ = std::pair(loaded->vote_step, loaded->vote);
+  lost_vote_ = loaded->vote_lost && current_view().is_voter(self_);
+  if (lost_vote_) {
+    ++counters_.votes_lost;
+    world_.log.alarm("vote_file_lost", {},
+                     {{"effect", "this site does not vote until a record readmits it"}});
+  }
+  // The newest feedback counts if its contribution was closed: a record names it, or the file has
+  // its close.
+  for (auto& feedback : loaded->feedbacks) {
+    bool closed = feedback.step <= chain_.size() &&
+                  chain_[feedback.step - 1].record.part_of(self_) != nullptr &&
+                  chain_[feedback.step - 1].record.part_of(self_)->root == feedback.root;
+    if (!closed) {
+      const auto stored = store_.read_contribution(feedback.step, self_);
+      const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
+      closed = close && close->root == feedback.root;
+    }
+    if (!closed) continue;
+    pending_ = std::move(feedback);
+    break;
+  }
+  world_.log.info("state_loaded",
+                  {.outer_step = state_ ? static_cast<std::int64_t>(state_->step) : -1},
+                  {{"boot", boot_},
+                   {"records", static_cast<std::uint64_t>(chain_.size())},
+                   {"root", state_root_.hex()}});
+  co_return Result<void>();
+}
+
+void Gateway::start_links() {
+  plan_ = std::make_shared<const ChunkPlan>(*layout_, 0, options_.sync.chunk_elements,
+                                            options_.sync.codec);
+  exchange_ = std::make_unique<Exchange>(
+      Exchange::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
+                        world_.verifier, self_, options_.at_point, options_.link.bug},
+      plan_, [this](const Part& part) {
+        const auto now = world_.loop.now();
+        if (!first_held_at_) first_held_at_ = now;
+        if (auto* peer = peers_.find(part.site)) peer->lateness.add(now - *first_held_at_);
+        if (agreement_) agreement_->hold(part);
+        votes_.notify();
+        changed_.notify();
+      });
+  transfer_ = std::make_unique<StateTransfer>(
+      StateTransfer::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
+                             self_, options_.at_point},
+      *layout_, options_.sync.outer.has_momentum());
+  for (auto& [site, peer] : peers_.all()) peer.link->start();
+}
+
+// --- Record 0
+// --------------------------------------------------------------------------------------------------------------------
+
+bool Gateway::genesis_acceptable(const Record& record) const {
+  return record.step == 0 && record.run == security::Digest{} &&
+         record.parent == security::Digest{} && record.view == view_of_roster() &&
+         record.next_view == record.view && record.parts.empty() && record.readmitted.empty() &&
+         record.rule == options_.sync.outer && !record.final_step &&
+         record.fingerprint == fingerprint_.digest() && record.roster == roster_.digest;
+}
+
+void Gateway::propose_genesis() {
+  Record record;
+  record.view = view_of_roster();
+  record.next_view = record.view;
+  record.rule = options_.sync.outer;
+  record.fingerprint = fingerprint_.digest();
+  record.roster = roster_.digest;
+  OuterState initial;
+  initial.agreed = *initial_;
+  if (options_.sync.outer.has_momentum()) initial.momentum.resize(initial.agreed.size());
+  record.initial_root = inter::state_root(*layout_, initial);
+  record.nonce = world_.random.next();
+  Vote vote;
+  vote.accepted = Vote::Accepted{0, std::move(record)};
+  if (auto written = store_.write_vote(0, vote); !written) {
+    fail(written.error());
+    return;
+  }
+  genesis_vote_ = std::move(vote);
+}
+
+void Gateway::on_genesis_accept(SiteId from, const Accept& accept,
+                                const security::Signature& signature) {
+  if (genesis_ || !layout_ || !genesis_acceptable(accept.record) ||
+      !accept.record.view.is_voter(from))
+    return;
+  genesis_accepts_[from] = {accept.record, signature};
+  const auto& voters = accept.record.view.voters;
+  // The first voter proposes; whoever has an empty vote file follows it.
+  if (from == voters.front() && accept.record.view.is_voter(self_) && empty_vote_ &&
+      !genesis_vote_ && initial_) {
+    Vote vote;
+    vote.accepted = Vote::Accepted{0, accept.record};
+    if (auto written = store_.write_vote(0, vote); !written) {
+      fail(written.error());
+      return;
+    }
+    genesis_vote_ = std::move(vote);
+  }
+  changed_.notify();
+}
+
+Task<Result<void>> Gateway::begin_or_join_run() {
+  const View view = view_of_roster();
+  Nanoseconds asked = 0, said = 0;
+  while (!genesis_ && !stopping_ && !failure_) {
+    if (view.is_voter(self_) && view.voters.front() == self_ && empty_vote_ && !genesis_vote_ &&
+        initial_) {
+      const bool all_ready = std::all_of(view.voters.begin(), view.voters.end(), [&](SiteId voter) {
+        const auto* peer = peers_.find(voter);
+        return voter == self_ ||
+               (peer != nullptr && peer->link->up() && peer->status && peer->status->empty_vote);
+      });
+      if (all_ready) propose_genesis();
+    }
+    const auto now = world_.loop.now();
+    if (genesis_vote_) {
+      const auto& record = genesis_vote_->accepted->record;
+      const StepId id{.run = record.run, .view = record.view.digest(), .step = 0, .fragment = 0};
+      const auto mine = sign(world_.signer, self_, id, Accept{0, record});
+      genesis_accepts_[self_] = {record, mine.signature};
+      if (now - said >= kSecond || said == 0) {
+        said = now;
+        peers_.send_to_all(mine.encode());
+      }
+      Certificate certificate;
+      certificate.record = record;
+      for (const auto& [site, accept] : genesis_accepts_)
+        if (accept.first == record) certificate.accepts.push_back({site, accept.second});
+      if (certificate.accepts.size() == record.view.voters.size()) {
+        auto adopted = co_await adopt_run(std::move(certificate));
+        if (!adopted) co_return adopted;
+        break;
+      }
+    }
+    if (now - asked >= kSecond) {
+      for (auto& [site, peer] : peers_.all()) {
+        if (!peer.link->up() || !peer.status || !peer.status->has_state) continue;
+        peer.link->send(encode(RecordRequest{0}));
+        asked = now;
+      }
+    }
+    co_await changed_.wait_until(world_.loop.now() + kSecond);
+  }
+  co_return Result<void>();
+}
+
+Task<Result<void>> Gateway::adopt_run(Certificate genesis) {
+  const bool founded = genesis_vote_ && genesis_vote_->accepted->record == genesis.record;
+  Result<void> written;
+  auto write = [this, &written, &genesis] { written = store_.begin_run(genesis, *layout_); };
+  co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
+  if (!written) co_return written;
+  genesis_ = std::move(genesis);
+  run_ = genesis_->record.hash();
+  empty_vote_ = false;
+  // A voter that was not there when the run was founded has lost its votes, for all that others can
+  // know.
+  lost_vote_ = genesis_->record.view.is_voter(self_) && !founded;
+  if (lost_vote_) ++counters_.votes_lost;
+  stored_vote_.reset();
+  world_.log.info("run_began", {.outer_step = 0}, {{"run", run_.hex()}, {"founded", founded}});
+  if (initial_) {
+    OuterState initial;
+    initial.record = run_;
+    initial.agreed = std::move(*initial_);
+    initial_.reset();
+    if (options_.sync.outer.has_momentum()) initial.momentum.resize(initial.agreed.size());
+    const auto root = inter::state_root(*layout_, initial);
+    if (root == genesis_->record.initial_root) {
+      state_ = std::move(initial);
+      state_root_ = root;
+    }
+  }
+  co_return Result<void>();
+}
+
+}  // namespace isthmus::inter
