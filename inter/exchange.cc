@@ -64,6 +64,11 @@ std::vector<SiteId> Exchange::holds() const {
   return sites;
 }
 
+bool Exchange::lacks_chunk(TransferId transfer, std::uint32_t index) const {
+  const auto entry = find(transfer);
+  return entry && index < plan_->chunks() && !entry->contribution->has(index);
+}
+
 bool Exchange::arriving(SiteId site) const {
   const auto* entry = current(site);
   return entry != nullptr && !entry->held &&
@@ -242,6 +247,8 @@ Task<bool> Exchange::restore_own() {
     co_return false;
   entry->held = true;
   entries_[{step, context_.self}] = entry;
+  context_.log.info("contribution_restored", {.outer_step = static_cast<std::int64_t>(step)},
+                    {{"tokens", open->tokens}});
   for (auto& [site, peer] : context_.peers.all())
     if (peer.link->up() && peer.status && peer.status->step == step) announce(*peer.link);
   on_held_(entry->contribution->part());
@@ -373,7 +380,8 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
   }
   entry->last_arrival = context_.loop.now();
   if (entry->contribution->has(index) || entry->checking[index]) {
-    link.settle(arrival, true);
+    // Twice. While the first copy is being checked it is not acknowledged on account of the second.
+    link.settle(arrival, entry->contribution->has(index));
     return;
   }
   entry->checking[index] = true;

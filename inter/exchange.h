@@ -72,6 +72,8 @@ class Exchange {
 
   std::shared_ptr<const Contribution> held(std::uint64_t step, SiteId site) const;
   std::vector<SiteId> holds() const;  // of the current step
+  // A contribution that is known here, but not this chunk of it.
+  bool lacks_chunk(TransferId transfer, std::uint32_t index) const;
   // Some chunk of it arrived lately.
   bool arriving(SiteId site) const;
   std::uint64_t bytes_held() const;

@@ -773,6 +773,17 @@ void Gateway::consider_ballot() {
 // --- For people
 // ------------------------------------------------------------------------------------------------------------------
 
+std::vector<std::pair<TransferId, std::uint32_t>> Gateway::acknowledged_chunks(SiteId peer) const {
+  const auto found = peers_.all().find(peer);
+  return found == peers_.all().end() ? decltype(acknowledged_chunks(peer)){}
+                                     : found->second.link->acknowledged_chunks();
+}
+
+std::uint64_t Gateway::session_with(SiteId peer) const {
+  const auto found = peers_.all().find(peer);
+  return found == peers_.all().end() ? 0 : found->second.link->session();
+}
+
 std::uint64_t Gateway::memory_bytes() const { return exchange_ ? exchange_->bytes_held() : 0; }
 
 Gateway::Counters Gateway::counters() const {

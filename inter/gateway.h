@@ -88,6 +88,12 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   const std::optional<Certificate>& genesis() const { return genesis_; }
   std::uint64_t saved_step() const { return saved_step_; }
   std::uint64_t memory_bytes() const;  // of contributions held
+  // Chunks that this peer acknowledged in the session that both have, and whether we miss one.
+  std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks(SiteId peer) const;
+  bool lacks_chunk(TransferId transfer, std::uint32_t index) const {
+    return exchange_ && exchange_->lacks_chunk(transfer, index);
+  }
+  std::uint64_t session_with(SiteId peer) const;
   const std::vector<float>& feedback() const { return feedback_; }
   struct Counters {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,

@@ -53,6 +53,7 @@ Task<Result<void>> Gateway::load() {
     world_.log.alarm("vote_file_lost", {},
                      {{"effect", "this site does not vote until a record readmits it"}});
   }
+  if (options_.link.bug == PlantedBug::two_contributions) loaded->feedbacks.clear();
   // The newest feedback counts if its contribution was closed: a record names it, or the file has
   // its close.
   for (auto& feedback : loaded->feedbacks) {

@@ -531,6 +531,15 @@ bool Link::delivered(TransferId transfer) const {
   return found != outgoing_.end() && found->second.acknowledged_count == found->second.chunks;
 }
 
+std::vector<std::pair<TransferId, std::uint32_t>> Link::acknowledged_chunks() const {
+  std::vector<std::pair<TransferId, std::uint32_t>> chunks;
+  if (session_ == 0) return chunks;
+  for (const auto& [id, out] : outgoing_)
+    for (std::uint32_t i = 0; i < out.chunks; ++i)
+      if (out.acknowledged[i]) chunks.emplace_back(id, i);
+  return chunks;
+}
+
 void Link::poke() { pump(); }
 
 void Link::requeue(std::map<std::uint64_t, InFlight>::iterator entry) {

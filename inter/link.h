@@ -122,6 +122,8 @@ class Link {
              std::shared_ptr<ChunkSource> source, bool resume);
   void withdraw(TransferId transfer);
   bool offers(TransferId transfer) const { return outgoing_.count(transfer) > 0; }
+  // Chunks that the peer acknowledged in this session.
+  std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const;
   // All chunks acknowledged.
   bool delivered(TransferId transfer) const;
   // A chunk that was not there is there now.

@@ -26,7 +26,7 @@ security::Digest get_digest(ByteReader& in) {
 }
 
 // Appends a checksum, so that a torn or rotten header is known as such.
-Bytes checked(ByteWriter& out) {
+Bytes with_checksum(ByteWriter& out) {
   const auto digest = security::blake2b(out.view());
   out.raw(digest.bytes);
   return out.take();
@@ -139,7 +139,7 @@ Result<void> OuterStore::begin_run(const Certificate& genesis, const ModelLayout
   ByteWriter out;
   genesis.encode(out);
   layout.encode(out);
-  return replace_file(disk_, path("run"), checked(out));
+  return replace_file(disk_, path("run"), with_checksum(out));
 }
 
 // --- Records
@@ -178,7 +178,7 @@ Result<void> OuterStore::append_record(const Certificate& certificate) {
   }
   ByteWriter out;
   certificate.encode(out);
-  const auto bytes = checked(out);
+  const auto bytes = with_checksum(out);
   ByteWriter framed;
   framed.block(bytes);
   ISTHMUS_CHECK(record_file_->write_at(record_bytes_, framed.view()));
@@ -203,7 +203,7 @@ Result<void> OuterStore::write_vote(std::uint64_t step, const Vote& vote) {
     out.put(vote.accepted->ballot);
     vote.accepted->record.encode(out);
   }
-  const auto bytes = checked(out);
+  const auto bytes = with_checksum(out);
   ISTHMUS_ASSERT(bytes.size() + 4 <= kVoteSlotBytes);
   ISTHMUS_CHECK(vote_file_->write_at(((vote_sequence_ + 1) % 2) * kVoteSlotBytes,
                                      ByteWriter().block(bytes).view()));
@@ -257,7 +257,7 @@ Result<void> OuterStore::write_state(const OuterState& state, const security::Di
       .put(static_cast<std::uint64_t>(state.agreed.size()));
   ISTHMUS_TRY(auto file, disk_.open(path(fmt::format("state.{}", 1 - newest_state_slot_)),
                                     Disk::Open::create));
-  ISTHMUS_CHECK(file->write_at(0, checked(header)));
+  ISTHMUS_CHECK(file->write_at(0, with_checksum(header)));
   ISTHMUS_CHECK(file->write_at(kHeaderBytes, floats(state.agreed)));
   if (!state.momentum.empty())
     ISTHMUS_CHECK(file->write_at(kHeaderBytes + 4 * state.agreed.size(), floats(state.momentum)));
@@ -318,7 +318,7 @@ Result<void> OuterStore::write_feedback(const Feedback& feedback) {
   header.put(static_cast<std::uint64_t>(feedback.residual.size())).put(hash.low).put(hash.high);
   ISTHMUS_TRY(auto file, disk_.open(path(fmt::format("feedback.{}", 1 - newest_feedback_slot_)),
                                     Disk::Open::create));
-  ISTHMUS_CHECK(file->write_at(0, checked(header)));
+  ISTHMUS_CHECK(file->write_at(0, with_checksum(header)));
   ISTHMUS_CHECK(file->write_at(kHeaderBytes, floats(feedback.residual)));
   ISTHMUS_CHECK(file->sync());
   ISTHMUS_CHECK(disk_.sync_folder(folder_));

@@ -26,6 +26,7 @@ inline constexpr std::string_view close = "isthmus close v1";
 inline constexpr std::string_view chunk = "isthmus chunk v1";
 inline constexpr std::string_view prepare = "isthmus prepare v1";
 inline constexpr std::string_view promise = "isthmus promise v1";
+inline constexpr std::string_view propose = "isthmus propose v1";
 inline constexpr std::string_view accept = "isthmus accept v1";
 inline constexpr std::string_view saved = "isthmus saved v1";
 }  // namespace context

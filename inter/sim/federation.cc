@@ -1,0 +1,797 @@
+#include "inter/sim/federation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "base/assert.h"
+#include "inter/gateway.h"
+#include "inter/sim/simulated_disk.h"
+#include "inter/sim/simulated_keys.h"
+#include "inter/sim/simulated_workers.h"
+#include "inter/sim/simulation.h"
+
+namespace isthmus::inter::sim {
+namespace {
+
+// What no fault of the world can cause: whoever writes one of these has met a bug.
+const std::set<std::string_view> kNever = {
+    "two_contributions",  "two_closes",      "contribution_refused", "chunk_refused",
+    "state_differs",      "record_refused",  "bad_signature",        "own_contribution_lost",
+    "duplicate_identity", "genesis_refused", "open_refused"};
+
+ModelLayout tiny_layout() {
+  // Several chunks, a short last frame, a tensor that shares its chunk with others.
+  auto layout = ModelLayout::make(
+      {{"a", Shape{7, 100}, 0}, {"b", Shape{33}, 0}, {"c", Shape{40, 30}, 0}, {"d", Shape{5}, 0}});
+  ISTHMUS_ASSERT(layout.has_value());
+  return std::move(*layout);
+}
+
+class Federation;
+
+// Computes nothing: after a while it contributes the state it has minus small integers, so that a
+// lost or doubled contribution is off by whole numbers. Lives in a process of its own, which a
+// gateway's crash may or may not take along.
+class SyntheticRanks final : public Ranks {
+ public:
+  SyntheticRanks(Federation& federation, std::uint32_t index, Random random)
+      : federation_(federation), index_(index), random_(random) {}
+
+  void attach(OuterSteps& gateway);
+  void detach();  // the gateway is gone
+  void restart();
+  void publish(const Published& state) override;
+  void refuse(const Error&) override { refused_ = true; }
+  std::vector<RankStatus> status() const override { return {}; }
+  bool refused() const { return refused_; }
+
+ private:
+  void schedule();
+  void contribute();
+
+  Federation& federation_;
+  const std::uint32_t index_;
+  Random random_;
+  OuterSteps* gateway_ = nullptr;
+  std::uint64_t generation_ = 0;  // of scheduled work
+  std::vector<float> base_, work_;
+  std::uint64_t base_step_ = 0, contributed_step_ = 0, tokens_ = 0;
+  bool has_base_ = false, computing_ = false, refused_ = false, done_ = false;
+};
+
+struct Process {
+  std::unique_ptr<Loop> loop;
+  std::unique_ptr<SimulatedWorkers> workers;
+  std::unique_ptr<SimulatedWire> wire;
+  std::unique_ptr<EventLog> log;
+  std::unique_ptr<SimulatedSigner> signer;
+  std::unique_ptr<SimulatedVerifier> verifier;
+  std::unique_ptr<Gateway> gateway;
+  bool ended = false;
+  std::optional<Error> failure;
+
+  ~Process() {
+    if (loop) loop->abandon();
+    gateway.reset();
+    wire.reset();
+    workers.reset();
+  }
+};
+
+struct Site {
+  SiteId id = 0;
+  std::unique_ptr<SimulatedDisk> disk;
+  std::unique_ptr<SyntheticRanks> ranks;
+  std::unique_ptr<Process> process;
+  double slowness = 1;
+  bool gone_for_good = false;
+  bool dying = false;
+  std::uint64_t starts = 0;
+  std::uint64_t announced_saved = 0;
+  bool announced_any = false;
+  std::string crash_at;  // a named point
+};
+
+class Federation {
+ public:
+  Federation(const Scenario& scenario, std::uint64_t seed, bool keep_log)
+      : scenario_(scenario),
+        random_(Random(seed).split(scenario.name)),
+        faults_(random_.split("faults")),
+        network_(simulation_, random_.split("network"), scenario.network),
+        layout_(tiny_layout()),
+        keep_log_(keep_log) {
+    roster_.epoch = 1;
+    roster_.expires = simulation_.unix_time() + 1'000'000 * kSecond;
+    for (std::uint32_t i = 0; i < scenario_.sites; ++i) {
+      security::RosterSite site;
+      site.id = i + 1;
+      site.name = fmt::format("s{}", i + 1);
+      site.voter = i < scenario_.voters;
+      site.gateways.resize(1);
+      roster_.sites.push_back(site);
+    }
+    roster_.digest = security::blake2b(bytes_of("simulated roster"));
+    for (std::uint32_t i = 0; i < scenario_.sites; ++i) {
+      auto& site = sites_.emplace_back();
+      site.id = i + 1;
+      site.disk = std::make_unique<SimulatedDisk>(random_.split("disk").split(i));
+      site.disk->set_faults({.lying = scenario_.bug == PlantedBug::lying_disk, .failing = 0});
+      site.ranks = std::make_unique<SyntheticRanks>(*this, i, random_.split("ranks").split(i));
+      if (faults_.chance(scenario_.slow_sites)) site.slowness = 10;
+    }
+    if (scenario_.blind_pair && scenario_.sites > 2) {
+      const GatewayId a{1, 0}, b{2, 0};
+      network_.cut(a, b, true);
+      network_.cut(b, a, true);
+    }
+  }
+
+  Outcome run();
+
+  Simulation& simulation() { return simulation_; }
+  const ModelLayout& layout() const { return layout_; }
+  const Scenario& scenario() const { return scenario_; }
+  Site& site(std::uint32_t index) { return sites_[index]; }
+  // Of the synthetic ranks: a contribution that the gateway took.
+  void contributed(std::uint32_t index, std::uint64_t step, const std::vector<float>& base,
+                   const std::vector<float>& parameters, std::uint64_t tokens);
+
+ private:
+  void start(std::uint32_t index);
+  void crash(std::uint32_t index);
+  void at_point(std::uint32_t index, const char* point, std::uint64_t step);
+  void plan_faults();
+  void check(std::uint32_t index);
+  void check_at_end();
+  void violation(const std::string& what) {
+    if (outcome_.violations.size() < 20)
+      outcome_.violations.push_back(
+          fmt::format("[{:.3f} s] {}", seconds_of(simulation_.now()), what));
+  }
+  void count(const std::string& name, std::uint64_t n = 1) { outcome_.counters[name] += n; }
+  void collect(const Gateway& gateway);
+  void poll(int actor);
+  void log_event(const Event& event);
+  bool trouble() const { return simulation_.now() < scenario_.trouble_ends; }
+  bool all_finished() const;
+
+  Scenario scenario_;
+  Random random_, faults_;
+  Simulation simulation_;
+  SimulatedNetwork network_;
+  ModelLayout layout_;
+  security::Roster roster_;
+  std::vector<Site> sites_;
+  bool keep_log_;
+  Outcome outcome_;
+  security::Hasher log_hash_;
+
+  // What all must agree on.
+  std::map<std::uint64_t, security::Digest> root_of_, record_of_;
+  std::map<std::uint64_t, Record> records_;
+  // The model: contributions as the ranks made them, by (site, step).
+  struct Made {
+    std::vector<double> pseudo_gradient;
+    std::uint64_t tokens = 0;
+  };
+  std::map<std::pair<SiteId, std::uint64_t>, Made> made_;
+  std::set<std::pair<SiteId, std::uint64_t>> closed_;  // they were on disk, signed
+};
+
+// --- Ranks
+// -----------------------------------------------------------------------------------------------------------------------
+
+void SyntheticRanks::attach(OuterSteps& gateway) {
+  if (done_) {
+    // The run is over for these ranks; the gateway serves on.
+  }
+  gateway_ = &gateway;
+  const auto attached = gateway.attached(federation_.layout(), "synthetic");
+  if (!attached) {
+    refused_ = true;
+    return;
+  }
+  // Every site begins with the same parameters.
+  std::vector<float> initial(federation_.layout().elements());
+  for (std::size_t i = 0; i < initial.size(); ++i) initial[i] = static_cast<float>(i % 17) - 8;
+  gateway.offer_initial(std::move(initial));
+}
+
+void SyntheticRanks::detach() { gateway_ = nullptr; }
+
+void SyntheticRanks::restart() {
+  ++generation_;
+  has_base_ = false;
+  computing_ = false;
+  contributed_step_ = 0;
+  work_.clear();
+  tokens_ = 0;
+}
+
+void SyntheticRanks::publish(const Published& state) {
+  if (state.final_step) {
+    done_ = true;
+    ++generation_;
+    return;
+  }
+  const bool again = has_base_ && state.step == base_step_;
+  base_.assign(state.parameters.begin(), state.parameters.end());
+  base_step_ = state.step;
+  has_base_ = true;
+  if (state.contribution_open) {
+    // Made already: the next state follows.
+    contributed_step_ = state.step + 1;
+    computing_ = false;
+    ++generation_;
+    return;
+  }
+  if (again && contributed_step_ == state.step + 1) {
+    // The gateway lost what it had taken: the same again.
+    contribute();
+    return;
+  }
+  if (again && computing_) return;  // a gateway came back; the work goes on
+  if (!computing_ || contributed_step_ > 0) {
+    // A new state after a contribution: begin anew. A state that came in the middle: the work so
+    // far is kept.
+    if (contributed_step_ >= state.step || !computing_) {
+      work_.assign(base_.size(), 0);
+      tokens_ = 0;
+    }
+  }
+  contributed_step_ = 0;
+  if (!computing_) schedule();
+}
+
+void SyntheticRanks::schedule() {
+  computing_ = true;
+  const auto generation = ++generation_;
+  const auto time = static_cast<double>(federation_.scenario().compute) *
+                    federation_.site(index_).slowness * (0.7 + 0.6 * random_.uniform());
+  for (auto& w : work_) w += static_cast<float>(static_cast<int>(random_.below(7)) - 3);
+  tokens_ += 100 * (1 + random_.below(8));
+  for (int part = 1; part <= 4; ++part)
+    federation_.simulation().after(static_cast<Nanoseconds>(time * part / 4),
+                                   static_cast<int>(index_), [this, generation, part] {
+                                     if (generation != generation_) return;
+                                     if (gateway_) gateway_->progressing();
+                                     if (part < 4) return;
+                                     computing_ = false;
+                                     contribute();
+                                   });
+}
+
+void SyntheticRanks::contribute() {
+  if (!gateway_ || !has_base_) {
+    // Waits with its work for the gateway to come back.
+    return;
+  }
+  std::vector<float> parameters(base_.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i] = base_[i] - work_[i];
+  const auto step = base_step_ + 1;
+  const auto copy = parameters;
+  if (gateway_->contribute(step, std::move(parameters), tokens_)) {
+    contributed_step_ = step;
+    federation_.contributed(index_, step, base_, copy, tokens_);
+    return;
+  }
+  // Too late for this step, or not a member: the work goes on from the next state.
+  computing_ = true;
+  const auto generation = ++generation_;
+  federation_.simulation().after(2 * kSecond, static_cast<int>(index_), [this, generation] {
+    if (generation != generation_) return;
+    if (gateway_) gateway_->progressing();
+    computing_ = false;
+    contribute();
+  });
+}
+
+// --- Life
+// ------------------------------------------------------------------------------------------------------------------------
+
+void Federation::log_event(const Event& event) {
+  const auto line = to_json(event);
+  log_hash_.update(bytes_of(line));
+  if (keep_log_) outcome_.log.push_back(line);
+  if (event.id == "contributed" || event.id == "contribution_restored" ||
+      event.id == "contribution_carried")
+    closed_.emplace(static_cast<SiteId>(std::stoul(std::string(event.site.substr(1)))),
+                    static_cast<std::uint64_t>(event.outer_step));
+  if (kNever.count(event.id) > 0)
+    violation(fmt::format("{} at {}: {}", event.id, event.site, line));
+  if (event.severity == Severity::alarm) count(fmt::format("alarm {}", event.id));
+}
+
+void Federation::start(std::uint32_t index) {
+  auto& site = sites_[index];
+  if (site.process || site.gone_for_good) return;
+  const int actor = static_cast<int>(index);
+  const auto life = random_.split("life").split(index).split(site.starts++);
+  auto process = std::make_unique<Process>();
+  process->loop = std::make_unique<Loop>(simulation_);
+  process->workers = std::make_unique<SimulatedWorkers>(simulation_, life.split("workers"), actor);
+  process->log = std::make_unique<EventLog>(simulation_, fmt::format("s{}", site.id));
+  process->log->add(make_callback_sink([this](const Event& event) { log_event(event); }));
+  process->signer = std::make_unique<SimulatedSigner>(site.id);
+  process->verifier = std::make_unique<SimulatedVerifier>();
+  std::vector<GatewayId> peers;
+  for (const auto& other : sites_)
+    if (other.id != site.id) peers.push_back({other.id, 0});
+  process->wire = std::make_unique<SimulatedWire>(network_, GatewayId{site.id, 0}, peers, actor);
+  GatewayOptions options;
+  options.sync.outer_steps = scenario_.outer_steps;
+  options.sync.outer = scenario_.outer;
+  options.sync.codec = scenario_.codec;
+  options.sync.min_sites = scenario_.min_sites;
+  options.sync.absent_steps = scenario_.absent_steps;
+  options.sync.chunk_elements = 256;
+  options.folder = "outer";
+  options.first_wait = 20 * kSecond;
+  options.straggler_wait = 60 * kSecond;
+  options.link.bug = scenario_.bug;
+  options.at_point = [this, index](const char* point, std::uint64_t step) {
+    at_point(index, point, step);
+  };
+  process->gateway = std::make_unique<Gateway>(
+      Gateway::World{*process->loop, *process->wire, *site.disk, *process->workers, *process->log,
+                     life.split("gateway"), *process->signer, *process->verifier},
+      roster_, site.id, options);
+  process->gateway->serve(*site.ranks);
+  auto life_of = [](Process& p) -> Task<void> {
+    auto result = co_await p.gateway->run();
+    p.ended = true;
+    if (!result) p.failure = result.error();
+  };
+  process->loop->spawn(life_of(*process));
+  site.process = std::move(process);
+  // The ranks attach when the gateway is up.
+  simulation_.after(100 * kMillisecond, actor, [this, index, starts = site.starts] {
+    auto& s = sites_[index];
+    if (s.process && s.starts == starts) s.ranks->attach(*s.process->gateway);
+  });
+  poll(actor);
+}
+
+void Federation::crash(std::uint32_t index) {
+  auto& site = sites_[index];
+  site.dying = false;
+  if (!site.process) return;
+  collect(*site.process->gateway);
+  site.ranks->detach();
+  site.process.reset();
+  site.disk->crash();
+  count("crashes");
+  if (faults_.chance(scenario_.votes_lost) && trouble()) {
+    site.disk->lose("outer/vote");
+    count("vote files lost");
+  }
+  if (faults_.chance(0.5)) site.ranks->restart();
+  simulation_.after(
+      static_cast<Nanoseconds>((0.5 + 20 * faults_.uniform() * faults_.uniform()) * 1e9), -1,
+      [this, index] { start(index); });
+}
+
+void Federation::at_point(std::uint32_t index, const char* point, std::uint64_t) {
+  auto& site = sites_[index];
+  if (site.dying || site.crash_at != point) return;
+  site.crash_at.clear();
+  site.dying = true;
+  count(fmt::format("killed {}", point));
+  // Whatever this process still does is not seen by anybody.
+  site.process->wire->mute();
+  site.disk->freeze();
+  simulation_.after(0, -1, [this, index] { crash(index); });
+}
+
+void Federation::plan_faults() {
+  const auto minutes = seconds_of(scenario_.trouble_ends) / 60;
+  const auto times = [&](double rate) {
+    std::vector<Nanoseconds> when;
+    double t = 0;
+    while (rate > 0) {
+      t += -std::log(1 - faults_.uniform()) / rate;
+      if (t >= minutes) break;
+      when.push_back(static_cast<Nanoseconds>(t * 60e9));
+    }
+    return when;
+  };
+  static constexpr const char* kPoints[] = {"before_close", "between_vote_and_accept", "saving",
+                                            "merging",      "state_transfer",          "final"};
+  for (std::uint32_t i = 0; i < scenario_.sites; ++i) {
+    for (const auto when : times(scenario_.crashes)) {
+      if (faults_.chance(0.5))
+        simulation_.at(when, -1, [this, i] { crash(i); });
+      else
+        simulation_.at(
+            when, -1, [this, i, point = kPoints[faults_.below(6)]] { sites_[i].crash_at = point; });
+    }
+    for (const auto when : times(scenario_.disk_full)) {
+      simulation_.at(when, -1, [this, i] {
+        sites_[i].disk->set_faults(
+            {.lying = scenario_.bug == PlantedBug::lying_disk, .failing = 0.5});
+      });
+      simulation_.at(when + 15 * kSecond, -1, [this, i] {
+        sites_[i].disk->set_faults(
+            {.lying = scenario_.bug == PlantedBug::lying_disk, .failing = 0});
+      });
+    }
+    for (const auto when : times(scenario_.partitions)) {
+      if (scenario_.sites < 2) break;
+      const auto j = (i + 1 + static_cast<std::uint32_t>(faults_.below(scenario_.sites - 1))) %
+                     scenario_.sites;
+      const bool one_way = faults_.chance(scenario_.one_way);
+      const auto length = static_cast<Nanoseconds>(faults_.uniform() * 30e9);
+      const GatewayId a{i + 1, 0}, b{j + 1, 0};
+      simulation_.at(when, -1, [this, a, b, one_way] {
+        network_.cut(a, b, true);
+        if (!one_way) network_.cut(b, a, true);
+        count(one_way ? "one-way partitions" : "partitions");
+      });
+      simulation_.at(when + length, -1, [this, a, b] {
+        if (scenario_.blind_pair && a.site + b.site == 3) return;
+        network_.cut(a, b, false);
+        network_.cut(b, a, false);
+      });
+    }
+    for (const auto when : times(scenario_.broken_connections)) {
+      if (scenario_.sites < 2) break;
+      const auto j = (i + 1 + static_cast<std::uint32_t>(faults_.below(scenario_.sites - 1))) %
+                     scenario_.sites;
+      simulation_.at(when, -1, [this, i, j] {
+        network_.break_connections({i + 1, 0}, {j + 1, 0});
+      });
+    }
+  }
+  simulation_.at(scenario_.trouble_ends, -1, [this] {
+    auto calm = scenario_.network;
+    calm.loss = std::min(calm.loss, 0.01);
+    network_.set_faults(calm);
+    for (auto& site : sites_) site.crash_at.clear();
+  });
+}
+
+void Federation::poll(int actor) {
+  if (actor < 0) return;
+  auto& site = sites_[static_cast<std::size_t>(actor)];
+  if (!site.process) return;
+  site.process->loop->run_ready();
+}
+
+void Federation::collect(const Gateway& gateway) {
+  const auto c = gateway.counters();
+  count("ballots above 0", c.ballots_above_zero);
+  count("re-proposals", c.reproposals);
+  count("unnamed contributions", c.unnamed);
+  count("relayed bytes", c.relayed);
+  count("relayed messages", c.relayed_messages);
+  count("state fetches", c.state_fetches);
+  count("votes lost", c.votes_lost);
+  count("readmissions", c.readmitted);
+  count("view changes", c.view_changes);
+}
+
+bool Federation::all_finished() const {
+  return std::all_of(sites_.begin(), sites_.end(), [](const Site& site) {
+    return site.gone_for_good || (site.process && site.process->gateway->finished());
+  });
+}
+
+Outcome Federation::run() {
+  for (std::uint32_t i = 0; i < scenario_.sites; ++i) {
+    const bool late = i > 0 && faults_.chance(scenario_.absent_start) && i >= scenario_.voters;
+    simulation_.at(static_cast<Nanoseconds>(
+                       (late ? 30 + 30 * faults_.uniform() : 2 * faults_.uniform()) * 1e9),
+                   -1, [this, i] { start(i); });
+  }
+  plan_faults();
+  bool leaving_planned = scenario_.one_leaves_for_good;
+  while (simulation_.now() < scenario_.limit && outcome_.violations.empty()) {
+    // The next thing to happen: an event of the simulation, or a timer of some gateway.
+    std::optional<Nanoseconds> next;
+    int who = -1;
+    if (!simulation_.empty()) next = simulation_.next();
+    for (std::uint32_t i = 0; i < sites_.size(); ++i) {
+      if (!sites_[i].process) continue;
+      const auto timer = sites_[i].process->loop->next_timer();
+      if (timer && (!next || *timer < *next)) {
+        next = timer;
+        who = static_cast<int>(i);
+      }
+    }
+    if (!next) break;
+    ++outcome_.events;
+    int actor = who;
+    if (who < 0)
+      actor = simulation_.run_one();
+    else
+      simulation_.advance(std::max(simulation_.now(), *next));
+    poll(actor);
+    if (actor >= 0) check(static_cast<std::uint32_t>(actor));
+    if (leaving_planned && !records_.empty() &&
+        records_.rbegin()->first > scenario_.outer_steps / 3) {
+      leaving_planned = false;
+      auto& last = sites_.back();
+      last.gone_for_good = true;
+      if (last.process) {
+        collect(*last.process->gateway);
+        last.ranks->detach();
+        last.process.reset();
+      }
+    }
+    if (all_finished()) {
+      outcome_.finished = true;
+      break;
+    }
+  }
+  for (auto& site : sites_)
+    if (site.process) collect(*site.process->gateway);
+  if (outcome_.violations.empty()) check_at_end();
+  outcome_.steps = records_.empty() ? 0 : records_.rbegin()->first;
+  outcome_.simulated_seconds = seconds_of(simulation_.now());
+  outcome_.log_hash = log_hash_.finish().hex();
+  return outcome_;
+}
+
+void Federation::contributed(std::uint32_t index, std::uint64_t step,
+                             const std::vector<float>& base, const std::vector<float>& parameters,
+                             std::uint64_t tokens) {
+  auto& made = made_[{sites_[index].id, step}];
+  made.tokens = tokens;
+  made.pseudo_gradient.resize(base.size());
+  for (std::size_t i = 0; i < base.size(); ++i)
+    made.pseudo_gradient[i] = static_cast<double>(base[i]) - static_cast<double>(parameters[i]);
+}
+
+// --- Invariants
+// ------------------------------------------------------------------------------------------------------------------
+
+void Federation::check(std::uint32_t index) {
+  auto& site = sites_[index];
+  if (!site.process || site.dying) return;
+  const auto& process = *site.process;
+  const auto& gateway = *process.gateway;
+  if (process.failure && process.failure->code != ErrorCode::disk_full &&
+      process.failure->code != ErrorCode::io)
+    violation(fmt::format("s{} failed: {}", site.id, process.failure->text()));
+  if (process.failure) {
+    // A full disk ended it, as it should; its launcher starts it again.
+    site.dying = true;
+    simulation_.after(kSecond, -1, [this, index] { crash(index); });
+    return;
+  }
+  // 2. A decided record is never undone, and there is one history.
+  for (auto k = gateway.chain().size(); k > 0; --k) {
+    const auto& record = gateway.chain()[k - 1].record;
+    const auto [known, fresh] = record_of_.emplace(k, record.hash());
+    if (fresh) records_.emplace(k, record);
+    if (known->second != record.hash())
+      violation(fmt::format("s{} holds another record {}", site.id, k));
+    if (!fresh) break;
+  }
+  if (gateway.state()) {
+    // 1. Equal records, equal bits.
+    const auto step = gateway.state()->step;
+    const auto [known, fresh] = root_of_.emplace(step, gateway.root());
+    if (known->second != gateway.root())
+      violation(fmt::format("s{} has another state {}", site.id, step));
+    // 3. What was announced as saved is there, also after a crash.
+    if (site.announced_any && gateway.saved_step() < site.announced_saved &&
+        step < site.announced_saved)
+      violation(fmt::format("s{} had announced step {} as saved, and came back with {}", site.id,
+                            site.announced_saved, step));
+    site.announced_saved = std::max(site.announced_saved, gateway.saved_step());
+    site.announced_any = true;
+    // 7. Memory: the contributions of the few steps that are not yet pruned.
+    const auto bound = 4 * (4 * layout_.elements() + 4096) * scenario_.sites;
+    if (gateway.memory_bytes() > bound)
+      violation(
+          fmt::format("s{} holds {} bytes of contributions", site.id, gateway.memory_bytes()));
+  }
+  // 4, 6. An acknowledged chunk is there.
+  if (outcome_.events % 4 != 0) return;  // the dearest check
+  for (const auto& peer : sites_) {
+    if (peer.id == site.id || !peer.process || peer.dying) continue;
+    const auto& theirs = *peer.process->gateway;
+    if (gateway.session_with(peer.id) == 0 ||
+        gateway.session_with(peer.id) != theirs.session_with(site.id))
+      continue;
+    for (const auto& [transfer, chunk] : gateway.acknowledged_chunks(peer.id))
+      if (theirs.lacks_chunk(transfer, chunk))
+        violation(fmt::format("s{} acknowledged chunk {} of a transfer of s{} and does not have it",
+                              peer.id, chunk, site.id));
+  }
+}
+
+// The whole run again, from the records and from what the ranks made, in f64 and without any code
+// of the gateway: where every contribution went is accounted for.
+void Federation::check_at_end() {
+  if (!outcome_.finished) {
+    std::string where;
+    for (const auto& site : sites_)
+      where += fmt::format(
+          " s{}:{}", site.id,
+          site.process ? fmt::format("{}{}",
+                                     site.process->gateway->state()
+                                         ? std::to_string(site.process->gateway->state()->step)
+                                         : "-",
+                                     site.process->gateway->finished() ? "f" : "")
+                       : "down");
+    violation(fmt::format("the run did not finish: {} of {} steps;{}",
+                          records_.empty() ? 0 : records_.rbegin()->first, scenario_.outer_steps,
+                          where));
+    return;
+  }
+  const auto elements = layout_.elements();
+  std::vector<double> agreed(elements), momentum(elements);
+  for (std::size_t i = 0; i < elements; ++i) agreed[i] = static_cast<double>(i % 17) - 8;
+  std::map<SiteId, std::vector<double>> feedback;
+  std::map<SiteId, std::uint64_t> carried;
+  const bool exact_codec = scenario_.codec == compress::CodecId::none;
+  for (const auto& [k, record] : records_) {
+    std::vector<double> delta(elements);
+    const double total = static_cast<double>(record.tokens());
+    for (const auto& site : sites_) {
+      const auto made = made_.find({site.id, k});
+      const auto* part = record.part_of(site.id);
+      if (made == made_.end()) {
+        if (part) violation(fmt::format("record {} names s{}, which made nothing", k, site.id));
+        continue;
+      }
+      // A contribution that never closed (its gateway crashed) is no contribution, unless a record
+      // names it; the ranks made it again, or they crashed too and its tokens are lost. Whether it
+      // closed is known by its tokens being in a record, now or carried.
+      auto& r = feedback[site.id];
+      r.resize(elements);
+      if (part == nullptr) {
+        if (closed_.count({site.id, k}) > 0) {
+          for (std::size_t i = 0; i < elements; ++i) r[i] += made->second.pseudo_gradient[i];
+          carried[site.id] += made->second.tokens;
+        }
+        continue;
+      }
+      const auto expected = made->second.tokens + carried[site.id];
+      if (part->tokens != expected)
+        violation(fmt::format("record {} gives s{} {} tokens, it made {}", k, site.id, part->tokens,
+                              expected));
+      carried[site.id] = 0;
+      const double weight = total > 0 ? static_cast<double>(part->tokens) / total
+                                      : 1.0 / static_cast<double>(record.parts.size());
+      for (std::size_t i = 0; i < elements; ++i) {
+        const double quantity = made->second.pseudo_gradient[i] + r[i];
+        double decoded = quantity;
+        if (!exact_codec) {
+          // bf16 keeps eight bits: nearest, ties to even. The remainder stays as feedback.
+          const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(quantity));
+          decoded = static_cast<double>(
+              std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u));
+        }
+        r[i] = quantity - decoded;
+        delta[i] += weight * decoded;
+      }
+    }
+    for (std::size_t i = 0; i < elements; ++i) {
+      if (scenario_.outer.has_momentum()) {
+        momentum[i] = static_cast<double>(scenario_.outer.momentum) * momentum[i] + delta[i];
+        agreed[i] -= static_cast<double>(scenario_.outer.rate) *
+                     (delta[i] + static_cast<double>(scenario_.outer.momentum) * momentum[i]);
+      } else {
+        agreed[i] -= delta[i];
+      }
+    }
+  }
+  for (const auto& site : sites_) {
+    if (!site.process || !site.process->gateway->state()) continue;
+    const auto& state = *site.process->gateway->state();
+    double worst = 0;
+    for (std::size_t i = 0; i < elements; ++i)
+      worst = std::max(worst, std::abs(static_cast<double>(state.agreed[i]) - agreed[i]));
+    // Whole numbers would be missing or doubled; roundings stay far below.
+    if (worst > 0.05) violation(fmt::format("s{} ended {} away from the model", site.id, worst));
+    break;  // all roots are equal
+  }
+}
+
+}  // namespace
+
+std::vector<Scenario> standard_scenarios() {
+  std::vector<Scenario> all;
+  const auto add = [&](std::string name, const auto& change) {
+    Scenario s;
+    s.name = std::move(name);
+    change(s);
+    all.push_back(std::move(s));
+  };
+  add("calm", [](Scenario&) {});
+  add("pair", [](Scenario& s) {
+    s.sites = 2;
+    s.min_sites = 2;
+    s.crashes = 2;
+    s.broken_connections = 2;
+    s.network.loss = 0.02;
+  });
+  add("lossy", [](Scenario& s) {
+    s.sites = 4;
+    s.network.loss = 0.1;
+    s.network.duplicate = 0.05;
+    s.network.reorder = 0.1;
+  });
+  add("partitions", [](Scenario& s) {
+    s.sites = 5;
+    s.partitions = 4;
+    s.network.loss = 0.01;
+  });
+  add("crashes", [](Scenario& s) {
+    s.sites = 3;
+    s.crashes = 3;
+    s.outer = {OuterRuleKind::nesterov, 0.7f, 0.9f};
+  });
+  add("disks", [](Scenario& s) {
+    s.sites = 3;
+    s.crashes = 2;
+    s.disk_full = 1.5;
+  });
+  add("lost-votes", [](Scenario& s) {
+    s.sites = 5;
+    s.crashes = 1;
+    s.votes_lost = 0.5;
+  });
+  add("slow-site", [](Scenario& s) {
+    s.sites = 4;
+    s.slow_sites = 0.4;
+    s.compute = 2 * kSecond;
+    s.partitions = 1;
+    s.codec = compress::CodecId::none;
+  });
+  add("leaves-for-good", [](Scenario& s) {
+    s.sites = 3;
+    s.one_leaves_for_good = true;
+    s.crashes = 0.5;
+  });
+  add("blind-pair", [](Scenario& s) {
+    s.sites = 4;
+    s.voters = 3;
+    s.blind_pair = true;
+    s.crashes = 0.5;
+  });
+  add("late-members", [](Scenario& s) {
+    s.sites = 6;
+    s.voters = 3;
+    s.absent_start = 0.7;
+    s.outer_steps = 10;
+    s.partitions = 0.5;
+  });
+  add("storm", [](Scenario& s) {
+    s.sites = 5;
+    s.voters = 4;
+    s.crashes = 1.5;
+    s.partitions = 2;
+    s.broken_connections = 2;
+    s.disk_full = 0.5;
+    s.votes_lost = 0.1;
+    s.slow_sites = 0.2;
+    s.network.loss = 0.03;
+    s.network.duplicate = 0.02;
+    s.network.reorder = 0.05;
+  });
+  add("sixteen", [](Scenario& s) {
+    s.sites = 16;
+    s.outer_steps = 3;
+    s.crashes = 0.2;
+    s.partitions = 0.3;
+    s.trouble_ends = 40 * kSecond;
+  });
+  return all;
+}
+
+Outcome run_federation(const Scenario& scenario, std::uint64_t seed, bool keep_log) {
+  return Federation(scenario, seed, keep_log).run();
+}
+
+}  // namespace isthmus::inter::sim

@@ -1,0 +1,194 @@
+#include "inter/sim/simulated_network.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace isthmus::inter::sim {
+namespace {
+
+constexpr std::size_t kControlQueue = 256;
+constexpr std::size_t kBulkQueue = 4;
+constexpr Nanoseconds kReconnect = 500 * kMillisecond;
+
+}  // namespace
+
+void SimulatedNetwork::cut(GatewayId from, GatewayId to, bool cut) {
+  if (cut)
+    cuts_.insert({from, to});
+  else
+    cuts_.erase({from, to});
+}
+
+void SimulatedNetwork::break_connections(GatewayId a, GatewayId b) {
+  for (const auto lane : {Lane::control, Lane::bulk}) {
+    drop(a, b, lane, true);
+    schedule_connect(a, b, lane, kReconnect);
+  }
+}
+
+void SimulatedNetwork::join(SimulatedWire& wire) {
+  // The process that was here before left its connections behind; most of their other ends notice.
+  wires_[wire.self_] = &wire;
+  for (const auto peer : wire.peers_)
+    for (const auto lane : {Lane::control, Lane::bulk}) {
+      drop(wire.self_, peer, lane, random_.chance(0.7));
+      schedule_connect(wire.self_, peer, lane, kReconnect / 10);
+    }
+}
+
+void SimulatedNetwork::part(SimulatedWire& wire) {
+  if (wires_[wire.self_] == &wire) wires_.erase(wire.self_);
+}
+
+void SimulatedNetwork::schedule_connect(GatewayId a, GatewayId b, Lane lane, Nanoseconds delay) {
+  simulation_.after(delay + static_cast<Nanoseconds>(random_.uniform() * 1e8), -1,
+                    [=, this] { connect(a, b, lane); });
+}
+
+void SimulatedNetwork::connect(GatewayId a, GatewayId b, Lane lane) {
+  const auto first = wires_.find(a), second = wires_.find(b);
+  if (first == wires_.end() || second == wires_.end()) return;  // whoever returns connects
+  if (!first->second->receiver_ || !second->second->receiver_ || is_cut(a, b) || is_cut(b, a)) {
+    schedule_connect(a, b, lane, kReconnect);
+    return;
+  }
+  if (first->second->peers_.count(b) == 0 || second->second->peers_.count(a) == 0) return;
+  auto& connection = connections_[key(a, b, lane)];
+  if (connection.id != 0) return;
+  connection = Connection{};
+  connection.id = ++last_connection_;
+  for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)})
+    simulation_.after(faults_.delay, wires_[self]->actor_,
+                      [this, self = self, peer = peer, lane, id = connection.id] {
+                        const auto found = wires_.find(self);
+                        if (found == wires_.end() || connections_[key(self, peer, lane)].id != id)
+                          return;
+                        found->second->blocked_.erase({peer, lane});
+                        found->second->receiver_->on_up(peer, lane, id);
+                      });
+}
+
+void SimulatedNetwork::drop(GatewayId a, GatewayId b, Lane lane, bool noticed) {
+  auto& connection = connections_[key(a, b, lane)];
+  const auto id = std::exchange(connection.id, 0);
+  if (id == 0 || !noticed) return;
+  for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)}) {
+    const auto found = wires_.find(self);
+    if (found == wires_.end() || !found->second->receiver_) continue;
+    simulation_.after(kMillisecond, found->second->actor_,
+                      [this, self = self, peer = peer, lane, id] {
+                        const auto wire = wires_.find(self);
+                        if (wire != wires_.end() && wire->second->receiver_)
+                          wire->second->receiver_->on_down(peer, lane, id);
+                      });
+  }
+}
+
+Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane, Bytes message,
+                                    ConnectionId wanted) {
+  auto& connection = connections_[key(from.self_, to, lane)];
+  if (from.muted_ || connection.id == 0 || (wanted != 0 && wanted != connection.id) ||
+      from.peers_.count(to) == 0)
+    return Error{ErrorCode::unavailable, "no connection"};
+  const int direction = from.self_ < to ? 0 : 1;
+  if (connection.queued[direction] >= (lane == Lane::control ? kControlQueue : kBulkQueue)) {
+    from.blocked_.insert({to, lane});
+    return Error{ErrorCode::busy, "the queue is full"};
+  }
+  const auto bytes = message.size() + 64;
+  from.sent_[to] += bytes;
+  ++connection.queued[direction];
+  auto& free_at = connection.free_at[direction];
+  free_at = std::max(free_at, simulation_.now()) +
+            static_cast<Nanoseconds>(static_cast<double>(bytes) / faults_.bytes_per_second * 1e9);
+  // It has left the queue when the path has taken it.
+  simulation_.at(free_at, from.actor_,
+                 [this, self = from.self_, to, lane, id = connection.id, direction] {
+                   auto& now = connections_[key(self, to, lane)];
+                   if (now.id != id) return;
+                   --now.queued[direction];
+                   const auto wire = wires_.find(self);
+                   if (wire != wires_.end() && wire->second->receiver_ &&
+                       wire->second->blocked_.erase({to, lane}) > 0)
+                     wire->second->receiver_->on_writable(to, lane);
+                 });
+  if (random_.chance(faults_.loss)) {
+    ++counters_.lost;
+    return {};
+  }
+  const auto shared =
+      std::make_shared<const Bytes>(std::move(message));  // shared with its repetition
+  const auto copies = random_.chance(faults_.duplicate) ? 2 : 1;
+  counters_.duplicated += static_cast<std::uint64_t>(copies - 1);
+  const auto target = wires_.find(to);
+  for (int i = 0; i < copies; ++i) {
+    double factor = 1 + faults_.jitter * random_.uniform();
+    if (random_.chance(faults_.reorder) || i > 0) factor += 10 * random_.uniform();
+    const auto when =
+        free_at + static_cast<Nanoseconds>(static_cast<double>(faults_.delay) * factor);
+    simulation_.at(when, target == wires_.end() ? -1 : target->second->actor_,
+                   [this, self = from.self_, to, lane, id = connection.id, shared] {
+                     deliver(self, to, lane, id, shared);
+                   });
+  }
+  return {};
+}
+
+void SimulatedNetwork::deliver(GatewayId from, GatewayId to, Lane lane, ConnectionId connection,
+                               const std::shared_ptr<const Bytes>& message) {
+  const auto wire = wires_.find(to);
+  if (wire == wires_.end() || !wire->second->receiver_ || wire->second->muted_ ||
+      is_cut(from, to) || connections_[key(from, to, lane)].id != connection) {
+    ++counters_.lost;
+    return;
+  }
+  ++counters_.delivered;
+  wire->second->received_[from] += message->size() + 64;
+  wire->second->receiver_->on_message(from, lane, connection, *message);
+}
+
+SimulatedWire::SimulatedWire(SimulatedNetwork& network, GatewayId self,
+                             std::vector<GatewayId> peers, int actor)
+    : network_(network), self_(self), peers_(peers.begin(), peers.end()), actor_(actor) {
+  network_.join(*this);
+}
+
+SimulatedWire::~SimulatedWire() { network_.part(*this); }
+
+void SimulatedWire::receive_with(WireReceiver& receiver) { receiver_ = &receiver; }
+
+Result<void> SimulatedWire::send(GatewayId peer, Lane lane, Bytes message,
+                                 ConnectionId connection) {
+  if (message.size() > (lane == Lane::control ? kControlMessageBytesMax : kBulkMessageBytesMax))
+    return Error{ErrorCode::too_large, fmt::format("a message of {} bytes", message.size())};
+  return network_.send(*this, peer, lane, std::move(message), connection);
+}
+
+void SimulatedWire::reset(GatewayId peer, Lane lane, ConnectionId) {
+  network_.drop(self_, peer, lane, true);
+  network_.schedule_connect(self_, peer, lane, kReconnect);
+}
+
+void SimulatedWire::allow(GatewayId peer, bool allowed) {
+  if (allowed) {
+    peers_.insert(peer);
+    for (const auto lane : {Lane::control, Lane::bulk})
+      network_.schedule_connect(self_, peer, lane, kReconnect / 10);
+    return;
+  }
+  for (const auto lane : {Lane::control, Lane::bulk}) network_.drop(self_, peer, lane, true);
+  peers_.erase(peer);
+}
+
+std::uint64_t SimulatedWire::bytes_sent(GatewayId peer) const {
+  const auto found = sent_.find(peer);
+  return found == sent_.end() ? 0 : found->second;
+}
+
+std::uint64_t SimulatedWire::bytes_received(GatewayId peer) const {
+  const auto found = received_.find(peer);
+  return found == received_.end() ? 0 : found->second;
+}
+
+}  // namespace isthmus::inter::sim
