@@ -426,6 +426,10 @@ Task<void> Exchange::finish(EntryPtr entry) {
   entry->finishing = true;
   const auto& contribution = *entry->contribution;
   const auto site = contribution.site();
+  if (contribution.step() != id_.step) {
+    entry->finishing = false;  // too late for its step, whose state is no longer at hand
+    co_return;
+  }
   if (!contribution.proven()) {
     context_.log.alarm("contribution_refused",
                        {.outer_step = static_cast<std::int64_t>(contribution.step())},

@@ -235,6 +235,7 @@ void Gateway::begin_step() {
     setup.frame.run = run_;
     setup.frame.step = k;
     setup.frame.parent = parent_hash();
+    setup.frame.parent_root = state_root_;
     setup.frame.view = view;
     setup.frame.next_view = view;
     setup.frame.rule = options_.sync.outer;
@@ -347,17 +348,8 @@ Task<Result<void>> Gateway::steps() {
           },
           [this] { return stopping_ || failure_.has_value(); });
       if (!fetched) continue;
-      ++counters_.state_fetches;
-      state_ = std::move(*fetched);
-      state_root_ = inter::state_root(*layout_, *state_);
-      kept_from_ = state_->step + 1;
-      saving_ = true;
-      world_.loop.spawn(save(&*state_, state_root_, state_->step));
-      auto settled = co_await settle_feedback();
-      if (!settled) co_return settled;
-      finished_ = state_->step > 0 && chain_[state_->step - 1].record.final_step;
-      if (!finished_) begin_step();
-      publish();
+      auto adopted = co_await adopt_state(std::move(*fetched));
+      if (!adopted) co_return adopted;
       stuck_since.reset();
       continue;
     }
@@ -386,24 +378,49 @@ Task<Result<void>> Gateway::steps() {
             },
             [this] { return stopping_ || failure_.has_value(); });
         if (fetched) {
-          ++counters_.state_fetches;
-          state_ = std::move(*fetched);
-          state_root_ = inter::state_root(*layout_, *state_);
-          kept_from_ = state_->step + 1;
-          lost_vote_ |= false;
-          saving_ = true;
-          world_.loop.spawn(save(&*state_, state_root_, state_->step));
-          auto settled = co_await settle_feedback();
-          if (!settled) co_return settled;
-          finished_ = chain_[state_->step - 1].record.final_step;
-          if (!finished_) begin_step();
-          publish();
+          auto adopted = co_await adopt_state(std::move(*fetched));
+          if (!adopted) co_return adopted;
         }
         stuck_since.reset();
         continue;
       }
     }
     co_await changed_.wait_until(world_.loop.now() + kSecond);
+  }
+  co_return Result<void>();
+}
+
+// Goes on from a state that was fetched, instead of replaying.
+Task<Result<void>> Gateway::adopt_state(OuterState fetched) {
+  ++counters_.state_fetches;
+  const auto step = fetched.step;
+  auto logged = co_await log_records(step);
+  if (!logged) co_return logged;
+  state_ = std::move(fetched);
+  state_root_ = inter::state_root(*layout_, *state_);
+  kept_from_ = step + 1;
+  saving_ = true;
+  world_.loop.spawn(save(&*state_, state_root_, step));
+  auto settled = co_await settle_feedback();
+  if (!settled) co_return settled;
+  finished_ = step > 0 && chain_[step - 1].record.final_step;
+  if (!finished_) begin_step();
+  publish();
+  co_return Result<void>();
+}
+
+// Writes the decided records up to `step`: always before a state that follows from them.
+Task<Result<void>> Gateway::log_records(std::uint64_t step) {
+  while (logged_records_ < step) {
+    Result<void> written;
+    const Certificate certificate = chain_[logged_records_];
+    auto write = [this, &written, &certificate] { written = store_.append_record(certificate); };
+    co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
+    if (!written)
+      co_return Error{written.error().code,
+                      "cannot write the record of an outer step: free the disk and start again",
+                      written.error()};
+    ++logged_records_;
   }
   co_return Result<void>();
 }
@@ -472,13 +489,8 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   in_parallel(static_cast<std::uint32_t>(leaves.size()), 4 * ModelLayout::kLeafElements, hash);
   while (shared->left > 0) co_await done.wait();
 
-  Result<void> written;
-  auto write = [this, &written, &certificate] { written = store_.append_record(certificate); };
-  co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
-  if (!written)
-    co_return Error{written.error().code,
-                    "cannot write the record of an outer step: free the disk and start again",
-                    written.error()};
+  auto logged = co_await log_records(k);
+  if (!logged) co_return logged.error();
 
   options_.at_point("merging", k);
   if (record.final_step) options_.at_point("final", k);
@@ -636,7 +648,9 @@ void Gateway::prune() {
   }
   std::sort(steps.rbegin(), steps.rend());
   const auto majority_saved = steps[current_view().majority() - 1];
-  const auto bound = std::min(majority_saved, saved_step_) + 1;
+  // The last saved step's bytes stay too: a state is proved by the record after it, so who fetches
+  // one replays one.
+  const auto bound = std::min(majority_saved, saved_step_);
   if (bound <= kept_from_) return;
   kept_from_ = bound;
   const auto own = pending_ ? pending_->step : 0;

@@ -136,6 +136,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool view_change_due() const;
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
   Task<Result<void>> steps();
+  Task<Result<void>> adopt_state(OuterState fetched);
+  Task<Result<void>> log_records(std::uint64_t step);
   Task<Result<bool>> apply(const Certificate& certificate);
   Task<void> save(OuterState* state, security::Digest root, std::uint64_t step);
   Task<void> contribute_task(std::vector<float> parameters, std::uint64_t tokens);
@@ -180,7 +182,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::unique_ptr<StateTransfer> transfer_;
   std::optional<Certificate> genesis_;
   security::Digest run_;
-  std::vector<Certificate> chain_;  // records 1, 2, …: chain_[k - 1] is record k
+  std::uint64_t logged_records_ = 0;  // on disk
+  std::vector<Certificate> chain_;    // records 1, 2, …: chain_[k - 1] is record k
   std::optional<std::vector<float>> initial_;
   bool empty_vote_ = false;  // may take part in record 0
   bool lost_vote_ = false;

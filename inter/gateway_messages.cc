@@ -134,6 +134,10 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
   if (message.type == MessageType::accept && !genesis_) {
     const auto ballot = decode_ballot(message.type, message.body);
     if (!ballot || ballot->id.step != 0 || !verify(world_.verifier, message)) return;
+    for (auto& [site, peer] : peers_.all())
+      if (site != message.signer && peer.link.get() != from && peer.link->up() && peer.status &&
+          !std::count(peer.status->sees.begin(), peer.status->sees.end(), message.signer))
+        peer.link->send(message.encode());
     on_genesis_accept(message.signer, std::get<Accept>(ballot->ballot), message.signature);
     return;
   }

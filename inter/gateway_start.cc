@@ -34,6 +34,7 @@ Task<Result<void>> Gateway::load() {
   run_ = genesis_->record.hash();
   for (auto& certificate : loaded->records)
     if (!learn(certificate)) break;
+  logged_records_ = chain_.size();
   state_ = std::move(loaded->state);
   state_root_ = loaded->state_root;
   if (state_ && state_->step > chain_.size())
@@ -157,12 +158,7 @@ Task<Result<void>> Gateway::begin_or_join_run() {
   while (!genesis_ && !stopping_ && !failure_) {
     if (view.is_voter(self_) && view.voters.front() == self_ && empty_vote_ && !genesis_vote_ &&
         initial_) {
-      const bool all_ready = std::all_of(view.voters.begin(), view.voters.end(), [&](SiteId voter) {
-        const auto* peer = peers_.find(voter);
-        return voter == self_ ||
-               (peer != nullptr && peer->link->up() && peer->status && peer->status->empty_vote);
-      });
-      if (all_ready) propose_genesis();
+      propose_genesis();
     }
     const auto now = world_.loop.now();
     if (genesis_vote_) {

@@ -80,6 +80,7 @@ void Record::encode(ByteWriter& out) const {
   put(out, run);
   out.put(step);
   put(out, parent);
+  put(out, parent_root);
   encode_view(out, view);
   out.put(fragment);
   out.put(static_cast<std::uint32_t>(parts.size()));
@@ -106,6 +107,7 @@ std::optional<Record> Record::decode(ByteReader& in) {
   r.run = get_digest(in);
   r.step = in.get<std::uint64_t>();
   r.parent = get_digest(in);
+  r.parent_root = get_digest(in);
   r.view = decode_view(in);
   r.fragment = in.get<std::uint32_t>();
   r.parts.resize(in.count(kSitesMax, 4 + 32 + 8 + 32));

@@ -43,6 +43,8 @@ struct Record {
   security::Digest run;  // hash of record 0; zero in record 0
   std::uint64_t step = 0;
   security::Digest parent;
+  security::Digest parent_root;  // of the state that this step begins from: whoever fetches that
+                                 // state checks it against this record
   View view;
   std::uint32_t fragment = 0;
   std::vector<Part> parts;  // ascending site: the order of summation

@@ -134,33 +134,40 @@ Task<std::optional<OuterState>> StateTransfer::fetch(
     offers_.clear();
     context_.peers.send_to_all(encode(StateRequest{wanted_step, false}));
     const auto until = context_.loop.now() + kAskEvery;
-    // The state that a majority of the other voters signed.
-    const Saved* chosen = nullptr;
-    while (chosen == nullptr && context_.loop.now() < until) {
+    // A state is proved by the decided record after it, which has its root, or by a majority of the
+    // other voters that signed it.
+    const auto others = view.voters.size() - (view.is_voter(self) ? 1 : 0);
+    const auto proven = [&](const Saved& saved) {
+      if (saved.id.step < at_least || record_of(saved.id.step) == nullptr) return false;
+      if (saved.id.step == 0) return record_of(0)->initial_root == saved.state_root;
+      if (const auto* next = record_of(saved.id.step + 1))
+        return next->parent_root == saved.state_root;
+      const auto same = static_cast<std::size_t>(
+          std::count_if(offers_.begin(), offers_.end(), [&](const auto& other) {
+            return view.is_voter(other.first) && other.first != self &&
+                   other.second.id.step == saved.id.step &&
+                   other.second.strong_root == saved.strong_root &&
+                   other.second.state_root == saved.state_root;
+          }));
+      return same >= others / 2 + 1;
+    };
+    std::optional<Saved> chosen;
+    while (!chosen && context_.loop.now() < until) {
       co_await news_.wait_until(until);
-      const auto others = view.voters.size() - (view.is_voter(self) ? 1 : 0);
-      for (const auto& [site, saved] : offers_) {
-        if (saved.id.step < at_least) continue;
-        const auto same = static_cast<std::size_t>(
-            std::count_if(offers_.begin(), offers_.end(), [&](const auto& other) {
-              return view.is_voter(other.first) && other.first != self &&
-                     other.second.id.step == saved.id.step &&
-                     other.second.strong_root == saved.strong_root;
-            }));
-        if (same >= others / 2 + 1) chosen = &saved;
-      }
-    }
-    if (chosen == nullptr) {
-      // They are at different steps: the next time all are asked for the lowest of them that will
-      // do, which they still keep.
-      wanted_step = 0;
       for (const auto& [site, saved] : offers_)
-        if (saved.id.step >= at_least && (wanted_step == 0 || saved.id.step < wanted_step))
-          wanted_step = saved.id.step;
+        if (proven(saved)) chosen = saved;
+    }
+    if (!chosen) {
+      // Their newest ones are not proved yet: the next time all are asked for the one before, which
+      // they still keep, and then anew.
+      std::uint64_t lowest = 0;
+      for (const auto& [site, saved] : offers_)
+        if (saved.id.step > at_least && (lowest == 0 || saved.id.step < lowest))
+          lowest = saved.id.step;
+      wanted_step = wanted_step == 0 && lowest > 1 ? lowest - 1 : 0;
       continue;
     }
     const Record* record = record_of(chosen->id.step);
-    if (record == nullptr) continue;  // the chain follows
     // A server: one that signed this root.
     PeerSite* server = nullptr;
     for (const auto& [site, saved] : offers_) {
