@@ -10,6 +10,7 @@
 #define ISTHMUS_KERNELS_VECTORS_INL_H_
 #endif
 
+#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include <cstddef>
@@ -23,16 +24,39 @@ namespace isthmus::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using FloatTag = hn::ScalableTag<float>;
+using FourFloatTag = hn::CappedTag<float, 4>;
 using OneFloatTag = hn::CappedTag<float, 1>;
 
-// Calls body(tag, i) for i in [0, count) in steps of a vector, then of one lane.
+// Calls body(tag, i) for i in [0, count) in steps of a vector, then of four lanes, then of one.
 template <class Body>
 HWY_INLINE void for_lanes(std::size_t count, const Body& body) {
   const FloatTag d;
+  const FourFloatTag four;
   const std::size_t lanes = hn::Lanes(d);
+  const std::size_t four_lanes = hn::Lanes(four);
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) body(d, i);
+  for (; i + four_lanes <= count; i += four_lanes) body(four, i);
   for (; i < count; ++i) body(OneFloatTag(), i);
+}
+
+// The sum of term(tag, i), a vector, over [0, count). In lanes: for inner training only.
+template <class Term>
+HWY_INLINE float sum_over(std::size_t count, const Term& term) {
+  const FloatTag d;
+  const OneFloatTag one;
+  const std::size_t lanes = hn::Lanes(d);
+  auto even = hn::Zero(d);
+  auto odd = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    even = hn::Add(even, term(d, i));
+    odd = hn::Add(odd, term(d, i + lanes));
+  }
+  for (; i + lanes <= count; i += lanes) even = hn::Add(even, term(d, i));
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
+  for (; i < count; ++i) sum += hn::GetLane(term(one, i));
+  return sum;
 }
 
 template <class D>
