@@ -15,8 +15,6 @@ namespace {
 constexpr std::string_view kZapEndpoint = "inproc://zeromq.zap.01";
 constexpr std::string_view kDomain = "isthmus";
 constexpr std::size_t kRequestPartsMax = 16;
-// A flood of strangers must not become a flood of log lines.
-constexpr Nanoseconds kRefusalLogInterval = kSecond;
 
 // Hidden among the drafts of zmq.h, but part of every stock build: without it, a socket whose ZAP
 // handler is missing accepts any client key.
@@ -147,16 +145,11 @@ std::optional<std::string> ZapHandler::user_of(const std::vector<ZmqMessage>& re
 }
 
 void ZapHandler::log_refusal(const std::string& address, const std::string& reason) {
-  const auto now = clock_.now();
-  if (last_refusal_logged_ != 0 && now - last_refusal_logged_ < kRefusalLogInterval) {
-    ++refusals_unlogged_;
-    return;
-  }
-  last_refusal_logged_ = now;
+  if (quiet_) return;
+  const auto unlogged = refusals_.due(clock_.now());
+  if (!unlogged) return;
   log_.warning("wire_key_refused", {},
-               {{"address", address},
-                {"reason", reason},
-                {"more_since_last", std::exchange(refusals_unlogged_, 0)}});
+               {{"address", address}, {"reason", reason}, {"more_since_last", *unlogged}});
 }
 
 }  // namespace isthmus::inter

@@ -7,6 +7,8 @@
 // before any bind.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +19,7 @@
 
 #include "base/event_log.h"
 #include "base/result.h"
+#include "inter/log_pace.h"
 #include "inter/wire.h"
 #include "inter/zmq_socket.h"
 #include "security/keys.h"
@@ -32,6 +35,8 @@ class ZapHandler {
   // From any thread; for handshakes that come after.
   void list(const security::CurveKey& key, std::string user_id);
   void unlist(const security::CurveKey& key);
+  // While this process tries its own sockets, refusals are no news.
+  void log_refusals(bool on) { quiet_ = !on; }
 
  private:
   ZapHandler(const Clock& clock, EventLog& log) : clock_(clock), log_(log) {}
@@ -47,8 +52,8 @@ class ZapHandler {
   ZmqSocket socket_;       // the thread's, once it runs
   ZmqSocket stop_here_;    // the thread's end of a pair: any message ends it
   ZmqSocket stop_sender_;  // ours
-  Nanoseconds last_refusal_logged_ = 0;
-  std::uint64_t refusals_unlogged_ = 0;
+  LogPace refusals_;
+  std::atomic<bool> quiet_ = false;
   std::thread thread_;
 };
 

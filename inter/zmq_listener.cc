@@ -15,12 +15,12 @@ namespace isthmus::inter {
 
 namespace {
 
-constexpr int kWatchedEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_ACCEPT_FAILED |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+// Not HANDSHAKE_FAILED_PROTOCOL, which libzmq also reports when a box of an established connection
+// does not open: reporting it overwrites errno, whereupon the connection is not ended but stands
+// still (4.3.4).
+constexpr int kWatchedEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_ACCEPT_FAILED;
 
 constexpr Nanoseconds kEndedRemembered = 10 * kSecond;
-constexpr Nanoseconds kRefusalLogInterval = kSecond;
 
 // Strangers wait here for their handshake; listed gateways must not be turned away meanwhile.
 constexpr int kBacklog = 1024;
@@ -54,6 +54,9 @@ ZmqListener::~ZmqListener() {
 }
 
 void ZmqListener::start() {
+  while (monitor_.next()) {
+    // What the check at start-up did on purpose is no news.
+  }
   monitor_watch_ =
       std::make_unique<SocketWatch>(loop_, monitor_.socket(), [this] { take_events(); });
   socket_watch_ = std::make_unique<SocketWatch>(loop_, socket_, [this] { take_messages(); });
@@ -128,31 +131,42 @@ ZmqListener::Connection* ZmqListener::connection_of(const std::string& routing_i
 void ZmqListener::refuse(const ZmqMessage& payload, std::string_view peer,
                          std::string_view reason) {
   shut_down(tcp_socket_of(payload));
-  if (may_log())
+  if (const auto unlogged = refused_peers_.due(loop_.now()))
     log_.alarm("wire_peer_refused", {peer},
                {{"lane", to_string(lane_)},
                 {"address", payload.property("Peer-Address")},
                 {"reason", reason},
-                {"more_since_last", std::exchange(refusals_unlogged_, 0)}});
+                {"more_since_last", *unlogged}});
 }
 
 void ZmqListener::take_events() {
   while (const auto event = monitor_.next()) {
     if (event->event == ZMQ_EVENT_DISCONNECTED) {
-      end_all_on(static_cast<int>(event->value));
-    } else if (may_log()) {
-      // Strangers and bad lines; who got as far as showing a key is in the ZapHandler's log.
-      log_.warning("wire_handshake_failed", {},
-                   {{"lane", to_string(lane_)},
-                    {"event", event_name(event->event)},
-                    {"more_since_last", std::exchange(refusals_unlogged_, 0)}});
+      const int descriptor = static_cast<int>(event->value);
+      const bool known = end_all_on(descriptor);
+      const bool by_us = shut_down_.erase(descriptor) > 0;
+      if (!known && !by_us) log_stranger("its handshake failed, or it said nothing");
+    } else {
+      log_stranger("not accepted: out of descriptors?");
     }
   }
 }
 
-void ZmqListener::end_all_on(int descriptor) {
-  for (auto& [id, connection] : connections_)
-    if (connection.socket.descriptor == descriptor) end_soon(connection, "disconnected");
+// Whoever showed a key is also in the ZapHandler's log.
+void ZmqListener::log_stranger(std::string_view what) {
+  if (const auto unlogged = strangers_.due(loop_.now()))
+    log_.warning("wire_stranger", {},
+                 {{"lane", to_string(lane_)}, {"what", what}, {"more_since_last", *unlogged}});
+}
+
+bool ZmqListener::end_all_on(int descriptor) {
+  bool any = false;
+  for (auto& [id, connection] : connections_) {
+    if (connection.socket.descriptor != descriptor) continue;
+    end_soon(connection, "disconnected");
+    any = true;
+  }
+  return any;
 }
 
 Result<void> ZmqListener::send(ConnectionId id, Bytes message) {
@@ -260,19 +274,10 @@ void ZmqListener::shut_down(const TcpSocket& socket) {
   if (socket.descriptor < 0 || ::fstat(socket.descriptor, &status) != 0 ||
       !S_ISSOCK(status.st_mode) || status.st_ino != socket.inode)
     return;
+  shut_down_.insert(socket.descriptor);
   // libzmq's I/O thread sees the end and closes. Should it have closed and another connection have
   // got the number since the check, that one is dialed again by its owner.
   ::shutdown(socket.descriptor, SHUT_RDWR);
-}
-
-bool ZmqListener::may_log() {
-  const auto now = loop_.now();
-  if (last_refusal_logged_ != 0 && now - last_refusal_logged_ < kRefusalLogInterval) {
-    ++refusals_unlogged_;
-    return false;
-  }
-  last_refusal_logged_ = now;
-  return true;
 }
 
 }  // namespace isthmus::inter

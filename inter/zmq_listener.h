@@ -10,11 +10,13 @@
 
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/event_log.h"
+#include "inter/log_pace.h"
 #include "inter/tcp_address.h"
 #include "inter/zmq_lane.h"
 #include "inter/zmq_watch.h"
@@ -59,14 +61,14 @@ class ZmqListener final : public LaneEnd {
   void take_events();
   Connection* connection_of(const std::string& routing_id, const ZmqMessage& payload);
   void refuse(const ZmqMessage& payload, std::string_view peer, std::string_view reason);
-  void end_all_on(int descriptor);
+  bool end_all_on(int descriptor);  // false: there is none
+  void log_stranger(std::string_view what);
   void flush_overflows();
   void end_soon(Connection& connection, std::string_view reason);
   void end_finished();
   void forget(ConnectionId id);
   static TcpSocket tcp_socket_of(const ZmqMessage& payload);
-  static void shut_down(const TcpSocket& socket);
-  bool may_log();
+  void shut_down(const TcpSocket& socket);
 
   Loop& loop_;
   EventLog& log_;
@@ -80,11 +82,12 @@ class ZmqListener final : public LaneEnd {
   std::unordered_map<std::string, ConnectionId> by_routing_id_;
   std::vector<ConnectionId> overflowing_;
   std::vector<ConnectionId> ending_;
+  std::set<int> shut_down_;  // descriptors whose end is our doing
   // Routing ids of connections that ended: what libzmq still holds of them is no new connection.
   std::unordered_map<std::string, Nanoseconds> ended_;
   std::deque<std::string> ended_order_;
-  Nanoseconds last_refusal_logged_ = 0;
-  std::uint64_t refusals_unlogged_ = 0;
+  LogPace refused_peers_;
+  LogPace strangers_;
   OwnedTasks tasks_;
 };
 

@@ -119,11 +119,13 @@ Result<void> ZmqWire::listen() {
   // Listed for the check alone, under a name that is no gateway's.
   const auto listed = make_curve_key_pair();
   zap_->list(listed.public_key, "check");
+  zap_->log_refusals(false);
   Result<void> safe;
   for (const auto lane : kLanes) {
     const auto address = local_address(lane_address(control, lane));
     if (safe) safe = check_listening_socket(address.endpoint(), options_.public_key, listed);
   }
+  zap_->log_refusals(true);
   zap_->unlist(listed.public_key);
   ISTHMUS_CHECK(std::move(safe));
   log_.info("wire_listening", {},

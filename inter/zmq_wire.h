@@ -10,8 +10,7 @@
 // Who dials: the gateway with the higher id dials the lower one if that has an address, else the
 // lower one dials. Keys are listed either way, so both work while rosters differ.
 //
-// What comes from where, and why, is in docs/rationale.md; the traps of libzmq behind each rule are
-// tests (tests/inter/zmq_wire_test.cc):
+// Rules, each with a trap of libzmq behind it that is a test (tests/inter/zmq_wire_test.cc):
 // - dialing sockets never reconnect by themselves: a failed one is closed and a new one made, since
 //   libzmq gives up for good after some failures (a bad MAC, a refused key);
 // - a connection is up at the listening end with its first message. The dialing end sends one by
