@@ -29,7 +29,7 @@ struct AttentionShape {
   float scale = 1.0F;  // of the scores, usually 1 / sqrt(head_dim)
 };
 
-// Bytes of scratch, any alignment of 64, that forward and backward need with this many workers.
+// Bytes of scratch, aligned to 64, that forward and backward need with this many workers.
 std::size_t attention_scratch_bytes(const AttentionShape& shape, std::size_t workers);
 
 // q, out [batch * sequence, heads * head_dim]; k, v [batch * (past + sequence), kv_heads *
@@ -39,7 +39,7 @@ void attention_forward(ThreadPool& pool, const AttentionShape& shape, const Rows
                        const Rows& v, const Rows& out, std::span<float> log_sums,
                        std::span<std::byte> scratch);
 
-// dq, dk, dv are set. past must be 0.
+// dq, dk, dv are set; they and dout may be of other dtypes. past must be 0.
 void attention_backward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
                         const Rows& v, const Rows& out, std::span<const float> log_sums,
                         const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv,

@@ -9,13 +9,13 @@
 //
 //            n                                  Each tile is one oneDNN primitive with one OpenMP
 //       ┌─────────┐ ┐                           thread, run by one thread of the pool. OpenMP never
-//     m │ tile 0  │ │ 192 to 256 rows           starts a team.
+//     m │ tile 0  │ │ 192 rows at most          starts a team.
 //       ├─────────┤ ┘
 //       │ tile 1  │
 //       └─────────┘
 //
-// Inputs f32: output f32. Inputs bf16: output f32 or bf16, sums in f32. A CPU without AVX512_BF16
-// keeps bf16 in memory and multiplies in f32.
+// Inputs f32: output f32. Inputs bf16: output f32 or bf16, sums in f32. A CPU that does not
+// multiply bf16 natively keeps it in memory and multiplies in f32.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@
 
 namespace isthmus::kernels {
 
-// Whether this CPU multiplies bf16 natively (AVX512_BF16).
+// Whether bf16 is multiplied as such: the CPU has AVX512_BF16 and is faster with it than in f32.
 bool bf16_gemm_is_native();
 
 enum class GemmForm : std::uint8_t {

@@ -3,52 +3,102 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/assert.h"
 #include "kernels/elements.h"
 #include "kernels/row_tasks.h"
 
-namespace isthmus::kernels {
-namespace {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/rms_norm.cc"
+#include <hwy/foreach_target.h>  // compiles this file once per target
+
+#include "kernels/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace isthmus::kernels::HWY_NAMESPACE {
 
 template <class X, class Y>
-void forward_row(const X* x, const float* weight, float epsilon, std::int64_t d, Y* y,
+void forward_row(const X* x, const float* weight, float epsilon, std::size_t d, Y* y,
                  float* inverse_rms) {
-  float sum = 0;
-  for (std::int64_t i = 0; i < d; ++i) sum += load(x + i) * load(x + i);
+  const float sum = sum_over(d, [=](auto tag, std::size_t i) {
+    const auto value = load_as_float(tag, x + i);
+    return hn::Mul(value, value);
+  });
   const float inverse = 1.0F / std::sqrt(sum / static_cast<float>(d) + epsilon);
   *inverse_rms = inverse;
-  for (std::int64_t i = 0; i < d; ++i) store(load(x + i) * inverse * weight[i], y + i);
+  for_lanes(d, [=](auto tag, std::size_t i) {
+    const auto normal = hn::Mul(load_as_float(tag, x + i), hn::Set(tag, inverse));
+    store_float(hn::Mul(normal, hn::LoadU(tag, weight + i)), tag, y + i);
+  });
 }
 
-// dx = inverse * (w dy - x * inverse² * mean(w dy x))
+// dx = inverse * (w dy - x * inverse² * mean(w dy x));  dweight += dy x inverse
 template <class G, class X, class D>
-void backward_row(const G* dy, const X* x, const float* weight, float inverse, std::int64_t d,
-                  D* dx, bool accumulate, float* dweight) {
-  float dot = 0;
-  for (std::int64_t i = 0; i < d; ++i) dot += load(dy + i) * weight[i] * load(x + i);
+void backward_row(const G* dy, const X* x, const float* weight, float inverse, std::size_t d, D* dx,
+                  bool accumulate, float* dweight) {
+  const float dot = sum_over(d, [=](auto tag, std::size_t i) {
+    const auto g = hn::Mul(load_as_float(tag, dy + i), hn::LoadU(tag, weight + i));
+    return hn::Mul(g, load_as_float(tag, x + i));
+  });
   const float factor = dot / static_cast<float>(d) * inverse * inverse;
-  for (std::int64_t i = 0; i < d; ++i) {
-    const float g = load(dy + i);
-    const float value = load(x + i);
-    const float gradient = inverse * (weight[i] * g - value * factor);
-    if (dweight != nullptr) dweight[i] += g * value * inverse;
-    store(accumulate ? load(dx + i) + gradient : gradient, dx + i);
-  }
+  for_lanes(d, [=](auto tag, std::size_t i) {
+    const auto scale = hn::Set(tag, inverse);
+    const auto g = load_as_float(tag, dy + i);
+    const auto value = load_as_float(tag, x + i);
+    const auto weighted = hn::Mul(g, hn::LoadU(tag, weight + i));
+    auto gradient = hn::Mul(scale, hn::NegMulAdd(value, hn::Set(tag, factor), weighted));
+    if (dweight != nullptr) {
+      const auto partial = hn::Mul(hn::Mul(g, value), scale);
+      hn::StoreU(hn::Add(hn::LoadU(tag, dweight + i), partial), tag, dweight + i);
+    }
+    if (accumulate) gradient = hn::Add(gradient, load_as_float(tag, dx + i));
+    store_float(gradient, tag, dx + i);
+  });
 }
 
-}  // namespace
+void forward_rows(const Rows& x, const float* weight, float epsilon, const Rows& y,
+                  float* inverse_rms, std::int64_t first, std::int64_t end) {
+  with_element(x.dtype, [&](auto in) {
+    with_element(y.dtype, [&](auto out) {
+      for (std::int64_t row = first; row < end; ++row)
+        forward_row(static_cast<const decltype(in)*>(x.at(row, 0)), weight, epsilon,
+                    static_cast<std::size_t>(x.columns), static_cast<decltype(out)*>(y.at(row, 0)),
+                    inverse_rms + row);
+    });
+  });
+}
+
+void backward_rows(const Rows& dy, const Rows& x, const float* weight, const float* inverse_rms,
+                   const Rows& dx, bool accumulate, float* dweight, std::int64_t first,
+                   std::int64_t end) {
+  with_element(dy.dtype, [&](auto g) {
+    with_element(x.dtype, [&](auto in) {
+      with_element(dx.dtype, [&](auto out) {
+        for (std::int64_t row = first; row < end; ++row)
+          backward_row(static_cast<const decltype(g)*>(dy.at(row, 0)),
+                       static_cast<const decltype(in)*>(x.at(row, 0)), weight, inverse_rms[row],
+                       static_cast<std::size_t>(x.columns),
+                       static_cast<decltype(out)*>(dx.at(row, 0)), accumulate, dweight);
+      });
+    });
+  });
+}
+
+}  // namespace isthmus::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace isthmus::kernels {
+
+HWY_EXPORT(forward_rows);
+HWY_EXPORT(backward_rows);
 
 void rms_norm_forward(ThreadPool& pool, const Rows& x, std::span<const float> weight, float epsilon,
                       const Rows& y, std::span<float> inverse_rms) {
   ISTHMUS_ASSERT(x.same_shape(y) && static_cast<std::int64_t>(weight.size()) == x.columns &&
                  static_cast<std::int64_t>(inverse_rms.size()) == x.rows);
   for_row_tasks(pool, x.rows, x.columns, [&](std::int64_t first, std::int64_t end, auto, auto) {
-    with_element(x.dtype, [&](auto in) {
-      with_element(y.dtype, [&](auto out) {
-        for (std::int64_t row = first; row < end; ++row)
-          forward_row(static_cast<const decltype(in)*>(x.at(row, 0)), weight.data(), epsilon,
-                      x.columns, static_cast<decltype(out)*>(y.at(row, 0)), &inverse_rms[row]);
-      });
-    });
+    HWY_DYNAMIC_DISPATCH(forward_rows)
+    (x, weight.data(), epsilon, y, inverse_rms.data(), first, end);
   });
 }
 
@@ -60,35 +110,26 @@ void rms_norm_backward(ThreadPool& pool, const Rows& dy, const Rows& x,
                        std::span<const float> weight, std::span<const float> inverse_rms,
                        const Rows& dx, bool accumulate, std::span<float> dweight,
                        std::span<float> scratch) {
-  const std::int64_t d = x.columns;
-  ISTHMUS_ASSERT(x.same_shape(dy) && x.same_shape(dx) &&
-                 static_cast<std::int64_t>(weight.size()) == d &&
+  const auto d = static_cast<std::size_t>(x.columns);
+  ISTHMUS_ASSERT(x.same_shape(dy) && x.same_shape(dx) && weight.size() == d &&
                  static_cast<std::int64_t>(inverse_rms.size()) == x.rows);
-  ISTHMUS_ASSERT(dweight.empty() || (static_cast<std::int64_t>(dweight.size()) == d &&
-                                     scratch.size() >= rms_norm_scratch_floats(x.rows, d)));
-  for_row_tasks(
-      pool, x.rows, d, [&](std::int64_t first, std::int64_t end, std::size_t task, std::size_t) {
-        float* partial = nullptr;
-        if (!dweight.empty()) {
-          partial = scratch.data() + task * static_cast<std::size_t>(d);
-          std::fill_n(partial, d, 0.0F);
-        }
-        with_element(dy.dtype, [&](auto g) {
-          with_element(x.dtype, [&](auto in) {
-            with_element(dx.dtype, [&](auto out) {
-              for (std::int64_t row = first; row < end; ++row)
-                backward_row(static_cast<const decltype(g)*>(dy.at(row, 0)),
-                             static_cast<const decltype(in)*>(x.at(row, 0)), weight.data(),
-                             inverse_rms[row], d, static_cast<decltype(out)*>(dx.at(row, 0)),
-                             accumulate, partial);
-            });
-          });
-        });
-      });
+  ISTHMUS_ASSERT(dweight.empty() || (dweight.size() == d &&
+                                     scratch.size() >= rms_norm_scratch_floats(x.rows, x.columns)));
+  for_row_tasks(pool, x.rows, x.columns,
+                [&](std::int64_t first, std::int64_t end, std::size_t task, std::size_t) {
+                  float* partial = nullptr;
+                  if (!dweight.empty()) {
+                    partial = scratch.data() + task * d;
+                    std::fill_n(partial, d, 0.0F);
+                  }
+                  HWY_DYNAMIC_DISPATCH(backward_rows)
+                  (dy, x, weight.data(), inverse_rms.data(), dx, accumulate, partial, first, end);
+                });
   if (dweight.empty()) return;
-  const std::int64_t tasks = row_tasks(x.rows, d);
-  for (std::int64_t task = 0; task < tasks; ++task)
-    for (std::int64_t i = 0; i < d; ++i) dweight[i] += scratch[task * d + i];
+  const auto tasks = static_cast<std::size_t>(row_tasks(x.rows, x.columns));
+  for (std::size_t task = 0; task < tasks; ++task)
+    for (std::size_t i = 0; i < d; ++i) dweight[i] += scratch[task * d + i];
 }
 
 }  // namespace isthmus::kernels
+#endif

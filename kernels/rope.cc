@@ -2,10 +2,49 @@
 
 #include <cmath>
 
+#include "base/assert.h"
 #include "kernels/elements.h"
 #include "kernels/row_tasks.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/rope.cc"
+#include <hwy/foreach_target.h>  // compiles this file once per target
+
+#include "kernels/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace isthmus::kernels::HWY_NAMESPACE {
+
+template <class T>
+void rotate_head(T* x, const float* cosines, const float* sines, std::size_t half, float sign) {
+  for_lanes(half, [=](auto tag, std::size_t i) {
+    const auto low = load_as_float(tag, x + i);
+    const auto high = load_as_float(tag, x + half + i);
+    const auto cosine = hn::LoadU(tag, cosines + i);
+    const auto sine = hn::Mul(hn::LoadU(tag, sines + i), hn::Set(tag, sign));
+    store_float(hn::Sub(hn::Mul(low, cosine), hn::Mul(high, sine)), tag, x + i);
+    store_float(hn::Add(hn::Mul(high, cosine), hn::Mul(low, sine)), tag, x + half + i);
+  });
+}
+
+// One row: all heads at one position.
+void rotate_row(const Rows& x, std::int64_t row, std::int64_t head_dim, const float* cosines,
+                float sign) {
+  const std::int64_t half = head_dim / 2;
+  with_element(x.dtype, [&](auto element) {
+    for (std::int64_t head = 0; head < x.columns; head += head_dim)
+      rotate_head(static_cast<decltype(element)*>(x.at(row, head)), cosines, cosines + half,
+                  static_cast<std::size_t>(half), sign);
+  });
+}
+
+}  // namespace isthmus::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace isthmus::kernels {
+
+HWY_EXPORT(rotate_row);
 
 void rope_table(double theta, std::int64_t head_dim, std::int64_t positions,
                 std::span<float> table) {
@@ -17,26 +56,13 @@ void rope_table(double theta, std::int64_t head_dim, std::int64_t positions,
         std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     for (std::int64_t position = 0; position < positions; ++position) {
       const double angle = static_cast<double>(position) * frequency;
-      table[position * head_dim + i] = static_cast<float>(std::cos(angle));
-      table[position * head_dim + half + i] = static_cast<float>(std::sin(angle));
+      table[static_cast<std::size_t>(position * head_dim + i)] =
+          static_cast<float>(std::cos(angle));
+      table[static_cast<std::size_t>(position * head_dim + half + i)] =
+          static_cast<float>(std::sin(angle));
     }
   }
 }
-
-namespace {
-
-template <class T>
-void rotate_head(T* x, const float* cosines, const float* sines, std::int64_t half, float sign) {
-  for (std::int64_t i = 0; i < half; ++i) {
-    const float low = load(x + i);
-    const float high = load(x + half + i);
-    const float sine = sign * sines[i];
-    store(low * cosines[i] - high * sine, x + i);
-    store(high * cosines[i] + low * sine, x + half + i);
-  }
-}
-
-}  // namespace
 
 void rope(ThreadPool& pool, const Rows& x, std::int64_t head_dim,
           std::span<const std::int32_t> positions, std::int64_t sequence,
@@ -45,20 +71,17 @@ void rope(ThreadPool& pool, const Rows& x, std::int64_t head_dim,
       head_dim % 2 == 0 && x.columns % head_dim == 0 &&
       (positions.empty() ? sequence > 0 : static_cast<std::int64_t>(positions.size()) == x.rows));
   const std::int64_t table_positions = static_cast<std::int64_t>(table.size()) / head_dim;
-  const std::int64_t half = head_dim / 2;
   const float sign = direction == RopeDirection::forward ? 1.0F : -1.0F;
   for_row_tasks(pool, x.rows, x.columns, [&](std::int64_t first, std::int64_t end, auto, auto) {
-    with_element(x.dtype, [&](auto element) {
-      for (std::int64_t row = first; row < end; ++row) {
-        const std::int64_t position = positions.empty() ? row % sequence : positions[row];
-        ISTHMUS_ASSERT(position >= 0 && position < table_positions);
-        const float* cosines = table.data() + position * head_dim;
-        for (std::int64_t head = 0; head < x.columns; head += head_dim)
-          rotate_head(static_cast<decltype(element)*>(x.at(row, head)), cosines, cosines + half,
-                      half, sign);
-      }
-    });
+    for (std::int64_t row = first; row < end; ++row) {
+      const std::int64_t position =
+          positions.empty() ? row % sequence : positions[static_cast<std::size_t>(row)];
+      ISTHMUS_ASSERT(position >= 0 && position < table_positions);
+      HWY_DYNAMIC_DISPATCH(rotate_row)
+      (x, row, head_dim, table.data() + position * head_dim, sign);
+    }
   });
 }
 
 }  // namespace isthmus::kernels
+#endif

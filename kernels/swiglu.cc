@@ -1,29 +1,98 @@
 #include "kernels/swiglu.h"
 
-#include <cmath>
-
+#include "base/assert.h"
 #include "kernels/elements.h"
 #include "kernels/row_tasks.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/swiglu.cc"
+#include <hwy/foreach_target.h>  // compiles this file once per target
+
+#include "kernels/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace isthmus::kernels::HWY_NAMESPACE {
+
+// 1 / (1 + exp(-x)); exp(100) is infinite already, and Highway's Exp holds up to 104.
+template <class D>
+HWY_INLINE hn::Vec<D> sigmoid(D tag, hn::Vec<D> x) {
+  const auto one = hn::Set(tag, 1.0F);
+  const auto power = hn::Exp(tag, hn::Min(hn::Neg(x), hn::Set(tag, 100.0F)));
+  return hn::Div(one, hn::Add(one, power));
+}
+
+template <class In, class Out>
+void forward_row(const In* gate, const In* up, std::size_t width, Out* out) {
+  for_lanes(width, [=](auto tag, std::size_t i) {
+    const auto x = load_as_float(tag, gate + i);
+    const auto silu = hn::Mul(x, sigmoid(tag, x));
+    store_float(hn::Mul(silu, load_as_float(tag, up + i)), tag, out + i);
+  });
+}
+
+// d silu(x) / dx = s + x s (1 - s) = s (1 + x - silu)
+template <class G, class In, class D>
+void backward_row(const G* dout, const In* gate, const In* up, std::size_t width, D* dgate, D* dup,
+                  In* out) {
+  for_lanes(width, [=](auto tag, std::size_t i) {
+    const auto x = load_as_float(tag, gate + i);
+    const auto y = load_as_float(tag, up + i);
+    const auto gradient = load_as_float(tag, dout + i);
+    const auto s = sigmoid(tag, x);
+    const auto silu = hn::Mul(x, s);
+    const auto slope = hn::Mul(s, hn::Add(hn::Set(tag, 1.0F), hn::Sub(x, silu)));
+    store_float(hn::Mul(hn::Mul(gradient, y), slope), tag, dgate + i);
+    store_float(hn::Mul(gradient, silu), tag, dup + i);
+    if (out != nullptr) store_float(hn::Mul(silu, y), tag, out + i);
+  });
+}
+
+void forward_rows(const Rows& gate, const Rows& up, const Rows& out, std::int64_t first,
+                  std::int64_t end) {
+  with_element(gate.dtype, [&](auto in) {
+    with_element(out.dtype, [&](auto result) {
+      for (std::int64_t row = first; row < end; ++row)
+        forward_row(static_cast<const decltype(in)*>(gate.at(row, 0)),
+                    static_cast<const decltype(in)*>(up.at(row, 0)),
+                    static_cast<std::size_t>(gate.columns),
+                    static_cast<decltype(result)*>(out.at(row, 0)));
+    });
+  });
+}
+
+void backward_rows(const Rows& dout, const Rows& gate, const Rows& up, const Rows& dgate,
+                   const Rows& dup, const Rows& out, std::int64_t first, std::int64_t end) {
+  with_element(dout.dtype, [&](auto g) {
+    with_element(gate.dtype, [&](auto in) {
+      with_element(dgate.dtype, [&](auto result) {
+        using In = decltype(in);
+        for (std::int64_t row = first; row < end; ++row)
+          backward_row(static_cast<const decltype(g)*>(dout.at(row, 0)),
+                       static_cast<const In*>(gate.at(row, 0)),
+                       static_cast<const In*>(up.at(row, 0)),
+                       static_cast<std::size_t>(gate.columns),
+                       static_cast<decltype(result)*>(dgate.at(row, 0)),
+                       static_cast<decltype(result)*>(dup.at(row, 0)),
+                       out.data == nullptr ? nullptr : static_cast<In*>(out.at(row, 0)));
+      });
+    });
+  });
+}
+
+}  // namespace isthmus::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace isthmus::kernels {
+
+HWY_EXPORT(forward_rows);
+HWY_EXPORT(backward_rows);
 
 void swiglu_forward(ThreadPool& pool, const Rows& gate, const Rows& up, const Rows& out) {
   ISTHMUS_ASSERT(gate.same_shape(up) && gate.same_shape(out) && gate.dtype == up.dtype);
   for_row_tasks(pool, gate.rows, gate.columns,
                 [&](std::int64_t first, std::int64_t end, auto, auto) {
-                  with_element(gate.dtype, [&](auto in) {
-                    with_element(out.dtype, [&](auto result) {
-                      for (std::int64_t row = first; row < end; ++row) {
-                        const auto* g = static_cast<const decltype(in)*>(gate.at(row, 0));
-                        const auto* u = static_cast<const decltype(in)*>(up.at(row, 0));
-                        auto* o = static_cast<decltype(result)*>(out.at(row, 0));
-                        for (std::int64_t i = 0; i < gate.columns; ++i) {
-                          const float x = load(g + i);
-                          store(x / (1.0F + std::exp(-x)) * load(u + i), o + i);
-                        }
-                      }
-                    });
-                  });
+                  HWY_DYNAMIC_DISPATCH(forward_rows)(gate, up, out, first, end);
                 });
 }
 
@@ -32,34 +101,12 @@ void swiglu_backward(ThreadPool& pool, const Rows& dout, const Rows& gate, const
   ISTHMUS_ASSERT(gate.same_shape(up) && gate.same_shape(dout) && gate.same_shape(dgate) &&
                  gate.same_shape(dup) && gate.dtype == up.dtype && dgate.dtype == dup.dtype);
   ISTHMUS_ASSERT(out.data == nullptr || (gate.same_shape(out) && out.dtype == gate.dtype));
-  for_row_tasks(
-      pool, gate.rows, gate.columns, [&](std::int64_t first, std::int64_t end, auto, auto) {
-        with_element(gate.dtype, [&](auto in) {
-          with_element(dout.dtype, [&](auto upstream) {
-            with_element(dgate.dtype, [&](auto result) {
-              for (std::int64_t row = first; row < end; ++row) {
-                const auto* d = static_cast<const decltype(upstream)*>(dout.at(row, 0));
-                const auto* g = static_cast<const decltype(in)*>(gate.at(row, 0));
-                const auto* u = static_cast<const decltype(in)*>(up.at(row, 0));
-                auto* dg = static_cast<decltype(result)*>(dgate.at(row, 0));
-                auto* du = static_cast<decltype(result)*>(dup.at(row, 0));
-                auto* o =
-                    out.data == nullptr ? nullptr : static_cast<decltype(in)*>(out.at(row, 0));
-                for (std::int64_t i = 0; i < gate.columns; ++i) {
-                  const float x = load(g + i);
-                  const float y = load(u + i);
-                  const float gradient = load(d + i);
-                  const float sigmoid = 1.0F / (1.0F + std::exp(-x));
-                  const float silu = x * sigmoid;
-                  store(gradient * y * sigmoid * (1.0F + x - silu), dg + i);
-                  store(gradient * silu, du + i);
-                  if (o != nullptr) store(silu * y, o + i);
-                }
-              }
-            });
-          });
-        });
-      });
+  for_row_tasks(pool, gate.rows, gate.columns,
+                [&](std::int64_t first, std::int64_t end, auto, auto) {
+                  HWY_DYNAMIC_DISPATCH(backward_rows)
+                  (dout, gate, up, dgate, dup, out, first, end);
+                });
 }
 
 }  // namespace isthmus::kernels
+#endif

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "base/thread_pool.h"
 #include "kernels/bf16.h"
 #include "kernels/rows.h"
+#include "kernels/vector_targets.h"
 
 namespace isthmus::kernels {
 
@@ -103,5 +106,49 @@ inline double relative_error(const std::vector<double>& got, const std::vector<d
 constexpr double tolerance(DType dtype) { return dtype == DType::f32 ? 2e-6 : 2.5e-3; }
 
 inline std::vector<int> unpinned(std::size_t threads) { return std::vector<int>(threads, -1); }
+
+// Calls body(pool) on every instruction set, with one thread and with two. It returns the matrices
+// it made, which must not depend on the number of threads.
+template <class Body>
+void on_every_target_and_thread_count(const Body& body) {
+  for (const VectorTarget& target : vector_targets()) {
+    SCOPED_TRACE(target.name);
+    const ForcedVectorTarget forced(target);
+    ThreadPool one(unpinned(1));
+    ThreadPool two(unpinned(2));
+    const std::vector<Matrix> alone = body(one);
+    const std::vector<Matrix> together = body(two);
+    ASSERT_EQ(alone.size(), together.size());
+    for (std::size_t i = 0; i < alone.size(); ++i)
+      EXPECT_TRUE(alone[i].same_bits(together[i])) << "result " << i << " differs between threads";
+  }
+}
+
+// The gradient of sum(weights * f(x)) by x, by central differences in f64.
+template <class Function>
+std::vector<double> numeric_gradient(std::vector<double> x, const std::vector<double>& weights,
+                                     const Function& f) {
+  constexpr double kStep = 1e-5;
+  std::vector<double> gradient;
+  for (double& value : x) {
+    const double kept = value;
+    value = kept + kStep;
+    const std::vector<double> high = f(x);
+    value = kept - kStep;
+    const std::vector<double> low = f(x);
+    value = kept;
+    double sum = 0;
+    for (std::size_t i = 0; i < weights.size(); ++i) sum += weights[i] * (high[i] - low[i]);
+    gradient.push_back(sum / (2 * kStep));
+  }
+  return gradient;
+}
+
+inline std::span<float> floats(const Matrix& matrix) {
+  return {static_cast<float*>(matrix.data()),
+          static_cast<std::size_t>(matrix.rows() * matrix.columns())};
+}
+
+inline const std::array<DType, 2> kDTypes = {DType::f32, DType::bf16};
 
 }  // namespace isthmus::kernels

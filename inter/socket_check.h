@@ -1,0 +1,45 @@
+// What a listening socket does with strangers, found out by being one: each probe dials it and
+// watches its own handshake. Used at start-up, before a gateway serves, and by tests on running
+// sites.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "security/keys.h"
+
+namespace isthmus::inter {
+
+struct CurveKeyPair {
+  security::CurveKey public_key;
+  std::array<std::byte, 32> secret_key{};
+};
+CurveKeyPair make_curve_key_pair();
+
+enum class ProbeAs { null, plain, curve };
+
+enum class ProbeOutcome {
+  accepted,          // the handshake succeeded
+  refused_key,       // HANDSHAKE_FAILED_AUTH: the ZAP handler said no
+  refused_protocol,  // the handshake was called off: wrong mechanism
+  closed,            // the connection ended without a word
+  unreachable,
+  silent,  // nothing within the time
+};
+std::string_view to_string(ProbeOutcome outcome);
+
+// `server` and `own` are used with ProbeAs::curve. Waits; with sockets and a thread of its own.
+Result<ProbeOutcome> probe_socket(const std::string& endpoint, ProbeAs mechanism,
+                                  const security::CurveKey& server, const CurveKeyPair& own,
+                                  Nanoseconds timeout);
+
+// A random key must be refused by the ZAP handler (silence is no refusal), `listed` must get
+// through, NULL and PLAIN must not. Errors: unauthenticated, naming endpoint and fault. Waits, two
+// seconds at most.
+Result<void> check_listening_socket(const std::string& endpoint, const security::CurveKey& server,
+                                    const CurveKeyPair& listed);
+
+}  // namespace isthmus::inter

@@ -1,0 +1,43 @@
+#include "inter/status_client.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "inter/attach_messages.h"
+#include "inter/local_socket.h"
+
+namespace isthmus::inter {
+
+Result<std::string> fetch_status_json(const std::string& path, Nanoseconds timeout) {
+  const Nanoseconds deadline = local_now() + timeout;
+  ISTHMUS_TRY(LocalStream stream, LocalStream::connect(path));
+  ISTHMUS_CHECK(stream.send(attach::encode(attach::Status{}), deadline));
+  for (;;) {
+    const auto bytes = stream.received();
+    if (bytes.size() >= attach::kHeaderBytes) {
+      const attach::Header header = attach::read_header(bytes.first(attach::kHeaderBytes));
+      if (header.body_bytes > attach::kReplyBytesMax)
+        return Error{ErrorCode::bad_frame, "the gateway's answer is too long"};
+      if (bytes.size() - attach::kHeaderBytes >= header.body_bytes) {
+        const auto body = bytes.subspan(attach::kHeaderBytes, header.body_bytes);
+        const auto refused = attach::decode<attach::Refused>(body);
+        if (header.kind == attach::Kind::refused && refused) return attach::error_of(*refused);
+        auto status = attach::decode<attach::StatusJson>(body);
+        if (header.kind != attach::Kind::status_json || !status)
+          return Error{ErrorCode::bad_frame, "the gateway's answer does not decode"};
+        return std::move(status->json);
+      }
+    }
+    if (local_now() >= deadline)
+      return Error{ErrorCode::timeout, fmt::format("the gateway at {} does not answer", path)};
+    ISTHMUS_CHECK(stream.receive(deadline));
+  }
+}
+
+Result<GatewayStatus> fetch_status(const std::string& path, Nanoseconds timeout) {
+  ISTHMUS_TRY(const std::string json, fetch_status_json(path, timeout));
+  return parse_status(json);
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,94 @@
+// ZmqListener: one lane's listening socket, a ROUTER, with all connections that gateways made to
+// it. Internal to the ZeroMQ wire.
+//
+// A connection here is a routing id that libzmq made up, seen with the User-Id that the ZapHandler
+// gave: nothing that a peer says of itself. libzmq cannot close one connection of a ROUTER, so this
+// shuts down its TCP socket, found through the message it came with.
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/event_log.h"
+#include "inter/log_pace.h"
+#include "inter/tcp_address.h"
+#include "inter/zmq_lane.h"
+#include "inter/zmq_watch.h"
+
+namespace isthmus::inter {
+
+class ZmqListener final : public LaneEnd {
+ public:
+  // Listens, but takes nothing in before start(). A ZapHandler must be there.
+  static Result<std::unique_ptr<ZmqListener>> make(Loop& loop, EventLog& log,
+                                                   const ZmqContext& context,
+                                                   const ZmqWireOptions& options,
+                                                   LaneEvents& events, Lane lane,
+                                                   const TcpAddress& address);
+  ~ZmqListener() override;
+
+  void start();
+
+  Result<void> send(ConnectionId connection, Bytes message) override;
+  void drop(ConnectionId connection, std::string_view reason) override;
+
+ private:
+  // The TCP socket behind a connection. Its number may be somebody else's by now: the inode tells.
+  struct TcpSocket {
+    int descriptor = -1;
+    ino_t inode = 0;
+  };
+  struct Connection {
+    ConnectionId id = 0;
+    GatewayId peer;
+    std::string routing_id;
+    TcpSocket socket;
+    Overflow overflow;
+    std::string ending;  // why, once closed() is on its way; "" while it lives
+  };
+
+  ZmqListener(Loop& loop, EventLog& log, LaneEvents& events, Lane lane)
+      : loop_(loop), log_(log), events_(events), lane_(lane), tasks_(loop) {}
+
+  void take_messages();
+  bool take_message();
+  void take_events();
+  Connection* connection_of(const std::string& routing_id, const ZmqMessage& payload);
+  void refuse(const ZmqMessage& payload, std::string_view peer, std::string_view reason);
+  bool end_all_on(int descriptor);  // false: there is none
+  void log_stranger(std::string_view what);
+  void flush_overflows();
+  void end_soon(Connection& connection, std::string_view reason);
+  void end_finished();
+  void forget(ConnectionId id);
+  static TcpSocket tcp_socket_of(const ZmqMessage& payload);
+  void shut_down(const TcpSocket& socket);
+
+  Loop& loop_;
+  EventLog& log_;
+  LaneEvents& events_;
+  const Lane lane_;
+  ZmqSocket socket_;
+  SocketMonitor monitor_;
+  std::unique_ptr<SocketWatch> socket_watch_;
+  std::unique_ptr<SocketWatch> monitor_watch_;
+  std::unordered_map<ConnectionId, Connection> connections_;
+  std::unordered_map<std::string, ConnectionId> by_routing_id_;
+  std::vector<ConnectionId> overflowing_;
+  std::vector<ConnectionId> ending_;
+  std::set<int> shut_down_;  // descriptors whose end is our doing
+  // Routing ids of connections that ended: what libzmq still holds of them is no new connection.
+  std::unordered_map<std::string, Nanoseconds> ended_;
+  std::deque<std::string> ended_order_;
+  LogPace refused_peers_;
+  LogPace strangers_;
+  OwnedTasks tasks_;
+};
+
+}  // namespace isthmus::inter

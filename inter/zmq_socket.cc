@@ -1,0 +1,186 @@
+#include "inter/zmq_socket.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "base/assert.h"
+
+namespace isthmus::inter {
+
+namespace {
+
+// Below this a copy is cheaper than the allocation that hands memory over.
+constexpr std::size_t kCopyBytesMax = 512;
+
+// Room for what a flood of handshakes reports while the loop is busy; beyond it, I/O threads wait.
+constexpr int kMonitorEventsMax = 10'000;
+
+}  // namespace
+
+Error zmq_error(std::string sentence) {
+  const int number = zmq_errno();
+  const auto code = number == EADDRINUSE || number == EADDRNOTAVAIL ? ErrorCode::unavailable
+                    : number == EINVAL || number == ENODEV          ? ErrorCode::invalid_argument
+                    : number == EACCES                              ? ErrorCode::permission
+                                                                    : ErrorCode::io;
+  return {code, fmt::format("{}: {}", sentence, zmq_strerror(number))};
+}
+
+Result<std::unique_ptr<ZmqContext>> ZmqContext::make(int io_threads, int sockets_max) {
+  void* context = zmq_ctx_new();
+  if (context == nullptr) return zmq_error("no ZeroMQ context");
+  std::unique_ptr<ZmqContext> made(new ZmqContext(context));
+  if (zmq_ctx_set(context, ZMQ_IO_THREADS, io_threads) != 0 ||
+      zmq_ctx_set(context, ZMQ_MAX_SOCKETS, sockets_max) != 0)
+    return zmq_error("ZeroMQ context options");
+  return made;
+}
+
+ZmqContext::~ZmqContext() {
+  while (zmq_ctx_term(context_) != 0 && zmq_errno() == EINTR) {
+  }
+}
+
+ZmqMessage::ZmqMessage(Bytes bytes) {
+  if (bytes.size() <= kCopyBytesMax) {
+    ISTHMUS_ASSERT(zmq_msg_init_size(&message_, bytes.size()) == 0);
+    if (!bytes.empty()) std::memcpy(zmq_msg_data(&message_), bytes.data(), bytes.size());
+    return;
+  }
+  auto* owned = new Bytes(std::move(bytes));
+  const auto free_bytes = [](void*, void* hint) { delete static_cast<Bytes*>(hint); };
+  ISTHMUS_ASSERT(zmq_msg_init_data(&message_, owned->data(), owned->size(), free_bytes, owned) ==
+                 0);
+}
+
+ZmqMessage::ZmqMessage(std::string_view bytes) {
+  ISTHMUS_ASSERT(zmq_msg_init_size(&message_, bytes.size()) == 0);
+  if (!bytes.empty()) std::memcpy(zmq_msg_data(&message_), bytes.data(), bytes.size());
+}
+
+std::string ZmqMessage::property(const char* name) const {
+  const char* value = zmq_msg_gets(&message_, name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+int ZmqMessage::descriptor() const { return zmq_msg_get(&message_, ZMQ_SRCFD); }
+
+Result<ZmqSocket> ZmqSocket::open(const ZmqContext& context, int type) {
+  void* raw = zmq_socket(context.get(), type);
+  if (raw == nullptr) return zmq_error("no ZeroMQ socket");
+  ZmqSocket socket(raw);
+  ISTHMUS_CHECK(socket.set(ZMQ_LINGER, 0));
+  return socket;
+}
+
+void ZmqSocket::close() {
+  if (socket_ != nullptr) zmq_close(std::exchange(socket_, nullptr));
+}
+
+Result<void> ZmqSocket::set(int option, int value) {
+  if (zmq_setsockopt(socket_, option, &value, sizeof value) != 0)
+    return zmq_error(fmt::format("ZeroMQ option {} = {}", option, value));
+  return {};
+}
+
+Result<void> ZmqSocket::set(int option, std::span<const std::byte> value) {
+  if (zmq_setsockopt(socket_, option, value.data(), value.size()) != 0)
+    return zmq_error(fmt::format("ZeroMQ option {}", option));  // the value may be a secret
+  return {};
+}
+
+Result<void> ZmqSocket::bind(const std::string& endpoint) {
+  if (zmq_bind(socket_, endpoint.c_str()) != 0)
+    return zmq_error(fmt::format("cannot listen on {}", endpoint));
+  return {};
+}
+
+Result<void> ZmqSocket::connect(const std::string& endpoint) {
+  if (zmq_connect(socket_, endpoint.c_str()) != 0)
+    return zmq_error(fmt::format("cannot dial {}", endpoint));
+  return {};
+}
+
+int ZmqSocket::descriptor() const {
+  int descriptor = -1;
+  std::size_t size = sizeof descriptor;
+  ISTHMUS_ASSERT(zmq_getsockopt(socket_, ZMQ_FD, &descriptor, &size) == 0);
+  return descriptor;
+}
+
+int ZmqSocket::events() const {
+  int events = 0;
+  std::size_t size = sizeof events;
+  return zmq_getsockopt(socket_, ZMQ_EVENTS, &events, &size) == 0 ? events : 0;
+}
+
+bool ZmqSocket::receive(ZmqMessage& part) {
+  while (zmq_msg_recv(part.get(), socket_, ZMQ_DONTWAIT) < 0)
+    if (zmq_errno() != EINTR) return false;
+  return true;
+}
+
+bool ZmqSocket::receive_waiting(ZmqMessage& part) {
+  while (zmq_msg_recv(part.get(), socket_, 0) < 0)
+    if (zmq_errno() != EINTR) return false;
+  return true;
+}
+
+int ZmqSocket::send(ZmqMessage& part, bool more) {
+  while (zmq_msg_send(part.get(), socket_, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) < 0)
+    if (zmq_errno() != EINTR) return zmq_errno();
+  return 0;
+}
+
+std::string_view event_name(int event) {
+  switch (event) {
+    case ZMQ_EVENT_CONNECTED:
+      return "connected";
+    case ZMQ_EVENT_ACCEPT_FAILED:
+      return "accept_failed";
+    case ZMQ_EVENT_CLOSED:
+      return "no_connection";
+    case ZMQ_EVENT_DISCONNECTED:
+      return "disconnected";
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+      return "handshake_succeeded";
+    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+      return "handshake_failed";
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+      return "handshake_failed_protocol";
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+      return "handshake_failed_auth";
+  }
+  return "other";
+}
+
+Result<SocketMonitor> SocketMonitor::make(const ZmqContext& context, ZmqSocket& watched,
+                                          int events) {
+  // Names of inproc endpoints are the context's; the counter makes them unique in the process.
+  static std::atomic<std::uint64_t> last{0};
+  const auto endpoint = fmt::format("inproc://isthmus.monitor.{}", ++last);
+  if (zmq_socket_monitor(watched.get(), endpoint.c_str(), events) != 0)
+    return zmq_error("ZeroMQ monitor");
+  SocketMonitor monitor;
+  ISTHMUS_TRY(monitor.socket_, ZmqSocket::open(context, ZMQ_PAIR));
+  ISTHMUS_CHECK(monitor.socket_.set(ZMQ_RCVHWM, kMonitorEventsMax));
+  ISTHMUS_CHECK(monitor.socket_.connect(endpoint));
+  return monitor;
+}
+
+std::optional<SocketEvent> SocketMonitor::next() {
+  ZmqMessage head;
+  if (!socket_ || !socket_.receive(head)) return std::nullopt;
+  for (ZmqMessage rest; head.more() && socket_.receive(rest);)
+    if (!rest.more()) break;
+  ByteReader in(head.bytes());
+  SocketEvent event;
+  event.event = in.get<std::uint16_t>();
+  event.value = in.get<std::uint32_t>();
+  return event;
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,99 @@
+// The Wire over ZeroMQ: every lane of every peer is a CURVE connection of its own, and who a peer
+// is follows from its key alone.
+//
+//     gateway 2 (dials)                       gateway 1 (listens)
+//     DEALER control ──────── TCP, CURVE ───▶ ROUTER control, port P    ◀── other gateways
+//     DEALER bulk    ──────── TCP, CURVE ───▶ ROUTER bulk,    port P+1  ◀── other gateways
+//                                                   │ key listed? which gateway?
+//                                             ZapHandler (own thread, fails closed)
+//
+// Who dials: the gateway with the higher id dials the lower one if that has an address, else the
+// lower one dials. Keys are listed either way, so both work while rosters differ.
+//
+// Rules, each with a trap of libzmq behind it that is a test (tests/inter/zmq_wire_test.cc):
+// - dialing sockets never reconnect by themselves: a failed one is closed and a new one made, since
+//   libzmq gives up for good after some failures (a bad MAC, a refused key);
+// - a connection is up at the listening end with its first message. The dialing end sends one by
+//   itself (two empty parts; anything else in several parts is a violation), so both ends learn of
+//   a connection within a round trip;
+// - a connection is down when its TCP connection ends, or fails: by TCP's own timeout on unsent or
+//   unacknowledged bytes (progress, however slow, keeps it), or by ZeroMQ's heartbeat, which also
+//   notices a process that is stopped. The bulk lane's heartbeat is slow on purpose: behind a full
+//   queue of chunks a quick one would cut every slow link;
+// - a peer that chose its own routing id is refused: libzmq lets it take another's place.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/event_log.h"
+#include "base/result.h"
+#include "inter/loop.h"
+#include "inter/wire.h"
+#include "security/keys.h"
+
+namespace isthmus::inter {
+
+struct ZmqPeer {
+  GatewayId id;
+  std::string name;          // for people
+  security::CurveKey key;    // from the roster
+  std::string address = {};  // "host:port" of its control lane; "": it only dials
+};
+
+struct ZmqWireOptions {
+  GatewayId self;
+  security::CurveKey public_key;
+  // 32 bytes of the caller's, who outlives the wire. libzmq copies them into each socket.
+  std::span<const std::byte> secret_key;
+  // "host:port" of the control lane, bulk is port + 1; host "*": all interfaces, IPv6 and IPv4.
+  // "": only dials.
+  std::string listen;
+  // False: the roster gives no address for this gateway, so no peer will dial it.
+  bool has_address = true;
+  std::vector<ZmqPeer> peers;  // without this gateway
+
+  int io_threads = 1;  // each carries about 1 GB/s of CURVE
+  // Messages in flight between the wire and libzmq, per connection and direction. They bound
+  // memory: at most (queue + 1) messages of the lane's size wait to be sent.
+  int control_queue = 64;
+  int bulk_queue = 4;
+  Nanoseconds heartbeat_interval = 2 * kSecond;
+  Nanoseconds control_timeout = 6 * kSecond;  // without a word from the peer
+  Nanoseconds bulk_timeout = 60 * kSecond;
+  Nanoseconds stall_timeout = 8 * kSecond;  // bytes that TCP cannot get acknowledged
+  Nanoseconds connect_timeout = 2 * kSecond;
+  Nanoseconds handshake_timeout = 5 * kSecond;
+  Nanoseconds dial_timeout = 10 * kSecond;  // from dialing to the end of the handshake
+  // Between attempts: doubles while the peer answers and refuses. Silence is tried at once again,
+  // it took its time already.
+  Nanoseconds redial_delay_min = 200 * kMillisecond;
+  Nanoseconds redial_delay_max = 5 * kSecond;
+};
+
+// Listens, then checks each listening socket (inter/socket_check.h), then dials; blocks for a few
+// milliseconds, two seconds at most. Raises the process' limit of open descriptors to what is
+// allowed, since idle strangers must not exhaust it. Errors: invalid_argument (an address, a key),
+// unavailable (the port is taken), unauthenticated (a socket let a stranger in, or kept a listed
+// key out), io.
+//
+// Destroyed before the loop, and never from within one of its own calls of the receiver.
+Result<std::unique_ptr<Wire>> make_zmq_wire(Loop& loop, EventLog& log,
+                                            const ZmqWireOptions& options);
+
+// Bytes that a message takes on the wire: with CURVE's box (8 name, 8 nonce, 16 authenticator,
+// 1 flags) and ZMTP's frame header. Wire::bytes_sent and bytes_received count these, and per
+// connection kZmqHandshakeBytes…; left out are heartbeats (42 bytes per interval and direction) and
+// what TCP and IP add.
+constexpr std::size_t zmq_wire_bytes(std::size_t message_bytes) {
+  const std::size_t boxed = message_bytes + 33;
+  return boxed + (boxed > 255 ? 9 : 2);
+}
+// Greeting, HELLO and INITIATE of the dialing end, with its first message; greeting, WELCOME and
+// READY of the listening end.
+inline constexpr std::size_t kZmqHandshakeBytesDialing = 64 + 202 + 301 + 2 * zmq_wire_bytes(0);
+inline constexpr std::size_t kZmqHandshakeBytesListening = 64 + 170 + 67;
+
+}  // namespace isthmus::inter

@@ -1,0 +1,39 @@
+// AttentionLayout: how a worker's scratch is cut for one task. Private to attention.cc, and apart
+// only because that file is compiled once per target.
+//
+// Inputs are copied to f32 and padded, so that the inner products see one shape whatever the head
+// size and dtype: blocks of 64 queries or keys, heads padded to a multiple of 16 with zeros.
+//
+//   transposed block   [head_dim][64]   element i of 64 keys side by side
+//   plain block        [64][width]      64 rows
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention.h"
+
+namespace isthmus::kernels {
+
+struct AttentionLayout {
+  static constexpr std::int64_t kBlock = 64;
+
+  explicit AttentionLayout(const AttentionShape& shape)
+      : head_dim(shape.head_dim),
+        width((shape.head_dim + 15) / 16 * 16),
+        key_blocks((shape.past + shape.sequence + kBlock - 1) / kBlock) {}
+
+  std::int64_t transposed_floats() const { return head_dim * kBlock; }
+  std::int64_t plain_floats() const { return width * kBlock; }
+  // Forward keeps two of the whole sequence, backward five; both a few blocks besides.
+  std::int64_t floats() const {
+    return key_blocks * (2 * transposed_floats() + 3 * plain_floats()) + 4 * plain_floats() +
+           2 * kBlock * kBlock + 2 * kBlock;
+  }
+
+  std::int64_t head_dim;
+  std::int64_t width;
+  std::int64_t key_blocks;  // of the whole sequence, past included
+};
+
+}  // namespace isthmus::kernels

@@ -1,0 +1,437 @@
+#include "runtime/checkpoint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/assert.h"
+#include "base/byte_stream.h"
+#include "runtime/model_description.h"
+#include "runtime/safetensors.h"
+#include "security/hash.h"
+
+namespace isthmus::runtime {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 1;  // of trainer.json
+constexpr const char* kConfigFile = "config.json";
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kTrainerFile = "trainer.json";
+constexpr std::array kHashedFiles{kConfigFile, kModelFile, kOptimizerFile};
+
+constexpr std::string_view kStepPrefix = "step_";
+constexpr std::string_view kWritingPrefix = ".writing_";
+constexpr std::string_view kRemovingPrefix = ".removing_";
+constexpr std::string_view kDamagedSuffix = ".damaged";
+
+constexpr std::string_view kFirstMoment = "first_moment.";
+constexpr std::string_view kSecondMoment = "second_moment.";
+
+constexpr std::uint64_t kJsonBytesMax = std::uint64_t{16} << 20;
+constexpr std::size_t kHashPieceBytes = std::size_t{1} << 20;
+
+std::string name_of(std::int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
+
+std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  name.remove_prefix(kStepPrefix.size());
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (error != std::errc{} || end != name.data() + name.size() || step < 0) return std::nullopt;
+  return step;
+}
+
+// Disk removes files only: folders are nobody's but ours, and not part of what is simulated.
+Result<void> remove_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) return error_of_errno(error.value(), fmt::format("cannot remove {}", path));
+  return {};
+}
+
+struct FileIdentity {
+  std::uint64_t bytes = 0;
+  std::string digest;
+  bool operator==(const FileIdentity&) const = default;
+};
+
+Result<FileIdentity> identity_of(Disk& disk, const std::string& path) {
+  ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));
+  FileIdentity identity;
+  ISTHMUS_TRY(identity.bytes, file->size());
+  security::Hasher hasher;
+  Bytes piece(kHashPieceBytes);
+  for (std::uint64_t at = 0; at < identity.bytes; at += piece.size()) {
+    const auto part =
+        std::span(piece).first(std::min<std::uint64_t>(piece.size(), identity.bytes - at));
+    ISTHMUS_CHECK(file->read_at(at, part));
+    hasher.update(part);
+  }
+  identity.digest = hasher.finish().hex();
+  return identity;
+}
+
+std::string digest_of(const Json& json) { return security::blake2b(bytes_of(json.dump())).hex(); }
+
+// ---- trainer.json
+
+struct TrainerFile {
+  Progress progress;
+  std::int64_t updates = 0;
+  std::array<FileIdentity, kHashedFiles.size()> files;
+};
+
+std::string encode(const TrainerFile& content) {
+  const Progress& p = content.progress;
+  Json json = {{"format", kFormat},
+               {"inner_step", p.inner_step},
+               {"data_position", p.data_position},
+               {"tokens", p.tokens},
+               {"seed", p.seed},
+               {"data_digest", p.data_digest},
+               {"outer_step", p.outer_step},
+               {"record", p.record},
+               {"steps_since", p.steps_since},
+               {"tokens_since", p.tokens_since},
+               {"updates", content.updates},
+               {"files", Json::object()}};
+  for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
+    json["files"][kHashedFiles[i]] = {{"bytes", content.files[i].bytes},
+                                      {"blake2b", content.files[i].digest}};
+  const auto digest = digest_of(json);
+  json["blake2b"] = digest;
+  return json.dump(2) + "\n";
+}
+
+Result<TrainerFile> decode(std::string_view text) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded() || !json.is_object() || !json.contains("blake2b") ||
+      !json["blake2b"].is_string())
+    return Error{ErrorCode::corrupt, "it was cut short or edited"};
+  const auto digest = json["blake2b"].get<std::string>();
+  json.erase("blake2b");
+  if (digest_of(json) != digest)
+    return Error{ErrorCode::corrupt, "its checksum does not fit: it was damaged or edited"};
+  // Bytes that check were written by us; another version may still have other fields.
+  TrainerFile content;
+  try {
+    if (const int format = json.at("format").get<int>(); format != kFormat)
+      return Error{ErrorCode::unsupported,
+                   fmt::format("it has format {}, this version knows {}", format, kFormat)};
+    Progress& p = content.progress;
+    json.at("inner_step").get_to(p.inner_step);
+    json.at("data_position").get_to(p.data_position);
+    json.at("tokens").get_to(p.tokens);
+    json.at("seed").get_to(p.seed);
+    json.at("data_digest").get_to(p.data_digest);
+    json.at("outer_step").get_to(p.outer_step);
+    json.at("record").get_to(p.record);
+    json.at("steps_since").get_to(p.steps_since);
+    json.at("tokens_since").get_to(p.tokens_since);
+    json.at("updates").get_to(content.updates);
+    for (std::size_t i = 0; i < kHashedFiles.size(); ++i) {
+      const auto& file = json.at("files").at(kHashedFiles[i]);
+      file.at("bytes").get_to(content.files[i].bytes);
+      file.at("blake2b").get_to(content.files[i].digest);
+    }
+  } catch (const Json::exception& e) {
+    return Error{ErrorCode::corrupt, fmt::format("a field is missing: {}", e.what())};
+  }
+  return content;
+}
+
+Result<TrainerFile> read_trainer_file(Disk& disk, const std::string& checkpoint) {
+  const std::string path = checkpoint + "/" + kTrainerFile;
+  const auto bytes = read_file(disk, path, kJsonBytesMax);
+  auto content = bytes ? decode(text_of(*bytes)) : Result<TrainerFile>(bytes.error());
+  if (content) return content;
+  // Without this file a folder with a checkpoint's name is none any more.
+  const auto code =
+      content.error().code == ErrorCode::not_found ? ErrorCode::corrupt : content.error().code;
+  return Error{code, fmt::format("{} cannot be used", path), std::move(content).error()};
+}
+
+// Whether the files are what trainer.json says was written.
+Result<void> check_files(Disk& disk, const std::string& checkpoint, const TrainerFile& trainer) {
+  for (std::size_t i = 0; i < kHashedFiles.size(); ++i) {
+    const std::string path = checkpoint + "/" + kHashedFiles[i];
+    auto found = identity_of(disk, path);
+    if (!found) {
+      const auto code =
+          found.error().code == ErrorCode::not_found ? ErrorCode::corrupt : found.error().code;
+      return Error{code, fmt::format("{} cannot be read", path), std::move(found).error()};
+    }
+    const auto& expected = trainer.files[i];
+    if (found->bytes != expected.bytes)
+      return Error{ErrorCode::corrupt, fmt::format("{} has {} bytes, but {} were written: it was "
+                                                   "cut short or overwritten",
+                                                   path, found->bytes, expected.bytes)};
+    if (*found != expected)
+      return Error{
+          ErrorCode::corrupt,
+          fmt::format("{} is damaged: its checksum is not that of what was written", path)};
+  }
+  return {};
+}
+
+// ---- tensors
+
+Result<void> write_model(Disk& disk, const std::string& path, Model& model) {
+  std::vector<TensorToStore> tensors;
+  for (std::size_t i = 0; i < model.tensors().size(); ++i)
+    tensors.push_back({model.tensors()[i].name, model.tensors()[i].shape, model.parameters(i)});
+  return write_safetensors(disk, path, tensors, {{"format", "pt"}});
+}
+
+Result<void> write_optimizer(Disk& disk, const std::string& path, Model& model) {
+  std::vector<TensorToStore> tensors;
+  for (std::size_t i = 0; i < model.tensors().size(); ++i) {
+    const auto& t = model.tensors()[i];
+    tensors.push_back({std::string(kFirstMoment) + t.name, t.shape, model.first_moments(i)});
+    tensors.push_back({std::string(kSecondMoment) + t.name, t.shape, model.second_moments(i)});
+  }
+  return write_safetensors(disk, path, tensors, {});
+}
+
+std::string shape_text(std::span<const std::uint64_t> sizes) {
+  return fmt::format("[{}]", fmt::join(sizes, ", "));
+}
+
+// The tensor of this name and shape, or why there is none.
+Result<const StoredTensor*> find(const SafetensorsReader& reader, const std::string& path,
+                                 const std::string& name, const Shape& shape) {
+  const StoredTensor* stored = reader.find(name);
+  if (stored == nullptr)
+    return Error{ErrorCode::mismatch, fmt::format("{} has no tensor {}", path, name)};
+  const std::vector<std::uint64_t> expected(shape.sizes().begin(), shape.sizes().end());
+  if (stored->shape != expected)
+    return Error{ErrorCode::mismatch,
+                 fmt::format("{}: tensor {} has shape {}, the model needs {}", path, name,
+                             shape_text(stored->shape), shape_text(expected))};
+  return stored;
+}
+
+Result<void> read_finite(const SafetensorsReader& reader, const std::string& path,
+                         const StoredTensor& tensor, std::span<float> out) {
+  ISTHMUS_CHECK(reader.read(tensor, out));
+  if (!std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }))
+    return Error{ErrorCode::non_finite,
+                 fmt::format("{}: tensor {} holds NaN or infinity", path, tensor.name)};
+  return {};
+}
+
+// Finds everything before it writes anything: a file that does not fit leaves the model alone.
+Result<void> read_model(Disk& disk, const std::string& path, Model& model) {
+  ISTHMUS_TRY(const auto reader, SafetensorsReader::open(disk, path));
+  std::vector<const StoredTensor*> stored;
+  for (const auto& tensor : model.tensors()) {
+    ISTHMUS_TRY(stored.emplace_back(), find(reader, path, tensor.name, tensor.shape));
+  }
+  for (std::size_t i = 0; i < stored.size(); ++i)
+    ISTHMUS_CHECK(read_finite(reader, path, *stored[i], model.parameters(i)));
+  model.parameters_changed();
+  return {};
+}
+
+Result<void> read_optimizer(Disk& disk, const std::string& path, Model& model) {
+  ISTHMUS_TRY(const auto reader, SafetensorsReader::open(disk, path));
+  for (std::size_t i = 0; i < model.tensors().size(); ++i) {
+    const auto& t = model.tensors()[i];
+    ISTHMUS_TRY(const auto* first, find(reader, path, std::string(kFirstMoment) + t.name, t.shape));
+    ISTHMUS_TRY(const auto* second,
+                find(reader, path, std::string(kSecondMoment) + t.name, t.shape));
+    ISTHMUS_CHECK(read_finite(reader, path, *first, model.first_moments(i)));
+    ISTHMUS_CHECK(read_finite(reader, path, *second, model.second_moments(i)));
+  }
+  return {};
+}
+
+// ---- folders
+
+Result<void> check_same(const ModelConfig& a, const ModelConfig& b, const std::string& checkpoint) {
+  const auto differs = [&](std::string_view what, const auto& theirs, const auto& ours) {
+    return Error{ErrorCode::mismatch,
+                 fmt::format("{} is of another model: its {} is {}, the model of this run has {}; "
+                             "give the run a folder of its own, or the model of the checkpoint",
+                             checkpoint, what, theirs, ours)};
+  };
+  if (a.family != b.family) return differs("family", a.family, b.family);
+  if (a.layers != b.layers) return differs("number of layers", a.layers, b.layers);
+  if (a.hidden != b.hidden) return differs("hidden size", a.hidden, b.hidden);
+  if (a.heads != b.heads) return differs("number of heads", a.heads, b.heads);
+  if (a.kv_heads != b.kv_heads) return differs("number of key/value heads", a.kv_heads, b.kv_heads);
+  if (a.head_elements() != b.head_elements())
+    return differs("size of a head", a.head_elements(), b.head_elements());
+  if (a.ffn_width != b.ffn_width) return differs("ffn width", a.ffn_width, b.ffn_width);
+  if (a.vocabulary != b.vocabulary) return differs("vocabulary", a.vocabulary, b.vocabulary);
+  if (a.tied != b.tied) return differs("tying of the head", a.tied, b.tied);
+  if (a.rope_theta != b.rope_theta) return differs("rope_theta", a.rope_theta, b.rope_theta);
+  if (a.norm_eps != b.norm_eps) return differs("norm_eps", a.norm_eps, b.norm_eps);
+  return {};
+}
+
+// Gives a written folder its name. One of the same step may be there, from another outer step or
+// from before a restart: the two change places, so that a crash leaves either.
+Result<void> publish(Disk& disk, const std::string& writing, const std::string& checkpoint) {
+  ISTHMUS_TRY(const bool exists, disk.exists(checkpoint));
+  if (!exists) return disk.rename(writing, checkpoint);
+  if (::renameat2(AT_FDCWD, writing.c_str(), AT_FDCWD, checkpoint.c_str(), RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != ENOSYS)
+      return error_of_errno(errno, fmt::format("cannot replace {}", checkpoint));
+    // A file system that cannot exchange: for a moment only older checkpoints have a name.
+    const std::string old = writing + ".old";
+    ISTHMUS_CHECK(remove_folder(old));
+    ISTHMUS_CHECK(disk.rename(checkpoint, old));
+    ISTHMUS_CHECK(disk.rename(writing, checkpoint));
+    return remove_folder(old);
+  }
+  return remove_folder(writing);
+}
+
+// Old checkpoints are renamed before they are emptied, so that no half of one looks like a whole.
+Result<void> remove_all_but_newest(Disk& disk, const std::string& folder, int keep) {
+  ISTHMUS_TRY(const auto steps, list_checkpoints(disk, folder));
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < steps.size(); ++i) {
+    const auto hidden = fmt::format("{}/{}{}", folder, kRemovingPrefix, name_of(steps[i]));
+    ISTHMUS_CHECK(remove_folder(hidden));
+    ISTHMUS_CHECK(disk.rename(folder + "/" + name_of(steps[i]), hidden));
+  }
+  ISTHMUS_TRY(const auto names, disk.list(folder));
+  for (const auto& name : names)
+    if (name.starts_with(kRemovingPrefix) || name.starts_with(kWritingPrefix))
+      ISTHMUS_CHECK(remove_folder(folder + "/" + name));
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Model& model,
+                                     const Progress& progress, int keep) {
+  ISTHMUS_ASSERT(keep >= 1);
+  const auto name = name_of(progress.inner_step);
+  const std::string checkpoint = folder + "/" + name;
+  if (const auto there = read_trainer_file(disk, checkpoint); there && there->progress == progress)
+    return checkpoint;
+  const auto writing = fmt::format("{}/{}{}", folder, kWritingPrefix, name);
+  ISTHMUS_CHECK(remove_folder(writing));
+  ISTHMUS_CHECK(disk.make_folders(writing));
+  ISTHMUS_CHECK(
+      replace_file(disk, writing + "/" + kConfigFile, bytes_of(to_config_json(model.config()))));
+  ISTHMUS_CHECK(write_model(disk, writing + "/" + kModelFile, model));
+  ISTHMUS_CHECK(write_optimizer(disk, writing + "/" + kOptimizerFile, model));
+  TrainerFile trainer{.progress = progress, .updates = model.updates(), .files = {}};
+  for (std::size_t i = 0; i < kHashedFiles.size(); ++i) {
+    ISTHMUS_TRY(trainer.files[i], identity_of(disk, writing + "/" + kHashedFiles[i]));
+  }
+  ISTHMUS_CHECK(replace_file(disk, writing + "/" + kTrainerFile, bytes_of(encode(trainer))));
+  ISTHMUS_CHECK(disk.sync_folder(writing));
+  ISTHMUS_CHECK(publish(disk, writing, checkpoint));
+  ISTHMUS_CHECK(disk.sync_folder(folder));
+  ISTHMUS_CHECK(remove_all_but_newest(disk, folder, keep));
+  return checkpoint;
+}
+
+Result<std::vector<std::int64_t>> list_checkpoints(const Disk& disk, const std::string& folder) {
+  std::vector<std::int64_t> steps;
+  ISTHMUS_TRY(const bool exists, disk.exists(folder));
+  if (!exists) return steps;
+  ISTHMUS_TRY(const auto names, disk.list(folder));
+  for (const auto& name : names)
+    if (const auto step = step_of(name)) steps.push_back(*step);
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+Result<Progress> load_checkpoint(Disk& disk, const std::string& checkpoint, Model& model) {
+  ISTHMUS_TRY(const auto trainer, read_trainer_file(disk, checkpoint));
+  ISTHMUS_CHECK(check_files(disk, checkpoint, trainer));
+  ISTHMUS_TRY(const auto config, read_model_config(disk, checkpoint));
+  ISTHMUS_CHECK(check_same(config, model.config(), checkpoint));
+  ISTHMUS_CHECK(read_model(disk, checkpoint + "/" + kModelFile, model));
+  ISTHMUS_CHECK(read_optimizer(disk, checkpoint + "/" + kOptimizerFile, model));
+  model.set_updates(trainer.updates);
+  return trainer.progress;
+}
+
+Result<std::optional<Progress>> load_newest_checkpoint(Disk& disk, const std::string& folder,
+                                                       Model& model, EventLog& log) {
+  ISTHMUS_TRY(auto steps, list_checkpoints(disk, folder));
+  std::optional<Error> newest_fault;
+  std::vector<std::string> damaged;
+  for (; !steps.empty(); steps.pop_back()) {
+    const std::string checkpoint = folder + "/" + name_of(steps.back());
+    auto progress = load_checkpoint(disk, checkpoint, model);
+    if (progress) {
+      for (const auto& path : damaged) {
+        const std::string aside = path + std::string(kDamagedSuffix);
+        ISTHMUS_CHECK(remove_folder(aside));
+        ISTHMUS_CHECK(disk.rename(path, aside));
+      }
+      return std::optional(std::move(*progress));
+    }
+    if (progress.error().code != ErrorCode::corrupt) return std::move(progress).error();
+    log.warning("checkpoint_damaged", {},
+                {{"checkpoint", checkpoint},
+                 {"why", progress.error().text()},
+                 {"then", "an older one is used if there is one"}});
+    damaged.push_back(checkpoint);
+    if (!newest_fault) newest_fault = std::move(progress).error();
+  }
+  if (newest_fault)
+    return Error{ErrorCode::corrupt,
+                 fmt::format("no checkpoint in {} is whole; restore one from a copy, or move the "
+                             "folder away to begin anew",
+                             folder),
+                 std::move(*newest_fault)};
+  return std::optional<Progress>();
+}
+
+Result<void> load_parameters(Disk& disk, const std::string& checkpoint, Model& model) {
+  ISTHMUS_TRY(const bool ours, disk.exists(checkpoint + "/" + kTrainerFile));
+  if (ours) {
+    ISTHMUS_TRY(const auto trainer, read_trainer_file(disk, checkpoint));
+    ISTHMUS_CHECK(check_files(disk, checkpoint, trainer));
+  }
+  ISTHMUS_TRY(const auto config, read_model_config(disk, checkpoint));
+  ISTHMUS_CHECK(check_same(config, model.config(), checkpoint));
+  ISTHMUS_TRY(const bool sharded, disk.exists(checkpoint + "/model.safetensors.index.json"));
+  ISTHMUS_TRY(const bool whole, disk.exists(checkpoint + "/" + kModelFile));
+  if (sharded && !whole)
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{} is cut into several files; save it again as one {}", checkpoint,
+                             kModelFile)};
+  return read_model(disk, checkpoint + "/" + kModelFile, model);
+}
+
+Result<ModelConfig> read_model_config(Disk& disk, const std::string& checkpoint) {
+  ISTHMUS_TRY(const auto bytes, read_file(disk, checkpoint + "/" + kConfigFile, kJsonBytesMax));
+  auto config = from_config_json(text_of(bytes));
+  if (!config)
+    return Error{config.error().code, fmt::format("{} cannot be used", checkpoint),
+                 std::move(config).error()};
+  return config;
+}
+
+Result<std::unique_ptr<Model>> open_model(Disk& disk, const std::string& path,
+                                          const BatchShape& shape, ThreadPool& pool) {
+  std::string checkpoint = path;
+  ISTHMUS_TRY(const auto steps, list_checkpoints(disk, path));
+  if (!steps.empty()) checkpoint += "/" + name_of(steps.back());
+  ISTHMUS_TRY(const auto config, read_model_config(disk, checkpoint));
+  ISTHMUS_TRY(auto model, Model::create(config, shape, pool));
+  ISTHMUS_CHECK(load_parameters(disk, checkpoint, *model));
+  return model;
+}
+
+}  // namespace isthmus::runtime

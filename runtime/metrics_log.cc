@@ -1,0 +1,75 @@
+#include "runtime/metrics_log.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace isthmus::runtime {
+namespace {
+
+constexpr off_t kTailBytes = 1 << 16;  // a line is far shorter
+
+std::string json_value(const Field& field) {
+  return std::visit(
+      [](const auto& v) -> std::string {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::string>) return json_string(v);
+        if constexpr (std::is_same_v<T, double>)
+          if (!std::isfinite(v)) return "null";
+        return fmt::format("{}", v);
+      },
+      field.value);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const Clock& clock, const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor < 0) return error_of_errno(errno, fmt::format("cannot open {}", path));
+  std::unique_ptr<MetricsLog> log(new MetricsLog(clock, descriptor));
+  log->read_last();
+  return log;
+}
+
+MetricsLog::~MetricsLog() { ::close(descriptor_); }
+
+// A line that a crash tore is ended, and passed over.
+void MetricsLog::read_last() {
+  const off_t size = ::lseek(descriptor_, 0, SEEK_END);
+  std::string tail(static_cast<std::size_t>(std::clamp<off_t>(size, 0, kTailBytes)), '\0');
+  if (tail.empty() ||
+      ::pread(descriptor_, tail.data(), tail.size(), size - static_cast<off_t>(tail.size())) !=
+          static_cast<ssize_t>(tail.size()))
+    return;
+  if (tail.back() != '\n') [[maybe_unused]]
+    const auto ignored = ::write(descriptor_, "\n", 1);
+  while (!tail.empty() && !last_) {
+    const auto newline = tail.rfind('\n');
+    const auto start = newline == std::string::npos ? 0 : newline + 1;
+    const auto line = nlohmann::json::parse(tail.begin() + static_cast<std::ptrdiff_t>(start),
+                                            tail.end(), nullptr, /*allow_exceptions=*/false);
+    const auto whole = [&](const char* key) {
+      return line.contains(key) && line[key].is_number_unsigned();
+    };
+    if (line.is_object() && whole("inner_step") && whole("tokens") && whole("tokens_contributed"))
+      last_ = {line["inner_step"].get<std::int64_t>(), line["tokens"].get<std::uint64_t>(),
+               line["tokens_contributed"].get<std::uint64_t>()};
+    tail.resize(newline == std::string::npos ? 0 : newline);
+  }
+}
+
+void MetricsLog::write(std::string_view kind, std::initializer_list<Field> fields) {
+  std::string line = fmt::format("{{\"time\":{:.6f},\"kind\":{}", seconds_of(clock_.unix_time()),
+                                 json_string(kind));
+  for (const auto& field : fields)
+    line += fmt::format(",{}:{}", json_string(field.name), json_value(field));
+  line += "}\n";
+  [[maybe_unused]] const auto ignored = ::write(descriptor_, line.data(), line.size());
+}
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,55 @@
+// MetricsLog: a site's metrics.jsonl, one JSON object a line, for the report and for plots. Kinds:
+//
+//   inner_step    after each: loss (nats per token), tokens/s, learning rate, gradient norm
+//   contribution  parameters handed to the gateway for outer step k
+//   merge         a new agreed state taken over, and the seconds waited for it
+//   resumed       training goes on from a checkpoint: later lines may repeat earlier steps
+//
+// `tokens` counts all tokens trained, `tokens_contributed` those in contributions so far: after a
+// crash the last line tells what was lost. Appended with one system call a line; like a log, it
+// never fails training.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/event_log.h"
+#include "base/result.h"
+
+namespace isthmus::runtime {
+
+class MetricsLog {
+ public:
+  // What the last line of an earlier process said.
+  struct Last {
+    std::int64_t inner_step = 0;
+    std::uint64_t tokens = 0;
+    std::uint64_t tokens_contributed = 0;
+  };
+
+  // Errors: io, permission.
+  static Result<std::unique_ptr<MetricsLog>> open(const Clock& clock, const std::string& path);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  const std::optional<Last>& last() const { return last_; }
+
+  // Adds time and kind.
+  void write(std::string_view kind, std::initializer_list<Field> fields);
+
+ private:
+  MetricsLog(const Clock& clock, int descriptor) : clock_(clock), descriptor_(descriptor) {}
+  void read_last();
+
+  const Clock& clock_;
+  int descriptor_;
+  std::optional<Last> last_;
+};
+
+}  // namespace isthmus::runtime

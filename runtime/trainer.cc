@@ -1,0 +1,484 @@
+#include "runtime/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/byte_stream.h"
+#include "runtime/checkpoint.h"
+#include "runtime/metrics_log.h"
+
+namespace isthmus::runtime {
+namespace {
+
+constexpr Nanoseconds kStatePoll = 100 * kMillisecond;  // how late a stop is noticed while waiting
+constexpr int kSkippedStepsMax = 10;                    // in a row
+constexpr int kRoot = 0;                                // the rank that has files and gateway
+
+Bytes encode(const Progress& p) {
+  ByteWriter out;
+  out.put(p.inner_step).put(p.data_position).put(p.tokens).put(p.seed).string(p.data_digest);
+  out.put(p.outer_step).string(p.record).put(p.steps_since).put(p.tokens_since);
+  return out.take();
+}
+
+Progress decode_progress(std::span<const std::byte> bytes) {
+  constexpr std::size_t kTextMax = 1024;
+  ByteReader in(bytes);
+  Progress p;
+  p.inner_step = in.get<std::int64_t>();
+  p.data_position = in.get<std::uint64_t>();
+  p.tokens = in.get<std::uint64_t>();
+  p.seed = in.get<std::uint64_t>();
+  p.data_digest = in.string(kTextMax);
+  p.outer_step = in.get<std::uint64_t>();
+  p.record = in.string(kTextMax);
+  p.steps_since = in.get<std::int64_t>();
+  p.tokens_since = in.get<std::uint64_t>();
+  ISTHMUS_ASSERT(in.done());
+  return p;
+}
+
+class Trainer {
+ public:
+  Trainer(const TrainParts& parts, const TrainOptions& options)
+      : parts_(parts),
+        options_(options),
+        model_(parts.model),
+        shape_(parts.model.shape()),
+        is_root_(parts.world.rank() == kRoot),
+        sample_(static_cast<std::size_t>(shape_.sequence) + 1),
+        tokens_(static_cast<std::size_t>(shape_.tokens())),
+        targets_(tokens_.size()) {
+    ISTHMUS_ASSERT(parts.data.sequence() == shape_.sequence);
+    ISTHMUS_ASSERT((parts.outer != nullptr) == (options.federated && is_root_));
+    ISTHMUS_ASSERT(options.micro_batches > 0 && options.inner_steps > 0 &&
+                   options.checkpoint_steps > 0 && options.lead_steps >= 0);
+    for (const auto& tensor : model_.tensors()) canonical_elements_ += tensor.elements();
+  }
+
+  Result<TrainOutcome> run() {
+    ISTHMUS_CHECK(start());
+    if (options_.federated) {
+      ISTHMUS_TRY(const bool begun, begin_federated());
+      if (!begun) return outcome(/*finished=*/false);
+    }
+    bool stopped = false;
+    while (!ended()) {
+      ISTHMUS_TRY(stopped, agreed_stop());
+      if (stopped) break;
+      if (options_.federated) {
+        ISTHMUS_CHECK(take_newest_state());
+        if (ended() || waiting()) continue;
+      }
+      ISTHMUS_CHECK(inner_step());
+      if (contribution_due()) ISTHMUS_CHECK(contribute());
+      if (progress_.inner_step % options_.checkpoint_steps == 0) try_checkpoint();
+    }
+    if (is_root_) ISTHMUS_CHECK(checkpoint());
+    if (stopped && parts_.outer != nullptr) parts_.outer->leave();
+    return outcome(!stopped);
+  }
+
+ private:
+  TrainOutcome outcome(bool finished) const {
+    return {.finished = finished,
+            .inner_step = progress_.inner_step,
+            .outer_step = progress_.outer_step,
+            .tokens = progress_.tokens,
+            .loss = loss_,
+            .checkpoint = last_checkpoint_};
+  }
+
+  // ---- start
+
+  Result<void> start() {
+    bool resumed = false;
+    if (is_root_) {
+      if (!options_.metrics_path.empty()) {
+        ISTHMUS_TRY(metrics_, MetricsLog::open(parts_.clock, options_.metrics_path));
+      }
+      ISTHMUS_TRY(auto kept, load_newest_checkpoint(parts_.disk, options_.checkpoint_folder, model_,
+                                                    parts_.log));
+      resumed = kept.has_value();
+      if (kept) progress_ = std::move(*kept);
+    }
+    ISTHMUS_CHECK(share(resumed));
+    if (resumed) {
+      ISTHMUS_CHECK(share_resumed());
+      note_resumed();
+    }
+    progress_.seed = options_.seed;
+    progress_.data_digest = parts_.data.digest().hex();
+    contributed_tokens_ = progress_.tokens - progress_.tokens_since;
+    if (is_root_ && metrics_ != nullptr)
+      metrics_->write("resumed", {{"inner_step", progress_.inner_step},
+                                  {"outer_step", progress_.outer_step},
+                                  {"tokens", progress_.tokens},
+                                  {"tokens_contributed", contributed_tokens_}});
+    return {};
+  }
+
+  // Progress, parameters and optimizer of the root's checkpoint, for the other ranks.
+  Result<void> share_resumed() {
+    Bytes bytes = encode(progress_);
+    ISTHMUS_CHECK(share(bytes));
+    progress_ = decode_progress(bytes);
+    for (const auto buffer : {model_.parameters(), model_.first_moments(), model_.second_moments()})
+      ISTHMUS_CHECK(parts_.world.broadcast(std::as_writable_bytes(buffer), kRoot));
+    std::int64_t updates = model_.updates();
+    ISTHMUS_CHECK(share(updates));
+    model_.set_updates(updates);
+    model_.parameters_changed();
+    return {};
+  }
+
+  void note_resumed() {
+    if (!is_root_) return;
+    parts_.log.info("training_resumed", {},
+                    {{"inner_step", progress_.inner_step}, {"tokens", progress_.tokens}});
+    if (progress_.data_digest != parts_.data.digest().hex())
+      parts_.log.warning("data_changed", {},
+                         {{"why",
+                           "files, weights, sequence or seed are not those of the "
+                           "checkpoint: training goes on with other samples"}});
+  }
+
+  // The state comes from the gateway. Parameters of a checkpoint based on that very state hold work
+  // that is in no contribution yet, and stay. False: stopped before there was a state.
+  Result<bool> begin_federated() {
+    if (parts_.outer != nullptr)
+      parts_.outer->attach(model_.tensors(), canonical(model_.parameters()));
+    std::optional<OuterState> state;
+    while (!state) {
+      ISTHMUS_TRY(const bool stopped, agreed_stop());
+      if (stopped) return false;
+      ISTHMUS_TRY(state, next_state(kStatePoll));
+    }
+    const bool same_base = !progress_.record.empty() && progress_.record == state->record;
+    note_lost(same_base);
+    if (!same_base || state->final_step) set_parameters(state->parameters);
+    if (!same_base || state->contribution_open) count_contribution();
+    take_over(*state);
+    // What an earlier process contributed is in the next state: only what comes from here on adds.
+    if (contribution_open_) base_ = canonical(model_.parameters());
+    return true;
+  }
+
+  // Everything up to the last contribution is, or will be, in the state; what came after it is in
+  // a checkpoint of the same state, or gone.
+  void note_lost(bool same_base) {
+    if (!is_root_ || metrics_ == nullptr || !metrics_->last()) return;
+    const auto& last = *metrics_->last();
+    const std::uint64_t in_checkpoint =
+        same_base ? progress_.tokens : progress_.tokens - progress_.tokens_since;
+    const std::uint64_t kept = std::max(last.tokens_contributed, in_checkpoint);
+    if (last.tokens > kept)
+      parts_.log.warning("tokens_lost", {},
+                         {{"tokens", last.tokens - kept},
+                          {"inner_step_before", last.inner_step},
+                          {"inner_step", progress_.inner_step}});
+  }
+
+  // ---- an inner step
+
+  Result<void> inner_step() {
+    const Nanoseconds began = parts_.clock.now();
+    model_.zero_gradients();
+    BatchLoss total;
+    for (std::int64_t micro = 0; micro < options_.micro_batches; ++micro) {
+      ISTHMUS_CHECK(read_micro_batch(micro));
+      total += model_.forward_backward(tokens_, targets_);
+    }
+    std::uint64_t counted = static_cast<std::uint64_t>(total.counted);
+    ISTHMUS_CHECK(parts_.world.all_reduce(model_.gradients()));
+    ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&total.sum, 1)));
+    ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&counted, 1)));
+    const double rate = options_.schedule.rate(progress_.inner_step);
+    const auto update = model_.update(options_.adamw, rate, static_cast<std::int64_t>(counted));
+    ISTHMUS_CHECK(note_finite(update.finite));
+    loss_ = total.sum / static_cast<double>(counted);
+    ++progress_.inner_step;
+    ++progress_.steps_since;
+    progress_.data_position += global_batch();
+    progress_.tokens += counted;
+    progress_.tokens_since += counted;
+    tokens_per_second_ =
+        static_cast<double>(counted) / std::max(1e-9, seconds_of(parts_.clock.now() - began));
+    note_inner_step(rate, update.gradient_norm);
+    return {};
+  }
+
+  std::uint64_t global_batch() const {
+    return static_cast<std::uint64_t>(options_.micro_batches * shape_.micro_batch) *
+           static_cast<std::uint64_t>(parts_.world.world_size());
+  }
+
+  // Rank r takes the r-th of each run of world_size micro-batches.
+  Result<void> read_micro_batch(std::int64_t micro) {
+    const auto rows = static_cast<std::uint64_t>(shape_.micro_batch);
+    const auto columns = static_cast<std::size_t>(shape_.sequence);
+    const std::uint64_t first =
+        progress_.data_position +
+        (static_cast<std::uint64_t>(micro) * static_cast<std::uint64_t>(parts_.world.world_size()) +
+         static_cast<std::uint64_t>(parts_.world.rank())) *
+            rows;
+    for (std::uint64_t row = 0; row < rows; ++row) {
+      ISTHMUS_CHECK(parts_.data.read(first + row, sample_));
+      const auto at = static_cast<std::ptrdiff_t>(row * columns);
+      std::copy(sample_.begin(), sample_.end() - 1, tokens_.begin() + at);
+      std::copy(sample_.begin() + 1, sample_.end(), targets_.begin() + at);
+    }
+    return {};
+  }
+
+  // A step without finite gradients changes nothing; many in a row mean that nothing will.
+  Result<void> note_finite(bool finite) {
+    skipped_steps_ = finite ? 0 : skipped_steps_ + 1;
+    if (finite) return {};
+    if (is_root_)
+      parts_.log.warning(
+          "step_skipped", {},
+          {{"inner_step", progress_.inner_step}, {"why", "a gradient is NaN or infinite"}});
+    if (skipped_steps_ < kSkippedStepsMax) return {};
+    return Error{
+        ErrorCode::non_finite,
+        fmt::format("gradients were NaN or infinite in {} inner steps in a row; go back to "
+                    "an older checkpoint with a lower learning rate",
+                    skipped_steps_)};
+  }
+
+  void note_inner_step(double rate, double gradient_norm) {
+    if (!is_root_) return;
+    if (metrics_ != nullptr)
+      metrics_->write("inner_step", {{"inner_step", progress_.inner_step},
+                                     {"outer_step", progress_.outer_step},
+                                     {"loss", loss_},
+                                     {"tokens", progress_.tokens},
+                                     {"tokens_contributed", contributed_tokens_},
+                                     {"tokens_per_second", tokens_per_second_},
+                                     {"learning_rate", rate},
+                                     {"gradient_norm", gradient_norm}});
+    report(false);
+  }
+
+  void report(bool waiting) {
+    if (!is_root_) return;
+    const TrainStatus status{.inner_step = progress_.inner_step,
+                             .outer_step = progress_.outer_step,
+                             .loss = loss_,
+                             .tokens_per_second = tokens_per_second_,
+                             .waiting = waiting};
+    if (parts_.outer != nullptr) parts_.outer->progress(status);
+    if (parts_.report) parts_.report(status);
+  }
+
+  // ---- outer steps
+
+  bool ended() const {
+    return options_.federated ? final_step_ : progress_.inner_step >= options_.steps;
+  }
+  bool contribution_due() const {
+    return options_.federated && !contribution_open_ &&
+           progress_.steps_since >= options_.inner_steps;
+  }
+  bool waiting() const {
+    return contribution_open_ && progress_.steps_since >= options_.lead_steps;
+  }
+
+  Result<void> contribute() {
+    contributed_ = canonical(model_.parameters());
+    if (parts_.outer != nullptr)
+      ISTHMUS_CHECK(
+          parts_.outer->contribute(progress_.outer_step + 1, contributed_, progress_.tokens_since));
+    contribution_open_ = true;
+    handed_steps_ = progress_.steps_since;
+    handed_tokens_ = progress_.tokens_since;
+    count_contribution();
+    if (metrics_ != nullptr)
+      metrics_->write("contribution", {{"inner_step", progress_.inner_step},
+                                       {"outer_step", progress_.outer_step + 1},
+                                       {"tokens", progress_.tokens},
+                                       {"tokens_contributed", contributed_tokens_}});
+    return {};
+  }
+
+  // Others went on without this site, and its contribution came too late to be one: what was
+  // trained in it counts towards the next.
+  void take_back_contribution() {
+    progress_.steps_since += handed_steps_;
+    progress_.tokens_since += handed_tokens_;
+    contributed_tokens_ -= handed_tokens_;
+  }
+
+  void count_contribution() {
+    contributed_tokens_ = progress_.tokens;
+    progress_.steps_since = 0;
+    progress_.tokens_since = 0;
+  }
+
+  // Between two inner steps: merges the newest state if there is one, and waits for it for a while
+  // when there is nothing else to do.
+  Result<void> take_newest_state() {
+    if (waiting()) report(true);
+    const Nanoseconds began = parts_.clock.now();
+    ISTHMUS_TRY(const auto state, next_state(waiting() ? kStatePoll : 0));
+    waited_ += parts_.clock.now() - began;
+    if (state) merge(*state);
+    return {};
+  }
+
+  // What the gateway has, at all ranks.
+  Result<std::optional<OuterState>> next_state(Nanoseconds timeout) {
+    std::optional<OuterState> state;
+    if (parts_.outer != nullptr) {
+      ISTHMUS_TRY(state, parts_.outer->next_state(timeout));
+    }
+    bool has_state = state.has_value();
+    ISTHMUS_CHECK(share(has_state));
+    if (!has_state) return state;
+    if (!state) state.emplace();
+    ISTHMUS_CHECK(share(*state));
+    return state;
+  }
+
+  void take_over(const OuterState& state) {
+    final_step_ = state.final_step;
+    contribution_open_ = state.contribution_open;
+    progress_.outer_step = state.step;
+    progress_.record = state.record;
+    base_ = state.parameters;
+  }
+
+  // x ← state + (x − from). The final state is taken as it is: all sites end equal.
+  void merge(const OuterState& state) {
+    if (contribution_open_ && state.from == OuterState::From::base) take_back_contribution();
+    const auto& from = state.from == OuterState::From::contribution ? contributed_ : base_;
+    auto merged = state.parameters;
+    if (!state.final_step && state.from != OuterState::From::nothing) {
+      const auto now = canonical(model_.parameters());
+      for (std::size_t i = 0; i < merged.size(); ++i)
+        if (now[i] != from[i]) merged[i] += now[i] - from[i];
+    }
+    set_parameters(merged);
+    take_over(state);
+    if (metrics_ != nullptr)
+      metrics_->write("merge", {{"inner_step", progress_.inner_step},
+                                {"outer_step", progress_.outer_step},
+                                {"tokens", progress_.tokens},
+                                {"tokens_contributed", contributed_tokens_},
+                                {"seconds_waited", seconds_of(waited_)}});
+    waited_ = 0;
+  }
+
+  // ---- parameters
+
+  std::vector<float> canonical(std::span<const float> flat) const {
+    std::vector<float> values;
+    values.reserve(canonical_elements_);
+    for (const auto& tensor : model_.tensors()) {
+      const auto slice = flat.subspan(tensor.first, tensor.elements());
+      values.insert(values.end(), slice.begin(), slice.end());
+    }
+    return values;
+  }
+
+  void set_parameters(std::span<const float> values) {
+    ISTHMUS_ASSERT(values.size() == canonical_elements_);
+    for (std::size_t i = 0; i < model_.tensors().size(); ++i) {
+      const auto slice = model_.parameters(i);
+      std::copy_n(values.begin(), slice.size(), slice.begin());
+      values = values.subspan(slice.size());
+    }
+    model_.parameters_changed();
+  }
+
+  // ---- checkpoints
+
+  Result<void> checkpoint() {
+    ISTHMUS_TRY(last_checkpoint_, write_checkpoint(parts_.disk, options_.checkpoint_folder, model_,
+                                                   progress_, options_.checkpoint_keep));
+    return {};
+  }
+
+  // One that cannot be written under way costs a repeat at worst, so training goes on.
+  void try_checkpoint() {
+    if (!is_root_) return;
+    if (const auto status = checkpoint(); !status)
+      parts_.log.alarm("checkpoint_failed", {}, {{"why", status.error().text()}});
+  }
+
+  // ---- what the root knows, for all ranks
+
+  template <class T>
+  requires std::is_arithmetic_v<T> Result<void> share(T& value) {
+    return parts_.world.broadcast(std::as_writable_bytes(std::span(&value, 1)), kRoot);
+  }
+  Result<void> share(Bytes& bytes) {
+    std::uint64_t size = bytes.size();
+    ISTHMUS_CHECK(share(size));
+    bytes.resize(size);
+    return parts_.world.broadcast(bytes, kRoot);
+  }
+  Result<void> share(OuterState& state) {
+    ByteWriter head;
+    head.put(state.step).string(state.record).put(state.from);
+    head.put(state.final_step).put(state.contribution_open);
+    Bytes bytes = head.take();
+    ISTHMUS_CHECK(share(bytes));
+    ByteReader in(bytes);
+    state.step = in.get<std::uint64_t>();
+    state.record = in.string(bytes.size());
+    state.from = in.get<OuterState::From>();
+    state.final_step = in.get<bool>();
+    state.contribution_open = in.get<bool>();
+    ISTHMUS_ASSERT(in.done());
+    ISTHMUS_ASSERT(!is_root_ || state.parameters.size() == canonical_elements_);
+    state.parameters.resize(canonical_elements_);
+    return parts_.world.broadcast(std::as_writable_bytes(std::span(state.parameters)), kRoot);
+  }
+
+  // A signal reaches ranks at different times: all stop at the same step.
+  Result<bool> agreed_stop() {
+    std::uint64_t stopping = parts_.stop != nullptr && parts_.stop->load() ? 1 : 0;
+    ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&stopping, 1)));
+    return stopping > 0;
+  }
+
+  const TrainParts& parts_;
+  const TrainOptions& options_;
+  Model& model_;
+  const BatchShape shape_;
+  const bool is_root_;
+  std::unique_ptr<MetricsLog> metrics_;  // of the root
+  std::vector<std::int32_t> sample_, tokens_, targets_;
+
+  Progress progress_;
+  double loss_ = std::numeric_limits<double>::quiet_NaN();
+  double tokens_per_second_ = 0;
+  int skipped_steps_ = 0;
+  std::string last_checkpoint_;
+
+  std::size_t canonical_elements_ = 0;
+  std::vector<float> base_;         // the last state taken
+  std::vector<float> contributed_;  // what was contributed last
+  std::int64_t handed_steps_ = 0;   // and trained in it
+  std::uint64_t handed_tokens_ = 0;
+  bool contribution_open_ = false;
+  bool final_step_ = false;
+  std::uint64_t contributed_tokens_ = 0;
+  Nanoseconds waited_ = 0;  // since the last state
+};
+
+}  // namespace
+
+Result<TrainOutcome> train(const TrainParts& parts, const TrainOptions& options) {
+  return Trainer(parts, options).run();
+}
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,78 @@
+// The training loop of one rank: inner steps over micro-batches, gradients summed over the ranks of
+// the data axis, checkpoints, metrics; and, in a federation, contributions to the outer steps.
+//
+//   inner steps ──► every inner_steps: contribute x_c ──► train on for lead_steps, then wait
+//        ▲                                                        │
+//        └──────── x ← state_k + (x − x_c) ◄── state k agreed ◄───┘
+//
+// Alone, a site that is killed at any point and started again ends with the bits it would have had
+// undisturbed. In a federation it comes back to the state of its gateway; optimizer and data
+// position are those of its last checkpoint, and the parameters too when they were based on that
+// very state. What had been trained since is reported lost.
+//
+// All ranks call train() with equal options; rank 0 reads and writes checkpoints, writes metrics
+// and talks to the gateway, and shares what it learns, so the others need neither.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/disk.h"
+#include "base/event_log.h"
+#include "base/result.h"
+#include "intra/communicator.h"
+#include "runtime/inner_optimizer.h"
+#include "runtime/model.h"
+#include "runtime/outer_sync.h"
+#include "runtime/text_dataset.h"
+#include "runtime/train_status.h"
+
+namespace isthmus::runtime {
+
+struct TrainOptions {
+  std::int64_t steps = 240;        // inner steps in all; in a federation the last record ends
+  std::int64_t micro_batches = 1;  // per rank and inner step; their gradients are summed
+  AdamWOptions adamw = {};
+  RateSchedule schedule = {};
+  std::uint64_t seed = 1;  // kept in checkpoints, for the record
+
+  bool federated = false;
+  std::int64_t inner_steps = 10;  // from one contribution to the next
+  std::int64_t lead_steps = 0;    // inner steps past a contribution before waiting for its state
+
+  std::string checkpoint_folder = {};
+  std::int64_t checkpoint_steps = 100;  // inner steps from one checkpoint to the next
+  int checkpoint_keep = 2;              // newest ones that stay
+  std::string metrics_path = {};        // metrics.jsonl; "": none
+};
+
+struct TrainParts {
+  Model& model;  // with the parameters of a new run
+  const TextDataset& data;
+  intra::Communicator& world;
+  Disk& disk;
+  const Clock& clock;
+  EventLog& log;
+  OuterSync* outer = nullptr;               // rank 0 of a federated site
+  const std::atomic<bool>* stop = nullptr;  // set: finish the inner step, keep a checkpoint, return
+  std::function<void(const TrainStatus&)> report = {};  // on rank 0, after each inner step and a
+                                                        // few times a second while waiting
+};
+
+struct TrainOutcome {
+  bool finished = false;  // false: stopped on request, to be continued
+  std::int64_t inner_step = 0;
+  std::uint64_t outer_step = 0;
+  std::uint64_t tokens = 0;
+  double loss = 0;         // of the last inner step done here; NaN when there was none
+  std::string checkpoint;  // the last one, on rank 0
+};
+
+// Errors: those of checkpoints, data and communicator; those the gateway refuses with;
+// non_finite (gradients were NaN or infinite many times in a row). The communicator stays open.
+Result<TrainOutcome> train(const TrainParts& parts, const TrainOptions& options);
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,210 @@
+#include "kernels/attention.h"
+
+#include <fmt/format.h>
+
+#include "reference.h"
+
+namespace isthmus::kernels {
+namespace {
+
+struct Tensors {
+  std::vector<double> q, k, v;  // [batch * sequence, heads * d], [batch * keys, kv_heads * d]
+};
+
+struct Reference {
+  std::vector<double> out, log_sums, dq, dk, dv;
+};
+
+// The definition, with the whole [queries, keys] matrix. Backward if dout is not empty.
+Reference reference(const AttentionShape& s, const Tensors& in, const std::vector<double>& dout) {
+  const std::int64_t keys = s.past + s.sequence;
+  const std::int64_t d = s.head_dim;
+  const std::int64_t q_row = s.heads * d;
+  const std::int64_t k_row = s.kv_heads * d;
+  Reference ref;
+  ref.out.resize(in.q.size());
+  ref.log_sums.resize(static_cast<std::size_t>(s.batch * s.heads * s.sequence));
+  ref.dq.resize(in.q.size());
+  ref.dk.resize(in.k.size());
+  ref.dv.resize(in.v.size());
+  for (std::int64_t b = 0; b < s.batch; ++b)
+    for (std::int64_t h = 0; h < s.heads; ++h)
+      for (std::int64_t t = 0; t < s.sequence; ++t) {
+        const std::int64_t query = (b * s.sequence + t) * q_row + h * d;
+        const std::int64_t first = b * keys * k_row + h / (s.heads / s.kv_heads) * d;
+        const auto at = [](const std::vector<double>& x, std::int64_t i) {
+          return x[static_cast<std::size_t>(i)];
+        };
+        std::vector<double> p;
+        double largest = -INFINITY;
+        for (std::int64_t j = 0; j <= s.past + t; ++j) {
+          double score = 0;
+          for (std::int64_t i = 0; i < d; ++i)
+            score += at(in.q, query + i) * at(in.k, first + j * k_row + i);
+          p.push_back(score * static_cast<double>(s.scale));
+          largest = std::max(largest, p.back());
+        }
+        double sum = 0;
+        for (const double score : p) sum += std::exp(score - largest);
+        const double log_sum = largest + std::log(sum);
+        ref.log_sums[static_cast<std::size_t>((b * s.heads + h) * s.sequence + t)] = log_sum;
+        double delta = 0;
+        for (std::size_t j = 0; j < p.size(); ++j) {
+          p[j] = std::exp(p[j] - log_sum);
+          for (std::int64_t i = 0; i < d; ++i)
+            ref.out[static_cast<std::size_t>(query + i)] +=
+                p[j] * at(in.v, first + static_cast<std::int64_t>(j) * k_row + i);
+        }
+        if (dout.empty()) continue;
+        for (std::int64_t i = 0; i < d; ++i) delta += at(dout, query + i) * at(ref.out, query + i);
+        for (std::size_t j = 0; j < p.size(); ++j) {
+          const std::int64_t key = first + static_cast<std::int64_t>(j) * k_row;
+          double dp = 0;
+          for (std::int64_t i = 0; i < d; ++i) dp += at(dout, query + i) * at(in.v, key + i);
+          const double ds = static_cast<double>(s.scale) * p[j] * (dp - delta);
+          for (std::int64_t i = 0; i < d; ++i) {
+            ref.dq[static_cast<std::size_t>(query + i)] += ds * at(in.k, key + i);
+            ref.dk[static_cast<std::size_t>(key + i)] += ds * at(in.q, query + i);
+            ref.dv[static_cast<std::size_t>(key + i)] += p[j] * at(dout, query + i);
+          }
+        }
+      }
+  return ref;
+}
+
+AttentionShape shape_of(std::int64_t batch, std::int64_t sequence, std::int64_t past,
+                        std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
+  AttentionShape s;
+  s.batch = batch;
+  s.sequence = sequence;
+  s.past = past;
+  s.heads = heads;
+  s.kv_heads = kv_heads;
+  s.head_dim = head_dim;
+  s.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+  return s;
+}
+
+struct Case {
+  AttentionShape shape;
+  DType dtype;
+};
+
+class Attention : public testing::TestWithParam<Case> {};
+
+TEST_P(Attention, AgreesWithDouble) {
+  const AttentionShape s = GetParam().shape;
+  const DType dtype = GetParam().dtype;
+  const std::int64_t d = s.head_dim;
+  const std::int64_t rows = s.batch * s.sequence;
+  const std::int64_t key_rows = s.batch * (s.past + s.sequence);
+  const Matrix q = Matrix::random("q", dtype, rows, s.heads * d, 3, 1.5);
+  const Matrix k = Matrix::random("k", dtype, key_rows, s.kv_heads * d, 5, 1.5);
+  const Matrix v = Matrix::random("v", dtype, key_rows, s.kv_heads * d, 1);
+  const Matrix dout = Matrix::random("dout", dtype, rows, s.heads * d, 2);
+  const Reference expected = reference(s, {q.values(), k.values(), v.values()}, dout.values());
+  on_every_target_and_thread_count([&](ThreadPool& pool) {
+    Matrix out(dtype, rows, s.heads * d, 4);
+    Matrix log_sums(DType::f32, 1, s.batch * s.heads * s.sequence);
+    // Garbage in the scratch: nothing may be taken for granted there.
+    std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()), std::byte{0xff});
+    attention_forward(pool, s, q.view(), k.view(), v.view(), out.view(), floats(log_sums), scratch);
+    EXPECT_LT(relative_error(out.values(), expected.out), tolerance(dtype));
+    EXPECT_LT(relative_error(log_sums.values(), expected.log_sums), tolerance(DType::f32));
+    EXPECT_TRUE(out.padding_is_untouched());
+    if (s.past > 0) return std::vector<Matrix>{out, log_sums};
+
+    std::fill(scratch.begin(), scratch.end(), std::byte{0xff});
+    Matrix dq(dtype, rows, s.heads * d, 1);
+    Matrix dk(dtype, key_rows, s.kv_heads * d, 2);
+    Matrix dv(dtype, key_rows, s.kv_heads * d, 3);
+    attention_backward(pool, s, q.view(), k.view(), v.view(), out.view(), floats(log_sums),
+                       dout.view(), dq.view(), dk.view(), dv.view(), scratch);
+    if (s.sequence > 1) {  // with one key the weights are 1, and dq and dk rounding alone
+      EXPECT_LT(relative_error(dq.values(), expected.dq), 3 * tolerance(dtype));
+      EXPECT_LT(relative_error(dk.values(), expected.dk), 3 * tolerance(dtype));
+    }
+    EXPECT_LT(relative_error(dv.values(), expected.dv), tolerance(dtype));
+    EXPECT_TRUE(dq.padding_is_untouched() && dk.padding_is_untouched() &&
+                dv.padding_is_untouched());
+    return std::vector<Matrix>{out, log_sums, dq, dk, dv};
+  });
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const AttentionShape& shape :
+       {shape_of(1, 1, 0, 1, 1, 1), shape_of(2, 1, 0, 2, 1, 48), shape_of(1, 3, 0, 2, 2, 5),
+        shape_of(2, 63, 0, 4, 2, 48), shape_of(1, 64, 0, 2, 1, 64), shape_of(1, 65, 0, 4, 1, 80),
+        shape_of(2, 131, 0, 4, 4, 32), shape_of(1, 200, 0, 2, 1, 64), shape_of(1, 17, 0, 3, 1, 33),
+        shape_of(1, 1, 63, 2, 1, 48), shape_of(1, 1, 64, 4, 2, 64), shape_of(2, 5, 62, 4, 2, 48),
+        shape_of(1, 70, 64, 2, 2, 16), shape_of(1, 70, 33, 2, 1, 80)})
+    for (const DType dtype : kDTypes) all.push_back({shape, dtype});
+  return all;
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  const AttentionShape& s = info.param.shape;
+  return fmt::format("b{}_t{}_past{}_h{}_kv{}_d{}_{}", s.batch, s.sequence, s.past, s.heads,
+                     s.kv_heads, s.head_dim, to_string(info.param.dtype));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Attention, testing::ValuesIn(cases()), name_of);
+
+// More queries than one task takes.
+TEST(AttentionLong, ForwardInPieces) {
+  const AttentionShape s = shape_of(1, 1100, 0, 1, 1, 16);
+  const Matrix q = Matrix::random("q", DType::f32, 1100, 16);
+  const Matrix k = Matrix::random("k", DType::f32, 1100, 16);
+  const Matrix v = Matrix::random("v", DType::f32, 1100, 16);
+  const Reference expected = reference(s, {q.values(), k.values(), v.values()}, {});
+  on_every_target_and_thread_count([&](ThreadPool& pool) {
+    Matrix out(DType::f32, 1100, 16);
+    Matrix log_sums(DType::f32, 1, 1100);
+    std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()));
+    attention_forward(pool, s, q.view(), k.view(), v.view(), out.view(), floats(log_sums), scratch);
+    EXPECT_LT(relative_error(out.values(), expected.out), tolerance(DType::f32));
+    return std::vector<Matrix>{out, log_sums};
+  });
+}
+
+// Scores of hundreds, of both signs: the softmax must neither overflow nor lose the largest.
+TEST(AttentionRange, LargeScores) {
+  AttentionShape s = shape_of(1, 90, 0, 1, 1, 16);
+  s.scale = 20.0F;
+  const Matrix q = Matrix::random("q", DType::f32, 90, 16, 0, 2.0);
+  const Matrix k = Matrix::random("k", DType::f32, 90, 16, 0, 2.0);
+  const Matrix v = Matrix::random("v", DType::f32, 90, 16);
+  const Reference expected = reference(s, {q.values(), k.values(), v.values()}, {});
+  on_every_target_and_thread_count([&](ThreadPool& pool) {
+    Matrix out(DType::f32, 90, 16);
+    Matrix log_sums(DType::f32, 1, 90);
+    std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()));
+    attention_forward(pool, s, q.view(), k.view(), v.view(), out.view(), floats(log_sums), scratch);
+    EXPECT_LT(relative_error(out.values(), expected.out), 1e-4);
+    return std::vector<Matrix>{out};
+  });
+}
+
+// The reference's own backward, by differences of its forward.
+TEST(AttentionReference, BackwardIsTheGradientOfForward) {
+  const AttentionShape s = shape_of(1, 5, 0, 2, 1, 4);
+  Tensors in{Matrix::random("q", DType::f32, 5, 8).values(),
+             Matrix::random("k", DType::f32, 5, 4).values(),
+             Matrix::random("v", DType::f32, 5, 4).values()};
+  const std::vector<double> dout = Matrix::random("dout", DType::f32, 5, 8).values();
+  const Reference analytic = reference(s, in, dout);
+  const auto by = [&](std::vector<double> Tensors::*member) {
+    return numeric_gradient(in.*member, dout, [&](const std::vector<double>& x) {
+      Tensors changed = in;
+      changed.*member = x;
+      return reference(s, changed, {}).out;
+    });
+  };
+  EXPECT_LT(relative_error(analytic.dq, by(&Tensors::q)), 1e-8);
+  EXPECT_LT(relative_error(analytic.dk, by(&Tensors::k)), 1e-8);
+  EXPECT_LT(relative_error(analytic.dv, by(&Tensors::v)), 1e-8);
+}
+
+}  // namespace
+}  // namespace isthmus::kernels

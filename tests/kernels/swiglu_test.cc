@@ -1,0 +1,91 @@
+#include "kernels/swiglu.h"
+
+#include "reference.h"
+
+namespace isthmus::kernels {
+namespace {
+
+// gate then up in `inputs`.
+std::vector<double> glu(const std::vector<double>& inputs) {
+  std::vector<double> out;
+  const std::size_t n = inputs.size() / 2;
+  for (std::size_t i = 0; i < n; ++i)
+    out.push_back(inputs[i] / (1 + std::exp(-inputs[i])) * inputs[n + i]);
+  return out;
+}
+
+// Derivatives element by element: numeric_gradient would be quadratic.
+std::vector<double> glu_gradient(const std::vector<double>& inputs, const std::vector<double>& d) {
+  constexpr double kStep = 1e-5;
+  std::vector<double> gradient(inputs.size());
+  const std::size_t n = inputs.size() / 2;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::size_t element = i % n;
+    const auto at = [&](double shift) {
+      const double gate = inputs[element] + (i < n ? shift : 0);
+      const double up = inputs[n + element] + (i < n ? 0 : shift);
+      return glu({gate, up})[0];
+    };
+    gradient[i] = d[element] * (at(kStep) - at(-kStep)) / (2 * kStep);
+  }
+  return gradient;
+}
+
+TEST(Swiglu, AgreesWithDouble) {
+  for (const std::int64_t width : {1, 33, 97, 704})
+    for (const DType dtype : kDTypes)
+      for (const DType gradient_type : kDTypes) {
+        const std::int64_t rows = 9;
+        const Matrix gate = Matrix::random("gate", dtype, rows, width, 3, 3.0);
+        const Matrix up = Matrix::random("up", dtype, rows, width, 1);
+        const Matrix dout = Matrix::random("dout", gradient_type, rows, width, 2);
+        std::vector<double> inputs = gate.values();
+        for (const double value : up.values()) inputs.push_back(value);
+        const auto gradient = glu_gradient(inputs, dout.values());
+        const auto n = static_cast<std::ptrdiff_t>(rows * width);
+        on_every_target_and_thread_count([&](ThreadPool& pool) {
+          Matrix out(dtype, rows, width, 4);
+          swiglu_forward(pool, gate.view(), up.view(), out.view());
+          EXPECT_LT(relative_error(out.values(), glu(inputs)), tolerance(dtype));
+          Matrix dgate(dtype, rows, width, 4);
+          Matrix dup(dtype, rows, width, 4);
+          Matrix again(dtype, rows, width, 4);
+          swiglu_backward(pool, dout.view(), gate.view(), up.view(), dgate.view(), dup.view(),
+                          again.view());
+          EXPECT_TRUE(again.same_bits(out));
+          EXPECT_LT(relative_error(dgate.values(), {gradient.begin(), gradient.begin() + n}),
+                    2 * tolerance(dtype));
+          EXPECT_LT(relative_error(dup.values(), {gradient.begin() + n, gradient.end()}),
+                    2 * tolerance(dtype));
+          // Without recomputing, and in place.
+          Matrix gate_copy = gate;
+          Matrix up_copy = up;
+          swiglu_backward(pool, dout.view(), gate_copy.view(), up_copy.view(), gate_copy.view(),
+                          up_copy.view(), Rows{});
+          EXPECT_EQ(gate_copy.values(), dgate.values());
+          EXPECT_EQ(up_copy.values(), dup.values());
+          EXPECT_TRUE(dgate.padding_is_untouched() && dup.padding_is_untouched());
+          return std::vector<Matrix>{out, dgate, dup};
+        });
+      }
+}
+
+TEST(Swiglu, ExtremeGates) {
+  on_every_target_and_thread_count([](ThreadPool& pool) {
+    Matrix gate(DType::f32, 1, 6);
+    Matrix up(DType::f32, 1, 6);
+    const double gates[] = {-3e38, -1000, -90, 90, 1000, 3e38};
+    for (int i = 0; i < 6; ++i) {
+      gate.set(0, i, gates[i]);
+      up.set(0, i, 1);
+    }
+    Matrix out(DType::f32, 1, 6);
+    swiglu_forward(pool, gate.view(), up.view(), out.view());
+    for (int i = 0; i < 3; ++i) EXPECT_NEAR(out.at(0, i), 0.0, 0.01);
+    for (int i = 3; i < 6; ++i) EXPECT_NEAR(out.at(0, i) / gates[i], 1.0, 1e-6);
+    return std::vector<Matrix>{out};
+  });
+}
+
+}  // namespace
+}  // namespace isthmus::kernels

@@ -1,0 +1,82 @@
+#include "runtime/evaluate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "tests/runtime/small_model.h"
+#include "tests/runtime/temporary_folder.h"
+
+namespace isthmus::runtime {
+namespace {
+
+class EvaluateTest : public testing::Test {
+ protected:
+  // The definition, from logits: mean over the first sequences of -log2 p(next byte).
+  double bits_plainly(Model& model, std::string_view text, std::size_t sequences) {
+    const auto n = static_cast<std::size_t>(model.shape().sequence);
+    const auto vocabulary = static_cast<std::size_t>(model.config().vocabulary);
+    std::vector<float> scores(n * vocabulary);
+    double bits = 0;
+    for (std::size_t s = 0; s < sequences; ++s) {
+      std::vector<std::int32_t> tokens(n);
+      for (std::size_t i = 0; i < n; ++i) tokens[i] = static_cast<std::uint8_t>(text[s * n + i]);
+      model.logits(tokens, scores);
+      for (std::size_t i = 0; i < n; ++i) {
+        double total = 0;
+        for (std::size_t t = 0; t < vocabulary; ++t)
+          total += std::exp(static_cast<double>(scores[i * vocabulary + t]));
+        const auto target = static_cast<std::uint8_t>(text[s * n + i + 1]);
+        bits +=
+            std::log2(total) - static_cast<double>(scores[i * vocabulary + target]) / std::log(2.0);
+      }
+    }
+    return bits / static_cast<double>(sequences * n);
+  }
+
+  TemporaryFolder folder_;
+  std::unique_ptr<Disk> disk_ = make_system_disk();
+  ThreadPool pool_{{-1}};
+};
+
+TEST_F(EvaluateTest, IsTheMeanOverTheFirstSequences) {
+  const auto text = sample_text(400, 3);
+  write_contents(folder_ / "text", text);
+  // Also where the last call is not full, and where rows do not divide the sequences.
+  for (const std::int64_t rows : {1, 5, 24, 40}) {
+    auto model = make_model(pool_, small_config(), {.micro_batch = rows, .sequence = 24});
+    for (auto& x : model->parameters()) x *= 8;  // far from uniform
+    model->parameters_changed();
+    const auto loss = held_out_loss(*model, *disk_, folder_ / "text");
+    ASSERT_TRUE(loss) << loss.error().text();
+    EXPECT_EQ(loss->sequences, 24);
+    EXPECT_NEAR(loss->bits_per_byte, bits_plainly(*model, text, 24), 1e-4);
+  }
+}
+
+TEST_F(EvaluateTest, TakesAsManySequencesAsThereAre) {
+  auto model = make_small_model(pool_);
+  for (const auto& [bytes, sequences] : {std::pair{25, 1}, {48, 1}, {49, 2}, {24 * 24 + 1, 24}}) {
+    write_contents(folder_ / "text", std::string(static_cast<std::size_t>(bytes), 'a'));
+    const auto loss = held_out_loss(*model, *disk_, folder_ / "text");
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(loss->sequences, sequences) << bytes;
+  }
+}
+
+TEST_F(EvaluateTest, SaysWhenThereIsTooLittleText) {
+  auto model = make_small_model(pool_);
+  for (const std::size_t bytes : {0, 1, 24}) {
+    write_contents(folder_ / "text", std::string(bytes, 'a'));
+    const auto loss = held_out_loss(*model, *disk_, folder_ / "text");
+    ASSERT_FALSE(loss);
+    EXPECT_EQ(loss.error().code, ErrorCode::invalid_argument);
+    EXPECT_THAT(loss.error().text(), testing::HasSubstr("at least 25"));
+  }
+  EXPECT_EQ(held_out_loss(*model, *disk_, folder_ / "none").error().code, ErrorCode::not_found);
+}
+
+}  // namespace
+}  // namespace isthmus::runtime

@@ -1,0 +1,153 @@
+#include "runtime/generate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "runtime/text_tokens.h"
+#include "runtime/utf8_state.h"
+#include "tests/runtime/small_model.h"
+
+namespace isthmus::runtime {
+namespace {
+
+bool is_utf8(std::string_view text) {
+  Utf8State state;
+  for (const char c : text)
+    if (!state.take(static_cast<std::uint8_t>(c))) return false;
+  return state.complete();
+}
+
+std::string encode(std::uint32_t c) {
+  if (c < 0x80) return {static_cast<char>(c)};
+  if (c < 0x800) return {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+  if (c < 0x10000)
+    return {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)),
+            static_cast<char>(0x80 | (c & 63))};
+  return {static_cast<char>(0xF0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 63)),
+          static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
+}
+
+TEST(Utf8State, TakesEveryCharacterAndNoSurrogate) {
+  for (std::uint32_t c = 0; c < 0x110000; ++c)
+    ASSERT_EQ(is_utf8(encode(c)), c < 0xD800 || c > 0xDFFF) << c;
+}
+
+TEST(Utf8State, TakesNothingElse) {
+  EXPECT_FALSE(is_utf8(encode(0x110000)));
+  EXPECT_FALSE(is_utf8("\xC0\xAF"));
+  EXPECT_FALSE(is_utf8("\xE0\x80\xAF"));
+  EXPECT_FALSE(is_utf8("\xF0\x80\x80\xAF"));
+  EXPECT_FALSE(is_utf8("\x80"));
+  EXPECT_FALSE(is_utf8("\xE2\x82"));
+  // All texts of up to three bytes, counted: as many as there are sequences of characters.
+  std::size_t valid = 0;
+  for (std::uint32_t bytes = 0; bytes < 1U << 24; ++bytes) {
+    const std::array<char, 3> text{static_cast<char>(bytes), static_cast<char>(bytes >> 8),
+                                   static_cast<char>(bytes >> 16)};
+    valid += is_utf8({text.data(), 3});
+  }
+  constexpr std::size_t kOne = 128, kTwo = 0x800 - 0x80, kThree = 0x10000 - 0x800 - 0x800;
+  EXPECT_EQ(valid, kOne * kOne * kOne + 2 * kOne * kTwo + kThree);
+}
+
+class GenerateTest : public testing::Test {
+ protected:
+  // A model that favours one token after any text: its embedding, which is also the head, answers
+  // what the last norm gives. Here: noise, so that all bytes come up.
+  std::unique_ptr<Model> noisy_model(std::uint64_t seed) {
+    auto model = make_small_model(pool_, seed);
+    for (auto& x : model->parameters()) x *= 20;
+    model->parameters_changed();
+    return model;
+  }
+  ThreadPool pool_{{-1}};
+};
+
+TEST_F(GenerateTest, IsAlwaysValidUtf8) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    auto model = noisy_model(seed);
+    for (const double temperature : {0.0, 1.0, 5.0}) {
+      const auto text =
+          generate(*model, "地峡 ", {.bytes_max = 60, .temperature = temperature, .seed = seed});
+      ASSERT_TRUE(text) << text.error().text();
+      EXPECT_TRUE(is_utf8(*text));
+      EXPECT_LE(text->size(), 63U);  // a character begun is finished
+    }
+  }
+}
+
+TEST_F(GenerateTest, DependsOnTheSeedAlone) {
+  auto model = noisy_model(1);
+  const GenerateOptions options{.bytes_max = 40, .temperature = 2, .seed = 1};
+  auto other = options;
+  other.seed = 2;
+  EXPECT_EQ(*generate(*model, "a", options), *generate(*model, "a", options));
+  EXPECT_NE(*generate(*model, "a", options), *generate(*model, "a", other));
+}
+
+TEST_F(GenerateTest, GreedyIsTheLikeliestAndTopOneTheSame) {
+  auto model = noisy_model(2);
+  const auto greedy = generate(*model, "x", {.bytes_max = 30, .temperature = 0});
+  EXPECT_EQ(*greedy, *generate(*model, "x", {.bytes_max = 30, .temperature = 3, .top_k = 1}));
+  EXPECT_EQ(*greedy, *generate(*model, "x", {.bytes_max = 30, .temperature = 0, .seed = 9}));
+}
+
+TEST_F(GenerateTest, GoesOnPastTheSequenceOfTheModel) {
+  auto model = noisy_model(3);
+  for (std::uint64_t seed = 0;; ++seed) {
+    ASSERT_LT(seed, 50U);
+    const auto text =
+        generate(*model, std::string(100, 'a'), {.bytes_max = 80, .temperature = 3, .seed = seed});
+    ASSERT_TRUE(text);
+    if (text->size() >= 80) break;  // the others drew the end
+  }
+}
+
+TEST_F(GenerateTest, StopsAtTheEndTokenAndAtANewline) {
+  auto model = make_small_model(pool_);
+  // All scores equal but one: the last norm is made constant, the head picks a row.
+  const auto favour = [&](std::int32_t token) {
+    for (std::size_t i = 0; i < model->tensors().size(); ++i) {
+      const auto& tensor = model->tensors()[i];
+      if (tensor.name == "model.embed_tokens.weight") {
+        auto rows = model->parameters(i);
+        std::fill(rows.begin(), rows.end(), 0.01F);
+        const auto width = static_cast<std::size_t>(model->config().hidden);
+        for (std::size_t j = 0; j < width; ++j)
+          rows[static_cast<std::size_t>(token) * width + j] = 1;
+      }
+    }
+    model->parameters_changed();
+  };
+  favour('b');
+  EXPECT_EQ(*generate(*model, "a", {.bytes_max = 5, .temperature = 0}), "bbbbb");
+  favour(kEndToken);
+  EXPECT_EQ(*generate(*model, "a", {.bytes_max = 5, .temperature = 0}), "");
+  favour('\n');
+  EXPECT_EQ(*generate(*model, "a", {.bytes_max = 3, .temperature = 0}), "\n\n\n");
+  EXPECT_EQ(*generate(*model, "a", {.bytes_max = 3, .temperature = 0, .stop_at_newline = true}),
+            "");
+  favour(kPadToken);  // never text
+  EXPECT_TRUE(is_utf8(*generate(*model, "a", {.bytes_max = 3, .temperature = 0})));
+}
+
+TEST_F(GenerateTest, RefusesWhatItCannotContinue) {
+  auto model = make_small_model(pool_);
+  for (const char* prompt : {"\xFF", "\xE2\x82", "ok\x80"})
+    EXPECT_EQ(generate(*model, prompt, {}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(generate(*model, "a", {.temperature = -1}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(generate(*model, "a", {.top_k = -1}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(*generate(*model, "a", {.bytes_max = 0}), "");
+  EXPECT_TRUE(generate(*model, "", {.bytes_max = 4}));
+  for (auto& x : model->parameters()) x = HUGE_VALF;
+  model->parameters_changed();
+  EXPECT_EQ(generate(*model, "a", {}).error().code, ErrorCode::non_finite);
+}
+
+}  // namespace
+}  // namespace isthmus::runtime

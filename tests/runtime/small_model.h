@@ -1,0 +1,53 @@
+// A model small enough to train in milliseconds, and text for it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "base/random.h"
+#include "base/thread_pool.h"
+#include "runtime/model.h"
+
+namespace isthmus::runtime {
+
+inline ModelConfig small_config() {
+  ModelConfig config;
+  config.layers = 2;
+  config.hidden = 32;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.ffn_width = 48;
+  config.vocabulary = 260;
+  config.sequence_max = 64;
+  return config;
+}
+
+inline BatchShape small_shape() { return {.micro_batch = 2, .sequence = 24}; }
+
+inline std::unique_ptr<Model> make_model(ThreadPool& pool, const ModelConfig& config,
+                                         const BatchShape& shape, std::uint64_t seed = 1) {
+  auto model = Model::create(config, shape, pool);
+  EXPECT_TRUE(model) << model.error().text();
+  (*model)->initialise(seed);
+  return std::move(*model);
+}
+
+inline std::unique_ptr<Model> make_small_model(ThreadPool& pool, std::uint64_t seed = 1) {
+  return make_model(pool, small_config(), small_shape(), seed);
+}
+
+// Words from a small dictionary: something to learn.
+inline std::string sample_text(std::size_t words, std::uint64_t seed) {
+  constexpr const char* kWords[] = {"isthmus", "narrow", "strip", "joins", "two", "lands", "über"};
+  Random random(seed);
+  std::string text;
+  for (std::size_t i = 0; i < words; ++i) {
+    text += kWords[random.below(std::size(kWords))];
+    text += random.below(12) == 0 ? "\n\n" : " ";
+  }
+  return text;
+}
+
+}  // namespace isthmus::runtime
