@@ -99,11 +99,12 @@ class AttachClient::Connection {
   std::uint64_t state_offset_ = 0;
   std::optional<Error> refused_;  // final: every later call says so
 
-  std::optional<Base> base_;  // the last state taken
-  std::uint64_t base_publication_ = 0;
+  std::optional<Base> base_;            // the last state taken
+  std::uint64_t base_publication_ = 0;  // newest of this connection; 0: none yet
   bool initial_given_ = false;
   std::optional<Contribution> contribution_;
-  std::optional<attach::State> state_;  // told, not yet taken
+  std::optional<attach::State> state_;         // told, not yet taken
+  std::optional<attach::State> state_before_;  // the same, of the connection before this one
 };
 
 Result<void> AttachClient::Connection::open(Nanoseconds timeout) {
@@ -122,7 +123,8 @@ Result<void> AttachClient::Connection::open(Nanoseconds timeout) {
 }
 
 Result<void> AttachClient::Connection::open_once(Nanoseconds deadline) {
-  state_.reset();
+  if (state_) state_before_ = std::exchange(state_, std::nullopt);
+  base_publication_ = 0;
   stream_.reset();
   ISTHMUS_TRY(stream_, LocalStream::connect(path_));
   attach::Attach hello;
@@ -184,8 +186,9 @@ Result<void> AttachClient::Connection::contribute(std::uint64_t step,
                                                   std::span<const float> parameters,
                                                   std::uint64_t tokens) {
   ISTHMUS_ASSERT(parameters.size() == elements_);
-  ISTHMUS_ASSERT(base_ && step == base_->step + 1 && !contribution_);
-  if (base_->contribution_open) return {};  // there is one already; this work goes into the next
+  ISTHMUS_ASSERT(base_ && step == base_->step + 1);
+  // There is one already: this work goes into the next, or is the same again.
+  if (base_->contribution_open || contribution_) return {};
   std::ranges::copy(parameters, area(contribution_offset_).begin());
   contribution_ = Contribution{step, tokens, false};
   return send_contribution();
@@ -193,12 +196,15 @@ Result<void> AttachClient::Connection::contribute(std::uint64_t step,
 
 Result<void> AttachClient::Connection::send_contribution() {
   contribution_->taken = false;
+  if (refused_) return *refused_;
+  if (stream_ && base_publication_ == 0) return {};  // when the gateway has told its state
   return send(attach::encode(
       attach::Contribute{base_publication_, contribution_->step, contribution_->tokens}));
 }
 
 Result<std::optional<AgreedState>> AttachClient::Connection::wait_state(Nanoseconds timeout) {
   if (state_) return std::optional(agreed());
+  state_before_.reset();  // not merged: it will be told again
   const Nanoseconds deadline = local_now() + timeout;
   for (;;) {
     ISTHMUS_TRY(const auto frame, next_frame(deadline));
@@ -256,10 +262,13 @@ AgreedState AttachClient::Connection::agreed() const {
 }
 
 Result<void> AttachClient::Connection::took() {
-  ISTHMUS_ASSERT(state_);
-  base_ = Base{state_->step, state_->record, state_->contribution_open};
-  base_publication_ = state_->publication;
+  const auto merged = state_ ? state_ : state_before_;
+  ISTHMUS_ASSERT(merged);
+  base_ = Base{merged->step, merged->record, merged->contribution_open};
   contribution_.reset();
+  state_before_.reset();
+  if (!state_) return {};
+  base_publication_ = state_->publication;
   state_.reset();
   return send(attach::encode(attach::Took{base_publication_}));
 }

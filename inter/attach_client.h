@@ -95,7 +95,8 @@ class AttachClient {
 
   // Hands over parameters for `step` (that of the last state taken + 1) and the tokens trained in
   // them. Copies and returns at once. The next state says by its `from` whether the gateway used it
-  // or was already past that step.
+  // or was already past that step. After `closed` it has been noted and leaves with reattach();
+  // saying it again changes nothing.
   Result<void> contribute(std::uint64_t step, std::span<const float> parameters,
                           std::uint64_t tokens);
   // What was last contributed, kept in the shared memory; valid until the next contribute() or

@@ -12,7 +12,9 @@ namespace isthmus::inter {
 Result<std::string> fetch_status_json(const std::string& path, Nanoseconds timeout) {
   const Nanoseconds deadline = local_now() + timeout;
   ISTHMUS_TRY(LocalStream stream, LocalStream::connect(path));
-  ISTHMUS_CHECK(stream.send(attach::encode(attach::Status{}), deadline));
+  // A gateway that refuses may have said so and closed already.
+  auto sent = stream.send(attach::encode(attach::Status{}), deadline);
+  if (!sent && sent.error().code != ErrorCode::closed) return std::move(sent).error();
   for (;;) {
     const auto bytes = stream.received();
     if (bytes.size() >= attach::kHeaderBytes) {

@@ -118,8 +118,9 @@ void ZapHandler::answer() {
     log_refusal(request.size() > 3 ? std::string(request[3].text()) : std::string(), refusal);
 
   const std::string request_id(request.size() > 1 ? request[1].text() : std::string_view());
+  const std::string name = user.value_or(std::string());
   const std::string_view reply[] = {
-      "1.0", request_id, user ? "200" : "400", user ? "OK" : "refused", user ? *user : "", ""};
+      "1.0", request_id, user ? "200" : "400", user ? "OK" : "refused", name, ""};
   for (std::size_t i = 0; i < std::size(reply); ++i) {
     ZmqMessage part(reply[i]);
     if (socket_.send(part, i + 1 < std::size(reply)) != 0) return;

@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "kernels/bf16.h"
+#include "kernels/transpose.h"
 
 namespace isthmus::kernels {
 namespace {
@@ -22,6 +23,12 @@ constexpr std::size_t kAlignment = 64;
 constexpr std::int64_t kTileRowsMax = 192;
 constexpr std::int64_t kTileColumnsMax = 512;
 constexpr std::int64_t kGradientTileColumnsMax = 1024;
+// Rows of a whole number of pages apart: a column of them lies in one set of every cache.
+constexpr std::int64_t kPageFloats = 1024;
+constexpr std::int64_t kTileRowsMin = 48;
+constexpr std::int64_t kTransposedElementsMax = 262144;  // of a tile: 1 MiB
+constexpr std::int64_t kRowTilesToPackFor =
+    3;  // packing b costs about half a tile's own copy of it
 constexpr std::int64_t kConvertElements = 32768;  // per task
 
 struct Free {
@@ -110,26 +117,31 @@ struct GemmScratch::Memory {
   struct Worker {
     dnnl::stream stream;
     Buffer scratchpad;
-    Buffer tile;  // of c in f32, where bf16 is not native
+    Buffer a_tile;  // transposed
+    Buffer c_tile;  // in f32, where bf16 is not native
   };
   std::vector<Worker> workers;
-  Buffer a, b;  // f32 copies, where bf16 is not native
+  Buffer a, b;    // f32 copies, where bf16 is not native
+  Buffer packed;  // b, for the run() that is under way
 };
 
 GemmScratch::GemmScratch(std::size_t workers) : memory_(std::make_unique<Memory>()) {
   for (std::size_t i = 0; i < workers; ++i)
-    memory_->workers.push_back({dnnl::stream(memory_->engine), {}, {}});
+    memory_->workers.push_back({dnnl::stream(memory_->engine), {}, {}, {}});
 }
 GemmScratch::~GemmScratch() = default;
 
 namespace {
 
 // One oneDNN primitive and, per worker, the memory objects that its arguments are set in.
-class Matmul {
+class BoundPrimitive {
  public:
-  Matmul() = default;
-  Matmul(GemmScratch::Memory& scratch, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
-         const dnnl::memory::desc& c, bool accumulate) {
+  BoundPrimitive() = default;
+
+  // c = a · b, or c += a · b.
+  static BoundPrimitive matmul(GemmScratch::Memory& scratch, const dnnl::memory::desc& a,
+                               const dnnl::memory::desc& b, const dnnl::memory::desc& c,
+                               bool accumulate) {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (accumulate) {
@@ -139,25 +151,28 @@ class Matmul {
     }
     const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes,
                                                    scratch.engine);
-    b_layout_ = description.weights_desc();
-    add_primitive(scratch, dnnl::matmul(description),
-                  {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b_layout_}, {DNNL_ARG_DST, c}},
-                  description.scratchpad_desc());
+    BoundPrimitive made;
+    made.b_layout_ = description.weights_desc();
+    made.bind(scratch, dnnl::matmul(description),
+              {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, made.b_layout_}, {DNNL_ARG_DST, c}},
+              description.scratchpad_desc());
+    return made;
   }
 
-  // Lays b out as `to`.
-  static Matmul reorder(GemmScratch::Memory& scratch, const dnnl::memory::desc& from,
-                        const dnnl::memory::desc& to) {
+  // Lays a matrix out anew.
+  static BoundPrimitive reorder(GemmScratch::Memory& scratch, const dnnl::memory::desc& from,
+                                const dnnl::memory::desc& to) {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const dnnl::reorder::primitive_desc description(scratch.engine, from, scratch.engine, to,
                                                     attributes);
-    Matmul made;
-    made.add_primitive(scratch, dnnl::reorder(description),
-                       {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, description.scratchpad_desc());
+    BoundPrimitive made;
+    made.bind(scratch, dnnl::reorder(description), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}},
+              description.scratchpad_desc());
     return made;
   }
 
+  // The layout oneDNN chose, where it was given the choice.
   const dnnl::memory::desc& b_layout() const { return b_layout_; }
 
   // Pointers in the order the arguments were given.
@@ -186,19 +201,19 @@ class Matmul {
     ISTHMUS_ASSERT(status == dnnl_success);
   }
 
-  void add_primitive(GemmScratch::Memory& scratch, dnnl::primitive primitive,
-                     const std::vector<std::pair<int, dnnl::memory::desc>>& arguments,
-                     const dnnl::memory::desc& scratchpad) {
+  void bind(GemmScratch::Memory& scratch, dnnl::primitive primitive,
+            const std::vector<std::pair<int, dnnl::memory::desc>>& arguments,
+            const dnnl::memory::desc& scratchpad) {
     primitive_ = std::move(primitive);
     for (auto& worker : scratch.workers) {
       worker.scratchpad.grow(std::max<std::size_t>(scratchpad.get_size(), kAlignment));
       Bound& bound = bound_.emplace_back();
-      auto bind = [&](int argument, const dnnl::memory::desc& layout) {
+      auto add = [&](int argument, const dnnl::memory::desc& layout) {
         bound.memories.push_back(dnnl::memory(layout, scratch.engine, DNNL_MEMORY_NONE));
         bound.arguments.push_back({argument, bound.memories.back().get()});
       };
-      for (const auto& [argument, layout] : arguments) bind(argument, layout);
-      bind(DNNL_ARG_SCRATCHPAD, scratchpad);
+      for (const auto& [argument, layout] : arguments) add(argument, layout);
+      add(DNNL_ARG_SCRATCHPAD, scratchpad);
     }
   }
 
@@ -210,132 +225,189 @@ class Matmul {
 }  // namespace
 
 struct GemmPlan::Parts {
+  Parts(const GemmShape& plan_shape, GemmScratch::Memory& memory, bool native_bf16);
+
   GemmShape shape;
-  GemmScratch::Memory* scratch = nullptr;
-  bool converts = false;     // bf16 in memory, multiplied in f32
-  DType input = DType::f32;  // as oneDNN sees them
-  DType output = DType::f32;
+  GemmScratch::Memory* scratch;
+  bool converts;     // bf16 in memory, multiplied in f32
+  bool transposes;   // tn: tiles of a are turned first
+  bool packs_first;  // run() lays b out once, for all row tiles
+  DType input;       // as oneDNN sees them
+  DType output;
   Cut rows, columns;
-  // [shorter rows][shorter columns]; those that do not occur stay empty.
-  std::array<std::array<Matmul, 2>, 2> plain, packed;
-  std::array<Matmul, 2> packing;  // [shorter columns]
+  // [shorter rows][shorter columns]; those that do not occur, or are not needed, stay empty.
+  std::array<std::array<BoundPrimitive, 2>, 2> plain, packed;
+  std::array<BoundPrimitive, 2> packing;  // [shorter columns]
   std::size_t packed_piece_bytes = 0;
+
+  bool rounds() const { return output != shape.output; }  // f32 tiles, rounded one by one
+  std::size_t packed_bytes() const {
+    return packed_piece_bytes * static_cast<std::size_t>(columns.pieces());
+  }
+  // Powers of two apart, all rows of a tile would share a few sets of the caches.
+  std::int64_t transposed_stride() const { return (shape.k + 15) / 16 * 16 + 16; }
 
   dnnl::memory::desc matrix(std::int64_t m, std::int64_t n, DType dtype, std::int64_t row_stride,
                             std::int64_t column_stride) const {
     return {{m, n}, dnnl_type(dtype), {row_stride, column_stride}};
   }
   dnnl::memory::desc a_layout(std::int64_t m) const {
-    return shape.form == GemmForm::tn ? matrix(m, shape.k, input, 1, shape.m)
-                                      : matrix(m, shape.k, input, shape.k, 1);
+    if (transposes) return matrix(m, shape.k, input, transposed_stride(), 1);
+    if (shape.form == GemmForm::tn) return matrix(m, shape.k, input, 1, shape.m);
+    return matrix(m, shape.k, input, shape.k, 1);
   }
   dnnl::memory::desc b_layout(std::int64_t n) const {
     return shape.form == GemmForm::nt ? matrix(shape.k, n, input, 1, shape.k)
                                       : matrix(shape.k, n, input, shape.n, 1);
   }
 
-  template <class RunTile>
-  void for_tiles(ThreadPool& pool, const RunTile& run_tile) const {
-    const std::int64_t down = rows.pieces();
-    pool.parallel_for(static_cast<std::size_t>(down * columns.pieces()),
-                      [&](std::size_t task, std::size_t worker) {
-                        const auto tile = static_cast<std::int64_t>(task);
-                        run_tile(tile % down, tile / down, worker);
-                      });
-  }
-
-  void multiply(ThreadPool& pool, const void* a, const void* b, bool b_is_packed, void* c) const {
-    const bool rounds = output != shape.output;  // f32 tiles, rounded to bf16 one by one
-    if (converts) {
-      convert_to_float(pool, static_cast<const bf16_t*>(a), shape.m * shape.k,
-                       static_cast<float*>(scratch->a.data()));
-      a = scratch->a.data();
-      if (!b_is_packed) b = convert_b(pool, b);
-    }
-    for_tiles(pool, [&](std::int64_t row, std::int64_t column, std::size_t worker) {
-      const std::int64_t m = rows.first(row);
-      const std::int64_t n = columns.first(column);
-      const bool short_row = rows.is_last_and_shorter(row);
-      const bool short_column = columns.is_last_and_shorter(column);
-      void* a_tile = advance(a, shape.form == GemmForm::tn ? m : m * shape.k, input);
-      void* c_tile =
-          rounds ? scratch->workers[worker].tile.data() : advance(c, m * shape.n + n, output);
-      if (b_is_packed)
-        packed[short_row][short_column].execute(
-            *scratch, worker,
-            std::array<void*, 3>{a_tile, packed_piece(const_cast<void*>(b), column), c_tile});
-      else
-        plain[short_row][short_column].execute(*scratch, worker,
-                                               std::array<void*, 3>{a_tile, b_piece(b, n), c_tile});
-      if (rounds)
-        round_tile(static_cast<const float*>(c_tile), rows.size(row), columns.size(column),
-                   static_cast<bf16_t*>(advance(c, m * shape.n + n, DType::bf16)));
-    });
-  }
-
-  void round_tile(const float* tile, std::int64_t m, std::int64_t n, bf16_t* out) const {
-    for (std::int64_t i = 0; i < m; ++i)
-      float_to_bf16({tile + i * n, static_cast<std::size_t>(n)},
-                    {out + i * shape.n, static_cast<std::size_t>(n)});
-  }
+  void make_primitives(bool short_columns);
+  void pack(ThreadPool& pool, const void* b, void* packed_b) const;
+  void multiply(ThreadPool& pool, const void* a, const void* b, bool b_is_packed, void* c) const;
+  void multiply_tile(const void* a, const void* b, bool b_is_packed, void* c, std::int64_t row,
+                     std::int64_t column, std::size_t worker) const;
+  void* a_tile(const void* a, std::int64_t row, std::size_t worker) const;
+  void round_tile(const float* tile, std::int64_t m, std::int64_t n, bf16_t* out) const;
 
   const void* convert_b(ThreadPool& pool, const void* b) const {
     convert_to_float(pool, static_cast<const bf16_t*>(b), shape.n * shape.k,
                      static_cast<float*>(scratch->b.data()));
     return scratch->b.data();
   }
-  void* b_piece(const void* b, std::int64_t n) const {
+  void* b_piece(const void* b, std::int64_t column) const {
+    const std::int64_t n = columns.first(column);
     return advance(b, shape.form == GemmForm::nt ? n * shape.k : n, input);
   }
-  void* packed_piece(void* packed_b, std::int64_t column) const {
-    return static_cast<char*>(packed_b) + static_cast<std::size_t>(column) * packed_piece_bytes;
+  void* packed_piece(const void* packed_b, std::int64_t column) const {
+    return const_cast<char*>(static_cast<const char*>(packed_b)) +
+           static_cast<std::size_t>(column) * packed_piece_bytes;
   }
 };
 
-GemmPlan::GemmPlan(const GemmShape& shape, GemmScratch& scratch, bool native_bf16)
-    : parts_(std::make_unique<Parts>()) {
+GemmPlan::Parts::Parts(const GemmShape& plan_shape, GemmScratch::Memory& memory, bool native_bf16)
+    : shape(plan_shape),
+      scratch(&memory),
+      converts(shape.input == DType::bf16 && !native_bf16),
+      input(converts ? DType::f32 : shape.input),
+      output(converts ? DType::f32 : shape.output) {
+  transposes = shape.form == GemmForm::tn && input == DType::f32 && shape.m % kPageFloats == 0;
+  std::int64_t tile_rows = kTileRowsMax;
+  if (transposes)
+    tile_rows = std::clamp(kTransposedElementsMax / shape.k / 16 * 16, kTileRowsMin, kTileRowsMax);
+  rows = cut_evenly(shape.m, tile_rows, 16);
+  columns = cut_evenly(shape.n,
+                       shape.form == GemmForm::tn ? kGradientTileColumnsMax : kTileColumnsMax, 64);
+  packs_first = rows.pieces() >= kRowTilesToPackFor;
+
+  for (const bool short_columns : {false, true}) make_primitives(short_columns);
+
+  if (packs_first) scratch->packed.grow(packed_bytes());
+  if (converts) {
+    if (!transposes) scratch->a.grow(offset_bytes(shape.m * shape.k, DType::f32));
+    scratch->b.grow(offset_bytes(shape.n * shape.k, DType::f32));
+  }
+  for (auto& worker : scratch->workers) {
+    if (rounds()) worker.c_tile.grow(offset_bytes(rows.length * columns.length, DType::f32));
+    if (transposes) worker.a_tile.grow(offset_bytes(rows.length * transposed_stride(), DType::f32));
+  }
+}
+
+void GemmPlan::Parts::make_primitives(bool short_columns) {
+  const std::int64_t n = columns.size(short_columns ? columns.pieces() - 1 : 0);
+  if (short_columns && n == columns.length) return;
+  const bool packs = packs_first || shape.form != GemmForm::tn;
+  const dnnl::memory::desc b = b_layout(n);
+  dnnl::memory::desc b_packed({shape.k, n}, dnnl_type(input), dnnl::memory::format_tag::any);
+  for (const bool short_rows : {false, true}) {
+    const std::int64_t m = rows.size(short_rows ? rows.pieces() - 1 : 0);
+    if (short_rows && m == rows.length) continue;
+    const dnnl::memory::desc a = a_layout(m);
+    const dnnl::memory::desc c = matrix(m, n, output, rounds() ? n : shape.n, 1);
+    if (!packs_first)
+      plain[short_rows][short_columns] =
+          BoundPrimitive::matmul(*scratch, a, b, c, shape.accumulate);
+    if (!packs) continue;
+    packed[short_rows][short_columns] =
+        BoundPrimitive::matmul(*scratch, a, b_packed, c, shape.accumulate);
+    b_packed = packed[short_rows][short_columns].b_layout();
+  }
+  if (!packs) return;
+  packing[short_columns] = BoundPrimitive::reorder(*scratch, b, b_packed);
+  const std::size_t bytes = (b_packed.get_size() + kAlignment - 1) / kAlignment * kAlignment;
+  packed_piece_bytes = std::max(packed_piece_bytes, bytes);
+}
+
+void GemmPlan::Parts::pack(ThreadPool& pool, const void* b, void* packed_b) const {
+  if (converts) b = convert_b(pool, b);
+  pool.parallel_for(static_cast<std::size_t>(columns.pieces()), [&](std::size_t task,
+                                                                    std::size_t worker) {
+    const auto column = static_cast<std::int64_t>(task);
+    packing[columns.is_last_and_shorter(column)].execute(
+        *scratch, worker, std::array<void*, 2>{b_piece(b, column), packed_piece(packed_b, column)});
+  });
+}
+
+void GemmPlan::Parts::multiply(ThreadPool& pool, const void* a, const void* b, bool b_is_packed,
+                               void* c) const {
+  if (packs_first && !b_is_packed) {
+    pack(pool, b, scratch->packed.data());
+    b = scratch->packed.data();
+    b_is_packed = true;
+  }
+  if (converts) {
+    if (!b_is_packed) b = convert_b(pool, b);
+    if (!transposes) {
+      convert_to_float(pool, static_cast<const bf16_t*>(a), shape.m * shape.k,
+                       static_cast<float*>(scratch->a.data()));
+      a = scratch->a.data();
+    }
+  }
+  const std::int64_t down = rows.pieces();
+  pool.parallel_for(static_cast<std::size_t>(down * columns.pieces()),
+                    [&](std::size_t task, std::size_t worker) {
+                      const auto tile = static_cast<std::int64_t>(task);
+                      multiply_tile(a, b, b_is_packed, c, tile % down, tile / down, worker);
+                    });
+}
+
+void GemmPlan::Parts::multiply_tile(const void* a, const void* b, bool b_is_packed, void* c,
+                                    std::int64_t row, std::int64_t column,
+                                    std::size_t worker) const {
+  const auto& primitives = b_is_packed ? packed : plain;
+  const std::int64_t at = rows.first(row) * shape.n + columns.first(column);
+  void* c_tile = rounds() ? scratch->workers[worker].c_tile.data() : advance(c, at, output);
+  primitives[rows.is_last_and_shorter(row)][columns.is_last_and_shorter(column)].execute(
+      *scratch, worker,
+      std::array<void*, 3>{a_tile(a, row, worker),
+                           b_is_packed ? packed_piece(b, column) : b_piece(b, column), c_tile});
+  if (rounds())
+    round_tile(static_cast<const float*>(c_tile), rows.size(row), columns.size(column),
+               static_cast<bf16_t*>(advance(c, at, DType::bf16)));
+}
+
+void* GemmPlan::Parts::a_tile(const void* a, std::int64_t row, std::size_t worker) const {
+  const std::int64_t m = rows.first(row);
+  if (shape.form != GemmForm::tn) return advance(a, m * shape.k, input);
+  if (!transposes) return advance(a, m, input);
+  auto* turned = static_cast<float*>(scratch->workers[worker].a_tile.data());
+  transpose_to_float(
+      Rows(advance(a, m, shape.input), shape.input, shape.k, rows.size(row), shape.m), turned,
+      transposed_stride());
+  return turned;
+}
+
+void GemmPlan::Parts::round_tile(const float* tile, std::int64_t m, std::int64_t n,
+                                 bf16_t* out) const {
+  for (std::int64_t i = 0; i < m; ++i)
+    float_to_bf16({tile + i * n, static_cast<std::size_t>(n)},
+                  {out + i * shape.n, static_cast<std::size_t>(n)});
+}
+
+GemmPlan::GemmPlan(const GemmShape& shape, GemmScratch& scratch, bool native_bf16) {
   ISTHMUS_ASSERT(shape.m > 0 && shape.n > 0 && shape.k > 0);
   ISTHMUS_ASSERT(shape.output == DType::f32 || (shape.input == DType::bf16 && !shape.accumulate));
   omp_set_num_threads(1);  // oneDNN chooses its blocking by the number of threads it sees
-  Parts& p = *parts_;
-  p.shape = shape;
-  p.scratch = &scratch.memory();
-  p.converts = shape.input == DType::bf16 && !native_bf16;
-  p.input = p.converts ? DType::f32 : shape.input;
-  p.output = p.converts ? DType::f32 : shape.output;
-  if (p.converts) {
-    p.scratch->a.grow(offset_bytes(shape.m * shape.k, DType::f32));
-    p.scratch->b.grow(offset_bytes(shape.n * shape.k, DType::f32));
-  }
-  p.rows = cut_evenly(shape.m, kTileRowsMax, 16);
-  p.columns = cut_evenly(
-      shape.n, shape.form == GemmForm::tn ? kGradientTileColumnsMax : kTileColumnsMax, 64);
-  if (p.output != shape.output)
-    for (auto& worker : p.scratch->workers)
-      worker.tile.grow(offset_bytes(p.rows.length * p.columns.length, DType::f32));
-
-  const bool packs = shape.form != GemmForm::tn;
-  for (const bool short_columns : {false, true}) {
-    const std::int64_t n = p.columns.size(short_columns ? p.columns.pieces() - 1 : 0);
-    if (short_columns && n == p.columns.length) continue;
-    const dnnl::memory::desc b = p.b_layout(n);
-    dnnl::memory::desc b_packed({shape.k, n}, dnnl_type(p.input), dnnl::memory::format_tag::any);
-    for (const bool short_rows : {false, true}) {
-      const std::int64_t m = p.rows.size(short_rows ? p.rows.pieces() - 1 : 0);
-      if (short_rows && m == p.rows.length) continue;
-      const dnnl::memory::desc a = p.a_layout(m);
-      const dnnl::memory::desc c =
-          p.matrix(m, n, p.output, p.output == shape.output ? shape.n : n, 1);
-      p.plain[short_rows][short_columns] = Matmul(*p.scratch, a, b, c, shape.accumulate);
-      if (!packs) continue;
-      p.packed[short_rows][short_columns] = Matmul(*p.scratch, a, b_packed, c, shape.accumulate);
-      b_packed = p.packed[short_rows][short_columns].b_layout();
-    }
-    if (!packs) continue;
-    p.packing[short_columns] = Matmul::reorder(*p.scratch, b, b_packed);
-    const std::size_t bytes = (b_packed.get_size() + kAlignment - 1) / kAlignment * kAlignment;
-    p.packed_piece_bytes = std::max(p.packed_piece_bytes, bytes);
-  }
+  parts_ = std::make_unique<Parts>(shape, scratch.memory(), native_bf16);
 }
 
 GemmPlan::~GemmPlan() = default;
@@ -349,21 +421,12 @@ void GemmPlan::run(ThreadPool& pool, const void* a, const void* b, void* c) cons
 }
 
 std::size_t GemmPlan::packed_bytes() const {
-  return parts_->packed_piece_bytes * static_cast<std::size_t>(parts_->columns.pieces());
+  return parts_->shape.form == GemmForm::tn ? 0 : parts_->packed_bytes();
 }
 
 void GemmPlan::pack(ThreadPool& pool, const void* b, void* packed) const {
-  const Parts& p = *parts_;
-  ISTHMUS_ASSERT(packed_bytes() > 0 && pool.workers() <= p.scratch->workers.size());
-  if (p.converts) b = p.convert_b(pool, b);
-  pool.parallel_for(static_cast<std::size_t>(p.columns.pieces()),
-                    [&](std::size_t task, std::size_t worker) {
-                      const auto column = static_cast<std::int64_t>(task);
-                      p.packing[p.columns.is_last_and_shorter(column)].execute(
-                          *p.scratch, worker,
-                          std::array<void*, 2>{p.b_piece(b, p.columns.first(column)),
-                                               p.packed_piece(packed, column)});
-                    });
+  ISTHMUS_ASSERT(packed_bytes() > 0 && pool.workers() <= parts_->scratch->workers.size());
+  parts_->pack(pool, b, packed);
 }
 
 void GemmPlan::run_packed(ThreadPool& pool, const void* a, const void* packed, void* c) const {

@@ -780,9 +780,28 @@ TEST_F(AttachRestartTest, AContributionMadeWhileItIsAwayArrivesLater) {
   EXPECT_EQ(contributed.error().code, ErrorCode::closed);
   start_server();
   ASSERT_TRUE(client->reattach(kPatience));
+  ASSERT_TRUE(client->contribute(1, values(kWhole, 10), 3));  // again: the first is what counts
   expect_no_state(*client);
   ASSERT_TRUE(eventually([&] { return gateway.contributions.size() == 1; }));
   on_loop([&] { EXPECT_EQ(gateway.contributions[0].parameters, values(kWhole, 9)); });
+}
+
+TEST_F(AttachRestartTest, AContributionMadeBeforeItTellsItsStateWaitsForThat) {
+  start_server();
+  auto client = attach(whole());
+  ASSERT_TRUE(client->initial(values(kWhole, 0)));
+  state_of(*client);
+  ASSERT_TRUE(client->took());
+  stop_server();
+  expect_closed(*client);
+  start_server();
+  ASSERT_TRUE(client->reattach(kPatience));
+  // The numbers of publications begin anew: the old one must not be taken for the new.
+  ASSERT_TRUE(client->contribute(1, values(kWhole, 9), 3));
+  expect_no_state(*client);
+  ASSERT_TRUE(eventually([&] { return gateway.contributions.size() == 1; }));
+  on_loop([&] { gateway.decide_half(); });
+  EXPECT_EQ(state_of(*client).from, MergeFrom::contribution);
 }
 
 TEST_F(AttachRestartTest, ARankThatIsStillComputingGoesOn) {
@@ -798,6 +817,45 @@ TEST_F(AttachRestartTest, ARankThatIsStillComputingGoesOn) {
   expect_no_state(*client);
   ASSERT_TRUE(client->contribute(1, values(kWhole, 9), 3));
   ASSERT_TRUE(eventually([&] { return gateway.contributions.size() == 1; }));
+}
+
+TEST_F(AttachRestartTest, AStateMergedWhileItIsAwayIsNotMergedTwice) {
+  for (const bool before_reattach : {true, false}) {
+    SCOPED_TRACE(before_reattach);
+    gateway = FakeGateway();
+    auto client = contributing_rank();
+    on_loop([&] { gateway.decide_half(); });
+    EXPECT_EQ(state_of(*client).from, MergeFrom::contribution);
+    stop_server();
+    if (before_reattach) {
+      const auto took = client->took();
+      ASSERT_FALSE(took);
+      EXPECT_EQ(took.error().code, ErrorCode::closed);
+    }
+    start_server();
+    ASSERT_TRUE(client->reattach(kPatience));
+    if (!before_reattach) {
+      ASSERT_TRUE(client->took());
+    }
+    ASSERT_TRUE(client->contribute(2, values(kWhole, 9), 3));
+    expect_no_state(*client);
+    ASSERT_TRUE(eventually([&] { return gateway.contributions.size() == 2; }));
+    stop_server();
+  }
+}
+
+TEST_F(AttachRestartTest, AStateNotMergedWhenItWentAwayIsToldAgain) {
+  auto client = contributing_rank();
+  on_loop([&] { gateway.decide_half(); });
+  EXPECT_EQ(state_of(*client).from, MergeFrom::contribution);
+  stop_server();
+  start_server();
+  ASSERT_TRUE(client->reattach(kPatience));
+  const AgreedState again = state_of(*client);
+  EXPECT_EQ(again.step, 1u);
+  EXPECT_EQ(again.from, MergeFrom::contribution);
+  EXPECT_EQ(again.parameters[1], 4.0f);
+  EXPECT_EQ(copy(client->contributed()), values(kWhole, 7));
 }
 
 TEST_F(AttachRestartTest, BeforeTheFirstStateTheInitialParametersAreOfferedAgain) {

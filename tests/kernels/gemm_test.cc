@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "reference.h"
 
 namespace isthmus::kernels {
@@ -64,8 +62,9 @@ TEST_P(Gemm, AgreesWithDoubleAndNotOnThreads) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  const std::int64_t sizes[][3] = {{1, 1, 1},     {1, 97, 48},   {7, 5, 3},      {33, 260, 80},
-                                   {300, 97, 64}, {513, 200, 7}, {97, 1500, 33}, {130, 260, 513}};
+  const std::int64_t sizes[][3] = {{1, 1, 1},      {1, 97, 48},     {7, 5, 3},
+                                   {33, 260, 80},  {300, 97, 64},   {513, 200, 7},
+                                   {97, 1500, 33}, {130, 260, 513}, {1024, 33, 70}};
   for (const auto& [m, n, k] : sizes)
     for (const GemmForm form : {GemmForm::nt, GemmForm::nn, GemmForm::tn}) {
       for (const bool accumulate : {false, true}) {

@@ -3,10 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -77,9 +78,12 @@ class Matrix {
     return true;
   }
   bool same_bits(const Matrix& other) const {
-    if (f32_.size() != other.f32_.size() || bf16_.size() != other.bf16_.size()) return false;
-    return std::memcmp(f32_.data(), other.f32_.data(), f32_.size() * 4) == 0 &&
-           std::memcmp(bf16_.data(), other.bf16_.data(), bf16_.size() * 2) == 0;
+    const auto same = [](bf16_t x, bf16_t y) { return x.bits == y.bits; };
+    const auto same_float = [](float x, float y) {
+      return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
+    };
+    return std::ranges::equal(f32_, other.f32_, same_float) &&
+           std::ranges::equal(bf16_, other.bf16_, same);
   }
 
  private:
