@@ -13,6 +13,7 @@ namespace {
 constexpr Nanoseconds kFetchPatience =
     5 * kSecond;  // without a chunk, before another source is asked
 constexpr std::size_t kEarlyChunksMax = 64;
+constexpr Nanoseconds kEarlyPatience = 2 * kSecond;
 
 }  // namespace
 
@@ -363,9 +364,8 @@ void Exchange::on_chunk(Link& link, const ChunkArrival& arrival,
   if (entry) {
     receive(link, entry, arrival, Bytes(sealed.begin(), sealed.end()));
   } else if (early_.size() < kEarlyChunksMax) {
-    early_.push_back(
-        {&link, arrival,
-         Bytes(sealed.begin(), sealed.end())});  // its announcement may still be on the other lane
+    // Its announcement may still be on its way on the other lane.
+    early_.push_back({&link, arrival, Bytes(sealed.begin(), sealed.end()), context_.loop.now()});
   } else {
     link.settle(arrival, false);
   }
@@ -475,6 +475,12 @@ void Exchange::want(const std::vector<Part>& parts) {
 
 void Exchange::consider_fetching() {
   const auto now = context_.loop.now();
+  // A chunk whose announcement never came gives its credit back.
+  while (!early_.empty() && now - early_.front().since > kEarlyPatience) {
+    const auto chunk = std::move(early_.front());
+    early_.erase(early_.begin());
+    chunk.link->settle(chunk.arrival, false);
+  }
   const auto ask = [&](SiteId site) {
     if (site == context_.self && contributing_) return;
     if (current(site) != nullptr &&

@@ -100,6 +100,7 @@ class Exchange {
     Link* link;
     ChunkArrival arrival;
     Bytes sealed;
+    Nanoseconds since = 0;
   };
 
   Result<Open> check_open(const Signed& message) const;

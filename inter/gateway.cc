@@ -162,6 +162,10 @@ Task<void> Gateway::contribute_task(std::vector<float> parameters, std::uint64_t
                            "diverged; lower the learning rate or go back to a checkpoint",
                            made.error()});
     changed_.notify();
+    // The ranks still have what they contributed: they give it again when the state is published
+    // again.
+    co_await world_.loop.sleep(kRetryDisk);
+    if (state_ && !applying_ && !taking_contribution_) publish();
     co_return;
   }
   pending_ = std::move(*made);

@@ -94,6 +94,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     return exchange_ && exchange_->lacks_chunk(transfer, index);
   }
   std::uint64_t session_with(SiteId peer) const;
+  bool has_vote() const { return !lost_vote_; }
   const std::vector<float>& feedback() const { return feedback_; }
   struct Counters {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,

@@ -178,6 +178,7 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
   credit_ = kCreditAtStart;
   highest_acknowledged_ = 0;
   highest_received_ = 0;
+  their_floor_ = 0;
   unsettled_ = 0;
   last_progress_ = loop_.now();
   ++counters_.sessions;
@@ -249,6 +250,10 @@ void Link::on_timer() {
   const auto now = loop_.now();
   samples_.push_back({now, wire_.bytes_sent(peer_), wire_.bytes_received(peer_)});
   if (samples_.size() > kSamplesMax) samples_.pop_front();
+  if (samples_.size() > 1)
+    peak_rate_ = std::max(
+        peak_rate_, static_cast<double>(samples_.back().sent - samples_.front().sent) /
+                        std::max(0.1, seconds_of(samples_.back().when - samples_.front().when)));
   if (session_ == 0) {
     if (started_ && control_up_ && now >= next_hello_) {
       send_hello();
@@ -288,21 +293,17 @@ void Link::on_timer() {
   if (!in_flight_.empty()) {
     // No news of the oldest chunk for far longer than the line needs for all that is on its way: it
     // goes again.
-    double rate = 0;
-    if (samples_.size() > 1)
-      rate = static_cast<double>(samples_.back().sent - samples_.front().sent) /
-             std::max(1e-9, seconds_of(samples_.back().when - samples_.front().when));
     std::size_t bytes = 0;
     for (const auto& [sequence, chunk] : in_flight_) bytes += chunk.bytes;
-    const auto drain =
-        rate > 0
-            ? static_cast<Nanoseconds>(std::min(60.0, 2 * static_cast<double>(bytes) / rate) * 1e9)
-            : 4 * kSecond;
-    const auto oldest = in_flight_.begin();
-    if (now - std::max(last_progress_, oldest->second.sent) >
-        std::max(2 * kSecond, 4 * round_trip_ + drain)) {
+    const auto drain = peak_rate_ > 0
+                           ? static_cast<Nanoseconds>(
+                                 std::min(60.0, 2 * static_cast<double>(bytes) / peak_rate_) * 1e9)
+                           : 4 * kSecond;
+    const auto patience = std::max(2 * kSecond, 4 * round_trip_ + drain);
+    if (now - std::max(last_progress_, in_flight_.begin()->second.sent) > patience) {
       last_progress_ = now;
-      requeue(oldest);
+      while (!in_flight_.empty() && now - in_flight_.begin()->second.sent > patience)
+        requeue(in_flight_.begin());
     }
   }
   pump();
@@ -344,8 +345,12 @@ void Link::send_ack() {
   ByteWriter out;
   out.put(Frame::ack).put(session_).put(received_).put(now);
   out.put(their_stamp_).put(their_stamp_at_ == 0 ? Nanoseconds{-1} : now - their_stamp_at_);
-  out.put(highest_received_ + std::max<std::uint64_t>(options_.window_chunks, kCreditAtStart) -
-          std::min<std::uint64_t>(unsettled_, options_.window_chunks));
+  // Credit counts from the newest chunk that came or that the peer has given up: lost ones do not
+  // use it up.
+  const std::uint64_t window = std::max<std::uint64_t>(options_.window_chunks, kCreditAtStart);
+  out.put(std::max(highest_received_, their_floor_) + window -
+          std::min<std::uint64_t>(unsettled_, window));
+  out.put(in_flight_.empty() ? next_bulk_ - 1 : in_flight_.begin()->first - 1);
   out.put(static_cast<std::uint32_t>(recent_acks_.size()));
   for (const auto& [transfer, index] : recent_acks_) out.put(transfer).put(index);
   send_control(out.take());
@@ -458,6 +463,7 @@ void Link::receive_ack(ByteReader& in) {
   const auto echo = in.get<Nanoseconds>();
   const auto held = in.get<Nanoseconds>();
   const auto credit = in.get<std::uint64_t>();
+  const auto floor = in.get<std::uint64_t>();
   const auto count = in.count(kRecentAcksMax, 12);
   if (!in.ok()) return;
   handle_cumulative(cumulative);
@@ -477,6 +483,7 @@ void Link::receive_ack(ByteReader& in) {
     }
   }
   credit_ = std::max(credit_, credit);
+  their_floor_ = std::max(their_floor_, floor);
   for (std::size_t i = 0; i < count; ++i) {
     const auto transfer = in.get<TransferId>();
     const auto index = in.get<std::uint32_t>();
@@ -671,6 +678,7 @@ void Link::settle(const ChunkArrival& arrival, bool accepted) {
 
 std::string Link::blocked_by() const {
   if (session_ == 0) return "session";
+  if (!bulk_up_) return "bulk connection";
   if (release_timer_) return "rate limit";
   if (bulk_blocked_) return "wire";
   bool queued = false, waiting = false;

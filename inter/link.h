@@ -248,6 +248,8 @@ class Link {
 
   // Bulk lane, receiving.
   std::uint64_t highest_received_ = 0;
+  std::uint64_t their_floor_ =
+      0;  // the peer has given up, or had acknowledged, all sequences up to here
   std::uint32_t unsettled_ = 0;
 
   std::optional<Loop::TimerId> timer_;
@@ -258,6 +260,7 @@ class Link {
     Nanoseconds when = 0;
     std::uint64_t sent = 0, received = 0;
   };
+  double peak_rate_ = 0;        // bytes per second, the best so far
   std::deque<Sample> samples_;  // one a heartbeat, the last few seconds
 };
 

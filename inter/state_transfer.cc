@@ -49,6 +49,13 @@ struct StateTransfer::Incoming {
   std::uint32_t missing = 0;
   Nanoseconds last_arrival = 0;
   bool manifest_refused = false;
+  // Leaves that came before the list that proves them. No more than the link's credit.
+  struct Early {
+    Link* link;
+    ChunkArrival arrival;
+    Bytes bytes;
+  };
+  std::vector<Early> early;
 };
 
 StateTransfer::StateTransfer(Context context, const ModelLayout& layout, bool has_momentum)
@@ -218,7 +225,12 @@ Task<std::optional<OuterState>> StateTransfer::fetch(
         break;
       }
     }
+    context_.log.warning(
+        "state_fetch_stopped",
+        {.peer = server->name, .outer_step = static_cast<std::int64_t>(in.step)},
+        {{"chunks_missing", in.missing}, {"manifest_refused", in.manifest_refused}});
     failed[in.server] = context_.loop.now();
+    for (const auto& early : in.early) early.link->settle(early.arrival, false);
     incoming_.reset();
   }
   fetching_ = false;
@@ -239,6 +251,10 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival,
   }
   in.last_arrival = context_.loop.now();
   const auto manifest = manifest_chunks();
+  if (arrival.index >= manifest && in.leaves.empty()) {
+    in.early.push_back({&link, arrival, Bytes(bytes.begin(), bytes.end())});
+    return true;
+  }
   bool good = false;
   if (arrival.index < manifest) {
     const auto total = leaf_count(layout_, has_momentum_);
@@ -258,18 +274,21 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival,
       in.manifest_refused = strong_root(in.leaves) != in.strong;
       good = !in.manifest_refused;
     }
-  } else if (!in.leaves.empty()) {
+  } else {
     const auto leaf = arrival.index - manifest;
     const auto place = leaf_bytes(layout_, in.state, leaf);
     good = bytes.size() == place.size() && security::blake2b(bytes) == in.leaves[leaf];
     if (good) std::copy(bytes.begin(), bytes.end(), place.begin());
     if (!good) ++counters_.refused_leaves;
-  }  // a leaf before the manifest is whole cannot be checked yet: it will come again
+  }
   if (good) {
     in.have[arrival.index] = true;
     --in.missing;
   }
   link.settle(arrival, good);
+  if (!in.leaves.empty())
+    for (const auto& early : std::exchange(in.early, {}))
+      on_chunk(*early.link, early.arrival, early.bytes);
   news_.notify();
   return true;
 }

@@ -92,6 +92,7 @@ struct Site {
   double slowness = 1;
   bool gone_for_good = false;
   bool dying = false;
+  bool vote_lost = false;  // until a record readmits it
   std::uint64_t starts = 0;
   std::uint64_t announced_saved = 0;
   bool announced_any = false;
@@ -368,8 +369,14 @@ void Federation::crash(std::uint32_t index) {
   site.process.reset();
   site.disk->crash();
   count("crashes");
-  if (faults_.chance(scenario_.votes_lost) && trouble()) {
+  // Never more than leaves a majority: beyond that only the operator can help.
+  const auto voters = std::min<std::size_t>(scenario_.voters, scenario_.sites);
+  const auto without = static_cast<std::size_t>(
+      std::count_if(sites_.begin(), sites_.end(), [](const Site& s) { return s.vote_lost; }));
+  if (faults_.chance(scenario_.votes_lost) && trouble() && index < voters &&
+      (site.vote_lost || without + 1 <= voters - (voters / 2 + 1))) {
     site.disk->lose("outer/vote");
+    site.vote_lost = true;
     count("vote files lost");
   }
   if (faults_.chance(0.5)) site.ranks->restart();
@@ -575,6 +582,7 @@ void Federation::check(std::uint32_t index) {
       violation(fmt::format("s{} holds another record {}", site.id, k));
     if (!fresh) break;
   }
+  if (gateway.genesis() && gateway.has_vote()) site.vote_lost = false;
   if (gateway.state()) {
     // 1. Equal records, equal bits.
     const auto step = gateway.state()->step;
@@ -623,6 +631,12 @@ void Federation::check_at_end() {
                                          : "-",
                                      site.process->gateway->finished() ? "f" : "")
                        : "down");
+    for (const auto& site : sites_) {
+      if (!site.process) continue;
+      for (const auto& link : site.process->gateway->status().links)
+        if (!link.waiting_for.empty())
+          where += fmt::format(" s{}→{} waits for {}", site.id, link.peer, link.waiting_for);
+    }
     violation(fmt::format("the run did not finish: {} of {} steps;{}",
                           records_.empty() ? 0 : records_.rbegin()->first, scenario_.outer_steps,
                           where));
