@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "kernels/attention_bf16.h"
 #include "kernels/attention_layout.h"
+#include "kernels/cpu_features.h"
 #include "kernels/elements.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -381,10 +382,7 @@ float* scratch_of(std::span<std::byte> scratch, const AttentionShape& shape, std
 
 }  // namespace
 
-bool bf16_attention_is_native() {
-  // Intel's have the instruction at half the speed of f32 (and AMX does not serve here).
-  return __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_is("intel") == 0;
-}
+bool bf16_attention_is_native() { return bf16_dot_products_are_fast(); }
 
 std::size_t attention_scratch_bytes(const AttentionShape& shape, std::size_t workers) {
   const auto bytes = static_cast<std::size_t>(AttentionLayout(shape).floats()) * sizeof(float);
