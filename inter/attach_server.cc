@@ -1,43 +1,26 @@
 #include "inter/attach_server.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <boost/asio/error.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <cerrno>
-#include <cstring>
-#include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/assert.h"
+#include "inter/attach_listener.h"
 #include "inter/attach_messages.h"
 #include "inter/box_runs.h"
-#include "inter/local_socket.h"
 #include "inter/shared_memory.h"
 
 namespace isthmus::inter {
 namespace {
 
-namespace asio = boost::asio;
-
-constexpr std::size_t kBodySliceBytes = 64 << 10;  // a body grows as it arrives
-constexpr std::size_t kBodiesBytesMax = 64 << 20;  // of all unfinished messages longer than that
 constexpr std::uint64_t kSliceElements = 4 << 20;  // copied before others have a turn
 constexpr std::uint64_t kSliceBytes = 64 << 20;    // of memory reserved likewise
 constexpr std::uint64_t kPageBytes = 4096;
-constexpr unsigned kBurst = 64;  // messages of one connection without a pause
-constexpr Nanoseconds kBurstPause = 10 * kMillisecond;
 
 std::uint64_t machine_memory_bytes() {
   return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
@@ -48,54 +31,10 @@ std::uint64_t whole_pages(std::uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-// The other end is gone, although we have not read as far as its end yet.
-bool has_hung_up(int socket) {
-  pollfd looked{socket, POLLRDHUP, 0};
-  return ::poll(&looked, 1, 0) > 0 && (looked.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
-// What runs on the loop and waits there for a socket.
-struct Connection {
-  struct Outgoing {
-    Bytes bytes;
-    std::size_t sent = 0;
-    std::shared_ptr<const SharedMemory> memory;  // whose descriptor goes along with the first byte;
-                                                 // kept alive until it has left
-  };
-
-  Connection(Loop& on, FileDescriptor socket, LocalPeer other)
-      : loop(on), stream(on.io(), socket.release()), peer(other), changed(on) {}
-
-  bool is_open() const { return stream.is_open(); }
-  void close() {
-    if (!is_open()) return;
-    boost::system::error_code ignored;
-    stream.close(ignored);
-    out.clear();
-    disarm();
-    changed.notify();
-  }
-  void disarm() {
-    if (deadline) loop.cancel(*deadline);
-    deadline.reset();
-  }
-
-  Loop& loop;
-  asio::posix::stream_descriptor stream;
-  LocalPeer peer;
-  std::deque<Outgoing> out;
-  bool writing = false;  // a coroutine waits until the socket takes more
-  bool ending = false;   // closes when `out` has left
-  Signal changed;        // `out` has left, or the connection is closed
-  std::optional<Loop::TimerId> deadline;
-  std::optional<std::uint32_t> rank;
-};
-using ConnectionPointer = std::shared_ptr<Connection>;  // of its coroutines, the server and a rank
-
 struct Rank {
   enum class InitialState { none, offered, taken };
 
-  ConnectionPointer connection;
+  AttachConnectionPointer connection;
   std::vector<Box> boxes;
   std::uint64_t elements = 0;
   std::shared_ptr<SharedMemory> memory;  // none until the ranks are complete, or without elements
@@ -110,7 +49,8 @@ struct Rank {
 
 }  // namespace
 
-class AttachServer::Server : public std::enable_shared_from_this<AttachServer::Server> {
+class AttachServer::Server final : public AttachReceiver,
+                                   public std::enable_shared_from_this<AttachServer::Server> {
  public:
   Server(Loop& loop, EventLog& log, std::string path, OuterSteps& outer,
          std::function<GatewayStatus()> status, AttachOptions options)
@@ -119,8 +59,7 @@ class AttachServer::Server : public std::enable_shared_from_this<AttachServer::S
         path_(std::move(path)),
         outer_(outer),
         gateway_status_(std::move(status)),
-        options_(options),
-        listener_(loop.io()) {
+        options_(options) {
     if (options_.memory_bytes_max == 0) options_.memory_bytes_max = machine_memory_bytes() / 4 * 3;
   }
 
@@ -133,29 +72,15 @@ class AttachServer::Server : public std::enable_shared_from_this<AttachServer::S
  private:
   using Self = std::shared_ptr<Server>;
 
-  // Connections.
-  static Task<void> accept_all(Self self);
-  void admit(FileDescriptor socket);
-  static Task<void> serve(Self self, ConnectionPointer connection);
-  Task<bool> read_message(ConnectionPointer connection);
-  static Task<bool> read_exactly(ConnectionPointer connection, std::span<std::byte> out);
-  static Task<void> write_rest(ConnectionPointer connection);
-  static void flush(const ConnectionPointer& connection);
-  void send(const ConnectionPointer& connection, Bytes frame,
-            std::shared_ptr<const SharedMemory> memory = nullptr);
-  void arm(const ConnectionPointer& connection);
-  // Says why, and closes when that has left.
-  void end(const ConnectionPointer& connection, const Error& why);
-  std::size_t visitors() const;
-
   // Messages.
-  void handle(const ConnectionPointer& connection, attach::Kind kind,
-              std::span<const std::byte> body);
+  void on_message(const AttachConnectionPointer& connection, attach::Kind kind,
+                  std::span<const std::byte> body) override;
+  void on_closed(const AttachConnectionPointer& connection) override;
   void handle_of_rank(Rank& rank, attach::Kind kind, std::span<const std::byte> body);
-  Result<void> on_attach(const ConnectionPointer& connection, attach::Attach message);
+  Result<void> on_attach(const AttachConnectionPointer& connection, attach::Attach message);
   Result<void> check_size(const std::vector<TensorInfo>& tensors) const;
-  Result<Rank> check_attach(const ConnectionPointer& connection, const attach::Attach& message,
-                            const ModelLayout& layout);
+  Result<Rank> check_attach(const AttachConnectionPointer& connection,
+                            const attach::Attach& message, const ModelLayout& layout);
   void on_initial(Rank& rank);
   void on_contribute(Rank& rank, const attach::Contribute& message);
   void on_took(Rank& rank, const attach::Took& message);
@@ -184,10 +109,8 @@ class AttachServer::Server : public std::enable_shared_from_this<AttachServer::S
   OuterSteps& outer_;
   std::function<GatewayStatus()> gateway_status_;
   AttachOptions options_;
-  asio::posix::stream_descriptor listener_;
+  std::unique_ptr<AttachListener> listener_;
   bool stopped_ = false;
-  std::set<ConnectionPointer> connections_;
-  std::size_t bodies_bytes_ = 0;
 
   std::optional<Error> refused_;
   std::uint32_t world_ = 0;  // of the ranks that are attached, or were last
@@ -203,258 +126,55 @@ class AttachServer::Server : public std::enable_shared_from_this<AttachServer::S
   attach::State latest_;
   std::vector<float> waiting_values_;  // for ranks whose area was not free
   bool holds_states_ = false;          // States leave after the Taken that is due
-  std::vector<std::pair<ConnectionPointer, Bytes>> held_states_;
+  std::vector<std::pair<AttachConnectionPointer, Bytes>> held_states_;
 };
 
 Result<void> AttachServer::Server::listen() {
-  ISTHMUS_TRY(FileDescriptor socket, listen_local(path_));
-  listener_.assign(socket.release());
-  loop_.spawn(accept_all(shared_from_this()));
-  log_.info("attach_listening", {}, {{"path", path_}});
+  ISTHMUS_TRY(listener_, AttachListener::listen(loop_, log_, path_, *this, options_.listener));
   return {};
 }
 
 void AttachServer::Server::stop() {
   stopped_ = true;
-  if (listener_.is_open()) {
-    boost::system::error_code ignored;
-    listener_.close(ignored);
-    ::unlink(path_.c_str());
-  }
-  for (const auto& connection : connections_) connection->close();
-  connections_.clear();
+  listener_.reset();
   ranks_.clear();
   complete_ = false;
   ++generation_;
 }
 
-// ---- Connections
-
-Task<void> AttachServer::Server::accept_all(Self self) {
-  while (!self->stopped_) {
-    boost::system::error_code failure;
-    co_await self->listener_.async_wait(asio::posix::stream_descriptor::wait_read,
-                                        asio::redirect_error(asio::use_awaitable, failure));
-    if (self->stopped_ || failure) co_return;
-    FileDescriptor socket(
-        ::accept4(self->listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.valid())
-      self->admit(std::move(socket));
-    else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-      co_await self->loop_.sleep(100 * kMillisecond);  // no descriptors left: others may end
-  }
-}
-
-void AttachServer::Server::admit(FileDescriptor socket) {
-  const auto peer = peer_of(socket.get());
-  if (!peer || !is_trusted(*peer)) {
-    log_.warning("attach_denied", {},
-                 {{"uid", peer ? static_cast<std::int64_t>(peer->uid) : -1},
-                  {"pid", peer ? static_cast<std::int64_t>(peer->pid) : -1}});
-    return;
-  }
-  if (visitors() >= options_.visitors_max) {
-    const Error why{ErrorCode::busy, "too many connections that are no ranks; try again"};
-    const Bytes frame = attach::encode(attach::refused_of(why));
-    (void)::send(socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    return;
-  }
-  auto connection = std::make_shared<Connection>(loop_, std::move(socket), *peer);
-  connections_.insert(connection);
-  loop_.spawn(serve(shared_from_this(), std::move(connection)));
-}
-
-std::size_t AttachServer::Server::visitors() const {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(connections_, [](const auto& c) { return !c->rank; }));
-}
-
-Task<void> AttachServer::Server::serve(Self self, ConnectionPointer connection) {
-  unsigned messages = 0;
-  self->arm(connection);
-  while (!connection->ending) {
-    const bool goes_on = co_await self->read_message(connection);
-    if (!goes_on) break;
-    // Who does not read its answers is not heard.
-    while (connection->is_open() && !connection->out.empty()) co_await connection->changed.wait();
-    if (++messages % kBurst == 0) co_await self->loop_.sleep(kBurstPause);
-  }
-  if (connection->ending) {
-    self->arm(connection);
-    while (connection->is_open() && !connection->out.empty()) co_await connection->changed.wait();
-  }
-  connection->close();
-  if (self->stopped_) co_return;
-  self->connections_.erase(connection);
-  if (connection->rank) self->remove_rank(*connection->rank);
-}
-
-// One message, handled; false: nothing more comes from this connection.
-Task<bool> AttachServer::Server::read_message(ConnectionPointer connection) {
-  std::array<std::byte, attach::kHeaderBytes> header_bytes;
-  bool got = co_await read_exactly(connection, header_bytes);
-  if (!got || stopped_) co_return false;
-  if (connection->rank) arm(connection);
-
-  const attach::Header header = attach::read_header(header_bytes);
-  const std::size_t bytes_max = attach::rank_message_bytes_max(header.kind);
-  if (bytes_max == 0 || header.body_bytes > bytes_max) {
-    end(connection, Error{ErrorCode::bad_frame,
-                          fmt::format("a message of kind {} with {} bytes",
-                                      static_cast<unsigned>(header.kind), header.body_bytes)});
-    co_return true;
-  }
-  const bool is_long = header.body_bytes > kBodySliceBytes;
-  if (is_long && bodies_bytes_ + header.body_bytes > kBodiesBytesMax) {
-    end(connection, Error{ErrorCode::busy, "too many long messages at once; try again"});
-    co_return true;
-  }
-  if (is_long) bodies_bytes_ += header.body_bytes;
-  Bytes body;
-  while (got && body.size() < header.body_bytes) {
-    const std::size_t had = body.size();
-    body.resize(std::min<std::size_t>(header.body_bytes, had + kBodySliceBytes));
-    got = co_await read_exactly(connection, std::span(body).subspan(had));
-  }
-  if (is_long) bodies_bytes_ -= header.body_bytes;
-  if (!got || stopped_ || connection->ending) co_return false;
-  connection->disarm();
-  handle(connection, header.kind, body);
-  if (!connection->rank && !connection->deadline) arm(connection);
-  co_return true;
-}
-
-Task<bool> AttachServer::Server::read_exactly(ConnectionPointer connection,
-                                              std::span<std::byte> out) {
-  while (!out.empty()) {
-    if (!connection->is_open()) co_return false;
-    const ssize_t got =
-        ::recv(connection->stream.native_handle(), out.data(), out.size(), MSG_DONTWAIT);
-    if (got > 0) {
-      out = out.subspan(static_cast<std::size_t>(got));
-    } else if (got < 0 && errno == EAGAIN) {
-      boost::system::error_code failure;
-      co_await connection->stream.async_wait(asio::posix::stream_descriptor::wait_read,
-                                             asio::redirect_error(asio::use_awaitable, failure));
-      if (failure) co_return false;
-    } else if (got == 0 || errno != EINTR) {
-      co_return false;
-    }
-  }
-  co_return true;
-}
-
-// A connection that does not do its part by then is closed.
-void AttachServer::Server::arm(const ConnectionPointer& connection) {
-  connection->disarm();
-  if (!connection->is_open()) return;
-  connection->deadline =
-      loop_.call_after(options_.message_timeout, [weak = std::weak_ptr(connection)] {
-        const auto late = weak.lock();
-        if (!late) return;
-        late->deadline.reset();
-        late->close();
-      });
-}
-
-void AttachServer::Server::send(const ConnectionPointer& connection, Bytes frame,
-                                std::shared_ptr<const SharedMemory> memory) {
-  if (!connection->is_open() || connection->ending) return;
-  connection->out.push_back({std::move(frame), 0, std::move(memory)});
-  if (!connection->writing) flush(connection);
-  if (connection->is_open() && !connection->out.empty() && !connection->writing) {
-    connection->writing = true;
-    loop_.spawn(write_rest(connection));
-  }
-}
-
-Task<void> AttachServer::Server::write_rest(ConnectionPointer connection) {
-  while (connection->is_open() && !connection->out.empty()) {
-    boost::system::error_code failure;
-    co_await connection->stream.async_wait(asio::posix::stream_descriptor::wait_write,
-                                           asio::redirect_error(asio::use_awaitable, failure));
-    if (failure && failure != asio::error::operation_aborted) break;
-    flush(connection);  // after end(), too, which cancels all waiting
-  }
-  connection->writing = false;
-  connection->changed.notify();
-}
-
-// As much as the socket takes.
-void AttachServer::Server::flush(const ConnectionPointer& connection) {
-  while (connection->is_open() && !connection->out.empty()) {
-    Connection::Outgoing& first = connection->out.front();
-    iovec buffer{first.bytes.data() + first.sent, first.bytes.size() - first.sent};
-    alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &buffer;
-    message.msg_iovlen = 1;
-    if (first.memory && first.sent == 0) {
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-      cmsghdr* part = CMSG_FIRSTHDR(&message);
-      part->cmsg_level = SOL_SOCKET;
-      part->cmsg_type = SCM_RIGHTS;
-      part->cmsg_len = CMSG_LEN(sizeof(int));
-      const int descriptor = first.memory->descriptor();
-      std::memcpy(CMSG_DATA(part), &descriptor, sizeof(int));
-    }
-    const ssize_t sent =
-        ::sendmsg(connection->stream.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-      if (errno == EINTR) continue;
-      if (errno != EAGAIN) connection->close();
-      return;
-    }
-    first.sent += static_cast<std::size_t>(sent);
-    if (first.sent == first.bytes.size()) connection->out.pop_front();
-  }
-}
-
-void AttachServer::Server::end(const ConnectionPointer& connection, const Error& why) {
-  if (connection->ending || !connection->is_open()) return;
-  log_.warning("attach_refused", {},
-               {{"pid", static_cast<std::int64_t>(connection->peer.pid)},
-                {"rank", connection->rank ? static_cast<std::int64_t>(*connection->rank) : -1},
-                {"reason", why.text()}});
-  send(connection, attach::encode(attach::refused_of(why)));
-  connection->ending = true;
-  // Its coroutine may wait for a message that never comes; all that is left is to send.
-  boost::system::error_code ignored;
-  connection->stream.cancel(ignored);
-  if (connection->writing) return;
-  if (connection->out.empty()) connection->close();
-}
-
 // ---- Messages
 
-void AttachServer::Server::handle(const ConnectionPointer& connection, attach::Kind kind,
-                                  std::span<const std::byte> body) {
+void AttachServer::Server::on_message(const AttachConnectionPointer& connection, attach::Kind kind,
+                                      std::span<const std::byte> body) {
   const Error garbage{ErrorCode::bad_frame, fmt::format("a message of kind {} does not decode",
                                                         static_cast<unsigned>(kind))};
   if (kind == attach::Kind::status) {
-    if (!attach::decode<attach::Status>(body)) return end(connection, garbage);
-    return send(connection, attach::encode(attach::StatusJson{to_json(gateway_status_())}));
+    if (!attach::decode<attach::Status>(body)) return connection->refuse(garbage);
+    return connection->send(attach::encode(attach::StatusJson{to_json(gateway_status_())}));
   }
   if (kind == attach::Kind::attach) {
     auto message = attach::decode<attach::Attach>(body);
-    if (!message) return end(connection, garbage);
+    if (!message) return connection->refuse(garbage);
     if (auto attached = on_attach(connection, std::move(*message)); !attached)
-      end(connection, attached.error());
+      connection->refuse(attached.error());
     return;
   }
-  if (!connection->rank)
-    return end(connection, Error{ErrorCode::bad_frame, "attach must come first"});
-  handle_of_rank(ranks_.at(*connection->rank), kind, body);
+  if (!connection->rank())
+    return connection->refuse(Error{ErrorCode::bad_frame, "attach must come first"});
+  handle_of_rank(ranks_.at(*connection->rank()), kind, body);
+}
+
+void AttachServer::Server::on_closed(const AttachConnectionPointer& connection) {
+  if (connection->rank()) remove_rank(*connection->rank());
 }
 
 void AttachServer::Server::handle_of_rank(Rank& rank, attach::Kind kind,
                                           std::span<const std::byte> body) {
   const auto with = [&]<class Message>(std::optional<Message> message, auto&& act) {
     if (message) return act(*message);
-    end(rank.connection, Error{ErrorCode::bad_frame, fmt::format("a message of kind {} does not "
-                                                                 "decode",
-                                                                 static_cast<unsigned>(kind))});
+    rank.connection->refuse(Error{ErrorCode::bad_frame, fmt::format("a message of kind {} does not "
+                                                                    "decode",
+                                                                    static_cast<unsigned>(kind))});
   };
   switch (kind) {
     case attach::Kind::initial:
@@ -474,11 +194,11 @@ void AttachServer::Server::handle_of_rank(Rank& rank, attach::Kind kind,
         if (complete_) outer_.leaving();
       });
     default:
-      ISTHMUS_ASSERT(!"a kind that rank_message_bytes_max() knows and handle() does not");
+      ISTHMUS_ASSERT(!"a kind that rank_message_bytes_max() knows and on_message() does not");
   }
 }
 
-Result<void> AttachServer::Server::on_attach(const ConnectionPointer& connection,
+Result<void> AttachServer::Server::on_attach(const AttachConnectionPointer& connection,
                                              attach::Attach message) {
   if (message.version != attach::kVersion)
     return Error{ErrorCode::unsupported,
@@ -496,7 +216,7 @@ Result<void> AttachServer::Server::on_attach(const ConnectionPointer& connection
     model_ = std::move(message.model);
     layout_ = std::move(layout);
   }
-  connection->rank = message.rank;
+  connection->set_rank(message.rank);
   ranks_.emplace(message.rank, std::move(rank));
   ++generation_;
   log_.info("rank_attached", {}, {{"rank", message.rank}, {"world", world_}, {"pid", message.pid}});
@@ -529,10 +249,10 @@ Result<void> AttachServer::Server::check_size(const std::vector<TensorInfo>& ten
   return {};
 }
 
-Result<Rank> AttachServer::Server::check_attach(const ConnectionPointer& connection,
+Result<Rank> AttachServer::Server::check_attach(const AttachConnectionPointer& connection,
                                                 const attach::Attach& message,
                                                 const ModelLayout& layout) {
-  if (connection->rank) return Error{ErrorCode::bad_frame, "attached twice on one connection"};
+  if (connection->rank()) return Error{ErrorCode::bad_frame, "attached twice on one connection"};
   if (message.world == 0 || message.world > options_.world_max || message.rank >= message.world)
     return Error{ErrorCode::invalid_argument,
                  fmt::format("rank {} of a world of {} (at most {})", message.rank, message.world,
@@ -547,9 +267,9 @@ Result<Rank> AttachServer::Server::check_attach(const ConnectionPointer& connect
   // A process that has died may not have been read to its end yet.
   if (const auto old = ranks_.find(message.rank); old != ranks_.end()) {
     const auto held = old->second.connection;
-    if (held->is_open() && !has_hung_up(held->stream.native_handle()))
-      return Error{ErrorCode::already_exists,
-                   fmt::format("rank {} is attached by process {}", message.rank, held->peer.pid)};
+    if (held->is_open() && !held->has_hung_up())
+      return Error{ErrorCode::already_exists, fmt::format("rank {} is attached by process {}",
+                                                          message.rank, held->peer().pid)};
     held->close();
     remove_rank(message.rank);
   }
@@ -562,7 +282,7 @@ Result<Rank> AttachServer::Server::check_attach(const ConnectionPointer& connect
   rank.boxes = message.boxes;
   rank.status.rank = message.rank;
   rank.status.world = message.world;
-  rank.status.pid = connection->peer.pid;
+  rank.status.pid = connection->peer().pid;
   rank.status.state = "attached";
   return rank;
 }
@@ -586,7 +306,8 @@ void AttachServer::Server::on_contribute(Rank& rank, const attach::Contribute& m
   // Overtaken by a state, which answers it.
   if (!complete_ || !published_ || message.publication != publication_) return;
   if (rank.contribution)
-    return end(rank.connection, Error{ErrorCode::bad_frame, "a second contribution to one state"});
+    return rank.connection->refuse(
+        Error{ErrorCode::bad_frame, "a second contribution to one state"});
   rank.contribution = message;
   gather_contribution_if_all();
 }
@@ -668,7 +389,7 @@ Task<Result<void>> AttachServer::Server::give_memory() {
     rank.memory = memory;
     rank.has_memory = true;
     rank.state_offset = message.state_offset;
-    send(rank.connection, attach::encode(message), std::move(memory));
+    rank.connection->send(attach::encode(message), std::move(memory));
   }
   co_return Result<void>();
 }
@@ -678,7 +399,7 @@ void AttachServer::Server::remove_rank(std::uint32_t number) {
   if (found == ranks_.end()) return;
   log_.info("rank_gone", {},
             {{"rank", number}, {"pid", static_cast<std::int64_t>(found->second.status.pid)}});
-  found->second.connection->rank.reset();
+  found->second.connection->set_rank({});
   ranks_.erase(found);
   ++generation_;
   complete_ = false;
@@ -697,8 +418,8 @@ void AttachServer::Server::refuse_all(const Error& why) {
   complete_ = false;
   waiting_values_ = {};
   for (auto& [number, rank] : ranks) {
-    end(rank.connection, why);
-    rank.connection->rank.reset();
+    rank.connection->refuse(why);
+    rank.connection->set_rank({});
   }
 }
 
@@ -756,7 +477,7 @@ void AttachServer::Server::tell(Rank& rank, std::span<const float> parameters) {
   if (holds_states_)
     held_states_.emplace_back(rank.connection, attach::encode(latest_));
   else
-    send(rank.connection, attach::encode(latest_));
+    rank.connection->send(attach::encode(latest_));
 }
 
 void AttachServer::Server::gather_initial_if_all() {
@@ -776,7 +497,7 @@ void AttachServer::Server::gather_initial_if_all() {
   }
   // Some ranks came later than those whose parameters the gateway has.
   for (auto& [number, rank] : ranks_) {
-    if (rank.initial == offered) send(rank.connection, attach::encode(attach::Taken{0}));
+    if (rank.initial == offered) rank.connection->send(attach::encode(attach::Taken{0}));
     rank.initial = taken;
   }
 }
@@ -786,7 +507,7 @@ Task<void> AttachServer::Server::gather_initial(Self self, Era began) {
   if (!parameters) co_return;
   for (auto& [number, rank] : self->ranks_) {
     rank.initial = Rank::InitialState::taken;
-    self->send(rank.connection, attach::encode(attach::Taken{0}));
+    rank.connection->send(attach::encode(attach::Taken{0}));
   }
   self->outer_.offer_initial(std::move(*parameters));
 }
@@ -820,7 +541,7 @@ Task<void> AttachServer::Server::gather_contribution(Self self, Era began, std::
   if (self->stopped_ || self->generation_ != generation) co_return;
   if (accepted) {
     for (auto& [number, rank] : self->ranks_)
-      self->send(rank.connection, attach::encode(attach::Taken{step}));
+      rank.connection->send(attach::encode(attach::Taken{step}));
   } else if (accepted.error().code != ErrorCode::mismatch) {
     self->refuse_all(accepted.error());
     co_return;
@@ -829,7 +550,7 @@ Task<void> AttachServer::Server::gather_contribution(Self self, Era began, std::
     self->log_.info("contribution_not_taken", {{}, static_cast<std::int64_t>(step)},
                     {{"reason", accepted.error().text()}});
   }
-  for (const auto& [connection, frame] : held) self->send(connection, frame);
+  for (const auto& [connection, frame] : held) connection->send(frame);
 }
 
 Task<std::optional<std::vector<float>>> AttachServer::Server::gather(Era began) {

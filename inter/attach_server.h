@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/event_log.h"
+#include "inter/attach_listener.h"
 #include "inter/loop.h"
 #include "inter/ranks.h"
 #include "inter/status.h"
@@ -20,10 +21,9 @@
 namespace isthmus::inter {
 
 struct AttachOptions {
-  std::uint32_t world_max = 4096;              // ranks
-  std::uint32_t visitors_max = 32;             // connections that are no ranks (yet)
-  Nanoseconds message_timeout = 10 * kSecond;  // for a first message, and to complete any
-  std::uint64_t memory_bytes_max = 0;          // shared with all ranks; 0: 3/4 of the machine's
+  std::uint32_t world_max = 4096;      // ranks
+  std::uint64_t memory_bytes_max = 0;  // shared with all ranks; 0: 3/4 of the machine's
+  ListenerOptions listener;
 };
 
 class AttachServer final : public Ranks {

@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "base/assert.h"
+#include "kernels/attention_bf16.h"
 #include "kernels/attention_layout.h"
+#include "kernels/cpu_features.h"
 #include "kernels/elements.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -380,6 +382,8 @@ float* scratch_of(std::span<std::byte> scratch, const AttentionShape& shape, std
 
 }  // namespace
 
+bool bf16_attention_is_native() { return bf16_dot_products_are_fast(); }
+
 std::size_t attention_scratch_bytes(const AttentionShape& shape, std::size_t workers) {
   const auto bytes = static_cast<std::size_t>(AttentionLayout(shape).floats()) * sizeof(float);
   return workers * ((bytes + 63) / 64 * 64);
@@ -387,37 +391,42 @@ std::size_t attention_scratch_bytes(const AttentionShape& shape, std::size_t wor
 
 void attention_forward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
                        const Rows& v, const Rows& out, std::span<float> log_sums,
-                       std::span<std::byte> scratch) {
+                       std::span<std::byte> scratch, bool native_bf16) {
   check(shape, q, k, v, out, log_sums.size());
   ISTHMUS_ASSERT(scratch.size() >= attention_scratch_bytes(shape, pool.workers()));
+  const auto run_task = native_bf16 && q.dtype == DType::bf16 ? &bf16_forward_task
+                                                              : &HWY_DYNAMIC_DISPATCH(forward_task);
   const std::int64_t pieces = (shape.sequence + kQueriesPerTask - 1) / kQueriesPerTask;
-  pool.parallel_for(static_cast<std::size_t>(shape.batch * shape.heads * pieces),
-                    [&](std::size_t task, std::size_t worker) {
-                      const std::int64_t head = static_cast<std::int64_t>(task) / pieces;
-                      const std::int64_t first =
-                          static_cast<std::int64_t>(task) % pieces * kQueriesPerTask;
-                      HWY_DYNAMIC_DISPATCH(forward_task)
-                      (shape, q, k, v, out, log_sums.data() + head * shape.sequence,
-                       scratch_of(scratch, shape, worker), head / shape.heads, head % shape.heads,
-                       first, std::min(shape.sequence, first + kQueriesPerTask));
-                    });
+  pool.parallel_for(
+      static_cast<std::size_t>(shape.batch * shape.heads * pieces),
+      [&](std::size_t task, std::size_t worker) {
+        const std::int64_t head = static_cast<std::int64_t>(task) / pieces;
+        const std::int64_t first = static_cast<std::int64_t>(task) % pieces * kQueriesPerTask;
+        run_task(shape, q, k, v, out, log_sums.data() + head * shape.sequence,
+                 scratch_of(scratch, shape, worker), head / shape.heads, head % shape.heads, first,
+                 std::min(shape.sequence, first + kQueriesPerTask));
+      });
 }
 
 void attention_backward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
                         const Rows& v, const Rows& out, std::span<const float> log_sums,
                         const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv,
-                        std::span<std::byte> scratch) {
+                        std::span<std::byte> scratch, bool native_bf16) {
   check(shape, q, k, v, out, log_sums.size());
   ISTHMUS_ASSERT(shape.past == 0 && q.same_shape(dout) && q.same_shape(dq) && k.same_shape(dk) &&
                  k.same_shape(dv));
   ISTHMUS_ASSERT(scratch.size() >= attention_scratch_bytes(shape, pool.workers()));
+  bool all_bf16 = true;
+  for (const Rows* rows : {&q, &dout, &dq, &dk, &dv}) all_bf16 &= rows->dtype == DType::bf16;
+  const auto run_task =
+      native_bf16 && all_bf16 ? &bf16_backward_task : &HWY_DYNAMIC_DISPATCH(backward_task);
   pool.parallel_for(static_cast<std::size_t>(shape.batch * shape.kv_heads),
                     [&](std::size_t task, std::size_t worker) {
                       const std::int64_t b = static_cast<std::int64_t>(task) / shape.kv_heads;
-                      HWY_DYNAMIC_DISPATCH(backward_task)
-                      (shape, q, k, v, out, log_sums.data() + b * shape.heads * shape.sequence,
-                       dout, dq, dk, dv, scratch_of(scratch, shape, worker), b,
-                       static_cast<std::int64_t>(task) % shape.kv_heads);
+                      run_task(shape, q, k, v, out,
+                               log_sums.data() + b * shape.heads * shape.sequence, dout, dq, dk, dv,
+                               scratch_of(scratch, shape, worker), b,
+                               static_cast<std::int64_t>(task) % shape.kv_heads);
                     });
 }
 

@@ -29,20 +29,25 @@ struct AttentionShape {
   float scale = 1.0F;  // of the scores, usually 1 / sqrt(head_dim)
 };
 
+// Whether bf16 inputs are multiplied as such: the CPU has AVX512_BF16 and is faster with it.
+bool bf16_attention_is_native();
+
 // Bytes of scratch, aligned to 64, that forward and backward need with this many workers.
 std::size_t attention_scratch_bytes(const AttentionShape& shape, std::size_t workers);
 
 // q, out [batch * sequence, heads * head_dim]; k, v [batch * (past + sequence), kv_heads *
 // head_dim]; all of one dtype; rows may be strided, so q, k and v can lie side by side in one
-// matrix. log_sums [batch, heads, sequence]: log of the sum of exp(scale * q·k), kept for backward.
+// matrix. `native_bf16` is given by tests alone. log_sums [batch, heads, sequence]: log of the sum
+// of exp(scale * q·k), kept for backward.
 void attention_forward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
                        const Rows& v, const Rows& out, std::span<float> log_sums,
-                       std::span<std::byte> scratch);
+                       std::span<std::byte> scratch, bool native_bf16 = bf16_attention_is_native());
 
 // dq, dk, dv are set; they and dout may be of other dtypes. past must be 0.
 void attention_backward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
                         const Rows& v, const Rows& out, std::span<const float> log_sums,
                         const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv,
-                        std::span<std::byte> scratch);
+                        std::span<std::byte> scratch,
+                        bool native_bf16 = bf16_attention_is_native());
 
 }  // namespace isthmus::kernels

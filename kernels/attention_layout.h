@@ -28,7 +28,7 @@ struct AttentionLayout {
   // Forward keeps two of the whole sequence, backward five; both a few blocks besides.
   std::int64_t floats() const {
     return key_blocks * (2 * transposed_floats() + 3 * plain_floats()) + 4 * plain_floats() +
-           2 * kBlock * kBlock + 2 * kBlock;
+           4 * kBlock * kBlock + 2 * kBlock;
   }
 
   std::int64_t head_dim;

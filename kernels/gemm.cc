@@ -1,6 +1,5 @@
 #include "kernels/gemm.h"
 
-#include <cpuid.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "base/assert.h"
 #include "kernels/bf16.h"
+#include "kernels/cpu_features.h"
 #include "kernels/transpose.h"
 
 namespace isthmus::kernels {
@@ -92,23 +92,10 @@ void convert_to_float(ThreadPool& pool, const bf16_t* in, std::int64_t count, fl
                     });
 }
 
-// Intel's CPUs without AMX have the instruction, but multiply faster in f32 (measured: 200 against
-// 100 GFLOP/s per core).
-bool bf16_products_are_fast() {
-  if (__builtin_cpu_supports("avx512bf16") == 0) return false;
-  if (__builtin_cpu_is("intel") == 0) return true;
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  constexpr unsigned kAmxBf16 = 1U << 22;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kAmxBf16) != 0;
-}
-
 }  // namespace
 
 bool bf16_gemm_is_native() {
-  static const bool fast = bf16_products_are_fast();
+  static const bool fast = bf16_matrix_products_are_fast();
   return fast;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/model.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -55,6 +56,21 @@ struct Generation {
   AlignedMemory arena;
   CpuExecutor executor;
 };
+
+// Better said now than by the kernel, which would end some process later.
+Result<void> fits_in_memory(const Lists& lists, Precision precision) {
+  const double per_parameter = precision == Precision::bf16 ? 18 : 16;  // bytes
+  const auto layout = lay_out_parameters(lists.training);
+  const double needed = per_parameter * static_cast<double>(layout.elements) +
+                        static_cast<double>(lists.training_plan.arena_bytes);
+  const double present =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (needed < present) return {};
+  return Error{ErrorCode::too_large,
+               fmt::format("training this model takes {:.1f} GiB of memory and this machine has "
+                           "{:.1f}; use a smaller micro_batch, sequence or model",
+                           needed / (1 << 30), present / (1 << 30))};
+}
 
 class CpuModel final : public Model {
  public:
@@ -256,8 +272,9 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, const Ba
     return Error{ErrorCode::invalid_argument,
                  fmt::format("sequence is {}, but must be from 1 to the model's sequence_max, {}",
                              shape.sequence, config.sequence_max)};
-  return std::unique_ptr<Model>(
-      std::make_unique<CpuModel>(config, shape, pool, Lists(config, shape)));
+  Lists lists(config, shape);
+  ISTHMUS_CHECK(fits_in_memory(lists, shape.precision));
+  return std::unique_ptr<Model>(std::make_unique<CpuModel>(config, shape, pool, std::move(lists)));
 }
 
 }  // namespace isthmus::runtime

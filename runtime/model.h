@@ -41,8 +41,8 @@ struct UpdateReport {
 class Model {
  public:
   // Plans and allocates everything for this batch shape; parameters are zero until initialise() or
-  // an import. invalid_argument, unsupported. `pool` is used during calls only, and outlives the
-  // model.
+  // an import. invalid_argument, unsupported, too_large (for this machine's memory). `pool` is used
+  // during calls only, and outlives the model.
   static Result<std::unique_ptr<Model>> create(const ModelConfig& config, const BatchShape& shape,
                                                ThreadPool& pool);
   virtual ~Model() = default;

@@ -30,10 +30,10 @@ Result<void> check(const ModelConfig& config) {
     return Error{
         ErrorCode::invalid_argument,
         fmt::format("heads is {}, not a multiple of kv_heads, {}", config.heads, config.kv_heads)};
-  if (config.head_dim == 0 && config.hidden % config.heads != 0)
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("hidden is {}, not a multiple of heads, {}; or give head_dim",
-                             config.hidden, config.heads)};
+  if (config.hidden % config.heads != 0)  // transformers asks for it, even beside head_dim
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("hidden is {}, not a multiple of heads, {}", config.hidden, config.heads)};
   if (config.head_dim != 0) ISTHMUS_CHECK(in_range("head_dim", config.head_dim, 1024));
   if (config.head_elements() % 2 != 0)
     return Error{ErrorCode::invalid_argument,

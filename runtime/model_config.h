@@ -14,7 +14,7 @@ struct ModelConfig {
   std::string family = "llama";      // the only one yet
   std::int64_t layers = 0;           // decoder blocks
   std::int64_t hidden = 0;           // width of the residual stream
-  std::int64_t heads = 0;            // query heads
+  std::int64_t heads = 0;            // query heads; divides hidden
   std::int64_t kv_heads = 0;         // key and value heads; divides heads
   std::int64_t head_dim = 0;         // elements of a head, even; 0: hidden / heads
   std::int64_t ffn_width = 0;        // width of SwiGLU

@@ -374,6 +374,13 @@ TEST(Model, RefusesWhatItCannotBe) {
   const auto refused = Model::create(other, {1, 16, Precision::f32}, pool);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+  other = config;
+  other.layers = 1000;
+  other.hidden = 65536;
+  other.ffn_width = 1 << 18;
+  const auto giant = Model::create(other, {1, 16, Precision::f32}, pool);
+  ASSERT_FALSE(giant.has_value());
+  EXPECT_EQ(giant.error().code, ErrorCode::too_large);
 }
 
 TEST(Model, TimesItsOps) {

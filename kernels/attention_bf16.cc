@@ -1,0 +1,451 @@
+#include "kernels/attention_bf16.h"
+
+#include "base/assert.h"
+#include "kernels/attention_layout.h"
+
+#if defined(__x86_64__)
+// g++ 12 warns of the values its own intrinsics leave undefined on purpose.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+
+// Not -mavx512bf16 for the file: inline functions of the headers above would be compiled for
+// AVX-512 too, and could be linked into code that runs everywhere.
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
+
+namespace isthmus::kernels {
+namespace {
+
+// A pair is two bf16 in 32 bits, the lower one first. Two layouts of a block of 64 rows:
+//
+//   across     [ceil(head_dim / 2)][64]   pair i of 64 rows side by side: the right factor of q·kᵀ
+//   stacked    [32][width]                elements of rows 2l and 2l+1: a right factor by rows,
+//   and,
+//                                         read down its columns, a transposed left factor
+using Pair = std::uint32_t;
+
+constexpr std::int64_t kBlock = AttentionLayout::kBlock;
+constexpr std::int64_t kLanes = 16;
+constexpr std::int64_t kStrip = 16;
+constexpr int kTileRows = 4;
+constexpr float kMasked = -1e30F;
+
+struct PairFactor {
+  const Pair* data;
+  std::int64_t row_stride;
+  std::int64_t pair_stride;
+};
+
+enum class Sum { set, add };
+
+// c [4, kVectors * 16] = or += a [4, 2 * pairs] · b [2 * pairs, kVectors * 16]
+template <Sum kSum, int kVectors>
+inline __attribute__((always_inline)) void multiply_tile(std::int64_t pairs, const PairFactor& a,
+                                                         const Pair* b, std::int64_t b_stride,
+                                                         float* c, std::int64_t c_stride) {
+  __m512 sums[kTileRows][kVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < kTileRows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j)
+      sums[i][j] =
+          kSum == Sum::add ? _mm512_loadu_ps(c + i * c_stride + j * kLanes) : _mm512_setzero_ps();
+  for (std::int64_t l = 0; l < pairs; ++l) {
+    __m512bh right[kVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j)
+      right[j] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + l * b_stride + j * kLanes));
+#pragma GCC unroll 4
+    for (int i = 0; i < kTileRows; ++i) {
+      const auto left = reinterpret_cast<__m512bh>(
+          _mm512_set1_epi32(static_cast<int>(a.data[i * a.row_stride + l * a.pair_stride])));
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], left, right[j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kTileRows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(c + i * c_stride + j * kLanes, sums[i][j]);
+}
+
+// c [m, n] = or += a · b; m a multiple of 4, n of 16.
+template <Sum kSum>
+void multiply(std::int64_t m, std::int64_t n, std::int64_t pairs, const PairFactor& a,
+              const Pair* b, std::int64_t b_stride, float* c, std::int64_t c_stride) {
+  std::int64_t column = 0;
+  for (; column + 4 * kLanes <= n; column += 4 * kLanes)
+    for (std::int64_t row = 0; row < m; row += kTileRows)
+      multiply_tile<kSum, 4>(pairs, {a.data + row * a.row_stride, a.row_stride, a.pair_stride},
+                             b + column, b_stride, c + row * c_stride + column, c_stride);
+  for (; column < n; column += kLanes)
+    for (std::int64_t row = 0; row < m; row += kTileRows)
+      multiply_tile<kSum, 1>(pairs, {a.data + row * a.row_stride, a.row_stride, a.pair_stride},
+                             b + column, b_stride, c + row * c_stride + column, c_stride);
+}
+
+// exp for x <= 88: 2^n * 2^f by a polynomial (relative error below 2e-7), 0 for very small x.
+inline __attribute__((always_inline)) __m512 exponential(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_set1_ps(-150.0F));
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504F)), 8);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752F), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6F), r);
+  __m512 p = _mm512_set1_ps(1.0F / 720.0F);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F / 120.0F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F / 24.0F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F / 6.0F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F));
+  return _mm512_scalef_ps(p, n);
+}
+
+inline __attribute__((always_inline)) __m256i rounded(__m512 x) {
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+}
+
+inline __attribute__((always_inline)) __m512 widened(__m256i bits) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+// Rows of a head to [64][width] bf16, zeros beyond `rows` and head_dim.
+void copy_block(const Rows& from, std::int64_t first_row, std::int64_t column, std::int64_t rows,
+                const AttentionLayout& layout, Pair* to) {
+  auto* out = reinterpret_cast<std::uint16_t*>(to);
+  for (std::int64_t r = 0; r < kBlock; ++r, out += layout.width) {
+    std::int64_t filled = 0;
+    if (r < rows) {
+      const auto* in = static_cast<const std::uint16_t*>(from.at(first_row + r, column));
+      for (; filled + kLanes <= layout.head_dim; filled += kLanes)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + filled),
+                            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + filled)));
+      for (; filled < layout.head_dim; ++filled) out[filled] = in[filled];
+    }
+    for (; filled < layout.width; ++filled) out[filled] = 0;
+  }
+}
+
+std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) / 2; }
+
+void lay_across(const Pair* block, const AttentionLayout& layout, Pair* to) {
+  const std::int64_t stride = layout.width / 2;
+  const __m512i down =
+      _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                         _mm512_set1_epi32(static_cast<int>(stride)));
+  for (std::int64_t i = 0; i < pairs_of(layout.head_dim); ++i)
+    for (std::int64_t r = 0; r < kBlock; r += kLanes)
+      _mm512_storeu_si512(to + i * kBlock + r,
+                          _mm512_i32gather_epi32(down, block + r * stride + i, 4));
+}
+
+inline __attribute__((always_inline)) __m512i stacked(__m256i upper, __m256i lower) {
+  return _mm512_or_si512(_mm512_cvtepu16_epi32(upper),
+                         _mm512_slli_epi32(_mm512_cvtepu16_epi32(lower), 16));
+}
+
+// Rows of bf16, `width` long, to stacked pairs.
+void stack_rows(const Pair* block, std::int64_t rows, std::int64_t width, Pair* to) {
+  const auto* in = reinterpret_cast<const std::uint16_t*>(block);
+  for (std::int64_t r = 0; r < rows; r += 2)
+    for (std::int64_t i = 0; i < width; i += kLanes) {
+      const auto* upper = reinterpret_cast<const __m256i*>(in + r * width + i);
+      const auto* lower = reinterpret_cast<const __m256i*>(in + (r + 1) * width + i);
+      _mm512_storeu_si512(to + r / 2 * width + i,
+                          stacked(_mm256_loadu_si256(upper), _mm256_loadu_si256(lower)));
+    }
+}
+
+// `rows` rows of [64][width] f32, times a factor, to bf16 rows of a head.
+void store_block(const float* from, std::int64_t rows, float factor, const AttentionLayout& layout,
+                 const Rows& to, std::int64_t first_row, std::int64_t column) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float* in = from + r * layout.width;
+    auto* out = static_cast<std::uint16_t*>(to.at(first_row + r, column));
+    for (std::int64_t i = 0; i < layout.head_dim; i += kLanes) {
+      const std::int64_t left = layout.head_dim - i;
+      const auto mask = static_cast<__mmask16>(left >= kLanes ? 0xffffU : (1U << left) - 1U);
+      _mm256_mask_storeu_epi16(
+          out + i, mask, rounded(_mm512_mul_ps(_mm512_loadu_ps(in + i), _mm512_set1_ps(factor))));
+    }
+  }
+}
+
+void mask_row(float* scores, std::int64_t columns, std::int64_t seen) {
+  for (std::int64_t i = seen < 0 ? 0 : seen; i < columns; ++i) scores[i] = kMasked;
+}
+
+// As in attention.cc, but scores are scaled here, and the weights leave as bf16.
+void soften_row(const float* scores, std::int64_t columns, float scale, float* largest,
+                float* total, float* sums, std::int64_t width, std::uint16_t* weights) {
+  const __m512 factor = _mm512_set1_ps(scale);
+  __m512 wide = _mm512_set1_ps(kMasked);
+  for (std::int64_t i = 0; i < columns; i += kLanes)
+    wide = _mm512_max_ps(wide, _mm512_mul_ps(_mm512_loadu_ps(scores + i), factor));
+  const float highest = _mm512_reduce_max_ps(wide);
+  const float now = highest > *largest ? highest : *largest;
+  const __m512 shift = _mm512_set1_ps(now);
+  __m512 added = _mm512_setzero_ps();
+  for (std::int64_t i = 0; i < columns; i += kLanes) {
+    const __m512 weight = exponential(_mm512_fmsub_ps(_mm512_loadu_ps(scores + i), factor, shift));
+    added = _mm512_add_ps(added, weight);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + i), rounded(weight));
+  }
+  const __m512 shrink = exponential(_mm512_set1_ps(*largest - now));
+  *total = *total * _mm512_cvtss_f32(shrink) + _mm512_reduce_add_ps(added);
+  if (now == *largest) return;
+  *largest = now;
+  for (std::int64_t i = 0; i < width; i += kLanes)
+    _mm512_storeu_ps(sums + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), shrink));
+}
+
+template <class Strip>
+inline __attribute__((always_inline)) void for_strips(std::int64_t rows, bool diagonal,
+                                                      const Strip& strip) {
+  if (!diagonal) {
+    strip(0, rows, kBlock);
+    return;
+  }
+  for (std::int64_t first = 0; first < rows; first += kStrip)
+    strip(first, rows - first < kStrip ? rows - first : kStrip, first + kStrip);
+}
+
+// Two rows: p = exp(scale * score - log_sum), ds = p * (dp - delta), both as bf16, by rows and
+// stacked.
+void gradient_rows(const float* scores, const float* dscores, std::int64_t columns, float scale,
+                   const float* log_sum, const float* delta, Pair* p_stacked, Pair* ds_stacked,
+                   std::uint16_t* ds) {
+  for (std::int64_t i = 0; i < columns; i += kLanes) {
+    __m256i p[2];
+    __m256i s[2];
+    for (int r = 0; r < 2; ++r) {
+      const __m512 score = _mm512_loadu_ps(scores + r * kBlock + i);
+      const __m512 weight =
+          exponential(_mm512_fmsub_ps(score, _mm512_set1_ps(scale), _mm512_set1_ps(log_sum[r])));
+      const __m512 dp =
+          _mm512_sub_ps(_mm512_loadu_ps(dscores + r * kBlock + i), _mm512_set1_ps(delta[r]));
+      p[r] = rounded(weight);
+      s[r] = rounded(_mm512_mul_ps(weight, dp));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(ds + r * kBlock + i), s[r]);
+    }
+    _mm512_storeu_si512(p_stacked + i, stacked(p[0], p[1]));
+    _mm512_storeu_si512(ds_stacked + i, stacked(s[0], s[1]));
+  }
+}
+
+float dot(const Pair* a, const Pair* b, std::int64_t width) {
+  __m512 sum = _mm512_setzero_ps();
+  const auto* left = reinterpret_cast<const std::uint16_t*>(a);
+  const auto* right = reinterpret_cast<const std::uint16_t*>(b);
+  for (std::int64_t i = 0; i < width; i += kLanes)
+    sum = _mm512_fmadd_ps(widened(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(left + i))),
+                          widened(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(right + i))),
+                          sum);
+  return _mm512_reduce_add_ps(sum);
+}
+
+}  // namespace
+
+void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
+                       const Rows& out, float* log_sums, float* scratch, std::int64_t b,
+                       std::int64_t h, std::int64_t first_query, std::int64_t end_query) {
+  const AttentionLayout layout(shape);
+  const std::int64_t d = shape.head_dim;
+  const std::int64_t w = layout.width;
+  const std::int64_t key_column = h / (shape.heads / shape.kv_heads) * d;
+  const std::int64_t keys_seen = shape.past + end_query;
+  const std::int64_t blocks = (keys_seen + kBlock - 1) / kBlock;
+  const std::int64_t across = layout.transposed_floats();
+  const std::int64_t plain = layout.plain_floats();
+  auto* keys = reinterpret_cast<Pair*>(scratch);
+  Pair* values = keys + layout.key_blocks * across;  // stacked
+  Pair* queries = values + layout.key_blocks * plain;
+  auto* sums = reinterpret_cast<float*>(queries + plain);
+  float* scores = sums + plain;
+  auto* weights = reinterpret_cast<Pair*>(scores + kBlock * kBlock);
+  auto* largest = reinterpret_cast<float*>(weights + kBlock * kBlock);
+  float* total = largest + kBlock;
+
+  const std::int64_t first_key = b * (shape.past + shape.sequence);
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int64_t key = block * kBlock;
+    const std::int64_t rows = keys_seen - key < kBlock ? keys_seen - key : kBlock;
+    copy_block(k, first_key + key, key_column, rows, layout, queries);
+    lay_across(queries, layout, keys + block * across);
+    copy_block(v, first_key + key, key_column, rows, layout, queries);
+    stack_rows(queries, kBlock, w, values + block * plain);
+  }
+
+  for (std::int64_t query = first_query; query < end_query; query += kBlock) {
+    const std::int64_t count = end_query - query < kBlock ? end_query - query : kBlock;
+    const std::int64_t rows = (count + kTileRows - 1) / kTileRows * kTileRows;
+    const std::int64_t row = b * shape.sequence + query;
+    copy_block(q, row, h * d, count, layout, queries);
+    for (std::int64_t i = 0; i < plain; ++i) sums[i] = 0.0F;
+    for (std::int64_t i = 0; i < kBlock; ++i) {
+      largest[i] = kMasked;
+      total[i] = 0.0F;
+    }
+    const std::int64_t position = shape.past + query;
+    for (std::int64_t key = 0; key < position + count; key += kBlock) {
+      const Pair* key_block = keys + key / kBlock * across;
+      const Pair* value_block = values + key / kBlock * plain;
+      const bool masked = key + kBlock > position + 1;
+      for_strips(rows, key == position,
+                 [&](std::int64_t first, std::int64_t strip_rows, std::int64_t columns) {
+                   float* strip = scores + first * kBlock;
+                   Pair* weight_strip = weights + first * kBlock / 2;
+                   multiply<Sum::set>(strip_rows, columns, pairs_of(d),
+                                      {queries + first * w / 2, w / 2, 1}, key_block, kBlock, strip,
+                                      kBlock);
+                   for (std::int64_t r = 0; r < strip_rows; ++r) {
+                     if (masked)
+                       mask_row(strip + r * kBlock, columns, position + first + r + 1 - key);
+                     soften_row(strip + r * kBlock, columns, shape.scale, largest + first + r,
+                                total + first + r, sums + (first + r) * w, w,
+                                reinterpret_cast<std::uint16_t*>(weight_strip + r * kBlock / 2));
+                   }
+                   multiply<Sum::add>(strip_rows, w, columns / 2, {weight_strip, kBlock / 2, 1},
+                                      value_block, w, sums + first * w, w);
+                 });
+    }
+    for (std::int64_t r = 0; r < count; ++r) {
+      store_block(sums + r * w, 1, 1.0F / total[r], layout, out, row + r, h * d);
+      log_sums[query + r] = largest[r] + __builtin_logf(total[r]);
+    }
+  }
+}
+
+void bf16_backward_task(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
+                        const Rows& out, const float* log_sums, const Rows& dout, const Rows& dq,
+                        const Rows& dk, const Rows& dv, float* scratch, std::int64_t b,
+                        std::int64_t kv_head) {
+  const AttentionLayout layout(shape);
+  const std::int64_t d = shape.head_dim;
+  const std::int64_t w = layout.width;
+  const std::int64_t length = shape.sequence;
+  const std::int64_t group = shape.heads / shape.kv_heads;
+  const std::int64_t blocks = layout.key_blocks;
+  const std::int64_t plain = layout.plain_floats();
+  const std::int64_t half = plain / 2;  // pairs of a block
+  const std::int64_t across = layout.transposed_floats();
+  auto* keys_across = reinterpret_cast<Pair*>(scratch);
+  Pair* values_across = keys_across + blocks * across;
+  Pair* keys_stacked = values_across + blocks * across;
+  auto* dkeys = reinterpret_cast<float*>(keys_stacked + blocks * plain);
+  float* dvalues = dkeys + blocks * plain;
+  auto* queries = reinterpret_cast<Pair*>(dvalues + blocks * plain);
+  Pair* queries_stacked = queries + half;
+  Pair* douts = queries_stacked + half;
+  Pair* douts_stacked = douts + half;
+  Pair* staging = douts_stacked + half;
+  auto* dqueries = reinterpret_cast<float*>(staging + half);
+  float* scores = dqueries + plain;
+  float* dscores = scores + kBlock * kBlock;
+  auto* p_stacked = reinterpret_cast<Pair*>(dscores + kBlock * kBlock);
+  Pair* ds_stacked = p_stacked + kBlock * kBlock / 2;
+  Pair* ds_rows = ds_stacked + kBlock * kBlock / 2;
+  auto* delta = reinterpret_cast<float*>(ds_rows + kBlock * kBlock / 2);
+  float* log_sum = delta + kBlock;
+
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int64_t key = block * kBlock;
+    const std::int64_t rows = length - key < kBlock ? length - key : kBlock;
+    copy_block(k, b * length + key, kv_head * d, rows, layout, staging);
+    lay_across(staging, layout, keys_across + block * across);
+    stack_rows(staging, kBlock, w, keys_stacked + block * plain);
+    copy_block(v, b * length + key, kv_head * d, rows, layout, staging);
+    lay_across(staging, layout, values_across + block * across);
+  }
+  for (std::int64_t i = 0; i < 2 * blocks * plain; ++i) dkeys[i] = 0.0F;
+
+  for (std::int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h)
+    for (std::int64_t query = 0; query < length; query += kBlock) {
+      const std::int64_t count = length - query < kBlock ? length - query : kBlock;
+      const std::int64_t rows = (count + kTileRows - 1) / kTileRows * kTileRows;
+      const std::int64_t row = b * length + query;
+      copy_block(q, row, h * d, count, layout, queries);
+      stack_rows(queries, kBlock, w, queries_stacked);
+      copy_block(dout, row, h * d, count, layout, douts);
+      stack_rows(douts, kBlock, w, douts_stacked);
+      copy_block(out, row, h * d, count, layout, staging);
+      for (std::int64_t r = 0; r < kBlock; ++r) {
+        delta[r] = dot(douts + r * w / 2, staging + r * w / 2, w);
+        log_sum[r] = r < count ? log_sums[h * length + query + r] : 0.0F;
+      }
+      for (std::int64_t i = 0; i < plain; ++i) dqueries[i] = 0.0F;
+
+      for (std::int64_t key = 0; key <= query; key += kBlock) {
+        const std::int64_t block = key / kBlock;
+        const bool diagonal = key == query;
+        for_strips(rows, diagonal,
+                   [&](std::int64_t first, std::int64_t strip_rows, std::int64_t columns) {
+                     float* strip = scores + first * kBlock;
+                     float* dstrip = dscores + first * kBlock;
+                     Pair* ds_strip = ds_rows + first * kBlock / 2;
+                     multiply<Sum::set>(strip_rows, columns, pairs_of(d),
+                                        {queries + first * w / 2, w / 2, 1},
+                                        keys_across + block * across, kBlock, strip, kBlock);
+                     multiply<Sum::set>(strip_rows, columns, pairs_of(d),
+                                        {douts + first * w / 2, w / 2, 1},
+                                        values_across + block * across, kBlock, dstrip, kBlock);
+                     for (std::int64_t r = 0; r < strip_rows; r += 2) {
+                       if (diagonal) {
+                         mask_row(strip + r * kBlock, columns, first + r + 1);
+                         mask_row(strip + (r + 1) * kBlock, columns, first + r + 2);
+                       }
+                       const std::int64_t at = (first + r) / 2 * kBlock;
+                       gradient_rows(strip + r * kBlock, dstrip + r * kBlock, columns, shape.scale,
+                                     log_sum + first + r, delta + first + r, p_stacked + at,
+                                     ds_stacked + at,
+                                     reinterpret_cast<std::uint16_t*>(ds_strip + r * kBlock / 2));
+                     }
+                     multiply<Sum::add>(strip_rows, w, columns / 2, {ds_strip, kBlock / 2, 1},
+                                        keys_stacked + block * plain, w, dqueries + first * w, w);
+                   });
+        for (std::int64_t first = 0; first < kBlock; first += diagonal ? kStrip : kBlock) {
+          const std::int64_t from = diagonal ? first : 0;
+          if (from >= rows) break;
+          const std::int64_t keys_here = diagonal ? kStrip : kBlock;
+          const std::int64_t pairs = (rows - from) / 2;
+          const std::int64_t corner = from / 2 * kBlock + first;
+          multiply<Sum::add>(keys_here, w, pairs, {p_stacked + corner, 1, kBlock},
+                             douts_stacked + from / 2 * w, w, dvalues + block * plain + first * w,
+                             w);
+          multiply<Sum::add>(keys_here, w, pairs, {ds_stacked + corner, 1, kBlock},
+                             queries_stacked + from / 2 * w, w, dkeys + block * plain + first * w,
+                             w);
+        }
+      }
+      store_block(dqueries, count, shape.scale, layout, dq, row, h * d);
+    }
+
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int64_t key = block * kBlock;
+    const std::int64_t rows = length - key < kBlock ? length - key : kBlock;
+    store_block(dkeys + block * plain, rows, shape.scale, layout, dk, b * length + key,
+                kv_head * d);
+    store_block(dvalues + block * plain, rows, 1.0F, layout, dv, b * length + key, kv_head * d);
+  }
+}
+
+}  // namespace isthmus::kernels
+#pragma GCC pop_options
+
+#else  // no such CPU: attention.cc never asks for it
+
+namespace isthmus::kernels {
+
+void bf16_forward_task(const AttentionShape&, const Rows&, const Rows&, const Rows&, const Rows&,
+                       float*, float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
+  ISTHMUS_ASSERT(false);
+}
+
+void bf16_backward_task(const AttentionShape&, const Rows&, const Rows&, const Rows&, const Rows&,
+                        const float*, const Rows&, const Rows&, const Rows&, const Rows&, float*,
+                        std::int64_t, std::int64_t) {
+  ISTHMUS_ASSERT(false);
+}
+
+}  // namespace isthmus::kernels
+#endif
