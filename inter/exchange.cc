@@ -303,12 +303,10 @@ void Exchange::on_open(Link* from, const Signed& message) {
       if (from != nullptr) from->have(transfer, entry.contribution->bitmap());
       return;
     }
-    if (entry.contribution->close_message()) {
-      ++counters_.equivocations;
-      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"signer", message.signer}});
-      return;
-    }
+    // One that was never closed, from before a restart of its site, may still be passed on by
+    // others.
+    const bool from_origin = from != nullptr && from->peer().site == message.signer;
+    if (entry.contribution->close_message() || !from_origin) return;
     entries_.erase(found);  // never closed: its site began again after a restart
   }
   auto entry = std::make_shared<Entry>();
@@ -337,6 +335,14 @@ void Exchange::on_close(const Signed& message) {
   const auto close = decode_close(message.body);
   if (!close || close->id != id_) return;
   const auto entry = find(close->transfer);
+  if (const auto* known = current(message.signer);
+      known != nullptr && known->contribution->close() &&
+      known->contribution->transfer() != close->transfer) {
+    ++counters_.equivocations;
+    context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                       {{"signer", message.signer}});
+    return;
+  }
   if (!entry || entry->contribution->site() != message.signer ||
       entry->contribution->step() != id_.step)
     return;

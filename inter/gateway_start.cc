@@ -45,7 +45,14 @@ Task<Result<void>> Gateway::load() {
   if (state_) {
     saved_step_ = state_->step;
     saved_any_ = true;
+    // The named bytes that are still here, and may be asked for.
     kept_from_ = state_->step + 1;
+    const auto all_here = [this](const Record& record) {
+      return std::all_of(record.parts.begin(), record.parts.end(), [&](const Part& part) {
+        return store_.has_contribution(record.step, part.site).value_or(false);
+      });
+    };
+    while (kept_from_ > 1 && all_here(chain_[kept_from_ - 2].record)) --kept_from_;
   }
   stored_vote_ = std::pair(loaded->vote_step, loaded->vote);
   lost_vote_ = loaded->vote_lost && current_view().is_voter(self_);

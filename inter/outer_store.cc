@@ -401,6 +401,10 @@ Result<StoredContribution> OuterStore::read_contribution(std::uint64_t step, Sit
   return stored;
 }
 
+Result<bool> OuterStore::has_contribution(std::uint64_t step, SiteId site) const {
+  return disk_.exists(path(contribution_name(step, site)));
+}
+
 Result<void> OuterStore::remove_contributions_below(std::uint64_t step, std::uint64_t keep_step,
                                                     SiteId keep_site) {
   ISTHMUS_TRY(const auto names, disk_.list(path("contributions")));

@@ -78,6 +78,7 @@ class OuterStore {
                                                                 const Signed& announcement);
   // not_found when it is not there; what is torn at its end is left out.
   Result<StoredContribution> read_contribution(std::uint64_t step, SiteId site) const;
+  Result<bool> has_contribution(std::uint64_t step, SiteId site) const;
   // Removes those of steps below, but for one that is still needed (the site's own, that feedback
   // refers to).
   Result<void> remove_contributions_below(std::uint64_t step, std::uint64_t keep_step,

@@ -32,13 +32,17 @@ void SimulatedNetwork::join(SimulatedWire& wire) {
   wires_[wire.self_] = &wire;
   for (const auto peer : wire.peers_)
     for (const auto lane : {Lane::control, Lane::bulk}) {
-      drop(wire.self_, peer, lane, random_.chance(0.7));
+      drop(wire.self_, peer, lane, !random_.chance(faults_.silent_deaths));
       schedule_connect(wire.self_, peer, lane, kReconnect / 10);
     }
 }
 
 void SimulatedNetwork::part(SimulatedWire& wire) {
-  if (wires_[wire.self_] == &wire) wires_.erase(wire.self_);
+  if (wires_[wire.self_] != &wire) return;
+  wires_.erase(wire.self_);
+  for (const auto peer : wire.peers_)
+    for (const auto lane : {Lane::control, Lane::bulk})
+      drop(wire.self_, peer, lane, !random_.chance(faults_.silent_deaths));
 }
 
 void SimulatedNetwork::schedule_connect(GatewayId a, GatewayId b, Lane lane, Nanoseconds delay) {
@@ -102,17 +106,22 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
   auto& free_at = connection.free_at[direction];
   free_at = std::max(free_at, simulation_.now()) +
             static_cast<Nanoseconds>(static_cast<double>(bytes) / faults_.bytes_per_second * 1e9);
-  // It has left the queue when the path has taken it.
-  simulation_.at(free_at, from.actor_,
-                 [this, self = from.self_, to, lane, id = connection.id, direction] {
-                   auto& now = connections_[key(self, to, lane)];
-                   if (now.id != id) return;
-                   --now.queued[direction];
-                   const auto wire = wires_.find(self);
-                   if (wire != wires_.end() && wire->second->receiver_ &&
-                       wire->second->blocked_.erase({to, lane}) > 0)
-                     wire->second->receiver_->on_writable(to, lane);
-                 });
+  // It has left the queue when the path has taken it, which it does not while the other end stands
+  // still.
+  const auto freed = [this, self = from.self_, to, lane, id = connection.id, direction] {
+    auto& now = connections_[key(self, to, lane)];
+    if (now.id != id) return;
+    --now.queued[direction];
+    const auto wire = wires_.find(self);
+    if (wire != wires_.end() && wire->second->receiver_ &&
+        wire->second->blocked_.erase({to, lane}) > 0)
+      wire->second->receiver_->on_writable(to, lane);
+  };
+  simulation_.at(free_at, from.actor_, [this, to, freed, actor = from.actor_] {
+    const auto other = wires_.find(to);
+    if (other == wires_.end() || !other->second->paused_) return freed();
+    other->second->waiting_.push_back([this, freed, actor] { simulation_.after(0, actor, freed); });
+  });
   if (random_.chance(faults_.loss)) {
     ++counters_.lost;
     return {};
@@ -143,6 +152,10 @@ void SimulatedNetwork::deliver(GatewayId from, GatewayId to, Lane lane, Connecti
     ++counters_.lost;
     return;
   }
+  if (wire->second->paused_) {
+    wire->second->waiting_.push_back([=, this] { deliver(from, to, lane, connection, message); });
+    return;
+  }
   ++counters_.delivered;
   wire->second->received_[from] += message->size() + 64;
   wire->second->receiver_->on_message(from, lane, connection, *message);
@@ -155,6 +168,11 @@ SimulatedWire::SimulatedWire(SimulatedNetwork& network, GatewayId self,
 }
 
 SimulatedWire::~SimulatedWire() { network_.part(*this); }
+
+void SimulatedWire::resume() {
+  paused_ = false;
+  for (const auto& waiting : std::exchange(waiting_, {})) waiting();
+}
 
 void SimulatedWire::receive_with(WireReceiver& receiver) { receiver_ = &receiver; }
 

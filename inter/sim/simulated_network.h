@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -22,6 +23,7 @@ struct NetworkFaults {
   double duplicate = 0;
   double reorder = 0;                // a message that is held up by up to ten delays
   double bytes_per_second = 12.5e6;  // of each path and lane
+  double silent_deaths = 0.3;        // share of dead connections that the other end does not notice
 };
 
 class SimulatedWire;
@@ -80,6 +82,9 @@ class SimulatedWire final : public Wire {
   SimulatedWire(SimulatedNetwork& network, GatewayId self, std::vector<GatewayId> peers, int actor);
   ~SimulatedWire() override;
 
+  // Its process stands still: what arrives waits, and what is on its way fills the path.
+  void pause() { paused_ = true; }
+  void resume();
   // Nothing leaves or arrives any more: the process is about to crash.
   void mute() { muted_ = true; }
 
@@ -97,7 +102,8 @@ class SimulatedWire final : public Wire {
   std::set<GatewayId> peers_;
   const int actor_;
   WireReceiver* receiver_ = nullptr;
-  bool muted_ = false;
+  bool muted_ = false, paused_ = false;
+  std::vector<std::function<void()>> waiting_;  // while paused, in order
   std::map<GatewayId, std::uint64_t> sent_, received_;
   std::set<std::pair<GatewayId, Lane>> blocked_;
 };

@@ -1,0 +1,218 @@
+// The vote on one outer step, explored at random: loss, repetition, reordering, proposers that
+// crash and forget, voters that restart from what they had written. Whatever happens, never two
+// different decided records; without faults, always one.
+#include "inter/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+
+#include "base/random.h"
+#include "inter/sim/simulated_keys.h"
+
+namespace isthmus::inter {
+namespace {
+
+struct Envelope {
+  SiteId from, to;
+  Ballot message;
+};
+
+// Voters 1…n, all members, in one process; the test moves messages and writes votes.
+class Voters {
+ public:
+  Voters(std::uint32_t n, std::uint32_t min_sites, std::uint64_t seed)
+      : random_(seed), min_sites_(min_sites) {
+    for (std::uint32_t i = 1; i <= n; ++i) {
+      view_.members.push_back(i);
+      view_.voters.push_back(i);
+    }
+    for (std::uint32_t i = 1; i <= n; ++i) restart(i);
+  }
+
+  Part part(SiteId site) const {
+    Part part;
+    part.site = site;
+    part.root.bytes[0] = static_cast<std::byte>(site);
+    part.tokens = 10 * site;
+    return part;
+  }
+  void hold(SiteId voter, SiteId site) {
+    voters_[voter]->hold(part(site));
+    held_[voter].insert(site);
+    speak(voter);
+  }
+  // The vote is written before anything is said; a crash before that loses both.
+  void speak(SiteId voter) {
+    auto outgoing = voters_[voter]->take_outgoing();
+    written_[voter] = voters_[voter]->vote();
+    for (const auto& out : outgoing)
+      for (const auto to : view_.voters) network.push_back({voter, to, out.message});
+  }
+  void restart(SiteId voter) {
+    Agreement::Setup setup;
+    setup.self = voter;
+    setup.frame.step = 1;
+    setup.frame.view = view_;
+    setup.frame.next_view = view_;
+    setup.min_sites = min_sites_;
+    for (const auto site : view_.members) setup.roster.insert(site);
+    setup.complete = [this](Record& record) { record.next_view = view_; };
+    voters_[voter] = std::make_unique<Agreement>(std::move(setup), written_[voter]);
+    for (const auto site : held_[voter]) voters_[voter]->hold(part(site));
+    speak(voter);
+  }
+  void deliver(const Envelope& e) {
+    voters_[e.to]->receive(e.from, e.message, {});
+    // What a proposal names is fetched.
+    for (const auto& lacking : std::set<Part>(voters_[e.to]->lacking())) hold(e.to, lacking.site);
+    speak(e.to);
+    if (const auto& decided = voters_[e.to]->decided()) {
+      decided_.insert(decided->record.hash());
+      record_ = decided->record;
+    }
+  }
+  void open_ballot(SiteId voter) {
+    voters_[voter]->open_ballot();
+    speak(voter);
+  }
+  std::size_t decided() const { return decided_.size(); }
+  const Record& record() const { return record_; }
+  Agreement& voter(SiteId site) { return *voters_[site]; }
+
+  std::deque<Envelope> network;
+
+ private:
+  Random random_;
+  std::uint32_t min_sites_;
+  View view_;
+  std::map<SiteId, std::unique_ptr<Agreement>> voters_;
+  std::map<SiteId, Vote> written_;
+  std::map<SiteId, std::set<SiteId>> held_;
+  std::set<security::Digest> decided_;
+  Record record_;
+};
+
+TEST(Agreement, InHealthAllVoteAtOnceAndNobodyLeads) {
+  Voters voters(3, 3, 1);
+  for (SiteId v = 1; v <= 3; ++v)
+    for (SiteId s = 1; s <= 3; ++s) voters.hold(v, s);
+  std::size_t messages = voters.network.size();
+  EXPECT_EQ(messages, 9u);  // one Accept of each to each
+  while (!voters.network.empty()) {
+    const auto e = voters.network.front();
+    voters.network.pop_front();
+    voters.deliver(e);
+  }
+  EXPECT_EQ(voters.decided(), 1u);
+  EXPECT_EQ(voters.record().parts.size(), 3u);
+  EXPECT_EQ(voters.voter(1).decided()->ballot, 0u);
+}
+
+TEST(Agreement, NeverTwoRecordsWhateverHappens) {
+  std::uint64_t decided = 0, reproposed = 0;
+  for (std::uint64_t seed = 0; seed < 20000; ++seed) {
+    Random random(seed);
+    const auto n = static_cast<std::uint32_t>(2 + random.below(4));
+    Voters voters(n, static_cast<std::uint32_t>(1 + random.below(n)), seed);
+    std::vector<std::pair<SiteId, SiteId>> contributions;
+    for (SiteId v = 1; v <= n; ++v)
+      for (SiteId s = 1; s <= n; ++s) contributions.emplace_back(v, s);
+    const auto events = 50 + random.below(350);
+    for (std::uint64_t i = 0; i < events; ++i) {
+      const auto dice = random.uniform();
+      if (dice < 0.06) {
+        voters.open_ballot(static_cast<SiteId>(1 + random.below(n)));
+      } else if (dice < 0.10) {
+        voters.restart(static_cast<SiteId>(1 + random.below(n)));
+      } else if (dice < 0.3 && !contributions.empty()) {
+        const auto at = random.below(contributions.size());
+        voters.hold(contributions[at].first, contributions[at].second);
+        contributions.erase(contributions.begin() + static_cast<std::ptrdiff_t>(at));
+      } else if (!voters.network.empty()) {
+        const auto at = static_cast<std::ptrdiff_t>(random.below(voters.network.size()));
+        const auto e = voters.network[static_cast<std::size_t>(at)];
+        const auto fate = random.uniform();
+        if (fate < 0.87)
+          voters.network.erase(voters.network.begin() + at);  // else it stays, and comes again
+        if (fate >= 0.15) voters.deliver(e);                  // else it is lost
+      }
+      ASSERT_LE(voters.decided(), 1u) << "seed " << seed;
+    }
+    decided += voters.decided();
+    for (SiteId v = 1; v <= n; ++v) reproposed += voters.voter(v).counters().reproposals;
+  }
+  EXPECT_GT(decided, 2000u);
+  EXPECT_GT(reproposed, 100u);
+}
+
+TEST(Agreement, AProposalNamesWhatAMajorityHoldsAndMostTokens) {
+  Voters voters(3, 1, 1);
+  // 1 and 2 hold {1, 2}; 3 holds {3}: a majority shares {1, 2}.
+  for (SiteId v = 1; v <= 2; ++v)
+    for (SiteId s = 1; s <= 2; ++s) voters.hold(v, s);
+  voters.hold(3, 3);
+  voters.open_ballot(2);
+  while (!voters.network.empty()) {
+    const auto e = voters.network.front();
+    voters.network.pop_front();
+    voters.deliver(e);
+  }
+  ASSERT_EQ(voters.decided(), 1u);
+  EXPECT_GE(voters.record().parts.size(), 2u);
+}
+
+TEST(Agreement, BelowMinSitesNothingIsProposed) {
+  Voters voters(3, 3, 1);
+  for (SiteId v = 1; v <= 3; ++v)
+    for (SiteId s = 1; s <= 2; ++s) voters.hold(v, s);
+  voters.open_ballot(1);
+  while (!voters.network.empty()) {
+    const auto e = voters.network.front();
+    voters.network.pop_front();
+    voters.deliver(e);
+  }
+  EXPECT_EQ(voters.decided(), 0u);
+}
+
+TEST(Agreement, OneWhoMayNotVoteLearnsAndStaysSilent) {
+  View view{{1, 2}, {1, 2}};
+  Agreement::Setup setup;
+  setup.self = 1;
+  setup.may_vote = false;
+  setup.frame.step = 1;
+  setup.frame.view = view;
+  setup.frame.next_view = view;
+  setup.roster = {1, 2};
+  Agreement agreement(setup, {});
+  agreement.hold({1, {}, 1, {}});
+  agreement.hold({2, {}, 1, {}});
+  agreement.open_ballot();
+  EXPECT_TRUE(agreement.take_outgoing().empty());
+}
+
+TEST(Agreement, RefusesRecordsOfAnotherStepViewOrRule) {
+  Voters voters(2, 1, 1);
+  Record record;
+  record.step = 1;
+  record.view = record.next_view = View{{1, 2}, {1, 2}};
+  record.parts = {voters.part(1)};
+  auto other = record;
+  other.rule = {OuterRuleKind::nesterov, 0.7f, 0.9f};
+  for (const auto from : {1u, 2u}) voters.voter(1).receive(from, Accept{1, other}, {});
+  EXPECT_FALSE(voters.voter(1).decided());
+  other = record;
+  other.step = 2;
+  for (const auto from : {1u, 2u}) voters.voter(1).receive(from, Accept{1, other}, {});
+  EXPECT_FALSE(voters.voter(1).decided());
+  other = record;
+  other.next_view.voters = {1};
+  for (const auto from : {1u, 2u}) voters.voter(1).receive(from, Accept{1, other}, {});
+  EXPECT_FALSE(voters.voter(1).decided());
+  for (const auto from : {1u, 2u}) voters.voter(1).receive(from, Accept{1, record}, {});
+  EXPECT_TRUE(voters.voter(1).decided());
+}
+
+}  // namespace
+}  // namespace isthmus::inter
