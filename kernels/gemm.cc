@@ -108,7 +108,7 @@ struct GemmScratch::Memory {
     Buffer c_tile;  // in f32, where bf16 is not native
   };
   std::vector<Worker> workers;
-  Buffer a, b;    // f32 copies, where bf16 is not native
+  Buffer a;       // in f32, where bf16 is not native
   Buffer packed;  // b, for the run() that is under way
 };
 
@@ -244,8 +244,8 @@ struct GemmPlan::Parts {
     return matrix(m, shape.k, input, shape.k, 1);
   }
   dnnl::memory::desc b_layout(std::int64_t n) const {
-    return shape.form == GemmForm::nt ? matrix(shape.k, n, input, 1, shape.k)
-                                      : matrix(shape.k, n, input, shape.n, 1);
+    return shape.form == GemmForm::nt ? matrix(shape.k, n, shape.input, 1, shape.k)
+                                      : matrix(shape.k, n, shape.input, shape.n, 1);
   }
 
   void make_primitives(bool short_columns);
@@ -256,14 +256,9 @@ struct GemmPlan::Parts {
   void* a_tile(const void* a, std::int64_t row, std::size_t worker) const;
   void round_tile(const float* tile, std::int64_t m, std::int64_t n, bf16_t* out) const;
 
-  const void* convert_b(ThreadPool& pool, const void* b) const {
-    convert_to_float(pool, static_cast<const bf16_t*>(b), shape.n * shape.k,
-                     static_cast<float*>(scratch->b.data()));
-    return scratch->b.data();
-  }
   void* b_piece(const void* b, std::int64_t column) const {
     const std::int64_t n = columns.first(column);
-    return advance(b, shape.form == GemmForm::nt ? n * shape.k : n, input);
+    return advance(b, shape.form == GemmForm::nt ? n * shape.k : n, shape.input);
   }
   void* packed_piece(const void* packed_b, std::int64_t column) const {
     return const_cast<char*>(static_cast<const char*>(packed_b)) +
@@ -284,15 +279,12 @@ GemmPlan::Parts::Parts(const GemmShape& plan_shape, GemmScratch::Memory& memory,
   rows = cut_evenly(shape.m, tile_rows, 16);
   columns = cut_evenly(shape.n,
                        shape.form == GemmForm::tn ? kGradientTileColumnsMax : kTileColumnsMax, 64);
-  packs_first = rows.pieces() >= kRowTilesToPackFor;
+  packs_first = converts || rows.pieces() >= kRowTilesToPackFor;  // packing converts, too
 
   for (const bool short_columns : {false, true}) make_primitives(short_columns);
 
   if (packs_first) scratch->packed.grow(packed_bytes());
-  if (converts) {
-    if (!transposes) scratch->a.grow(offset_bytes(shape.m * shape.k, DType::f32));
-    scratch->b.grow(offset_bytes(shape.n * shape.k, DType::f32));
-  }
+  if (converts && !transposes) scratch->a.grow(offset_bytes(shape.m * shape.k, DType::f32));
   for (auto& worker : scratch->workers) {
     if (rounds()) worker.c_tile.grow(offset_bytes(rows.length * columns.length, DType::f32));
     if (transposes) worker.a_tile.grow(offset_bytes(rows.length * transposed_stride(), DType::f32));
@@ -303,7 +295,6 @@ void GemmPlan::Parts::make_primitives(bool short_columns) {
   const std::int64_t n = columns.size(short_columns ? columns.pieces() - 1 : 0);
   if (short_columns && n == columns.length) return;
   const bool packs = packs_first || shape.form != GemmForm::tn;
-  const dnnl::memory::desc b = b_layout(n);
   dnnl::memory::desc b_packed({shape.k, n}, dnnl_type(input), dnnl::memory::format_tag::any);
   for (const bool short_rows : {false, true}) {
     const std::int64_t m = rows.size(short_rows ? rows.pieces() - 1 : 0);
@@ -312,20 +303,19 @@ void GemmPlan::Parts::make_primitives(bool short_columns) {
     const dnnl::memory::desc c = matrix(m, n, output, rounds() ? n : shape.n, 1);
     if (!packs_first)
       plain[short_rows][short_columns] =
-          BoundPrimitive::matmul(*scratch, a, b, c, shape.accumulate);
+          BoundPrimitive::matmul(*scratch, a, b_layout(n), c, shape.accumulate);
     if (!packs) continue;
     packed[short_rows][short_columns] =
         BoundPrimitive::matmul(*scratch, a, b_packed, c, shape.accumulate);
     b_packed = packed[short_rows][short_columns].b_layout();
   }
   if (!packs) return;
-  packing[short_columns] = BoundPrimitive::reorder(*scratch, b, b_packed);
+  packing[short_columns] = BoundPrimitive::reorder(*scratch, b_layout(n), b_packed);
   const std::size_t bytes = (b_packed.get_size() + kAlignment - 1) / kAlignment * kAlignment;
   packed_piece_bytes = std::max(packed_piece_bytes, bytes);
 }
 
 void GemmPlan::Parts::pack(ThreadPool& pool, const void* b, void* packed_b) const {
-  if (converts) b = convert_b(pool, b);
   pool.parallel_for(static_cast<std::size_t>(columns.pieces()), [&](std::size_t task,
                                                                     std::size_t worker) {
     const auto column = static_cast<std::int64_t>(task);
@@ -341,13 +331,10 @@ void GemmPlan::Parts::multiply(ThreadPool& pool, const void* a, const void* b, b
     b = scratch->packed.data();
     b_is_packed = true;
   }
-  if (converts) {
-    if (!b_is_packed) b = convert_b(pool, b);
-    if (!transposes) {
-      convert_to_float(pool, static_cast<const bf16_t*>(a), shape.m * shape.k,
-                       static_cast<float*>(scratch->a.data()));
-      a = scratch->a.data();
-    }
+  if (converts && !transposes) {
+    convert_to_float(pool, static_cast<const bf16_t*>(a), shape.m * shape.k,
+                     static_cast<float*>(scratch->a.data()));
+    a = scratch->a.data();
   }
   const std::int64_t down = rows.pieces();
   pool.parallel_for(static_cast<std::size_t>(down * columns.pieces()),
