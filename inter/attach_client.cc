@@ -257,7 +257,10 @@ AgreedState AttachClient::Connection::agreed() const {
   result.contribution_open = state_->contribution_open;
   result.parameters = area(state_offset_);
   if (base_)
-    result.from = contribution_ && contribution_->taken ? MergeFrom::contribution : MergeFrom::base;
+    // What the gateway took and lost with its process is not in any state: it is still this rank's.
+    result.from = contribution_ && state_->contributed >= contribution_->step
+                      ? MergeFrom::contribution
+                      : MergeFrom::base;
   return result;
 }
 

@@ -117,6 +117,7 @@ void Memory::read(ByteReader& in) {
 void State::write(ByteWriter& out) const {
   out.put(publication).put(step).raw(record.bytes).put(merge);
   out.put(static_cast<std::uint8_t>(final_step)).put(static_cast<std::uint8_t>(contribution_open));
+  out.put(contributed);
 }
 void State::read(ByteReader& in) {
   publication = in.get<std::uint64_t>();
@@ -127,6 +128,7 @@ void State::read(ByteReader& in) {
   if (merge != MergeRule::keep_progress) in.fail();
   final_step = read_flag(in);
   contribution_open = read_flag(in);
+  contributed = in.get<std::uint64_t>();
 }
 
 void Taken::write(ByteWriter& out) const { out.put(step); }

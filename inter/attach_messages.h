@@ -121,6 +121,7 @@ struct State {
   MergeRule merge = MergeRule::keep_progress;
   bool final_step = false;
   bool contribution_open = false;
+  std::uint64_t contributed = 0;  // the newest step of which this site's contribution is kept
   void write(ByteWriter& out) const;
   void read(ByteReader& in);
 };

@@ -457,6 +457,7 @@ void AttachServer::Server::publish(const Published& state) {
   latest_.merge = state.merge;
   latest_.final_step = state.final_step;
   latest_.contribution_open = state.contribution_open;
+  latest_.contributed = state.contributed;
   waiting_values_.clear();
   bool waits = false;
   for (auto& [number, rank] : ranks_) {

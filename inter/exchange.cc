@@ -18,8 +18,12 @@ constexpr Nanoseconds kEarlyPatience = 2 * kSecond;
 }  // namespace
 
 Exchange::Exchange(Context context, std::shared_ptr<const ChunkPlan> plan,
-                   std::function<void(const Part&)> on_held)
-    : context_(std::move(context)), plan_(std::move(plan)), on_held_(std::move(on_held)) {}
+                   std::function<void(const Part&)> on_held,
+                   std::function<void(std::uint32_t)> on_chunk_added)
+    : context_(std::move(context)),
+      plan_(std::move(plan)),
+      on_held_(std::move(on_held)),
+      on_chunk_added_(std::move(on_chunk_added)) {}
 
 void Exchange::begin_step(const StepId& id, const View& view, const security::Digest& parent,
                           const security::Digest& state_root, std::uint64_t keep_from) {
@@ -56,6 +60,11 @@ Exchange::Entry* Exchange::current(SiteId site) const {
 std::shared_ptr<const Contribution> Exchange::held(std::uint64_t step, SiteId site) const {
   const auto found = entries_.find({step, site});
   return found != entries_.end() && found->second->held ? found->second->contribution : nullptr;
+}
+
+std::shared_ptr<const Contribution> Exchange::incoming(SiteId site) const {
+  const auto* entry = current(site);
+  return entry == nullptr ? nullptr : entry->contribution;
 }
 
 std::vector<SiteId> Exchange::holds() const {
@@ -101,7 +110,8 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
                   .chunks = plan_->chunks(),
                   .bytes_max = plan_->bytes_max(),
                   .tokens = tokens,
-                  .base = parent_};
+                  .base = parent_,
+                  .attempt = context_.random.next()};
   const auto state_root_of_base = state_root_;
   const auto step = id_.step;
   auto entry = std::make_shared<Entry>();
@@ -168,12 +178,13 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
       job->hash = chunk_hash(transfer, i, *payload);
       job->sealed = seal_chunk(signer, transfer, i, *payload);
     };
-    auto after = [this, job, shared, entry, i, &done] {
+    auto after = [this, job, shared, entry, i, step, &done] {
       if (job->failure && !shared->failure) shared->failure = job->failure;
       if (!shared->failure) {
         if (auto added = entry->file->add(i, job->sealed); !added) shared->failure = added.error();
         entry->contribution->add(i, std::make_shared<const Bytes>(std::move(job->sealed)),
                                  job->hash);
+        if (step == id_.step) on_chunk_added_(i);
         for (auto& [site, peer] : context_.peers.all())
           if (peer.link->up()) peer.link->poke();
       }
@@ -420,6 +431,7 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
     }
     entry->contribution->add(index, job->sealed, *job->hash);
     link.settle(arrival, true);
+    if (entry->contribution->step() == id_.step) on_chunk_added_(index);
     if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
   };
   context_.workers.submit(std::move(run), std::move(after), 8 * plan_->elements(index));

@@ -29,13 +29,16 @@ class Exchange {
     const security::Signer& signer;
     const security::Verifier& verifier;
     SiteId self;
+    Random random;
     // Crashes here in tests and in the simulator; else does nothing.
     std::function<void(const char* point, std::uint64_t step)> at_point;
     PlantedBug bug = PlantedBug::none;
   };
   // `on_held`: a contribution to the current step became held.
+  // `on_chunk_added`: a chunk of some contribution to the current step is here.
   Exchange(Context context, std::shared_ptr<const ChunkPlan> plan,
-           std::function<void(const Part&)> on_held);
+           std::function<void(const Part&)> on_held,
+           std::function<void(std::uint32_t chunk)> on_chunk_added);
 
   // The step whose contributions are expected now. What is held of steps before `keep_from` is
   // forgotten.
@@ -71,6 +74,8 @@ class Exchange {
   void session_ended(Link& link);
 
   std::shared_ptr<const Contribution> held(std::uint64_t step, SiteId site) const;
+  // To the current step, as far as it is here; null: not announced.
+  std::shared_ptr<const Contribution> incoming(SiteId site) const;
   std::vector<SiteId> holds() const;  // of the current step
   // A contribution that is known here, but not this chunk of it.
   bool lacks_chunk(TransferId transfer, std::uint32_t index) const;
@@ -116,6 +121,7 @@ class Exchange {
   Context context_;
   std::shared_ptr<const ChunkPlan> plan_;
   std::function<void(const Part&)> on_held_;
+  std::function<void(std::uint32_t)> on_chunk_added_;
   StepId id_;
   View view_;
   security::Digest parent_, state_root_;

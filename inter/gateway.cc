@@ -169,6 +169,7 @@ Task<void> Gateway::contribute_task(std::vector<float> parameters, std::uint64_t
     co_return;
   }
   pending_ = std::move(*made);
+  contributed_step_ = pending_->step;
   feedback_.clear();  // it is part of the contribution now
   carried_tokens_ = 0;
   changed_.notify();
@@ -181,6 +182,7 @@ void Gateway::publish() {
                    .parameters = state_->agreed,
                    .merge = MergeRule::keep_progress,
                    .final_step = finished_,
+                   .contributed = contributed_step_,
                    .contribution_open = pending_ && pending_->step == working_step()});
 }
 
@@ -429,6 +431,45 @@ Task<Result<void>> Gateway::log_records(std::uint64_t step) {
   co_return Result<void>();
 }
 
+void Gateway::reduce_early(std::uint32_t chunk) {
+  const auto view = current_view();
+  std::vector<std::shared_ptr<const Contribution>> parts;
+  for (const auto member : view.members) {
+    auto part = exchange_->incoming(member);
+    if (!part || !part->has(chunk)) return;
+    parts.push_back(std::move(part));
+  }
+  if (!early_ || early_->step != working_step() || early_->parts != parts) {
+    early_ = std::make_shared<EarlyReduction>();
+    early_->step = working_step();
+    Record likely;
+    for (const auto& part : parts)
+      likely.parts.push_back(
+          {.site = part->site(), .root = {}, .tokens = part->open().tokens, .base = {}});
+    early_->weights = weights_of(likely);
+    early_->parts = std::move(parts);
+    early_->aggregates.resize(plan_->chunks());
+    early_->begun.resize(plan_->chunks());
+    early_->done.resize(plan_->chunks());
+  }
+  if (early_->begun[chunk]) return;
+  early_->begun[chunk] = true;
+  const auto failed = std::make_shared<bool>(false);
+  auto run = [early = early_, plan = plan_, chunk, failed] {
+    std::vector<const Contribution*> reduced;
+    for (const auto& part : early->parts) reduced.push_back(part.get());
+    std::vector<float> aggregate(plan->elements(chunk));
+    if (!reduce_chunk(*plan, chunk, early->weights, reduced, aggregate)) {
+      *failed = true;
+      return;
+    }
+    early->aggregates[chunk] = std::move(aggregate);
+  };
+  world_.workers.submit(
+      std::move(run), [early = early_, chunk, failed] { early->done[chunk] = !*failed; },
+      4 * plan_->elements(chunk) * early_->parts.size());
+}
+
 // False while bytes are missing.
 Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   const auto& record = certificate.record;
@@ -472,7 +513,17 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
       world_.workers.submit(std::move(run), std::move(after), cost);
     }
   };
+  const auto early =
+      early_ && early_->step == k &&
+              std::equal(held.begin(), held.end(), early_->parts.begin(), early_->parts.end())
+          ? early_
+          : nullptr;
+  const std::vector<bool> reduced = early ? early->done : std::vector<bool>(plan_->chunks());
   const auto reduce = [&](std::uint32_t i) -> Result<void> {
+    if (reduced[i]) {
+      outer_step_chunk(*plan_, i, record.rule, early->aggregates[i], *state_);
+      return {};
+    }
     std::vector<float> aggregate(plan_->elements(i));
     ISTHMUS_CHECK(reduce_chunk(*plan_, i, weights, parts, aggregate));
     outer_step_chunk(*plan_, i, record.rule, aggregate, *state_);
@@ -498,6 +549,7 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
 
   options_.at_point("merging", k);
   if (record.final_step) options_.at_point("final", k);
+  early_.reset();
   state_->step = k;
   state_->record = record.hash();
   state_root_ = inter::state_root(leaves);

@@ -143,6 +143,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<void> save(OuterState* state, security::Digest root, std::uint64_t step);
   Task<void> contribute_task(std::vector<float> parameters, std::uint64_t tokens);
   Task<void> vote_writer();
+  void reduce_early(std::uint32_t chunk);
   Task<Result<void>> settle_feedback();
   void publish();
   void note_saved(SiteId site, const Saved& saved);
@@ -203,7 +204,19 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // Feedback: what rides in the next contribution, and what it came from.
   std::vector<float> feedback_;  // settled; empty: none
   std::uint64_t carried_tokens_ = 0;
-  std::optional<Feedback> pending_;  // of our last contribution, until its record is applied
+  std::uint64_t contributed_step_ = 0;  // the newest that is on disk
+  std::optional<Feedback> pending_;     // of our last contribution, until its record is applied
+
+  // The likely record, all members', reduced chunk by chunk while it arrives. It counts only if it
+  // is the one decided.
+  struct EarlyReduction {
+    std::uint64_t step = 0;
+    std::vector<std::shared_ptr<const Contribution>> parts;  // ascending site
+    std::vector<float> weights;
+    std::vector<std::vector<float>> aggregates;  // by chunk
+    std::vector<bool> begun, done;
+  };
+  std::shared_ptr<EarlyReduction> early_;  // shared with jobs on workers
 
   // The step at hand.
   std::unique_ptr<Agreement> agreement_;

@@ -74,6 +74,7 @@ Task<Result<void>> Gateway::load() {
       closed = close && close->root == feedback.root;
     }
     if (!closed) continue;
+    contributed_step_ = feedback.step;
     pending_ = std::move(feedback);
     break;
   }
@@ -90,15 +91,18 @@ void Gateway::start_links() {
                                             options_.sync.codec);
   exchange_ = std::make_unique<Exchange>(
       Exchange::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
-                        world_.verifier, self_, options_.at_point, options_.link.bug},
-      plan_, [this](const Part& part) {
+                        world_.verifier, self_, world_.random.split("attempts").split(boot_),
+                        options_.at_point, options_.link.bug},
+      plan_,
+      [this](const Part& part) {
         const auto now = world_.loop.now();
         if (!first_held_at_) first_held_at_ = now;
         if (auto* peer = peers_.find(part.site)) peer->lateness.add(now - *first_held_at_);
         if (agreement_) agreement_->hold(part);
         votes_.notify();
         changed_.notify();
-      });
+      },
+      [this](std::uint32_t chunk) { reduce_early(chunk); });
   transfer_ = std::make_unique<StateTransfer>(
       StateTransfer::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
                              self_, options_.at_point},

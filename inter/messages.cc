@@ -111,6 +111,7 @@ Bytes encode(const Open& open) {
       .put(open.bytes_max)
       .put(open.tokens);
   put(out, open.base);
+  out.put(open.attempt);
   return out.take();
 }
 
@@ -124,6 +125,7 @@ std::optional<Open> decode_open(std::span<const std::byte> body) {
   open.bytes_max = in.get<std::uint64_t>();
   open.tokens = in.get<std::uint64_t>();
   open.base = get_digest(in);
+  open.attempt = in.get<std::uint64_t>();
   if (!in.done()) return std::nullopt;
   return open;
 }

@@ -52,6 +52,9 @@ struct Open {
   std::uint64_t bytes_max = 0;  // all payloads together are no larger
   std::uint64_t tokens = 0;
   security::Digest base;  // record whose state it began from: the parent
+  // New for each attempt: chunks of an attempt that never closed, because its gateway crashed, are
+  // not taken for those of the next, whatever else is equal.
+  std::uint64_t attempt = 0;
 };
 
 // After its last byte is on disk.

@@ -24,7 +24,10 @@ struct Published {
   security::Digest record;
   std::span<const float> parameters;
   MergeRule merge = MergeRule::keep_progress;
-  bool final_step = false;         // nothing follows: the ranks may end
+  bool final_step = false;  // nothing follows: the ranks may end
+  // The newest step of which this site's contribution is on disk: what was taken and lost with a
+  // process is still the ranks'.
+  std::uint64_t contributed = 0;
   bool contribution_open = false;  // after a restart: this site's contribution to step + 1 is
                                    // already made; the next state follows
 };

@@ -365,6 +365,7 @@ void Federation::crash(std::uint32_t index) {
   site.dying = false;
   if (!site.process) return;
   collect(*site.process->gateway);
+  const bool has_run = site.process->gateway->genesis().has_value();
   site.ranks->detach();
   site.process.reset();
   site.disk->crash();
@@ -373,7 +374,8 @@ void Federation::crash(std::uint32_t index) {
   const auto voters = std::min<std::size_t>(scenario_.voters, scenario_.sites);
   const auto without = static_cast<std::size_t>(
       std::count_if(sites_.begin(), sites_.end(), [](const Site& s) { return s.vote_lost; }));
-  if (faults_.chance(scenario_.votes_lost) && trouble() && index < voters &&
+  // While the run is being founded a lost vote file means to begin it anew.
+  if (has_run && faults_.chance(scenario_.votes_lost) && trouble() && index < voters &&
       (site.vote_lost || without + 1 <= voters - (voters / 2 + 1))) {
     site.disk->lose("outer/vote");
     site.vote_lost = true;

@@ -124,7 +124,7 @@ def main():
             taken |= struct.unpack("<Q", body)[0] == steps + 1
             continue
         check(kind == STATE, f"message {kind}")
-        publication, step, record, merge, final, is_open = struct.unpack("<QQ32sBBB", body)
+        publication, step, record, merge, final, is_open, kept = struct.unpack("<QQ32sBBBQ", body)
         check(merge == 0 and not is_open, "state")
         stop_at("state", wanted.stop_at)
         values = list(state_area)

@@ -84,6 +84,7 @@ class FakeGateway final : public OuterSteps {
     published.parameters = *state;
     published.final_step = step == final_step;
     published.contribution_open = is_open;
+    if (!contributions.empty()) published.contributed = contributions.back().step;
     ranks->publish(published);
   }
 
