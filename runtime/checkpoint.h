@@ -32,11 +32,11 @@ struct Progress {
   std::uint64_t data_position = 0;  // samples drawn by all ranks together
   std::uint64_t tokens = 0;         // trained, by all ranks together
   std::uint64_t seed = 0;           // of data and initial parameters
-  std::string data_digest;          // TextDataset::digest(), hex
+  std::string data_digest = {};     // TextDataset::digest(), hex
 
   // In a federation: the state the parameters are based on, and what was trained upon it.
   std::uint64_t outer_step = 0;
-  std::string record;              // hash of its record, hex; "" when alone
+  std::string record = {};         // hash of its record, hex; "" when alone
   std::int64_t steps_since = 0;    // inner steps since the last contribution
   std::uint64_t tokens_since = 0;  // and the tokens in them
 

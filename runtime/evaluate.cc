@@ -7,12 +7,17 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "runtime/text_tokens.h"
 
 namespace isthmus::runtime {
 
 Result<HeldOutLoss> held_out_loss(Model& model, Disk& disk, const std::string& path,
                                   std::int64_t sequences_max) {
   ISTHMUS_ASSERT(sequences_max > 0);
+  if (model.config().vocabulary < kByteTokens)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("the model has {} tokens: text of bytes needs at least {}",
+                             model.config().vocabulary, kByteTokens)};
   const auto sequence = static_cast<std::uint64_t>(model.shape().sequence);
   const auto rows = static_cast<std::uint64_t>(model.shape().micro_batch);
   ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));

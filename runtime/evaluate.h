@@ -18,7 +18,7 @@ struct HeldOutLoss {
 };
 
 // Sequences have the length of the model's shape. Errors: not_found, io; invalid_argument (the text
-// is shorter than one sequence and a byte).
+// is shorter than one sequence and a byte, the model's vocabulary is not of bytes).
 Result<HeldOutLoss> held_out_loss(Model& model, Disk& disk, const std::string& path,
                                   std::int64_t sequences_max = 24);
 

@@ -12,6 +12,7 @@
 #include "base/byte_stream.h"
 #include "runtime/checkpoint.h"
 #include "runtime/metrics_log.h"
+#include "runtime/text_tokens.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -300,6 +301,7 @@ class Trainer {
     handed_steps_ = progress_.steps_since;
     handed_tokens_ = progress_.tokens_since;
     count_contribution();
+    note("rank_contributed", progress_.outer_step + 1);
     if (metrics_ != nullptr)
       metrics_->write("contribution", {{"inner_step", progress_.inner_step},
                                        {"outer_step", progress_.outer_step + 1},
@@ -357,6 +359,7 @@ class Trainer {
 
   // x ← state + (x − from). The final state is taken as it is: all sites end equal.
   void merge(const OuterState& state) {
+    note("rank_merging", state.step);
     if (contribution_open_ && state.from == OuterState::From::base) take_back_contribution();
     const auto& from = state.from == OuterState::From::contribution ? contributed_ : base_;
     auto merged = state.parameters;
@@ -373,7 +376,15 @@ class Trainer {
                                 {"tokens", progress_.tokens},
                                 {"tokens_contributed", contributed_tokens_},
                                 {"seconds_waited", seconds_of(waited_)}});
+    note("rank_merged", state.step);
     waited_ = 0;
+  }
+
+  // For whoever follows a run closely: people who search for a fault, and tests that cause one.
+  void note(std::string_view event, std::uint64_t outer_step) {
+    if (is_root_)
+      parts_.log.detail(event, {.outer_step = static_cast<std::int64_t>(outer_step)},
+                        {{"inner_step", progress_.inner_step}, {"tokens", progress_.tokens}});
   }
 
   // ---- parameters
@@ -401,8 +412,12 @@ class Trainer {
   // ---- checkpoints
 
   Result<void> checkpoint() {
+    const Nanoseconds began = parts_.clock.now();
     ISTHMUS_TRY(last_checkpoint_, write_checkpoint(parts_.disk, options_.checkpoint_folder, model_,
                                                    progress_, options_.checkpoint_keep));
+    parts_.log.detail(
+        "checkpoint_written", {},
+        {{"checkpoint", last_checkpoint_}, {"seconds", seconds_of(parts_.clock.now() - began)}});
     return {};
   }
 
@@ -478,6 +493,10 @@ class Trainer {
 }  // namespace
 
 Result<TrainOutcome> train(const TrainParts& parts, const TrainOptions& options) {
+  if (parts.model.config().vocabulary < kByteTokens)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("the model has {} tokens: text of bytes needs at least {}",
+                             parts.model.config().vocabulary, kByteTokens)};
   return Trainer(parts, options).run();
 }
 

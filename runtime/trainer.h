@@ -72,7 +72,8 @@ struct TrainOutcome {
 };
 
 // Errors: those of checkpoints, data and communicator; those the gateway refuses with;
-// non_finite (gradients were NaN or infinite many times in a row). The communicator stays open.
+// invalid_argument (the vocabulary does not hold all bytes); non_finite (gradients were NaN or
+// infinite many times in a row). The communicator stays open.
 Result<TrainOutcome> train(const TrainParts& parts, const TrainOptions& options);
 
 }  // namespace isthmus::runtime

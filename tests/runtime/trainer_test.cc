@@ -240,6 +240,16 @@ TEST_F(TrainerTest, SaysWhenTheDataChanged) {
   EXPECT_THAT(events("data_changed"), SizeIs(1));
 }
 
+TEST_F(TrainerTest, RefusesAVocabularyWithoutAllBytes) {
+  auto config = small_config();
+  config.vocabulary = 200;
+  auto model = make_model(pool_, config, small_shape());
+  const auto outcome = run(*model);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(outcome.error().text(), HasSubstr("200 tokens"));
+}
+
 TEST_F(TrainerTest, GradientsThatAreNotFiniteEndIt) {
   auto model = make_small_model(pool_);
   for (auto& x : model->parameters()) x = 1e30F;

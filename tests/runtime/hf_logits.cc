@@ -1,0 +1,85 @@
+// The C++ half of hf_test.py: `hf_logits make CASE FOLDER` writes a checkpoint of a model with
+// random parameters; `hf_logits scores FOLDER` reads tokens (one line of numbers) from standard
+// input and prints the scores of the next token after each, a line per token.
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "runtime/checkpoint.h"
+
+namespace {
+
+using namespace isthmus;
+using namespace isthmus::runtime;
+
+int fail(const Error& error) {
+  std::fprintf(stderr, "%s\n", error.text().c_str());
+  return 1;
+}
+
+// Shapes that differ in everything a reader could get wrong.
+ModelConfig config_of(const std::string& name) {
+  ModelConfig config{.layers = 2,
+                     .hidden = 48,
+                     .heads = 6,
+                     .kv_heads = 2,
+                     .ffn_width = 80,
+                     .vocabulary = 260,
+                     .sequence_max = 128};
+  if (name == "untied") {
+    config.tied = false;
+    config.vocabulary = 300;
+    config.rope_theta = 500000.0;
+    config.norm_eps = 1e-3;
+  }
+  if (name == "wide_heads") {
+    config.head_dim = 16;
+    config.kv_heads = 6;
+    config.vocabulary = 256;
+    config.layers = 3;
+  }
+  return config;
+}
+
+int make(const std::string& name, const std::string& folder) {
+  const auto disk = make_system_disk();
+  ThreadPool pool({-1});
+  auto model = Model::create(config_of(name), {.micro_batch = 1, .sequence = 16}, pool);
+  if (!model) return fail(model.error());
+  (*model)->initialise(1);
+  Random random(2);
+  for (auto& x : (*model)->parameters()) x = x * 4 + 0.1F * static_cast<float>(random.normal());
+  (*model)->parameters_changed();
+  const auto written = write_checkpoint(*disk, folder, **model, {.inner_step = 1}, 1);
+  if (!written) return fail(written.error());
+  std::printf("%s\n", written->c_str());
+  return 0;
+}
+
+int print_scores(const std::string& folder) {
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t token = 0; std::cin >> token;) tokens.push_back(token);
+  const auto disk = make_system_disk();
+  ThreadPool pool({-1});
+  const BatchShape shape{.micro_batch = 1, .sequence = static_cast<std::int64_t>(tokens.size())};
+  const auto model = open_model(*disk, folder, shape, pool);
+  if (!model) return fail(model.error());
+  const auto vocabulary = static_cast<std::size_t>((*model)->config().vocabulary);
+  std::vector<float> scores(tokens.size() * vocabulary);
+  (*model)->logits(tokens, scores);
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    std::printf("%.9g%c", static_cast<double>(scores[i]),
+                i % vocabulary + 1 == vocabulary ? '\n' : ' ');
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "";
+  if (command == "make" && argc == 4) return make(argv[2], argv[3]);
+  if (command == "scores" && argc == 3) return print_scores(argv[2]);
+  return 2;
+}
