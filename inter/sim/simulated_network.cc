@@ -69,6 +69,7 @@ void SimulatedNetwork::connect(GatewayId a, GatewayId b, Lane lane) {
                         if (found == wires_.end() || connections_[key(self, peer, lane)].id != id)
                           return;
                         found->second->blocked_.erase({peer, lane});
+                        found->second->up_[{peer, lane}] = id;
                         found->second->receiver_->on_up(peer, lane, id);
                       });
 }
@@ -83,8 +84,11 @@ void SimulatedNetwork::drop(GatewayId a, GatewayId b, Lane lane, bool noticed) {
     simulation_.after(kMillisecond, found->second->actor_,
                       [this, self = self, peer = peer, lane, id] {
                         const auto wire = wires_.find(self);
-                        if (wire != wires_.end() && wire->second->receiver_)
-                          wire->second->receiver_->on_down(peer, lane, id);
+                        if (wire == wires_.end() || !wire->second->receiver_) return;
+                        const auto told = wire->second->up_.find({peer, lane});
+                        if (told == wire->second->up_.end() || told->second != id) return;
+                        wire->second->up_.erase(told);
+                        wire->second->receiver_->on_down(peer, lane, id);
                       });
   }
 }
@@ -117,10 +121,11 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
         wire->second->blocked_.erase({to, lane}) > 0)
       wire->second->receiver_->on_writable(to, lane);
   };
-  simulation_.at(free_at, from.actor_, [this, to, freed, actor = from.actor_] {
+  simulation_.at(free_at, from.actor_, [this, to, lane, freed, actor = from.actor_] {
     const auto other = wires_.find(to);
     if (other == wires_.end() || !other->second->paused_) return freed();
-    other->second->waiting_.push_back([this, freed, actor] { simulation_.after(0, actor, freed); });
+    other->second->waiting_[static_cast<std::size_t>(lane)].push_back(
+        [this, freed, actor] { simulation_.after(0, actor, freed); });
   });
   if (random_.chance(faults_.loss)) {
     ++counters_.lost;
@@ -153,7 +158,8 @@ void SimulatedNetwork::deliver(GatewayId from, GatewayId to, Lane lane, Connecti
     return;
   }
   if (wire->second->paused_) {
-    wire->second->waiting_.push_back([=, this] { deliver(from, to, lane, connection, message); });
+    wire->second->waiting_[static_cast<std::size_t>(lane)].push_back(
+        [=, this] { deliver(from, to, lane, connection, message); });
     return;
   }
   ++counters_.delivered;
@@ -171,7 +177,8 @@ SimulatedWire::~SimulatedWire() { network_.part(*this); }
 
 void SimulatedWire::resume() {
   paused_ = false;
-  for (const auto& waiting : std::exchange(waiting_, {})) waiting();
+  for (auto& lane : waiting_)
+    for (const auto& waiting : std::exchange(lane, {})) waiting();
 }
 
 void SimulatedWire::receive_with(WireReceiver& receiver) { receiver_ = &receiver; }
@@ -183,7 +190,9 @@ Result<void> SimulatedWire::send(GatewayId peer, Lane lane, Bytes message,
   return network_.send(*this, peer, lane, std::move(message), connection);
 }
 
-void SimulatedWire::reset(GatewayId peer, Lane lane, ConnectionId) {
+void SimulatedWire::reset(GatewayId peer, Lane lane, ConnectionId connection) {
+  const auto now = network_.connections_[SimulatedNetwork::key(self_, peer, lane)].id;
+  if (connection != 0 && connection != now) return;  // it is gone already
   network_.drop(self_, peer, lane, true);
   network_.schedule_connect(self_, peer, lane, kReconnect);
 }

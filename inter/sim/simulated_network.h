@@ -103,7 +103,9 @@ class SimulatedWire final : public Wire {
   const int actor_;
   WireReceiver* receiver_ = nullptr;
   bool muted_ = false, paused_ = false;
-  std::vector<std::function<void()>> waiting_;  // while paused, in order
+  // While paused, in order; the lanes are separate connections, so control is not behind bulk.
+  std::vector<std::function<void()>> waiting_[2];
+  std::map<std::pair<GatewayId, Lane>, ConnectionId> up_;  // as the receiver was told
   std::map<GatewayId, std::uint64_t> sent_, received_;
   std::set<std::pair<GatewayId, Lane>> blocked_;
 };
