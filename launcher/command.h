@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "launcher/exit_code.h"
 
 namespace CLI {
 class App;
@@ -16,22 +17,22 @@ class App;
 
 namespace isthmus::launcher {
 
-// What a process of isthmus ends with; explained in docs/configuration.md.
-enum class ExitCode : int {
-  done = 0,
-  failed = 1,       // the message says what to do
-  bad_usage = 2,    // command line, site file or roster: starting again cannot help
-  stopped = 3,      // on request, with everything saved
-  unavailable = 4,  // the gateway or another site is not there; starting again may help
-  broken = 5,       // a device or a collective; start again from the gateway's state
-};
-
 using Action = std::function<ExitCode()>;
 
 void add_init(CLI::App& program, Action& action);
 void add_check(CLI::App& program, Action& action);
 void add_keys(CLI::App& program, Action& action);
 void add_roster(CLI::App& program, Action& action);
+void add_launch(CLI::App& program, Action& action);
+void add_gateway(CLI::App& program, Action& action);
+void add_train(CLI::App& program, Action& action);
+void add_status(CLI::App& program, Action& action);
+void add_top(CLI::App& program, Action& action);
+void add_data(CLI::App& program, Action& action);
+void add_eval(CLI::App& program, Action& action);
+void add_generate(CLI::App& program, Action& action);
+void add_report(CLI::App& program, Action& action);
+void add_simulate(CLI::App& program, Action& action);
 
 // Site files and the keys that --set replaces in them.
 struct SiteArguments {

@@ -322,14 +322,15 @@ const std::deque<double>& SiteHistory::sent(const std::string& peer) const {
 }
 
 std::vector<StyledLine> render_monitor(const std::vector<SiteHistory>& sites,
-                                       const std::vector<std::string>& notes, int width, int height,
+                                       const std::vector<std::string>& notes,
+                                       std::string_view footer, int width, int height,
                                        Glyphs glyphs) {
   std::vector<StyledLine> lines;
   if (width <= 0 || height <= 0) return lines;
   const auto columns_max = static_cast<std::size_t>(width);
   const auto rows_max = static_cast<std::size_t>(height);
-  const std::size_t footer = rows_max > 2 ? 1 : 0;
-  const std::size_t body = rows_max - footer;
+  const std::size_t footer_rows = rows_max > 2 ? 1 : 0;
+  const std::size_t body = rows_max - footer_rows;
   for (std::size_t i = 0; i < sites.size() && lines.size() < body; ++i) {
     // What the sites above left over goes to the ones below.
     const auto share = (body - lines.size()) / (sites.size() - i);
@@ -345,9 +346,9 @@ std::vector<StyledLine> render_monitor(const std::vector<SiteHistory>& sites,
     for (auto note = notes.end() - static_cast<std::ptrdiff_t>(shown); note != notes.end(); ++note)
       lines.push_back(clipped({{printable(*note), Style::dim}}, columns_max));
   }
-  if (footer > 0) {
+  if (footer_rows > 0) {
     lines.resize(body);
-    lines.push_back(clipped({{"q quits", Style::dim}}, columns_max));
+    lines.push_back(clipped({{std::string(footer), Style::dim}}, columns_max));
   }
   return lines;
 }

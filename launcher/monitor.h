@@ -59,9 +59,10 @@ class SiteHistory {
 
 // At most `height` lines of at most `width` columns; what does not fit is left out from the least
 // important on, and says so. Any size is fine. `notes`: the latest events, for the lines that are
-// free.
+// free. `footer`: what keys do, on the last line.
 std::vector<StyledLine> render_monitor(const std::vector<SiteHistory>& sites,
-                                       const std::vector<std::string>& notes, int width, int height,
+                                       const std::vector<std::string>& notes,
+                                       std::string_view footer, int width, int height,
                                        Glyphs glyphs);
 
 // The last `width` samples, scaled to `full` (0: the largest of them).

@@ -153,7 +153,7 @@ class ValueCheck {
   }
 
   void sync() {
-    if (file_.sync.outer == OuterRule::average)
+    if (file_.sync.outer == inter::OuterRuleKind::average)
       for (const auto key : {"sync.outer_rate", "sync.outer_momentum"})
         if (written(key)) fault(key, "{} has no effect unless sync.outer = \"nesterov\"", key);
     if (file_.sync.inner_steps > 0 && file_.inner_steps_total() > 1'000'000'000'000)
@@ -201,13 +201,13 @@ std::string counted(std::size_t n, std::string_view thing) {
 }
 
 // Share of f32 that the codec sends, before zstd.
-double codec_share(CodecName codec) {
+double codec_share(compress::CodecId codec) {
   switch (codec) {
-    case CodecName::none:
+    case compress::CodecId::none:
       return 1;
-    case CodecName::bf16:
+    case compress::CodecId::bf16:
       return 0.5;
-    case CodecName::int8:
+    case compress::CodecId::int8:
       return 0.25 * (1 + 4.0 / 256);
   }
   return 1;

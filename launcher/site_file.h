@@ -17,6 +17,8 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "compress/codec.h"
+#include "inter/sync_options.h"
 #include "intra/mesh.h"
 #include "launcher/fault.h"
 #include "runtime/inner_optimizer.h"
@@ -73,17 +75,14 @@ struct TrainOptions {
   std::int64_t seed = 0;  // of the order of the data
 };
 
-enum class OuterRule : std::uint8_t { average, nesterov };
-enum class CodecName : std::uint8_t { none, bf16, int8 };
-
 // [sync]
 struct SyncOptions {
   std::int64_t inner_steps = 0;  // inner steps between two outer steps
   std::int64_t outer_steps = 0;  // outer steps of the whole run
-  OuterRule outer = OuterRule::average;
+  inter::OuterRuleKind outer = inter::OuterRuleKind::average;
   double outer_rate = 0.7;      // nesterov only
   double outer_momentum = 0.9;  // nesterov only
-  CodecName codec = CodecName::int8;
+  compress::CodecId codec = compress::CodecId::int8;
   std::int64_t min_sites = 1;     // parts that make a step worth committing
   std::int64_t absent_steps = 3;  // a member absent from so many records in a row is dropped
   std::int64_t max_lead = 1;      // how far a separated site trains on, in times inner_steps

@@ -658,6 +658,27 @@ std::string markdown_cell(std::string_view text) {
   return out;
 }
 
+// A file with `values`, and what `otherwise` gives for the other keys ("": left out).
+template <class Otherwise>
+std::string site_file_text(const SiteValues& values, const Otherwise& otherwise) {
+  std::string out =
+      "# A site of isthmus. `isthmus check FILE` checks it; docs/configuration.md has all keys.\n"
+      "# Relative paths are relative to the folder of this file.\n";
+  for (const auto& section : site_sections()) {
+    std::string keys;
+    for (const auto& key : site_keys()) {
+      if (key.section != section.name) continue;
+      const auto given = values.find(key.full_name());
+      const auto line = given != values.end() ? fmt::format("{} = {}\n", key.name, given->second)
+                                              : otherwise(key);
+      if (!line.empty()) keys += wrapped(comment_of(key), "# ", 100) + line;
+    }
+    if (!keys.empty())
+      out += fmt::format("\n{}[{}]\n{}", wrapped(section.meaning, "# ", 100), section.name, keys);
+  }
+  return out;
+}
+
 constexpr std::string_view kDocumentHead = R"(# Configuration
 
 <!-- Written by `isthmus check --document` from launcher/site_schema.cc; a test compares them. -->
@@ -823,28 +844,16 @@ std::string configuration_document() {
   return out += kDocumentTail;
 }
 
-std::string starting_site_file(const std::map<std::string, std::string>& values) {
-  std::string out =
-      "# A site of isthmus. `isthmus check FILE` checks it; docs/configuration.md has all keys.\n"
-      "# Relative paths are relative to the folder of this file.\n";
-  for (const auto& section : site_sections()) {
-    out += '\n';
-    out += wrapped(section.meaning, "# ", 100);
-    out += fmt::format("[{}]\n", section.name);
-    for (const auto& key : site_keys()) {
-      if (key.section != section.name) continue;
-      out += wrapped(comment_of(key), "# ", 100);
-      const auto given = values.find(key.full_name());
-      if (given != values.end())
-        out += fmt::format("{} = {}\n", key.name, given->second);
-      else if (!key.example.empty())
-        out += fmt::format("{} = {}\n", key.name, key.example);
-      else
-        out += fmt::format("# {} = {}\n", key.name,
-                           key.default_text().empty() ? "…" : key.default_text());
-    }
-  }
-  return out;
+std::string starting_site_file(const SiteValues& values) {
+  return site_file_text(values, [](const SiteKey& key) {
+    if (!key.example.empty()) return fmt::format("{} = {}\n", key.name, key.example);
+    const auto otherwise = key.default_text();
+    return fmt::format("# {} = {}\n", key.name, otherwise.empty() ? "…" : otherwise);
+  });
+}
+
+std::string explained_site_file(const SiteValues& values) {
+  return site_file_text(values, [](const SiteKey&) { return std::string(); });
 }
 
 }  // namespace isthmus::launcher

@@ -91,8 +91,14 @@ std::optional<HostPort> parse_address(std::string_view text);
 // docs/configuration.md, whole.
 std::string configuration_document();
 
+// Values of keys as TOML: "site.name" → "\"alpha\"".
+using SiteValues = std::map<std::string, std::string>;
+
 // A site file to start from: every key with its meaning, unit and default; what has no default or
-// is usually changed is set, from `values` ("site.name" → TOML) or the table's example.
-std::string starting_site_file(const std::map<std::string, std::string>& values);
+// is usually changed is set, from `values` or the table's example.
+std::string starting_site_file(const SiteValues& values);
+
+// A site file with these keys only, each explained in the same way: how configs/ is written.
+std::string explained_site_file(const SiteValues& values);
 
 }  // namespace isthmus::launcher

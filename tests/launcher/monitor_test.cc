@@ -70,7 +70,8 @@ std::string shown(const std::vector<StyledLine>& lines) {
 }
 
 TEST(Monitor, IsReadableAt80By24) {
-  const auto lines = render_monitor({history()}, {"step_decided step 12"}, 80, 24, Glyphs::unicode);
+  const auto lines =
+      render_monitor({history()}, {"step_decided step 12"}, "q quits", 80, 24, Glyphs::unicode);
   ASSERT_EQ(lines.size(), 24U);
   EXPECT_EQ(shown({lines.begin(), lines.begin() + 6}),
             R"(alpha  exchanging  outer step 12/24 ████████████░░░░░░░░░░░░  1.55 min
@@ -84,7 +85,7 @@ TEST(Monitor, IsReadableAt80By24) {
 }
 
 TEST(Monitor, AsciiTerminalsGetAscii) {
-  for (const auto& line : render_monitor({history()}, {}, 80, 24, Glyphs::ascii))
+  for (const auto& line : render_monitor({history()}, {}, "q quits", 80, 24, Glyphs::ascii))
     for (const char c : plain_text(line)) EXPECT_TRUE(c >= 0x20 && c < 0x7f) << plain_text(line);
 }
 
@@ -92,8 +93,9 @@ TEST(Monitor, NothingEverLeavesTheScreen) {
   const std::vector<SiteHistory> sites = {history(3, 9), history(1, 1), SiteHistory("gamma")};
   for (int width = 0; width <= 130; ++width)
     for (int height = 0; height <= 30; ++height) {
-      const auto lines = render_monitor(sites, {"a note that is rather long", "another"}, width,
-                                        height, width % 2 == 0 ? Glyphs::unicode : Glyphs::ascii);
+      const auto lines =
+          render_monitor(sites, {"a note that is rather long", "another"}, "q quits", width, height,
+                         width % 2 == 0 ? Glyphs::unicode : Glyphs::ascii);
       ASSERT_LE(lines.size(), static_cast<std::size_t>(height));
       for (const auto& line : lines)
         ASSERT_LE(columns(plain_text(line)), static_cast<std::size_t>(width))
@@ -102,7 +104,7 @@ TEST(Monitor, NothingEverLeavesTheScreen) {
 }
 
 TEST(Monitor, ANarrowScreenKeepsWhatMatters) {
-  const auto text = shown(render_monitor({history()}, {}, 40, 10, Glyphs::unicode));
+  const auto text = shown(render_monitor({history()}, {}, "q quits", 40, 10, Glyphs::unicode));
   EXPECT_THAT(text, HasSubstr("beta"));
   EXPECT_THAT(text, HasSubstr("18.3/20.0"));
   EXPECT_THAT(text, HasSubstr("2.8134"));
@@ -110,7 +112,7 @@ TEST(Monitor, ANarrowScreenKeepsWhatMatters) {
 }
 
 TEST(Monitor, WhatDoesNotFitIsCounted) {
-  const auto text = shown(render_monitor({history(2, 64)}, {}, 80, 24, Glyphs::unicode));
+  const auto text = shown(render_monitor({history(2, 64)}, {}, "q quits", 80, 24, Glyphs::unicode));
   EXPECT_THAT(text, HasSubstr("peer1"));
   EXPECT_THAT(text, HasSubstr("more ranks"));
 }
@@ -121,9 +123,9 @@ TEST(Monitor, AWideScreenShowsMore) {
   status.links[0].peer = "a-cluster-far-away";
   status.links[0].state = "refused: another model";
   site.add(status);
-  EXPECT_THAT(shown(render_monitor({site}, {}, 80, 24, Glyphs::unicode)),
+  EXPECT_THAT(shown(render_monitor({site}, {}, "q quits", 80, 24, Glyphs::unicode)),
               HasSubstr("  a-clust refused:"));
-  const auto text = shown(render_monitor({site}, {}, 160, 24, Glyphs::unicode));
+  const auto text = shown(render_monitor({site}, {}, "q quits", 160, 24, Glyphs::unicode));
   EXPECT_THAT(text, HasSubstr("a-cluster-far-away"));
   EXPECT_THAT(text, HasSubstr("refused: another model"));
 }
@@ -131,9 +133,9 @@ TEST(Monitor, AWideScreenShowsMore) {
 TEST(Monitor, TroubleIsShown) {
   auto site = history();
   site.add_trouble("its gateway does not answer");
-  EXPECT_THAT(shown(render_monitor({site}, {}, 120, 24, Glyphs::unicode)),
+  EXPECT_THAT(shown(render_monitor({site}, {}, "q quits", 120, 24, Glyphs::unicode)),
               HasSubstr("its gateway does not answer"));
-  EXPECT_THAT(shown(render_monitor({SiteHistory("beta")}, {}, 80, 24, Glyphs::unicode)),
+  EXPECT_THAT(shown(render_monitor({SiteHistory("beta")}, {}, "q quits", 80, 24, Glyphs::unicode)),
               HasSubstr("beta  asking its gateway"));
 }
 
@@ -145,7 +147,7 @@ TEST(Monitor, PeersCannotMoveTheCursor) {
   status.ranks[0].loss = std::numeric_limits<double>::quiet_NaN();
   SiteHistory site("alpha");
   site.add(status);
-  const auto lines = render_monitor({site}, {}, 200, 24, Glyphs::ascii);
+  const auto lines = render_monitor({site}, {}, "q quits", 200, 24, Glyphs::ascii);
   EXPECT_THAT(shown(lines), HasSubstr("refused: ?[2J? and?more"));
   EXPECT_THAT(status_text(status), Not(HasSubstr("\x1b")));
 }

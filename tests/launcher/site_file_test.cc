@@ -83,7 +83,7 @@ TEST(SiteFile, ReadsValuesDefaultsAndUnits) {
   EXPECT_EQ(file.train.rate.steps, 240);
   EXPECT_THAT(file.train.cpus, ElementsAre(0, 1));
   EXPECT_EQ(file.sync.straggler_wait, 60 * kSecond);
-  EXPECT_EQ(file.sync.codec, CodecName::int8);
+  EXPECT_EQ(file.sync.codec, compress::CodecId::int8);
   EXPECT_EQ(file.gateway.rate_limit, 20'000'000);
   EXPECT_EQ(file.gateway.memory, 1 << 30);
   EXPECT_EQ(file.tokens_per_inner_step(), 8 * 256);
@@ -222,7 +222,7 @@ TEST(SiteFile, OverridesReplaceKeys) {
                                                  "mesh.data=1", "gateway.rate_limit=unlimited"});
   EXPECT_EQ(text.fault_text(), "");
   EXPECT_EQ(text.file.sync.outer_steps, 8);
-  EXPECT_EQ(text.file.sync.codec, CodecName::bf16);
+  EXPECT_EQ(text.file.sync.codec, compress::CodecId::bf16);
   EXPECT_EQ(text.file.gateway.rate_limit, 0);
 
   EXPECT_EQ(

@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/disk.h"
+#include "base/thread_pool.h"
+#include "launcher/command.h"
+#include "launcher/rank_setup.h"
+#include "launcher/run_folder.h"
+#include "launcher/site_check.h"
+#include "runtime/evaluate.h"
+
+namespace isthmus::launcher {
+namespace {
+
+struct Options {
+  SiteArguments site;
+  std::string checkpoint;
+  std::int64_t sequences = 24;
+  bool initial = false;
+  bool json = false;
+};
+
+Result<void> evaluate(const Options& options, SiteFile file) {
+  if (file.data.held_out.empty())
+    return Error{ErrorCode::invalid_argument,
+                 "the site file has no data.held_out: there is nothing to evaluate on"};
+  file.train.micro_batch = 1;
+  const auto disk = make_system_disk();
+  ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
+  const auto checkpoint =
+      options.checkpoint.empty() ? RunFolder(file.site.run_dir).checkpoints() : options.checkpoint;
+  auto opened = options.initial ? make_initial_model(file, *disk, pool)
+                                : open_trained_model(file, *disk, checkpoint, pool);
+  if (!opened) return std::move(opened).error();
+  auto report = nlohmann::ordered_json::object();
+  report["site"] = file.site.name;
+  report["checkpoint"] = options.initial ? "" : checkpoint;
+  for (const auto& text : file.data.held_out) {
+    ISTHMUS_TRY(const auto loss,
+                runtime::held_out_loss(**opened, *disk, text.path, options.sequences));
+    report["held_out"][text.name] = {{"bits_per_byte", loss.bits_per_byte},
+                                     {"sequences", loss.sequences}};
+    if (!options.json)
+      fmt::print("{:<12} {:7.4f} bits per byte  ({} sequences)\n", text.name, loss.bits_per_byte,
+                 loss.sequences);
+  }
+  if (options.json) fmt::print("{}\n", report.dump());
+  return {};
+}
+
+ExitCode run(const Options& options) {
+  auto text = read_site_file(options.site.paths.front(), options.site.overrides);
+  if (!text) return fail(text.error());
+  if (text->is_toml) check_values(*text, this_machine());
+  if (!text->faults.empty()) return fail(Error{ErrorCode::invalid_argument, text->fault_text()});
+  const auto done = evaluate(options, text->file);
+  return done ? ExitCode::done : fail(done.error());
+}
+
+}  // namespace
+
+void add_eval(CLI::App& program, Action& action) {
+  auto* command = program.add_subcommand(
+      "eval", "Held-out loss of a site's model, in bits per byte, on each text of data.held_out");
+  const auto options = std::make_shared<Options>();
+  add_site_arguments(*command, options->site, HowManySites::one);
+  command->add_option("--checkpoint", options->checkpoint,
+                      "A checkpoint or any Hugging Face directory (default: the site's newest)");
+  command->add_flag("--initial", options->initial, "The model before any training instead");
+  command->add_option("--sequences", options->sequences, "How many sequences of each text, at most")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "One JSON object");
+  command->footer("Example:\n  isthmus eval alpha.toml");
+  command->callback([options, &action] { action = [options] { return run(*options); }; });
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,285 @@
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/disk.h"
+#include "base/event_log.h"
+#include "launcher/command.h"
+#include "launcher/event_tail.h"
+#include "launcher/monitor.h"
+#include "launcher/run_folder.h"
+#include "launcher/site_check.h"
+#include "launcher/status_source.h"
+#include "launcher/supervisor.h"
+#include "launcher/terminal.h"
+#include "launcher/units.h"
+
+namespace isthmus::launcher {
+namespace {
+
+namespace asio = boost::asio;
+
+struct Options {
+  SiteArguments sites;
+  bool plain = false;
+};
+
+std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+std::vector<std::string> command_of(std::string_view command, const std::string& file,
+                                    const std::vector<std::string>& overrides) {
+  std::vector<std::string> arguments = {own_path(), std::string(command), file};
+  for (const auto& one : overrides) {
+    arguments.push_back("--set");
+    arguments.push_back(one);
+  }
+  return arguments;
+}
+
+// What a site consists of. Several ranks are mpirun's; it would follow SIGTERM with SIGKILL before
+// a checkpoint is written, but passes SIGUSR1 on as it is.
+std::vector<SupervisedProcess> processes_of(const CheckedSite& site, int number,
+                                            const std::vector<std::string>& overrides) {
+  const auto& file = site.file();
+  const RunFolder folder(file.site.run_dir);
+  std::vector<SupervisedProcess> processes;
+  if (!file.alone())
+    processes.push_back({.name = file.site.name + " gateway",
+                         .command = {.arguments = command_of("gateway", site.text.path, overrides),
+                                     .log_path = folder.gateway_output()},
+                         .is_gateway = true,
+                         .site = number});
+  ChildCommand ranks{.arguments = command_of("train", site.text.path, overrides),
+                     .log_path = folder.rank_output()};
+  const bool several = file.mesh.ranks() > 1;
+  if (several) {
+    std::vector<std::string> mpirun = {"mpirun",    "-n",   fmt::format("{}", file.mesh.ranks()),
+                                       "--bind-to", "none", "--oversubscribe"};
+    if (::geteuid() == 0) mpirun.push_back("--allow-run-as-root");
+    ranks.arguments.insert(ranks.arguments.begin(), mpirun.begin(), mpirun.end());
+  }
+  processes.push_back({.name = file.site.name + " ranks",
+                       .command = std::move(ranks),
+                       .site = number,
+                       .stop_signal = several ? SIGUSR1 : SIGTERM});
+  return processes;
+}
+
+// One launch: the processes, and what is shown of them meanwhile.
+class Launch {
+ public:
+  Launch(std::vector<CheckedSite> sites, const Options& options)
+      : options_(options),
+        clock_(make_system_clock()),
+        sites_(std::move(sites)),
+        signals_(io_, SIGINT, SIGTERM, SIGHUP),
+        tick_(io_) {}
+
+  Result<ExitCode> run() {
+    std::vector<SupervisedProcess> processes;
+    for (std::size_t i = 0; i < sites_.size(); ++i) {
+      const auto& file = sites_[i].file();
+      const RunFolder folder(file.site.run_dir);
+      ISTHMUS_CHECK(make_system_disk()->make_folders(folder.path()));
+      auto log = std::make_unique<EventLog>(*clock_, file.site.name);
+      ISTHMUS_TRY(auto sink, make_file_sink(folder.events()));
+      log->add(std::move(sink));
+      logs_.push_back(std::move(log));
+      events_.emplace_back(folder.events(), EventTail::From::end);
+      metrics_.emplace_back(folder.metrics(), EventTail::From::end);
+      histories_.emplace_back(file.site.name);
+      sources_.push_back(make_status_source(file));
+      for (auto& process : processes_of(sites_[i], static_cast<int>(i), options_.sites.overrides))
+        processes.push_back(std::move(process));
+    }
+    if (!options_.plain)
+      if (auto terminal = Terminal::open()) terminal_ = std::move(*terminal);
+    Supervisor supervisor(
+        io_, *clock_, std::move(processes), {},
+        [this](const Happening& happening) { on_happening(happening); },
+        [this](ExitCode code) { code_ = code; });
+    supervisor_ = &supervisor;
+    watch_signals();
+    supervisor.start();
+    on_tick();
+    while (!code_) io_.run_one();
+    show_events();
+    terminal_.reset();
+    say_goodbye();
+    return *code_;
+  }
+
+ private:
+  static constexpr std::size_t kNotes = 100;
+
+  void watch_signals() {
+    signals_.async_wait([this](const boost::system::error_code& error, int) {
+      if (error) return;
+      supervisor_->stop();
+      if (!code_) watch_signals();
+    });
+  }
+
+  void on_tick() {
+    constexpr auto kTick = std::chrono::milliseconds(100);
+    constexpr int kTicksPerPoll = 10;
+    show_events();
+    if (terminal_ != nullptr) {
+      for (Key key; (key = terminal_->read_key(0)) != Key::none;)
+        if (key == Key::quit) supervisor_->stop();
+      if (ticks_++ % kTicksPerPoll == 0)
+        for (std::size_t i = 0; i < sources_.size(); ++i) poll_into(histories_[i], *sources_[i]);
+      terminal_->draw(render_monitor(histories_, notes_,
+                                     "q or Ctrl-C stops the run, with a checkpoint",
+                                     terminal_->width(), terminal_->height(), terminal_->glyphs()));
+    }
+    if (code_) return;
+    tick_.expires_after(kTick);
+    tick_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) on_tick();
+    });
+  }
+
+  void say(const std::string& line) {
+    if (terminal_ == nullptr) {
+      fmt::print("{}\n", line);
+      std::fflush(stdout);
+      return;
+    }
+    notes_.push_back(line);
+    if (notes_.size() > kNotes) notes_.erase(notes_.begin());
+    kept_ = line;
+  }
+
+  // Into the event log of its site too: who looks there later must see it.
+  void on_happening(const Happening& happening) {
+    say(fmt::format("{} {}", now_text(), happening.text));
+    if (happening.id.empty()) return;
+    const auto write = [&](EventLog& log) {
+      log.warning(happening.id, {}, {{"process", happening.process}, {"what", happening.text}});
+    };
+    if (happening.site >= 0)
+      write(*logs_[static_cast<std::size_t>(happening.site)]);
+    else
+      for (const auto& log : logs_) write(*log);
+  }
+
+  std::string now_text() const { return time_text(seconds_of(clock_->unix_time())); }
+  static std::string time_text(double unix_seconds) {
+    return fmt::format("{:%H:%M:%S}", fmt::localtime(static_cast<std::time_t>(unix_seconds)));
+  }
+
+  // One line for each outer step, and everything that is worth a warning.
+  void show_events() {
+    for (std::size_t i = 0; i < sites_.size(); ++i) {
+      const auto& file = sites_[i].file();
+      for (const auto& line : metrics_[i].poll()) on_metrics(file, i, line);
+      for (const auto& event : events_[i].poll()) {
+        if (event.severity != "warning" && event.severity != "alarm") continue;
+        if (event.fields.contains("process")) continue;  // our own, said already
+        say(fmt::format("{} {} {}", time_text(event.time), event.site, sentence(event)));
+      }
+    }
+  }
+
+  static std::string sentence(const LoggedEvent& event) {
+    std::string text = fmt::format("{}: {}", event.severity, event.id);
+    if (event.outer_step >= 0) text += fmt::format(" step {}", event.outer_step);
+    if (!event.peer.empty()) text += fmt::format(" peer {}", event.peer);
+    for (const auto& [name, value] : event.fields) text += fmt::format(" {}={}", name, value);
+    return text;
+  }
+
+  void on_metrics(const SiteFile& file, std::size_t site, const LoggedEvent& line) {
+    const auto number = [&line](const char* name) {
+      return std::strtod(line.field(name).c_str(), nullptr);
+    };
+    auto& last = last_metrics_[site];
+    if (line.id == "inner_step") last = line;
+    const bool alone_step =
+        file.alone() && line.id == "inner_step" &&
+        static_cast<std::int64_t>(number("inner_step")) % file.sync.inner_steps == 0;
+    if (line.id != "merge" && !alone_step) return;
+    const auto loss = std::strtod(last.field("loss").c_str(), nullptr);
+    const auto speed = std::strtod(last.field("tokens_per_second").c_str(), nullptr);
+    const auto step = alone_step ? number("inner_step") / static_cast<double>(file.sync.inner_steps)
+                                 : static_cast<double>(line.outer_step);
+    std::string text =
+        fmt::format("{} {} outer step {:.0f}/{}  loss {:.3f}  {} tokens/s", time_text(line.time),
+                    file.site.name, step, file.sync.outer_steps, loss, about_count(speed));
+    if (!alone_step) text += fmt::format("  waited {}", about_duration(number("seconds_waited")));
+    say(text);
+  }
+
+  void say_goodbye() const {
+    if (!kept_.empty()) fmt::print("{}\n", kept_);
+    for (const auto& site : sites_) {
+      const RunFolder folder(site.file().site.run_dir);
+      fmt::print("{}: checkpoints in {}, events in {}, metrics in {}\n", site.file().site.name,
+                 folder.checkpoints(), folder.events(), folder.metrics());
+    }
+    if (*code_ == ExitCode::done)
+      fmt::print("the run is complete\n");
+    else if (*code_ == ExitCode::stopped)
+      fmt::print("stopped; the same command goes on from here\n");
+    std::fflush(stdout);
+  }
+
+  const Options& options_;
+  std::unique_ptr<Clock> clock_;
+  std::vector<CheckedSite> sites_;
+  asio::io_context io_;
+  asio::signal_set signals_;
+  asio::steady_timer tick_;
+  Supervisor* supervisor_ = nullptr;
+  std::vector<std::unique_ptr<EventLog>> logs_;
+  std::vector<EventTail> events_, metrics_;
+  std::map<std::size_t, LoggedEvent> last_metrics_;
+  std::vector<SiteHistory> histories_;
+  std::vector<std::unique_ptr<StatusSource>> sources_;
+  std::vector<std::string> notes_;
+  std::string kept_;  // the last note, for after the monitor
+  std::unique_ptr<Terminal> terminal_;
+  int ticks_ = 0;
+  std::optional<ExitCode> code_;
+};
+
+ExitCode run(const Options& options) {
+  auto sites = load_checked_sites(options.sites.paths, options.sites.overrides);
+  if (!sites) return fail(sites.error());
+  Launch launch(std::move(*sites), options);
+  const auto code = launch.run();
+  return code ? *code : fail(code.error());
+}
+
+}  // namespace
+
+void add_launch(CLI::App& program, Action& action) {
+  auto* command = program.add_subcommand(
+      "launch", "Check a site's file, then start its gateway and ranks and keep them running");
+  const auto options = std::make_shared<Options>();
+  add_site_arguments(*command, options->sites, HowManySites::some);
+  command->add_flag("--plain", options->plain, "Lines instead of the monitor, also on a terminal");
+  command->footer(
+      "Several files make a federation on this machine. What dies is started again. Ctrl-C stops "
+      "cleanly,\nwith a checkpoint; twice, at once. Launched again, a run goes on from what its "
+      "run_dir holds.\n\n"
+      "Example:\n  isthmus launch alpha.toml\n  isthmus launch alpha.toml beta.toml --set "
+      "sync.outer_steps=8");
+  command->callback([options, &action] { action = [options] { return run(*options); }; });
+}
+
+}  // namespace isthmus::launcher

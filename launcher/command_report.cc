@@ -1,0 +1,135 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <span>
+
+#include "base/disk.h"
+#include "base/thread_pool.h"
+#include "launcher/command.h"
+#include "launcher/rank_setup.h"
+#include "launcher/report.h"
+#include "launcher/run_folder.h"
+#include "launcher/site_check.h"
+#include "runtime/evaluate.h"
+#include "runtime/generate.h"
+
+namespace isthmus::launcher {
+namespace {
+
+constexpr std::size_t kFileBytesMax = std::size_t{1} << 20;
+
+struct Options {
+  SiteArguments sites;
+  std::vector<std::string> controls;
+  std::string output;
+  std::int64_t sequences = 24;
+  bool json = false;
+};
+
+std::string text_of(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The beginning of the held-out text, up to a word's end: something to continue.
+Result<std::string> prompt_of(Disk& disk, const std::string& path) {
+  constexpr std::size_t kBytes = 48;
+  ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));
+  ISTHMUS_TRY(const auto size, file->size());
+  Bytes bytes(std::min<std::uint64_t>(size, kBytes));
+  ISTHMUS_CHECK(file->read_at(0, bytes));
+  auto text = text_of(bytes);
+  if (const auto end = text.find_last_of(" \n"); end != std::string::npos && end > 0)
+    text.resize(end);
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80) text.pop_back();
+  if (!text.empty() && static_cast<unsigned char>(text.back()) >= 0xC0) text.pop_back();
+  return text;
+}
+
+Result<SiteReport> report_site(const std::string& path, const Options& options) {
+  ISTHMUS_TRY(auto text, read_site_file(path, options.sites.overrides));
+  if (text.is_toml) check_values(text, this_machine());
+  if (!text.faults.empty()) return Error{ErrorCode::invalid_argument, text.fault_text()};
+  auto& file = text.file;
+  file.train.micro_batch = 1;
+  const RunFolder folder(file.site.run_dir);
+  const auto disk = make_system_disk();
+  SiteReport report;
+  report.site = file.site.name;
+  report.outer_steps_planned = file.sync.outer_steps;
+  report.checkpoints = folder.checkpoints();
+  report.events = folder.events();
+  report.metrics = folder.metrics();
+  read_metrics(folder.metrics(), file.sync.inner_steps, report);
+  if (const auto bytes = read_file(*disk, folder.traffic(), kFileBytesMax)) {
+    ISTHMUS_TRY(report.traffic, parse_traffic(text_of(*bytes)));
+  }
+  ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
+  ISTHMUS_TRY(const auto before, make_initial_model(file, *disk, pool));
+  ISTHMUS_TRY(const auto after, open_trained_model(file, *disk, folder.checkpoints(), pool));
+  for (const auto& held_out : file.data.held_out) {
+    HeldOutReport out{.name = held_out.name};
+    ISTHMUS_TRY(const auto first,
+                runtime::held_out_loss(*before, *disk, held_out.path, options.sequences));
+    ISTHMUS_TRY(const auto last,
+                runtime::held_out_loss(*after, *disk, held_out.path, options.sequences));
+    out.before = first.bits_per_byte;
+    out.after = last.bits_per_byte;
+    ISTHMUS_TRY(out.prompt, prompt_of(*disk, held_out.path));
+    ISTHMUS_TRY(out.generated,
+                runtime::generate(*after, out.prompt, {.bytes_max = 80, .stop_at_newline = true}));
+    report.held_out.push_back(std::move(out));
+  }
+  return report;
+}
+
+Result<void> make_report(const Options& options) {
+  Report report;
+  for (const auto& path : options.sites.paths) {
+    ISTHMUS_TRY(auto site, report_site(path, options));
+    report.sites.push_back(std::move(site));
+  }
+  for (const auto& path : options.controls) {
+    ISTHMUS_TRY(auto site, report_site(path, options));
+    report.controls.push_back(std::move(site));
+  }
+  const auto json = to_json(report) + "\n";
+  if (options.json)
+    fmt::print("{}", json);
+  else
+    fmt::print("{}", to_text(report));
+  if (options.output.empty()) return {};
+  const auto disk = make_system_disk();
+  ISTHMUS_CHECK(replace_file(*disk, options.output, std::as_bytes(std::span(json))));
+  if (!options.json) fmt::print("report: {}\n", options.output);
+  return {};
+}
+
+}  // namespace
+
+void add_report(CLI::App& program, Action& action) {
+  auto* command = program.add_subcommand(
+      "report", "What a run came to: held-out loss, speed, traffic, text, and where its files are");
+  const auto options = std::make_shared<Options>();
+  add_site_arguments(*command, options->sites, HowManySites::some);
+  command
+      ->add_option("--control", options->controls,
+                   "Site files of runs trained alone, to compare with")
+      ->expected(1)
+      ->take_all();
+  command->add_option("--output", options->output, "Write it as JSON to this file as well");
+  command->add_option("--sequences", options->sequences, "How many sequences of each held-out text")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer("Example:\n  isthmus report alpha.toml beta.toml --output report.json");
+  command->callback([options, &action] {
+    action = [options] {
+      const auto made = make_report(*options);
+      return made ? ExitCode::done : fail(made.error());
+    };
+  });
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "launcher/command.h"
+#include "launcher/monitor.h"
+#include "launcher/site_file.h"
+#include "launcher/status_source.h"
+#include "launcher/stop_request.h"
+#include "launcher/terminal.h"
+
+namespace isthmus::launcher {
+namespace {
+
+struct Options {
+  std::vector<std::string> paths;
+  bool json = false;
+};
+
+struct Watched {
+  SiteHistory history;
+  std::unique_ptr<StatusSource> source;
+};
+
+// Without files: every site file in this folder. A file with faults is still good to find its site.
+Result<std::vector<Watched>> watched_sites(std::vector<std::string> paths) {
+  const bool search = paths.empty();
+  if (search) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(".", ignored))
+      if (entry.path().extension() == ".toml") paths.push_back(entry.path().filename().string());
+    std::sort(paths.begin(), paths.end());
+  }
+  std::vector<Watched> sites;
+  for (const auto& path : paths) {
+    ISTHMUS_TRY(const auto text, read_site_file(path));
+    const auto& site = text.file.site;
+    if (site.name.empty() || site.run_dir.empty()) {
+      if (search) continue;  // another kind of file
+      return Error{ErrorCode::invalid_argument, text.fault_text()};
+    }
+    sites.push_back({SiteHistory(site.name), make_status_source(text.file)});
+  }
+  if (sites.empty())
+    return Error{ErrorCode::invalid_argument,
+                 "which site? There is no site file in this folder: name one"};
+  return sites;
+}
+
+ExitCode show_status(const Options& options) {
+  auto sites = watched_sites(options.paths);
+  if (!sites) return fail(sites.error());
+  auto code = ExitCode::done;
+  for (const auto& site : *sites) {
+    const auto status = site.source->poll();
+    if (!status)
+      code = fail(
+          Error{status.error().code, fmt::format("site {}", site.history.name()), status.error()});
+    else if (options.json)
+      fmt::print("{}\n", inter::to_json(*status));
+    else
+      fmt::print("{}", status_text(*status));
+  }
+  return code;
+}
+
+ExitCode show_top(const Options& options) {
+  constexpr Nanoseconds kPollEvery = kSecond;
+  constexpr Nanoseconds kLook = 100 * kMillisecond;
+  auto sites = watched_sites(options.paths);
+  if (!sites) return fail(sites.error());
+  const auto& stop = watch_for_stop();
+  auto terminal = Terminal::open();
+  if (!terminal)
+    return fail(Error{terminal.error().code, "top needs a terminal (isthmus status does not)",
+                      terminal.error()});
+  const auto clock = make_system_clock();
+  Nanoseconds next_poll = clock->now();
+  for (bool draw = true; !stop;) {
+    if (clock->now() >= next_poll) {
+      for (auto& site : *sites) poll_into(site.history, *site.source);
+      next_poll = clock->now() + kPollEvery;
+      draw = true;
+    }
+    if (draw) {
+      std::vector<SiteHistory> histories;
+      for (const auto& site : *sites) histories.push_back(site.history);
+      (*terminal)->draw(render_monitor(histories, {}, "q quits", (*terminal)->width(),
+                                       (*terminal)->height(), (*terminal)->glyphs()));
+    }
+    const auto key = (*terminal)->read_key(kLook);
+    if (key == Key::quit) break;
+    draw = key == Key::resized;
+  }
+  return ExitCode::done;
+}
+
+}  // namespace
+
+void add_status(CLI::App& program, Action& action) {
+  auto* command = program.add_subcommand("status", "Where running sites stand: links and ranks");
+  const auto options = std::make_shared<Options>();
+  command->add_option("FILE", options->paths, "Site files (default: all in this folder)");
+  command->add_flag("--json", options->json, "One JSON object a line for each site");
+  command->footer("Example:\n  isthmus status alpha.toml --json");
+  command->callback([options, &action] { action = [options] { return show_status(*options); }; });
+}
+
+void add_top(CLI::App& program, Action& action) {
+  auto* command = program.add_subcommand(
+      "top", "The same, live on the terminal: a row for each link and each rank");
+  const auto options = std::make_shared<Options>();
+  command->add_option("FILE", options->paths, "Site files (default: all in this folder)");
+  command->footer(
+      "q quits. Colour where the terminal has it and NO_COLOR is not set.\n\n"
+      "Example:\n  isthmus top alpha.toml");
+  command->callback([options, &action] { action = [options] { return show_top(*options); }; });
+}
+
+}  // namespace isthmus::launcher

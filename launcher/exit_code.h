@@ -1,0 +1,15 @@
+// What a process of isthmus ends with; for people in docs/configuration.md.
+#pragma once
+
+namespace isthmus::launcher {
+
+enum class ExitCode : int {
+  done = 0,
+  failed = 1,       // the message says what to do
+  bad_usage = 2,    // command line, site file or roster: starting again cannot help
+  stopped = 3,      // on request, with everything saved
+  unavailable = 4,  // the gateway or another site is not there; starting again may help
+  broken = 5,       // a device or a collective; start again from the gateway's state
+};
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,52 @@
+#include "launcher/rank_setup.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "runtime/checkpoint.h"
+
+namespace isthmus::launcher {
+
+std::vector<int> rank_cpus(const SiteFile& file, int rank, int available) {
+  const auto ranks = static_cast<std::size_t>(file.mesh.ranks());
+  const auto threads = static_cast<std::size_t>(file.train.threads);
+  const auto& cpus = file.train.cpus;
+  if (cpus.empty()) {
+    const auto fair = std::max<std::size_t>(1, static_cast<std::size_t>(available) / ranks);
+    return std::vector<int>(threads == 0 ? fair : threads, -1);
+  }
+  const auto share = cpus.size() / ranks;
+  const auto first =
+      cpus.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * share);
+  const auto count = threads == 0 ? share : std::min(share, threads);
+  return {first, first + static_cast<std::ptrdiff_t>(count)};
+}
+
+runtime::BatchShape batch_shape(const SiteFile& file) {
+  return {.micro_batch = file.train.micro_batch,
+          .sequence = file.train.sequence,
+          .precision = file.train.precision};
+}
+
+std::vector<runtime::TextSource> text_sources(const SiteFile& file) {
+  std::vector<runtime::TextSource> sources;
+  for (const auto& text : file.data.train) sources.push_back({text.path, text.weight});
+  return sources;
+}
+
+Result<std::unique_ptr<runtime::Model>> make_initial_model(const SiteFile& file, Disk& disk,
+                                                           ThreadPool& pool) {
+  if (!file.model.from.empty())
+    return runtime::open_model(disk, file.model.from, batch_shape(file), pool);
+  ISTHMUS_TRY(auto model, runtime::Model::create(file.model.config, batch_shape(file), pool));
+  model->initialise(static_cast<std::uint64_t>(file.model.seed));
+  return model;
+}
+
+Result<std::unique_ptr<runtime::Model>> open_trained_model(const SiteFile& file, Disk& disk,
+                                                           const std::string& checkpoint,
+                                                           ThreadPool& pool) {
+  return runtime::open_model(disk, checkpoint, batch_shape(file), pool);
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,194 @@
+#include "launcher/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "launcher/event_tail.h"
+#include "launcher/units.h"
+
+namespace isthmus::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::array<std::pair<const char*, double>, 5> shares_of(const inter::WaitStatus& waits) {
+  std::array<std::pair<const char*, double>, 5> parts = {{{"computing", waits.computing_s},
+                                                          {"transfer", waits.transfer_s},
+                                                          {"other_sites", waits.straggler_s},
+                                                          {"agreement", waits.agreement_s},
+                                                          {"applying", waits.applying_s}}};
+  double sum = 0;
+  for (const auto& [name, seconds] : parts) sum += seconds;
+  for (auto& [name, seconds] : parts) seconds = sum > 0 ? seconds / sum : 0;
+  return parts;
+}
+
+Json json_of(const SiteReport& site) {
+  Json json;
+  json["site"] = site.site;
+  json["outer_steps"] = site.outer_steps;
+  json["outer_steps_planned"] = site.outer_steps_planned;
+  json["inner_steps"] = site.inner_steps;
+  json["tokens"] = site.tokens;
+  json["tokens_per_second"] = site.tokens_per_second;
+  json["held_out"] = Json::object();
+  for (const auto& text : site.held_out) {
+    auto& to = json["held_out"][text.name];
+    to["bits_per_byte_before"] = text.before;
+    to["bits_per_byte_after"] = text.after;
+    if (!text.generated.empty()) {
+      to["prompt"] = text.prompt;
+      to["generated"] = text.generated;
+    }
+  }
+  json["links"] = Json::object();
+  for (const auto& [peer, link] : site.traffic.links)
+    json["links"][peer] = {{"parameter_bytes", link.parameter_bytes},
+                           {"codec_bytes", link.codec_bytes},
+                           {"zstd_bytes", link.zstd_bytes},
+                           {"wire_sent_bytes", link.wire_sent_bytes},
+                           {"wire_received_bytes", link.wire_received_bytes},
+                           {"achieved_mbit_s", link.achieved_mbit_s()},
+                           {"cap_mbit_s", link.cap_mbit_s},
+                           {"reconnects", link.reconnects}};
+  json["time_shares"] = Json::object();
+  for (const auto& [name, share] : shares_of(site.traffic.waits)) json["time_shares"][name] = share;
+  json["checkpoints"] = site.checkpoints;
+  json["events"] = site.events;
+  json["metrics"] = site.metrics;
+  return json;
+}
+
+// Control characters of a young model's text would spoil the table.
+std::string one_line(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    out += byte < 0x20 || byte == 0x7f ? ' ' : c;
+  }
+  return out;
+}
+
+const HeldOutReport* find(const SiteReport& site, const std::string& name) {
+  for (const auto& text : site.held_out)
+    if (text.name == name) return &text;
+  return nullptr;
+}
+
+std::string loss_table(const Report& report) {
+  std::vector<std::string> names;
+  std::vector<std::pair<std::string, const SiteReport*>> columns;
+  for (const auto& site : report.sites) columns.emplace_back(site.site, &site);
+  for (const auto& site : report.controls) columns.emplace_back(site.site + " alone", &site);
+  for (const auto& [title, site] : columns)
+    for (const auto& text : site->held_out)
+      if (std::find(names.begin(), names.end(), text.name) == names.end())
+        names.push_back(text.name);
+  if (names.empty()) return {};
+  std::string out = fmt::format("{:<14}{:>10}", "bits per byte", "before");
+  for (const auto& [title, site] : columns) out += fmt::format("  {:>12}", title);
+  out += '\n';
+  for (const auto& name : names) {
+    const HeldOutReport* first = nullptr;
+    for (const auto& [title, site] : columns)
+      if (first == nullptr) first = find(*site, name);
+    out += fmt::format("{:<14}{:>10.3f}", name, first->before);
+    for (const auto& [title, site] : columns) {
+      const auto* text = find(*site, name);
+      out +=
+          text != nullptr ? fmt::format("  {:>12.3f}", text->after) : fmt::format("  {:>12}", "-");
+    }
+    out += '\n';
+  }
+  return out + '\n';
+}
+
+std::string site_text(const SiteReport& site) {
+  std::string out =
+      fmt::format("{}: {} of {} outer steps, {} tokens, {} tokens/s\n", site.site, site.outer_steps,
+                  site.outer_steps_planned, about_count(static_cast<double>(site.tokens)),
+                  about_count(site.tokens_per_second));
+  const auto bytes = [](std::uint64_t count) { return about_bytes(static_cast<double>(count)); };
+  for (const auto& [peer, link] : site.traffic.links) {
+    out +=
+        fmt::format("  to {}: parameters {}, after the codec {}, after zstd {}, on the wire {}\n",
+                    peer, bytes(link.parameter_bytes), bytes(link.codec_bytes),
+                    bytes(link.zstd_bytes), bytes(link.wire_sent_bytes));
+    out += fmt::format("    {:.1f} Mbit/s while sending, {}; received {}\n", link.achieved_mbit_s(),
+                       link.cap_mbit_s > 0 ? fmt::format("capped to {:.4g}", link.cap_mbit_s)
+                                           : std::string("no cap"),
+                       bytes(link.wire_received_bytes));
+  }
+  std::string time;
+  for (const auto& [name, share] : shares_of(site.traffic.waits)) {
+    if (share < 0.005) continue;
+    std::string what(name);
+    std::replace(what.begin(), what.end(), '_', ' ');
+    time += fmt::format("{}{} {:.0f} %", time.empty() ? "" : ", ", what, 100 * share);
+  }
+  if (!time.empty()) out += fmt::format("  time: {}\n", time);
+  for (const auto& text : site.held_out)
+    if (!text.generated.empty())
+      out += fmt::format("  {}: {} ->{}\n", text.name, one_line(text.prompt),
+                         " " + one_line(text.generated));
+  out += fmt::format("  checkpoints {}\n  events      {}\n  metrics     {}\n", site.checkpoints,
+                     site.events, site.metrics);
+  return out;
+}
+
+}  // namespace
+
+std::string to_json(const Report& report) {
+  Json json;
+  json["sites"] = Json::array();
+  for (const auto& site : report.sites) json["sites"].push_back(json_of(site));
+  json["controls"] = Json::array();
+  for (const auto& site : report.controls) json["controls"].push_back(json_of(site));
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string to_text(const Report& report) {
+  std::string out = loss_table(report);
+  for (const auto& site : report.sites) out += site_text(site);
+  for (const auto& site : report.controls) out += site_text(site);
+  return out;
+}
+
+void read_metrics(const std::string& path, std::int64_t inner_steps_per_outer, SiteReport& out) {
+  constexpr double kPauseSeconds = 60;  // longer than any step: between two runs
+  EventTail tail(path, EventTail::From::beginning);
+  double before = 0, seconds = 0;
+  double tokens_before = 0, tokens_in_them = 0;
+  bool merged = false;
+  for (auto lines = tail.poll(); !lines.empty(); lines = tail.poll())
+    for (const auto& line : lines) {
+      const auto number = [&line](const char* name) {
+        return std::strtod(line.field(name).c_str(), nullptr);
+      };
+      if (line.id == "merge") {
+        out.outer_steps = line.outer_step;
+        merged = true;
+      }
+      if (line.id != "inner_step") continue;
+      out.inner_steps = static_cast<std::int64_t>(number("inner_step"));
+      const double tokens = number("tokens");
+      out.tokens = static_cast<std::uint64_t>(tokens);
+      if (before > 0 && line.time > before && line.time - before < kPauseSeconds &&
+          tokens > tokens_before) {
+        seconds += line.time - before;
+        tokens_in_them += tokens - tokens_before;
+      }
+      before = line.time;
+      tokens_before = tokens;
+    }
+  if (!merged && inner_steps_per_outer > 0)
+    out.outer_steps = out.inner_steps / inner_steps_per_outer;
+  out.tokens_per_second = seconds > 0 ? tokens_in_them / seconds : 0;
+}
+
+}  // namespace isthmus::launcher

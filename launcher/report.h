@@ -1,0 +1,43 @@
+// Report: what a run came to, for people at its end and for programs in report.json.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "launcher/traffic.h"
+
+namespace isthmus::launcher {
+
+struct HeldOutReport {
+  std::string name;                         // "en"
+  double before = 0, after = 0;             // bits per byte
+  std::string prompt = {}, generated = {};  // "": nothing was generated
+};
+
+// One site, as far as its run has come.
+struct SiteReport {
+  std::string site;
+  std::int64_t outer_steps = 0, outer_steps_planned = 0;
+  std::int64_t inner_steps = 0;
+  std::uint64_t tokens = 0;
+  double tokens_per_second = 0;  // while it trained, waiting included
+  std::vector<HeldOutReport> held_out = {};
+  Traffic traffic = {};                      // empty for a site that trains alone
+  std::string checkpoints, events, metrics;  // where they are
+};
+
+struct Report {
+  std::vector<SiteReport> sites;
+  std::vector<SiteReport> controls;  // trained alone, to compare
+};
+
+std::string to_json(const Report& report);
+std::string to_text(const Report& report);
+
+// Steps, tokens and speed, from what the ranks wrote (runtime/metrics_log.h). Pauses between runs
+// do not count as training.
+void read_metrics(const std::string& path, std::int64_t inner_steps_per_outer, SiteReport& out);
+
+}  // namespace isthmus::launcher

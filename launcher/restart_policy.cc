@@ -1,0 +1,39 @@
+#include "launcher/restart_policy.h"
+
+#include <fmt/format.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include "launcher/exit_code.h"
+
+namespace isthmus::launcher {
+
+std::string ProcessEnd::text() const {
+  if (signal != 0) return fmt::format("was ended by signal {} ({})", signal, ::strsignal(signal));
+  if (code == 0) return "finished";
+  return fmt::format("ended with exit code {}", code);
+}
+
+RestartDecision RestartPolicy::on_end(const ProcessEnd& end, Nanoseconds lived) {
+  using enum RestartDecision::What;
+  if (end.done()) return {.what = finished, .reason = {}};
+  const auto is = [&end](ExitCode code) {
+    return end.signal == 0 && end.code == static_cast<int>(code);
+  };
+  if (is(ExitCode::stopped)) return {.what = stopped, .reason = {}};
+  if (is(ExitCode::bad_usage))
+    return {.what = give_up,
+            .reason = "starting it again cannot help: something in its files is wrong"};
+  if (lived >= options_.healthy) failures_ = 0;
+  instant_failures_ = lived < options_.instant ? instant_failures_ + 1 : 0;
+  if (instant_failures_ >= options_.instant_failures_max)
+    return {.what = give_up,
+            .reason = fmt::format("it failed {} times in a row within {:.0f} s of its start",
+                                  instant_failures_, seconds_of(options_.instant))};
+  const auto delay = options_.first_delay << std::min(failures_, 16);
+  ++failures_;
+  return {.what = restart, .delay = std::min(delay, options_.delay_max), .reason = {}};
+}
+
+}  // namespace isthmus::launcher

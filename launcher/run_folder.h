@@ -1,0 +1,29 @@
+// RunFolder: where the files of a site's run lie, below its run_dir.
+#pragma once
+
+#include <string>
+#include <utility>
+
+namespace isthmus::launcher {
+
+class RunFolder {
+ public:
+  explicit RunFolder(std::string path) : path_(std::move(path)) {}
+
+  const std::string& path() const { return path_; }
+  std::string events() const { return path_ + "/events.jsonl"; }
+  std::string metrics() const { return path_ + "/metrics.jsonl"; }
+  std::string checkpoints() const { return path_ + "/checkpoints"; }
+  std::string outer() const { return path_ + "/outer"; }           // the gateway's durable state
+  std::string socket() const { return path_ + "/gateway.sock"; }   // attach and status
+  std::string lock() const { return path_ + "/lock"; }             // held by the gateway
+  std::string traffic() const { return path_ + "/traffic.json"; }  // what the links carried
+  std::string report() const { return path_ + "/report.json"; }
+  std::string gateway_output() const { return path_ + "/gateway.log"; }
+  std::string rank_output() const { return path_ + "/ranks.log"; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace isthmus::launcher

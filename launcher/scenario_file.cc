@@ -1,0 +1,246 @@
+#include "launcher/scenario_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+
+#include "base/disk.h"
+#include "launcher/nearest_name.h"
+#include "launcher/toml_reader.h"
+#include "launcher/units.h"
+
+namespace isthmus::launcher {
+namespace {
+
+using inter::sim::Scenario;
+
+constexpr std::array<std::string_view, 3> kCodecs = {"none", "bf16", "int8"};
+constexpr std::array<std::string_view, 2> kOuterRules = {"average", "nesterov"};
+constexpr std::array<std::string_view, 7> kBugs = {"none",
+                                                   "lying_disk",
+                                                   "acknowledge_early",
+                                                   "skip_gap",
+                                                   "announce_before_saved",
+                                                   "two_contributions",
+                                                   "drop_feedback"};
+
+using Count = std::function<void(Scenario&, std::int64_t)>;
+struct Choice {
+  std::span<const std::string_view> names;
+  std::function<void(Scenario&, std::size_t)> set;
+};
+struct Rate {
+  double Scenario::*field;
+};
+struct NetworkRate {
+  double inter::sim::NetworkFaults::*field;
+};
+struct Time {
+  std::function<Nanoseconds&(Scenario&)> field;
+};
+struct Flag {
+  bool Scenario::*field;
+};
+struct Speed {};  // of the network
+
+struct ScenarioKey {
+  std::string_view name;
+  std::variant<Count, Choice, Rate, NetworkRate, Time, Flag, Speed> value;
+  double max;  // of numbers
+};
+
+template <class Integer>
+Count count(Integer Scenario::*field) {
+  return [field](Scenario& s, std::int64_t value) { s.*field = static_cast<Integer>(value); };
+}
+Time time(Nanoseconds Scenario::*field) {
+  return {[field](Scenario& s) -> Nanoseconds& { return s.*field; }};
+}
+
+const std::vector<ScenarioKey>& keys() {
+  using inter::sim::NetworkFaults;
+  static const std::vector<ScenarioKey> all = {
+      {"sites", count(&Scenario::sites), 1000},
+      {"voters", count(&Scenario::voters), 1000},
+      {"outer_steps", count(&Scenario::outer_steps), 1000},
+      {"min_sites", count(&Scenario::min_sites), 1000},
+      {"absent_steps", count(&Scenario::absent_steps), 1000},
+      {"outer",
+       Choice{kOuterRules,
+              [](Scenario& s, std::size_t i) { s.outer.kind = inter::OuterRuleKind(i); }},
+       0},
+      {"codec", Choice{kCodecs, [](Scenario& s, std::size_t i) { s.codec = compress::CodecId(i); }},
+       0},
+      {"bug", Choice{kBugs, [](Scenario& s, std::size_t i) { s.bug = inter::PlantedBug(i); }}, 0},
+      {"partitions", Rate{&Scenario::partitions}, 60},
+      {"one_way", Rate{&Scenario::one_way}, 1},
+      {"broken_connections", Rate{&Scenario::broken_connections}, 60},
+      {"crashes", Rate{&Scenario::crashes}, 60},
+      {"disk_full", Rate{&Scenario::disk_full}, 60},
+      {"votes_lost", Rate{&Scenario::votes_lost}, 1},
+      {"slow_sites", Rate{&Scenario::slow_sites}, 1},
+      {"absent_start", Rate{&Scenario::absent_start}, 1},
+      {"one_leaves_for_good", Flag{&Scenario::one_leaves_for_good}, 0},
+      {"blind_pair", Flag{&Scenario::blind_pair}, 0},
+      {"compute", time(&Scenario::compute), 0},
+      {"trouble_ends", time(&Scenario::trouble_ends), 0},
+      {"limit", time(&Scenario::limit), 0},
+      {"delay", Time{[](Scenario& s) -> Nanoseconds& { return s.network.delay; }}, 0},
+      {"jitter", NetworkRate{&NetworkFaults::jitter}, 10},
+      {"loss", NetworkRate{&NetworkFaults::loss}, 0.9},
+      {"duplicate", NetworkRate{&NetworkFaults::duplicate}, 0.9},
+      {"reorder", NetworkRate{&NetworkFaults::reorder}, 0.9},
+      {"speed", Speed{}, 0},
+  };
+  return all;
+}
+
+class ScenarioReader {
+ public:
+  ScenarioReader(const toml::table& table, Faults& faults)
+      : reader_(table, "the scenario", faults) {}
+
+  Scenario run() {
+    std::vector<std::string_view> known = {"from"};
+    for (const auto& key : keys()) known.push_back(key.name);
+    reader_.refuse_unknown_keys(known);
+    start();
+    for (const auto& key : keys())
+      if (const auto* node = reader_.find(key.name))
+        std::visit([&](const auto& value) { read(key, *node, value); }, key.value);
+    scenario_.voters = std::min(scenario_.voters, std::max(scenario_.sites, 1U));
+    return scenario_;
+  }
+
+ private:
+  void start() {
+    if (reader_.find("from") == nullptr) return;
+    const auto name = reader_.text("from", "a standard scenario");
+    if (!name) return;
+    std::vector<std::string> names;
+    for (auto& standard : inter::sim::standard_scenarios()) {
+      if (standard.name == *name) scenario_ = standard;
+      names.push_back(standard.name);
+    }
+    if (scenario_.name == *name) return;
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    reader_.fault("from", unknown_name("there is no scenario", *name, views));
+  }
+
+  void read(const ScenarioKey& key, const toml::node&, const Count& set) {
+    if (const auto value =
+            reader_.whole_number(key.name, "a count", 1, static_cast<std::int64_t>(key.max)))
+      set(scenario_, *value);
+  }
+  void read(const ScenarioKey& key, const toml::node& node, const Choice& choice) {
+    const auto text = node.value<std::string>().value_or("");
+    const auto found = std::find(choice.names.begin(), choice.names.end(), text);
+    if (found != choice.names.end())
+      choice.set(scenario_, static_cast<std::size_t>(found - choice.names.begin()));
+    else
+      reader_.fault(key.name,
+                    unknown_name(fmt::format("{} has no value", key.name), text, choice.names));
+  }
+  void read(const ScenarioKey& key, const toml::node& node, const Rate& rate) {
+    read_number(key, node, scenario_.*rate.field);
+  }
+  void read(const ScenarioKey& key, const toml::node& node, const NetworkRate& rate) {
+    read_number(key, node, scenario_.network.*rate.field);
+  }
+  void read_number(const ScenarioKey& key, const toml::node& node, double& out) {
+    const auto value = node.value<double>();
+    if (node.is_number() && value && std::isfinite(*value) && *value >= 0 && *value <= key.max)
+      out = *value;
+    else
+      reader_.fault(key.name, fmt::format("{} must be a number from 0 to {}", key.name, key.max));
+  }
+  void read(const ScenarioKey& key, const toml::node&, const Time& time) {
+    const auto text = reader_.text(key.name, "a duration");
+    if (!text) return;
+    const auto parsed = parse_duration(*text);
+    if (parsed && *parsed > 0)
+      time.field(scenario_) = *parsed;
+    else
+      reader_.fault(key.name,
+                    parsed ? fmt::format("{} must be above 0", key.name) : parsed.error().text());
+  }
+  void read(const ScenarioKey& key, const toml::node& node, const Flag& flag) {
+    if (const auto value = reader_.flag_or(key.name, false); node.is_boolean() && value)
+      scenario_.*flag.field = *value;
+  }
+  void read(const ScenarioKey& key, const toml::node&, const Speed&) {
+    const auto text = reader_.text(key.name, "a rate");
+    if (!text) return;
+    const auto parsed = parse_rate(*text);
+    if (parsed && *parsed > 0)
+      scenario_.network.bytes_per_second = static_cast<double>(*parsed) / 8;
+    else
+      reader_.fault(key.name,
+                    parsed ? "a simulated network has some speed" : parsed.error().text());
+  }
+
+  TableReader reader_;
+  Scenario scenario_;
+};
+
+std::string kind_text(const ScenarioKey& key) {
+  struct Kind {
+    const ScenarioKey& key;
+    std::string operator()(const Count&) const { return fmt::format("1 to {}", key.max); }
+    std::string operator()(const Choice& choice) const {
+      std::string text;
+      for (const auto name : choice.names)
+        text += fmt::format("{}\"{}\"", text.empty() ? "" : ", ", name);
+      return text;
+    }
+    std::string operator()(const Rate&) const { return fmt::format("0 to {}", key.max); }
+    std::string operator()(const NetworkRate&) const { return fmt::format("0 to {}", key.max); }
+    std::string operator()(const Time&) const { return "a duration: \"3 s\""; }
+    std::string operator()(const Flag&) const { return "true or false"; }
+    std::string operator()(const Speed&) const { return "a rate: \"100 Mbit/s\""; }
+  };
+  return std::visit(Kind{key}, key.value);
+}
+
+}  // namespace
+
+Result<Scenario> parse_scenario(const std::string& path, const std::string& source) {
+  Faults faults;
+  Scenario scenario;
+  if (const auto table = parse_toml(source, faults))
+    scenario = ScenarioReader(*table, faults).run();
+  if (!faults.empty()) return Error{ErrorCode::invalid_argument, faults.text(path, source)};
+  return scenario;
+}
+
+Result<Scenario> read_scenario(const std::string& name_or_path) {
+  constexpr std::size_t kBytesMax = std::size_t{1} << 20;
+  std::vector<std::string> names;
+  for (auto& standard : inter::sim::standard_scenarios()) {
+    if (standard.name == name_or_path) return standard;
+    names.push_back(standard.name);
+  }
+  const auto bytes = read_file(*make_system_disk(), name_or_path, kBytesMax);
+  if (!bytes) {
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    return Error{
+        ErrorCode::invalid_argument,
+        unknown_name("there is no scenario file or standard scenario", name_or_path, views)};
+  }
+  return parse_scenario(name_or_path,
+                        std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size()));
+}
+
+std::string scenario_keys_text() {
+  std::string text;
+  for (const auto& key : keys()) text += fmt::format("  {:<20} {}\n", key.name, kind_text(key));
+  return text;
+}
+
+}  // namespace isthmus::launcher

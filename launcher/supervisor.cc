@@ -1,0 +1,234 @@
+#include "launcher/supervisor.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace isthmus::launcher {
+
+namespace asio = boost::asio;
+
+class Supervisor::State {
+ public:
+  State(asio::io_context& io, const Clock& clock, std::vector<SupervisedProcess> processes,
+        SupervisorOptions options, std::function<void(const Happening&)> tell,
+        std::function<void(ExitCode)> over)
+      : clock_(clock),
+        options_(options),
+        tell_(std::move(tell)),
+        over_(std::move(over)),
+        child_signals_(io, SIGCHLD),
+        patience_(io) {
+    for (auto& process : processes)
+      all_.push_back(std::make_unique<Process>(io, std::move(process), options_.restart));
+    watch_children();
+  }
+
+  ~State() {
+    for (const auto& process : all_)
+      if (process->pid > 0) signal_child(process->pid, SIGKILL);
+  }
+
+  void start() {
+    // Gateways first: ranks wait for theirs.
+    for (const bool gateways : {true, false})
+      for (const auto& process : all_)
+        if (process->plan.is_gateway == gateways) launch(*process);
+    settle();
+  }
+
+  void stop() {
+    if (phase_ == Phase::over) return;
+    if (phase_ != Phase::running) return kill_all("stopped at once");
+    tell_({.text = "stopping: ranks write a checkpoint first; once more ends everything at once"});
+    begin_stop(ExitCode::stopped);
+    settle();
+  }
+
+ private:
+  enum class Phase { running, stopping_ranks, stopping_gateways, over };
+
+  struct Process {
+    Process(asio::io_context& io, SupervisedProcess process, RestartOptions restart)
+        : plan(std::move(process)), policy(restart), delay(io) {}
+
+    SupervisedProcess plan;
+    RestartPolicy policy;
+    asio::steady_timer delay;
+    int pid = 0;
+    Nanoseconds started = 0;
+    bool waiting = false;   // for its next start
+    bool finished = false;  // with exit code 0
+  };
+
+  void watch_children() {
+    child_signals_.async_wait([this](const boost::system::error_code& error, int) {
+      if (error) return;
+      for (const auto& [pid, end] : reap_children())
+        for (const auto& process : all_)
+          if (process->pid == pid) ended(*process, end);
+      if (phase_ != Phase::over) watch_children();
+    });
+  }
+
+  void launch(Process& process) {
+    process.waiting = false;
+    process.finished = false;
+    process.started = clock_.now();
+    auto pid = start_child(process.plan.command);
+    if (!pid) {
+      tell_about(process, "process_given_up",
+                 fmt::format("{}: {}", process.plan.name, pid.error().text()));
+      begin_stop(ExitCode::failed);
+      return;
+    }
+    process.pid = *pid;
+  }
+
+  void ended(Process& process, const ProcessEnd& end) {
+    using enum RestartDecision::What;
+    process.pid = 0;
+    if (phase_ != Phase::running) return settle();
+    const auto decision = process.policy.on_end(end, clock_.now() - process.started);
+    switch (decision.what) {
+      case finished:
+        process.finished = true;
+        break;
+      case stopped:
+        tell_about(
+            process, "process_stopped",
+            fmt::format("{} was stopped by somebody else; stopping the rest", process.plan.name));
+        begin_stop(ExitCode::stopped);
+        break;
+      case give_up:
+        tell_about(process, "process_given_up",
+                   fmt::format("{} {}; {}", process.plan.name, end.text(), decision.reason));
+        tell_log(process);
+        begin_stop(end.signal == 0 ? static_cast<ExitCode>(end.code) : ExitCode::failed);
+        break;
+      case restart:
+        tell_about(process, "process_restarted",
+                   fmt::format("{} {}; it is started again in {:.1f} s", process.plan.name,
+                               end.text(), seconds_of(decision.delay)));
+        start_later(process, decision.delay);
+        break;
+    }
+    settle();
+  }
+
+  void start_later(Process& process, Nanoseconds delay) {
+    process.waiting = true;
+    process.delay.expires_after(std::chrono::nanoseconds(delay));
+    process.delay.async_wait([this, &process](const boost::system::error_code& error) {
+      if (error || phase_ != Phase::running) return;
+      launch(process);
+      // Ranks that come back need their gateway, even if it had served its end.
+      if (!process.plan.is_gateway)
+        for (const auto& other : all_)
+          if (other->plan.is_gateway && other->plan.site == process.plan.site && other->finished)
+            launch(*other);
+      settle();
+    });
+  }
+
+  void tell_about(const Process& process, std::string id, std::string text) {
+    tell_({.text = std::move(text),
+           .id = std::move(id),
+           .process = process.plan.name,
+           .site = process.plan.site});
+  }
+
+  void tell_log(const Process& process) {
+    constexpr int kLines = 8;
+    const auto& path = process.plan.command.log_path;
+    if (path.empty()) return;
+    tell_({.text = fmt::format("the end of {}:\n{}", path, last_lines(path, kLines))});
+  }
+
+  void begin_stop(ExitCode code) {
+    if (phase_ != Phase::running) return;
+    phase_ = Phase::stopping_ranks;
+    code_ = code;
+    for (const auto& process : all_) {
+      process->delay.cancel();
+      process->waiting = false;
+      if (!process->plan.is_gateway && process->pid > 0)
+        signal_child(process->pid, process->plan.stop_signal);
+    }
+    wait_patiently();
+  }
+
+  void wait_patiently() {
+    patience_.expires_after(std::chrono::nanoseconds(options_.patience));
+    patience_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) kill_all(fmt::format("not gone after {:.0f} s", seconds_of(options_.patience)));
+    });
+  }
+
+  void kill_all(const std::string& why) {
+    for (const auto& process : all_)
+      if (process->pid > 0) {
+        tell_({.text = fmt::format("{}: {}", process->plan.name, why)});
+        signal_child(process->pid, SIGKILL);
+      }
+    if (code_ == ExitCode::stopped) code_ = ExitCode::failed;  // not everything is saved
+  }
+
+  bool any(bool gateways) const {
+    return std::any_of(all_.begin(), all_.end(), [gateways](const auto& process) {
+      return process->plan.is_gateway == gateways && process->pid > 0;
+    });
+  }
+
+  // Goes on to the next phase when this one is complete.
+  void settle() {
+    if (phase_ == Phase::running &&
+        std::all_of(all_.begin(), all_.end(), [](const auto& p) { return p->finished; }))
+      finish(ExitCode::done);
+    if (phase_ == Phase::stopping_ranks && !any(false)) {
+      phase_ = Phase::stopping_gateways;
+      for (const auto& process : all_)
+        if (process->pid > 0) signal_child(process->pid, process->plan.stop_signal);
+      wait_patiently();
+    }
+    if (phase_ == Phase::stopping_gateways && !any(true)) finish(code_);
+  }
+
+  void finish(ExitCode code) {
+    phase_ = Phase::over;
+    patience_.cancel();
+    child_signals_.cancel();
+    over_(code);
+  }
+
+  const Clock& clock_;
+  SupervisorOptions options_;
+  std::function<void(const Happening&)> tell_;
+  std::function<void(ExitCode)> over_;
+  asio::signal_set child_signals_;
+  asio::steady_timer patience_;
+  std::vector<std::unique_ptr<Process>> all_;  // handlers keep references
+  Phase phase_ = Phase::running;
+  ExitCode code_ = ExitCode::done;
+};
+
+Supervisor::Supervisor(asio::io_context& io, const Clock& clock,
+                       std::vector<SupervisedProcess> processes, SupervisorOptions options,
+                       std::function<void(const Happening&)> tell,
+                       std::function<void(ExitCode)> over)
+    : state_(std::make_unique<State>(io, clock, std::move(processes), options, std::move(tell),
+                                     std::move(over))) {}
+
+Supervisor::~Supervisor() = default;
+
+void Supervisor::start() { state_->start(); }
+void Supervisor::stop() { state_->stop(); }
+
+}  // namespace isthmus::launcher

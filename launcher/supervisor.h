@@ -1,0 +1,68 @@
+// Supervisor: keeps the gateways and ranks of one or more sites running on this machine until the
+// run is complete, starting again what died. A stop lets ranks write a checkpoint first, then ends
+// the gateways, so that a gateway never goes before its ranks have handed over.
+//
+//   running ──stop──► stopping ranks ──all gone──► stopping gateways ──all gone──► over
+//      │                    └─────── stop again, or patience ends: all are killed ──────┘
+//      ├── all finished ──────────────────────────────────────────────────────────► over
+//      └── one gives up ── as stop, but over with its exit code
+//
+// On one thread, the io_context's.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "launcher/child_process.h"
+#include "launcher/exit_code.h"
+#include "launcher/restart_policy.h"
+
+namespace isthmus::launcher {
+
+struct SupervisedProcess {
+  std::string name;  // "alpha gateway"
+  ChildCommand command;
+  bool is_gateway = false;
+  int site = 0;          // which processes belong together
+  int stop_signal = 15;  // SIGTERM; what reaches ranks behind mpirun
+};
+
+// Something that a person should know.
+struct Happening {
+  std::string text;          // a sentence
+  std::string id = {};       // of an event: "process_restarted", "process_given_up"; "": none
+  std::string process = {};  // its name
+  int site = -1;             // -1: all
+};
+
+struct SupervisorOptions {
+  RestartOptions restart;
+  Nanoseconds patience = 60 * kSecond;  // for ranks to write a checkpoint, then for gateways
+};
+
+class Supervisor {
+ public:
+  // `tell` gets each thing that happened. `over` is called once, with what the
+  // whole ends with.
+  Supervisor(boost::asio::io_context& io, const Clock& clock,
+             std::vector<SupervisedProcess> processes, SupervisorOptions options,
+             std::function<void(const Happening&)> tell, std::function<void(ExitCode)> over);
+  ~Supervisor();  // kills what still runs
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // Starts all. A process that cannot be started at all counts as given up.
+  void start();
+  // Clean at the first call; the second kills.
+  void stop();
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,122 @@
+#include "launcher/traffic.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace isthmus::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Less than this is heartbeats and votes.
+constexpr double kKeepAliveBytesPerSecond = 20'000;
+
+template <class Visit, class Link>
+void each_field(Link& link, const Visit& visit) {
+  visit("parameter_bytes", link.parameter_bytes);
+  visit("codec_bytes", link.codec_bytes);
+  visit("zstd_bytes", link.zstd_bytes);
+  visit("wire_sent_bytes", link.wire_sent_bytes);
+  visit("wire_received_bytes", link.wire_received_bytes);
+  visit("reconnects", link.reconnects);
+  visit("sending_seconds", link.sending_seconds);
+  visit("sending_bytes", link.sending_bytes);
+  visit("cap_mbit_s", link.cap_mbit_s);
+}
+
+template <class Visit, class Waits>
+void each_wait(Waits& waits, const Visit& visit) {
+  visit("computing_s", waits.computing_s);
+  visit("transfer_s", waits.transfer_s);
+  visit("straggler_s", waits.straggler_s);
+  visit("agreement_s", waits.agreement_s);
+  visit("applying_s", waits.applying_s);
+}
+
+inter::WaitStatus sum(inter::WaitStatus a, const inter::WaitStatus& b) {
+  a.computing_s += b.computing_s;
+  a.transfer_s += b.transfer_s;
+  a.straggler_s += b.straggler_s;
+  a.agreement_s += b.agreement_s;
+  a.applying_s += b.applying_s;
+  return a;
+}
+
+}  // namespace
+
+double LinkTraffic::achieved_mbit_s() const {
+  return sending_seconds > 0 ? static_cast<double>(sending_bytes) * 8e-6 / sending_seconds : 0;
+}
+
+std::string to_json(const Traffic& traffic) {
+  Json json;
+  json["uptime_seconds"] = traffic.uptime_seconds;
+  json["waits"] = Json::object();
+  each_wait(traffic.waits, [&](const char* name, double value) { json["waits"][name] = value; });
+  json["links"] = Json::object();
+  for (const auto& [peer, link] : traffic.links)
+    each_field(link,
+               [&, &to = json["links"][peer]](const char* name, auto value) { to[name] = value; });
+  return json.dump();
+}
+
+Result<Traffic> parse_traffic(std::string_view text) {
+  try {
+    const auto json = Json::parse(text);
+    Traffic traffic;
+    traffic.uptime_seconds = json.at("uptime_seconds").get<double>();
+    each_wait(traffic.waits, [&](const char* name, double& value) {
+      value = json.at("waits").at(name).get<double>();
+    });
+    for (const auto& [peer, link] : json.at("links").items())
+      each_field(traffic.links[peer], [&, &from = link](const char* name, auto& value) {
+        value = from.at(name).template get<std::decay_t<decltype(value)>>();
+      });
+    return traffic;
+  } catch (const std::exception& error) {
+    return Error{ErrorCode::corrupt, std::string("not the traffic of a run: ") + error.what()};
+  }
+}
+
+void TrafficMeter::sample(const inter::GatewayStatus& status, Nanoseconds now) {
+  const double seconds = last_ == 0 ? 0 : seconds_of(now - last_);
+  last_ = now;
+  current_.uptime_seconds = status.uptime_s;
+  current_.waits = status.waits;
+  for (const auto& link : status.links) {
+    auto& sum = current_.links[link.peer];
+    const auto sent = link.wire_sent_bytes - std::min(link.wire_sent_bytes, sum.wire_sent_bytes);
+    if (seconds > 0 && static_cast<double>(sent) > kKeepAliveBytesPerSecond * seconds) {
+      sum.sending_seconds += seconds;
+      sum.sending_bytes += sent;
+    }
+    sum.parameter_bytes = link.parameter_bytes;
+    sum.codec_bytes = link.codec_bytes;
+    sum.zstd_bytes = link.zstd_bytes;
+    sum.wire_sent_bytes = link.wire_sent_bytes;
+    sum.wire_received_bytes = link.wire_received_bytes;
+    sum.reconnects = link.reconnects;
+    sum.cap_mbit_s = link.cap_mbit_s;
+  }
+}
+
+Traffic TrafficMeter::total() const {
+  Traffic all = earlier_;
+  all.uptime_seconds += current_.uptime_seconds;
+  all.waits = sum(all.waits, current_.waits);
+  for (const auto& [peer, link] : current_.links) {
+    auto& to = all.links[peer];
+    to.parameter_bytes += link.parameter_bytes;
+    to.codec_bytes += link.codec_bytes;
+    to.zstd_bytes += link.zstd_bytes;
+    to.wire_sent_bytes += link.wire_sent_bytes;
+    to.wire_received_bytes += link.wire_received_bytes;
+    to.reconnects += link.reconnects;
+    to.sending_seconds += link.sending_seconds;
+    to.sending_bytes += link.sending_bytes;
+    to.cap_mbit_s = link.cap_mbit_s;
+  }
+  return all;
+}
+
+}  // namespace isthmus::launcher

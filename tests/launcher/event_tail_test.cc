@@ -1,0 +1,77 @@
+#include "launcher/event_tail.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/event_log.h"
+
+namespace isthmus::launcher {
+namespace {
+
+class EventTailTest : public ::testing::Test {
+ protected:
+  void TearDown() override { std::filesystem::remove(path_); }
+  void append(const std::string& text) { std::ofstream(path_, std::ios::app) << text; }
+
+  std::string path_ =
+      (std::filesystem::temp_directory_path() / ("isthmus_events_" + std::to_string(::getpid())))
+          .string();
+};
+
+TEST_F(EventTailTest, ReadsWhatTheLogWrites) {
+  const auto clock = make_system_clock();
+  EventLog log(*clock, "alpha");
+  log.add(*make_file_sink(path_));
+  log.warning("step_applied", {"beta", 3},
+              {{"seconds", 0.82}, {"tokens", 20480}, {"note", "a \"b\""}});
+  EventTail tail(path_, EventTail::From::beginning);
+  const auto events = tail.poll();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].id, "step_applied");
+  EXPECT_EQ(events[0].severity, "warning");
+  EXPECT_EQ(events[0].site, "alpha");
+  EXPECT_EQ(events[0].peer, "beta");
+  EXPECT_EQ(events[0].outer_step, 3);
+  EXPECT_EQ(events[0].field("seconds"), "0.82");
+  EXPECT_EQ(events[0].field("tokens"), "20480");
+  EXPECT_EQ(events[0].field("note"), "a \"b\"");
+  EXPECT_EQ(events[0].field("absent"), "");
+  EXPECT_TRUE(tail.poll().empty());
+}
+
+TEST_F(EventTailTest, HalfALineIsReadWhenItIsWhole) {
+  EventTail tail(path_, EventTail::From::end);
+  EXPECT_TRUE(tail.poll().empty());  // no file yet
+  append("{\"event\":\"a\"}\n{\"eve");
+  EXPECT_EQ(tail.poll().size(), 1U);
+  append("nt\":\"b\"}\n");
+  const auto events = tail.poll();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].id, "b");
+}
+
+TEST_F(EventTailTest, StartsAtTheEndWhenAsked) {
+  append("{\"event\":\"old\"}\n");
+  EventTail tail(path_, EventTail::From::end);
+  append("{\"event\":\"new\"}\n");
+  const auto events = tail.poll();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].id, "new");
+}
+
+TEST_F(EventTailTest, SkipsWhatIsNoEvent) {
+  append("\nnonsense\n[1]\n{}\n{\"event\":5,\"time\":\"x\",\"outer_step\":\"y\"}\n\xff\xfe\n");
+  append(std::string(5000, 'x') + "\n{\"event\":\"after\"}\n");
+  EventTail tail(path_, EventTail::From::beginning);
+  std::vector<std::string> ids;
+  for (int i = 0; i < 40; ++i)
+    for (const auto& event : tail.poll(256)) ids.push_back(event.id);
+  EXPECT_EQ(ids, (std::vector<std::string>{"5", "after"}));
+}
+
+}  // namespace
+}  // namespace isthmus::launcher

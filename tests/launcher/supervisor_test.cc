@@ -1,0 +1,202 @@
+#include "launcher/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace isthmus::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Shell scripts in the place of gateways and ranks; each notes what it does in one file.
+class SupervisorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() /
+              ("isthmus_supervisor_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    options_.restart.first_delay = 20 * kMillisecond;
+    options_.restart.instant_failures_max = 3;
+    options_.patience = 20 * kSecond;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void add(std::string name, const std::string& script, bool is_gateway) {
+    processes_.push_back({.name = std::move(name),
+                          .command = {.arguments = {"/bin/sh", "-c",
+                                                    "note() { echo \"$1\" >> notes; }; cd " +
+                                                        folder_.string() + "; " + script},
+                                      .environment = {},
+                                      .log_path = (folder_ / "log").string()},
+                          .is_gateway = is_gateway});
+  }
+
+  // Runs until it is over; calls `act` with the supervisor as soon as `when` has been noted.
+  void run(const std::string& when = "", const std::function<void(Supervisor&)>& act = {}) {
+    Supervisor supervisor(
+        io_, *clock_, processes_, options_,
+        [this](const Happening& what) { told_ += what.text + "\n"; },
+        [this](ExitCode code) { code_ = code; });
+    supervisor.start();
+    bool acted = false;
+    boost::asio::steady_timer tick(io_);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!code_ && std::chrono::steady_clock::now() < deadline) {
+      io_.run_for(milliseconds(10));
+      io_.restart();
+      if (acted || when.empty() || notes().find(when) == std::string::npos) continue;
+      acted = true;
+      act(supervisor);
+    }
+    EXPECT_TRUE(code_.has_value()) << "still running after 30 s: " << told_;
+  }
+
+  std::string notes() const {
+    std::ifstream in(folder_ / "notes");
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  std::filesystem::path folder_;
+  boost::asio::io_context io_;
+  std::unique_ptr<Clock> clock_ = make_system_clock();
+  std::vector<SupervisedProcess> processes_;
+  SupervisorOptions options_;
+  std::string told_;
+  std::optional<ExitCode> code_;
+};
+
+TEST_F(SupervisorTest, IsOverWhenAllHaveFinished) {
+  add("alpha gateway", "note gateway", true);
+  add("alpha ranks", "note ranks", false);
+  run();
+  EXPECT_EQ(code_, ExitCode::done);
+  EXPECT_THAT(notes(), HasSubstr("gateway"));
+  EXPECT_THAT(notes(), HasSubstr("ranks"));
+}
+
+TEST_F(SupervisorTest, StartsAgainWhatDied) {
+  add("alpha ranks", "if [ -e once ]; then note again; else : > once; kill -9 $$; fi", false);
+  run();
+  EXPECT_EQ(code_, ExitCode::done);
+  EXPECT_EQ(notes(), "again\n");
+  EXPECT_THAT(told_, HasSubstr("alpha ranks was ended by signal 9 (Killed); it is started again"));
+}
+
+TEST_F(SupervisorTest, GivesUpAfterInstantFailuresAndShowsTheLog) {
+  add("alpha gateway", "note up; trap 'note down; exit 3' TERM; while :; do sleep 0.02; done",
+      true);
+  add("alpha ranks", "echo the reason >&2; exit 5", false);
+  run();
+  EXPECT_EQ(code_, ExitCode::broken);
+  EXPECT_THAT(told_, HasSubstr("it failed 3 times in a row"));
+  EXPECT_THAT(told_, HasSubstr("the reason"));
+}
+
+TEST_F(SupervisorTest, AFaultyFileIsNotTriedTwice) {
+  add("alpha ranks", "note try; exit 2", false);
+  run();
+  EXPECT_EQ(code_, ExitCode::bad_usage);
+  EXPECT_EQ(notes(), "try\n");
+}
+
+TEST_F(SupervisorTest, AStopEndsRanksBeforeGateways) {
+  add("alpha gateway", "trap 'note gateway; exit 3' TERM; note ready; while :; do sleep 0.02; done",
+      true);
+  add("alpha ranks",
+      "trap 'sleep 0.2; note ranks; exit 3' TERM; note ready; while :; do sleep 0.02; done", false);
+  run("ready\nready", [](Supervisor& supervisor) { supervisor.stop(); });
+  EXPECT_EQ(code_, ExitCode::stopped);
+  EXPECT_EQ(notes(), "ready\nready\nranks\ngateway\n");
+}
+
+TEST_F(SupervisorTest, ASecondStopKills) {
+  add("alpha ranks", "trap '' TERM; note ready; while :; do sleep 0.02; done", false);
+  run("ready", [](Supervisor& supervisor) {
+    supervisor.stop();
+    supervisor.stop();
+  });
+  EXPECT_EQ(code_, ExitCode::failed);
+  EXPECT_THAT(told_, HasSubstr("alpha ranks: stopped at once"));
+}
+
+TEST_F(SupervisorTest, PatienceEnds) {
+  options_.patience = 100 * kMillisecond;
+  add("alpha ranks", "trap '' TERM; note ready; while :; do sleep 0.02; done", false);
+  run("ready", [](Supervisor& supervisor) { supervisor.stop(); });
+  EXPECT_EQ(code_, ExitCode::failed);
+}
+
+TEST_F(SupervisorTest, RanksThatComeBackGetTheirGatewayBack) {
+  add("alpha gateway", "note gateway; sleep 0.05", true);
+  add("alpha ranks", "if [ -e once ]; then note again; else : > once; sleep 0.3; exit 4; fi",
+      false);
+  run();
+  EXPECT_EQ(code_, ExitCode::done);
+  EXPECT_EQ(notes().size(), std::string("gateway\nagain\ngateway\n").size());
+}
+
+TEST_F(SupervisorTest, AProgramThatIsNotThereIsAFailure) {
+  processes_.push_back({.name = "alpha ranks", .command = {.arguments = {"/no/such/program"}}});
+  run();
+  EXPECT_EQ(code_, ExitCode::failed);
+  EXPECT_THAT(told_, HasSubstr("cannot run /no/such/program"));
+}
+
+TEST(ChildProcess, DiesWithItsParent) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("isthmus_child_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const auto pid_file = (folder / "pid").string();
+  const int middle = ::fork();
+  if (middle == 0) {
+    const auto child =
+        start_child({.arguments = {"/bin/sh", "-c", "echo $$ > " + pid_file + "; exec sleep 60"}});
+    while (child && !std::filesystem::exists(pid_file)) ::usleep(1000);
+    ::usleep(50'000);
+    ::_exit(child ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(middle, &status, 0), middle);
+  ASSERT_EQ(status, 0);
+  int child = 0;
+  std::ifstream(pid_file) >> child;
+  ASSERT_GT(child, 0);
+  const auto gone = [child] {  // or a zombie, where nobody collects it
+    std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+    std::string id, name, state;
+    return !(stat >> id >> name >> state) || state == "Z";
+  };
+  for (int i = 0; i < 500 && !gone(); ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_TRUE(gone());
+  std::filesystem::remove_all(folder);
+}
+
+TEST(ChildProcess, LastLines) {
+  const auto path =
+      (std::filesystem::temp_directory_path() / ("isthmus_lines_" + std::to_string(::getpid())))
+          .string();
+  std::ofstream(path) << "one\ntwo\nthree\n";
+  EXPECT_EQ(last_lines(path, 2), "two\nthree");
+  EXPECT_EQ(last_lines(path, 9), "one\ntwo\nthree");
+  EXPECT_EQ(last_lines("/no/such/file", 2), "");
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace isthmus::launcher

@@ -1,0 +1,56 @@
+#include "launcher/traffic.h"
+
+#include <gtest/gtest.h>
+
+namespace isthmus::launcher {
+namespace {
+
+inter::GatewayStatus status_of(std::uint64_t sent) {
+  inter::GatewayStatus status;
+  status.uptime_s = 2;
+  status.waits = {.computing_s = 3, .transfer_s = 1};
+  inter::LinkStatus link;
+  link.peer = "beta";
+  link.wire_sent_bytes = sent;
+  link.parameter_bytes = 4 * sent;
+  link.cap_mbit_s = 20;
+  status.links.push_back(link);
+  return status;
+}
+
+TEST(Traffic, RateCountsOnlyTheTimeItSends) {
+  TrafficMeter meter({});
+  meter.sample(status_of(0), 10 * kSecond);
+  meter.sample(status_of(2'500'000), 11 * kSecond);  // 20 Mbit/s
+  meter.sample(status_of(2'500'500), 61 * kSecond);  // keep-alives
+  meter.sample(status_of(3'750'500), 62 * kSecond);  // 10 Mbit/s
+  const auto link = meter.total().links.at("beta");
+  EXPECT_DOUBLE_EQ(link.achieved_mbit_s(), 15);
+  EXPECT_EQ(link.wire_sent_bytes, 3'750'500U);
+  EXPECT_EQ(LinkTraffic{}.achieved_mbit_s(), 0);
+}
+
+TEST(Traffic, SumsOverGatewaysAndSurvivesTheFile) {
+  TrafficMeter first({});
+  first.sample(status_of(1000), kSecond);
+  const auto kept = parse_traffic(to_json(first.total()));
+  ASSERT_TRUE(kept) << kept.error().text();
+  TrafficMeter second(*kept);
+  second.sample(status_of(500), kSecond);
+  const auto all = second.total();
+  EXPECT_EQ(all.links.at("beta").wire_sent_bytes, 1500U);
+  EXPECT_EQ(all.links.at("beta").parameter_bytes, 6000U);
+  EXPECT_EQ(all.waits.computing_s, 6);
+  EXPECT_EQ(all.uptime_seconds, 4);
+  EXPECT_EQ(all.links.at("beta").cap_mbit_s, 20);
+}
+
+TEST(Traffic, ADamagedFileIsRefused) {
+  const auto whole = to_json(Traffic{.links = {{"beta", {}}}, .waits = {}});
+  for (std::size_t n = 0; n < whole.size(); ++n)
+    EXPECT_FALSE(parse_traffic(whole.substr(0, n))) << n;
+  EXPECT_FALSE(parse_traffic("{\"links\":5,\"waits\":{},\"uptime_seconds\":\"x\"}"));
+}
+
+}  // namespace
+}  // namespace isthmus::launcher
