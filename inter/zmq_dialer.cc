@@ -14,9 +14,9 @@ namespace isthmus::inter {
 namespace {
 
 constexpr int kWatchedEvents =
-    ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-    ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-    ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+    ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
+    ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+    ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 
 // An attempt that took this long met silence rather than a refusal.
 constexpr Nanoseconds kSilence = kSecond;
@@ -100,7 +100,9 @@ Result<void> ZmqDialer::open_socket(const TcpAddress& address) {
 
 void ZmqDialer::take_events() {
   while (const auto event = monitor_.next()) {
-    if (event->event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+    if (event->event == ZMQ_EVENT_CONNECTED) {
+      events_.connected(static_cast<int>(event->value));
+    } else if (event->event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
       if (connection_ == 0) handshake_succeeded();
     } else {
       // What arrived before the end is still delivered; the queue is short.

@@ -1,5 +1,9 @@
 #include "inter/zmq_lane.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 namespace isthmus::inter {
 
 namespace {
@@ -25,6 +29,11 @@ Result<void> set_lane_options(ZmqSocket& socket, Lane lane, const ZmqWireOptions
   // TCP_USER_TIMEOUT; the heartbeats are the bytes that an idle connection has to get through.
   // SNDBUF and RCVBUF are never set: that would switch off TCP's own tuning.
   return socket.set(ZMQ_TCP_MAXRT, milliseconds(options.stall_timeout));
+}
+
+bool set_congestion_control(int descriptor, const std::string& name) {
+  return ::setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                      static_cast<socklen_t>(name.size())) == 0;
 }
 
 }  // namespace isthmus::inter

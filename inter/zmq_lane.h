@@ -29,6 +29,8 @@ class LaneEvents {
   virtual void closed(ConnectionId connection, std::string_view reason) = 0;
   virtual void received(ConnectionId connection, std::span<const std::byte> message) = 0;
   virtual void writable(ConnectionId connection) = 0;
+  // A TCP connection was made; libzmq's I/O thread may close it at any time.
+  virtual void connected(int descriptor) = 0;
   // May this gateway be connected now?
   virtual bool allowed(GatewayId peer) const = 0;
 };
@@ -63,5 +65,8 @@ constexpr int turn_messages_max(Lane lane) { return lane == Lane::control ? 64 :
 
 // Limits, queues and timeouts: all that does not depend on who dials.
 Result<void> set_lane_options(ZmqSocket& socket, Lane lane, const ZmqWireOptions& options);
+
+// Of a live TCP connection, at either end. False: the system does not have it, or not for us.
+bool set_congestion_control(int descriptor, const std::string& name);
 
 }  // namespace isthmus::inter

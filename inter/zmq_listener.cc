@@ -121,6 +121,7 @@ ZmqListener::Connection* ZmqListener::connection_of(const std::string& routing_i
   connection.peer = *peer;
   connection.routing_id = routing_id;
   connection.socket = socket;
+  events_.connected(socket.descriptor);
   const auto id = connection.id;
   auto* const added = &connections_.emplace(id, std::move(connection)).first->second;
   by_routing_id_.emplace(routing_id, id);

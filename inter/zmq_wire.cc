@@ -80,6 +80,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   void closed(ConnectionId id, std::string_view reason) override;
   void received(ConnectionId id, std::span<const std::byte> message) override;
   void writable(ConnectionId id) override;
+  void connected(int descriptor) override;
   bool allowed(GatewayId peer) const override;
 
   Loop& loop_;
@@ -87,6 +88,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   const ZmqWireOptions options_;
   WireReceiver* receiver_ = nullptr;
   ConnectionId last_connection_ = 0;
+  bool said_no_congestion_control_ = false;
   std::unordered_map<ConnectionId, Connection> connections_;
   // In this order they are destroyed last to first: no socket outlives the context, and the
   // ZapHandler outlives the listeners.
@@ -235,6 +237,16 @@ std::uint64_t ZmqWire::bytes_sent(GatewayId peer) const {
 std::uint64_t ZmqWire::bytes_received(GatewayId peer) const {
   const auto found = peers_.find(peer);
   return found == peers_.end() ? 0 : found->second.bytes_received;
+}
+
+void ZmqWire::connected(int descriptor) {
+  const auto& name = options_.congestion_control;
+  if (name.empty() || set_congestion_control(descriptor, name)) return;
+  if (std::exchange(said_no_congestion_control_, true)) return;
+  log_.info("wire_no_congestion_control", {},
+            {{"wanted", name},
+             {"what_to_do", "load the kernel module tcp_" + name +
+                                " and add it to net.ipv4.tcp_allowed_congestion_control"}});
 }
 
 bool ZmqWire::allowed(GatewayId peer) const {

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -152,6 +154,21 @@ int connect_tcp(std::uint16_t port) {
   address.sin_port = htons(port);
   EXPECT_EQ(::connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   return descriptor;
+}
+
+// Of this process.
+std::size_t tcp_connections_with(std::string_view congestion_control) {
+  std::size_t count = 0;
+  for (int descriptor = 0; descriptor < 1024; ++descriptor) {
+    char name[32] = "";
+    socklen_t size = sizeof name;
+    sockaddr_storage peer{};
+    socklen_t peer_size = sizeof peer;
+    if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 &&
+        ::getsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0)
+      count += name == congestion_control ? 1 : 0;
+  }
+  return count;
 }
 
 std::size_t resident_bytes() {
@@ -304,6 +321,56 @@ TEST_F(ZmqPair, HostsMayBeNames) {
   world_.options(1).peers[0].address = fmt::format("localhost:{}", port);
   start_both();
   expect_working();
+}
+
+TEST_F(ZmqPair, Ipv6Works) {
+  const int descriptor = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  const bool there = ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  ::close(descriptor);
+  if (!there) GTEST_SKIP() << "this machine has no IPv6 loopback";
+  const auto port = parse_tcp_address(world_.options(0).listen)->port;
+  for (const auto* listen : {"[::1]", "[::]", "*"}) {
+    world_.options(0).listen = fmt::format("{}:{}", listen, port);
+    world_.options(1).peers[0].address = fmt::format("[::1]:{}", port);
+    start_both();
+    expect_working();
+    for (std::size_t i : {0, 1}) {
+      world_.kill(i);
+      counters_[i] = {};
+    }
+  }
+}
+
+TEST_F(ZmqPair, RaisesTheLimitOfDescriptorsThatStrangersCouldExhaust) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max <= 512) GTEST_SKIP() << "the hard limit is " << before.rlim_max;
+  rlimit low = before;
+  low.rlim_cur = 256;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  start(0);
+  rlimit after{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_GT(after.rlim_cur, 512U);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST_F(ZmqPair, CongestionControlIsSetAtBothEndsOrSaidToBeMissing) {
+  for (std::size_t i : {0, 1}) world_.options(i).congestion_control = "nosuch";
+  start_both();
+  for (std::size_t i : {0, 1}) EXPECT_EQ(world_.count_events(i, "wire_no_congestion_control"), 1U);
+  for (std::size_t i : {0, 1}) {
+    world_.kill(i);
+    counters_[i] = {};
+    world_.options(i).congestion_control = "reno";  // every kernel has it, and lets all use it
+  }
+  const auto reno_before = tcp_connections_with("reno");
+  start_both();
+  EXPECT_EQ(tcp_connections_with("reno"), reno_before + 4);  // two lanes, two ends
+  for (std::size_t i : {0, 1}) EXPECT_EQ(world_.count_events(i, "wire_no_congestion_control"), 1U);
 }
 
 TEST_F(ZmqPair, ATakenPortIsAnError) {
