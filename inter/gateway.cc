@@ -322,28 +322,40 @@ Task<void> Gateway::vote_writer() {
   }
 }
 
-Task<Result<void>> Gateway::steps() {
-  if (state_ && state_->step == 0 && !saved_any_) {
+// From a state that is here: loaded, or the run's first.
+Task<Result<void>> Gateway::start_steps() {
+  if (state_->step == 0 && !saved_any_) {
     saving_ = true;
     world_.loop.spawn(save(&*state_, state_root_, 0));
   }
+  auto settled = co_await settle_feedback();
+  if (!settled) co_return settled;
+  finished_ = state_->step > 0 && chain_.size() >= state_->step &&
+              chain_[state_->step - 1].record.final_step;
+  if (!finished_) begin_step();
+  publish();
+  // Peers learn at once what this site has, also when it was restarted.
+  if (saved_any_) {
+    Saved saved{.id = step_id(), .state_root = state_root_, .strong_root = {}};
+    saved.id.step = saved_step_;
+    note_saved(self_, saved);
+    peers_.send_to_all(sign(world_.signer, self_, MessageType::saved, encode(saved)).encode());
+  }
+  co_return Result<void>();
+}
+
+Task<Result<void>> Gateway::steps() {
   if (state_) {
-    auto settled = co_await settle_feedback();
-    if (!settled) co_return settled;
-    finished_ = state_->step > 0 && chain_.size() >= state_->step &&
-                chain_[state_->step - 1].record.final_step;
-    if (!finished_) begin_step();
-    publish();
-    // Peers learn at once what this site has, also when it was restarted.
-    if (saved_any_) {
-      Saved saved{.id = step_id(), .state_root = state_root_, .strong_root = {}};
-      saved.id.step = saved_step_;
-      note_saved(self_, saved);
-      peers_.send_to_all(sign(world_.signer, self_, MessageType::saved, encode(saved)).encode());
-    }
+    auto started = co_await start_steps();
+    if (!started) co_return started;
   }
   std::optional<Nanoseconds> stuck_since;
   while (!stopping_ && !failure_ && !finished_) {
+    if (!state_ && adopt_initial()) {
+      auto started = co_await start_steps();
+      if (!started) co_return started;
+      continue;
+    }
     if (!state_) {
       auto fetched = co_await transfer_->fetch(
           0, genesis_->record.next_view, self_,
@@ -352,7 +364,9 @@ Task<Result<void>> Gateway::steps() {
                    : step <= chain_.size() ? &chain_[step - 1].record
                                            : nullptr;
           },
-          [this] { return stopping_ || failure_.has_value(); });
+          [this] {
+            return stopping_ || failure_.has_value() || (!state_ && initial_.has_value());
+          });
       if (!fetched) continue;
       auto adopted = co_await adopt_state(std::move(*fetched));
       if (!adopted) co_return adopted;
@@ -709,8 +723,9 @@ void Gateway::prune() {
   const auto bound = std::min(majority_saved, saved_step_);
   if (bound <= kept_from_) return;
   kept_from_ = bound;
-  const auto own = pending_ ? pending_->step : 0;
-  if (auto removed = store_.remove_contributions_below(kept_from_, own, self_); !removed)
+  // What a restart makes feedback of stays as well: our own newest one.
+  if (auto removed = store_.remove_contributions_below(kept_from_, contributed_step_, self_);
+      !removed)
     world_.log.warning("old_contributions_stay", {}, {{"why", removed.error().text()}});
 }
 

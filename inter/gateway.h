@@ -126,6 +126,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool genesis_acceptable(const Record& record) const;
   void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
   Task<Result<void>> adopt_run(Certificate genesis);
+  bool adopt_initial();
   View view_of_roster() const;
 
   // --- Steps
@@ -136,6 +137,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void begin_step();
   bool view_change_due() const;
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
+  Task<Result<void>> start_steps();
   Task<Result<void>> steps();
   Task<Result<void>> adopt_state(OuterState fetched);
   Task<Result<void>> log_records(std::uint64_t step);

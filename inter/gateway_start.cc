@@ -193,7 +193,7 @@ Task<Result<void>> Gateway::begin_or_join_run() {
     }
     if (now - asked >= kSecond) {
       for (auto& [site, peer] : peers_.all()) {
-        if (!peer.link->up() || !peer.status || !peer.status->has_state) continue;
+        if (!peer.link->up()) continue;
         peer.link->send(encode(RecordRequest{0}));
         asked = now;
       }
@@ -218,19 +218,22 @@ Task<Result<void>> Gateway::adopt_run(Certificate genesis) {
   if (lost_vote_) ++counters_.votes_lost;
   stored_vote_.reset();
   world_.log.info("run_began", {.outer_step = 0}, {{"run", run_.hex()}, {"founded", founded}});
-  if (initial_) {
-    OuterState initial;
-    initial.record = run_;
-    initial.agreed = std::move(*initial_);
-    initial_.reset();
-    if (options_.sync.outer.has_momentum()) initial.momentum.resize(initial.agreed.size());
-    const auto root = inter::state_root(*layout_, initial);
-    if (root == genesis_->record.initial_root) {
-      state_ = std::move(initial);
-      state_root_ = root;
-    }
-  }
+  adopt_initial();
   co_return Result<void>();
+}
+
+// The ranks' parameters are the run's first state, if they are those of record 0.
+bool Gateway::adopt_initial() {
+  if (!initial_ || state_ || !genesis_) return false;
+  OuterState initial;
+  initial.record = run_;
+  initial.agreed = *std::exchange(initial_, std::nullopt);
+  if (options_.sync.outer.has_momentum()) initial.momentum.resize(initial.agreed.size());
+  const auto root = inter::state_root(*layout_, initial);
+  if (root != genesis_->record.initial_root) return false;
+  state_ = std::move(initial);
+  state_root_ = root;
+  return true;
 }
 
 }  // namespace isthmus::inter
