@@ -28,6 +28,10 @@ ExitCode fail(const Error& error) {
   switch (error.code) {
     case ErrorCode::invalid_argument:
     case ErrorCode::unsupported:
+    case ErrorCode::mismatch:         // with the run, another site or the roster
+    case ErrorCode::unauthenticated:  // a key or signature
+    case ErrorCode::permission:       // of a file
+    case ErrorCode::expired:          // the roster
       return ExitCode::bad_usage;
     case ErrorCode::cancelled:
       return ExitCode::stopped;

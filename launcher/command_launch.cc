@@ -128,7 +128,11 @@ class Launch {
   void watch_signals() {
     signals_.async_wait([this](const boost::system::error_code& error, int) {
       if (error) return;
-      supervisor_->stop();
+      // Some senders address both the process and its group (timeout): that is one wish.
+      constexpr Nanoseconds kSameWish = kSecond / 2;
+      const auto now = clock_->now();
+      if (!last_signal_ || now - *last_signal_ > kSameWish) supervisor_->stop();
+      last_signal_ = now;
       if (!code_) watch_signals();
     });
   }
@@ -161,12 +165,13 @@ class Launch {
     }
     notes_.push_back(line);
     if (notes_.size() > kNotes) notes_.erase(notes_.begin());
-    kept_ = line;
   }
 
   // Into the event log of its site too: who looks there later must see it.
   void on_happening(const Happening& happening) {
-    say(fmt::format("{} {}", now_text(), happening.text));
+    const auto line = fmt::format("{} {}", now_text(), happening.text);
+    say(line);
+    if (terminal_ != nullptr) kept_ += line + "\n";
     if (happening.id.empty()) return;
     const auto write = [&](EventLog& log) {
       log.warning(happening.id, {}, {{"process", happening.process}, {"what", happening.text}});
@@ -212,7 +217,7 @@ class Launch {
     const bool alone_step =
         file.alone() && line.id == "inner_step" &&
         static_cast<std::int64_t>(number("inner_step")) % file.sync.inner_steps == 0;
-    if (line.id != "merge" && !alone_step) return;
+    if (terminal_ != nullptr || (line.id != "merge" && !alone_step)) return;  // the monitor has it
     const auto loss = std::strtod(last.field("loss").c_str(), nullptr);
     const auto speed = std::strtod(last.field("tokens_per_second").c_str(), nullptr);
     const auto step = alone_step ? number("inner_step") / static_cast<double>(file.sync.inner_steps)
@@ -225,7 +230,7 @@ class Launch {
   }
 
   void say_goodbye() const {
-    if (!kept_.empty()) fmt::print("{}\n", kept_);
+    fmt::print("{}", kept_);
     for (const auto& site : sites_) {
       const RunFolder folder(site.file().site.run_dir);
       fmt::print("{}: checkpoints in {}, events in {}, metrics in {}\n", site.file().site.name,
@@ -251,9 +256,10 @@ class Launch {
   std::vector<SiteHistory> histories_;
   std::vector<std::unique_ptr<StatusSource>> sources_;
   std::vector<std::string> notes_;
-  std::string kept_;  // the last note, for after the monitor
+  std::string kept_;  // what happened to processes, for after the monitor
   std::unique_ptr<Terminal> terminal_;
   int ticks_ = 0;
+  std::optional<Nanoseconds> last_signal_;
   std::optional<ExitCode> code_;
 };
 

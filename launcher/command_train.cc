@@ -31,6 +31,8 @@ runtime::TrainOptions train_options(const SiteFile& file, const RunFolder& folde
           .seed = static_cast<std::uint64_t>(train.seed),
           .federated = !file.alone(),
           .inner_steps = file.sync.inner_steps,
+          // max_lead counts from the state that a contribution is based on.
+          .lead_steps = (file.sync.max_lead - 1) * file.sync.inner_steps,
           .checkpoint_folder = folder.checkpoints(),
           .checkpoint_steps =
               train.checkpoint_every == 0 ? file.sync.inner_steps : train.checkpoint_every,

@@ -19,7 +19,7 @@
 namespace isthmus::launcher {
 namespace {
 
-constexpr std::array kEnds = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGHUP, SIGQUIT};
+constexpr std::array kEnds = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGQUIT};
 
 // What the emergency exit needs, ready before it is needed: handlers may not allocate.
 struct Rescue {
