@@ -19,20 +19,24 @@ namespace isthmus::launcher {
 
 using Action = std::function<ExitCode()>;
 
+// One for each command.
 void add_init(CLI::App& program, Action& action);
 void add_check(CLI::App& program, Action& action);
-void add_keys(CLI::App& program, Action& action);
-void add_roster(CLI::App& program, Action& action);
 void add_launch(CLI::App& program, Action& action);
-void add_gateway(CLI::App& program, Action& action);
-void add_train(CLI::App& program, Action& action);
 void add_status(CLI::App& program, Action& action);
 void add_top(CLI::App& program, Action& action);
-void add_data(CLI::App& program, Action& action);
+void add_report(CLI::App& program, Action& action);
 void add_eval(CLI::App& program, Action& action);
 void add_generate(CLI::App& program, Action& action);
-void add_report(CLI::App& program, Action& action);
+void add_data(CLI::App& program, Action& action);
+void add_keys(CLI::App& program, Action& action);
+void add_roster(CLI::App& program, Action& action);
+void add_gateway(CLI::App& program, Action& action);
+void add_train(CLI::App& program, Action& action);
 void add_simulate(CLI::App& program, Action& action);
+
+// All of them, in the order of --help.
+void add_commands(CLI::App& program, Action& action);
 
 // Site files and the keys that --set replaces in them.
 struct SiteArguments {

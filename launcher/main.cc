@@ -43,10 +43,7 @@ int run(int argc, char** argv) {
   program.require_subcommand(1);
   program.footer(std::string(kHelpTail));
   Action action;
-  for (const auto add :
-       {add_init, add_check, add_keys, add_roster, add_launch, add_gateway, add_train, add_status,
-        add_top, add_data, add_eval, add_generate, add_report, add_simulate})
-    add(program, action);
+  add_commands(program, action);
   if (refuse_unknown_command(program, argc, argv)) return static_cast<int>(ExitCode::bad_usage);
   try {
     program.parse(argc, argv);
