@@ -57,6 +57,7 @@ class AgreeingGateway final : public inter::OuterSteps {
     published.parameters = *state;
     published.final_step = step == 4;
     published.contribution_open = open.has_value();
+    published.contributed = open ? step + 1 : step;
     ranks->publish(published);
   }
 
