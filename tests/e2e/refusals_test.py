@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""What is wrong is said clearly, by the process that sees it, and nothing is lost for the others."""
+import pathlib
+import re
+import unittest
+
+from federation import BAD_USAGE, Case, DONE, Federation, STOPPED, Site, isthmus, wait_until, some_text, SITE_FILE, PORT
+
+
+class Refusals(Case):
+    def test_a_file_with_five_faults_names_each_with_its_place(self):
+        with Federation("alpha", "beta") as federation:
+            alpha = federation["alpha"]
+            text = alpha.file.read_text()
+            faults = [
+                ("hidden = 32", "hiden = 32", "hidden"),                # a typo: the nearest name
+                ("layers = 1", "layers = -1", "layers"),                # out of range
+                ('codec = "int8"', 'codec = "int9"', "int8"),           # no such choice
+                ("micro_batch = 2", 'micro_batch = "two"', "micro_batch"),  # another type
+                ("outer_steps = 4", "", "outer_steps"),                 # missing
+            ]
+            for old, new, _ in faults:
+                self.assertIn(old, text)
+                text = text.replace(old, new)
+            alpha.file.write_text(text)
+            for command in ("check", "launch"):
+                result = isthmus(command, alpha.file, cwd=federation.folder)
+                self.assertEqual(result.returncode, BAD_USAGE, result.stdout)
+                for _, new, named in faults:
+                    self.assertIn(named, result.stdout)
+                    if new:
+                        line = text[:text.index(new)].count("\n") + 1
+                        self.assertRegex(result.stdout, rf"alpha\.toml:{line}:\d+", f"{command}: no place of {new}")
+                self.assertFalse(alpha.run_dir.exists(), f"{command} touched the run directory")
+
+    def test_an_expired_roster_begins_no_session(self):
+        with Federation("alpha", "beta", expires="2020-01-01") as federation:
+            federation.launch()
+            for site in federation.sites:
+                self.assertNotEqual(site.wait(30), DONE)
+                self.assertIn("expired", site.output())
+                self.assertEqual(site.events("step_applied"), [])
+
+    def test_another_model_at_one_site_is_refused_at_both_ends(self):
+        with Federation("alpha", "beta") as federation:
+            alpha, beta = federation.sites
+            alpha.launch()
+            beta.launch("--set", "model.hidden=64")
+            for site, peer in ((alpha, "beta"), (beta, "alpha")):
+                wait_until(lambda: "model shapes" in site.output() or
+                           any("model shapes" in str(e) for e in site.events()), 30,
+                           lambda: f"{site.name} does not name the field:\n{site.output()}")
+                self.assertEqual(site.events("step_applied"), [])
+            # Put right, the run goes on with what alpha has.
+            beta.kill_tree()
+            beta.launch()
+            federation.wait()
+
+    def test_an_unlisted_key_is_refused_and_disturbs_nobody(self):
+        with Federation("alpha", "beta", outer_steps=60) as federation:
+            alpha, beta = federation.sites
+            # Gamma has a roster of its own making, signed by the same operator, but the others were not given it.
+            gamma = Site(federation.folder, "gamma", 3, f"{federation.network}.3:{PORT}", f"{federation.network}.3:{PORT}")
+            (federation.folder / "gamma.txt").write_text(some_text(3))
+            federation.run("keys", "generate", "gamma.key")
+            (federation.folder / "own.toml").write_text((federation.folder / "roster.toml").read_text())
+            federation.add_to_roster(gamma, "own.toml")
+            federation.sign_roster("own.toml")
+            gamma.file.write_text(SITE_FILE.format(name="gamma", id=3, address=gamma.address, **federation.options)
+                                  .replace("roster.toml", "own.toml"))
+            federation.launch()
+            alpha.wait_for_event("step_applied")
+            federation.sites.append(gamma)
+            gamma.launch()
+            refused = wait_until(lambda: [e for e in alpha.events() + beta.events() if "refused" in e["event"]], 30,
+                                 lambda: f"nobody reports the stranger; gamma said:\n{gamma.output()}")
+            self.assertTrue(refused)
+            for site in (alpha, beta):
+                self.assertEqual(site.wait(60), DONE, site.output())
+            self.assertEqual(gamma.events("step_applied"), [])
+
+    def test_a_truncated_checkpoint_is_noticed_and_the_run_goes_on(self):
+        with Federation("alpha", "beta", outer_steps=40) as federation:
+            alpha, beta = federation.sites
+            federation.launch()
+            alpha.wait_for_event("step_applied", count=3)
+            for site in federation.sites:
+                site.interrupt()
+            for site in federation.sites:
+                self.assertEqual(site.wait(30), STOPPED, site.output())
+            newest = sorted(p for p in (alpha.run_dir / "checkpoints").iterdir() if p.name.startswith("step_"))[-1]
+            model = newest / "model.safetensors"
+            model.write_bytes(model.read_bytes()[:-100])
+
+            result = isthmus("eval", "--checkpoint", newest, alpha.file, cwd=federation.folder)
+            self.assertNotEqual(result.returncode, DONE)
+            self.assertIn("model.safetensors", result.stdout)
+
+            federation.launch()
+            federation.wait()
+            self.assertTrue(any("damaged" in e["event"] for e in alpha.events()), "no event names the damage")
+            self.assertTrue((newest.parent / (newest.name + ".damaged")).exists(), "the damaged one is kept aside")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""A run from its beginning to its planned end, and what it leaves on disk, read back independently."""
+import unittest
+
+from federation import Case, DONE, Federation, STOPPED
+import outer_files
+
+
+def states(site):
+    reader = outer_files.Site(site.run_dir)
+    return reader, reader.states()
+
+
+class Run(Case):
+    def check_end(self, federation, steps):
+        """Every site ends at the last step with the same state, by roots recomputed from its files."""
+        newest = {}
+        for site in federation.sites:
+            _, found = states(site)
+            self.assertEqual(found[0].step, steps, site.name)
+            newest[site.name] = found[0].claimed_root.hex()
+        self.assertEqual(len(set(newest.values())), 1, newest)
+
+    def check_history(self, federation):
+        """All sites keep one history of records, each named by the next, accepted by a majority."""
+        histories = []
+        for site in federation.sites:
+            reader = outer_files.Site(site.run_dir)
+            records = reader.records()
+            parent = reader.genesis["hash"]
+            for record in records:
+                self.assertEqual(record["parent"], parent)
+                self.assertEqual(record["run"], reader.genesis["hash"])
+                self.assertGreaterEqual(2 * len(set(record["accepts"])), len(record["view"]["voters"]) + 1)
+                parent = record["hash"]
+            self.assertTrue(records[-1]["final"])
+            histories.append([r["hash"] for r in records])
+        self.assertEqual(histories.count(histories[0]), len(histories))
+
+    def check_last_step(self, federation):
+        """The last state is what its record says, recomputed from the kept bytes of the contributions; it differs from
+        the state before, and from what each site contributed."""
+        reader, (last, before) = states(federation.sites[0])
+        record = reader.records()[-1]
+        self.assertEqual((last.step, before.step), (record["step"], record["step"] - 1))
+        self.assertEqual(record["parent_root"], before.claimed_root)
+        self.assertNotEqual(last.claimed_root, before.claimed_root)
+        for part in record["parts"]:
+            delta = reader.contribution(record["step"], part["site"])
+            self.assertIsNotNone(delta, "the last contributions are kept")
+            own = outer_files.array.array("f", map(lambda a, d: outer_files.f32(a - d), before.agreed, delta))
+            self.assertNotEqual(outer_files.state_root(reader.layout, own, last.momentum), last.claimed_root)
+        agreed, momentum = reader.outer_step(before, record)
+        self.assertEqual(outer_files.state_root(reader.layout, agreed, momentum), last.claimed_root)
+
+    def test_two_sites_end_as_planned_with_equal_state(self):
+        with Federation("alpha", "beta", outer_steps=5) as federation:
+            federation.launch()
+            federation.wait()
+            self.check_end(federation, 5)
+            self.check_history(federation)
+            self.check_last_step(federation)
+            for site in federation.sites:
+                self.assertEqual(len(site.events("step_applied")), 5)
+
+            # Launched again, a finished run says so and changes nothing.
+            _, before = states(federation.sites[0])
+            federation.launch()
+            federation.wait()
+            _, after = states(federation.sites[0])
+            self.assertEqual(before[0].claimed_root, after[0].claimed_root)
+
+    def test_three_sites_with_unequal_work_and_nesterov(self):
+        with Federation("alpha", "beta", "gamma", outer_steps=4) as federation:
+            text = federation["beta"].file.read_text()
+            federation["beta"].file.write_text(text.replace("micro_batch = 2", "micro_batch = 5"))
+            federation.launch("--set", 'sync.outer="nesterov"')
+            federation.wait()
+            self.check_end(federation, 4)
+            self.check_last_step(federation)
+            record = outer_files.Site(federation.sites[0].run_dir).records()[-1]
+            tokens = [part["tokens"] for part in record["parts"]]
+            self.assertEqual(len(tokens), 3)
+            self.assertEqual(tokens[1] * 2, tokens[0] * 5)
+
+    def test_interrupted_it_ends_cleanly_and_goes_on(self):
+        with Federation("alpha", "beta", outer_steps=40) as federation:
+            federation.launch()
+            federation["alpha"].wait_for_event("step_applied", count=3)
+            for site in federation.sites:
+                site.interrupt()
+            for site in federation.sites:
+                self.assertEqual(site.wait(30), STOPPED, site.output())
+                self.assertEqual(site.pids(), [], "processes are left")
+                checkpoints = list((site.run_dir / "checkpoints").iterdir())
+                self.assertTrue(checkpoints)
+            _, found = states(federation["alpha"])
+            self.assertLess(found[0].step, 40)
+            federation.launch()
+            federation.wait()
+            self.check_end(federation, 40)
+            self.check_history(federation)
+
+    def test_of_three_one_may_stay_away_for_good(self):
+        with Federation("alpha", "beta", "gamma", outer_steps=30, min_sites=2) as federation:
+            federation.launch()
+            gamma = federation.sites.pop()
+            try:
+                gamma.wait_for_event("step_applied", count=2)
+            finally:
+                gamma.kill_tree()
+            federation.wait(100)
+            self.check_end(federation, 30)
+            self.check_history(federation)
+            views = [len(r["view"]["members"]) for r in outer_files.Site(federation.sites[0].run_dir).records()]
+            self.assertEqual((views[0], views[-1]), (3, 2), "it is waited for no longer")
+
+    def test_another_seed_of_the_model_takes_the_agreed_start(self):
+        with Federation("alpha", "beta", outer_steps=3) as federation:
+            federation["alpha"].launch()
+            federation["beta"].launch("--set", "model.seed=5")
+            federation.wait()
+            self.check_end(federation, 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
