@@ -29,8 +29,8 @@
 namespace isthmus::launcher {
 namespace {
 
-constexpr Nanoseconds kSampleEvery = 250 * kMillisecond;
-constexpr int kSamplesPerNote = 20;  // between two writes of the traffic file
+constexpr Nanoseconds kSampleEvery = 100 * kMillisecond;
+constexpr int kSamplesPerNote = 50;  // between two writes of the traffic file
 
 inter::SyncOptions sync_options(const SyncOptions& sync) {
   inter::SyncOptions options;

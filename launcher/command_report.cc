@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "base/disk.h"
 #include "base/thread_pool.h"
@@ -32,19 +35,47 @@ std::string text_of(const Bytes& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The beginning of the held-out text, up to a word's end: something to continue.
+// A text of at most `bytes`, ending with a word, else with a whole character.
+std::string cut_at_word(std::string text, std::size_t bytes) {
+  if (text.size() <= bytes) return text;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  const auto space = text.rfind(' ', bytes);
+  text.resize(space != std::string::npos && space > bytes / 2 ? space : bytes);
+  return text;
+}
+
+// Spaces, line ends and no-break spaces (C2 A0) at the front.
+std::size_t indentation(std::string_view text) {
+  std::size_t n = 0;
+  while (n < text.size()) {
+    if (text[n] == ' ' || text[n] == '\n' || text[n] == '\t')
+      ++n;
+    else if (text.substr(n, 2) == "\xC2\xA0")
+      n += 2;
+    else
+      break;
+  }
+  return n;
+}
+
+// The beginning of the first long paragraph that is neither a list, a table nor a command.
 Result<std::string> prompt_of(Disk& disk, const std::string& path) {
-  constexpr std::size_t kBytes = 48;
+  constexpr std::size_t kLook = std::size_t{1} << 16, kProse = 120, kPrompt = 48;
   ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));
   ISTHMUS_TRY(const auto size, file->size());
-  Bytes bytes(std::min<std::uint64_t>(size, kBytes));
+  Bytes bytes(std::min<std::uint64_t>(size, kLook));
   ISTHMUS_CHECK(file->read_at(0, bytes));
-  auto text = text_of(bytes);
-  if (const auto end = text.find_last_of(" \n"); end != std::string::npos && end > 0)
-    text.resize(end);
-  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80) text.pop_back();
-  if (!text.empty() && static_cast<unsigned char>(text.back()) >= 0xC0) text.pop_back();
-  return text;
+  const auto whole = text_of(bytes);
+  std::string_view rest = whole;
+  while (!rest.empty()) {
+    auto paragraph = rest.substr(0, rest.find("\n\n"));
+    rest.remove_prefix(std::min(paragraph.size() + 2, rest.size()));
+    paragraph.remove_prefix(indentation(paragraph));
+    const auto lead = paragraph.empty() ? 0 : static_cast<unsigned char>(paragraph.front());
+    if (paragraph.size() >= kProse && (std::isalpha(lead) != 0 || lead >= 0xC3))
+      return cut_at_word(std::string(paragraph.substr(0, paragraph.find('\n'))), kPrompt);
+  }
+  return cut_at_word(whole.substr(0, whole.find('\n')), kPrompt);
 }
 
 Result<SiteReport> report_site(const std::string& path, const Options& options) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "launcher/event_tail.h"
@@ -108,6 +109,18 @@ std::string loss_table(const Report& report) {
   return out + '\n';
 }
 
+// What another site has said already is not said again: sites that agree generate alike.
+std::string generated_text(const SiteReport& site, std::set<std::string>& said) {
+  std::string out;
+  for (const auto& text : site.held_out) {
+    if (text.generated.empty()) continue;
+    const auto line =
+        fmt::format("{}: {} -> {}\n", text.name, one_line(text.prompt), one_line(text.generated));
+    if (said.insert(line).second) out += line;
+  }
+  return out;
+}
+
 std::string site_text(const SiteReport& site) {
   std::string out =
       fmt::format("{}: {} of {} outer steps, {} tokens, {} tokens/s\n", site.site, site.outer_steps,
@@ -132,10 +145,6 @@ std::string site_text(const SiteReport& site) {
     time += fmt::format("{}{} {:.0f} %", time.empty() ? "" : ", ", what, 100 * share);
   }
   if (!time.empty()) out += fmt::format("  time: {}\n", time);
-  for (const auto& text : site.held_out)
-    if (!text.generated.empty())
-      out += fmt::format("  {}: {} ->{}\n", text.name, one_line(text.prompt),
-                         " " + one_line(text.generated));
   out += fmt::format("  checkpoints {}\n  events      {}\n  metrics     {}\n", site.checkpoints,
                      site.events, site.metrics);
   return out;
@@ -156,7 +165,10 @@ std::string to_text(const Report& report) {
   std::string out = loss_table(report);
   for (const auto& site : report.sites) out += site_text(site);
   for (const auto& site : report.controls) out += site_text(site);
-  return out;
+  std::string generated;
+  std::set<std::string> said;
+  for (const auto& site : report.sites) generated += generated_text(site, said);
+  return generated.empty() ? out : out + "\nheld-out text, and how the model goes on\n" + generated;
 }
 
 void read_metrics(const std::string& path, std::int64_t inner_steps_per_outer, SiteReport& out) {

@@ -86,10 +86,16 @@ void TrafficMeter::sample(const inter::GatewayStatus& status, Nanoseconds now) {
   for (const auto& link : status.links) {
     auto& sum = current_.links[link.peer];
     const auto sent = link.wire_sent_bytes - std::min(link.wire_sent_bytes, sum.wire_sent_bytes);
-    if (seconds > 0 && static_cast<double>(sent) > kKeepAliveBytesPerSecond * seconds) {
-      sum.sending_seconds += seconds;
-      sum.sending_bytes += sent;
+    const Interval now_sent{
+        .sending = seconds > 0 && static_cast<double>(sent) > kKeepAliveBytesPerSecond * seconds,
+        .seconds = seconds,
+        .bytes = sent};
+    auto& recent = recent_[link.peer];
+    if (recent.before_last.sending && recent.last.sending && now_sent.sending) {
+      sum.sending_seconds += recent.last.seconds;
+      sum.sending_bytes += recent.last.bytes;
     }
+    recent = {.last = now_sent, .before_last = recent.last};
     sum.parameter_bytes = link.parameter_bytes;
     sum.codec_bytes = link.codec_bytes;
     sum.zstd_bytes = link.zstd_bytes;

@@ -21,7 +21,7 @@ struct LinkTraffic {
   std::uint64_t wire_sent_bytes = 0;
   std::uint64_t wire_received_bytes = 0;
   std::uint64_t reconnects = 0;
-  double sending_seconds = 0;       // in which more than keep-alives was sent
+  double sending_seconds = 0;       // between two samples, with traffic before and after
   std::uint64_t sending_bytes = 0;  // sent in them
   double cap_mbit_s = 0;
 
@@ -42,14 +42,25 @@ class TrafficMeter {
  public:
   explicit TrafficMeter(Traffic earlier) : earlier_(std::move(earlier)) {}
 
-  // To be called a few times a second; the more often, the sharper the achieved rate.
+  // To be called several times a second. The rate counts whole intervals only: those at the edge of
+  // a burst were partly silent.
   void sample(const inter::GatewayStatus& status, Nanoseconds now);
   // Earlier gateways' and this one's.
   Traffic total() const;
 
  private:
+  struct Interval {
+    bool sending = false;
+    double seconds = 0;
+    std::uint64_t bytes = 0;
+  };
+  struct Recent {
+    Interval last, before_last;
+  };
+
   Traffic earlier_;
   Traffic current_;
+  std::map<std::string, Recent> recent_;  // by peer
   Nanoseconds last_ = 0;
 };
 

@@ -46,7 +46,7 @@ TEST(Report, TextForPeople) {
   for (const char* part :
        {"alpha: 24 of 24 outer steps, 492 k tokens, 2.84 k tokens/s", "on the wire 98.5 MB",
         "19.6 Mbit/s while sending, capped to 20", "time: computing 75 %, transfer 25 %",
-        "en: The package -> manager [2J", "run/checkpoints"})
+        "goes on\nen: The package -> manager [2J\n", "run/checkpoints"})
     EXPECT_THAT(text, HasSubstr(part));
 }
 

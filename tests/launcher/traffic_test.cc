@@ -20,13 +20,14 @@ inter::GatewayStatus status_of(std::uint64_t sent) {
 
 TEST(Traffic, RateCountsOnlyTheTimeItSends) {
   TrafficMeter meter({});
-  meter.sample(status_of(0), 10 * kSecond);
-  meter.sample(status_of(2'500'000), 11 * kSecond);  // 20 Mbit/s
-  meter.sample(status_of(2'500'500), 61 * kSecond);  // keep-alives
-  meter.sample(status_of(3'750'500), 62 * kSecond);  // 10 Mbit/s
+  // Bytes by the end of each second: silence, an edge, 20 Mbit/s twice, an edge, keep-alives.
+  Nanoseconds second = 10;
+  for (const std::uint64_t sent : {0, 1'000'000, 3'500'000, 6'000'000, 6'500'000, 6'500'500})
+    meter.sample(status_of(sent), kSecond * second++);
   const auto link = meter.total().links.at("beta");
-  EXPECT_DOUBLE_EQ(link.achieved_mbit_s(), 15);
-  EXPECT_EQ(link.wire_sent_bytes, 3'750'500U);
+  EXPECT_DOUBLE_EQ(link.achieved_mbit_s(), 20);
+  EXPECT_EQ(link.sending_seconds, 2);
+  EXPECT_EQ(link.wire_sent_bytes, 6'500'500U);
   EXPECT_EQ(LinkTraffic{}.achieved_mbit_s(), 0);
 }
 
