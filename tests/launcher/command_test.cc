@@ -18,8 +18,9 @@ using ::testing::HasSubstr;
 void collect(const CLI::App& command, const std::string& words,
              std::vector<std::pair<std::string, const CLI::App*>>& all) {
   for (const auto* sub : command.get_subcommands([](const CLI::App*) { return true; })) {
-    all.emplace_back(words + " " + sub->get_name(), sub);
-    collect(*sub, all.back().first, all);
+    const auto more = words + " " + sub->get_name();
+    all.emplace_back(more, sub);
+    collect(*sub, more, all);
   }
 }
 
