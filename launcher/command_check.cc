@@ -7,7 +7,8 @@
 #include "base/disk.h"
 #include "launcher/command.h"
 #include "launcher/site_check.h"
-#include "launcher/site_schema.h"
+#include "launcher/site_document.h"
+#include "launcher/site_meaning.h"
 
 namespace isthmus::launcher {
 namespace {

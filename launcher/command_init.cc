@@ -8,7 +8,7 @@
 
 #include "base/disk.h"
 #include "launcher/command.h"
-#include "launcher/site_schema.h"
+#include "launcher/site_document.h"
 #include "security/identity.h"
 
 namespace isthmus::launcher {

@@ -190,27 +190,8 @@ class ValueCheck {
   const Machine& machine_;
 };
 
-std::string joined_names(const std::vector<std::string>& names) {
-  if (names.size() <= 1) return names.empty() ? "" : names.front();
-  std::vector<std::string> most(names.begin(), names.end() - 1);
-  return fmt::format("{} and {}", fmt::join(most, ", "), names.back());
-}
-
 std::string counted(std::size_t n, std::string_view thing) {
   return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
-}
-
-// Share of f32 that the codec sends, before zstd.
-double codec_share(compress::CodecId codec) {
-  switch (codec) {
-    case compress::CodecId::none:
-      return 1;
-    case compress::CodecId::bf16:
-      return 0.5;
-    case compress::CodecId::int8:
-      return 0.25 * (1 + 4.0 / 256);
-  }
-  return 1;
 }
 
 }  // namespace
@@ -400,101 +381,6 @@ Result<std::vector<CheckedSite>> load_checked_sites(std::span<const std::string>
   for (const auto& site : sites) faults += site.text.fault_text();
   if (!faults.empty()) return Error{ErrorCode::invalid_argument, faults};
   return sites;
-}
-
-std::vector<std::string> loss_lines(const security::Roster& roster, const SyncOptions& sync) {
-  const auto voters = roster.voters();
-  const auto majority = voters / 2 + 1;
-  const auto sites = roster.sites.size();
-  std::map<std::string, std::vector<std::string>> lost_with;  // outcome → the sites that cause it
-  std::vector<std::string> order;
-  for (const auto& lost : roster.sites) {
-    const auto voters_left = voters - (lost.voter ? 1 : 0);
-    std::string outcome;
-    if (sites == 1)
-      outcome = "the run stops; it goes on when the site returns";
-    else if (voters_left < majority)
-      outcome = fmt::format(
-          "nothing commits until it returns: {} of {} is no majority. Each other site trains on "
-          "for "
-          "{} inner steps past the last agreed state, then waits",
-          voters_left, counted(voters, "voter"), sync.max_lead * sync.inner_steps);
-    else if (static_cast<std::int64_t>(sites - 1) < sync.min_sites)
-      outcome = fmt::format(
-          "nothing commits until it returns: min_sites = {}, and {} left", sync.min_sites,
-          sites - 1 == 1 ? std::string("1 site is") : fmt::format("{} sites are", sites - 1));
-    else
-      outcome = "the others go on; its work is used when it returns";
-    if (lost_with[outcome].empty()) order.push_back(outcome);
-    lost_with[outcome].push_back(lost.name);
-  }
-  std::vector<std::string> lines;
-  for (const auto& outcome : order) {
-    const auto& names = lost_with[outcome];
-    lines.push_back(names.size() == 1 ? fmt::format("if {} is lost: {}", names.front(), outcome)
-                                      : fmt::format("if any one of {} is lost: {}",
-                                                    joined_names(names), outcome));
-  }
-  if (voters == 2 && sites == 2)
-    lines.push_back(fmt::format(
-        "to let one site go on without the other, give it the only vote (voter = false at the "
-        "other, in the roster){}",
-        sync.min_sites > 1 ? " and set min_sites = 1" : ""));
-  else if (voters > 2)
-    lines.push_back(fmt::format("voters that may be lost at the same time: {}", voters - majority));
-  return lines;
-}
-
-std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
-  std::string out;
-  const auto line = [&out](std::string_view name, const std::string& text) {
-    out += fmt::format("  {:<10} {}\n", name, text);
-  };
-  std::int64_t parameters = 0;
-  if (file.model.from.empty()) {
-    const auto& model = file.model.config;
-    parameters = runtime::parameter_count(model);
-    line("model", fmt::format("{} of {} parameters: {} layers, hidden {}, {} heads over {}",
-                              model.family, about_count(static_cast<double>(parameters)),
-                              model.layers, model.hidden, model.heads, model.kv_heads));
-  } else {
-    line("model", fmt::format("from {}", file.model.from));
-  }
-  const auto tokens = file.tokens_per_inner_step();
-  line("steps", fmt::format("{} outer steps of {} inner steps; {} tokens an inner step, {} in all",
-                            file.sync.outer_steps, file.sync.inner_steps,
-                            about_count(static_cast<double>(tokens)),
-                            about_count(static_cast<double>(tokens) *
-                                        static_cast<double>(file.inner_steps_total()))));
-  line("ranks", fmt::format("{} of {} threads", file.mesh.ranks(),
-                            file.train.threads == 0 ? std::string("as many as CPUs")
-                                                    : fmt::format("{}", file.train.threads)));
-  if (roster == nullptr) {
-    line("alone", "no roster: this site trains by itself, without a gateway");
-    return out;
-  }
-  if (parameters > 0) {
-    const double bytes = 4.0 * static_cast<double>(parameters);
-    const double coded = bytes * codec_share(file.sync.codec);
-    std::string text = fmt::format("{} of parameters, at most {} on the wire to each other site",
-                                   about_bytes(bytes), about_bytes(coded));
-    if (file.gateway.rate_limit > 0)
-      text += fmt::format("; {} each at {}",
-                          about_duration(8 * coded / static_cast<double>(file.gateway.rate_limit)),
-                          exact_rate(file.gateway.rate_limit));
-    line("exchange", text);
-    line("gateway", fmt::format("{} of memory for the outer state, {} of disk",
-                                about_bytes(4 * bytes), about_bytes(5 * bytes)));
-  }
-  std::vector<std::string> voters;
-  for (const auto& site : roster->sites)
-    if (site.voter) voters.push_back(site.name);
-  line("votes",
-       fmt::format("{} of {} must accept a step ({}), made of at least {}", voters.size() / 2 + 1,
-                   counted(voters.size(), "voter"), joined_names(voters),
-                   counted(static_cast<std::size_t>(file.sync.min_sites), "contribution")));
-  for (const auto& loss : loss_lines(*roster, file.sync)) line("", loss);
-  return out;
 }
 
 }  // namespace isthmus::launcher

@@ -1,5 +1,4 @@
-// What must hold between the keys of a site file, and between it and this machine and the roster;
-// and what the file means, for a person about to start it.
+// What must hold between the keys of a site file, and between it, this machine and the roster.
 #pragma once
 
 #include <cstddef>
@@ -54,13 +53,5 @@ void check_together(std::span<CheckedSite> sites);
 // the text of all faults of all files.
 Result<std::vector<CheckedSite>> load_checked_sites(std::span<const std::string> paths,
                                                     std::span<const std::string> overrides);
-
-// What becomes of the federation when a site is lost (design.md, "How an outer step commits",
-// rule 11): one line for each set of sites whose loss means the same.
-std::vector<std::string> loss_lines(const security::Roster& roster, const SyncOptions& sync);
-
-// The whole meaning in a few lines: model, steps, tokens, memory, bytes and seconds of an exchange,
-// and with a roster the votes and losses. Of a file without faults.
-std::string meaning_of(const SiteFile& file, const security::Roster* roster);
 
 }  // namespace isthmus::launcher

@@ -1,13 +1,12 @@
 // The table of all keys of a site file: what a key is called, what it means, what it may hold, and
-// which field it fills. The reader, the defaults, docs/configuration.md and the file that `isthmus
-// init` writes all come from it.
+// which field it fills. The reader, the defaults and what is written for people
+// (launcher/site_document.h) all come from it.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -87,18 +86,5 @@ struct HostPort {
 };
 // "host:port", "[::1]:7700", "*:7700" (all interfaces).
 std::optional<HostPort> parse_address(std::string_view text);
-
-// docs/configuration.md, whole.
-std::string configuration_document();
-
-// Values of keys as TOML: "site.name" → "\"alpha\"".
-using SiteValues = std::map<std::string, std::string>;
-
-// A site file to start from: every key with its meaning, unit and default; what has no default or
-// is usually changed is set, from `values` or the table's example.
-std::string starting_site_file(const SiteValues& values);
-
-// A site file with these keys only, each explained in the same way: how configs/ is written.
-std::string explained_site_file(const SiteValues& values);
 
 }  // namespace isthmus::launcher

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "launcher/site_check.h"
-#include "launcher/site_schema.h"
+#include "launcher/site_document.h"
+#include "launcher/site_file.h"
 
 namespace isthmus::launcher {
 namespace {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "launcher/site_check.h"
+#include "launcher/site_document.h"
+#include "launcher/site_meaning.h"
 #include "launcher/site_schema.h"
 
 namespace isthmus::launcher {

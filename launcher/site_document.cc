@@ -1,0 +1,149 @@
+#include "launcher/site_document.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+
+#include "launcher/site_schema.h"
+
+namespace isthmus::launcher {
+namespace {
+
+// `text` broken at spaces to lines of at most `width`, each with `prefix`.
+std::string wrapped(std::string_view text, std::string_view prefix, std::size_t width) {
+  std::string out, line;
+  while (!text.empty()) {
+    const auto end = std::min(text.find(' '), text.size());
+    const auto word = text.substr(0, end);
+    if (!line.empty() && prefix.size() + line.size() + 1 + word.size() > width) {
+      out += fmt::format("{}{}\n", prefix, line);
+      line.clear();
+    }
+    if (!line.empty()) line += ' ';
+    line += word;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  if (!line.empty()) out += fmt::format("{}{}\n", prefix, line);
+  return out;
+}
+
+// "Default: 8." or what leaving the key out means.
+std::string default_sentence(const SiteKey& key) {
+  if (key.required) return "Required.";
+  if (!key.absent.empty()) return fmt::format("Left out: {}.", key.absent);
+  return fmt::format("Default: {}.", key.default_text());
+}
+
+std::string comment_of(const SiteKey& key) {
+  std::string text{key.meaning};
+  text += fmt::format(" Value: {}.", key.allowed());
+  text += ' ';
+  text += default_sentence(key);
+  if (key.shared) text += " Shared by all sites.";
+  return text;
+}
+
+std::string markdown_cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+// A file with `values`, and what `otherwise` gives for the other keys ("": left out).
+template <class Otherwise>
+std::string site_file_text(const SiteValues& values, const Otherwise& otherwise) {
+  std::string out =
+      "# A site of isthmus. `isthmus check FILE` checks it; docs/configuration.md has all keys.\n"
+      "# Relative paths are relative to the folder of this file.\n";
+  for (const auto& section : site_sections()) {
+    std::string keys;
+    for (const auto& key : site_keys()) {
+      if (key.section != section.name) continue;
+      const auto given = values.find(key.full_name());
+      const auto line = given != values.end() ? fmt::format("{} = {}\n", key.name, given->second)
+                                              : otherwise(key);
+      if (!line.empty()) keys += wrapped(comment_of(key), "# ", 100) + line;
+    }
+    if (!keys.empty())
+      out += fmt::format("\n{}[{}]\n{}", wrapped(section.meaning, "# ", 100), section.name, keys);
+  }
+  return out;
+}
+
+constexpr std::string_view kDocumentHead = R"(# Configuration
+
+<!-- Written by `isthmus check --document` from launcher/site_keys.cc; a test compares them. -->
+
+A site is described by one TOML file. `isthmus init NAME` writes one to start from, `isthmus check FILE` tells every
+fault at once with its place, what is allowed and the nearest name for a typo, and says what the file means: steps,
+memory, traffic, and what happens when a site is lost.
+
+- Relative paths are relative to the folder of the file.
+- Sizes, rates and durations are text with a unit: `"64 MiB"` (B, kB, MB, GB, KiB, MiB, GiB), `"20 Mbit/s"` (bit/s,
+  kbit/s, Mbit/s, Gbit/s, kB/s, MB/s, KiB/s, MiB/s, or `"unlimited"`), `"60 s"` (ns, us, ms, s, min, h, d; `"1 h 30 min"`).
+- *Shared* keys must be equal at all sites of a run: they are part of the fingerprint that gateways compare before they
+  exchange anything. A site that differs is refused, and both ends name the key.
+- Any key can be replaced for one command: `isthmus launch alpha.toml --set sync.outer_steps=8`.
+
+)";
+
+constexpr std::string_view kDocumentTail =
+    R"(## What the sites of a run agree on, and when a site is lost
+
+A step is committed when a majority of **all voters** accepts it, reachable or not. `min_sites` says something else: how
+many contributions make a step worth committing. With two voters, neither goes on without the other; `voter = false` at
+one of them (in the roster) lets the other go on alone, if `min_sites` is 1. With three voters any one may be lost. A
+site without a majority trains on for `max_lead` x `inner_steps` past the last agreed state and then waits; its work is
+used when it returns. `isthmus check` says which of these a file and its roster mean.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | it failed; the message says what to do |
+| 2 | the command line, a site file or a roster has a fault; starting again cannot help |
+| 3 | stopped on request (Ctrl-C, SIGTERM) with everything saved; starting again continues |
+| 4 | the gateway or another site is not there; starting again may help |
+| 5 | a device or a collective broke; `launch` starts the ranks again from the gateway's state |
+)";
+
+}  // namespace
+
+std::string configuration_document() {
+  std::string out{kDocumentHead};
+  for (const auto& section : site_sections()) {
+    out += fmt::format("## [{}]\n\n{}\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+                       section.name, section.meaning);
+    for (const auto& key : site_keys()) {
+      if (key.section != section.name) continue;
+      const std::string otherwise = key.required          ? "required"
+                                    : !key.absent.empty() ? std::string(key.absent)
+                                                          : fmt::format("`{}`", key.default_text());
+      out += fmt::format("| `{}` | {} | {} | {}{} |\n", key.name, markdown_cell(key.allowed()),
+                         markdown_cell(otherwise), markdown_cell(key.meaning),
+                         key.shared ? " *Shared.*" : "");
+    }
+    out += '\n';
+  }
+  return out += kDocumentTail;
+}
+
+std::string starting_site_file(const SiteValues& values) {
+  return site_file_text(values, [](const SiteKey& key) {
+    if (!key.example.empty()) return fmt::format("{} = {}\n", key.name, key.example);
+    const auto otherwise = key.default_text();
+    return fmt::format("# {} = {}\n", key.name, otherwise.empty() ? "…" : otherwise);
+  });
+}
+
+std::string explained_site_file(const SiteValues& values) {
+  return site_file_text(values, [](const SiteKey&) { return std::string(); });
+}
+
+}  // namespace isthmus::launcher
