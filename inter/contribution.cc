@@ -5,14 +5,9 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "compress/error_feedback.h"
 
 namespace isthmus::inter {
-namespace {
-
-constexpr std::size_t kSealBytes = 64;
-
-}  // namespace
-
 class ChunkPlan::Stage {
  public:
   explicit Stage(const ChunkPlan& plan) : plan_(plan) {
@@ -105,24 +100,6 @@ Result<void> ChunkPlan::decode(std::uint32_t chunk, std::span<const std::byte> p
   return {};
 }
 
-void ChunkPlan::gather(std::uint32_t chunk, std::span<const float> flat,
-                       std::span<float> dense) const {
-  std::size_t at = 0;
-  for (const auto& range : chunks_[chunk]) {
-    std::copy_n(flat.data() + layout_.offset(range), range.count, dense.data() + at);
-    at += range.count;
-  }
-}
-
-void ChunkPlan::scatter(std::uint32_t chunk, std::span<const float> dense,
-                        std::span<float> flat) const {
-  std::size_t at = 0;
-  for (const auto& range : chunks_[chunk]) {
-    std::copy_n(dense.data() + at, range.count, flat.data() + layout_.offset(range));
-    at += range.count;
-  }
-}
-
 security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
                             std::span<const std::byte> payload) {
   security::Hasher hasher;
@@ -138,10 +115,45 @@ security::Digest contribution_root(std::span<const security::Digest> chunk_hashe
   return hasher.finish();
 }
 
-Bytes seal_chunk(const security::Signer& signer, TransferId transfer, std::uint32_t index,
+Result<Bytes> code_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<const float> agreed,
+                         std::span<const float> feedback, std::span<float> parameters,
+                         std::span<float> residual) {
+  for (const auto& range : plan.ranges(chunk)) {
+    const auto at = plan.layout().offset(range);
+    const auto quantity = parameters.subspan(at, range.count);
+    compress::form_pseudo_gradient(agreed.subspan(at, range.count), quantity, quantity);
+    if (!feedback.empty())
+      compress::form_quantity(quantity, feedback.subspan(at, range.count), quantity);
+  }
+  std::vector<float> decoded(plan.elements(chunk));
+  ISTHMUS_TRY(auto payload, plan.encode(chunk, parameters, decoded));
+  std::size_t element = 0;
+  for (const auto& range : plan.ranges(chunk)) {
+    const auto at = plan.layout().offset(range);
+    compress::form_residual(parameters.subspan(at, range.count),
+                            std::span(decoded).subspan(element, range.count),
+                            residual.subspan(at, range.count));
+    element += range.count;
+  }
+  return payload;
+}
+
+Result<void> carry_chunk(const ChunkPlan& plan, std::uint32_t chunk,
+                         std::span<const std::byte> payload, std::span<float> residual) {
+  std::vector<float> decoded(plan.elements(chunk));
+  ISTHMUS_CHECK(plan.decode(chunk, payload, decoded));
+  std::size_t element = 0;
+  for (const auto& range : plan.ranges(chunk)) {
+    const auto place = residual.subspan(plan.layout().offset(range), range.count);
+    compress::carry_all(place, std::span(decoded).subspan(element, range.count), place);
+    element += range.count;
+  }
+  return {};
+}
+
+Bytes seal_chunk(const security::Signer& signer, const security::Digest& hash,
                  std::span<const std::byte> payload) {
-  const auto signature =
-      signer.sign(security::context::chunk, chunk_hash(transfer, index, payload).bytes);
+  const auto signature = signer.sign(security::context::chunk, hash.bytes);
   ByteWriter out;
   out.raw(signature.bytes).raw(payload);
   return out.take();

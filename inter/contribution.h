@@ -43,10 +43,6 @@ class ChunkPlan {
   Result<void> decode(std::uint32_t chunk, std::span<const std::byte> payload,
                       std::span<float> decoded) const;
 
-  // The chunk's elements between the flat vector and a dense one.
-  void gather(std::uint32_t chunk, std::span<const float> flat, std::span<float> dense) const;
-  void scatter(std::uint32_t chunk, std::span<const float> dense, std::span<float> flat) const;
-
  private:
   class Stage;  // a zstd context out of the shelf, back at the end
   const ModelLayout& layout_;
@@ -63,8 +59,23 @@ security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
                             std::span<const std::byte> payload);
 security::Digest contribution_root(std::span<const security::Digest> chunk_hashes);
 
-// A chunk as it travels: the origin's signature over its hash, then the payload.
-Bytes seal_chunk(const security::Signer& signer, TransferId transfer, std::uint32_t index,
+// Codes one chunk of a site's own contribution. All spans but the result are whole models in layout
+// order, of which only the chunk's elements are touched:
+//   quantity = (agreed − parameters) + feedback   in the memory of `parameters`; feedback may be {}
+//   residual = quantity − decode(payload)
+// Errors: non_finite.
+Result<Bytes> code_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<const float> agreed,
+                         std::span<const float> feedback, std::span<float> parameters,
+                         std::span<float> residual);
+
+// Of a contribution that no record named, all of it rides on: residual + decode(payload), in the
+// memory of `residual` (a whole model, as above). Errors: bad_frame.
+Result<void> carry_chunk(const ChunkPlan& plan, std::uint32_t chunk,
+                         std::span<const std::byte> payload, std::span<float> residual);
+
+// A chunk as it travels: the origin's signature over its hash (chunk_hash), then the payload.
+inline constexpr std::size_t kSealBytes = 64;
+Bytes seal_chunk(const security::Signer& signer, const security::Digest& hash,
                  std::span<const std::byte> payload);
 
 class Contribution final : public ChunkSource {

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "compress/error_feedback.h"
 
 namespace isthmus::inter {
 namespace {
@@ -152,31 +151,13 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
     const auto& signer = context_.signer;
     const auto transfer = entry->contribution->transfer();
     auto run = [=, &parameters, &result, &signer] {
-      // quantity = (agreed − contributed) + feedback, in the memory of the parameters; then
-      // residual = quantity − decoded.
-      std::vector<float> decoded(plan->elements(i));
-      for (const auto& range : plan->ranges(i)) {
-        const auto at = plan->layout().offset(range);
-        const auto quantity = std::span(parameters).subspan(at, range.count);
-        compress::form_pseudo_gradient(agreed.subspan(at, range.count), quantity, quantity);
-        if (!feedback.empty())
-          compress::form_quantity(quantity, feedback.subspan(at, range.count), quantity);
-      }
-      auto payload = plan->encode(i, parameters, decoded);
+      auto payload = code_chunk(*plan, i, agreed, feedback, parameters, result.residual);
       if (!payload) {
         job->failure = payload.error();
         return;
       }
-      std::size_t element = 0;
-      for (const auto& range : plan->ranges(i)) {
-        const auto at = plan->layout().offset(range);
-        compress::form_residual(std::span(parameters).subspan(at, range.count),
-                                std::span(decoded).subspan(element, range.count),
-                                std::span(result.residual).subspan(at, range.count));
-        element += range.count;
-      }
       job->hash = chunk_hash(transfer, i, *payload);
-      job->sealed = seal_chunk(signer, transfer, i, *payload);
+      job->sealed = seal_chunk(signer, job->hash, *payload);
     };
     auto after = [this, job, shared, entry, i, step, &done] {
       if (job->failure && !shared->failure) shared->failure = job->failure;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "compress/error_feedback.h"
 
 namespace isthmus::inter {
 namespace {
@@ -644,26 +643,14 @@ Task<Result<void>> Gateway::settle_feedback() {
       }
       from_disk = std::move(stored->chunks);
     }
-    std::vector<float> decoded;
-    const auto add = [&](std::uint32_t index, std::span<const std::byte> payload) -> Result<void> {
-      decoded.resize(plan_->elements(index));
-      ISTHMUS_CHECK(plan_->decode(index, payload, decoded));
-      std::size_t at = 0;
-      for (const auto& range : plan_->ranges(index)) {
-        const auto place =
-            std::span(pending_->residual).subspan(layout_->offset(range), range.count);
-        compress::carry_all(place, std::span(decoded).subspan(at, range.count), place);
-        at += range.count;
-      }
-      return {};
+    const auto carry_one = [&](std::uint32_t index, std::span<const std::byte> payload) {
+      if (carried) carried = carry_chunk(*plan_, index, payload, pending_->residual);
     };
     if (contribution) {
-      for (std::uint32_t i = 0; i < plan_->chunks() && carried; ++i)
-        carried = add(i, contribution->payload(i));
+      for (std::uint32_t i = 0; i < plan_->chunks(); ++i) carry_one(i, contribution->payload(i));
     } else {
       for (const auto& [index, sealed] : from_disk)
-        if (carried && index < plan_->chunks())
-          carried = add(index, std::span<const std::byte>(sealed).subspan(64));
+        if (index < plan_->chunks()) carry_one(index, std::span(sealed).subspan(kSealBytes));
     }
   };
   co_await run_on(world_.workers, world_.loop, std::move(carry), 8 * layout_->elements());

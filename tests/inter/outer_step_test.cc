@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/random.h"
-#include "compress/error_feedback.h"
 #include "inter/outer_state.h"
 #include "inter/sim/simulated_keys.h"
 
@@ -87,10 +86,6 @@ TEST_P(OuterStepTest, FollowsTheOracle) {
     for (SiteId site = 1; site <= 3; ++site) {
       std::vector<float> x = state.agreed;
       for (auto& v : x) v -= static_cast<float>(0.01 * random.normal());
-      // Ours: pseudo-gradient + feedback, coded, as the exchange does it.
-      std::vector<float> quantity(n);
-      compress::form_pseudo_gradient(state.agreed, x, quantity);
-      compress::form_quantity(quantity, feedback[site], quantity);
       const Open open{.id = {.run = {}, .view = {}, .step = step, .fragment = 0},
                       .codec = codec,
                       .chunk_elements = 512,
@@ -102,18 +97,15 @@ TEST_P(OuterStepTest, FollowsTheOracle) {
       sim::SimulatedSigner signer(site);
       auto contribution = std::make_unique<Contribution>(
           plan, sign(signer, site, MessageType::open, encode(open)), open);
+      std::vector<float> quantity = x;
       residuals[site].resize(n);
       for (std::uint32_t c = 0; c < plan->chunks(); ++c) {
-        std::vector<float> decoded(plan->elements(c)), dense(plan->elements(c));
-        const auto payload = plan->encode(c, quantity, decoded);
+        const auto payload =
+            code_chunk(*plan, c, state.agreed, feedback[site], quantity, residuals[site]);
         ASSERT_TRUE(payload);
-        plan->gather(c, quantity, dense);
-        compress::form_residual(dense, decoded, dense);
-        plan->scatter(c, dense, residuals[site]);
-        contribution->add(c,
-                          std::make_shared<const Bytes>(
-                              seal_chunk(signer, contribution->transfer(), c, *payload)),
-                          chunk_hash(contribution->transfer(), c, *payload));
+        const auto hash = chunk_hash(contribution->transfer(), c, *payload);
+        contribution->add(c, std::make_shared<const Bytes>(seal_chunk(signer, hash, *payload)),
+                          hash);
       }
       // The oracle's, in f64, from its own books.
       std::vector<double> q(n);
@@ -132,13 +124,9 @@ TEST_P(OuterStepTest, FollowsTheOracle) {
         made.push_back(std::move(contribution));
         feedback[site] = residuals[site];
       } else {
-        for (std::uint32_t c = 0; c < plan->chunks(); ++c) {
-          std::vector<float> decoded(plan->elements(c)), dense(plan->elements(c));
-          ASSERT_TRUE(plan->decode(c, contribution->payload(c), decoded));
-          plan->gather(c, residuals[site], dense);
-          compress::carry_all(dense, decoded, dense);
-          plan->scatter(c, dense, feedback[site]);
-        }
+        feedback[site] = residuals[site];
+        for (std::uint32_t c = 0; c < plan->chunks(); ++c)
+          ASSERT_TRUE(carry_chunk(*plan, c, contribution->payload(c), feedback[site]));
       }
       for (std::size_t i = 0; i < n; ++i)
         ASSERT_NEAR(static_cast<double>(feedback[site][i]), oracle_feedback[site][i], 1e-6)

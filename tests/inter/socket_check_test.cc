@@ -9,6 +9,7 @@
 
 #include "inter/zap_handler.h"
 #include "inter/zmq_socket.h"
+#include "tests/inter/free_ports.h"
 #include "tests/inter/zmq_world.h"
 
 namespace isthmus::inter {

@@ -19,6 +19,7 @@
 #include "inter/tcp_address.h"
 #include "inter/zap_handler.h"
 #include "inter/zmq_socket.h"
+#include "tests/inter/free_ports.h"
 #include "tests/inter/tcp_proxy.h"
 #include "tests/inter/wire_contract.h"
 #include "tests/inter/zmq_world.h"

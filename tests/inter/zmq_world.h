@@ -14,10 +14,6 @@
 
 namespace isthmus::inter {
 
-// A free port whose successor is free too; not given twice by this process, nor, as far as the
-// system can tell, to another.
-std::uint16_t free_port_pair();
-
 class ZmqWorld final : public WireWorld {
  public:
   // Every gateway listens; the higher one of a pair dials.
