@@ -31,7 +31,7 @@ struct Progress {
   std::int64_t inner_step = 0;      // steps done
   std::uint64_t data_position = 0;  // samples drawn by all ranks together
   std::uint64_t tokens = 0;         // trained, by all ranks together
-  std::uint64_t seed = 0;           // of data and initial parameters
+  std::uint64_t seed = 0;           // of the run's data: TrainOptions::seed
   std::string data_digest = {};     // TextDataset::digest(), hex
 
   // In a federation: the state the parameters are based on, and what was trained upon it.

@@ -166,6 +166,7 @@ class Trainer {
     if (!same_base || state->final_step) set_parameters(state->parameters);
     if (!same_base || state->contribution_open) count_contribution();
     take_over(*state);
+    steps_on_state_ = contribution_open_ ? options_.inner_steps : progress_.steps_since;
     // What an earlier process contributed is in the next state: only what comes from here on adds.
     if (contribution_open_) base_ = canonical(model_.parameters());
     return true;
@@ -200,12 +201,13 @@ class Trainer {
     ISTHMUS_CHECK(parts_.world.all_reduce(model_.gradients()));
     ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&total.sum, 1)));
     ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&counted, 1)));
-    const double rate = options_.schedule.rate(progress_.inner_step);
+    const double rate = options_.schedule.rate(schedule_step());
     const auto update = model_.update(options_.adamw, rate, static_cast<std::int64_t>(counted));
     ISTHMUS_CHECK(note_finite(update.finite));
     loss_ = total.sum / static_cast<double>(counted);
     ++progress_.inner_step;
     ++progress_.steps_since;
+    ++steps_on_state_;
     progress_.data_position += global_batch();
     progress_.tokens += counted;
     progress_.tokens_since += counted;
@@ -213,6 +215,13 @@ class Trainer {
         static_cast<double>(counted) / std::max(1e-9, seconds_of(parts_.clock.now() - began));
     note_inner_step(rate, update.gradient_norm);
     return {};
+  }
+
+  // Where the schedule of the learning rate stands: in a federation where all of it stands, so that
+  // a site that was killed, or away, goes on at the rate of the others.
+  std::int64_t schedule_step() const {
+    if (!options_.federated) return progress_.inner_step;
+    return static_cast<std::int64_t>(progress_.outer_step) * options_.inner_steps + steps_on_state_;
   }
 
   std::uint64_t global_batch() const {
@@ -269,14 +278,12 @@ class Trainer {
   }
 
   void report(bool waiting) {
-    if (!is_root_) return;
-    const TrainStatus status{.inner_step = progress_.inner_step,
-                             .outer_step = progress_.outer_step,
-                             .loss = loss_,
-                             .tokens_per_second = tokens_per_second_,
-                             .waiting = waiting};
-    if (parts_.outer != nullptr) parts_.outer->progress(status);
-    if (parts_.report) parts_.report(status);
+    if (parts_.outer == nullptr) return;
+    parts_.outer->progress({.inner_step = progress_.inner_step,
+                            .outer_step = progress_.outer_step,
+                            .loss = loss_,
+                            .tokens_per_second = tokens_per_second_,
+                            .waiting = waiting});
   }
 
   // ---- outer steps
@@ -370,6 +377,7 @@ class Trainer {
     }
     set_parameters(merged);
     take_over(state);
+    steps_on_state_ = state.from == OuterState::From::contribution ? progress_.steps_since : 0;
     if (metrics_ != nullptr)
       metrics_->write("merge", {{"inner_step", progress_.inner_step},
                                 {"outer_step", progress_.outer_step},
@@ -487,7 +495,8 @@ class Trainer {
   bool contribution_open_ = false;
   bool final_step_ = false;
   std::uint64_t contributed_tokens_ = 0;
-  Nanoseconds waited_ = 0;  // since the last state
+  std::int64_t steps_on_state_ = 0;  // inner steps since base_; those contributed included
+  Nanoseconds waited_ = 0;           // since the last state
 };
 
 }  // namespace

@@ -16,7 +16,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "base/clock.h"
@@ -28,7 +27,6 @@
 #include "runtime/model.h"
 #include "runtime/outer_sync.h"
 #include "runtime/text_dataset.h"
-#include "runtime/train_status.h"
 
 namespace isthmus::runtime {
 
@@ -36,8 +34,9 @@ struct TrainOptions {
   std::int64_t steps = 240;        // inner steps in all; in a federation the last record ends
   std::int64_t micro_batches = 1;  // per rank and inner step; their gradients are summed
   AdamWOptions adamw = {};
-  RateSchedule schedule = {};
-  std::uint64_t seed = 1;  // kept in checkpoints, for the record
+  RateSchedule schedule = {};  // of the inner steps done; in a federation of its outer step ·
+                               // inner_steps, and the steps since
+  std::uint64_t seed = 1;      // kept in checkpoints, for the record
 
   bool federated = false;
   std::int64_t inner_steps = 10;  // from one contribution to the next
@@ -58,8 +57,6 @@ struct TrainParts {
   EventLog& log;
   OuterSync* outer = nullptr;               // rank 0 of a federated site
   const std::atomic<bool>* stop = nullptr;  // set: finish the inner step, keep a checkpoint, return
-  std::function<void(const TrainStatus&)> report = {};  // on rank 0, after each inner step and a
-                                                        // few times a second while waiting
 };
 
 struct TrainOutcome {

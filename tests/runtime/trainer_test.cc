@@ -4,11 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <deque>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "runtime/checkpoint.h"
+#include "tests/runtime/scripted_sync.h"
 #include "tests/runtime/small_model.h"
 #include "tests/runtime/temporary_folder.h"
 
@@ -19,48 +20,22 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-struct Contribution {
-  std::uint64_t step = 0;
-  std::vector<float> parameters;
-  std::uint64_t tokens = 0;
-};
-
-// A gateway by script: after `attach`, the states of `states` come one per next_state() when
-// `ready` says so.
-class ScriptedSync final : public OuterSync {
+// Alone, and tells when the gradients of an inner step are summed.
+class ObservedWorld final : public intra::Communicator {
  public:
-  void attach(std::span<const CanonicalTensor> tensors, std::span<const float> initial) override {
-    tensor_names.clear();
-    for (const auto& tensor : tensors) tensor_names.push_back(tensor.name);
-    initial_parameters.assign(initial.begin(), initial.end());
-    if (on_attach) on_attach();
-  }
-  Result<void> contribute(std::uint64_t step, std::span<const float> parameters,
-                          std::uint64_t tokens) override {
-    contributions.push_back({step, {parameters.begin(), parameters.end()}, tokens});
-    if (on_contribute) on_contribute(contributions.back());
+  int rank() const override { return 0; }
+  int world_size() const override { return 1; }
+  Result<void> all_reduce(std::span<float>) override {
+    if (on_gradients) on_gradients();
     return {};
   }
-  Result<std::optional<OuterState>> next_state(Nanoseconds) override {
-    ++polls;
-    if (on_poll) on_poll();
-    if (states.empty()) return std::optional<OuterState>();
-    auto state = std::move(states.front());
-    states.pop_front();
-    return std::optional(std::move(state));
-  }
-  void progress(const TrainStatus& status) override { statuses.push_back(status); }
-  void leave() override { left = true; }
+  Result<void> all_reduce(std::span<double>) override { return {}; }
+  Result<void> all_reduce(std::span<std::uint64_t>) override { return {}; }
+  Result<void> broadcast(std::span<std::byte>, int) override { return {}; }
+  Result<void> barrier() override { return {}; }
+  Result<void> close() override { return {}; }
 
-  std::deque<OuterState> states;
-  std::function<void()> on_attach, on_poll;
-  std::function<void(const Contribution&)> on_contribute;
-  std::vector<std::string> tensor_names;
-  std::vector<float> initial_parameters;
-  std::vector<Contribution> contributions;
-  std::vector<TrainStatus> statuses;
-  int polls = 0;
-  bool left = false;
+  std::function<void()> on_gradients;
 };
 
 class TrainerTest : public testing::Test {
@@ -81,13 +56,12 @@ class TrainerTest : public testing::Test {
     EXPECT_TRUE(data);
     return train({.model = model,
                   .data = *data,
-                  .world = *world_,
+                  .world = world_,
                   .disk = *disk_,
                   .clock = *clock_,
                   .log = log_,
                   .outer = options_.federated ? &gateway_ : nullptr,
-                  .stop = &stop_,
-                  .report = [this](const TrainStatus& status) { last_status_ = status; }},
+                  .stop = &stop_},
                  options_);
   }
   TrainOutcome run_well(Model& model) {
@@ -100,13 +74,6 @@ class TrainerTest : public testing::Test {
     for (std::size_t i = 0; i < model.tensors().size(); ++i)
       values.insert(values.end(), model.parameters(i).begin(), model.parameters(i).end());
     return values;
-  }
-  static OuterState state_of(std::uint64_t step, std::vector<float> parameters,
-                             OuterState::From from) {
-    return {.step = step,
-            .record = "record " + std::to_string(step),
-            .from = from,
-            .parameters = std::move(parameters)};
   }
   std::vector<nlohmann::json> metrics(std::string_view kind) {
     std::vector<nlohmann::json> lines;
@@ -121,6 +88,7 @@ class TrainerTest : public testing::Test {
       if (event.find("\"" + std::string(id) + "\"") != std::string::npos) found.push_back(event);
     return found;
   }
+  static double rate_of(const nlohmann::json& line) { return line["learning_rate"].get<double>(); }
   void federate() {
     options_.federated = true;
     options_.inner_steps = 3;
@@ -135,12 +103,11 @@ class TrainerTest : public testing::Test {
   std::unique_ptr<Clock> clock_ = make_system_clock();
   EventLog log_{*clock_, "alpha"};
   std::vector<std::string> events_;
-  std::unique_ptr<intra::Communicator> world_ = intra::make_alone_communicator();
+  ObservedWorld world_;
   ThreadPool pool_{{-1}};
   TrainOptions options_;
   ScriptedSync gateway_;
   std::atomic<bool> stop_{false};
-  TrainStatus last_status_;
 };
 
 // ---- alone
@@ -161,8 +128,7 @@ TEST_F(TrainerTest, LearnsAndKeepsBooks) {
   EXPECT_EQ(lines.back()["tokens"], outcome.tokens);
   EXPECT_EQ(lines[4]["learning_rate"].get<double>(), options_.schedule.rate(4));
   EXPECT_GT(lines[4]["gradient_norm"].get<double>(), 0);
-  EXPECT_EQ(last_status_.inner_step, 60);
-  EXPECT_GT(last_status_.tokens_per_second, 0);
+  EXPECT_GT(lines.back()["tokens_per_second"].get<double>(), 0);
   EXPECT_THAT(*list_checkpoints(*disk_, options_.checkpoint_folder), ElementsAre(55, 60));
 }
 
@@ -189,19 +155,9 @@ TEST_F(TrainerTest, StopsAtAStepAndGoesOnToTheSameBits) {
 }
 
 TEST_F(TrainerTest, AStopFinishesTheStepAndKeepsACheckpoint) {
+  world_.on_gradients = [this, steps = 0]() mutable { stop_ = ++steps == 3; };
   auto model = make_small_model(pool_);
-  auto data = TextDataset::open(*disk_, {{folder_ / "text"}}, 24, 1);
-  ASSERT_TRUE(data);
-  const auto outcome =
-      train({.model = *model,
-             .data = *data,
-             .world = *world_,
-             .disk = *disk_,
-             .clock = *clock_,
-             .log = log_,
-             .stop = &stop_,
-             .report = [this](const TrainStatus& s) { stop_ = s.inner_step == 3; }},
-            options_);
+  const auto outcome = run(*model);
   ASSERT_TRUE(outcome);
   EXPECT_FALSE(outcome->finished);
   EXPECT_EQ(outcome->inner_step, 3);
@@ -470,7 +426,7 @@ TEST_F(TrainerTest, ARestartAfterItsContributionWaitsForTheState) {
   EXPECT_EQ(outcome.outer_step, 4U);
   EXPECT_EQ(outcome.inner_step, 0);
   EXPECT_THAT(gateway_.contributions, SizeIs(0));
-  EXPECT_TRUE(last_status_.waiting);
+  EXPECT_TRUE(gateway_.statuses.back().waiting);
 }
 
 TEST_F(TrainerTest, ARestartWithItsWorkContributedAddsItOnlyOnce) {
@@ -500,6 +456,87 @@ TEST_F(TrainerTest, ARestartWithItsWorkContributedAddsItOnlyOnce) {
   }
   EXPECT_GT(one, 0);
   EXPECT_LT(one, 0.75 * three);
+}
+
+// ---- the learning rate follows the federation
+
+TEST_F(TrainerTest, TheRateOfAnUndisturbedSiteIsThatOfItsSteps) {
+  federate();
+  options_.lead_steps = 2;
+  auto model = make_small_model(pool_);
+  // Each state comes two inner steps after its contribution.
+  std::optional<OuterState> agreed;
+  gateway_.on_contribute = [&](const Contribution& c) {
+    agreed = state_of(c.step, c.parameters, OuterState::From::contribution);
+    agreed->final_step = c.step == 4;
+  };
+  gateway_.on_poll = [&, steps = std::size_t{0}]() mutable {
+    steps = metrics("inner_step").size();
+    if (agreed && steps == 3 * agreed->step + 2) {
+      gateway_.states.push_back(*std::exchange(agreed, std::nullopt));
+    }
+  };
+  run_well(*model);
+  const auto lines = metrics("inner_step");
+  ASSERT_THAT(lines, SizeIs(14));
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    EXPECT_EQ(rate_of(lines[i]), options_.schedule.rate(static_cast<std::int64_t>(i))) << i;
+}
+
+TEST_F(TrainerTest, ARestartHasTheRateOfTheFederation) {
+  federate();
+  options_.schedule.warmup_steps = 0;
+  auto first = make_small_model(pool_);
+  gateway_.on_poll = [&, polls = 0]() mutable { stop_ = ++polls == 3; };
+  run_well(*first);  // two inner steps on state 0
+  gateway_.on_poll = nullptr;
+  stop_ = false;
+  gateway_.on_attach = [&] {
+    gateway_.states.push_back(state_of(9, gateway_.initial_parameters, OuterState::From::nothing));
+  };
+  gateway_.on_contribute = [&](const Contribution&) { stop_ = true; };
+  auto second = make_small_model(pool_);
+  EXPECT_EQ(run_well(*second).inner_step, 2 + 3);
+  const auto lines = metrics("inner_step");
+  ASSERT_THAT(lines, SizeIs(5));
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(rate_of(lines[static_cast<std::size_t>(2 + i)]), options_.schedule.rate(9 * 3 + i));
+}
+
+TEST_F(TrainerTest, ARestartOnTheSameStateGoesOnWithItsRate) {
+  federate();
+  auto first = make_small_model(pool_);
+  gateway_.on_poll = [&, polls = 0]() mutable { stop_ = ++polls == 3; };
+  run_well(*first);
+  gateway_.on_poll = nullptr;
+  stop_ = false;
+  gateway_.on_attach = [this, initial = canonical(*make_small_model(pool_))] {
+    gateway_.states.push_back(state_of(0, initial, OuterState::From::nothing));
+  };
+  gateway_.on_contribute = [&](const Contribution&) { stop_ = true; };
+  auto second = make_small_model(pool_);
+  run_well(*second);
+  const auto lines = metrics("inner_step");
+  ASSERT_THAT(lines, SizeIs(3));
+  EXPECT_EQ(rate_of(lines[2]), options_.schedule.rate(2));
+}
+
+TEST_F(TrainerTest, ASiteThatComesLateHasTheRateOfTheFederation) {
+  federate();
+  options_.schedule.warmup_steps = 0;
+  auto model = make_small_model(pool_);
+  gateway_.on_contribute = [&](const Contribution& c) {
+    // Others decided steps 1 to 6 without this site.
+    if (c.step == 1)
+      gateway_.states.push_back(state_of(6, c.parameters, OuterState::From::base));
+    else
+      stop_ = true;
+  };
+  run_well(*model);
+  const auto lines = metrics("inner_step");
+  ASSERT_THAT(lines, SizeIs(4));
+  EXPECT_EQ(rate_of(lines[2]), options_.schedule.rate(2));
+  EXPECT_EQ(rate_of(lines[3]), options_.schedule.rate(6 * 3));
 }
 
 TEST_F(TrainerTest, AStopBeforeTheFirstStateLeavesNothingBehind) {
