@@ -50,7 +50,8 @@ std::vector<std::string> command_of(std::string_view command, const std::string&
 }
 
 // What a site consists of. Several ranks are mpirun's; it would follow SIGTERM with SIGKILL before
-// a checkpoint is written, but passes SIGUSR1 on as it is.
+// a checkpoint is written, but passes SIGUSR1 on as it is. Ranks that wait for the gateway must not
+// keep it from a CPU.
 std::vector<SupervisedProcess> processes_of(const CheckedSite& site, int number,
                                             const std::vector<std::string>& overrides) {
   const auto& file = site.file();
@@ -66,8 +67,10 @@ std::vector<SupervisedProcess> processes_of(const CheckedSite& site, int number,
                      .log_path = folder.rank_output()};
   const bool several = file.mesh.ranks() > 1;
   if (several) {
-    std::vector<std::string> mpirun = {"mpirun",    "-n",   fmt::format("{}", file.mesh.ranks()),
-                                       "--bind-to", "none", "--oversubscribe"};
+    std::vector<std::string> mpirun = {"mpirun", "-n", fmt::format("{}", file.mesh.ranks())};
+    for (const char* option :
+         {"--bind-to", "none", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"})
+      mpirun.emplace_back(option);
     if (::geteuid() == 0) mpirun.push_back("--allow-run-as-root");
     ranks.arguments.insert(ranks.arguments.begin(), mpirun.begin(), mpirun.end());
   }
