@@ -133,9 +133,7 @@ void Agreement::receive(SiteId from, const Ballot& message, const security::Sign
     }
     say(Promise{vote_.promised, vote_.accepted, held_parts()});
   } else if (const auto* promise = std::get_if<Promise>(&message)) {
-    for (const auto& part : promise->held)
-      if (setup_.frame.view.is_member(part.site) && held_.count(part.site) == 0)
-        lacking_.insert(part);
+    for (const auto& part : promise->held) lack(part);
     if (promise->ballot != opened_ || opened_ == 0 || proposed_) return;
     promises_[from] = *promise;
     try_propose();
@@ -144,8 +142,7 @@ void Agreement::receive(SiteId from, const Ballot& message, const security::Sign
     if (propose->ballot == 0 || voters[propose->ballot % voters.size()] != from ||
         !well_formed(propose->record))
       return;
-    for (const auto& part : propose->record.parts)
-      if (held_.count(part.site) == 0) lacking_.insert(part);
+    for (const auto& part : propose->record.parts) lack(part);
     if (propose->ballot < vote_.promised) return;
     if (proposal_ && proposal_->ballot > propose->ballot) return;
     proposal_ = *propose;
@@ -153,6 +150,14 @@ void Agreement::receive(SiteId from, const Ballot& message, const security::Sign
   } else if (const auto* accept = std::get_if<Accept>(&message)) {
     receive_accept(from, *accept, signature);
   }
+}
+
+void Agreement::lack(const Part& part) {
+  // A site has one contribution; a few more names of it may be lies.
+  const auto bound = 4 * setup_.frame.view.members.size();
+  if (setup_.frame.view.is_member(part.site) && held_.count(part.site) == 0 &&
+      lacking_.size() < bound)
+    lacking_.insert(part);
 }
 
 bool Agreement::well_formed(const Record& record) const {
@@ -229,6 +234,11 @@ void Agreement::try_vote_for_proposal() {
   if (!setup_.may_vote || !proposal_ || vote_.promised > proposal_->ballot) return;
   if (vote_.accepted && vote_.accepted->ballot >= proposal_->ballot) return;
   if (!holds(proposal_->record.parts)) return;  // to be fetched first
+  // A site that contributed twice gives one ballot two values; who voted for one of them stays.
+  if (vote_.accepted)
+    for (const auto& part : proposal_->record.parts)
+      if (const auto* mine = vote_.accepted->record.part_of(part.site); mine && *mine != part)
+        return;
   const auto proposal = *std::exchange(proposal_, std::nullopt);
   write_vote(proposal.ballot, proposal.record);
 }

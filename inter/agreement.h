@@ -108,6 +108,7 @@ class Agreement {
   void try_propose();
   void try_vote_for_proposal();
   void write_vote(std::uint64_t ballot, const Record& record);
+  void lack(const Part& part);
   bool well_formed(const Record& record) const;
   bool holds(const std::vector<Part>& parts) const;
   std::vector<Part> held_parts() const;

@@ -210,7 +210,7 @@ bool Contribution::set_close(Signed message, const Close& close) {
   if (message.signer != site() || close.transfer != transfer_ || close.tokens != open_.tokens ||
       close.base != open_.base || close.id != open_.id)
     return false;
-  if (close_) return close_->root == close.root;
+  if (close_ && close_->root != close.root) return false;
   close_message_ = std::move(message);
   close_ = close;
   return true;
@@ -223,12 +223,6 @@ bool Contribution::proven() const { return complete() && root() == close_->root;
 Part Contribution::part() const {
   ISTHMUS_ASSERT(close_.has_value());
   return {.site = site(), .root = close_->root, .tokens = open_.tokens, .base = open_.base};
-}
-
-void Contribution::clear() {
-  for (auto& chunk : chunks_) chunk.reset();
-  count_ = 0;
-  bytes_ = 0;
 }
 
 ChunkBytes Contribution::chunk(std::uint32_t index) {

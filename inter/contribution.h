@@ -96,8 +96,8 @@ class Contribution final : public ChunkSource {
   // A chunk that was checked (or is our own); `hash` as chunk_hash gives it.
   void add(std::uint32_t index, std::shared_ptr<const Bytes> sealed, const security::Digest& hash);
   std::span<const std::byte> payload(std::uint32_t index) const;
-  // Keeps the first close; the signature is already checked. False when it contradicts the
-  // announcement or an earlier close.
+  // The signature is already checked. False when it contradicts the announcement or an earlier
+  // close: only the state root may be another, of a site that found its state wrong.
   bool set_close(Signed message, const Close& close);
   const std::optional<Signed>& close_message() const { return close_message_; }
   const std::optional<Close>& close() const { return close_; }
@@ -109,9 +109,6 @@ class Contribution final : public ChunkSource {
   security::Digest root() const;
   std::uint64_t bytes() const { return bytes_; }
   Part part() const;
-  // Forgets the chunks (not the announcement): they contradict the close, or another source must be
-  // asked.
-  void clear();
 
   // ChunkSource: sealed chunks as they become ready.
   ChunkBytes chunk(std::uint32_t index) override;

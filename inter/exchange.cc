@@ -11,6 +11,7 @@ namespace {
 
 constexpr Nanoseconds kFetchPatience =
     5 * kSecond;  // without a chunk, before another source is asked
+constexpr Nanoseconds kRetryDisk = 5 * kSecond;
 constexpr std::size_t kEarlyChunksMax = 64;
 constexpr Nanoseconds kEarlyPatience = 2 * kSecond;
 
@@ -18,14 +19,17 @@ constexpr Nanoseconds kEarlyPatience = 2 * kSecond;
 
 Exchange::Exchange(Context context, std::shared_ptr<const ChunkPlan> plan,
                    std::function<void(const Part&)> on_held,
-                   std::function<void(std::uint32_t)> on_chunk_added)
+                   std::function<void(std::uint32_t)> on_chunk_added,
+                   std::function<void()> on_differing_state)
     : context_(std::move(context)),
       plan_(std::move(plan)),
       on_held_(std::move(on_held)),
-      on_chunk_added_(std::move(on_chunk_added)) {}
+      on_chunk_added_(std::move(on_chunk_added)),
+      on_differing_state_(std::move(on_differing_state)) {}
 
 void Exchange::begin_step(const StepId& id, const View& view, const security::Digest& parent,
                           const security::Digest& state_root, std::uint64_t keep_from) {
+  const bool base_changed = id_ == id && state_root_ != state_root;
   id_ = id;
   view_ = view;
   parent_ = parent;
@@ -43,6 +47,11 @@ void Exchange::begin_step(const StepId& id, const View& view, const security::Di
       peer.link->withdraw(it->second->contribution->transfer());
     it = entries_.erase(it);
   }
+  // What did not fit our state may fit it now.
+  if (base_changed)
+    for (const auto& [key, entry] : entries_)
+      if (key.first == id_.step && entry->contribution->complete() && !entry->held)
+        context_.loop.spawn(finish(entry));
 }
 
 Exchange::EntryPtr Exchange::find(TransferId transfer) const {
@@ -76,6 +85,15 @@ std::vector<SiteId> Exchange::holds() const {
 bool Exchange::lacks_chunk(TransferId transfer, std::uint32_t index) const {
   const auto entry = find(transfer);
   return entry && index < plan_->chunks() && !entry->contribution->has(index);
+}
+
+std::map<SiteId, security::Digest> Exchange::claimed_roots(std::uint64_t step) const {
+  std::map<SiteId, security::Digest> roots;
+  if (step != id_.step) return roots;
+  for (const auto& [key, entry] : entries_)
+    if (key.first == id_.step && key.second != context_.self && entry->contribution->close())
+      roots[key.second] = entry->contribution->close()->state_root;
+  return roots;
 }
 
 bool Exchange::arriving(SiteId site) const {
@@ -158,11 +176,11 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
       }
       job->hash = chunk_hash(transfer, i, *payload);
       job->sealed = seal_chunk(signer, job->hash, *payload);
+      if (auto added = entry->file->add(i, job->sealed); !added) job->failure = added.error();
     };
     auto after = [this, job, shared, entry, i, step, &done] {
       if (job->failure && !shared->failure) shared->failure = job->failure;
       if (!shared->failure) {
-        if (auto added = entry->file->add(i, job->sealed); !added) shared->failure = added.error();
         entry->contribution->add(i, std::make_shared<const Bytes>(std::move(job->sealed)),
                                  job->hash);
         if (step == id_.step) on_chunk_added_(i);
@@ -175,9 +193,14 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
     context_.workers.submit(std::move(run), std::move(after), 12 * plan_->elements(i));
   }
   while (shared->left > 0) co_await done.wait();
-  if (shared->failure) {
+  const auto take_back = [this, entry, step] {
     contributing_ = false;
+    for (auto& [site, peer] : context_.peers.all())
+      peer.link->withdraw(entry->contribution->transfer());
     entries_.erase({step, context_.self});
+  };
+  if (shared->failure) {
+    take_back();
     co_return *shared->failure;
   }
   result.root = entry->contribution->root();
@@ -198,11 +221,11 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
     if (written) written = entry->file->sync();
   };
   co_await run_on(context_.workers, context_.loop, std::move(write), 4 * agreed.size());
-  contributing_ = false;
   if (!written) {
-    entries_.erase({step, context_.self});
+    take_back();
     co_return written.error();
   }
+  contributing_ = false;
   entry->contribution->set_close(message, close);
   entry->held = true;
   if (step == id_.step) {
@@ -246,6 +269,29 @@ Task<bool> Exchange::restore_own() {
     if (peer.link->up() && peer.status && peer.status->step == step) announce(*peer.link);
   on_held_(entry->contribution->part());
   co_return true;
+}
+
+Task<Result<void>> Exchange::close_again() {
+  const auto found = entries_.find({id_.step, context_.self});
+  if (found == entries_.end() || !found->second->held ||
+      found->second->contribution->close()->state_root == state_root_)
+    co_return Result<void>();
+  const auto entry = found->second;
+  Close close = *entry->contribution->close();
+  close.state_root = state_root_;
+  const auto message = sign(context_.signer, context_.self, MessageType::close, encode(close));
+  Result<void> written;
+  auto write = [this, &written, &message, step = close.id.step] {
+    written = context_.store.append_close(step, message);
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(write), 4096);
+  if (!written) co_return written;
+  entry->contribution->set_close(message, close);
+  for (auto& [site, peer] : context_.peers.all())
+    if (peer.link->up() && peer.status && peer.status->step == close.id.step)
+      send_signed(*peer.link, message);
+  on_held_(entry->contribution->part());
+  co_return Result<void>();
 }
 
 void Exchange::offer(Link& link, const std::shared_ptr<Contribution>& contribution) {
@@ -386,12 +432,15 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
   struct Job {
     std::shared_ptr<Bytes> sealed;
     Result<security::Digest> hash = Error{ErrorCode::cancelled, ""};
+    Result<void> written;
   };
   auto job = std::make_shared<Job>();
   job->sealed = std::make_shared<Bytes>(std::move(sealed));
-  auto run = [job, entry, index, plan = plan_, &verifier = context_.verifier] {
-    job->hash = check_chunk(*plan, verifier, entry->contribution->site(),
-                            entry->contribution->transfer(), index, *job->sealed);
+  auto run = [job, entry, contribution = entry->contribution, index, plan = plan_,
+              &verifier = context_.verifier] {
+    job->hash = check_chunk(*plan, verifier, contribution->site(), contribution->transfer(), index,
+                            *job->sealed);
+    if (job->hash) job->written = entry->file->add(index, *job->sealed);
   };
   auto after = [this, job, entry, index, &link, arrival] {
     entry->checking[index] = false;
@@ -404,9 +453,9 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
       link.settle(arrival, false);
       return;
     }
-    if (auto added = entry->file->add(index, *job->sealed); !added) {
+    if (!job->written) {
       context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"why", added.error().text()}});
+                         {{"why", job->written.error().text()}});
       link.settle(arrival, false);
       return;
     }
@@ -433,8 +482,15 @@ Task<void> Exchange::finish(EntryPtr entry) {
     context_.log.alarm("contribution_refused",
                        {.outer_step = static_cast<std::int64_t>(contribution.step())},
                        {{"signer", site}, {"why", "the root is not that of its chunks"}});
-    entry->contribution->clear();
+    // Jobs on workers may still read this one.
+    entry->contribution =
+        std::make_shared<Contribution>(plan_, contribution.announcement(), contribution.open());
     entry->finishing = false;
+    co_return;
+  }
+  if (const auto wanted = wanted_.find(site);
+      wanted != wanted_.end() && wanted->second != contribution.part()) {
+    forget(site);
     co_return;
   }
   if (contribution.close()->state_root != state_root_) {
@@ -445,18 +501,33 @@ Task<void> Exchange::finish(EntryPtr entry) {
                         {"theirs", contribution.close()->state_root.hex()},
                         {"ours", state_root_.hex()}});
     entry->finishing = false;
+    on_differing_state_();
     co_return;
   }
-  Result<void> written;
-  auto write = [&written, entry] {
-    written = entry->file->add_close(*entry->contribution->close_message());
-    if (written) written = entry->file->sync();
-  };
-  co_await run_on(context_.workers, context_.loop, std::move(write), contribution.bytes());
-  entry->finishing = false;
-  if (!written) {
+  const auto root = state_root_;
+  auto written = co_await write_close(entry);
+  while (!written) {
     context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
                        {{"why", written.error().text()}});
+    co_await context_.loop.sleep(kRetryDisk);
+    if (contribution.step() != id_.step) break;
+    // Linux may have dropped what it could not write: all of it again, into a new file.
+    auto file =
+        context_.store.create_contribution(contribution.step(), contribution.announcement());
+    if (!file) {
+      written = file.error();
+      continue;
+    }
+    entry->file = std::move(*file);
+    for (std::uint32_t i = 0; i < plan_->chunks(); ++i)
+      if (auto added = entry->file->add(i, *entry->contribution->chunk(i).bytes); !added)
+        written = added;
+    written = co_await write_close(entry);
+  }
+  entry->finishing = false;
+  if (!written) co_return;
+  if (contribution.step() == id_.step && root != state_root_) {
+    context_.loop.spawn(finish(entry));  // our state changed meanwhile
     co_return;
   }
   entry->held = true;
@@ -464,12 +535,39 @@ Task<void> Exchange::finish(EntryPtr entry) {
     on_held_(contribution.part());
 }
 
+Task<Result<void>> Exchange::write_close(EntryPtr entry) {
+  Result<void> written;
+  auto write = [&written, entry] {
+    written = entry->file->add_close(*entry->contribution->close_message());
+    if (written) written = entry->file->sync();
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(write), entry->contribution->bytes());
+  co_return written;
+}
+
+void Exchange::forget(SiteId site) {
+  const auto found = entries_.find({id_.step, site});
+  if (found == entries_.end()) return;
+  for (auto& [id, peer] : context_.peers.all())
+    peer.link->withdraw(found->second->contribution->transfer());
+  entries_.erase(found);
+  asked_.erase(site);
+}
+
 // --- Fetching
 // --------------------------------------------------------------------------------------------------------------------
 
 void Exchange::want(const std::vector<Part>& parts) {
-  for (const auto& part : parts)
+  for (const auto& part : parts) {
+    if (const auto other = held(id_.step, part.site);
+        other && other->part() != part && part.site != context_.self) {
+      ++counters_.equivocations;
+      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                         {{"signer", part.site}});
+      forget(part.site);
+    }
     if (!held(id_.step, part.site)) wanted_[part.site] = part;
+  }
 }
 
 void Exchange::consider_fetching() {
@@ -535,39 +633,48 @@ void Exchange::on_fetch(Link& link, const Fetch& fetch) {
   context_.loop.spawn(serve(link, link.session(), fetch));
 }
 
-Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
-  auto found = entries_.find({fetch.step, fetch.site});
-  if (found == entries_.end()) {
-    // Of an earlier step: from disk.
-    Result<StoredContribution> stored = Error{ErrorCode::not_found, ""};
-    auto read = [this, &stored, fetch] {
-      stored = context_.store.read_contribution(fetch.step, fetch.site);
-    };
-    co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
+Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId site) {
+  const std::pair key(step, site);
+  if (const auto found = entries_.find(key); found != entries_.end())
+    co_return found->second->held ? found->second->contribution : nullptr;
+  if (!reading_.insert(key).second) co_return nullptr;
+  Result<StoredContribution> stored = Error{ErrorCode::not_found, ""};
+  std::shared_ptr<Contribution> contribution;
+  auto read = [this, &stored, &contribution, step, site] {
+    stored = context_.store.read_contribution(step, site);
     const auto open = stored ? decode_open(stored->announcement.body) : std::nullopt;
     const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
-    if (open && close && open->chunks == plan_->chunks()) {
-      auto entry = std::make_shared<Entry>();
-      entry->contribution = std::make_shared<Contribution>(plan_, stored->announcement, *open);
-      entry->checking.resize(plan_->chunks());
-      for (auto& [index, sealed] : stored->chunks) {
-        if (index >= plan_->chunks() || sealed.size() < 64) continue;
-        const auto hash = chunk_hash(entry->contribution->transfer(), index,
-                                     std::span<const std::byte>(sealed).subspan(64));
-        entry->contribution->add(index, std::make_shared<const Bytes>(std::move(sealed)), hash);
-      }
-      entry->held =
-          entry->contribution->set_close(*stored->close, *close) && entry->contribution->proven();
-      if (entry->held) entries_.emplace(std::pair(fetch.step, fetch.site), entry);
+    if (!open || !close || open->chunks != plan_->chunks()) return;
+    contribution = std::make_shared<Contribution>(plan_, stored->announcement, *open);
+    for (auto& [index, sealed] : stored->chunks) {
+      if (index >= plan_->chunks() || sealed.size() < kSealBytes) continue;
+      const auto hash = chunk_hash(contribution->transfer(), index,
+                                   std::span<const std::byte>(sealed).subspan(kSealBytes));
+      contribution->add(index, std::make_shared<const Bytes>(std::move(sealed)), hash);
     }
-    found = entries_.find({fetch.step, fetch.site});
+    if (!contribution->set_close(*stored->close, *close) || !contribution->proven())
+      contribution.reset();
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
+  reading_.erase(key);
+  if (contribution) {
+    auto entry = std::make_shared<Entry>();
+    entry->contribution = contribution;
+    entry->checking.resize(plan_->chunks());
+    entry->held = true;
+    entries_.emplace(key, entry);
   }
+  co_return contribution;
+}
+
+Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
+  const auto contribution = co_await recall(fetch.step, fetch.site);
   if (!link.up() || link.session() != session) co_return;
-  if (found == entries_.end() || !found->second->held) {
-    link.send(encode(Lacking{fetch.step, fetch.site}));
+  if (!contribution) {
+    if (reading_.count({fetch.step, fetch.site}) == 0)
+      link.send(encode(Lacking{fetch.step, fetch.site}));
     co_return;
   }
-  const auto contribution = found->second->contribution;
   if (fetch.site != context_.self) ++counters_.relayed;
   send_signed(link, contribution->announcement());
   link.withdraw(contribution->transfer());

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,11 @@ class Exchange {
   };
   // `on_held`: a contribution to the current step became held.
   // `on_chunk_added`: a chunk of some contribution to the current step is here.
+  // `on_differing_state`: another site's contribution began from another state than ours.
   Exchange(Context context, std::shared_ptr<const ChunkPlan> plan,
            std::function<void(const Part&)> on_held,
-           std::function<void(std::uint32_t chunk)> on_chunk_added);
+           std::function<void(std::uint32_t chunk)> on_chunk_added,
+           std::function<void()> on_differing_state);
 
   // The step whose contributions are expected now. What is held of steps before `keep_from` is
   // forgotten.
@@ -56,6 +59,9 @@ class Exchange {
   bool contributed() const;  // to the current step, and on disk
   // After a restart: what was made before, if it is whole and of the current step.
   Task<bool> restore_own();
+  // Our close of the current step names a state that turned out wrong (PROTOCOL.md, "Divergence"):
+  // closes the same bytes again, with the root that begin_step() was given.
+  Task<Result<void>> close_again();
 
   // --- Others'
   // ---------------------------------------------------------------------------------------------------------------------
@@ -65,7 +71,8 @@ class Exchange {
   void on_chunk(Link& link, const ChunkArrival& arrival, std::span<const std::byte> sealed);
   void on_fetch(Link& link, const Fetch& fetch);
   void on_lacking(Link& link, const Lacking& lacking);
-  // Contributions of the record must come even from who is not their origin: it is decided.
+  // Contributions of the record must come even from who is not their origin: it is decided. What is
+  // here of their sites and is not what the record names is forgotten.
   void want(const std::vector<Part>& parts);
   // Asks some peer for what is wanted and does not flow. Called now and then, and after news.
   void consider_fetching();
@@ -73,10 +80,15 @@ class Exchange {
   void announce(Link& link);
   void session_ended(Link& link);
 
+  // One that was held, from memory or from disk; null: it is neither there, or comes to another
+  // call now.
+  Task<std::shared_ptr<Contribution>> recall(std::uint64_t step, SiteId site);
   std::shared_ptr<const Contribution> held(std::uint64_t step, SiteId site) const;
   // To the current step, as far as it is here; null: not announced.
   std::shared_ptr<const Contribution> incoming(SiteId site) const;
   std::vector<SiteId> holds() const;  // of the current step
+  // State roots of the base of `step`, as the closes of others say; of the current step only.
+  std::map<SiteId, security::Digest> claimed_roots(std::uint64_t step) const;
   // A contribution that is known here, but not this chunk of it.
   bool lacks_chunk(TransferId transfer, std::uint32_t index) const;
   // Some chunk of it arrived lately.
@@ -112,6 +124,8 @@ class Exchange {
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;
   Task<void> finish(EntryPtr entry);
+  Task<Result<void>> write_close(EntryPtr entry);
+  void forget(SiteId site);
   Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival, Bytes sealed);
   void drop_early();
@@ -122,6 +136,7 @@ class Exchange {
   std::shared_ptr<const ChunkPlan> plan_;
   std::function<void(const Part&)> on_held_;
   std::function<void(std::uint32_t)> on_chunk_added_;
+  std::function<void()> on_differing_state_;
   StepId id_;
   View view_;
   security::Digest parent_, state_root_;
@@ -132,9 +147,9 @@ class Exchange {
     SiteId peer = 0;
     Nanoseconds when = 0;
   };
-  std::map<SiteId, Asked> asked_;                     // for the contribution of this site
-  std::map<SiteId, std::map<SiteId, bool>> lacking_;  // site → peers that lack its contribution
-  std::map<SiteId, std::uint64_t> sessions_offered_;  // peer → sessions in which we offered
+  std::map<SiteId, Asked> asked_;                       // for the contribution of this site
+  std::map<SiteId, std::map<SiteId, bool>> lacking_;    // site → peers that lack its contribution
+  std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
   bool contributing_ = false;
   Counters counters_;
 };

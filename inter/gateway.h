@@ -14,7 +14,9 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/event_log.h"
@@ -45,6 +47,9 @@ struct GatewayOptions {
   // between_vote_and_accept, saving, merging, state_transfer, final.
   std::function<void(const char* point, std::uint64_t step)> at_point = [](const char*,
                                                                            std::uint64_t) {};
+  // Broken memory, in the simulator: spoils parameters after an outer step was computed.
+  std::function<void(std::uint64_t step, std::span<float> agreed)> disturb =
+      [](std::uint64_t, std::span<float>) {};
 };
 
 class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
@@ -82,6 +87,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // For the simulator's invariants and for tests.
   bool finished() const { return finished_; }
+  bool told_the_end() const { return end_told_; }  // to the ranks: nothing is taken back any more
   const std::vector<Certificate>& chain() const { return chain_; }
   const std::optional<OuterState>& state() const { return state_; }
   const security::Digest& root() const { return state_root_; }
@@ -99,8 +105,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   struct Counters {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,
                   state_fetches = 0, votes_lost = 0, readmitted = 0, view_changes = 0,
-                  records_replayed = 0, relayed_messages = 0, late_contributions = 0,
-                  divergences = 0;
+                  relayed_messages = 0, divergences = 0;
   };
   Counters counters() const;
 
@@ -134,24 +139,61 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   View current_view() const;
   security::Digest parent_hash() const;
   StepId step_id() const;
+  const Record* record_of(std::uint64_t step) const;  // decided and known here
   void begin_step();
-  bool view_change_due() const;
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
   Task<Result<void>> start_steps();
   Task<Result<void>> steps();
-  Task<Result<void>> adopt_state(OuterState fetched);
-  Task<Result<void>> log_records(std::uint64_t step);
-  Task<Result<bool>> apply(const Certificate& certificate);
-  Task<void> save(OuterState* state, security::Digest root, std::uint64_t step);
+  Task<Result<void>> fetch_first_state();
+  Task<Result<void>> advance();
   Task<void> contribute_task(std::vector<float> parameters, std::uint64_t tokens);
-  Task<void> vote_writer();
-  void reduce_early(std::uint32_t chunk);
-  Task<Result<void>> settle_feedback();
   void publish();
-  void note_saved(SiteId site, const Saved& saved);
-  void prune();
   Task<Result<void>> serve_the_end();
   void fail(const Error& error);
+
+  // --- Apply (gateway_apply.cc)
+  // The likely record, all members', reduced chunk by chunk while it arrives. It counts only if it
+  // is the one decided.
+  struct EarlyReduction {
+    std::uint64_t step = 0;
+    std::vector<std::shared_ptr<const Contribution>> parts;  // ascending site
+    std::vector<float> weights;
+    std::vector<std::vector<float>> aggregates;  // by chunk
+    std::vector<bool> begun, done;
+  };
+  using Named = std::vector<std::shared_ptr<const Contribution>>;  // of a record, in its order
+  using ChunkJob = std::function<Result<void>(std::uint32_t)>;
+  std::optional<Named> named(const Record& record) const;
+  Task<Result<void>> on_workers(std::uint32_t jobs, std::uint64_t cost_bytes, const ChunkJob& job);
+  Task<Result<security::Digest>> take_step(OuterState& state, const Record& record,
+                                           const Named& parts,
+                                           std::shared_ptr<const EarlyReduction> early);
+  void reduce_early(std::uint32_t chunk);
+  Task<Result<bool>> apply(const Certificate& certificate);
+  Task<Result<void>> take_vote_back(const Record& record);
+  void enter_state(bool save_it, bool tell);
+  Task<Result<void>> adopt_state(OuterState fetched);
+  Task<Result<void>> log_records(std::uint64_t step);
+  Task<Result<void>> settle_feedback(std::uint64_t applied);
+  Task<void> save(OuterState* state, security::Digest root, std::uint64_t step);
+  void note_saved(SiteId site, const Saved& saved);
+  void prune();
+
+  // --- Divergence (gateway_divergence.cc)
+  std::map<SiteId, security::Digest> roots_elsewhere() const;
+  std::optional<security::Digest> right_root(const security::Digest& mine) const;
+  bool disputed() const;
+  Task<Result<void>> settle_dispute();
+  Task<std::optional<OuterState>> find_right_state();
+  Error dispute_without_end() const;
+  Task<std::optional<std::pair<OuterState, security::Digest>>> compute_again();
+
+  // --- Ballots (gateway_ballots.cc)
+  Task<void> vote_writer();
+  bool view_change_due() const;
+  Nanoseconds deadline() const;
+  void consider_ballot();
+  void tick();
 
   // --- Messages (gateway_messages.cc)
   void receive_signed(Link* from, const Signed& message);
@@ -164,9 +206,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void broadcast_signed(const Signed& message);
   Status my_status() const;
   void send_status();
-  void tick();
-  void consider_ballot();
-  Nanoseconds deadline() const;
 
   World world_;
   security::Roster roster_;
@@ -191,6 +230,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<std::vector<float>> initial_;
   bool empty_vote_ = false;  // may take part in record 0
   bool lost_vote_ = false;
+  bool adopting_run_ = false;
   std::optional<Vote> genesis_vote_;
   std::map<SiteId, std::pair<Record, security::Signature>> genesis_accepts_;
 
@@ -209,19 +249,17 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t contributed_step_ = 0;  // the newest that is on disk
   std::optional<Feedback> pending_;     // of our last contribution, until its record is applied
 
-  // The likely record, all members', reduced chunk by chunk while it arrives. It counts only if it
-  // is the one decided.
-  struct EarlyReduction {
-    std::uint64_t step = 0;
-    std::vector<std::shared_ptr<const Contribution>> parts;  // ascending site
-    std::vector<float> weights;
-    std::vector<std::vector<float>> aggregates;  // by chunk
-    std::vector<bool> begun, done;
-  };
   std::shared_ptr<EarlyReduction> early_;  // shared with jobs on workers
+
+  // A state that turned out wrong, of the step that the ranks go on from: what they contribute next
+  // is the way from there.
+  std::optional<std::vector<float>> misled_base_;
+  std::optional<security::Digest> rechecked_root_;  // computed twice, with the same result
+  std::optional<Nanoseconds> disputed_since_;
 
   // The step at hand.
   std::unique_ptr<Agreement> agreement_;
+  std::uint64_t agreements_ = 0;  // counts them
   std::uint64_t persisted_version_ = 0;
   std::vector<Agreement::Outgoing> to_say_;
   std::optional<std::pair<std::uint64_t, Vote>> stored_vote_;
@@ -231,10 +269,11 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Nanoseconds step_began_ = 0, next_ballot_at_ = 0;
   std::uint32_t ballots_tried_ = 0;
   std::map<security::Digest, Signed> signed_seen_;  // of this step, to pass on
-  std::map<SiteId, Nanoseconds> records_asked_;
+  std::map<SiteId, std::size_t> signed_seen_of_;    // by signer
+  std::map<SiteId, Nanoseconds> records_asked_, genesis_relayed_;
 
   bool ranks_here_ = false, ranks_leaving_ = false, stopping_ = false, finished_ = false,
-       final_served_ = false;
+       end_told_ = false;  // the ranks know the last state
   Nanoseconds last_rank_progress_ = 0;
   std::optional<Error> failure_;
   Nanoseconds started_ = 0;

@@ -9,7 +9,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
-constexpr std::size_t kSignedSeenMax = 4096;
+constexpr std::size_t kSignedSeenMax = 64;  // of one signer and step: open, close, a few ballots
 
 }  // namespace
 
@@ -111,7 +111,7 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
       if (!in.done() || !transfer_ || !state_ || !saved_any_) break;
       StepId id = step_id();
       id.step = saved_step_;
-      transfer_->on_request(link, {step, send != 0}, id, {});
+      transfer_->on_request(link, {step, send != 0}, id);
       break;
     }
     default:
@@ -134,10 +134,15 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
   if (message.type == MessageType::accept && !genesis_) {
     const auto ballot = decode_ballot(message.type, message.body);
     if (!ballot || ballot->id.step != 0 || !verify(world_.verifier, message)) return;
-    for (auto& [site, peer] : peers_.all())
-      if (site != message.signer && peer.link.get() != from && peer.link->up() && peer.status &&
-          !std::count(peer.status->sees.begin(), peer.status->sees.end(), message.signer))
-        peer.link->send(message.encode());
+    // Its signer says it every second; it is passed on no more often, so that it cannot go round.
+    auto& relayed = genesis_relayed_[message.signer];
+    if (world_.loop.now() - relayed >= kSecond / 2 || relayed == 0) {
+      relayed = world_.loop.now();
+      for (auto& [site, peer] : peers_.all())
+        if (site != message.signer && peer.link.get() != from && peer.link->up() && peer.status &&
+            !std::count(peer.status->sees.begin(), peer.status->sees.end(), message.signer))
+          peer.link->send(message.encode());
+    }
     on_genesis_accept(message.signer, std::get<Accept>(ballot->ballot), message.signature);
     return;
   }
@@ -167,7 +172,8 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
         {{"signer", message.signer}});
     return;
   }
-  if (!known && signed_seen_.size() < kSignedSeenMax) {
+  if (!known && signed_seen_of_[message.signer] < kSignedSeenMax) {
+    ++signed_seen_of_[message.signer];
     signed_seen_.emplace(digest, message);
     relay(message, from);
   }
@@ -316,15 +322,19 @@ void Gateway::on_record_request(Link& link, const RecordRequest& request) {
 void Gateway::on_records(Link& link, const Records& records) {
   for (const auto& certificate : records.certificates) {
     if (certificate.record.step == 0) {
-      if (genesis_ || !layout_) continue;
+      if (genesis_ || adopting_run_ || !layout_) continue;
       const auto& record = certificate.record;
-      if (record.fingerprint != fingerprint_.digest() || record.view.voters.empty() ||
+      // The voters are the roster's, not those that whoever sends this would like.
+      if (record.fingerprint != fingerprint_.digest() ||
+          record.view.voters != view_of_roster().voters ||
           !certificate.proves(record.view, world_.verifier)) {
         world_.log.alarm("genesis_refused", {.peer = link.peer_name()});
         return;
       }
+      adopting_run_ = true;
       auto adopt = [](Gateway& self, Certificate genesis) -> Task<void> {
         auto adopted = co_await self.adopt_run(std::move(genesis));
+        self.adopting_run_ = false;
         if (!adopted) self.fail(adopted.error());
         self.changed_.notify();
       };
@@ -340,6 +350,15 @@ void Gateway::on_records(Link& link, const Records& records) {
 void Gateway::note_saved(SiteId site, const Saved& saved) {
   auto& known = saved_by_[site];
   if (saved.id.step >= known.id.step) known = saved;
+  const auto mine = saved_by_.find(self_);
+  if (mine != saved_by_.end())
+    for (const auto& [other, theirs] : saved_by_)
+      if ((other == site || site == self_) && theirs.id.step == mine->second.id.step &&
+          theirs.state_root == mine->second.state_root && theirs.spot_root &&
+          mine->second.spot_root && *theirs.spot_root != *mine->second.spot_root)
+        world_.log.alarm("spot_root_differs",
+                         {.outer_step = static_cast<std::int64_t>(theirs.id.step)},
+                         {{"signer", other}, {"root", theirs.state_root.hex()}});
   prune();
   changed_.notify();
 }

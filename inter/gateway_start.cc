@@ -102,7 +102,7 @@ void Gateway::start_links() {
         votes_.notify();
         changed_.notify();
       },
-      [this](std::uint32_t chunk) { reduce_early(chunk); });
+      [this](std::uint32_t chunk) { reduce_early(chunk); }, [this] { changed_.notify(); });
   transfer_ = std::make_unique<StateTransfer>(
       StateTransfer::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
                              self_, options_.at_point},
@@ -166,6 +166,14 @@ void Gateway::on_genesis_accept(SiteId from, const Accept& accept,
 Task<Result<void>> Gateway::begin_or_join_run() {
   const View view = view_of_roster();
   Nanoseconds asked = 0, said = 0;
+  if (genesis_vote_ && !genesis_acceptable(genesis_vote_->accepted->record))
+    co_return Error{
+        ErrorCode::mismatch,
+        fmt::format(
+            "this site has voted to begin a run with other settings, another model or "
+            "another roster: restore them; or, if the other sites begin anew too, remove {} "
+            "at all of them",
+            options_.folder)};
   while (!genesis_ && !stopping_ && !failure_) {
     if (view.is_voter(self_) && view.voters.front() == self_ && empty_vote_ && !genesis_vote_ &&
         initial_) {
@@ -185,8 +193,10 @@ Task<Result<void>> Gateway::begin_or_join_run() {
       certificate.record = record;
       for (const auto& [site, accept] : genesis_accepts_)
         if (accept.first == record) certificate.accepts.push_back({site, accept.second});
-      if (certificate.accepts.size() == record.view.voters.size()) {
+      if (certificate.accepts.size() == record.view.voters.size() && !adopting_run_) {
+        adopting_run_ = true;
         auto adopted = co_await adopt_run(std::move(certificate));
+        adopting_run_ = false;
         if (!adopted) co_return adopted;
         break;
       }

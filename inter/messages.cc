@@ -161,6 +161,8 @@ Bytes encode(const Saved& saved) {
   put(out, saved.state_root);
   put(out, saved.strong_root.has_value());
   if (saved.strong_root) put(out, *saved.strong_root);
+  put(out, saved.spot_root.has_value());
+  if (saved.spot_root) put(out, *saved.spot_root);
   return out.take();
 }
 
@@ -170,6 +172,7 @@ std::optional<Saved> decode_saved(std::span<const std::byte> body) {
   saved.id = get_step(in);
   saved.state_root = get_digest(in);
   if (get_bool(in)) saved.strong_root = get_digest(in);
+  if (get_bool(in)) saved.spot_root = get_digest(in);
   if (!in.done()) return std::nullopt;
   return saved;
 }

@@ -82,6 +82,16 @@ security::Digest strong_root(std::span<const security::Digest> leaves) {
   return hasher.finish();
 }
 
+security::Digest spot_root(const ModelLayout& layout, const OuterState& state) {
+  constexpr std::uint64_t kStride = 16;
+  security::Hasher hasher;
+  hasher.update(bytes_of("isthmus spot root v1"));
+  for (auto i = static_cast<std::size_t>(state.step % kStride);
+       i < leaf_count(layout, !state.momentum.empty()); i += kStride)
+    hasher.update(security::blake2b(leaf_bytes(layout, state, i)).bytes);
+  return hasher.finish();
+}
+
 Result<void> reduce_chunk(const ChunkPlan& plan, std::uint32_t chunk,
                           std::span<const float> weights,
                           std::span<const Contribution* const> parts, std::span<float> aggregate) {

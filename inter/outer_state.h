@@ -37,6 +37,10 @@ security::Digest state_root(const ModelLayout& layout, const OuterState& state);
 std::vector<security::Digest> strong_leaves(const ModelLayout& layout, const OuterState& state);
 security::Digest strong_root(std::span<const security::Digest> leaves);
 
+// BLAKE2b over the BLAKE2b of a sixteenth of the leaves, another one each step: what XXH3 does not
+// see, sixteen steps do. Leaves i with i ≡ step (mod 16).
+security::Digest spot_root(const ModelLayout& layout, const OuterState& state);
+
 // Reduces chunk `chunk` of the record's parts and takes the outer step for its elements: Σ
 // w·decode(part), in the record's order, then the rule. `parts` in the record's order. The chunks
 // of a plan are independent of each other: any order, any thread.

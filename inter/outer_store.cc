@@ -55,6 +55,7 @@ std::string contribution_name(std::uint64_t step, SiteId site) {
 }  // namespace
 
 Result<void> ContributionFile::append(std::span<const std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
   ISTHMUS_CHECK(file_->write_at(size_, bytes));
   size_ += bytes.size();
   return {};
@@ -66,6 +67,12 @@ Result<void> ContributionFile::add(std::uint32_t index, std::span<const std::byt
 
 Result<void> ContributionFile::add_close(const Signed& close) {
   return append(ByteWriter().put(kCloseIndex).block(close.encode()).view());
+}
+
+Result<void> ContributionFile::sync() {
+  const std::lock_guard lock(mutex_);
+  ISTHMUS_CHECK(file_->sync());
+  return disk_.sync_folder(folder_);
 }
 
 OuterStore::OuterStore(Disk& disk, std::string folder) : disk_(disk), folder_(std::move(folder)) {}
@@ -100,6 +107,9 @@ Result<OuterStore::Loaded> OuterStore::load() {
     } else {
       ISTHMUS_TRY(vote_file_, disk_.open(path("vote"), Disk::Open::update));
       ISTHMUS_CHECK(load_vote(loaded));
+      // What was read may be in the system's cache alone, if its sync failed: nothing is said on
+      // account of it before it is written again.
+      if (vote_sequence_ > 0) ISTHMUS_CHECK(write_vote(loaded.vote_step, loaded.vote));
       // A vote file without a single vote beside a run can only be a new one: the votes are gone.
       loaded.vote_lost = has_run && vote_sequence_ == 0;
     }
@@ -267,6 +277,12 @@ Result<void> OuterStore::write_state(const OuterState& state, const security::Di
   return {};
 }
 
+Result<void> OuterStore::set_older_state_aside(std::uint64_t step) {
+  ISTHMUS_CHECK(disk_.rename(path(fmt::format("state.{}", 1 - newest_state_slot_)),
+                             path(fmt::format("state.diverged-{}", step))));
+  return disk_.sync_folder(folder_);
+}
+
 Result<std::pair<OuterState, security::Digest>> OuterStore::read_slot(const ModelLayout& layout,
                                                                       int slot) const {
   ISTHMUS_TRY(const auto file, disk_.open(path(fmt::format("state.{}", slot)), Disk::Open::read));
@@ -363,8 +379,17 @@ Result<std::unique_ptr<ContributionFile>> OuterStore::create_contribution(
   ByteWriter out;
   out.put(kContributionMagic).block(announcement.encode());
   ISTHMUS_CHECK(file->write_at(0, out.view()));
-  ISTHMUS_CHECK(disk_.sync_folder(path("contributions")));
-  return std::make_unique<ContributionFile>(std::move(file), out.size());
+  return std::make_unique<ContributionFile>(disk_, path("contributions"), std::move(file),
+                                            out.size());
+}
+
+Result<void> OuterStore::append_close(std::uint64_t step, const Signed& close) {
+  ISTHMUS_TRY(auto file,
+              disk_.open(path(contribution_name(step, close.signer)), Disk::Open::update));
+  ISTHMUS_TRY(const auto size, file->size());
+  ContributionFile contribution(disk_, path("contributions"), std::move(file), size);
+  ISTHMUS_CHECK(contribution.add_close(close));
+  return contribution.sync();
 }
 
 Result<StoredContribution> OuterStore::read_contribution(std::uint64_t step, SiteId site) const {
@@ -386,7 +411,7 @@ Result<StoredContribution> OuterStore::read_contribution(std::uint64_t step, Sit
     return Error{ErrorCode::corrupt, name + " is damaged"};
   StoredContribution stored;
   stored.announcement = std::move(*announcement);
-  while (!in.rest().empty() && !stored.close) {
+  while (!in.rest().empty()) {
     const auto index = in.get<std::uint32_t>();
     const auto block = in.block(kBulkMessageBytesMax);
     if (!in.ok()) break;  // torn
@@ -394,9 +419,10 @@ Result<StoredContribution> OuterStore::read_contribution(std::uint64_t step, Sit
       stored.chunks.emplace_back(index, Bytes(block.begin(), block.end()));
       continue;
     }
-    stored.close = decode(block);
-    if (!stored.close || stored.close->type != MessageType::close)
+    auto close = decode(block);
+    if (!close || close->type != MessageType::close)
       return Error{ErrorCode::corrupt, name + " is damaged"};
+    stored.close = std::move(*close);
   }
   return stored;
 }

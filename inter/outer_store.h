@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,17 +34,22 @@ struct StoredContribution {
   std::optional<Signed> close;
 };
 
-// One contribution, written as it arrives.
+// One contribution, written as it arrives. Any thread; chunks in any order.
 class ContributionFile {
  public:
-  ContributionFile(std::unique_ptr<File> file, std::uint64_t size)
-      : file_(std::move(file)), size_(size) {}
+  ContributionFile(Disk& disk, std::string folder, std::unique_ptr<File> file, std::uint64_t size)
+      : disk_(disk), folder_(std::move(folder)), file_(std::move(file)), size_(size) {}
   Result<void> add(std::uint32_t index, std::span<const std::byte> sealed);
+  // Of several the last one counts.
   Result<void> add_close(const Signed& close);
-  Result<void> sync() { return file_->sync(); }
+  // After a failure the file cannot be trusted any more: make a new one.
+  Result<void> sync();
 
  private:
   Result<void> append(std::span<const std::byte> bytes);
+  Disk& disk_;
+  const std::string folder_;
+  std::mutex mutex_;  // guards what follows
   std::unique_ptr<File> file_;
   std::uint64_t size_;
 };
@@ -72,10 +78,16 @@ class OuterStore {
   Result<void> write_vote(std::uint64_t step, const Vote& vote);
   Result<void> write_state(const OuterState& state, const security::Digest& root);
   Result<OuterState> read_state(const ModelLayout& layout, std::uint64_t step) const;
+  // Keeps the older slot, a state of this step that turned out wrong, under another name for the
+  // operator.
+  Result<void> set_older_state_aside(std::uint64_t step);
   Result<void> write_feedback(const Feedback& feedback);
 
+  // A new file, also where one was. Its name is durable with its first sync().
   Result<std::unique_ptr<ContributionFile>> create_contribution(std::uint64_t step,
                                                                 const Signed& announcement);
+  // Adds a close to a file from before a restart.
+  Result<void> append_close(std::uint64_t step, const Signed& close);
   // not_found when it is not there; what is torn at its end is left out.
   Result<StoredContribution> read_contribution(std::uint64_t step, SiteId site) const;
   Result<bool> has_contribution(std::uint64_t step, SiteId site) const;

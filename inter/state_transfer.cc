@@ -1,6 +1,8 @@
 #include "inter/state_transfer.h"
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
 
 #include "base/assert.h"
 
@@ -10,7 +12,11 @@ namespace {
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kManifestLeaves = (1 << 20) / kDigestBytes;  // a chunk's worth
 constexpr Nanoseconds kAskEvery = 2 * kSecond;
-constexpr Nanoseconds kPatience = 10 * kSecond;  // without a leaf, before another server is asked
+// Without a leaf, before another server is asked: of a megabyte on a thin line, or of a server that
+// still hashes; and of one that is gone.
+constexpr Nanoseconds kPatience = 60 * kSecond;
+constexpr Nanoseconds kPatienceWithoutLink = 10 * kSecond;
+constexpr Nanoseconds kSnapshotIdle = 120 * kSecond;  // then its memory is free again
 constexpr std::uint64_t kPriority = 1;  // before contributions: who returns holds the others up
 
 }  // namespace
@@ -20,10 +26,13 @@ struct StateTransfer::Snapshot final : ChunkSource {
   const ModelLayout* layout = nullptr;
   OuterState state;
   std::vector<security::Digest> leaves;
-  security::Digest root, strong;
+  security::Digest run, root, strong;
   std::uint32_t manifest = 0;
+  const Loop* loop = nullptr;
+  Nanoseconds last_used = 0;
 
   ChunkBytes chunk(std::uint32_t index) override {
+    last_used = loop->now();
     if (index < manifest) {
       ByteWriter out;
       const auto first = std::size_t{index} * kManifestLeaves;
@@ -78,8 +87,8 @@ std::uint32_t StateTransfer::chunk_count() const {
 // --- Serving
 // ---------------------------------------------------------------------------------------------------------------------
 
-void StateTransfer::on_request(Link& link, const StateRequest& request, const StepId& newest_saved,
-                               const security::Digest&) {
+void StateTransfer::on_request(Link& link, const StateRequest& request,
+                               const StepId& newest_saved) {
   StepId id = newest_saved;
   if (request.step != 0) id.step = request.step;
   if (id.step > newest_saved.step) return;
@@ -89,6 +98,9 @@ void StateTransfer::on_request(Link& link, const StateRequest& request, const St
 Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest request,
                                 StepId id) {
   if (!snapshot_ || snapshot_->state.step != id.step) {
+    // One at a time: whoever asks meanwhile asks again.
+    if (reading_) co_return;
+    reading_ = true;
     auto fresh = std::make_shared<Snapshot>();
     bool read_it = false;
     auto read = [this, fresh, &read_it, id] {
@@ -102,13 +114,18 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
       read_it = true;
     };
     co_await run_on(context_.workers, context_.loop, std::move(read), 8 * layout_.elements());
+    reading_ = false;
     if (!read_it) co_return;
+    fresh->run = id.run;
     fresh->manifest = manifest_chunks();
+    fresh->loop = &context_.loop;
     snapshot_ = fresh;
   }
   const auto snapshot = snapshot_;
+  snapshot->last_used = context_.loop.now();
   if (!link.up() || link.session() != session) co_return;
-  const Saved saved{.id = id, .state_root = snapshot->root, .strong_root = snapshot->strong};
+  const Saved saved{
+      .id = id, .state_root = snapshot->root, .strong_root = snapshot->strong, .spot_root = {}};
   if (request.send) {
     const auto transfer = transfer_of_state(id.run, id.step, snapshot->strong);
     link.withdraw(transfer);
@@ -116,6 +133,13 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
     ++counters_.served;
   }
   link.send(sign(context_.signer, context_.self, MessageType::saved, encode(saved)).encode());
+}
+
+void StateTransfer::tidy() {
+  if (!snapshot_ || context_.loop.now() - snapshot_->last_used < kSnapshotIdle) return;
+  const auto transfer = transfer_of_state(snapshot_->run, snapshot_->state.step, snapshot_->strong);
+  for (auto& [site, peer] : context_.peers.all()) peer.link->withdraw(transfer);
+  snapshot_.reset();
 }
 
 // --- Fetching
@@ -130,41 +154,108 @@ void StateTransfer::on_saved(Link* from, SiteId signer, const Saved& saved) {
   news_.notify();
 }
 
-Task<std::optional<OuterState>> StateTransfer::fetch(
-    std::uint64_t at_least, View view, SiteId self,
-    std::function<const Record*(std::uint64_t)> record_of, std::function<bool()> give_up) {
+// Which of the offers to fetch: one of a state whose root is proved, by the decided record after it
+// or by a majority of the other voters, and of its strong roots the one that most voters signed. A
+// majority's is taken at once, a lesser one only when no more offers are waited for.
+std::optional<Saved> StateTransfer::choose(std::uint64_t at_least, const View& view,
+                                           const RecordOf& record_of, bool last_call) const {
+  const auto others = view.voters.size() - (view.is_voter(context_.self) ? 1 : 0);
+  std::optional<Saved> best;
+  std::tuple<std::size_t, Nanoseconds, std::uint64_t> best_rank;
+  for (const auto& [site, saved] : offers_) {
+    if (saved.id.step < at_least || record_of(saved.id.step) == nullptr) continue;
+    std::size_t voters = 0;
+    Nanoseconds least_failed = std::numeric_limits<Nanoseconds>::max();
+    for (const auto& [other, offer] : offers_) {
+      if (offer.id.step != saved.id.step || offer.state_root != saved.state_root ||
+          offer.strong_root != saved.strong_root)
+        continue;
+      voters += view.is_voter(other) && other != context_.self;
+      const auto failed = failed_.find(other);
+      least_failed = std::min(least_failed, failed == failed_.end() ? 0 : failed->second);
+    }
+    const bool majority = voters >= others / 2 + 1;
+    const auto* next = record_of(saved.id.step + 1);
+    const bool proven = saved.id.step == 0 ? record_of(0)->initial_root == saved.state_root
+                        : next != nullptr  ? next->parent_root == saved.state_root
+                                           : majority;
+    if (!proven || (!majority && !last_call)) continue;
+    const std::tuple rank(voters, -least_failed, saved.id.step);
+    if (best && rank <= best_rank) continue;
+    best = saved;
+    best_rank = rank;
+  }
+  return best;
+}
+
+// One that signed this state and can be reached; the one that failed us least lately.
+PeerSite* StateTransfer::server_of(const Saved& chosen) {
+  PeerSite* server = nullptr;
+  for (const auto& [site, saved] : offers_) {
+    auto* peer = context_.peers.find(site);
+    if (peer == nullptr || !peer->link->up() || saved.id.step != chosen.id.step ||
+        saved.strong_root != chosen.strong_root)
+      continue;
+    if (server == nullptr || failed_[site] < failed_[server->site]) server = peer;
+  }
+  return server;
+}
+
+// What has come of this very state from another server stays.
+void StateTransfer::begin_incoming(const Saved& chosen, const Record& record) {
+  if (incoming_ && incoming_->step == chosen.id.step && incoming_->strong == *chosen.strong_root)
+    return;
+  incoming_ = std::make_unique<Incoming>();
+  auto& in = *incoming_;
+  in.step = chosen.id.step;
+  in.root = chosen.state_root;
+  in.strong = *chosen.strong_root;
+  in.transfer = transfer_of_state(chosen.id.run, in.step, in.strong);
+  in.state.step = in.step;
+  in.state.record = record.hash();
+  in.state.agreed.resize(layout_.elements());
+  if (has_momentum_) in.state.momentum.resize(layout_.elements());
+  in.manifest.resize(manifest_chunks());
+  in.have.resize(chunk_count());
+  in.missing = chunk_count();
+}
+
+// Until all of it is here, or the server has nothing more to say.
+Task<void> StateTransfer::receive_from(PeerSite& server, std::function<bool()> give_up) {
+  auto& in = *incoming_;
+  in.server = server.site;
+  in.last_arrival = context_.loop.now();
+  std::uint64_t session = 0;
+  while (in.missing > 0 && !in.manifest_refused && !give_up() &&
+         context_.loop.now() - in.last_arrival <
+             (server.link->up() ? kPatience : kPatienceWithoutLink)) {
+    if (server.link->up() && server.link->session() != session) {
+      session = server.link->session();
+      server.link->send(encode(StateRequest{in.step, true}));
+    }
+    co_await news_.wait_until(context_.loop.now() + kSecond);
+  }
+  for (const auto& early : std::exchange(in.early, {})) early.link->settle(early.arrival, false);
+}
+
+Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, View view,
+                                                     RecordOf record_of,
+                                                     std::function<bool()> give_up) {
   fetching_ = true;
-  std::map<SiteId, Nanoseconds> failed;
+  failed_.clear();
   std::optional<OuterState> result;
   std::uint64_t wanted_step = 0;
-  while (!give_up()) {
+  while (!give_up() && !result) {
     offers_.clear();
     context_.peers.send_to_all(encode(StateRequest{wanted_step, false}));
     const auto until = context_.loop.now() + kAskEvery;
-    // A state is proved by the decided record after it, which has its root, or by a majority of the
-    // other voters that signed it.
-    const auto others = view.voters.size() - (view.is_voter(self) ? 1 : 0);
-    const auto proven = [&](const Saved& saved) {
-      if (saved.id.step < at_least || record_of(saved.id.step) == nullptr) return false;
-      if (saved.id.step == 0) return record_of(0)->initial_root == saved.state_root;
-      if (const auto* next = record_of(saved.id.step + 1))
-        return next->parent_root == saved.state_root;
-      const auto same = static_cast<std::size_t>(
-          std::count_if(offers_.begin(), offers_.end(), [&](const auto& other) {
-            return view.is_voter(other.first) && other.first != self &&
-                   other.second.id.step == saved.id.step &&
-                   other.second.strong_root == saved.strong_root &&
-                   other.second.state_root == saved.state_root;
-          }));
-      return same >= others / 2 + 1;
-    };
     std::optional<Saved> chosen;
     while (!chosen && context_.loop.now() < until) {
-      co_await news_.wait_until(until);
-      for (const auto& [site, saved] : offers_)
-        if (proven(saved)) chosen = saved;
+      const bool more = co_await news_.wait_until(until);
+      chosen = choose(at_least, view, record_of, !more);
     }
-    if (!chosen) {
+    PeerSite* server = chosen ? server_of(*chosen) : nullptr;
+    if (server == nullptr) {
       // Their newest ones are not proved yet: the next time all are asked for the one before, which
       // they still keep, and then anew.
       std::uint64_t lowest = 0;
@@ -174,65 +265,30 @@ Task<std::optional<OuterState>> StateTransfer::fetch(
       wanted_step = wanted_step == 0 && lowest > 1 ? lowest - 1 : 0;
       continue;
     }
-    const Record* record = record_of(chosen->id.step);
-    // A server: one that signed this root.
-    PeerSite* server = nullptr;
-    for (const auto& [site, saved] : offers_) {
-      auto* peer = context_.peers.find(site);
-      if (peer == nullptr || !peer->link->up() || saved.strong_root != chosen->strong_root)
-        continue;
-      if (server == nullptr || failed[site] < failed[server->site]) server = peer;
-    }
-    if (server == nullptr) continue;
-    incoming_ = std::make_unique<Incoming>();
+    const auto step = static_cast<std::int64_t>(chosen->id.step);
+    begin_incoming(*chosen, *record_of(chosen->id.step));
+    context_.log.info("state_fetch_began", {.peer = server->name, .outer_step = step});
+    context_.at_point("state_transfer", chosen->id.step);
+    co_await receive_from(*server, give_up);
     auto& in = *incoming_;
-    in.step = chosen->id.step;
-    in.root = chosen->state_root;
-    in.strong = *chosen->strong_root;
-    in.transfer = transfer_of_state(chosen->id.run, in.step, in.strong);
-    in.server = server->site;
-    in.state.step = in.step;
-    in.state.record = record->hash();
-    in.state.agreed.resize(layout_.elements());
-    if (has_momentum_) in.state.momentum.resize(layout_.elements());
-    in.manifest.resize(manifest_chunks());
-    in.have.resize(chunk_count());
-    in.missing = chunk_count();
-    in.last_arrival = context_.loop.now();
-    context_.log.info("state_fetch_began",
-                      {.peer = server->name, .outer_step = static_cast<std::int64_t>(in.step)});
-    context_.at_point("state_transfer", in.step);
-    std::uint64_t session = 0;
-    while (in.missing > 0 && !in.manifest_refused &&
-           context_.loop.now() - in.last_arrival < kPatience && !give_up()) {
-      if (server->link->up() && server->link->session() != session) {
-        session = server->link->session();
-        server->link->send(encode(StateRequest{in.step, true}));
-      }
-      co_await news_.wait_until(context_.loop.now() + kSecond);
-    }
+    bool sound = false;
     if (in.missing == 0) {
-      bool sound = false;
       auto check = [this, &in, &sound] { sound = state_root(layout_, in.state) == in.root; };
       co_await run_on(context_.workers, context_.loop, std::move(check), 8 * layout_.elements());
-      ISTHMUS_ASSERT(sound || !in.leaves.empty());
-      if (sound) {
-        ++counters_.fetched;
-        result = std::move(in.state);
-        context_.log.info("state_fetched",
-                          {.peer = server->name, .outer_step = static_cast<std::int64_t>(in.step)});
-        incoming_.reset();
-        break;
-      }
     }
-    context_.log.warning(
-        "state_fetch_stopped",
-        {.peer = server->name, .outer_step = static_cast<std::int64_t>(in.step)},
-        {{"chunks_missing", in.missing}, {"manifest_refused", in.manifest_refused}});
-    failed[in.server] = context_.loop.now();
-    for (const auto& early : in.early) early.link->settle(early.arrival, false);
-    incoming_.reset();
+    if (sound) {
+      ++counters_.fetched;
+      result = std::move(in.state);
+      context_.log.info("state_fetched", {.peer = server->name, .outer_step = step});
+    } else {
+      context_.log.warning(
+          "state_fetch_stopped", {.peer = server->name, .outer_step = step},
+          {{"chunks_missing", in.missing}, {"manifest_refused", in.manifest_refused}});
+      failed_[server->site] = context_.loop.now();
+    }
+    if (in.missing == 0 || in.manifest_refused) incoming_.reset();
   }
+  incoming_.reset();
   fetching_ = false;
   co_return result;
 }

@@ -1,6 +1,7 @@
-// StateTransfer: how a site that cannot replay gets a whole outer state, and serves one. It trusts
-// no single server: a majority of the other voters must have signed the strong root, every leaf is
-// checked against it as it arrives (PROTOCOL.md, "Return").
+// StateTransfer: how a site that cannot replay gets a whole outer state, and serves one. What it
+// fetches is proved: by the decided record after it, which has its root, or by a majority of the
+// other voters that signed it. Every leaf is checked against the strong root that most voters
+// signed as it arrives (PROTOCOL.md, "Return").
 #pragma once
 
 #include <cstdint>
@@ -32,13 +33,14 @@ class StateTransfer {
   ~StateTransfer();
 
   // --- Serving: the newest saved state, or an older one that is still kept.
-  void on_request(Link& link, const StateRequest& request, const StepId& newest_saved,
-                  const security::Digest& newest_root);
+  void on_request(Link& link, const StateRequest& request, const StepId& newest_saved);
+  // Frees what nobody fetches any more. Now and then.
+  void tidy();
 
-  // --- Fetching: a state of at least `at_least`, of which `view` has the voters. `record_of`: the
-  // decided record of a step, if known here. Tries until it has one or `give_up` says true.
-  Task<std::optional<OuterState>> fetch(std::uint64_t at_least, View view, SiteId self,
-                                        std::function<const Record*(std::uint64_t)> record_of,
+  // --- Fetching: a state of at least `at_least`, of which `view` has the voters. Tries until it
+  // has one or `give_up` says true.
+  using RecordOf = std::function<const Record*(std::uint64_t step)>;  // decided and known here
+  Task<std::optional<OuterState>> fetch(std::uint64_t at_least, View view, RecordOf record_of,
                                         std::function<bool()> give_up);
   void on_saved(Link* from, SiteId signer, const Saved& saved);
   bool on_chunk(Link& link, const ChunkArrival& arrival,
@@ -54,6 +56,11 @@ class StateTransfer {
   struct Snapshot;
   struct Incoming;
   Task<void> serve(Link& link, std::uint64_t session, StateRequest request, StepId id);
+  std::optional<Saved> choose(std::uint64_t at_least, const View& view, const RecordOf& record_of,
+                              bool last_call) const;
+  PeerSite* server_of(const Saved& chosen);
+  void begin_incoming(const Saved& chosen, const Record& record);
+  Task<void> receive_from(PeerSite& server, std::function<bool()> give_up);
   std::uint32_t manifest_chunks() const;
   std::uint32_t chunk_count() const;
 
@@ -61,9 +68,11 @@ class StateTransfer {
   const ModelLayout& layout_;
   bool has_momentum_;
   std::shared_ptr<Snapshot> snapshot_;  // shared with the links that send it
+  bool reading_ = false;                // a snapshot, from disk
   bool fetching_ = false;
   std::unique_ptr<Incoming> incoming_;
-  std::map<SiteId, Saved> offers_;  // the newest with a strong root
+  std::map<SiteId, Saved> offers_;        // the newest with a strong root
+  std::map<SiteId, Nanoseconds> failed_;  // servers, since fetch() began
   Signal news_;
   Counters counters_;
 };

@@ -56,6 +56,21 @@ TEST(Federation, OneSeedTwiceIsOneRun) {
   }
 }
 
+// Two sites that compute everything wrongly, each in its own way: nobody can tell what is right.
+TEST(Federation, StatesWithoutAMajorityEndTheRun) {
+  Scenario scenario;
+  scenario.sites = 2;
+  scenario.min_sites = 2;
+  scenario.memory_errors = 2;  // and once more: certainly
+  scenario.memory_errors_max = 1000;
+  const auto outcome = run_federation(scenario, 1);
+  EXPECT_FALSE(outcome.finished);
+  ASSERT_FALSE(outcome.violations.empty());
+  EXPECT_THAT(outcome.violations.front(),
+              testing::AllOf(testing::HasSubstr("no majority agrees"), testing::HasSubstr(" here"),
+                             testing::HasSubstr(" at s")));
+}
+
 // A branch that no seed takes is a branch that no seed tests.
 TEST(Federation, EveryBranchIsTaken) {
   std::set<std::string> untaken = {"ballots above 0",
@@ -68,6 +83,8 @@ TEST(Federation, EveryBranchIsTaken) {
                                    "votes lost",
                                    "readmissions",
                                    "view changes",
+                                   "memory errors",
+                                   "states disputed",
                                    "crashes",
                                    "partitions",
                                    "one-way partitions",

@@ -1,0 +1,371 @@
+// From a decided record to a saved state: reduce what the record names, take the outer step, hash,
+// log, settle feedback, save in the background, go on.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "inter/gateway.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr Nanoseconds kRetryDisk = 5 * kSecond;
+
+}  // namespace
+
+// Writes the decided records up to `step`: always before a state that follows from them.
+Task<Result<void>> Gateway::log_records(std::uint64_t step) {
+  while (logged_records_ < step) {
+    Result<void> written;
+    const Certificate certificate = chain_[logged_records_];
+    auto write = [this, &written, &certificate] { written = store_.append_record(certificate); };
+    co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
+    if (!written)
+      co_return Error{written.error().code,
+                      "cannot write the record of an outer step: free the disk and start again",
+                      written.error()};
+    ++logged_records_;
+  }
+  co_return Result<void>();
+}
+
+void Gateway::reduce_early(std::uint32_t chunk) {
+  const auto view = current_view();
+  std::vector<std::shared_ptr<const Contribution>> parts;
+  for (const auto member : view.members) {
+    auto part = exchange_->incoming(member);
+    if (!part || !part->has(chunk)) return;
+    parts.push_back(std::move(part));
+  }
+  if (!early_ || early_->step != working_step() || early_->parts != parts) {
+    early_ = std::make_shared<EarlyReduction>();
+    early_->step = working_step();
+    Record likely;
+    for (const auto& part : parts)
+      likely.parts.push_back(
+          {.site = part->site(), .root = {}, .tokens = part->open().tokens, .base = {}});
+    early_->weights = weights_of(likely);
+    early_->parts = std::move(parts);
+    early_->aggregates.resize(plan_->chunks());
+    early_->begun.resize(plan_->chunks());
+    early_->done.resize(plan_->chunks());
+  }
+  if (early_->begun[chunk]) return;
+  early_->begun[chunk] = true;
+  const auto failed = std::make_shared<bool>(false);
+  auto run = [early = early_, plan = plan_, chunk, failed] {
+    std::vector<const Contribution*> reduced;
+    for (const auto& part : early->parts) reduced.push_back(part.get());
+    std::vector<float> aggregate(plan->elements(chunk));
+    if (!reduce_chunk(*plan, chunk, early->weights, reduced, aggregate)) {
+      *failed = true;
+      return;
+    }
+    early->aggregates[chunk] = std::move(aggregate);
+  };
+  world_.workers.submit(
+      std::move(run), [early = early_, chunk, failed] { early->done[chunk] = !*failed; },
+      4 * plan_->elements(chunk) * early_->parts.size());
+}
+
+// What the record names, in its order; nothing while bytes are missing.
+std::optional<Gateway::Named> Gateway::named(const Record& record) const {
+  Named all;
+  for (const auto& part : record.parts) {
+    auto contribution = exchange_->held(record.step, part.site);
+    if (!contribution || contribution->part() != part) return std::nullopt;
+    all.push_back(std::move(contribution));
+  }
+  return all;
+}
+
+// Runs `job` for 0, 1, … jobs − 1 on workers; the first failure of any.
+Task<Result<void>> Gateway::on_workers(std::uint32_t jobs, std::uint64_t cost_bytes,
+                                       const ChunkJob& job) {
+  struct Shared {
+    std::uint32_t left = 0;
+    std::optional<Error> failure;
+  };
+  auto shared = std::make_shared<Shared>();  // with the jobs
+  shared->left = jobs;
+  Signal done(world_.loop);
+  for (std::uint32_t i = 0; i < jobs; ++i) {
+    auto failure = std::make_shared<std::optional<Error>>();
+    auto run = [&job, i, failure] {
+      if (auto result = job(i); !result) *failure = result.error();
+    };
+    auto after = [shared, failure, &done] {
+      if (*failure) shared->failure = **failure;
+      --shared->left;
+      done.notify();
+    };
+    world_.workers.submit(std::move(run), std::move(after), cost_bytes);
+  }
+  while (shared->left > 0) co_await done.wait();
+  if (shared->failure) co_return *shared->failure;
+  co_return Result<void>();
+}
+
+// The outer step of `record` on the state before it; its new root. Chunks are independent of each
+// other: each is reduced in the record's order (or was, while it arrived) and stepped by itself.
+Task<Result<security::Digest>> Gateway::take_step(OuterState& state, const Record& record,
+                                                  const Named& parts,
+                                                  std::shared_ptr<const EarlyReduction> early) {
+  std::vector<const Contribution*> reduced_from;
+  for (const auto& part : parts) reduced_from.push_back(part.get());
+  const auto weights = weights_of(record);
+  const std::vector<bool> reduced = early ? early->done : std::vector<bool>(plan_->chunks());
+  const ChunkJob step_chunk = [&](std::uint32_t i) -> Result<void> {
+    if (reduced[i]) {
+      outer_step_chunk(*plan_, i, record.rule, early->aggregates[i], state);
+      return {};
+    }
+    std::vector<float> aggregate(plan_->elements(i));
+    ISTHMUS_CHECK(reduce_chunk(*plan_, i, weights, reduced_from, aggregate));
+    outer_step_chunk(*plan_, i, record.rule, aggregate, state);
+    return {};
+  };
+  auto stepped = co_await on_workers(plan_->chunks(),
+                                     4 * plan_->chunk_elements() * (parts.size() + 2), step_chunk);
+  if (!stepped)
+    co_return Error{
+        stepped.error().code,
+        "a contribution that was checked does not decode: memory or disk of this machine is broken",
+        stepped.error()};
+  options_.disturb(record.step, state.agreed);
+  std::vector<kernels::Hash128> leaves(leaf_count(*layout_, options_.sync.outer.has_momentum()));
+  const ChunkJob hash_leaf = [&](std::uint32_t i) -> Result<void> {
+    leaves[i] = kernels::leaf_hash(leaf_bytes(*layout_, state, i));
+    return {};
+  };
+  auto hashed = co_await on_workers(static_cast<std::uint32_t>(leaves.size()),
+                                    4 * ModelLayout::kLeafElements, hash_leaf);
+  if (!hashed) co_return hashed.error();
+  co_return inter::state_root(leaves);
+}
+
+// False while bytes are missing.
+Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
+  const auto& record = certificate.record;
+  const auto k = record.step;
+  const auto parts = named(record);
+  if (!parts) co_return false;
+  const auto decided_at = world_.loop.now();
+  // At most one step is unsaved; and our own contribution is coded against the state that this step
+  // replaces.
+  applying_ = true;
+  while ((saving_ || taking_contribution_ || exchange_->contributing()) && !failure_ && !stopping_)
+    co_await changed_.wait_until(world_.loop.now() + kSecond);
+  if (failure_) co_return *failure_;
+  if (stopping_) co_return false;
+
+  std::shared_ptr<const EarlyReduction> early;
+  if (early_ && early_->step == k &&
+      std::equal(parts->begin(), parts->end(), early_->parts.begin(), early_->parts.end()))
+    early = early_;
+  auto root = co_await take_step(*state_, record, *parts, early);
+  if (!root) co_return root.error();
+  early_.reset();
+  auto logged = co_await log_records(k);
+  if (!logged) co_return logged.error();
+  options_.at_point("merging", k);
+  if (record.final_step) options_.at_point("final", k);
+
+  auto readmitted = co_await take_vote_back(record);
+  if (!readmitted) co_return readmitted.error();
+  auto settled = co_await settle_feedback(k);
+  if (!settled) co_return settled.error();
+  // From here on, without a break: messages of the next step find it begun.
+  state_->step = k;
+  state_->record = record.hash();
+  state_root_ = *root;
+  misled_base_.reset();
+  if (record.next_view != record.view) {
+    ++counters_.view_changes;
+    world_.log.info("view_changed", {.outer_step = static_cast<std::int64_t>(k)},
+                    {{"members", static_cast<std::uint64_t>(record.next_view.members.size())}});
+  }
+  if (certificate.ballot > 0) ++counters_.ballots_above_zero;
+  const auto now = world_.loop.now();
+  if (contributed_at_ > 0)
+    waits_.transfer_s +=
+        seconds_of(std::max<Nanoseconds>(0, decided_at - std::max(contributed_at_, step_began_)));
+  waits_.applying_s += seconds_of(now - decided_at);
+  world_.log.info(
+      "step_applied", {.outer_step = static_cast<std::int64_t>(k)},
+      {{"parts", static_cast<std::uint64_t>(record.parts.size())},
+       {"tokens", record.tokens()},
+       {"ballot", certificate.ballot},
+       {"root", state_root_.hex()},
+       {"seconds", seconds_of(now - step_began_)},
+       {"exchange_seconds", contributed_at_ > 0 ? seconds_of(now - contributed_at_) : 0.0}});
+  enter_state(true, true);
+  co_return true;
+}
+
+// A record that readmits this site gives it an empty vote to go on with.
+Task<Result<void>> Gateway::take_vote_back(const Record& record) {
+  if (!lost_vote_ || std::count(record.readmitted.begin(), record.readmitted.end(), self_) == 0)
+    co_return Result<void>();
+  Result<void> written;
+  auto write = [this, &written, &record] { written = store_.write_vote(record.step, Vote{}); };
+  co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
+  if (!written) co_return written;
+  lost_vote_ = false;
+  ++counters_.readmitted;
+  world_.log.info("vote_readmitted", {.outer_step = static_cast<std::int64_t>(record.step)});
+  co_return Result<void>();
+}
+
+// The state is a new one, its records are logged, feedback is settled: goes on from it. `tell`: the
+// ranks too.
+void Gateway::enter_state(bool save_it, bool tell) {
+  const auto step = state_->step;
+  finished_ = step > 0 && chain_.size() >= step && chain_[step - 1].record.final_step;
+  if (save_it) {
+    saving_ = true;
+    world_.loop.spawn(save(&*state_, state_root_, step));
+  }
+  applying_ = false;
+  if (!finished_) begin_step();
+  // The last state is not taken back: it is told once it is known to be right.
+  if (finished_)
+    send_status();
+  else if (tell)
+    publish();
+}
+
+// Goes on from a state that was fetched, instead of replaying.
+Task<Result<void>> Gateway::adopt_state(OuterState fetched) {
+  ++counters_.state_fetches;
+  const auto step = fetched.step;
+  applying_ = true;
+  auto logged = co_await log_records(step);
+  if (!logged) co_return logged;
+  auto settled = co_await settle_feedback(step);
+  if (!settled) co_return settled;
+  // Ranks that were told this step take no second state for it.
+  const bool again = state_ && state_->step == step;
+  if (again)
+    misled_base_ = std::move(state_->agreed);
+  else
+    misled_base_.reset();
+  state_ = std::move(fetched);
+  state_root_ = inter::state_root(*layout_, *state_);
+  kept_from_ = step + 1;
+  enter_state(true, !again);
+  co_return Result<void>();
+}
+
+// What became of our last contribution, now that the record of `applied` is: what it left at this
+// site rides in the next one.
+Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
+  if (!pending_ || pending_->step > applied || pending_->step > chain_.size())
+    co_return Result<void>();
+  const auto* part = chain_[pending_->step - 1].record.part_of(self_);
+  if (part != nullptr && part->root == pending_->root) {
+    tokens_named_ += pending_->tokens;
+    feedback_ = std::move(pending_->residual);
+    carried_tokens_ = 0;
+    pending_.reset();
+    co_return Result<void>();
+  }
+  ++counters_.unnamed;
+  tokens_unnamed_ += pending_->tokens;
+  if (options_.link.bug == PlantedBug::drop_feedback) {
+    feedback_ = std::move(pending_->residual);
+    pending_.reset();
+    co_return Result<void>();
+  }
+  // All of it: residual + decode(bytes). The bytes are in memory, or on disk after a restart.
+  const auto step = pending_->step;
+  auto contribution = exchange_->held(step, self_);
+  Result<void> carried;
+  auto carry = [this, &carried, contribution, step] {
+    std::vector<std::pair<std::uint32_t, Bytes>> from_disk;
+    if (!contribution) {
+      auto stored = store_.read_contribution(step, self_);
+      if (!stored) {
+        carried = stored.error();
+        return;
+      }
+      from_disk = std::move(stored->chunks);
+    }
+    const auto carry_one = [&](std::uint32_t index, std::span<const std::byte> payload) {
+      if (carried) carried = carry_chunk(*plan_, index, payload, pending_->residual);
+    };
+    if (contribution) {
+      for (std::uint32_t i = 0; i < plan_->chunks(); ++i) carry_one(i, contribution->payload(i));
+    } else {
+      for (const auto& [index, sealed] : from_disk)
+        if (index < plan_->chunks()) carry_one(index, std::span(sealed).subspan(kSealBytes));
+    }
+  };
+  co_await run_on(world_.workers, world_.loop, std::move(carry), 8 * layout_->elements());
+  if (!carried)
+    co_return Error{carried.error().code,
+                    "what this site contributed and no record named cannot be read back",
+                    carried.error()};
+  feedback_ = std::move(pending_->residual);
+  carried_tokens_ = pending_->tokens;
+  pending_.reset();
+  world_.log.info("contribution_carried", {.outer_step = static_cast<std::int64_t>(step)},
+                  {{"tokens", carried_tokens_}});
+  co_return Result<void>();
+}
+
+Task<void> Gateway::save(OuterState* state, security::Digest root, std::uint64_t step) {
+  Saved saved{.id = step_id(), .state_root = root, .strong_root = {}, .spot_root = {}};
+  saved.id.run = run_;
+  saved.id.step = step;
+  const auto announce = [&] {
+    saved_step_ = step;
+    saved_any_ = true;
+    peers_.send_to_all(sign(world_.signer, self_, MessageType::saved, encode(saved)).encode());
+    note_saved(self_, saved);
+  };
+  if (options_.link.bug == PlantedBug::announce_before_saved) announce();
+  for (;;) {
+    Result<void> written;
+    auto write = [this, &written, &saved, state, &root, step] {
+      options_.at_point("saving", step);
+      written = store_.write_state(*state, root);
+      saved.spot_root = spot_root(*layout_, *state);
+    };
+    co_await run_on(world_.workers, world_.loop, std::move(write), 8 * layout_->elements());
+    if (written) break;
+    // The step stays unsaved, and no further one is applied, until the disk has room again.
+    world_.log.alarm("state_not_saved", {.outer_step = static_cast<std::int64_t>(step)},
+                     {{"why", written.error().text()}});
+    if (stopping_) {
+      saving_ = false;
+      co_return;
+    }
+    co_await world_.loop.sleep(kRetryDisk);
+  }
+  saving_ = false;
+  announce();
+  changed_.notify();
+}
+
+// Named bytes are kept until a majority of the voters has saved their step.
+void Gateway::prune() {
+  if (!state_) return;
+  std::vector<std::uint64_t> steps;
+  for (const auto voter : current_view().voters) {
+    const auto found = saved_by_.find(voter);
+    steps.push_back(found == saved_by_.end() ? 0 : found->second.id.step);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  const auto majority_saved = steps[current_view().majority() - 1];
+  // The last saved step's bytes stay too: a state is proved by the record after it, so who fetches
+  // one replays one.
+  const auto bound = std::min(majority_saved, saved_step_);
+  if (bound <= kept_from_) return;
+  kept_from_ = bound;
+  // What a restart makes feedback of stays as well: our own newest one.
+  if (auto removed = store_.remove_contributions_below(kept_from_, contributed_step_, self_);
+      !removed)
+    world_.log.warning("old_contributions_stay", {}, {{"why", removed.error().text()}});
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,154 @@
+// When a gateway votes, opens a ballot, and how long it waits for whom (PROTOCOL.md, "Ballots" and
+// "Deadlines").
+#include <algorithm>
+
+#include "inter/gateway.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr Nanoseconds kTick = 250 * kMillisecond;
+constexpr Nanoseconds kGrace = 500 * kMillisecond;  // for a member that is not waited for
+
+}  // namespace
+
+// Says what the agreement wants said, each message after the vote that it stands on.
+Task<void> Gateway::vote_writer() {
+  for (;;) {
+    if (!agreement_) {
+      co_await votes_.wait();
+      continue;
+    }
+    auto outgoing = agreement_->take_outgoing();
+    if (outgoing.empty()) {
+      co_await votes_.wait();
+      continue;
+    }
+    const auto of = agreements_;
+    const auto id = step_id();
+    const auto version = agreement_->vote_version();
+    if (version > persisted_version_) {
+      const Vote vote = agreement_->vote();
+      Result<void> written;
+      auto write = [this, &written, &vote, step = id.step] {
+        written = store_.write_vote(step, vote);
+      };
+      co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
+      if (!written) {
+        fail(Error{written.error().code,
+                   "cannot write this site's vote: free the disk and start again",
+                   written.error()});
+        co_return;
+      }
+      options_.at_point("between_vote_and_accept", id.step);
+      if (agreements_ != of) continue;  // a step later
+      persisted_version_ = version;
+    }
+    for (const auto& message : outgoing) {
+      const auto said = sign(world_.signer, self_, id, message.message);
+      broadcast_signed(said);
+      receive_ballot(said);
+      if (agreements_ != of) break;
+    }
+  }
+}
+
+void Gateway::tick() {
+  const auto now = world_.loop.now();
+  const auto status = encode(my_status());
+  if (now - last_status_ >= options_.link.heartbeat ||
+      (status != last_status_bytes_ && now - last_status_ >= kTick / 2))
+    send_status();
+  if (exchange_ && state_ && !finished_) exchange_->consider_fetching();
+  if (transfer_) transfer_->tidy();
+  consider_ballot();
+  tick_timer_ = world_.loop.call_after(kTick, [this] { tick(); });
+}
+
+bool Gateway::view_change_due() const {
+  const auto view = current_view();
+  if (my_status().wants_in) return true;
+  for (const auto& [site, peer] : peers_.all()) {
+    if (!peer.link->up() || !peer.status || peer.status->step != working_step()) continue;
+    if (peer.status->wants_in && !view.is_member(site) && !peer.status->leaving) return true;
+    if (peer.status->lost_vote && view.is_voter(site)) return true;
+  }
+  return false;
+}
+
+Nanoseconds Gateway::deadline() const {
+  const auto view = current_view();
+  const auto now = world_.loop.now();
+  Nanoseconds round_trip = 0;
+  for (const auto& [site, peer] : peers_.all())
+    round_trip = std::max(round_trip, peer.link->round_trip());
+  Nanoseconds wait = 0;
+  bool all_here = true;
+  for (const auto member : view.members) {
+    if (agreement_->held().count(member) > 0) continue;
+    all_here = false;
+    const auto found = peers_.all().find(member);
+    if (member == self_) {
+      // Our own ranks: as patient with them as with others.
+      if (ranks_here_ && now - last_rank_progress_ < options_.link.silence)
+        wait = std::max(wait, options_.straggler_wait);
+      continue;
+    }
+    const bool left =
+        found != peers_.all().end() && found->second.status && found->second.status->leaving;
+    if (left || !peers_.reachable(member)) {
+      wait = std::max(wait, kGrace);
+      continue;
+    }
+    const auto& lateness = found->second.lateness;
+    const auto learnt = lateness.samples() >= 5 ? lateness.spread() + kGrace : options_.first_wait;
+    const bool progresses = found->second.last_progress > 0 &&
+                            now - found->second.last_progress < options_.link.silence;
+    wait = std::max(
+        wait, progresses && now - *first_held_at_ >= learnt ? options_.straggler_wait : learnt);
+  }
+  // Everything is here and yet nothing is decided: the votes are late.
+  if (all_here) wait = 2 * kSecond + 4 * round_trip;
+  // Voters take turns, so that they do not outbid each other.
+  const auto turn =
+      std::lower_bound(view.voters.begin(), view.voters.end(), self_) - view.voters.begin();
+  return *first_held_at_ + wait + turn * (kGrace + round_trip);
+}
+
+void Gateway::consider_ballot() {
+  if (!agreement_ || !agreement_->may_vote() || agreement_->decided() || finished_ || applying_ ||
+      chain_.size() >= working_step())
+    return;
+  const auto now = world_.loop.now();
+  const bool due = view_change_due();
+  agreement_->set_view_change_due(due);
+  votes_.notify();
+  if (now < next_ballot_at_) return;
+  bool open = first_held_at_ && now >= deadline();
+  if (due && !open && first_held_at_) {
+    // A change of the view waits only for those whose contributions can come.
+    const auto view = current_view();
+    const bool here = std::all_of(view.members.begin(), view.members.end(), [&](SiteId m) {
+      return agreement_->held().count(m) > 0 || (m != self_ && !peers_.reachable(m));
+    });
+    const auto turn =
+        std::lower_bound(view.voters.begin(), view.voters.end(), self_) - view.voters.begin();
+    open = here && now >= *first_held_at_ + (turn + 1) * kGrace;
+  }
+  if (!open) return;
+  Nanoseconds round_trip = 0;
+  for (const auto& [site, peer] : peers_.all())
+    round_trip = std::max(round_trip, peer.link->round_trip());
+  const auto back_off = (2 * kSecond + 4 * round_trip) << std::min(ballots_tried_, 4u);
+  ++ballots_tried_;
+  next_ballot_at_ =
+      now + back_off +
+      static_cast<Nanoseconds>(world_.random.uniform() * static_cast<double>(back_off));
+  agreement_->open_ballot();
+  world_.log.info("ballot_opened", {.outer_step = static_cast<std::int64_t>(working_step())},
+                  {{"ballot", agreement_->ballot_opened()},
+                   {"held", static_cast<std::uint64_t>(agreement_->held().size())}});
+  votes_.notify();
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,159 @@
+// When sites hold different states of one step, which only a bug or broken memory can cause: who is
+// wrong finds out, computes the step again from its other slot, or fetches the state of the others
+// (PROTOCOL.md, "Divergence").
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "inter/gateway.h"
+
+namespace isthmus::inter {
+namespace {
+
+// Sites that disagree without a majority: for the other one to find its fault.
+constexpr Nanoseconds kDisputePatience = 60 * kSecond;
+
+}  // namespace
+
+// What others say the root of our step is: once they have saved it, or in what they contribute
+// next.
+std::map<SiteId, security::Digest> Gateway::roots_elsewhere() const {
+  auto roots = exchange_->claimed_roots(working_step());
+  for (const auto& [site, saved] : saved_by_)
+    if (site != self_ && saved.id.step == state_->step) roots[site] = saved.state_root;
+  return roots;
+}
+
+// The root that is right: a decided record begins from it, or a strict majority of the voters has
+// it, of which this site, with `mine`, may be one.
+std::optional<security::Digest> Gateway::right_root(const security::Digest& mine) const {
+  if (chain_.size() > state_->step) return chain_[state_->step].record.parent_root;
+  const auto view = current_view();
+  std::map<security::Digest, std::size_t> voters;
+  if (view.is_voter(self_)) ++voters[mine];
+  for (const auto& [site, root] : roots_elsewhere())
+    if (view.is_voter(site)) ++voters[root];
+  for (const auto& [root, count] : voters)
+    if (count >= view.majority()) return root;
+  return std::nullopt;
+}
+
+bool Gateway::disputed() const {
+  if (!state_ || !exchange_) return false;
+  if (const auto right = right_root(state_root_)) return *right != state_root_;
+  const auto elsewhere = roots_elsewhere();
+  return std::any_of(elsewhere.begin(), elsewhere.end(),
+                     [this](const auto& other) { return other.second != state_root_; });
+}
+
+Task<Result<void>> Gateway::settle_dispute() {
+  const auto now = world_.loop.now();
+  if (!disputed_since_) disputed_since_ = now;
+  if (now - *disputed_since_ > kDisputePatience) co_return dispute_without_end();
+  if (rechecked_root_ == state_root_ && !right_root(state_root_)) {
+    // It is right as far as this site can tell: the other one has to find its fault.
+    co_await changed_.wait_until(now + kSecond);
+    co_return Result<void>();
+  }
+  ++counters_.divergences;
+  const auto k = state_->step;
+  world_.log.alarm("state_disputed", {.outer_step = static_cast<std::int64_t>(k)},
+                   {{"ours", state_root_.hex()}});
+  applying_ = true;  // nothing is contributed meanwhile, nor voted
+  while ((saving_ || taking_contribution_ || exchange_->contributing() ||
+          (agreement_ && agreement_->vote_version() > persisted_version_)) &&
+         !failure_ && !stopping_)
+    co_await changed_.wait_until(world_.loop.now() + 100 * kMillisecond);
+  if (failure_ || stopping_) co_return Result<void>();
+  auto found = co_await find_right_state();
+  if (!found) {
+    applying_ = false;
+    if (rechecked_root_ != state_root_)
+      co_await changed_.wait_until(world_.loop.now() + kSecond);  // then once more
+    co_return Result<void>();
+  }
+  // What this site voted stands, but for a record that only its wrong state could begin.
+  if (agreement_) stored_vote_ = std::pair(k + 1, agreement_->vote());
+  disputed_since_.reset();
+  world_.log.alarm("state_replaced", {.outer_step = static_cast<std::int64_t>(k)},
+                   {{"by_step", found->step}});
+  const bool same_step = found->step == k;
+  auto adopted = co_await adopt_state(std::move(*found));
+  if (!adopted || !same_step) co_return adopted;
+  auto closed = co_await exchange_->close_again();
+  if (!closed) co_return closed;
+  while (saving_ && !failure_ && !stopping_)
+    co_await changed_.wait_until(world_.loop.now() + 100 * kMillisecond);
+  if (saving_) co_return Result<void>();
+  Result<void> kept;
+  auto keep = [this, &kept, k] { kept = store_.set_older_state_aside(k); };
+  co_await run_on(world_.workers, world_.loop, std::move(keep), 4096);
+  if (!kept)
+    world_.log.warning("wrong_state_not_kept", {.outer_step = static_cast<std::int64_t>(k)},
+                       {{"why", kept.error().text()}});
+  co_return Result<void>();
+}
+
+// The state to go on from instead of ours: computed again, if that gives what is right, or twice
+// the same while nobody knows what is right; else that of others. Nothing: ours, or not yet.
+Task<std::optional<OuterState>> Gateway::find_right_state() {
+  auto again = co_await compute_again();
+  if (again && again->second != state_root_) {
+    // Ours or this one is a fault of memory: a second time tells.
+    auto twice = co_await compute_again();
+    if (!twice || twice->second != again->second) again.reset();
+  }
+  const auto right = right_root(again ? again->second : state_root_);
+  if (again && (!right || *right == again->second)) {
+    if (again->second != state_root_) co_return std::move(again->first);
+    rechecked_root_ = state_root_;
+    world_.log.info("state_computed_again", {.outer_step = static_cast<std::int64_t>(state_->step)},
+                    {{"root", state_root_.hex()}});
+    co_return std::nullopt;
+  }
+  if (!right || *right == state_root_) co_return std::nullopt;
+  const View view = current_view();
+  co_return co_await transfer_->fetch(
+      state_->step, view, [this](std::uint64_t step) { return record_of(step); },
+      [this] { return stopping_ || failure_.has_value(); });
+}
+
+Error Gateway::dispute_without_end() const {
+  std::string roots = fmt::format("{} here", state_root_.hex());
+  for (const auto& [site, root] : roots_elsewhere())
+    roots += fmt::format(", {} at {}", root.hex(), roster_.find(site)->name);
+  return Error{ErrorCode::corrupt,
+               fmt::format("the sites hold different states of step {}, and no majority agrees on "
+                           "one: {}. Check the memory of these machines; move {} away at the site "
+                           "that is wrong, and start again",
+                           state_->step, roots, options_.folder)};
+}
+
+// State k from the slot before it and the bytes that record k names; nothing when they are not
+// here.
+Task<std::optional<std::pair<OuterState, security::Digest>>> Gateway::compute_again() {
+  const auto k = state_->step;
+  if (k == 0 || chain_.size() < k) co_return std::nullopt;
+  const Record record = chain_[k - 1].record;
+  Named parts;
+  for (const auto& part : record.parts) {
+    auto contribution = co_await exchange_->recall(k, part.site);
+    if (!contribution || contribution->part() != part) co_return std::nullopt;
+    parts.push_back(std::move(contribution));
+  }
+  std::optional<OuterState> base;
+  auto read = [this, &base, &record] {
+    auto state = store_.read_state(*layout_, record.step - 1);
+    if (state && inter::state_root(*layout_, *state) == record.parent_root)
+      base = std::move(*state);
+  };
+  co_await run_on(world_.workers, world_.loop, std::move(read), 8 * layout_->elements());
+  if (!base) co_return std::nullopt;
+  auto root = co_await take_step(*base, record, parts, nullptr);
+  if (!root) co_return std::nullopt;
+  base->step = k;
+  base->record = record.hash();
+  co_return std::pair(std::move(*base), *root);
+}
+
+}  // namespace isthmus::inter
