@@ -44,7 +44,13 @@ ExitCode fail(const Error& error) {
       return ExitCode::stopped;
     case ErrorCode::unavailable:
     case ErrorCode::timeout:
+    case ErrorCode::busy:  // another process has the run
       return ExitCode::unavailable;
+    case ErrorCode::corrupt:
+    case ErrorCode::non_finite:
+    case ErrorCode::too_large:
+    case ErrorCode::not_found:
+      return ExitCode::hopeless;
     default:
       return ExitCode::failed;
   }

@@ -1,15 +1,14 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -17,15 +16,18 @@
 #include "base/clock.h"
 #include "base/disk.h"
 #include "base/event_log.h"
+#include "base/thread_pool.h"
 #include "launcher/command.h"
 #include "launcher/event_tail.h"
 #include "launcher/monitor.h"
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
+#include "launcher/site_processes.h"
 #include "launcher/status_source.h"
 #include "launcher/supervisor.h"
 #include "launcher/terminal.h"
 #include "launcher/units.h"
+#include "runtime/checkpoint.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -37,55 +39,12 @@ struct Options {
   bool plain = false;
 };
 
-std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
-
-std::vector<std::string> command_of(std::string_view command, const std::string& file,
-                                    const std::vector<std::string>& overrides) {
-  std::vector<std::string> arguments = {own_path(), std::string(command), file};
-  for (const auto& one : overrides) {
-    arguments.push_back("--set");
-    arguments.push_back(one);
-  }
-  return arguments;
-}
-
-// What a site consists of. Several ranks are mpirun's; it would follow SIGTERM with SIGKILL before
-// a checkpoint is written, but passes SIGUSR1 on as it is. Ranks that wait for the gateway must not
-// keep it from a CPU.
-std::vector<SupervisedProcess> processes_of(const CheckedSite& site, int number,
-                                            const std::vector<std::string>& overrides) {
-  const auto& file = site.file();
-  const RunFolder folder(file.site.run_dir);
-  std::vector<SupervisedProcess> processes;
-  if (!file.alone())
-    processes.push_back({.name = file.site.name + " gateway",
-                         .command = {.arguments = command_of("gateway", site.text.path, overrides),
-                                     .log_path = folder.gateway_output()},
-                         .is_gateway = true,
-                         .site = number});
-  ChildCommand ranks{.arguments = command_of("train", site.text.path, overrides),
-                     .log_path = folder.rank_output()};
-  const bool several = file.mesh.ranks() > 1;
-  if (several) {
-    std::vector<std::string> mpirun = {"mpirun", "-n", fmt::format("{}", file.mesh.ranks())};
-    for (const char* option :
-         {"--bind-to", "none", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"})
-      mpirun.emplace_back(option);
-    if (::geteuid() == 0) mpirun.push_back("--allow-run-as-root");
-    ranks.arguments.insert(ranks.arguments.begin(), mpirun.begin(), mpirun.end());
-  }
-  processes.push_back({.name = file.site.name + " ranks",
-                       .command = std::move(ranks),
-                       .site = number,
-                       .stop_signal = several ? SIGUSR1 : SIGTERM});
-  return processes;
-}
-
 // One launch: the processes, and what is shown of them meanwhile.
 class Launch {
  public:
   Launch(std::vector<CheckedSite> sites, const Options& options)
       : options_(options),
+        disk_(make_system_disk()),
         clock_(make_system_clock()),
         sites_(std::move(sites)),
         signals_(io_, SIGINT, SIGTERM, SIGHUP),
@@ -96,7 +55,7 @@ class Launch {
     for (std::size_t i = 0; i < sites_.size(); ++i) {
       const auto& file = sites_[i].file();
       const RunFolder folder(file.site.run_dir);
-      ISTHMUS_CHECK(make_system_disk()->make_folders(folder.path()));
+      ISTHMUS_CHECK(disk_->make_folders(folder.path()));
       auto log = std::make_unique<EventLog>(*clock_, file.site.name);
       ISTHMUS_TRY(auto sink, make_file_sink(folder.events()));
       log->add(std::move(sink));
@@ -105,8 +64,11 @@ class Launch {
       metrics_.emplace_back(folder.metrics(), EventTail::From::end);
       histories_.emplace_back(file.site.name);
       sources_.push_back(make_status_source(file));
-      for (auto& process : processes_of(sites_[i], static_cast<int>(i), options_.sites.overrides))
+      for (auto& process : site_processes(file, sites_[i].text.path, options_.sites.overrides,
+                                          static_cast<int>(i), available_cpus().size())) {
+        process.progress = [this, i] { return progress_of(i); };
         processes.push_back(std::move(process));
+      }
     }
     if (!options_.plain)
       if (auto terminal = Terminal::open()) terminal_ = std::move(*terminal);
@@ -128,14 +90,17 @@ class Launch {
  private:
   static constexpr std::size_t kNotes = 100;
 
+  // Grows with each checkpoint and each outer step of the site.
+  std::int64_t progress_of(std::size_t site) {
+    const RunFolder folder(sites_[site].file().site.run_dir);
+    const auto steps = runtime::list_checkpoints(*disk_, folder.checkpoints());
+    return last_outer_step_[site] + (steps && !steps->empty() ? steps->back() : 0);
+  }
+
   void watch_signals() {
     signals_.async_wait([this](const boost::system::error_code& error, int) {
       if (error) return;
-      // Some senders address both the process and its group (timeout): that is one wish.
-      constexpr Nanoseconds kSameWish = kSecond / 2;
-      const auto now = clock_->now();
-      if (!last_signal_ || now - *last_signal_ > kSameWish) supervisor_->stop();
-      last_signal_ = now;
+      supervisor_->stop();
       if (!code_) watch_signals();
     });
   }
@@ -217,6 +182,8 @@ class Launch {
     };
     auto& last = last_metrics_[site];
     if (line.id == "inner_step") last = line;
+    if (line.id == "merge")
+      last_outer_step_[site] = std::max(last_outer_step_[site], line.outer_step);
     const bool alone_step =
         file.alone() && line.id == "inner_step" &&
         static_cast<std::int64_t>(number("inner_step")) % file.sync.inner_steps == 0;
@@ -247,6 +214,7 @@ class Launch {
   }
 
   const Options& options_;
+  std::unique_ptr<Disk> disk_;
   std::unique_ptr<Clock> clock_;
   std::vector<CheckedSite> sites_;
   asio::io_context io_;
@@ -255,14 +223,14 @@ class Launch {
   Supervisor* supervisor_ = nullptr;
   std::vector<std::unique_ptr<EventLog>> logs_;
   std::vector<EventTail> events_, metrics_;
-  std::map<std::size_t, LoggedEvent> last_metrics_;
+  std::map<std::size_t, LoggedEvent> last_metrics_;      // by site
+  std::map<std::size_t, std::int64_t> last_outer_step_;  // by site
   std::vector<SiteHistory> histories_;
   std::vector<std::unique_ptr<StatusSource>> sources_;
   std::vector<std::string> notes_;
   std::string kept_;  // what happened to processes, for after the monitor
   std::unique_ptr<Terminal> terminal_;
   int ticks_ = 0;
-  std::optional<Nanoseconds> last_signal_;
   std::optional<ExitCode> code_;
 };
 

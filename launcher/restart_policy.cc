@@ -15,7 +15,8 @@ std::string ProcessEnd::text() const {
   return fmt::format("ended with exit code {}", code);
 }
 
-RestartDecision RestartPolicy::on_end(const ProcessEnd& end, Nanoseconds lived) {
+RestartDecision RestartPolicy::on_end(const ProcessEnd& end, Nanoseconds lived,
+                                      std::int64_t progress) {
   using enum RestartDecision::What;
   if (end.done()) return {.what = finished, .reason = {}};
   const auto is = [&end](ExitCode code) {
@@ -25,12 +26,20 @@ RestartDecision RestartPolicy::on_end(const ProcessEnd& end, Nanoseconds lived) 
   if (is(ExitCode::bad_usage))
     return {.what = give_up,
             .reason = "starting it again cannot help: something in its files is wrong"};
+  if (is(ExitCode::hopeless))
+    return {.what = give_up, .reason = "starting it again cannot help: mend what it names first"};
   if (lived >= options_.healthy) failures_ = 0;
   instant_failures_ = lived < options_.instant ? instant_failures_ + 1 : 0;
   if (instant_failures_ >= options_.instant_failures_max)
     return {.what = give_up,
             .reason = fmt::format("it failed {} times in a row within {:.0f} s of its start",
                                   instant_failures_, seconds_of(options_.instant))};
+  futile_failures_ = progress > progress_ ? 1 : futile_failures_ + 1;
+  progress_ = std::max(progress_, progress);
+  if (futile_failures_ >= options_.futile_failures_max)
+    return {.what = give_up,
+            .reason = fmt::format("it failed {} times without a new checkpoint or outer step",
+                                  futile_failures_)};
   const auto delay = options_.first_delay << std::min(failures_, 16);
   ++failures_;
   return {.what = restart, .delay = std::min(delay, options_.delay_max), .reason = {}};

@@ -3,6 +3,7 @@
 // and no processes in it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/clock.h"
@@ -24,6 +25,7 @@ struct RestartOptions {
   Nanoseconds healthy = 60 * kSecond;  // after so long a life, earlier failures are forgotten
   Nanoseconds instant = 10 * kSecond;  // a shorter life is an instant failure
   int instant_failures_max = 5;        // so many in a row: give up
+  int futile_failures_max = 12;        // so many without progress in between: give up
 };
 
 struct RestartDecision {
@@ -36,12 +38,16 @@ class RestartPolicy {
  public:
   explicit RestartPolicy(RestartOptions options) : options_(options) {}
 
-  RestartDecision on_end(const ProcessEnd& end, Nanoseconds lived);
+  // `progress` grows with what the process' site has achieved for good (checkpoints, outer steps):
+  // a failure that comes back after the same work would otherwise be repeated for ever.
+  RestartDecision on_end(const ProcessEnd& end, Nanoseconds lived, std::int64_t progress);
 
  private:
   RestartOptions options_;
   int failures_ = 0;          // in a row
   int instant_failures_ = 0;  // in a row
+  int futile_failures_ = 0;   // since progress_ grew
+  std::int64_t progress_ = 0;
 };
 
 }  // namespace isthmus::launcher

@@ -111,6 +111,11 @@ used when it returns. `isthmus check` says which of these a file and its roster 
 | 3 | stopped on request (Ctrl-C, SIGTERM) with everything saved; starting again continues |
 | 4 | the gateway or another site is not there; starting again may help |
 | 5 | a device or a collective broke; `launch` starts the ranks again from the gateway's state |
+| 6 | a file is missing or damaged, something exceeds a limit of memory, or the numbers of the training are no longer finite; starting again cannot help |
+
+`launch` starts again what ends with 1, 4 or 5 or by a signal, after a delay that doubles up to half a minute. It gives
+up, stops the rest and ends with the code of what failed after 5 failures in a row within 10 s of a start, or after 12
+without a new checkpoint or outer step in between.
 )";
 
 }  // namespace

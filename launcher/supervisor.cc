@@ -7,6 +7,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
@@ -45,7 +46,7 @@ class Supervisor::State {
   }
 
   void stop() {
-    if (phase_ == Phase::over) return;
+    if (phase_ == Phase::over || same_wish()) return;
     if (phase_ != Phase::running) return kill_all("stopped at once");
     tell_({.text = "stopping: ranks write a checkpoint first; once more ends everything at once"});
     begin_stop(ExitCode::stopped);
@@ -78,7 +79,16 @@ class Supervisor::State {
     });
   }
 
+  bool same_wish() {
+    const auto now = clock_.now();
+    if (last_wish_ && now - *last_wish_ < options_.same_wish) return true;
+    last_wish_ = now;
+    return false;
+  }
+
+  // Nothing once the whole is being stopped: what would start now had missed the signal.
   void launch(Process& process) {
+    if (phase_ != Phase::running) return;
     process.waiting = false;
     process.finished = false;
     process.started = clock_.now();
@@ -96,7 +106,8 @@ class Supervisor::State {
     using enum RestartDecision::What;
     process.pid = 0;
     if (phase_ != Phase::running) return settle();
-    const auto decision = process.policy.on_end(end, clock_.now() - process.started);
+    const auto decision =
+        process.policy.on_end(end, clock_.now() - process.started, process.plan.progress());
     switch (decision.what) {
       case finished:
         process.finished = true;
@@ -216,6 +227,7 @@ class Supervisor::State {
   asio::steady_timer patience_;
   std::vector<std::unique_ptr<Process>> all_;  // handlers keep references
   Phase phase_ = Phase::running;
+  std::optional<Nanoseconds> last_wish_;  // the last stop that was obeyed
   ExitCode code_ = ExitCode::done;
 };
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +30,8 @@ struct SupervisedProcess {
   bool is_gateway = false;
   int site = 0;          // which processes belong together
   int stop_signal = 15;  // SIGTERM; what reaches ranks behind mpirun
+  // What its site has achieved for good so far, as RestartPolicy wants it.
+  std::function<std::int64_t()> progress = [] { return std::int64_t{0}; };
 };
 
 // Something that a person should know.
@@ -42,6 +45,9 @@ struct Happening {
 struct SupervisorOptions {
   RestartOptions restart;
   Nanoseconds patience = 60 * kSecond;  // for ranks to write a checkpoint, then for gateways
+  // So soon after a stop that was obeyed, another is the same wish: a key that repeats, a sender
+  // that signals both the process and its group (timeout).
+  Nanoseconds same_wish = kSecond / 2;
 };
 
 class Supervisor {
@@ -57,7 +63,7 @@ class Supervisor {
 
   // Starts all. A process that cannot be started at all counts as given up.
   void start();
-  // Clean at the first call; the second kills.
+  // Clean at the first wish; the second kills.
   void stop();
 
  private:

@@ -125,7 +125,32 @@ TEST_F(SupervisorTest, AStopEndsRanksBeforeGateways) {
   EXPECT_EQ(notes(), "ready\nready\nranks\ngateway\n");
 }
 
+TEST_F(SupervisorTest, AKeyThatRepeatsIsOneWish) {
+  add("alpha ranks",
+      "trap 'sleep 0.2; note saved; exit 3' TERM; note ready; while :; do sleep 0.02; done", false);
+  run("ready", [](Supervisor& supervisor) {
+    for (int i = 0; i < 5; ++i) supervisor.stop();
+  });
+  EXPECT_EQ(code_, ExitCode::stopped);
+  EXPECT_EQ(notes(), "ready\nsaved\n");
+}
+
+// A wish that is ignored as a repetition does not put off the next.
+TEST_F(SupervisorTest, ImpatienceIsHeard) {
+  options_.same_wish = 300 * kMillisecond;
+  add("alpha ranks", "trap '' TERM; note ready; while :; do sleep 0.02; done", false);
+  run("ready", [](Supervisor& supervisor) {
+    for (int i = 0; i < 3; ++i) {
+      supervisor.stop();
+      std::this_thread::sleep_for(milliseconds(200));
+    }
+  });
+  EXPECT_EQ(code_, ExitCode::failed);
+  EXPECT_THAT(told_, HasSubstr("alpha ranks: stopped at once"));
+}
+
 TEST_F(SupervisorTest, ASecondStopKills) {
+  options_.same_wish = 0;
   add("alpha ranks", "trap '' TERM; note ready; while :; do sleep 0.02; done", false);
   run("ready", [](Supervisor& supervisor) {
     supervisor.stop();
@@ -156,6 +181,30 @@ TEST_F(SupervisorTest, AProgramThatIsNotThereIsAFailure) {
   run();
   EXPECT_EQ(code_, ExitCode::failed);
   EXPECT_THAT(told_, HasSubstr("cannot run /no/such/program"));
+}
+
+// What would be started after that had missed the signal to stop, and would be killed a minute
+// later.
+TEST_F(SupervisorTest, NothingIsStartedAfterAFailedStart) {
+  processes_.push_back({.name = "alpha gateway",
+                        .command = {.arguments = {"/no/such/program"}},
+                        .is_gateway = true});
+  add("alpha ranks", "note started; trap 'exit 3' TERM; while :; do sleep 0.02; done", false);
+  run();
+  EXPECT_EQ(code_, ExitCode::failed);
+  EXPECT_EQ(notes(), "");
+}
+
+TEST_F(SupervisorTest, GivesUpWithoutProgress) {
+  options_.restart.instant_failures_max = 100;
+  options_.restart.futile_failures_max = 3;
+  add("alpha ranks", "note try; exit 1", false);
+  std::int64_t asked = 0;
+  processes_.back().progress = [&asked] { return ++asked <= 2 ? asked : 2; };
+  run();
+  EXPECT_EQ(code_, ExitCode::failed);
+  EXPECT_EQ(notes(), "try\ntry\ntry\ntry\n");
+  EXPECT_THAT(told_, HasSubstr("it failed 3 times without a new checkpoint or outer step"));
 }
 
 TEST(ChildProcess, DiesWithItsParent) {
