@@ -81,10 +81,15 @@ void ThreadPool::serve(std::size_t worker) {
   }
 }
 
-bool pin_this_thread(int cpu) {
+bool pin_this_thread(int cpu) { return confine_this_thread({&cpu, 1}); }
+
+bool confine_this_thread(std::span<const int> cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
+  for (const int cpu : cpus) {
+    if (cpu < 0 || cpu >= CPU_SETSIZE) return false;
+    CPU_SET(cpu, &set);
+  }
   return pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0;
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -55,6 +56,10 @@ class ThreadPool {
 
 // Pins the calling thread; false when the machine has no such CPU or forbids it.
 bool pin_this_thread(int cpu);
+
+// Lets the calling thread, and every thread it starts from now on, run on these CPUs only. False
+// when the system does not let us, or none of them is there.
+bool confine_this_thread(std::span<const int> cpus);
 
 // The CPUs this process may run on, ascending.
 std::vector<int> available_cpus();

@@ -11,6 +11,7 @@
 #include "launcher/rank_setup.h"
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
+#include "runtime/checkpoint.h"
 #include "runtime/evaluate.h"
 
 namespace isthmus::launcher {
@@ -24,17 +25,17 @@ struct Options {
   bool json = false;
 };
 
-Result<void> evaluate(const Options& options, SiteFile file) {
+Result<void> evaluate(const Options& options, const SiteFile& file) {
   if (file.data.held_out.empty())
     return Error{ErrorCode::invalid_argument,
                  "the site file has no data.held_out: there is nothing to evaluate on"};
-  file.train.micro_batch = 1;
   const auto disk = make_system_disk();
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
   const auto checkpoint =
       options.checkpoint.empty() ? RunFolder(file.site.run_dir).checkpoints() : options.checkpoint;
-  auto opened = options.initial ? make_initial_model(file, *disk, pool)
-                                : open_trained_model(file, *disk, checkpoint, pool);
+  const auto shape = evaluation_shape(file);
+  auto opened = options.initial ? make_initial_model(file, shape, *disk, pool)
+                                : runtime::open_model(*disk, checkpoint, shape, pool);
   if (!opened) return std::move(opened).error();
   auto report = nlohmann::ordered_json::object();
   report["site"] = file.site.name;
@@ -53,11 +54,9 @@ Result<void> evaluate(const Options& options, SiteFile file) {
 }
 
 ExitCode run(const Options& options) {
-  auto text = read_site_file(options.site.paths.front(), options.site.overrides);
-  if (!text) return fail(text.error());
-  if (text->is_toml) check_values(*text, this_machine());
-  if (!text->faults.empty()) return fail(Error{ErrorCode::invalid_argument, text->fault_text()});
-  const auto done = evaluate(options, text->file);
+  const auto file = load_site(options.site.paths.front(), options.site.overrides);
+  if (!file) return fail(file.error());
+  const auto done = evaluate(options, *file);
   return done ? ExitCode::done : fail(done.error());
 }
 

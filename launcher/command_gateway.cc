@@ -5,12 +5,14 @@
 #include <CLI/CLI.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/disk.h"
 #include "base/event_log.h"
 #include "base/random.h"
+#include "base/thread_pool.h"
 #include "base/workers.h"
 #include "inter/attach_server.h"
 #include "inter/gateway.h"
@@ -87,87 +89,113 @@ class Site {
   explicit Site(const CheckedSite& checked)
       : file_(checked.file()),
         roster_(*checked.roster),
+        self_(*roster_.find(file_.site.name)),
         folder_(file_.site.run_dir),
         disk_(make_system_disk()),
         clock_(make_system_clock()),
-        log_(*clock_, file_.site.name) {}
+        log_(*clock_, file_.site.name),
+        loop_(*clock_),
+        signals_(loop_.io()) {}
 
   Result<ExitCode> run() {
     const auto warnings = security::harden_process();
-    ISTHMUS_CHECK(disk_->make_folders(folder_.path()));
-    ISTHMUS_TRY(const auto lock, lock_run());
+    // Before the first thread is started: all of them inherit it.
+    const bool confined = file_.gateway.cpus.empty() || confine_this_thread(file_.gateway.cpus);
+    ISTHMUS_TRY(lock_, lock_run(*disk_, folder_));
+    ISTHMUS_CHECK(open_log());
+    for (const auto& warning : warnings)
+      log_.warning("process_not_hardened", {}, {{"why", warning.text()}});
+    if (!confined) log_.warning("gateway_not_confined", {}, {{"cpus", "the system refused them"}});
+    ISTHMUS_CHECK(admit_sites());
+    ISTHMUS_CHECK(open_wire());
+    ISTHMUS_CHECK(make_gateway());
+    ISTHMUS_CHECK(serve_ranks());
+    start_metrics();
+    stop_on_signals();
+    ISTHMUS_CHECK(run_to_the_end());
+    return stopped_ && !gateway_->finished() ? ExitCode::stopped : ExitCode::done;
+  }
+
+ private:
+  Result<void> open_log() {
     ISTHMUS_TRY(auto events, make_file_sink(folder_.events()));
     log_.add(std::move(events));
     log_.add(make_terminal_sink(2, Severity::info));
-    for (const auto& warning : warnings)
-      log_.warning("process_not_hardened", {}, {{"why", warning.text()}});
+    return {};
+  }
+
+  Result<void> admit_sites() {
     ISTHMUS_CHECK(security::admit_roster(*disk_, folder_.path(),
                                          {.epoch = roster_.epoch, .digest = roster_.digest}));
-    ISTHMUS_TRY(const auto identity, security::Identity::load(file_.site.identity));
-    ISTHMUS_TRY(Random random, secret_random());
-    const auto* self = roster_.find(file_.site.name);
+    ISTHMUS_TRY(identity_, security::Identity::load(file_.site.identity));
+    verifier_ = security::make_verifier(roster_);
+    return {};
+  }
 
-    inter::Loop loop(*clock_);
-    const auto workers = make_thread_workers(
-        [&loop](std::function<void()> done) { loop.post(std::move(done)); }, worker_cpus());
-    ISTHMUS_TRY(const auto wire,
-                inter::make_zmq_wire(loop, log_, wire_options(file_, roster_, *self, identity)));
-    const auto verifier = security::make_verifier(roster_);
+  Result<void> open_wire() {
+    ISTHMUS_TRY(wire_,
+                inter::make_zmq_wire(loop_, log_, wire_options(file_, roster_, self_, *identity_)));
+    return {};
+  }
+
+  Result<void> make_gateway() {
+    ISTHMUS_TRY(const Random random, secret_random());
+    workers_ = make_thread_workers(
+        [this](std::function<void()> done) { loop_.post(std::move(done)); }, worker_cpus());
     inter::GatewayOptions options;
     options.sync = sync_options(file_.sync);
     options.folder = folder_.outer();
     options.rate_limit_bytes_per_second = static_cast<double>(file_.gateway.rate_limit) / 8;
     options.straggler_wait = file_.sync.straggler_wait;
-    std::function<std::vector<int>()> rank_processes = [] { return std::vector<int>(); };
     ISTHMUS_TRY(options.at_point,
-                make_kill_point(folder_.path(), [&rank_processes] { return rank_processes(); }));
-    inter::Gateway gateway({.loop = loop,
-                            .wire = *wire,
-                            .disk = *disk_,
-                            .workers = *workers,
-                            .log = log_,
-                            .random = random,
-                            .signer = identity,
-                            .verifier = *verifier},
-                           roster_, self->id, std::move(options));
-    inter::AttachOptions attach;
-    attach.memory_bytes_max = static_cast<std::uint64_t>(file_.gateway.memory);
-    inter::AttachServer ranks(
-        loop, log_, folder_.socket(), gateway, [&gateway] { return gateway.status(); }, attach);
-    rank_processes = [&ranks] {
-      std::vector<int> all;
-      for (const auto& rank : ranks.status()) all.push_back(static_cast<int>(rank.pid));
-      return all;
-    };
-    gateway.serve(ranks);
-    ISTHMUS_CHECK(ranks.listen());
-    start_metrics();
-
-    boost::asio::signal_set signals(loop.io(), SIGTERM, SIGINT, SIGUSR1);
-    signals.async_wait([this, &gateway](const boost::system::error_code& error, int) {
-      if (error) return;
-      stopped_ = true;
-      gateway.stop();
-    });
-    TrafficMeter meter(earlier_traffic(*disk_, folder_));
-    Result<void> ended;
-    loop.spawn(end_with(gateway, loop, ended));
-    loop.spawn(observe(gateway, loop, meter));
-    loop.run();
-    meter.sample(gateway.status(), clock_->now());
-    note(meter);
-    loop.abandon();
-    if (!ended) return ended.error();
-    return stopped_ && !gateway.finished() ? ExitCode::stopped : ExitCode::done;
+                make_kill_point(folder_.path(), [this] { return rank_processes(); }));
+    gateway_ = std::make_unique<inter::Gateway>(inter::Gateway::World{.loop = loop_,
+                                                                      .wire = *wire_,
+                                                                      .disk = *disk_,
+                                                                      .workers = *workers_,
+                                                                      .log = log_,
+                                                                      .random = random,
+                                                                      .signer = *identity_,
+                                                                      .verifier = *verifier_},
+                                                roster_, self_.id, std::move(options));
+    return {};
   }
 
- private:
-  Result<std::unique_ptr<DiskLock>> lock_run() {
-    auto lock = disk_->lock(folder_.lock());
-    if (!lock && lock.error().code == ErrorCode::busy)
-      return Error{ErrorCode::busy,
-                   fmt::format("another gateway already runs in {}", folder_.path()), lock.error()};
-    return lock;
+  Result<void> serve_ranks() {
+    inter::AttachOptions options;
+    options.memory_bytes_max = static_cast<std::uint64_t>(file_.gateway.memory);
+    ranks_ = std::make_unique<inter::AttachServer>(
+        loop_, log_, folder_.socket(), *gateway_, [this] { return gateway_->status(); }, options);
+    gateway_->serve(*ranks_);
+    return ranks_->listen();
+  }
+
+  std::vector<int> rank_processes() const {
+    std::vector<int> all;
+    if (ranks_ != nullptr)
+      for (const auto& rank : ranks_->status()) all.push_back(static_cast<int>(rank.pid));
+    return all;
+  }
+
+  void stop_on_signals() {
+    for (const int number : {SIGTERM, SIGINT, SIGUSR1}) signals_.add(number);
+    signals_.async_wait([this](const boost::system::error_code& error, int) {
+      if (error) return;
+      stopped_ = true;
+      gateway_->stop();
+    });
+  }
+
+  Result<void> run_to_the_end() {
+    TrafficMeter meter(earlier_traffic(*disk_, folder_));
+    Result<void> ended;
+    loop_.spawn(end_with(*gateway_, loop_, ended));
+    loop_.spawn(observe(meter));
+    loop_.run();
+    meter.sample(gateway_->status(), clock_->now());
+    note(meter);
+    loop_.abandon();
+    return ended;
   }
 
   std::vector<int> worker_cpus() const {
@@ -194,10 +222,10 @@ class Site {
     loop.stop();
   }
 
-  inter::Task<void> observe(inter::Gateway& gateway, inter::Loop& loop, TrafficMeter& meter) {
+  inter::Task<void> observe(TrafficMeter& meter) {
     for (int samples = 1;; ++samples) {
-      co_await loop.sleep(kSampleEvery);
-      auto status = gateway.status();
+      co_await loop_.sleep(kSampleEvery);
+      auto status = gateway_->status();
       meter.sample(status, clock_->now());
       if (metrics_ != nullptr) metrics_->update(std::move(status));
       if (samples % kSamplesPerNote == 0) note(meter);
@@ -225,11 +253,22 @@ class Site {
 
   const SiteFile& file_;
   const security::Roster& roster_;
+  const security::RosterSite& self_;
   RunFolder folder_;
+  // In the order in which they need each other.
   std::unique_ptr<Disk> disk_;
   std::unique_ptr<Clock> clock_;
+  std::unique_ptr<DiskLock> lock_;
   EventLog log_;
+  std::optional<security::Identity> identity_;
+  std::unique_ptr<security::Verifier> verifier_;
+  inter::Loop loop_;
+  std::unique_ptr<Workers> workers_;
+  std::unique_ptr<inter::Wire> wire_;
+  std::unique_ptr<inter::Gateway> gateway_;
+  std::unique_ptr<inter::AttachServer> ranks_;
   std::unique_ptr<MetricsServer> metrics_;
+  boost::asio::signal_set signals_;
   bool stopped_ = false;
   bool traffic_lost_ = false;
   bool expiry_told_ = false;

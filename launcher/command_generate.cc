@@ -10,6 +10,7 @@
 #include "launcher/rank_setup.h"
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
+#include "runtime/checkpoint.h"
 #include "runtime/generate.h"
 
 namespace isthmus::launcher {
@@ -22,22 +23,20 @@ struct Options {
   runtime::GenerateOptions generate;
 };
 
-Result<std::string> continue_text(const Options& options, SiteFile file) {
-  file.train.micro_batch = 1;
+Result<std::string> continue_text(const Options& options, const SiteFile& file) {
   const auto disk = make_system_disk();
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
   const auto checkpoint =
       options.checkpoint.empty() ? RunFolder(file.site.run_dir).checkpoints() : options.checkpoint;
-  ISTHMUS_TRY(const auto model, open_trained_model(file, *disk, checkpoint, pool));
+  ISTHMUS_TRY(const auto model,
+              runtime::open_model(*disk, checkpoint, evaluation_shape(file), pool));
   return runtime::generate(*model, options.prompt, options.generate);
 }
 
 ExitCode run(const Options& options) {
-  auto text = read_site_file(options.site.paths.front(), options.site.overrides);
-  if (!text) return fail(text.error());
-  if (text->is_toml) check_values(*text, this_machine());
-  if (!text->faults.empty()) return fail(Error{ErrorCode::invalid_argument, text->fault_text()});
-  const auto more = continue_text(options, text->file);
+  const auto file = load_site(options.site.paths.front(), options.site.overrides);
+  if (!file) return fail(file.error());
+  const auto more = continue_text(options, *file);
   if (!more) return fail(more.error());
   fmt::print("{}{}\n", options.prompt, *more);
   return ExitCode::done;

@@ -15,6 +15,7 @@
 #include "launcher/report.h"
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
+#include "runtime/checkpoint.h"
 #include "runtime/evaluate.h"
 #include "runtime/generate.h"
 
@@ -79,11 +80,7 @@ Result<std::string> prompt_of(Disk& disk, const std::string& path) {
 }
 
 Result<SiteReport> report_site(const std::string& path, const Options& options) {
-  ISTHMUS_TRY(auto text, read_site_file(path, options.sites.overrides));
-  if (text.is_toml) check_values(text, this_machine());
-  if (!text.faults.empty()) return Error{ErrorCode::invalid_argument, text.fault_text()};
-  auto& file = text.file;
-  file.train.micro_batch = 1;
+  ISTHMUS_TRY(const auto file, load_site(path, options.sites.overrides));
   const RunFolder folder(file.site.run_dir);
   const auto disk = make_system_disk();
   SiteReport report;
@@ -97,8 +94,9 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
     ISTHMUS_TRY(report.traffic, parse_traffic(text_of(*bytes)));
   }
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
-  ISTHMUS_TRY(const auto before, make_initial_model(file, *disk, pool));
-  ISTHMUS_TRY(const auto after, open_trained_model(file, *disk, folder.checkpoints(), pool));
+  const auto shape = evaluation_shape(file);
+  ISTHMUS_TRY(const auto before, make_initial_model(file, shape, *disk, pool));
+  ISTHMUS_TRY(const auto after, runtime::open_model(*disk, folder.checkpoints(), shape, pool));
   for (const auto& held_out : file.data.held_out) {
     HeldOutReport out{.name = held_out.name};
     ISTHMUS_TRY(const auto first,

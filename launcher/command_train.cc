@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
@@ -43,72 +45,117 @@ runtime::TrainOptions train_options(const SiteFile& file, const RunFolder& folde
 // mpirun says how many ranks it started; without it there is one.
 bool started_by_mpi() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
 
-Result<ExitCode> train_site(const SiteFile& file) {
-  const auto& stop = watch_for_stop();
-  const RunFolder folder(file.site.run_dir);
-  const auto disk = make_system_disk();
-  const auto clock = make_system_clock();
-  auto world = intra::make_alone_communicator();
-  if (started_by_mpi()) {
-    ISTHMUS_TRY(world, intra::make_mpi_communicator());
-  }
-  ISTHMUS_CHECK(intra::Mesh::make(file.mesh, world->rank(), world->world_size()));
-  const bool first = world->rank() == 0;
+// One rank of a site, with everything that is real. The first one writes the log, speaks with the
+// gateway, and where there is none holds the run's lock.
+class SiteRank {
+ public:
+  explicit SiteRank(const SiteFile& file)
+      : file_(file),
+        folder_(file.site.run_dir),
+        disk_(make_system_disk()),
+        clock_(make_system_clock()),
+        log_(*clock_, file.site.name) {}
 
-  ISTHMUS_CHECK(disk->make_folders(folder.path()));
-  EventLog log(*clock, file.site.name);
-  if (first) {
-    ISTHMUS_TRY(auto events, make_file_sink(folder.events()));
-    log.add(std::move(events));
-    log.add(make_terminal_sink(2, Severity::info));
+  Result<ExitCode> run() {
+    stop_ = &watch_for_stop();
+    ISTHMUS_CHECK(join_ranks());
+    if (first_) ISTHMUS_CHECK(take_folder());
+    ISTHMUS_CHECK(open_model_and_data());
+    if (first_ && !file_.alone()) find_gateway();
+    return train();
   }
-  ThreadPool pool(rank_cpus(file, world->rank(), static_cast<int>(available_cpus().size())));
-  ISTHMUS_TRY(const auto model, make_initial_model(file, *disk, pool));
-  ISTHMUS_TRY(const auto data,
-              runtime::TextDataset::open(*disk, text_sources(file), file.train.sequence,
-                                         static_cast<std::uint64_t>(file.train.seed)));
-  std::unique_ptr<runtime::OuterSync> outer;
-  if (first && !file.alone())
-    outer = runtime::make_attached_sync(folder.socket(),
-                                        fmt::format("{} of {} parameters", model->config().family,
-                                                    runtime::parameter_count(model->config())),
-                                        log);
-  log.info("training_began", {},
-           {{"ranks", world->world_size()},
-            {"threads", pool.workers()},
-            {"parameters", runtime::parameter_count(model->config())},
-            {"precision", runtime::to_string(file.train.precision)}});
-  const auto outcome = runtime::train({.model = *model,
-                                       .data = data,
-                                       .world = *world,
-                                       .disk = *disk,
-                                       .clock = *clock,
-                                       .log = log,
-                                       .outer = outer.get(),
-                                       .stop = &stop},
-                                      train_options(file, folder));
-  if (!outcome) {
-    log.alarm("training_failed", {}, {{"why", outcome.error().text()}});
+
+ private:
+  Result<void> join_ranks() {
+    world_ = intra::make_alone_communicator();
+    if (started_by_mpi()) {
+      ISTHMUS_TRY(world_, intra::make_mpi_communicator());
+    }
+    ISTHMUS_TRY(const auto mesh,
+                intra::Mesh::make(file_.mesh, world_->rank(), world_->world_size()));
+    first_ = mesh.is_first();
+    return {};
+  }
+
+  Result<void> take_folder() {
+    if (file_.alone()) {
+      ISTHMUS_TRY(lock_, lock_run(*disk_, folder_));
+    }
+    ISTHMUS_CHECK(disk_->make_folders(folder_.path()));
+    ISTHMUS_TRY(auto events, make_file_sink(folder_.events()));
+    log_.add(std::move(events));
+    log_.add(make_terminal_sink(2, Severity::info));
+    return {};
+  }
+
+  Result<void> open_model_and_data() {
+    pool_ = std::make_unique<ThreadPool>(
+        rank_cpus(file_, world_->rank(), static_cast<int>(available_cpus().size())));
+    ISTHMUS_TRY(model_, make_initial_model(file_, training_shape(file_), *disk_, *pool_));
+    ISTHMUS_TRY(data_, runtime::TextDataset::open(*disk_, text_sources(file_), file_.train.sequence,
+                                                  static_cast<std::uint64_t>(file_.train.seed)));
+    return {};
+  }
+
+  void find_gateway() {
+    outer_ = runtime::make_attached_sync(folder_.socket(),
+                                         fmt::format("{} of {} parameters", model_->config().family,
+                                                     runtime::parameter_count(model_->config())),
+                                         log_);
+  }
+
+  Result<ExitCode> train() {
+    log_.info("training_began", {},
+              {{"ranks", world_->world_size()},
+               {"threads", pool_->workers()},
+               {"parameters", runtime::parameter_count(model_->config())},
+               {"precision", runtime::to_string(file_.train.precision)}});
+    const auto outcome = runtime::train({.model = *model_,
+                                         .data = *data_,
+                                         .world = *world_,
+                                         .disk = *disk_,
+                                         .clock = *clock_,
+                                         .log = log_,
+                                         .outer = outer_.get(),
+                                         .stop = stop_},
+                                        train_options(file_, folder_));
+    if (!outcome) return failed(outcome.error());
+    log_.info(outcome->finished ? "training_finished" : "training_stopped", {},
+              {{"inner_step", outcome->inner_step},
+               {"tokens", outcome->tokens},
+               {"checkpoint", outcome->checkpoint}});
+    ISTHMUS_CHECK(world_->close());
+    return outcome->finished ? ExitCode::done : ExitCode::stopped;
+  }
+
+  Result<ExitCode> failed(const Error& error) {
+    log_.alarm("training_failed", {}, {{"why", error.text()}});
     // The collective broke, or another rank did: only a new start of all ranks helps.
-    if (outcome.error().code == ErrorCode::unavailable && world->world_size() > 1)
-      return ExitCode::broken;
-    return outcome.error();
+    if (error.code == ErrorCode::unavailable && world_->world_size() > 1) return ExitCode::broken;
+    return error;
   }
-  log.info(outcome->finished ? "training_finished" : "training_stopped", {},
-           {{"inner_step", outcome->inner_step},
-            {"tokens", outcome->tokens},
-            {"checkpoint", outcome->checkpoint}});
-  ISTHMUS_CHECK(world->close());
-  return outcome->finished ? ExitCode::done : ExitCode::stopped;
-}
+
+  const SiteFile& file_;
+  RunFolder folder_;
+  // In the order in which they need each other.
+  std::unique_ptr<Disk> disk_;
+  std::unique_ptr<Clock> clock_;
+  std::unique_ptr<intra::Communicator> world_;
+  bool first_ = false;  // rank of the mesh
+  std::unique_ptr<DiskLock> lock_;
+  EventLog log_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<runtime::Model> model_;
+  std::optional<runtime::TextDataset> data_;
+  std::unique_ptr<runtime::OuterSync> outer_;
+  const std::atomic<bool>* stop_ = nullptr;
+};
 
 ExitCode run(const SiteArguments& arguments) {
   // Secrets and roster are the gateway's business: a rank needs neither.
-  auto text = read_site_file(arguments.paths.front(), arguments.overrides);
-  if (!text) return fail(text.error());
-  if (text->is_toml) check_values(*text, this_machine());
-  if (!text->faults.empty()) return fail(Error{ErrorCode::invalid_argument, text->fault_text()});
-  const auto code = train_site(text->file);
+  const auto file = load_site(arguments.paths.front(), arguments.overrides);
+  if (!file) return fail(file.error());
+  const auto code = SiteRank(*file).run();
   return code ? *code : fail(code.error());
 }
 

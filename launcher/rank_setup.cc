@@ -22,10 +22,14 @@ std::vector<int> rank_cpus(const SiteFile& file, int rank, int available) {
   return {first, first + static_cast<std::ptrdiff_t>(count)};
 }
 
-runtime::BatchShape batch_shape(const SiteFile& file) {
+runtime::BatchShape training_shape(const SiteFile& file) {
   return {.micro_batch = file.train.micro_batch,
           .sequence = file.train.sequence,
           .precision = file.train.precision};
+}
+
+runtime::BatchShape evaluation_shape(const SiteFile& file) {
+  return {.micro_batch = 1, .sequence = file.train.sequence, .precision = runtime::Precision::f32};
 }
 
 std::vector<runtime::TextSource> text_sources(const SiteFile& file) {
@@ -34,19 +38,13 @@ std::vector<runtime::TextSource> text_sources(const SiteFile& file) {
   return sources;
 }
 
-Result<std::unique_ptr<runtime::Model>> make_initial_model(const SiteFile& file, Disk& disk,
-                                                           ThreadPool& pool) {
-  if (!file.model.from.empty())
-    return runtime::open_model(disk, file.model.from, batch_shape(file), pool);
-  ISTHMUS_TRY(auto model, runtime::Model::create(file.model.config, batch_shape(file), pool));
+Result<std::unique_ptr<runtime::Model>> make_initial_model(const SiteFile& file,
+                                                           const runtime::BatchShape& shape,
+                                                           Disk& disk, ThreadPool& pool) {
+  if (!file.model.from.empty()) return runtime::open_model(disk, file.model.from, shape, pool);
+  ISTHMUS_TRY(auto model, runtime::Model::create(file.model.config, shape, pool));
   model->initialise(static_cast<std::uint64_t>(file.model.seed));
   return model;
-}
-
-Result<std::unique_ptr<runtime::Model>> open_trained_model(const SiteFile& file, Disk& disk,
-                                                           const std::string& checkpoint,
-                                                           ThreadPool& pool) {
-  return runtime::open_model(disk, checkpoint, batch_shape(file), pool);
 }
 
 }  // namespace isthmus::launcher

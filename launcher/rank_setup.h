@@ -19,18 +19,16 @@ namespace isthmus::launcher {
 // process may use, when the file does not say.
 std::vector<int> rank_cpus(const SiteFile& file, int rank, int available);
 
-runtime::BatchShape batch_shape(const SiteFile& file);
+runtime::BatchShape training_shape(const SiteFile& file);
+// One sequence at a time, and in f32 however the site trains: losses of all sites compare.
+runtime::BatchShape evaluation_shape(const SiteFile& file);
+
 std::vector<runtime::TextSource> text_sources(const SiteFile& file);
 
 // The model with the parameters a new run begins with: of model.from, or initialised from
 // model.seed.
-Result<std::unique_ptr<runtime::Model>> make_initial_model(const SiteFile& file, Disk& disk,
-                                                           ThreadPool& pool);
-
-// The model of a checkpoint: `checkpoint` is a Hugging Face directory, or a folder of checkpoints,
-// of which it is the newest.
-Result<std::unique_ptr<runtime::Model>> open_trained_model(const SiteFile& file, Disk& disk,
-                                                           const std::string& checkpoint,
-                                                           ThreadPool& pool);
+Result<std::unique_ptr<runtime::Model>> make_initial_model(const SiteFile& file,
+                                                           const runtime::BatchShape& shape,
+                                                           Disk& disk, ThreadPool& pool);
 
 }  // namespace isthmus::launcher

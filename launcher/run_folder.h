@@ -1,8 +1,12 @@
 // RunFolder: where the files of a site's run lie, below its run_dir.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
+
+#include "base/disk.h"
+#include "base/result.h"
 
 namespace isthmus::launcher {
 
@@ -16,7 +20,7 @@ class RunFolder {
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string outer() const { return path_ + "/outer"; }           // the gateway's durable state
   std::string socket() const { return path_ + "/gateway.sock"; }   // attach and status
-  std::string lock() const { return path_ + "/lock"; }             // held by the gateway
+  std::string lock() const { return path_ + "/lock"; }             // lock_run()
   std::string traffic() const { return path_ + "/traffic.json"; }  // what the links carried
   std::string report() const { return path_ + "/report.json"; }
   std::string gateway_output() const { return path_ + "/gateway.log"; }
@@ -25,5 +29,9 @@ class RunFolder {
  private:
   std::string path_;
 };
+
+// Makes the folder and takes its lock, which whoever changes it holds: the gateway, or the first
+// rank of a site that has none. Errors: busy when another process holds it; io, permission.
+Result<std::unique_ptr<DiskLock>> lock_run(Disk& disk, const RunFolder& folder);
 
 }  // namespace isthmus::launcher

@@ -190,10 +190,6 @@ class ValueCheck {
   const Machine& machine_;
 };
 
-std::string counted(std::size_t n, std::string_view thing) {
-  return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
-}
-
 }  // namespace
 
 Machine this_machine() {
@@ -365,6 +361,13 @@ void check_together(std::span<CheckedSite> sites) {
                                       key.value_text(other.file), other.path));
     }
   }
+}
+
+Result<SiteFile> load_site(const std::string& path, std::span<const std::string> overrides) {
+  ISTHMUS_TRY(auto text, read_site_file(path, overrides));
+  if (text.is_toml) check_values(text, this_machine());
+  if (!text.faults.empty()) return Error{ErrorCode::invalid_argument, text.fault_text()};
+  return std::move(text.file);
 }
 
 Result<std::vector<CheckedSite>> load_checked_sites(std::span<const std::string> paths,

@@ -34,6 +34,10 @@ std::optional<security::Roster> check_roster_of(SiteText& text, const Disk& disk
                                                 const Machine& machine);
 void check_against_roster(SiteText& text, const security::Roster& roster);
 
+// Reads one site file and checks its values on this machine: what a rank or an evaluation needs,
+// neither roster nor secrets. Errors: invalid_argument, with the text of all faults.
+Result<SiteFile> load_site(const std::string& path, std::span<const std::string> overrides);
+
 struct CheckedSite {
   SiteText text;
   std::optional<security::Roster> roster;

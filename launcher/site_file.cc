@@ -350,7 +350,7 @@ SiteText parse_site_text(std::string path, std::string source,
 Result<SiteText> read_site_file(const std::string& path, std::span<const std::string> overrides) {
   auto bytes = read_file(*make_system_disk(), path, kSiteFileBytesMax);
   if (!bytes)
-    return Error{bytes.error().code, fmt::format("cannot read the site file {}", path),
+    return Error{ErrorCode::invalid_argument, fmt::format("cannot read the site file {}", path),
                  std::move(bytes).error()};
   return parse_site_text(
       path, std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size()), overrides);

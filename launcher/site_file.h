@@ -140,7 +140,7 @@ inline constexpr std::size_t kSiteFileBytesMax = std::size_t{1} << 20;
 SiteText parse_site_text(std::string path, std::string source,
                          std::span<const std::string> overrides = {});
 
-// The same from a file. Errors: not_found, permission, io, too_large.
+// The same from a file. Errors: invalid_argument, when the file cannot be read.
 Result<SiteText> read_site_file(const std::string& path,
                                 std::span<const std::string> overrides = {});
 

@@ -18,10 +18,6 @@ std::string joined_names(const std::vector<std::string>& names) {
   return fmt::format("{} and {}", fmt::join(most, ", "), names.back());
 }
 
-std::string counted(std::size_t n, std::string_view thing) {
-  return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
-}
-
 // Share of f32 that the codec sends, before zstd.
 double codec_share(compress::CodecId codec) {
   switch (codec) {

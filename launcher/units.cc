@@ -289,4 +289,8 @@ std::string about_count(double count) {
   return about(count, kSteps);
 }
 
+std::string counted(std::size_t n, std::string_view thing) {
+  return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
+}
+
 }  // namespace isthmus::launcher

@@ -95,6 +95,18 @@ TEST(ThreadPool, PinsItsThreadsToTheirCpus) {
       .join();
 }
 
+TEST(ThreadPool, ConfinesAThreadAndThoseItStarts) {
+  std::thread([] {
+    const auto cpus = available_cpus();
+    ASSERT_TRUE(confine_this_thread({&cpus.back(), 1}));
+    EXPECT_EQ(available_cpus(), std::vector<int>{cpus.back()});
+    std::thread([&] { EXPECT_EQ(available_cpus(), std::vector<int>{cpus.back()}); }).join();
+    EXPECT_TRUE(confine_this_thread(cpus));
+    EXPECT_EQ(available_cpus(), cpus);
+    EXPECT_FALSE(confine_this_thread({}));
+  }).join();
+}
+
 TEST(ThreadPool, PinningToACpuThatIsNotThereSaysSo) {
   std::thread([] {
     const auto before = available_cpus();
