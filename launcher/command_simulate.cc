@@ -70,7 +70,8 @@ void add_simulate(CLI::App& program, Action& action) {
   command->footer(fmt::format(
       "Exits with 1 when an invariant was violated or the run did not finish.\n\n"
       "Standard scenarios:{}\nKeys of a file, all optional; from = \"NAME\" starts from a standard "
-      "scenario:\n{}\nExample:\n  isthmus simulate storm --seed 7",
+      "scenario:\n{}\nExample:\n  isthmus simulate storm --seed 7\n  isthmus simulate "
+      "configs/scenarios/storm.toml --seed 7 --json",
       names, scenario_keys_text()));
   command->callback([options, &action] { action = [options] { return run(*options); }; });
 }

@@ -41,6 +41,9 @@ struct Rate {
 struct NetworkRate {
   double inter::sim::NetworkFaults::*field;
 };
+struct OuterRate {
+  float inter::OuterRule::*field;
+};
 struct Time {
   std::function<Nanoseconds&(Scenario&)> field;
 };
@@ -51,8 +54,9 @@ struct Speed {};  // of the network
 
 struct ScenarioKey {
   std::string_view name;
-  std::variant<Count, Choice, Rate, NetworkRate, Time, Flag, Speed> value;
+  std::variant<Count, Choice, Rate, NetworkRate, OuterRate, Time, Flag, Speed> value;
   double max;  // of numbers
+  std::string_view meaning;
 };
 
 template <class Integer>
@@ -66,37 +70,55 @@ Time time(Nanoseconds Scenario::*field) {
 const std::vector<ScenarioKey>& keys() {
   using inter::sim::NetworkFaults;
   static const std::vector<ScenarioKey> all = {
-      {"sites", count(&Scenario::sites), 1000},
-      {"voters", count(&Scenario::voters), 1000},
-      {"outer_steps", count(&Scenario::outer_steps), 1000},
-      {"min_sites", count(&Scenario::min_sites), 1000},
-      {"absent_steps", count(&Scenario::absent_steps), 1000},
+      {"sites", count(&Scenario::sites), 1000, "sites of the federation"},
+      {"voters", count(&Scenario::voters), 1000, "of them, the first ones"},
+      {"outer_steps", count(&Scenario::outer_steps), 1000, "length of the run"},
+      {"min_sites", count(&Scenario::min_sites), 1000, "parts that make a step worth committing"},
+      {"absent_steps", count(&Scenario::absent_steps), 1000,
+       "records without a site before it is dropped from the view"},
       {"outer",
        Choice{kOuterRules,
               [](Scenario& s, std::size_t i) { s.outer.kind = inter::OuterRuleKind(i); }},
-       0},
+       0, "the outer optimizer"},
+      {"outer_rate", OuterRate{&inter::OuterRule::rate}, 10, "of nesterov"},
+      {"outer_momentum", OuterRate{&inter::OuterRule::momentum}, 0.9999, "of nesterov"},
       {"codec", Choice{kCodecs, [](Scenario& s, std::size_t i) { s.codec = compress::CodecId(i); }},
-       0},
-      {"bug", Choice{kBugs, [](Scenario& s, std::size_t i) { s.bug = inter::PlantedBug(i); }}, 0},
-      {"partitions", Rate{&Scenario::partitions}, 60},
-      {"one_way", Rate{&Scenario::one_way}, 1},
-      {"broken_connections", Rate{&Scenario::broken_connections}, 60},
-      {"crashes", Rate{&Scenario::crashes}, 60},
-      {"disk_full", Rate{&Scenario::disk_full}, 60},
-      {"votes_lost", Rate{&Scenario::votes_lost}, 1},
-      {"slow_sites", Rate{&Scenario::slow_sites}, 1},
-      {"absent_start", Rate{&Scenario::absent_start}, 1},
-      {"one_leaves_for_good", Flag{&Scenario::one_leaves_for_good}, 0},
-      {"blind_pair", Flag{&Scenario::blind_pair}, 0},
-      {"compute", time(&Scenario::compute), 0},
-      {"trouble_ends", time(&Scenario::trouble_ends), 0},
-      {"limit", time(&Scenario::limit), 0},
-      {"delay", Time{[](Scenario& s) -> Nanoseconds& { return s.network.delay; }}, 0},
-      {"jitter", NetworkRate{&NetworkFaults::jitter}, 10},
-      {"loss", NetworkRate{&NetworkFaults::loss}, 0.9},
-      {"duplicate", NetworkRate{&NetworkFaults::duplicate}, 0.9},
-      {"reorder", NetworkRate{&NetworkFaults::reorder}, 0.9},
-      {"speed", Speed{}, 0},
+       0, "of pseudo-gradients"},
+      {"bug", Choice{kBugs, [](Scenario& s, std::size_t i) { s.bug = inter::PlantedBug(i); }}, 0,
+       "a planted one, which the invariants must find"},
+      {"partitions", Rate{&Scenario::partitions}, 60,
+       "a site and minute: a pair is cut for up to half a minute"},
+      {"one_way", Rate{&Scenario::one_way}, 1, "share of partitions that cut one direction only"},
+      {"broken_connections", Rate{&Scenario::broken_connections}, 60, "a site and minute"},
+      {"crashes", Rate{&Scenario::crashes}, 60,
+       "a site and minute: at a random moment, or at a named point of a step"},
+      {"disk_full", Rate{&Scenario::disk_full}, 60,
+       "a site and minute: for a quarter of a minute half of the writes fail"},
+      {"votes_lost", Rate{&Scenario::votes_lost}, 1,
+       "with a crash: probability that the vote file is gone"},
+      {"slow_sites", Rate{&Scenario::slow_sites}, 1,
+       "share of sites whose ranks take ten times as long"},
+      {"absent_start", Rate{&Scenario::absent_start}, 1,
+       "share of sites that come after the run has begun"},
+      {"one_leaves_for_good", Flag{&Scenario::one_leaves_for_good}, 0,
+       "the last site, when a third of the run is done"},
+      {"blind_pair", Flag{&Scenario::blind_pair}, 0,
+       "two sites never see each other: others pass on"},
+      {"compute", time(&Scenario::compute), 0,
+       "of the inner steps between two outer steps, give or take 30 %"},
+      {"trouble_ends", time(&Scenario::trouble_ends), 0,
+       "then all faults heal, and the run must finish"},
+      {"limit", time(&Scenario::limit), 0, "a run that takes longer has not finished"},
+      {"delay", Time{[](Scenario& s) -> Nanoseconds& { return s.network.delay; }}, 0,
+       "of a message, one way"},
+      {"jitter", NetworkRate{&NetworkFaults::jitter}, 10, "times delay, uniform"},
+      {"loss", NetworkRate{&NetworkFaults::loss}, 0.9, "of one message"},
+      {"duplicate", NetworkRate{&NetworkFaults::duplicate}, 0.9, "of one message"},
+      {"reorder", NetworkRate{&NetworkFaults::reorder}, 0.9,
+       "of one message: held up by up to ten delays"},
+      {"silent_deaths", NetworkRate{&NetworkFaults::silent_deaths}, 1,
+       "share of dead connections that the other end does not notice"},
+      {"speed", Speed{}, 0, "of each path and lane"},
   };
   return all;
 }
@@ -153,6 +175,11 @@ class ScenarioReader {
   void read(const ScenarioKey& key, const toml::node& node, const NetworkRate& rate) {
     read_number(key, node, scenario_.network.*rate.field);
   }
+  void read(const ScenarioKey& key, const toml::node& node, const OuterRate& rate) {
+    double value = scenario_.outer.*rate.field;
+    read_number(key, node, value);
+    scenario_.outer.*rate.field = static_cast<float>(value);
+  }
   void read_number(const ScenarioKey& key, const toml::node& node, double& out) {
     const auto value = node.value<double>();
     if (node.is_number() && value && std::isfinite(*value) && *value >= 0 && *value <= key.max)
@@ -201,9 +228,10 @@ std::string kind_text(const ScenarioKey& key) {
     }
     std::string operator()(const Rate&) const { return fmt::format("0 to {}", key.max); }
     std::string operator()(const NetworkRate&) const { return fmt::format("0 to {}", key.max); }
-    std::string operator()(const Time&) const { return "a duration: \"3 s\""; }
+    std::string operator()(const OuterRate&) const { return fmt::format("0 to {}", key.max); }
+    std::string operator()(const Time&) const { return "\"3 s\""; }
     std::string operator()(const Flag&) const { return "true or false"; }
-    std::string operator()(const Speed&) const { return "a rate: \"100 Mbit/s\""; }
+    std::string operator()(const Speed&) const { return "\"100 Mbit/s\""; }
   };
   return std::visit(Kind{key}, key.value);
 }
@@ -239,7 +267,8 @@ Result<Scenario> read_scenario(const std::string& name_or_path) {
 
 std::string scenario_keys_text() {
   std::string text;
-  for (const auto& key : keys()) text += fmt::format("  {:<20} {}\n", key.name, kind_text(key));
+  for (const auto& key : keys())
+    text += fmt::format("  {:<20} {}: {}\n", key.name, kind_text(key), key.meaning);
   return text;
 }
 

@@ -7,6 +7,7 @@
 //   compute = "2 s"         # of the inner steps between two outer steps
 //
 // The keys are the fields of Scenario and of its network faults; sizes and times with their unit.
+// configs/scenarios/storm.toml names all of them.
 #pragma once
 
 #include <string>
@@ -23,7 +24,7 @@ Result<inter::sim::Scenario> read_scenario(const std::string& name_or_path);
 // The same from a text. `path` is for the faults.
 Result<inter::sim::Scenario> parse_scenario(const std::string& path, const std::string& source);
 
-// A line for each key: name, and what it may hold.
+// A line for each key: name, what it may hold, what it means.
 std::string scenario_keys_text();
 
 }  // namespace isthmus::launcher

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
+#include <string>
+
 namespace isthmus::launcher {
 namespace {
 
@@ -16,6 +20,9 @@ compute = "1.5 s"
 speed = "8 Mbit/s"
 codec = "int8"
 outer = "nesterov"
+outer_rate = 0.5
+outer_momentum = 0.25
+silent_deaths = 1
 bug = "lying_disk"
 blind_pair = true
 )");
@@ -28,6 +35,9 @@ blind_pair = true
   EXPECT_EQ(scenario->compute, 1500 * kMillisecond);
   EXPECT_EQ(scenario->codec, compress::CodecId::int8);
   EXPECT_EQ(scenario->outer.kind, inter::OuterRuleKind::nesterov);
+  EXPECT_EQ(scenario->outer.rate, 0.5F);
+  EXPECT_EQ(scenario->outer.momentum, 0.25F);
+  EXPECT_EQ(scenario->network.silent_deaths, 1);
   EXPECT_EQ(scenario->bug, inter::PlantedBug::lying_disk);
   EXPECT_TRUE(scenario->blind_pair);
 }
@@ -47,6 +57,30 @@ bug = "lying_disc"
         "loss must be a number from 0 to 0.9", "no \"crash\"; did you mean \"crashes\"?",
         "compute must be text (a duration)", "did you mean \"lying_disk\"?", "6 faults"})
     EXPECT_THAT(text, HasSubstr(part));
+}
+
+// configs/scenarios/storm.toml is the standard storm written out, with all keys.
+TEST(ScenarioFile, TheExampleIsAStorm) {
+  constexpr auto kPath = ISTHMUS_SOURCE_DIR "/configs/scenarios/storm.toml";
+  std::ifstream in(kPath);
+  const std::string source{std::istreambuf_iterator<char>(in), {}};
+  std::istringstream keys(scenario_keys_text());
+  for (std::string line, key; std::getline(keys, line);) {
+    std::istringstream(line) >> key;
+    EXPECT_THAT(source, HasSubstr("\n" + key + " = "));
+  }
+  // Also where nothing is taken over from the standard one.
+  auto alone = source;
+  const std::string from = "from = \"storm\"";
+  alone.erase(alone.find("\n" + from) + 1, from.size());
+  const auto read = read_scenario(kPath);
+  auto rebuilt = parse_scenario("alone.toml", alone);
+  ASSERT_TRUE(read) << read.error().text();
+  ASSERT_TRUE(rebuilt) << rebuilt.error().text();
+  rebuilt->name = "storm";  // part of what the seed is expanded with
+  const auto storm = inter::sim::run_federation(read_scenario("storm").value(), 7);
+  EXPECT_EQ(inter::sim::run_federation(*read, 7).log_hash, storm.log_hash);
+  EXPECT_EQ(inter::sim::run_federation(*rebuilt, 7).log_hash, storm.log_hash);
 }
 
 TEST(ScenarioFile, StandardScenariosHaveNames) {
