@@ -165,9 +165,17 @@ class Site {
     inter::AttachOptions options;
     options.memory_bytes_max = static_cast<std::uint64_t>(file_.gateway.memory);
     ranks_ = std::make_unique<inter::AttachServer>(
-        loop_, log_, folder_.socket(), *gateway_, [this] { return gateway_->status(); }, options);
+        loop_, log_, folder_.socket(), *gateway_, [this] { return status(); }, options);
     gateway_->serve(*ranks_);
     return ranks_->listen();
+  }
+
+  // Ranks that train data parallel are in step, and the first alone attaches: it speaks for all.
+  inter::GatewayStatus status() const {
+    auto status = gateway_->status();
+    if (status.ranks.size() == 1)
+      status.ranks.front().world = static_cast<std::uint32_t>(file_.mesh.ranks());
+    return status;
   }
 
   std::vector<int> rank_processes() const {
@@ -192,7 +200,7 @@ class Site {
     loop_.spawn(end_with(*gateway_, loop_, ended));
     loop_.spawn(observe(meter));
     loop_.run();
-    meter.sample(gateway_->status(), clock_->now());
+    meter.sample(status(), clock_->now());
     note(meter);
     loop_.abandon();
     return ended;
@@ -225,9 +233,9 @@ class Site {
   inter::Task<void> observe(TrafficMeter& meter) {
     for (int samples = 1;; ++samples) {
       co_await loop_.sleep(kSampleEvery);
-      auto status = gateway_->status();
-      meter.sample(status, clock_->now());
-      if (metrics_ != nullptr) metrics_->update(std::move(status));
+      auto now = status();
+      meter.sample(now, clock_->now());
+      if (metrics_ != nullptr) metrics_->update(std::move(now));
       if (samples % kSamplesPerNote == 0) note(meter);
       alarm_expiry();
     }

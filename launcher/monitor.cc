@@ -165,13 +165,18 @@ std::vector<Column> rank_columns(std::size_t width) {
              width);
 }
 
-std::vector<Cell> rank_cells(const inter::RankStatus& rank) {
-  return {{fmt::format("{}", rank.rank)},
+// Where one rank speaks for all, its row is that of all: they are in step, and the speed is that of
+// the site.
+std::vector<Cell> rank_cells(const inter::RankStatus& rank, std::size_t rows) {
+  const bool for_all = rows == 1 && rank.world > 1;
+  return {{for_all ? fmt::format("0-{}", rank.world - 1) : fmt::format("{}", rank.rank)},
           {fmt::format("{}", rank.inner_step)},
           {std::isfinite(rank.loss) && rank.loss > 0 ? fmt::format("{:.4f}", rank.loss) : "-"},
           {rank.tokens_per_second > 0 ? about_count(rank.tokens_per_second) : "-"},
           {""},
-          {printable(rank.state), Style::dim}};
+          {printable(rank.state) +
+               (for_all ? fmt::format(" (all {} ranks in step)", rank.world) : std::string()),
+           Style::dim}};
 }
 
 Style style_of_phase(std::string_view phase) {
@@ -289,7 +294,8 @@ std::vector<StyledLine> site_lines(const SiteHistory& site, std::size_t width, s
     const bool cut_short = ranks_shown < status->ranks.size() && ranks_shown > 1;
     const auto rows = cut_short ? ranks_shown - 1 : ranks_shown;
     for (std::size_t i = 0; i < rows; ++i)
-      lines.push_back(clipped(row_line(ranks, rank_cells(status->ranks[i])), width));
+      lines.push_back(
+          clipped(row_line(ranks, rank_cells(status->ranks[i], status->ranks.size())), width));
     if (cut_short) lines.push_back(more(status->ranks.size() - rows, "ranks"));
   }
   if (const auto waits = waits_text(status->waits); free > 0 && !waits.empty())

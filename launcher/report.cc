@@ -29,6 +29,29 @@ std::array<std::pair<const char*, double>, 5> shares_of(const inter::WaitStatus&
   return parts;
 }
 
+// Of the time the link was watched, by what it waited for; largest first.
+std::vector<std::pair<std::string, double>> waiting_shares(const LinkTraffic& link) {
+  std::vector<std::pair<std::string, double>> shares;
+  for (const auto& [what, seconds] : link.waited_seconds)
+    if (link.observed_seconds > 0) shares.emplace_back(what, seconds / link.observed_seconds);
+  std::stable_sort(shares.begin(), shares.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return shares;
+}
+
+// "waiting 61 % of the time: vote 40 %, rate limit 21 %".
+std::string waiting_text(const LinkTraffic& link) {
+  double all = 0;
+  std::string reasons;
+  for (const auto& [what, share] : waiting_shares(link)) {
+    all += share;
+    if (share >= 0.005)
+      reasons += fmt::format("{}{} {:.0f} %", reasons.empty() ? "" : ", ", what, 100 * share);
+  }
+  if (reasons.empty()) return "never waiting";
+  return fmt::format("waiting {:.0f} % of the time: {}", 100 * all, reasons);
+}
+
 Json json_of(const SiteReport& site) {
   Json json;
   json["site"] = site.site;
@@ -48,15 +71,19 @@ Json json_of(const SiteReport& site) {
     }
   }
   json["links"] = Json::object();
-  for (const auto& [peer, link] : site.traffic.links)
-    json["links"][peer] = {{"parameter_bytes", link.parameter_bytes},
-                           {"codec_bytes", link.codec_bytes},
-                           {"zstd_bytes", link.zstd_bytes},
-                           {"wire_sent_bytes", link.wire_sent_bytes},
-                           {"wire_received_bytes", link.wire_received_bytes},
-                           {"achieved_mbit_s", link.achieved_mbit_s()},
-                           {"cap_mbit_s", link.cap_mbit_s},
-                           {"reconnects", link.reconnects}};
+  for (const auto& [peer, link] : site.traffic.links) {
+    auto& to = json["links"][peer];
+    to = {{"parameter_bytes", link.parameter_bytes},
+          {"codec_bytes", link.codec_bytes},
+          {"zstd_bytes", link.zstd_bytes},
+          {"wire_sent_bytes", link.wire_sent_bytes},
+          {"wire_received_bytes", link.wire_received_bytes},
+          {"achieved_mbit_s", link.achieved_mbit_s()},
+          {"cap_mbit_s", link.cap_mbit_s},
+          {"reconnects", link.reconnects}};
+    to["waiting_shares"] = Json::object();
+    for (const auto& [what, share] : waiting_shares(link)) to["waiting_shares"][what] = share;
+  }
   json["time_shares"] = Json::object();
   for (const auto& [name, share] : shares_of(site.traffic.waits)) json["time_shares"][name] = share;
   json["checkpoints"] = site.checkpoints;
@@ -136,6 +163,7 @@ std::string site_text(const SiteReport& site) {
                        link.cap_mbit_s > 0 ? fmt::format("capped to {:.4g}", link.cap_mbit_s)
                                            : std::string("no cap"),
                        bytes(link.wire_received_bytes));
+    out += fmt::format("    {}\n", waiting_text(link));
   }
   std::string time;
   for (const auto& [name, share] : shares_of(site.traffic.waits)) {

@@ -22,6 +22,8 @@ void each_field(Link& link, const Visit& visit) {
   visit("sending_seconds", link.sending_seconds);
   visit("sending_bytes", link.sending_bytes);
   visit("cap_mbit_s", link.cap_mbit_s);
+  visit("observed_seconds", link.observed_seconds);
+  visit("waited_seconds", link.waited_seconds);
 }
 
 template <class Visit, class Waits>
@@ -55,8 +57,9 @@ std::string to_json(const Traffic& traffic) {
   each_wait(traffic.waits, [&](const char* name, double value) { json["waits"][name] = value; });
   json["links"] = Json::object();
   for (const auto& [peer, link] : traffic.links)
-    each_field(link,
-               [&, &to = json["links"][peer]](const char* name, auto value) { to[name] = value; });
+    each_field(link, [&, &to = json["links"][peer]](const char* name, const auto& value) {
+      to[name] = value;
+    });
   return json.dump();
 }
 
@@ -90,6 +93,8 @@ void TrafficMeter::sample(const inter::GatewayStatus& status, Nanoseconds now) {
         .sending = seconds > 0 && static_cast<double>(sent) > kKeepAliveBytesPerSecond * seconds,
         .seconds = seconds,
         .bytes = sent};
+    sum.observed_seconds += seconds;
+    if (seconds > 0 && !link.waiting_for.empty()) sum.waited_seconds[link.waiting_for] += seconds;
     auto& recent = recent_[link.peer];
     if (recent.before_last.sending && recent.last.sending && now_sent.sending) {
       sum.sending_seconds += recent.last.seconds;
@@ -121,6 +126,8 @@ Traffic TrafficMeter::total() const {
     to.sending_seconds += link.sending_seconds;
     to.sending_bytes += link.sending_bytes;
     to.cap_mbit_s = link.cap_mbit_s;
+    to.observed_seconds += link.observed_seconds;
+    for (const auto& [what, seconds] : link.waited_seconds) to.waited_seconds[what] += seconds;
   }
   return all;
 }

@@ -103,6 +103,17 @@ TEST(Monitor, NothingEverLeavesTheScreen) {
     }
 }
 
+// Ranks that train data parallel are one process to the gateway.
+TEST(Monitor, OneRankThatSpeaksForAllSaysSo) {
+  auto site = history();
+  auto status = alpha(1, 1);
+  status.ranks[0].world = 4;
+  site.add(status);
+  EXPECT_THAT(
+      shown(render_monitor({site}, {}, "q quits", 80, 24, Glyphs::unicode)),
+      HasSubstr("  0-3           120   2.8134    12.3 k   computing (all 4 ranks in step)\n"));
+}
+
 TEST(Monitor, ANarrowScreenKeepsWhatMatters) {
   const auto text = shown(render_monitor({history()}, {}, "q quits", 40, 10, Glyphs::unicode));
   EXPECT_THAT(text, HasSubstr("beta"));

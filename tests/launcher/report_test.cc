@@ -25,13 +25,16 @@ SiteReport site_of(std::string name, double after) {
                     .after = after,
                     .prompt = "The\npackage",
                     .generated = "manager\x1b[2J"}};
-  site.traffic.links["beta"] = {.parameter_bytes = 434'000'000,
-                                .codec_bytes = 110'000'000,
-                                .zstd_bytes = 98'000'000,
-                                .wire_sent_bytes = 98'500'000,
-                                .sending_seconds = 40,
-                                .sending_bytes = 98'000'000,
-                                .cap_mbit_s = 20};
+  site.traffic.links["beta"] = {
+      .parameter_bytes = 434'000'000,
+      .codec_bytes = 110'000'000,
+      .zstd_bytes = 98'000'000,
+      .wire_sent_bytes = 98'500'000,
+      .sending_seconds = 40,
+      .sending_bytes = 98'000'000,
+      .cap_mbit_s = 20,
+      .observed_seconds = 100,
+      .waited_seconds = {{"credit", 0.1}, {"rate limit", 20}, {"vote", 40}}};
   site.traffic.waits = {.computing_s = 75, .transfer_s = 25};
   site.checkpoints = "run/checkpoints";
   return site;
@@ -43,10 +46,11 @@ TEST(Report, TextForPeople) {
   EXPECT_THAT(text,
               HasSubstr("bits per byte     before         alpha          beta   alpha alone\n"
                         "en                 8.020         2.750         2.750         2.710\n"));
-  for (const char* part :
-       {"alpha: 24 of 24 outer steps, 492 k tokens, 2.84 k tokens/s", "on the wire 98.5 MB",
-        "19.6 Mbit/s while sending, capped to 20", "time: computing 75 %, transfer 25 %",
-        "goes on\nen: The package -> manager [2J\n", "run/checkpoints"})
+  for (const char* part : {"alpha: 24 of 24 outer steps, 492 k tokens, 2.84 k tokens/s",
+                           "on the wire 98.5 MB", "19.6 Mbit/s while sending, capped to 20",
+                           "\n    waiting 60 % of the time: vote 40 %, rate limit 20 %\n",
+                           "time: computing 75 %, transfer 25 %",
+                           "goes on\nen: The package -> manager [2J\n", "run/checkpoints"})
     EXPECT_THAT(text, HasSubstr(part));
 }
 
@@ -56,6 +60,8 @@ TEST(Report, JsonForPrograms) {
   EXPECT_EQ(site["held_out"]["en"]["bits_per_byte_after"], 2.75);
   EXPECT_EQ(site["links"]["beta"]["zstd_bytes"], 98'000'000);
   EXPECT_EQ(site["links"]["beta"]["cap_mbit_s"], 20);
+  EXPECT_EQ(site["links"]["beta"]["waiting_shares"]["vote"], 0.4);
+  EXPECT_EQ(site["links"]["beta"]["waiting_shares"]["rate limit"], 0.2);
   EXPECT_EQ(site["time_shares"]["transfer"], 0.25);
   EXPECT_TRUE(json["controls"].empty());
 }

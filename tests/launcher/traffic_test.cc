@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 namespace isthmus::launcher {
 namespace {
 
@@ -29,6 +32,23 @@ TEST(Traffic, RateCountsOnlyTheTimeItSends) {
   EXPECT_EQ(link.sending_seconds, 2);
   EXPECT_EQ(link.wire_sent_bytes, 6'500'500U);
   EXPECT_EQ(LinkTraffic{}.achieved_mbit_s(), 0);
+}
+
+TEST(Traffic, WaitingIsCountedForEachLink) {
+  TrafficMeter meter({});
+  Nanoseconds second = 10;
+  for (const char* what : {"", "vote", "vote", "rate limit", ""}) {
+    auto status = status_of(0);
+    status.links.front().waiting_for = what;
+    meter.sample(status, kSecond * second++);
+  }
+  const auto kept = parse_traffic(to_json(meter.total()));
+  ASSERT_TRUE(kept) << kept.error().text();
+  const auto& link = kept->links.at("beta");
+  EXPECT_EQ(link.observed_seconds, 4);
+  EXPECT_EQ(link.waited_seconds, (std::map<std::string, double>{{"rate limit", 1}, {"vote", 2}}));
+  TrafficMeter next(*kept);
+  EXPECT_EQ(next.total().links.at("beta").waited_seconds.at("vote"), 2);
 }
 
 TEST(Traffic, SumsOverGatewaysAndSurvivesTheFile) {
