@@ -152,7 +152,8 @@ void report_table(const Options& o, const Model& model, const Measured& measured
              parameter_count(model.config()), o.precision, o.threads, o.batch, o.sequence,
              static_cast<double>(model.memory_bytes()) / (1 << 20));
   if (o.precision == "bf16" && !kernels::bf16_gemm_is_native())
-    fmt::print("this CPU has no bf16 products: they are computed in f32\n");
+    fmt::print(
+        "this CPU multiplies faster in f32 than in bf16: bf16 is stored, f32 is multiplied\n");
   fmt::print("{} steps, last loss {:.4f}\n\n", measured.steps.size(), measured.loss);
   fmt::print("{:<20} {:>6} {:>10} {:>7} {:>9} {:>7}\n", "op", "calls", "ms/step", "share",
              "GFLOP/s", "GB/s");
