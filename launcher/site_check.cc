@@ -17,11 +17,37 @@
 #include "launcher/roster_file.h"
 #include "launcher/site_schema.h"
 #include "launcher/units.h"
+#include "runtime/checkpoint.h"
 #include "security/identity.h"
 #include "security/roster_memory.h"
 
 namespace isthmus::launcher {
 namespace {
+
+constexpr std::int64_t kByteTokens = 256;
+
+// Of a model that checks: what its ranks share with the gateway, a contribution and a state in f32.
+void check_memory(SiteText& text) {
+  const auto& gateway = text.file.gateway;
+  const auto needed = 8 * runtime::parameter_count(text.file.model.config);
+  if (text.file.alone() || gateway.memory >= needed) return;
+  text.faults.add(
+      text.region("gateway.memory"),
+      fmt::format("gateway.memory = \"{}\" is less than the {} that ranks with this "
+                  "model share with the gateway",
+                  exact_bytes(gateway.memory), about_bytes(static_cast<double>(needed))));
+}
+
+void check_context(SiteText& text) {
+  const auto longest = text.file.model.config.sequence_max;
+  if (text.file.train.sequence > longest)
+    text.faults.add(
+        text.region("train.sequence"),
+        fmt::format(
+            "train.sequence = {} is longer than {} = {}", text.file.train.sequence,
+            text.written("model.from") ? "max_position_embeddings of model.from" : "model.context",
+            longest));
+}
 
 class ValueCheck {
  public:
@@ -66,6 +92,7 @@ class ValueCheck {
   }
 
   void model() {
+    const auto before = text_.faults.size();
     const auto& model = file_.model.config;
     static constexpr std::array kShape = {"layers", "hidden",     "heads",    "kv_heads",
                                           "ffn",    "vocabulary", "tied",     "context",
@@ -92,10 +119,29 @@ class ValueCheck {
     if (model.kv_heads > 0 && model.heads % model.kv_heads != 0)
       fault("model.kv_heads", "model.kv_heads = {} does not divide model.heads = {}; {}",
             model.kv_heads, model.heads, near_divisors(model.heads, model.kv_heads));
-    if (model.vocabulary < 256)
-      fault("model.vocabulary",
-            "model.vocabulary = {} is too small: text is read as bytes, so at least 256",
-            model.vocabulary);
+    // What remains is a number outside what the runtime takes; said already when another is wrong.
+    if (text_.faults.size() > before || faulty_model_key()) return;
+    if (const auto valid = runtime::check(model); !valid)
+      fault(key_named_in(valid.error().message), "[model] cannot be trained: {}",
+            valid.error().text());
+  }
+
+  bool faulty_model_key() const {
+    const auto faults = text_.faults.sorted();
+    return std::any_of(site_keys().begin(), site_keys().end(), [&](const SiteKey& key) {
+      if (key.section != "model" || !written(key.full_name())) return false;
+      const auto place = text_.region(key.full_name());
+      return std::any_of(faults.begin(), faults.end(),
+                         [&place](const Fault& fault) { return fault.region.line == place.line; });
+    });
+  }
+
+  // The runtime's sentences begin with the name of a field of ModelConfig.
+  static std::string key_named_in(std::string_view sentence) {
+    const auto field = sentence.substr(0, sentence.find(' '));
+    if (field == "ffn_width") return "model.ffn";
+    if (field == "sequence_max") return "model.context";
+    return fmt::format("model.{}", field);
   }
 
   // "the nearest that do are 4 and 8".
@@ -110,9 +156,7 @@ class ValueCheck {
 
   void train() {
     const auto& train = file_.train;
-    if (!written("model.from") && train.sequence > file_.model.config.sequence_max)
-      fault("train.sequence", "train.sequence = {} is longer than model.context = {}",
-            train.sequence, file_.model.config.sequence_max);
+    if (!written("model.from")) check_context(text_);
     const auto total = file_.inner_steps_total();
     if (written("train.warmup_steps") && total > 0 && train.rate.warmup_steps > total)
       fault("train.warmup_steps",
@@ -173,17 +217,8 @@ class ValueCheck {
       fault("gateway.metrics",
             "gateway.metrics uses port {}, which gateway.listen takes (it uses {} and {})",
             metrics->port, listen->port, listen->port + 1);
-    if (!written("model.from") && check_passed_for_count()) {
-      const auto needed = 16 * runtime::parameter_count(file_.model.config);
-      if (gateway.memory < needed)
-        fault(
-            "gateway.memory",
-            "gateway.memory = \"{}\" is less than the {} that the outer state of this model needs",
-            exact_bytes(gateway.memory), about_bytes(static_cast<double>(needed)));
-    }
+    if (!written("model.from") && runtime::check(file_.model.config)) check_memory(text_);
   }
-
-  bool check_passed_for_count() const { return runtime::check(file_.model.config).has_value(); }
 
   SiteText& text_;
   const SiteFile& file_;
@@ -204,9 +239,33 @@ Machine this_machine() {
 
 void check_values(SiteText& text, const Machine& machine) { ValueCheck(text, machine).run(); }
 
-void check_files(SiteText& text) {
-  const auto readable = [&text](std::string_view key, const std::string& path, bool folder) {
-    if (path.empty()) return;
+namespace {
+
+// A model that is there already: what it is, and that it fits the rest of the file.
+void check_model_folder(SiteText& text, Disk& disk) {
+  const auto& from = text.file.model.from;
+  const auto fault = [&text](const std::string& what) {
+    text.faults.add(text.region("model.from"), fmt::format("model.from: {}", what));
+  };
+  auto config = runtime::read_model_config(disk, from);
+  if (!config) return fault(config.error().text());
+  if (config->vocabulary < kByteTokens)
+    fault(fmt::format("its vocabulary is {}, but text is read as bytes, so at least {}",
+                      config->vocabulary, kByteTokens));
+  const auto weights = from + "/model.safetensors";
+  if (const auto there = disk.exists(weights); !there || !*there)
+    fault(fmt::format("there is no {}", weights));
+  text.file.model.config = *config;
+  check_context(text);
+  check_memory(text);
+}
+
+}  // namespace
+
+void check_files(SiteText& text, Disk& disk) {
+  const auto readable = [&text](std::string_view key, const std::string& path, bool folder,
+                                std::int64_t bytes_min = 1) {
+    if (path.empty()) return false;
     struct stat found {};
     std::string why;
     if (::stat(path.c_str(), &found) != 0)
@@ -217,15 +276,21 @@ void check_files(SiteText& text) {
       why = fmt::format("{} cannot be read: {}", path, std::generic_category().message(errno));
     else if (!folder && found.st_size == 0)
       why = fmt::format("{} is empty", path);
+    else if (!folder && found.st_size < bytes_min)
+      why = fmt::format("{} has {} bytes, but one sequence of train.sequence = {} tokens needs {}",
+                        path, found.st_size, bytes_min - 1, bytes_min);
     if (!why.empty())
       text.faults.add(text.region(key), fmt::format("{}: {}", key.substr(0, key.find('[')), why));
+    return why.empty();
   };
   const auto& file = text.file;
+  const auto text_bytes_min = file.train.sequence + 1;  // the last token has a next one
   for (std::size_t i = 0; i < file.data.train.size(); ++i)
-    readable(fmt::format("data.train[{}]", i), file.data.train[i].path, false);
+    readable(fmt::format("data.train[{}]", i), file.data.train[i].path, false, text_bytes_min);
   for (std::size_t i = 0; i < file.data.held_out.size(); ++i)
-    readable(fmt::format("data.held_out[{}]", i), file.data.held_out[i].path, false);
-  readable("model.from", file.model.from, true);
+    readable(fmt::format("data.held_out[{}]", i), file.data.held_out[i].path, false,
+             text_bytes_min);
+  if (readable("model.from", file.model.from, true)) check_model_folder(text, disk);
   readable("site.roster", file.site.roster, false);
   readable("site.identity", file.site.identity, false);
   if (!file.site.run_dir.empty()) {
@@ -321,12 +386,12 @@ std::optional<security::Roster> check_roster_of(SiteText& text, const Disk& disk
   return std::move(*roster);
 }
 
-CheckedSite check_site(SiteText text, const Disk& disk, const Machine& machine) {
+CheckedSite check_site(SiteText text, Disk& disk, const Machine& machine) {
   CheckedSite checked{std::move(text), std::nullopt};
   if (!checked.text.is_toml) return checked;
   check_values(checked.text, machine);
   const auto before = checked.text.faults.size();
-  check_files(checked.text);
+  check_files(checked.text, disk);
   const bool trust_written = checked.text.written("site.roster") &&
                              checked.text.written("site.operator_key") &&
                              checked.text.written("site.identity");

@@ -25,8 +25,9 @@ Machine this_machine();
 // that have no effect or exclude each other, CPUs that are not there, ports that collide.
 void check_values(SiteText& text, const Machine& machine);
 
-// Adds a fault for each file that the site needs and cannot be read.
-void check_files(SiteText& text);
+// Adds a fault for each file that the site needs and cannot be read, is too short to train on, or
+// is no model that fits. A model that is there fills `text.file.model.config`.
+void check_files(SiteText& text, Disk& disk);
 
 // Reads and verifies the roster and the identity, and adds a fault for each thing in which file,
 // roster and identity disagree. The roster, when it can be used.
@@ -47,7 +48,7 @@ struct CheckedSite {
 };
 
 // All of the above.
-CheckedSite check_site(SiteText text, const Disk& disk, const Machine& machine);
+CheckedSite check_site(SiteText text, Disk& disk, const Machine& machine);
 
 // Several files that are to run together on one machine: adds a fault where two have the same name,
 // folder or port, and where a shared key differs.

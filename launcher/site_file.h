@@ -70,7 +70,7 @@ struct TrainOptions {
   runtime::AdamWOptions adamw;        // as runtime/inner_optimizer.h
   std::int64_t threads = 0;           // per rank; 0: one per CPU it may use
   std::vector<int> cpus;              // of all ranks together; empty: whatever the system gives
-  std::int64_t checkpoint_every = 0;  // inner steps; 0: at the end of every outer step
+  std::int64_t checkpoint_every = 0;  // inner steps; 0: sync.inner_steps
   std::int64_t checkpoints_kept = 2;
   std::int64_t seed = 0;  // of the order of the data
 };
@@ -96,7 +96,7 @@ struct GatewayOptions {
   std::string metrics;          // "host:port" of the Prometheus endpoint; "": none
   std::int64_t workers = 1;     // threads that encode, seal and reduce
   std::vector<int> cpus;        // of the gateway; empty: whatever the system gives
-  std::int64_t memory = std::int64_t{4} << 30;  // bytes it may use
+  std::int64_t memory = std::int64_t{4} << 30;  // bytes shared with ranks, at most
 };
 
 struct SiteFile {

@@ -164,8 +164,8 @@ std::vector<SiteKey> make_keys() {
        .name = "vocabulary",
        .kind = whole_number,
        .field = field(model, config, &ModelConfig::vocabulary),
-       .min = 2,
-       .max = 1 << 24,
+       .min = 256,
+       .max = 1 << 22,
        .unit = "tokens",
        .meaning =
            "Number of tokens the model knows. Text is read as bytes, so 256 and a few special "
@@ -190,7 +190,7 @@ std::vector<SiteKey> make_keys() {
        .kind = number,
        .field = field(model, config, &ModelConfig::rope_theta),
        .min = 1,
-       .max = 1e12,
+       .max = 1e11,
        .above_min = true,
        .meaning = "Base of the rotary frequencies.",
        .shared = true},
@@ -261,8 +261,8 @@ std::vector<SiteKey> make_keys() {
        .field = choice_field(train, &TrainOptions::precision),
        .choices = {"f32", "bf16"},
        .meaning =
-           "Format in which matrices are multiplied. Parameters, sums, norms and gradients are "
-           "f32 in both.",
+           "Format in which matrices are multiplied. Sums, norms, the residual stream, parameters "
+           "and the gradients of parameters are f32 in both.",
        .example = "\"bf16\""},
       {.section = "train",
        .name = "learning_rate",
@@ -348,8 +348,8 @@ std::vector<SiteKey> make_keys() {
        .max = 1e9,
        .unit = "inner steps",
        .meaning =
-           "Distance of checkpoints; 0: one after every outer step. There is always one at the "
-           "end and when the run is stopped."},
+           "Distance of checkpoints: one after each inner step whose number it divides; 0: as "
+           "sync.inner_steps. There is always one at the end and when the run is stopped."},
       {.section = "train",
        .name = "checkpoints_kept",
        .kind = whole_number,
@@ -533,7 +533,8 @@ std::vector<SiteKey> make_keys() {
        .name = "cpus",
        .kind = ValueKind::cpus,
        .field = field(gateway, &GatewayOptions::cpus),
-       .meaning = "CPUs the gateway may use.",
+       .meaning =
+           "CPUs that all threads of the gateway run on; each worker is pinned to one of them.",
        .absent = "all that the system gives"},
       {.section = "gateway",
        .name = "memory",
@@ -541,8 +542,11 @@ std::vector<SiteKey> make_keys() {
        .field = field(gateway, &GatewayOptions::memory),
        .min = 64.0 * (1 << 20),
        .max = 1e15,
-       .meaning = "Memory the gateway may use: 16 bytes per parameter, and the coded contributions "
-                  "of all sites."},
+       .meaning =
+           "Memory that the gateway shares with its ranks, at most: 8 bytes per parameter. A "
+           "model that needs more is refused. The outer state (16 bytes per parameter) and "
+           "the coded contributions of all sites come on top; the model and the number of "
+           "sites bound them."},
   };
 }
 

@@ -81,16 +81,12 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   const auto line = [&out](std::string_view name, const std::string& text) {
     out += fmt::format("  {:<10} {}\n", name, text);
   };
-  std::int64_t parameters = 0;
-  if (file.model.from.empty()) {
-    const auto& model = file.model.config;
-    parameters = runtime::parameter_count(model);
-    line("model", fmt::format("{} of {} parameters: {} layers, hidden {}, {} heads over {}",
-                              model.family, about_count(static_cast<double>(parameters)),
-                              model.layers, model.hidden, model.heads, model.kv_heads));
-  } else {
-    line("model", fmt::format("from {}", file.model.from));
-  }
+  const auto& model = file.model.config;
+  const auto parameters = runtime::parameter_count(model);
+  line("model", fmt::format("{} of {} parameters: {} layers, hidden {}, {} heads over {}{}",
+                            model.family, about_count(static_cast<double>(parameters)),
+                            model.layers, model.hidden, model.heads, model.kv_heads,
+                            file.model.from.empty() ? "" : ", from " + file.model.from));
   const auto tokens = file.tokens_per_inner_step();
   line("steps", fmt::format("{} outer steps of {} inner steps; {} tokens an inner step, {} in all",
                             file.sync.outer_steps, file.sync.inner_steps,
@@ -104,19 +100,19 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
     line("alone", "no roster: this site trains by itself, without a gateway");
     return out;
   }
-  if (parameters > 0) {
-    const double bytes = 4.0 * static_cast<double>(parameters);
-    const double coded = bytes * codec_share(file.sync.codec);
-    std::string text = fmt::format("{} of parameters, at most {} on the wire to each other site",
-                                   about_bytes(bytes), about_bytes(coded));
-    if (file.gateway.rate_limit > 0)
-      text += fmt::format("; {} each at {}",
-                          about_duration(8 * coded / static_cast<double>(file.gateway.rate_limit)),
-                          exact_rate(file.gateway.rate_limit));
-    line("exchange", text);
-    line("gateway", fmt::format("{} of memory for the outer state, {} of disk",
-                                about_bytes(4 * bytes), about_bytes(5 * bytes)));
-  }
+  const double bytes = 4.0 * static_cast<double>(parameters);
+  const double coded = bytes * codec_share(file.sync.codec);
+  std::string exchange = fmt::format("{} of parameters, at most {} on the wire to each other site",
+                                     about_bytes(bytes), about_bytes(coded));
+  if (file.gateway.rate_limit > 0)
+    exchange += fmt::format(
+        "; {} each at {}", about_duration(8 * coded / static_cast<double>(file.gateway.rate_limit)),
+        exact_rate(file.gateway.rate_limit));
+  line("exchange", exchange);
+  line("gateway",
+       fmt::format("{} of memory for the outer state, {} shared with the ranks, {} of "
+                   "disk",
+                   about_bytes(4 * bytes), about_bytes(2 * bytes), about_bytes(5 * bytes)));
   std::vector<std::string> voters;
   for (const auto& site : roster->sites)
     if (site.voter) voters.push_back(site.name);

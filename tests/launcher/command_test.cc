@@ -2,12 +2,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "base/disk.h"
+#include "launcher/rank_setup.h"
+#include "launcher/run_folder.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -75,6 +82,87 @@ TEST_F(Commands, NothingIsDoneWhileReading) {
   EXPECT_FALSE(action_);
   EXPECT_THROW(program_.parse("isthmus check", true), CLI::ParseError);
   EXPECT_THROW(program_.parse("isthmus gateway a.toml b.toml", true), CLI::ParseError);
+}
+
+// A site in a folder of its own, and a command line for it.
+class CommandsOfASite : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ =
+        std::filesystem::temp_directory_path() / ("isthmus_command_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ / "text") << std::string(1000, 'x');
+    std::ofstream(folder_ / "alone.toml") << R"([site]
+name = "alone"
+run_dir = "run"
+[model]
+layers = 1
+hidden = 16
+heads = 2
+ffn = 16
+[data]
+train = [{ path = "text" }]
+[train]
+sequence = 16
+micro_batch = 1
+warmup_steps = 0
+threads = 1
+[sync]
+inner_steps = 1
+outer_steps = 1
+)";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  ExitCode run(const std::string& command) {
+    CLI::App program("", "isthmus");
+    Action action;
+    add_commands(program, action);
+    program.parse("isthmus " + command + " " + (folder_ / "alone.toml").string(), true);
+    return action();
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(CommandsOfASite, OneProcessTrainsInARunFolder) {
+  const auto disk = make_system_disk();
+  const RunFolder folder((folder_ / "run").string());
+  auto lock = lock_run(*disk, folder);
+  ASSERT_TRUE(lock) << lock.error().text();
+  const auto second = lock_run(*disk, folder);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::busy);
+  EXPECT_THAT(second.error().text(), HasSubstr("another process already runs this site in"));
+  EXPECT_EQ(run("train"), ExitCode::unavailable);
+  EXPECT_FALSE(std::filesystem::exists(folder.checkpoints()));
+  lock->reset();
+  EXPECT_EQ(run("train"), ExitCode::done);
+  EXPECT_TRUE(std::filesystem::exists(folder.checkpoints()));
+}
+
+TEST_F(CommandsOfASite, AMissingFileIsAFaultOfUsage) {
+  std::filesystem::remove(folder_ / "alone.toml");
+  for (const char* command : {"check", "train", "launch", "eval", "generate", "status"})
+    EXPECT_EQ(run(command), ExitCode::bad_usage) << command;
+}
+
+// Of the model that the site began with: no checkpoint is there.
+TEST_F(CommandsOfASite, WhatCannotBeMendedByStartingAgainSaysSo) {
+  EXPECT_EQ(run("generate"), ExitCode::hopeless);
+  EXPECT_EQ(fail({ErrorCode::corrupt, "x"}), ExitCode::hopeless);
+  EXPECT_EQ(fail({ErrorCode::non_finite, "x"}), ExitCode::hopeless);
+  EXPECT_EQ(fail({ErrorCode::too_large, "x"}), ExitCode::hopeless);
+  EXPECT_EQ(fail({ErrorCode::disk_full, "x"}), ExitCode::failed);
+}
+
+TEST(RankSetup, LossesAreComputedInF32) {
+  SiteFile file;
+  file.train.precision = runtime::Precision::bf16;
+  file.train.micro_batch = 8;
+  EXPECT_EQ(training_shape(file).precision, runtime::Precision::bf16);
+  EXPECT_EQ(evaluation_shape(file).precision, runtime::Precision::f32);
+  EXPECT_EQ(evaluation_shape(file).micro_batch, 1);
 }
 
 }  // namespace

@@ -1,11 +1,16 @@
 #include "launcher/site_file.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "base/disk.h"
 #include "launcher/site_check.h"
 #include "launcher/site_document.h"
 #include "launcher/site_meaning.h"
@@ -14,6 +19,7 @@
 namespace isthmus::launcher {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -237,6 +243,111 @@ TEST(SiteFile, OverridesReplaceKeys) {
 }
 
 // No text may crash the reader; what is no good says so.
+// What the table allows the runtime takes: else a file that checks would fail when it is launched.
+TEST(SiteCheck, TheRangesOfAModelAreTheRuntimes) {
+  for (const auto& key : site_keys()) {
+    if (key.section != "model" || key.max == 0) continue;
+    for (const double value : {key.above_min ? key.min * (1 + 1e-6) + 1e-9 : key.min, key.max}) {
+      const auto written = key.kind == ValueKind::whole_number
+                               ? std::to_string(static_cast<std::int64_t>(value))
+                               : fmt::format("{:e}", value);
+      const auto text = checked(std::string(kGood), {key.full_name() + "=" + written});
+      EXPECT_TRUE(!text.faults.empty() || runtime::check(text.file.model.config))
+          << key.full_name() << " = " << written;
+    }
+  }
+  for (const char* wrong : {"vocabulary = 4194305", "vocabulary = 255", "rope_theta = 1e12"}) {
+    const auto text = checked(replaced("layers = 6", std::string("layers = 6\n") + wrong));
+    ASSERT_EQ(text.faults.size(), 1U) << wrong;
+    EXPECT_EQ(text.faults.sorted().front().region.line, 7U) << wrong;
+    EXPECT_GT(text.faults.sorted().front().region.column, 1U) << wrong;
+  }
+}
+
+// Should the table and the runtime ever differ.
+TEST(SiteCheck, WhatTheRuntimeRefusesIsAFaultAtItsKey) {
+  auto text = parse_site_text("site.toml", replaced("ffn = 704", "ffn = 704\nnorm_eps = 0.01"));
+  text.file.model.config.norm_eps = 2;
+  check_values(text, kMachine);
+  EXPECT_EQ(only_fault(text),
+            "[model] cannot be trained: norm_eps is 2, but must be between 0 and 1");
+  EXPECT_EQ(text.faults.sorted().front().region.line, 11U);
+}
+
+class SiteFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ =
+        std::filesystem::temp_directory_path() / ("isthmus_site_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_ / "model");
+    write("text", std::string(257, 'x'));
+    write("short", std::string(256, 'x'));
+    write("model/config.json", config(260, 512));
+    write("model/model.safetensors", "weights");
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+  }
+
+  static std::string config(int vocabulary, int context) {
+    return fmt::format(
+        R"({{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2,
+"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64,
+"vocab_size": {}, "max_position_embeddings": {}, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+"hidden_act": "silu", "tie_word_embeddings": true}})",
+        vocabulary, context);
+  }
+
+  // All that is wrong with a site that trains `text` from the model.
+  std::string faults(const std::string& text, std::vector<std::string> overrides = {}) const {
+    auto site = parse_site_text((folder_ / "site.toml").string(),
+                                fmt::format(R"([site]
+name = "alpha"
+run_dir = "run"
+[model]
+from = "model"
+[data]
+train = [{{ path = "{}" }}]
+[sync]
+inner_steps = 10
+outer_steps = 24
+)",
+                                            text),
+                                overrides);
+    const auto disk = make_system_disk();
+    return check_site(std::move(site), *disk, kMachine).text.fault_text();
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(SiteFiles, TextMustHoldASequence) {
+  EXPECT_EQ(faults("text"), "");
+  EXPECT_THAT(
+      faults("short"),
+      AllOf(HasSubstr("site.toml:7:"),
+            HasSubstr("has 256 bytes, but one sequence of train.sequence = 256 tokens needs "
+                      "257")));
+}
+
+TEST_F(SiteFiles, TheModelThatIsThereMustFit) {
+  EXPECT_THAT(faults("text", {"train.sequence=600"}), HasSubstr("600 is longer than "
+                                                                "max_position_embeddings of "
+                                                                "model.from = 512"));
+  write("model/config.json", config(100, 512));
+  EXPECT_THAT(faults("text"), AllOf(HasSubstr("site.toml:5:"),
+                                    HasSubstr("its vocabulary is 100, but text is read as bytes")));
+  write("model/config.json", "{\"model_type\": \"gpt2\"}");
+  EXPECT_THAT(faults("text"), HasSubstr("model.from: "));
+  write("model/config.json", config(260, 512));
+  std::filesystem::remove(folder_ / "model/model.safetensors");
+  EXPECT_THAT(faults("text"), HasSubstr("there is no"));
+  std::filesystem::remove(folder_ / "model/config.json");
+  EXPECT_THAT(faults("text"), AllOf(HasSubstr("model.from: "), HasSubstr("config.json")));
+}
+
 TEST(SiteFile, EveryTruncationIsRead) {
   for (std::size_t n = 0; n < kGood.size(); ++n) {
     const auto text = checked(std::string(kGood.substr(0, n)));
