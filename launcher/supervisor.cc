@@ -111,6 +111,7 @@ class Supervisor::State {
     switch (decision.what) {
       case finished:
         process.finished = true;
+        if (process.plan.is_gateway) serve_again_later(process);
         break;
       case stopped:
         tell_about(
@@ -145,6 +146,21 @@ class Supervisor::State {
         for (const auto& other : all_)
           if (other->plan.is_gateway && other->plan.site == process.plan.site && other->finished)
             launch(*other);
+      settle();
+    });
+  }
+
+  // The gateway of a complete run ends when every site has the last state, which may be before its
+  // own ranks, started again, have come for it: they would wait for ever.
+  void serve_again_later(Process& gateway) {
+    gateway.delay.expires_after(std::chrono::nanoseconds(options_.serve_again));
+    gateway.delay.async_wait([this, &gateway](const boost::system::error_code& error) {
+      if (error || !gateway.finished) return;
+      const bool needed = std::any_of(all_.begin(), all_.end(), [&gateway](const auto& other) {
+        return other->plan.site == gateway.plan.site && !other->plan.is_gateway && other->pid > 0;
+      });
+      if (!needed) return;
+      launch(gateway);
       settle();
     });
   }

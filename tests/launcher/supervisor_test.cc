@@ -176,6 +176,16 @@ TEST_F(SupervisorTest, RanksThatComeBackGetTheirGatewayBack) {
   EXPECT_EQ(notes().size(), std::string("gateway\nagain\ngateway\n").size());
 }
 
+TEST_F(SupervisorTest, LateRanksGetAGatewayThatHadFinished) {
+  options_.serve_again = 100 * kMillisecond;
+  add("alpha gateway", "note gateway", true);
+  add("alpha ranks", "while [ $(grep -c gateway notes) -lt 3 ]; do sleep 0.02; done; note ranks",
+      false);
+  run();
+  EXPECT_EQ(code_, ExitCode::done);
+  EXPECT_EQ(notes(), "gateway\ngateway\ngateway\nranks\n");
+}
+
 TEST_F(SupervisorTest, AProgramThatIsNotThereIsAFailure) {
   processes_.push_back({.name = "alpha ranks", .command = {.arguments = {"/no/such/program"}}});
   run();
