@@ -1,7 +1,7 @@
 // Wire: moves one message to an authenticated peer. It may lose, repeat or reorder messages, pushes
 // back when its queue is full, and reports connections that come and go; what makes messages
 // reliable is inter/link.h. Backends: ZeroMQ (make_zmq_wire in inter/zmq_wire.h) and the simulated
-// one (inter/sim/simulated_wire.h); both run the contract suite tests/inter/wire_contract.h.
+// one (inter/sim/simulated_network.h); both run the contract suite tests/inter/wire_contract.h.
 //
 // One thread: that of the Loop. A peer here is who the cryptography says it is, never who a message
 // claims to be.
@@ -34,8 +34,8 @@ inline constexpr std::size_t kControlMessageBytesMax = 1 << 16;
 inline constexpr std::size_t kBulkMessageBytesMax = (1 << 20) + 4096;  // a chunk and its header
 
 // One live connection of a peer. Two connections of one lane mean that the peer reconnected, or
-// that two processes use one identity: the link finds out which. Numbers are never used twice by
-// one wire.
+// that two processes use one identity: the link finds out which. A peer's old connection may go
+// down long after its next one came up. Numbers grow: the newest connection has the highest.
 using ConnectionId = std::uint64_t;
 
 class WireReceiver {
@@ -60,13 +60,14 @@ class Wire {
   // Before anything else; the receiver outlives the wire's use.
   virtual void receive_with(WireReceiver& receiver) = 0;
 
-  // Hands the message to the newest connection of the lane, or to the given one. Errors: busy
-  // (queue full; on_writable follows), unavailable (no such connection now), too_large.
+  // Hands the message to the given connection of the lane, or, with 0, to the newest. Errors: busy
+  // (queue full; on_writable follows, or the connection's on_down), unavailable (no such connection
+  // now), too_large.
   virtual Result<void> send(GatewayId peer, Lane lane, Bytes message,
                             ConnectionId connection = 0) = 0;
 
-  // Drops the connection and, at the end that dials, dials again: after silence, or when a
-  // connection misbehaves.
+  // Drops the given connection of the lane, or, with 0, the newest, and, at the end that dials,
+  // dials again: after silence, or when a connection misbehaves. Nothing when there is none.
   virtual void reset(GatewayId peer, Lane lane, ConnectionId connection) = 0;
 
   // Opens or closes the wire to a peer (it left the roster). Closing drops its connections at once.

@@ -73,6 +73,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   Result<void> listen();
   Result<void> add_peer(const ZmqPeer& peer);
   bool dials(const ZmqPeer& peer) const;
+  ConnectionId newest(Peer& peer, Lane lane) const;
   void drop(ConnectionId id, std::string_view reason);
 
   ConnectionId next_connection() override { return ++last_connection_; }
@@ -182,9 +183,7 @@ Result<void> ZmqWire::send(GatewayId peer_id, Lane lane, Bytes message, Connecti
   };
   const auto peer = peers_.find(peer_id);
   if (peer == peers_.end()) return no_connection();
-  if (id == 0)
-    for (const auto candidate : peer->second.on(lane))
-      if (!connections_.at(candidate).dropped) id = candidate;
+  if (id == 0) id = newest(peer->second, lane);
   const auto found = connections_.find(id);
   if (found == connections_.end() || found->second.dropped || found->second.peer != peer_id ||
       found->second.lane != lane)
@@ -195,9 +194,20 @@ Result<void> ZmqWire::send(GatewayId peer_id, Lane lane, Bytes message, Connecti
   return {};
 }
 
-void ZmqWire::reset(GatewayId peer, Lane lane, ConnectionId id) {
+// 0: none.
+ConnectionId ZmqWire::newest(Peer& peer, Lane lane) const {
+  ConnectionId newest = 0;
+  for (const auto id : peer.on(lane))
+    if (!connections_.at(id).dropped) newest = id;
+  return newest;
+}
+
+void ZmqWire::reset(GatewayId peer_id, Lane lane, ConnectionId id) {
+  const auto peer = peers_.find(peer_id);
+  if (peer == peers_.end()) return;
+  if (id == 0) id = newest(peer->second, lane);
   const auto found = connections_.find(id);
-  if (found != connections_.end() && found->second.peer == peer && found->second.lane == lane)
+  if (found != connections_.end() && found->second.peer == peer_id && found->second.lane == lane)
     drop(id, "reset");
 }
 

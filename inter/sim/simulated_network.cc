@@ -69,38 +69,54 @@ void SimulatedNetwork::connect(GatewayId a, GatewayId b, Lane lane) {
                         if (found == wires_.end() || connections_[key(self, peer, lane)].id != id)
                           return;
                         found->second->blocked_.erase({peer, lane});
-                        found->second->up_[{peer, lane}] = id;
+                        found->second->told_[id] = {.peer = peer, .lane = lane};
                         found->second->receiver_->on_up(peer, lane, id);
                       });
 }
 
 void SimulatedNetwork::drop(GatewayId a, GatewayId b, Lane lane, bool noticed) {
-  auto& connection = connections_[key(a, b, lane)];
-  const auto id = std::exchange(connection.id, 0);
-  if (id == 0 || !noticed) return;
-  for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)}) {
+  const auto id = std::exchange(connections_[key(a, b, lane)].id, 0);
+  if (id == 0) return;
+  tell_down(a, id, notice_after(noticed));
+  tell_down(b, id, notice_after(noticed));
+}
+
+Nanoseconds SimulatedNetwork::notice_after(bool noticed) {
+  if (!noticed) return static_cast<Nanoseconds>((5 + 15 * random_.uniform()) * 1e9);
+  if (!random_.chance(faults_.late_downs)) return kMillisecond;
+  return static_cast<Nanoseconds>(3e9 * random_.uniform());
+}
+
+void SimulatedNetwork::tell_down(GatewayId self, ConnectionId connection, Nanoseconds delay) {
+  const auto wire = wires_.find(self);
+  if (wire == wires_.end()) return;
+  simulation_.after(delay, wire->second->actor_, [this, self, connection] {
     const auto found = wires_.find(self);
-    if (found == wires_.end() || !found->second->receiver_) continue;
-    simulation_.after(kMillisecond, found->second->actor_,
-                      [this, self = self, peer = peer, lane, id] {
-                        const auto wire = wires_.find(self);
-                        if (wire == wires_.end() || !wire->second->receiver_) return;
-                        const auto told = wire->second->up_.find({peer, lane});
-                        if (told == wire->second->up_.end() || told->second != id) return;
-                        wire->second->up_.erase(told);
-                        wire->second->receiver_->on_down(peer, lane, id);
-                      });
-  }
+    if (found == wires_.end()) return;
+    const auto told = found->second->told_.extract(connection);
+    if (told.empty()) return;
+    found->second->receiver_->on_down(told.mapped().peer, told.mapped().lane, connection);
+  });
 }
 
 Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane, Bytes message,
                                     ConnectionId wanted) {
-  auto& connection = connections_[key(from.self_, to, lane)];
-  if (from.muted_ || connection.id == 0 || (wanted != 0 && wanted != connection.id) ||
-      from.peers_.count(to) == 0)
+  if (wanted == 0) wanted = from.newest(to, lane);
+  const auto told = from.told_.find(wanted);
+  if (from.muted_ || told == from.told_.end() || told->second.dropped || told->second.peer != to ||
+      told->second.lane != lane)
     return Error{ErrorCode::unavailable, "no connection"};
+  const auto queue_max = lane == Lane::control ? kControlQueue : kBulkQueue;
+  auto& connection = connections_[key(from.self_, to, lane)];
+  if (connection.id != wanted) {  // dead, and this end does not know it yet
+    if (told->second.stuck >= queue_max) return Error{ErrorCode::busy, "the queue is full"};
+    ++told->second.stuck;
+    ++counters_.lost;
+    from.sent_[to] += message.size() + 64;
+    return {};
+  }
   const int direction = from.self_ < to ? 0 : 1;
-  if (connection.queued[direction] >= (lane == Lane::control ? kControlQueue : kBulkQueue)) {
+  if (connection.queued[direction] >= queue_max) {
     from.blocked_.insert({to, lane});
     return Error{ErrorCode::busy, "the queue is full"};
   }
@@ -152,8 +168,13 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
 void SimulatedNetwork::deliver(GatewayId from, GatewayId to, Lane lane, ConnectionId connection,
                                const std::shared_ptr<const Bytes>& message) {
   const auto wire = wires_.find(to);
-  if (wire == wires_.end() || !wire->second->receiver_ || wire->second->muted_ ||
-      is_cut(from, to) || connections_[key(from, to, lane)].id != connection) {
+  // What was on its way when the connection died may still come out, until its end is told.
+  const auto receivable = [&] {
+    if (wire == wires_.end() || wire->second->muted_ || is_cut(from, to)) return false;
+    const auto told = wire->second->told_.find(connection);
+    return told != wire->second->told_.end() && !told->second.dropped;
+  };
+  if (!receivable()) {
     ++counters_.lost;
     return;
   }
@@ -190,9 +211,23 @@ Result<void> SimulatedWire::send(GatewayId peer, Lane lane, Bytes message,
   return network_.send(*this, peer, lane, std::move(message), connection);
 }
 
+ConnectionId SimulatedWire::newest(GatewayId peer, Lane lane) const {
+  ConnectionId newest = 0;
+  for (const auto& [id, told] : told_)
+    if (told.peer == peer && told.lane == lane && !told.dropped) newest = id;
+  return newest;
+}
+
 void SimulatedWire::reset(GatewayId peer, Lane lane, ConnectionId connection) {
-  const auto now = network_.connections_[SimulatedNetwork::key(self_, peer, lane)].id;
-  if (connection != 0 && connection != now) return;  // it is gone already
+  if (connection == 0) connection = newest(peer, lane);
+  const auto told = told_.find(connection);
+  if (told == told_.end() || told->second.dropped || told->second.peer != peer ||
+      told->second.lane != lane)
+    return;
+  told->second.dropped = true;
+  network_.tell_down(self_, connection, kMillisecond);
+  // It may be dead already, with another one on its way.
+  if (network_.connections_[SimulatedNetwork::key(self_, peer, lane)].id != connection) return;
   network_.drop(self_, peer, lane, true);
   network_.schedule_connect(self_, peer, lane, kReconnect);
 }
@@ -203,6 +238,11 @@ void SimulatedWire::allow(GatewayId peer, bool allowed) {
     for (const auto lane : {Lane::control, Lane::bulk})
       network_.schedule_connect(self_, peer, lane, kReconnect / 10);
     return;
+  }
+  for (auto& [id, told] : told_) {
+    if (told.peer != peer) continue;
+    told.dropped = true;
+    network_.tell_down(self_, id, kMillisecond);
   }
   for (const auto lane : {Lane::control, Lane::bulk}) network_.drop(self_, peer, lane, true);
   peers_.erase(peer);

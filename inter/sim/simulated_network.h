@@ -23,7 +23,11 @@ struct NetworkFaults {
   double duplicate = 0;
   double reorder = 0;                // a message that is held up by up to ten delays
   double bytes_per_second = 12.5e6;  // of each path and lane
-  double silent_deaths = 0.3;        // share of dead connections that the other end does not notice
+  // Share of dead connections that an end notices only by a heartbeat that stays away, 5 to 20 s
+  // later; and of those that it notices late for another reason, up to 3 s. Meanwhile it may send
+  // into the void, and the next connection may come up.
+  double silent_deaths = 0.3;
+  double late_downs = 0.3;
 };
 
 class SimulatedWire;
@@ -58,6 +62,8 @@ class SimulatedNetwork {
   void connect(GatewayId a, GatewayId b, Lane lane);
   void schedule_connect(GatewayId a, GatewayId b, Lane lane, Nanoseconds delay);
   void drop(GatewayId a, GatewayId b, Lane lane, bool noticed);
+  Nanoseconds notice_after(bool noticed);
+  void tell_down(GatewayId self, ConnectionId connection, Nanoseconds delay);
   Result<void> send(SimulatedWire& from, GatewayId to, Lane lane, Bytes message,
                     ConnectionId connection);
   void deliver(GatewayId from, GatewayId to, Lane lane, ConnectionId connection,
@@ -105,7 +111,15 @@ class SimulatedWire final : public Wire {
   bool muted_ = false, paused_ = false;
   // While paused, in order; the lanes are separate connections, so control is not behind bulk.
   std::vector<std::function<void()>> waiting_[2];
-  std::map<std::pair<GatewayId, Lane>, ConnectionId> up_;  // as the receiver was told
+  // What the receiver was told is up, and not yet that it is down.
+  struct Told {
+    GatewayId peer;
+    Lane lane = Lane::control;
+    bool dropped = false;   // at this end: nothing more in or out
+    std::size_t stuck = 0;  // messages that a dead connection took
+  };
+  ConnectionId newest(GatewayId peer, Lane lane) const;  // 0: none
+  std::map<ConnectionId, Told> told_;
   std::map<GatewayId, std::uint64_t> sent_, received_;
   std::set<std::pair<GatewayId, Lane>> blocked_;
 };

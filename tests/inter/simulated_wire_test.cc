@@ -9,8 +9,8 @@ namespace {
 
 class SimulatedWorld final : public WireWorld {
  public:
-  explicit SimulatedWorld(std::size_t gateways)
-      : network_(simulation_, Random(1), calm()), wires_(gateways) {}
+  SimulatedWorld(std::size_t gateways, double late_downs)
+      : network_(simulation_, Random(1), calm(late_downs)), wires_(gateways) {}
 
   Wire& start(std::size_t gateway, WireReceiver& receiver) override {
     std::vector<GatewayId> peers;
@@ -37,9 +37,10 @@ class SimulatedWorld final : public WireWorld {
   }
 
  private:
-  static NetworkFaults calm() {
+  static NetworkFaults calm(double late_downs) {
     NetworkFaults faults;
     faults.silent_deaths = 0;
+    faults.late_downs = late_downs;
     return faults;
   }
   Simulation simulation_;
@@ -48,12 +49,18 @@ class SimulatedWorld final : public WireWorld {
 };
 
 std::unique_ptr<WireWorld> make_simulated_world(std::size_t gateways) {
-  return std::make_unique<SimulatedWorld>(gateways);
+  return std::make_unique<SimulatedWorld>(gateways, 0);
+}
+
+// Each end of each connection is noticed late, often after the next connection is up.
+std::unique_ptr<WireWorld> make_late_world(std::size_t gateways) {
+  return std::make_unique<SimulatedWorld>(gateways, 1);
 }
 
 }  // namespace
 
 INSTANTIATE_TEST_SUITE_P(Simulated, WireContract,
-                         testing::Values(WireBackend{"simulated", &make_simulated_world}));
+                         testing::Values(WireBackend{"simulated", &make_simulated_world},
+                                         WireBackend{"simulated_late", &make_late_world}));
 
 }  // namespace isthmus::inter::sim

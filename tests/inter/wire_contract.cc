@@ -108,9 +108,10 @@ struct Gateway {
     recorder.inside_call = false;
     return sent;
   }
-  void reset(std::size_t peer, Lane lane) {
+  void reset(std::size_t peer, Lane lane) { reset(peer, lane, recorder.connection(peer, lane)); }
+  void reset(std::size_t peer, Lane lane, ConnectionId connection) {
     recorder.inside_call = true;
-    wire->reset(world_gateway(peer), lane, recorder.connection(peer, lane));
+    wire->reset(world_gateway(peer), lane, connection);
     recorder.inside_call = false;
   }
   void allow(std::size_t peer, bool allowed) {
@@ -383,6 +384,25 @@ TEST_P(WireContract, ResetReplacesOneConnection) {
       }
     }
   }
+}
+
+TEST_P(WireContract, ResetWithoutANumberMeansTheNewestConnection) {
+  Federation f(GetParam(), 2);
+  f.gateways[0].reset(1, Lane::control, 0);  // none there yet: nothing happens
+  ASSERT_TRUE(f.wait_until_up());
+  for (std::size_t i : {0, 1}) {
+    for (const auto lane : kLanes) {
+      auto& recorder = f.gateways[i].recorder;
+      const auto before = recorder.connection(1 - i, lane);
+      f.gateways[i].reset(1 - i, lane, 0);
+      EXPECT_FALSE(f.gateways[i].send(1 - i, lane, numbered_message(1, 8), before));
+      EXPECT_TRUE(f.wait([&] {
+        return !recorder.live.contains(before) && recorder.connection(1 - i, lane) > before;
+      }));
+      ASSERT_TRUE(f.wait_until_up());
+    }
+  }
+  f.gateways[0].reset(7, Lane::control, 0);  // nobody
 }
 
 TEST_P(WireContract, AfterResetNothingOfTheOldConnectionArrives) {
