@@ -1,0 +1,254 @@
+#include "inter/bulk_sender.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr std::uint64_t kReorderMax = 8;    // a chunk this far behind an acknowledged one is lost
+constexpr std::size_t kInFlightMax = 1024;  // whatever credit the peer grants
+constexpr double kDrainMaxSeconds = 60;
+
+}  // namespace
+
+BulkSender::BulkSender(Loop& loop, Wire& wire, RateLimit& limit, GatewayId peer, PlantedBug bug)
+    : loop_(loop), wire_(wire), limit_(limit), peer_(peer), bug_(bug) {}
+
+BulkSender::~BulkSender() { drop_reservation(); }
+
+void BulkSender::begin(std::uint64_t session) {
+  end();
+  session_ = session;
+  next_sequence_ = 1;
+  credit_ = kCreditAtStart;
+  highest_acknowledged_ = 0;
+  last_progress_ = loop_.now();
+}
+
+void BulkSender::end() {
+  session_ = 0;
+  outgoing_.clear();
+  in_flight_.clear();
+  drop_reservation();
+}
+
+void BulkSender::use(ConnectionId connection) {
+  if (connection == connection_) return;
+  connection_ = connection;
+  blocked_ = false;
+  requeue_all();
+  pump();
+}
+
+void BulkSender::writable() {
+  blocked_ = false;
+  pump();
+}
+
+void BulkSender::offer(TransferId transfer, std::uint64_t priority, std::uint32_t chunks,
+                       std::shared_ptr<ChunkSource> source, bool resume) {
+  ISTHMUS_ASSERT(chunks > 0 && chunks <= kTransferChunksMax);
+  if (session_ == 0 || offers(transfer)) return;
+  Outgoing out;
+  out.priority = priority;
+  out.chunks = chunks;
+  out.source = std::move(source);
+  out.acknowledged.resize(chunks);
+  for (std::uint32_t i = 0; i < chunks; ++i) out.queue.push_back(i);
+  out.wait_for_have = resume;
+  outgoing_.emplace(transfer, std::move(out));
+  pump();
+}
+
+void BulkSender::withdraw(TransferId transfer) {
+  outgoing_.erase(transfer);
+  std::erase_if(in_flight_, [&](const auto& entry) { return entry.second.transfer == transfer; });
+  if (reserved_ && reserved_->transfer == transfer) reserved_.reset();
+}
+
+std::vector<std::pair<TransferId, std::uint32_t>> BulkSender::acknowledged_chunks() const {
+  std::vector<std::pair<TransferId, std::uint32_t>> chunks;
+  for (const auto& [id, out] : outgoing_)
+    for (std::uint32_t i = 0; i < out.chunks; ++i)
+      if (out.acknowledged[i]) chunks.emplace_back(id, i);
+  return chunks;
+}
+
+void BulkSender::Outgoing::acknowledge(std::uint32_t index) {
+  if (acknowledged[index]) return;
+  acknowledged[index] = true;
+  ++acknowledged_count;
+}
+
+void BulkSender::acknowledged(std::span<const std::pair<TransferId, std::uint32_t>> chunks,
+                              std::uint64_t credit) {
+  credit_ = std::max(credit_, credit);
+  for (const auto& [transfer, index] : chunks) {
+    const auto found = outgoing_.find(transfer);
+    if (found == outgoing_.end() || index >= found->second.chunks) continue;
+    for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+      if (it->second.transfer != transfer || it->second.index != index) {
+        ++it;
+        continue;
+      }
+      highest_acknowledged_ = std::max(highest_acknowledged_, it->first);
+      last_progress_ = loop_.now();
+      it = in_flight_.erase(it);
+    }
+    found->second.acknowledge(index);
+  }
+  while (!in_flight_.empty() && in_flight_.begin()->first + kReorderMax < highest_acknowledged_)
+    requeue(in_flight_.begin());
+  pump();
+}
+
+void BulkSender::peer_has(const Have& have) {
+  const auto found = outgoing_.find(have.transfer);
+  if (found == outgoing_.end() || have.chunks.size() != found->second.chunks) return;
+  auto& out = found->second;
+  std::uint32_t end = 0;  // of what the peer has
+  for (std::uint32_t i = 0; i < out.chunks; ++i)
+    if (have.chunks[i]) end = i + 1;
+  for (std::uint32_t i = 0; i < out.chunks; ++i)
+    if (have.chunks[i] || (bug_ == PlantedBug::skip_gap && i < end)) out.acknowledge(i);
+  if (end > 0) ++counters_.resumes;
+  std::erase_if(out.queue, [&](std::uint32_t i) { return out.acknowledged[i]; });
+  out.wait_for_have = false;
+  pump();
+}
+
+void BulkSender::requeue(std::map<std::uint64_t, InFlight>::iterator entry) {
+  const auto chunk = entry->second;
+  in_flight_.erase(entry);
+  const auto found = outgoing_.find(chunk.transfer);
+  if (found == outgoing_.end() || found->second.acknowledged[chunk.index]) return;
+  found->second.queue.push_front(chunk.index);
+  ++counters_.chunks_resent;
+}
+
+void BulkSender::requeue_all() {
+  while (!in_flight_.empty()) requeue(std::prev(in_flight_.end()));
+}
+
+void BulkSender::resend_overdue(Nanoseconds round_trip, double bytes_per_second) {
+  if (in_flight_.empty()) return;
+  const auto now = loop_.now();
+  double bytes = 0;
+  for (const auto& [sequence, chunk] : in_flight_) bytes += static_cast<double>(chunk.bytes);
+  const auto drain =
+      bytes_per_second > 0
+          ? static_cast<Nanoseconds>(std::min(kDrainMaxSeconds, 2 * bytes / bytes_per_second) * 1e9)
+          : 4 * kSecond;
+  const auto patience = std::max(2 * kSecond, 4 * round_trip + drain);
+  if (now - std::max(last_progress_, in_flight_.begin()->second.sent) <= patience) return;
+  last_progress_ = now;
+  while (!in_flight_.empty() && now - in_flight_.begin()->second.sent > patience)
+    requeue(in_flight_.begin());
+  pump();
+}
+
+void BulkSender::drop_reservation() {
+  if (release_timer_) loop_.cancel(*release_timer_);
+  release_timer_.reset();
+  reserved_.reset();
+}
+
+void BulkSender::pump() {
+  while (session_ != 0 && connection_ != 0 && !blocked_ && !release_timer_) {
+    if (!reserved_ && !reserve_next()) return;
+    if (release_timer_ || !send_reserved()) return;
+  }
+}
+
+// The next chunk takes its place at the rate limit. False: nothing to send.
+bool BulkSender::reserve_next() {
+  for (;;) {
+    if (next_sequence_ > credit_ || in_flight_.size() >= kInFlightMax) return false;
+    Outgoing* best = nullptr;
+    TransferId best_id = 0;
+    for (auto& [id, out] : outgoing_) {
+      if (out.wait_for_have || out.queue.empty() ||
+          (best != nullptr && best->priority <= out.priority))
+        continue;
+      if (!out.source->chunk(out.queue.front()).bytes) continue;
+      best = &out;
+      best_id = id;
+    }
+    if (best == nullptr) return false;
+    const auto index = best->queue.front();
+    best->queue.pop_front();
+    if (best->acknowledged[index]) continue;
+    reserved_ = Reserved{best_id, index};
+    const auto bytes = best->source->chunk(index).bytes->size() + kFramingBytes;
+    const auto when = limit_.reserve(loop_.now(), bytes);
+    if (when > loop_.now())
+      release_timer_ = loop_.call_at(when, [this] {
+        release_timer_.reset();
+        pump();
+      });
+    return true;
+  }
+}
+
+// False: the wire does not take it now.
+bool BulkSender::send_reserved() {
+  const auto found = outgoing_.find(reserved_->transfer);
+  if (found == outgoing_.end() || found->second.acknowledged[reserved_->index]) {
+    reserved_.reset();
+    return true;
+  }
+  const auto chunk = found->second.source->chunk(reserved_->index);
+  if (!chunk.bytes) {  // gone while it waited for its turn
+    found->second.queue.push_front(reserved_->index);
+    reserved_.reset();
+    return true;
+  }
+  auto message = Chunk{.session = session_,
+                       .sequence = next_sequence_,
+                       .transfer = reserved_->transfer,
+                       .index = reserved_->index,
+                       .payload = *chunk.bytes}
+                     .encode();
+  const auto bytes = message.size();
+  const auto sent = wire_.send(peer_, Lane::bulk, std::move(message), connection_);
+  if (!sent) {
+    if (sent.error().code == ErrorCode::busy) {
+      blocked_ = true;  // the reservation stands
+    } else {
+      found->second.queue.push_front(reserved_->index);
+      reserved_.reset();
+      connection_ = 0;  // it is about to go down
+    }
+    return false;
+  }
+  in_flight_.emplace(next_sequence_++,
+                     InFlight{reserved_->transfer, reserved_->index, loop_.now(), bytes});
+  reserved_.reset();
+  ++counters_.chunks_sent;
+  counters_.parameter_bytes += chunk.parameter_bytes;
+  counters_.codec_bytes += chunk.codec_bytes;
+  counters_.zstd_bytes += chunk.bytes->size();
+  return true;
+}
+
+std::uint64_t BulkSender::floor() const {
+  return in_flight_.empty() ? next_sequence_ - 1 : in_flight_.begin()->first - 1;
+}
+
+std::string BulkSender::waits_for() const {
+  if (connection_ == 0) return "bulk connection";
+  if (release_timer_) return "rate limit";
+  if (blocked_) return "wire";
+  bool queued = false, waiting = false;
+  for (const auto& [id, out] : outgoing_) {
+    queued |= !out.queue.empty();
+    waiting |= out.wait_for_have || out.acknowledged_count < out.chunks;
+  }
+  if (queued && next_sequence_ > credit_) return "credit";
+  if (queued) return "encoding";
+  return waiting ? "acknowledgement" : "";
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,131 @@
+// BulkSender: the sending half of a link's bulk lane: which chunk goes next, when credit, the rate
+// limit and the wire allow it, and what goes again because it was lost (PROTOCOL.md, "Credit",
+// "Resume"). Sessions, connections and acknowledgements are the link's, which tells it of them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "inter/link_frames.h"
+#include "inter/loop.h"
+#include "inter/planted_bug.h"
+#include "inter/rate_limit.h"
+#include "inter/wire.h"
+
+namespace isthmus::inter {
+
+// Bytes of framing and sealing that a wire adds to a message, for the rate limit.
+inline constexpr std::size_t kFramingBytes = 64;
+
+// One coded chunk, ready to send, with the sizes it stands for.
+struct ChunkBytes {
+  std::shared_ptr<const Bytes> bytes;  // shared by the links that send it; null: not there yet
+  std::uint32_t parameter_bytes = 0;
+  std::uint32_t codec_bytes = 0;
+};
+
+class ChunkSource {
+ public:
+  virtual ~ChunkSource() = default;
+  virtual ChunkBytes chunk(std::uint32_t index) = 0;
+};
+
+class BulkSender {
+ public:
+  BulkSender(Loop& loop, Wire& wire, RateLimit& limit, GatewayId peer, PlantedBug bug);
+  ~BulkSender();
+  BulkSender(const BulkSender&) = delete;
+  BulkSender& operator=(const BulkSender&) = delete;
+
+  // Offers of an earlier session end with it; the owner makes them again where they still stand.
+  void begin(std::uint64_t session);
+  void end();
+  // The connection that chunks leave on; 0: none now. What was on its way on another one may be
+  // lost: it goes again.
+  void use(ConnectionId connection);
+  void writable();
+
+  // As Link promises them.
+  void offer(TransferId transfer, std::uint64_t priority, std::uint32_t chunks,
+             std::shared_ptr<ChunkSource> source, bool resume);
+  void withdraw(TransferId transfer);
+  bool offers(TransferId transfer) const { return outgoing_.count(transfer) > 0; }
+  std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const;
+  void pump();
+
+  // What the peer says.
+  void acknowledged(std::span<const std::pair<TransferId, std::uint32_t>> chunks,
+                    std::uint64_t credit);
+  void peer_has(const Have& have);
+
+  // On every heartbeat: chunks without news for far longer than the line needs go again.
+  void resend_overdue(Nanoseconds round_trip, double bytes_per_second);
+
+  // Sequences up to here are acknowledged or given up.
+  std::uint64_t floor() const;
+  // "": nothing waits.
+  std::string waits_for() const;
+
+  struct Counters {
+    std::uint64_t chunks_sent = 0, chunks_resent = 0, resumes = 0;
+    std::uint64_t parameter_bytes = 0, codec_bytes = 0, zstd_bytes = 0;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Outgoing {
+    std::uint64_t priority = 0;
+    std::uint32_t chunks = 0;
+    std::shared_ptr<ChunkSource> source;  // shared by the links that send the same transfer
+    std::vector<bool> acknowledged;
+    std::deque<std::uint32_t> queue;
+    std::uint32_t acknowledged_count = 0;
+    bool wait_for_have = false;
+
+    void acknowledge(std::uint32_t index);
+  };
+  struct InFlight {
+    TransferId transfer = 0;
+    std::uint32_t index = 0;
+    Nanoseconds sent = 0;
+    std::size_t bytes = 0;
+  };
+  struct Reserved {  // a chunk whose turn at the rate limit is known
+    TransferId transfer = 0;
+    std::uint32_t index = 0;
+  };
+
+  bool reserve_next();
+  bool send_reserved();
+  void drop_reservation();
+  void requeue(std::map<std::uint64_t, InFlight>::iterator entry);
+  void requeue_all();
+
+  Loop& loop_;
+  Wire& wire_;
+  RateLimit& limit_;
+  const GatewayId peer_;
+  const PlantedBug bug_;
+
+  std::uint64_t session_ = 0;  // 0: none
+  ConnectionId connection_ = 0;
+  bool blocked_ = false;  // the wire said busy
+  std::map<TransferId, Outgoing> outgoing_;
+  std::map<std::uint64_t, InFlight> in_flight_;  // by sequence
+  std::uint64_t next_sequence_ = 1;
+  std::uint64_t credit_ = 0;  // may send sequences up to here
+  std::uint64_t highest_acknowledged_ = 0;
+  Nanoseconds last_progress_ = 0;
+  std::optional<Reserved> reserved_;
+  std::optional<Loop::TimerId> release_timer_;  // the reserved chunk's turn
+  Counters counters_;
+};
+
+}  // namespace isthmus::inter

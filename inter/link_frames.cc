@@ -1,0 +1,154 @@
+#include "inter/link_frames.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31736d6874736900;  // "\0isthms1"
+
+template <class T>
+std::optional<T> when(bool good, T value) {
+  if (!good) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+Bytes Hello::encode() const {
+  ByteWriter out;
+  out.put(Frame::hello).put(kMagic).put(version).put(nonce).put(echo).put(up);
+  out.put(introduction.boot).raw(introduction.run.bytes).put(introduction.roster_epoch);
+  introduction.fingerprint.encode(out);
+  return out.take();
+}
+
+std::optional<Hello> decode_hello(ByteReader& in) {
+  Hello hello;
+  const auto magic = in.get<std::uint64_t>();
+  hello.version = in.get<std::uint16_t>();
+  if (!in.ok() || magic != kMagic) return std::nullopt;
+  if (hello.version != kProtocolVersion) return hello;
+  hello.nonce = in.get<std::uint64_t>();
+  hello.echo = in.get<std::uint64_t>();
+  hello.up = in.get<bool>();
+  hello.introduction.boot = in.get<std::uint64_t>();
+  const auto run = in.raw(hello.introduction.run.bytes.size());
+  std::copy(run.begin(), run.end(), hello.introduction.run.bytes.begin());
+  hello.introduction.roster_epoch = in.get<std::uint64_t>();
+  hello.introduction.fingerprint = Fingerprint::decode(in);
+  return when(in.done() && hello.nonce != 0, std::move(hello));
+}
+
+Bytes encode_refuse(std::string_view why) {
+  return ByteWriter().put(Frame::refuse).string(why.substr(0, kRefusalBytesMax)).take();
+}
+
+std::optional<std::string> decode_refuse(ByteReader& in) {
+  auto why = in.string(kRefusalBytesMax);
+  return when(in.done(), std::move(why));
+}
+
+Bytes Data::encode() const {
+  return ByteWriter()
+      .put(Frame::data)
+      .put(session)
+      .put(sequence)
+      .put(acknowledged)
+      .raw(body)
+      .take();
+}
+
+std::optional<Data> decode_data(ByteReader& in) {
+  Data data;
+  data.session = in.get<std::uint64_t>();
+  data.sequence = in.get<std::uint64_t>();
+  data.acknowledged = in.get<std::uint64_t>();
+  data.body = in.rest();
+  return when(in.ok(), data);
+}
+
+Bytes Ack::encode() const {
+  ISTHMUS_ASSERT(chunks.size() <= kRecentAcksMax);
+  ByteWriter out;
+  out.put(Frame::ack).put(session).put(acknowledged).put(stamp).put(echo).put(held);
+  out.put(credit).put(floor).put(static_cast<std::uint32_t>(chunks.size()));
+  for (const auto& [transfer, index] : chunks) out.put(transfer).put(index);
+  return out.take();
+}
+
+std::optional<Ack> decode_ack(ByteReader& in) {
+  Ack ack;
+  ack.session = in.get<std::uint64_t>();
+  ack.acknowledged = in.get<std::uint64_t>();
+  ack.stamp = in.get<Nanoseconds>();
+  ack.echo = in.get<Nanoseconds>();
+  ack.held = in.get<Nanoseconds>();
+  ack.credit = in.get<std::uint64_t>();
+  ack.floor = in.get<std::uint64_t>();
+  ack.chunks.resize(in.count(kRecentAcksMax, sizeof(TransferId) + sizeof(std::uint32_t)));
+  for (auto& [transfer, index] : ack.chunks) {
+    transfer = in.get<TransferId>();
+    index = in.get<std::uint32_t>();
+  }
+  return when(in.done(), std::move(ack));
+}
+
+Bytes Chunk::encode() const {
+  return ByteWriter()
+      .put(Frame::chunk)
+      .put(session)
+      .put(sequence)
+      .put(transfer)
+      .put(index)
+      .raw(payload)
+      .take();
+}
+
+std::optional<Chunk> decode_chunk(ByteReader& in) {
+  Chunk chunk;
+  chunk.session = in.get<std::uint64_t>();
+  chunk.sequence = in.get<std::uint64_t>();
+  chunk.transfer = in.get<TransferId>();
+  chunk.index = in.get<std::uint32_t>();
+  chunk.payload = in.rest();
+  return when(in.ok(), chunk);
+}
+
+Bytes encode_bind(std::uint64_t session) {
+  return ByteWriter().put(Frame::bind).put(session).take();
+}
+
+std::optional<std::uint64_t> decode_bind(ByteReader& in) {
+  const auto session = in.get<std::uint64_t>();
+  return when(in.done(), session);
+}
+
+Bytes Have::encode() const {
+  ISTHMUS_ASSERT(chunks.size() <= kTransferChunksMax);
+  ByteWriter out;
+  out.put(kHave).put(transfer).put(static_cast<std::uint32_t>(chunks.size()));
+  for (std::size_t i = 0; i < chunks.size(); i += 8) {
+    std::uint8_t byte = 0;
+    for (std::size_t j = 0; j < 8 && i + j < chunks.size(); ++j)
+      byte |= static_cast<std::uint8_t>(chunks[i + j] << j);
+    out.put(byte);
+  }
+  return out.take();
+}
+
+std::optional<Have> decode_have(ByteReader& in) {
+  Have have;
+  have.transfer = in.get<TransferId>();
+  const std::size_t count = in.get<std::uint32_t>();
+  const auto bits = in.raw((count + 7) / 8);
+  if (!in.done() || count > kTransferChunksMax) return std::nullopt;
+  have.chunks.resize(count);
+  for (std::size_t i = 0; i < count; ++i)
+    have.chunks[i] = (static_cast<unsigned>(bits[i / 8]) >> (i % 8) & 1) != 0;
+  return have;
+}
+
+}  // namespace isthmus::inter

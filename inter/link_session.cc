@@ -1,0 +1,223 @@
+// The handshake of a Link, and whose a connection is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "inter/link.h"
+
+namespace isthmus::inter {
+namespace {
+
+// A hello that was on its way on a connection that ended is not older than this.
+constexpr Nanoseconds kStaleHelloMax = 10 * kSecond;
+
+std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  const auto mixed = Random(a).split(b).at(0);
+  return mixed == 0 ? 1 : mixed;
+}
+
+}  // namespace
+
+void Link::start() {
+  started_ = true;
+  next_hello_ = loop_.now();
+  arm_timer();
+}
+
+void Link::wire_up(Lane which, ConnectionId connection) {
+  lane(which).up(connection);
+  if (which == Lane::bulk) bulk_.use(lane(which).current());
+  if (session_ != 0)
+    bind(which, connection);
+  else if (which == Lane::control)
+    next_hello_ = loop_.now();
+  arm_timer();
+}
+
+// The session outlives its connections: unacknowledged messages go again on the next one.
+void Link::wire_down(Lane which, ConnectionId connection) {
+  lane(which).down(connection);
+  if (which == Lane::bulk) bulk_.use(lane(which).current());
+  if (challenger_ && which == Lane::control && challenger_->connection == connection)
+    challenger_.reset();
+}
+
+// --- Handshake
+// -------------------------------------------------------------------------------------------------------------------
+
+void Link::send_hello(ConnectionId connection) {
+  Hello hello;
+  hello.nonce = nonce_;
+  hello.echo = their_nonce_;
+  hello.up = session_ != 0;
+  hello.introduction = owner_.introduce();
+  send_control(hello.encode(), connection);
+}
+
+void Link::receive_hello(ConnectionId connection, const Hello& hello) {
+  if (hello.version != kProtocolVersion) {
+    refuse(connection,
+           fmt::format("protocol version: {} here, {} there", kProtocolVersion, hello.version));
+    return;
+  }
+  auto& control = lane(Lane::control);
+  const bool new_process = session_ != 0 && hello.nonce != their_nonce_;
+  if (new_process && hello.nonce == their_nonce_before_ &&
+      loop_.now() - their_nonce_since_ < kStaleHelloMax)
+    return;
+  if (new_process && control.current() != 0 && connection != control.current()) {
+    // A restart whose old connection nobody has missed yet, or a second process with this identity?
+    // The other end of the session answers or not: three heartbeats leave room for one that is
+    // lost.
+    if (!challenger_) {
+      const auto now = loop_.now();
+      challenger_ = Challenger{connection, hello.nonce, hello.introduction.boot, now,
+                               now + 3 * options_.heartbeat + 4 * round_trip_.mean()};
+      send_ack();
+      arm_timer();
+    }
+    return;
+  }
+  const auto objection = owner_.objection(peer_, hello.introduction);
+  if (!objection.empty()) {
+    refuse(connection, objection);
+    return;
+  }
+  if (new_process) end_session("the peer began anew", false);
+  const bool was_up = session_ != 0;
+  note_nonce(hello.nonce);
+  if (was_up)
+    control.prove(connection);
+  else
+    control.choose(connection);
+  if (hello.echo == nonce_ && !was_up) begin_session(hello.nonce, hello.introduction.boot);
+  if (!(hello.up && session_ != 0)) send_hello(connection);
+}
+
+void Link::note_nonce(std::uint64_t theirs) {
+  if (theirs == their_nonce_) return;
+  if (their_nonce_ != 0) their_nonce_before_ = their_nonce_;
+  their_nonce_ = theirs;
+  their_nonce_since_ = loop_.now();
+}
+
+void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
+  session_ = self_ < peer_ ? mix(nonce_, their_nonce) : mix(their_nonce, nonce_);
+  their_boot_ = their_boot;
+  refused_.clear();
+  next_sequence_ = 1;
+  unacknowledged_.clear();
+  unacknowledged_bytes_ = 0;
+  received_ = 0;
+  early_.clear();
+  early_bytes_ = 0;
+  last_heard_ = loop_.now();
+  their_stamp_at_ = 0;
+  round_trip_.new_session();
+  highest_received_ = 0;
+  their_floor_ = 0;
+  unsettled_ = 0;
+  recent_acks_.clear();
+  ++counters_.sessions;
+  bulk_.begin(session_);
+  log_.info("session_began", {.peer = peer_name_}, {{"their_boot", their_boot}});
+  for (const auto connection : lane(Lane::bulk).live()) bind(Lane::bulk, connection);
+  arm_timer();
+  owner_.on_session(*this, true);
+}
+
+void Link::end_session(const std::string& why, bool reset_wire) {
+  if (session_ == 0) return;
+  session_ = 0;
+  nonce_ = random_.next();
+  their_nonce_before_ = std::exchange(their_nonce_, 0);
+  challenger_.reset();
+  unacknowledged_.clear();
+  unacknowledged_bytes_ = 0;
+  early_.clear();
+  early_bytes_ = 0;
+  bulk_.end();
+  next_hello_ = loop_.now();
+  log_.warning("session_ended", {.peer = peer_name_}, {{"why", why}});
+  for (const auto which : {Lane::control, Lane::bulk}) {
+    auto& connections = lane(which);
+    if (const auto used = connections.current(); reset_wire && used != 0) {
+      wire_.reset(peer_, which, used);
+      connections.down(used);
+    }
+    connections.forget_session();
+  }
+  bulk_.use(lane(Lane::bulk).current());
+  arm_timer();
+  owner_.on_session(*this, false);
+}
+
+void Link::close(const std::string& why) {
+  if (!why.empty()) send_control(encode_refuse(why), lane(Lane::control).current());
+  end_session(why.empty() ? "closed" : why, false);
+}
+
+Nanoseconds Link::silence_limit() const {
+  return std::max(options_.silence, 8 * round_trip_.mean() + 4 * round_trip_.deviation());
+}
+
+// --- Refusals
+// --------------------------------------------------------------------------------------------------------------------
+
+void Link::refuse(ConnectionId connection, const std::string& why) {
+  if (session_ == 0 ? refused_ != why : refusals_logged_.due(loop_.now()).has_value())
+    log_.alarm("session_refused", {.peer = peer_name_}, {{"why", why}});
+  if (session_ == 0) refused_ = why;
+  send_control(encode_refuse(why), connection);
+}
+
+void Link::receive_refuse(ConnectionId connection, const std::string& why) {
+  const auto session_connection = lane(Lane::control).current();
+  if (session_ != 0 && session_connection != 0 && connection != session_connection) return;
+  if (refused_ != why) log_.alarm("session_refused_by_peer", {.peer = peer_name_}, {{"why", why}});
+  end_session("refused by the peer: " + why, false);
+  refused_ = why;
+}
+
+// The session's other end lives: the challenger is a second process.
+void Link::refuse_challenger() {
+  const auto challenger = *std::exchange(challenger_, std::nullopt);
+  log_.alarm("duplicate_identity", {.peer = peer_name_},
+             {{"boot", challenger.boot}, {"boot_in_session", their_boot_}});
+  send_control(encode_refuse("another live process uses this identity: stop one of them"),
+               challenger.connection);
+}
+
+void Link::yield_to_challenger() {
+  const auto challenger = *challenger_;
+  end_session("the peer began anew", false);
+  lane(Lane::control).choose(challenger.connection);
+  send_hello(challenger.connection);
+}
+
+// --- Whose connection
+// ------------------------------------------------------------------------------------------------------------
+
+void Link::bind(Lane which, ConnectionId connection) {
+  auto message = encode_bind(session_);
+  limit_.charge(loop_.now(), message.size() + kFramingBytes);
+  // Lost, or refused by a full queue: the next heartbeat says it again.
+  (void)wire_.send(peer_, which, std::move(message), connection);
+}
+
+// On every heartbeat: what the peer cannot know from the session's other frames.
+void Link::bind_others() {
+  const auto used = lane(Lane::control).current();
+  for (const auto connection : lane(Lane::control).live())
+    if (connection != used && (!challenger_ || challenger_->connection != connection))
+      bind(Lane::control, connection);
+  for (const auto connection : lane(Lane::bulk).live()) bind(Lane::bulk, connection);
+}
+
+void Link::prove(Lane which, ConnectionId connection) {
+  lane(which).prove(connection);
+  if (which == Lane::bulk) bulk_.use(lane(which).current());
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,54 @@
+// RoundTrip: how long a peer takes to answer, smoothed as TCP does it (RFC 6298). The peer's word
+// is not taken for it: only the echo of a stamp that was really sent counts, once, and a sample is
+// no longer than the time since then. Deadlines of the whole group follow from the slowest link, so
+// even a peer that is slow on purpose stretches them by a bounded time.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+
+#include "base/clock.h"
+
+namespace isthmus::inter {
+
+class RoundTrip {
+ public:
+  static constexpr Nanoseconds kSampleMax = 10 * kSecond;  // what takes longer counts as this
+
+  void stamp_sent(Nanoseconds stamp) {
+    if (!stamps_.empty() && stamps_.back() >= stamp) return;
+    stamps_.push_back(stamp);
+    if (stamps_.size() > kStampsMax) stamps_.pop_front();
+  }
+  // The peer says that `stamp` reached it `held` before it answered.
+  void echoed(Nanoseconds now, Nanoseconds stamp, Nanoseconds held) {
+    const auto found = std::lower_bound(stamps_.begin(), stamps_.end(), stamp);
+    if (found == stamps_.end() || *found != stamp) return;
+    stamps_.erase(stamps_.begin(), found + 1);
+    if (held < 0 || held > now - stamp) return;
+    add(std::min(now - stamp - held, kSampleMax));
+  }
+  void new_session() { stamps_.clear(); }
+
+  Nanoseconds mean() const { return mean_; }  // 0: not known yet
+  Nanoseconds deviation() const { return deviation_; }
+
+ private:
+  static constexpr std::size_t kStampsMax = 4096;
+
+  void add(Nanoseconds sample) {
+    if (mean_ == 0) {
+      mean_ = std::max<Nanoseconds>(sample, 1);
+      deviation_ = sample / 2;
+      return;
+    }
+    deviation_ += (std::abs(sample - mean_) - deviation_) / 4;
+    mean_ = std::max<Nanoseconds>(mean_ + (sample - mean_) / 8, 1);
+  }
+
+  std::deque<Nanoseconds> stamps_;  // sent and not echoed, ascending
+  Nanoseconds mean_ = 0, deviation_ = 0;
+};
+
+}  // namespace isthmus::inter
