@@ -11,6 +11,7 @@
 #include "base/disk.h"
 #include "launcher/command.h"
 #include "launcher/roster_file.h"
+#include "launcher/units.h"
 #include "security/identity.h"
 #include "security/operator_key.h"
 #include "security/roster_signature.h"
@@ -64,8 +65,8 @@ Result<void> verify(const Options& options) {
   ISTHMUS_TRY(const auto roster, read_roster(*disk, options.path, key));
   const bool expired = security::validity(roster, make_system_clock()->unix_time()) ==
                        security::RosterValidity::expired;
-  fmt::print("{}: signed by {}\nepoch {}, {} sites, {} until {}\n", options.path, key.hex(),
-             roster.epoch, roster.sites.size(), expired ? "EXPIRED, was valid" : "valid",
+  fmt::print("{}: signed by {}\nepoch {}, {}, {} until {}\n", options.path, key.hex(), roster.epoch,
+             counted(roster.sites.size(), "site"), expired ? "EXPIRED, was valid" : "valid",
              calendar_text(roster.expires));
   if (expired)
     return Error{ErrorCode::expired, "the roster has expired: the operator must sign a newer one"};
@@ -123,8 +124,8 @@ Result<void> add(const Options& options) {
   if (!again.faults.empty())
     return Error{ErrorCode::invalid_argument, again.faults.sorted().front().message};
   ISTHMUS_CHECK(replace_file(*disk, options.path, std::as_bytes(std::span(text))));
-  fmt::print("{}    epoch {}, {} sites; sign it next: isthmus roster sign {} --key operator.key\n",
-             options.path, roster.epoch, roster.sites.size(), options.path);
+  fmt::print("{}    epoch {}, {}; sign it next: isthmus roster sign {} --key operator.key\n",
+             options.path, roster.epoch, counted(roster.sites.size(), "site"), options.path);
   return {};
 }
 
