@@ -51,29 +51,11 @@ class Launch {
         tick_(io_) {}
 
   Result<ExitCode> run() {
-    std::vector<SupervisedProcess> processes;
-    for (std::size_t i = 0; i < sites_.size(); ++i) {
-      const auto& file = sites_[i].file();
-      const RunFolder folder(file.site.run_dir);
-      ISTHMUS_CHECK(disk_->make_folders(folder.path()));
-      auto log = std::make_unique<EventLog>(*clock_, file.site.name);
-      ISTHMUS_TRY(auto sink, make_file_sink(folder.events()));
-      log->add(std::move(sink));
-      logs_.push_back(std::move(log));
-      events_.emplace_back(folder.events(), EventTail::From::end);
-      metrics_.emplace_back(folder.metrics(), EventTail::From::end);
-      histories_.emplace_back(file.site.name);
-      sources_.push_back(make_status_source(file));
-      for (auto& process : site_processes(file, sites_[i].text.path, options_.sites.overrides,
-                                          static_cast<int>(i), available_cpus().size())) {
-        process.progress = [this, i] { return progress_of(i); };
-        processes.push_back(std::move(process));
-      }
-    }
+    for (const auto& site : sites_) ISTHMUS_CHECK(watch(site.file()));
     if (!options_.plain)
       if (auto terminal = Terminal::open()) terminal_ = std::move(*terminal);
     Supervisor supervisor(
-        io_, *clock_, std::move(processes), {},
+        io_, *clock_, all_processes(), {},
         [this](const Happening& happening) { on_happening(happening); },
         [this](ExitCode code) { code_ = code; });
     supervisor_ = &supervisor;
@@ -89,6 +71,33 @@ class Launch {
 
  private:
   static constexpr std::size_t kNotes = 100;
+
+  // What its processes will tell, from now on.
+  Result<void> watch(const SiteFile& file) {
+    const RunFolder folder(file.site.run_dir);
+    ISTHMUS_CHECK(disk_->make_folders(folder.path()));
+    auto log = std::make_unique<EventLog>(*clock_, file.site.name);
+    ISTHMUS_TRY(auto sink, make_file_sink(folder.events()));
+    log->add(std::move(sink));
+    logs_.push_back(std::move(log));
+    events_.emplace_back(folder.events(), EventTail::From::end);
+    metrics_.emplace_back(folder.metrics(), EventTail::From::end);
+    histories_.emplace_back(file.site.name);
+    sources_.push_back(make_status_source(file));
+    return {};
+  }
+
+  std::vector<SupervisedProcess> all_processes() {
+    std::vector<SupervisedProcess> all;
+    for (std::size_t i = 0; i < sites_.size(); ++i)
+      for (auto& process :
+           site_processes(sites_[i].file(), sites_[i].text.path, options_.sites.overrides,
+                          static_cast<int>(i), available_cpus().size())) {
+        process.progress = [this, i] { return progress_of(i); };
+        all.push_back(std::move(process));
+      }
+    return all;
+  }
 
   // Grows with each checkpoint and each outer step of the site.
   std::int64_t progress_of(std::size_t site) {
