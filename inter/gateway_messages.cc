@@ -86,32 +86,26 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
     case MessageType::status:
       if (const auto status = decode_status(in)) on_status(link, *status);
       break;
-    case MessageType::record_request: {
-      const auto from = in.get<std::uint64_t>();
-      if (in.done()) on_record_request(link, {from});
+    case MessageType::record_request:
+      if (const auto request = decode_record_request(in)) on_record_request(link, *request);
       break;
-    }
     case MessageType::records:
       if (const auto records = decode_records(in)) on_records(link, *records);
       break;
     case MessageType::fetch:
-    case MessageType::lacking: {
-      const auto step = in.get<std::uint64_t>();
-      const auto site = in.get<SiteId>();
-      if (!in.done() || !exchange_) break;
-      if (type == MessageType::fetch)
-        exchange_->on_fetch(link, {step, site});
-      else
-        exchange_->on_lacking(link, {step, site});
+      if (const auto fetch = decode_fetch(in); fetch && exchange_)
+        exchange_->on_fetch(link, *fetch);
       break;
-    }
+    case MessageType::lacking:
+      if (const auto lacking = decode_lacking(in); lacking && exchange_)
+        exchange_->on_lacking(link, *lacking);
+      break;
     case MessageType::state_request: {
-      const auto step = in.get<std::uint64_t>();
-      const auto send = in.get<std::uint8_t>();
-      if (!in.done() || !transfer_ || !state_ || !saved_any_) break;
+      const auto request = decode_state_request(in);
+      if (!request || !transfer_ || !state_ || !saved_any_) break;
       StepId id = step_id();
       id.step = saved_step_;
-      transfer_->on_request(link, {step, send != 0}, id);
+      transfer_->on_request(link, *request, id);
       break;
     }
     default:

@@ -145,6 +145,8 @@ std::optional<Have> decode_have(ByteReader& in) {
   const std::size_t count = in.get<std::uint32_t>();
   const auto bits = in.raw((count + 7) / 8);
   if (!in.done() || count > kTransferChunksMax) return std::nullopt;
+  if (count % 8 != 0 && std::to_integer<unsigned>(bits.back()) >> (count % 8) != 0)
+    return std::nullopt;
   have.chunks.resize(count);
   for (std::size_t i = 0; i < count; ++i)
     have.chunks[i] = (static_cast<unsigned>(bits[i / 8]) >> (i % 8) & 1) != 0;

@@ -4,28 +4,12 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "inter/encoding.h"
 
 namespace isthmus::inter {
 namespace {
 
-void put(ByteWriter& out, const security::Digest& digest) { out.raw(digest.bytes); }
-
-security::Digest get_digest(ByteReader& in) {
-  security::Digest digest;
-  const auto bytes = in.raw(digest.bytes.size());
-  std::copy(bytes.begin(), bytes.end(), digest.bytes.begin());
-  return digest;
-}
-
-bool get_bool(ByteReader& in) {
-  const auto byte = in.get<std::uint8_t>();
-  if (byte > 1) in.fail();
-  return byte == 1;
-}
-
-void put(ByteWriter& out, bool value) { out.put(static_cast<std::uint8_t>(value)); }
-
-void put(ByteWriter& out, const StepId& id) {
+void put_step(ByteWriter& out, const StepId& id) {
   put(out, id.run);
   put(out, id.view);
   out.put(id.step).put(id.fragment);
@@ -38,40 +22,6 @@ StepId get_step(ByteReader& in) {
   id.step = in.get<std::uint64_t>();
   id.fragment = in.get<std::uint32_t>();
   return id;
-}
-
-void put_sites(ByteWriter& out, const std::vector<SiteId>& sites) {
-  out.put(static_cast<std::uint32_t>(sites.size()));
-  for (const auto site : sites) out.put(site);
-}
-
-std::vector<SiteId> get_sites(ByteReader& in) {
-  std::vector<SiteId> sites(in.count(kSitesMax, sizeof(SiteId)));
-  for (auto& site : sites) site = in.get<SiteId>();
-  return sites;
-}
-
-void put_parts(ByteWriter& out, const std::vector<Part>& parts) {
-  out.put(static_cast<std::uint32_t>(parts.size()));
-  for (const auto& part : parts) {
-    out.put(part.site);
-    put(out, part.root);
-    out.put(part.tokens);
-    put(out, part.base);
-  }
-}
-
-std::vector<Part> get_parts(ByteReader& in) {
-  std::vector<Part> parts(in.count(kSitesMax, 4 + 32 + 8 + 32));
-  for (auto& part : parts) {
-    part.site = in.get<SiteId>();
-    part.root = get_digest(in);
-    part.tokens = in.get<std::uint64_t>();
-    part.base = get_digest(in);
-  }
-  for (std::size_t i = 1; i < parts.size(); ++i)
-    if (parts[i - 1].site >= parts[i].site) in.fail();
-  return parts;
 }
 
 TransferId front_of(const security::Digest& digest) {
@@ -104,7 +54,7 @@ std::optional<Signed> decode_signed(MessageType type, ByteReader& in) {
 
 Bytes encode(const Open& open) {
   ByteWriter out;
-  put(out, open.id);
+  put_step(out, open.id);
   out.put(open.codec)
       .put(open.chunk_elements)
       .put(open.chunks)
@@ -114,6 +64,9 @@ Bytes encode(const Open& open) {
   out.put(open.attempt);
   return out.take();
 }
+
+// A promise of all there can be, the longest message, is far from it.
+static_assert(512 + kSitesMax * (76 + 5 * 4 + 76) + 25 < kControlMessageBytesMax);
 
 std::optional<Open> decode_open(std::span<const std::byte> body) {
   ByteReader in(body);
@@ -132,7 +85,7 @@ std::optional<Open> decode_open(std::span<const std::byte> body) {
 
 Bytes encode(const Close& close) {
   ByteWriter out;
-  put(out, close.id);
+  put_step(out, close.id);
   out.put(close.transfer);
   put(out, close.root);
   out.put(close.bytes).put(close.tokens);
@@ -157,11 +110,11 @@ std::optional<Close> decode_close(std::span<const std::byte> body) {
 
 Bytes encode(const Saved& saved) {
   ByteWriter out;
-  put(out, saved.id);
+  put_step(out, saved.id);
   put(out, saved.state_root);
-  put(out, saved.strong_root.has_value());
+  out.put(saved.strong_root.has_value());
   if (saved.strong_root) put(out, *saved.strong_root);
-  put(out, saved.spot_root.has_value());
+  out.put(saved.spot_root.has_value());
   if (saved.spot_root) put(out, *saved.spot_root);
   return out.take();
 }
@@ -171,8 +124,8 @@ std::optional<Saved> decode_saved(std::span<const std::byte> body) {
   Saved saved;
   saved.id = get_step(in);
   saved.state_root = get_digest(in);
-  if (get_bool(in)) saved.strong_root = get_digest(in);
-  if (get_bool(in)) saved.spot_root = get_digest(in);
+  if (in.get<bool>()) saved.strong_root = get_digest(in);
+  if (in.get<bool>()) saved.spot_root = get_digest(in);
   if (!in.done()) return std::nullopt;
   return saved;
 }
@@ -208,12 +161,12 @@ std::string_view context_of(MessageType type) {
 
 Bytes encode(const StepId& id, const Ballot& ballot) {
   ByteWriter out;
-  put(out, id);
+  put_step(out, id);
   if (const auto* prepare = std::get_if<Prepare>(&ballot)) {
     out.put(prepare->ballot);
   } else if (const auto* promise = std::get_if<Promise>(&ballot)) {
     out.put(promise->ballot);
-    put(out, promise->accepted.has_value());
+    out.put(promise->accepted.has_value());
     if (promise->accepted) {
       out.put(promise->accepted->ballot);
       promise->accepted->record.encode(out);
@@ -244,7 +197,7 @@ std::optional<BallotMessage> decode_ballot(MessageType type, std::span<const std
   } else if (type == MessageType::promise) {
     Promise promise;
     promise.ballot = ballot;
-    if (get_bool(in)) {
+    if (in.get<bool>()) {
       Vote::Accepted accepted;
       accepted.ballot = in.get<std::uint64_t>();
       accepted.record = record();
@@ -296,7 +249,7 @@ Bytes encode(const Status& s) {
   out.put(MessageType::status).put(s.step).put(s.saved);
   for (const bool flag :
        {s.has_state, s.contributes, s.leaving, s.wants_in, s.lost_vote, s.finished, s.empty_vote})
-    put(out, flag);
+    out.put(flag);
   out.put(s.first_record);
   put_sites(out, s.sees);
   put_sites(out, s.holds);
@@ -309,7 +262,7 @@ std::optional<Status> decode_status(ByteReader& in) {
   s.saved = in.get<std::uint64_t>();
   for (bool* flag : {&s.has_state, &s.contributes, &s.leaving, &s.wants_in, &s.lost_vote,
                      &s.finished, &s.empty_vote})
-    *flag = get_bool(in);
+    *flag = in.get<bool>();
   s.first_record = in.get<std::uint64_t>();
   s.sees = get_sites(in);
   s.holds = get_sites(in);
@@ -340,6 +293,34 @@ std::optional<Records> decode_records(ByteReader& in) {
   return records;
 }
 
+std::optional<RecordRequest> decode_record_request(ByteReader& in) {
+  const RecordRequest request{in.get<std::uint64_t>()};
+  if (!in.done()) return std::nullopt;
+  return request;
+}
+
+std::optional<Fetch> decode_fetch(ByteReader& in) {
+  Fetch fetch;
+  fetch.step = in.get<std::uint64_t>();
+  fetch.site = in.get<SiteId>();
+  if (!in.done()) return std::nullopt;
+  return fetch;
+}
+
+std::optional<Lacking> decode_lacking(ByteReader& in) {
+  const auto same = decode_fetch(in);
+  if (!same) return std::nullopt;
+  return Lacking{same->step, same->site};
+}
+
+std::optional<StateRequest> decode_state_request(ByteReader& in) {
+  StateRequest request;
+  request.step = in.get<std::uint64_t>();
+  request.send = in.get<bool>();
+  if (!in.done()) return std::nullopt;
+  return request;
+}
+
 Bytes encode(const Fetch& fetch) {
   return ByteWriter().put(MessageType::fetch).put(fetch.step).put(fetch.site).take();
 }
@@ -349,7 +330,7 @@ Bytes encode(const Lacking& lacking) {
 Bytes encode(const StateRequest& request) {
   ByteWriter out;
   out.put(MessageType::state_request).put(request.step);
-  put(out, request.send);
+  out.put(request.send);
   return out.take();
 }
 

@@ -157,7 +157,11 @@ Bytes encode(const Fetch& fetch);
 Bytes encode(const Lacking& lacking);
 Bytes encode(const StateRequest& request);
 std::optional<Status> decode_status(ByteReader& in);
+std::optional<RecordRequest> decode_record_request(ByteReader& in);
 std::optional<Records> decode_records(ByteReader& in);
+std::optional<Fetch> decode_fetch(ByteReader& in);
+std::optional<Lacking> decode_lacking(ByteReader& in);
+std::optional<StateRequest> decode_state_request(ByteReader& in);
 
 TransferId transfer_of(const Signed& open);
 TransferId transfer_of_state(const security::Digest& run, std::uint64_t step,

@@ -9,7 +9,8 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 48;
+// Leaves are listed, 24 bytes for each 2^18 elements: 100 MB at most.
+constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 40;
 
 // The product of the sizes, or 0 when one is not positive or the product is too large.
 std::uint64_t checked_elements(const Shape& shape) {

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/assert.h"
+#include "inter/encoding.h"
 
 namespace isthmus::inter {
 namespace {
@@ -17,13 +18,6 @@ constexpr std::uint64_t kHeaderBytes = 4096;                      // so that the
 constexpr std::uint64_t kVoteSlotBytes = 1 << 18;                 // the longest record fits
 constexpr std::uint64_t kSmallFileBytesMax = 1 << 26;
 constexpr std::uint32_t kCloseIndex = 0xFFFFFFFF;
-
-security::Digest get_digest(ByteReader& in) {
-  security::Digest digest;
-  const auto bytes = in.raw(digest.bytes.size());
-  std::copy(bytes.begin(), bytes.end(), digest.bytes.begin());
-  return digest;
-}
 
 // Appends a checksum, so that a torn or rotten header is known as such.
 Bytes with_checksum(ByteWriter& out) {

@@ -2,43 +2,20 @@
 
 #include <algorithm>
 
-#include "base/assert.h"
+#include "inter/encoding.h"
 
 namespace isthmus::inter {
 namespace {
 
-void put(ByteWriter& out, const security::Digest& digest) { out.raw(digest.bytes); }
-
-security::Digest get_digest(ByteReader& in) {
-  security::Digest digest;
-  const auto bytes = in.raw(digest.bytes.size());
-  std::copy(bytes.begin(), bytes.end(), digest.bytes.begin());
-  return digest;
-}
-
-void encode_sites(ByteWriter& out, const std::vector<SiteId>& sites) {
-  out.put(static_cast<std::uint32_t>(sites.size()));
-  for (const auto site : sites) out.put(site);
-}
-
-std::vector<SiteId> decode_sites(ByteReader& in) {
-  std::vector<SiteId> sites(in.count(kSitesMax, sizeof(SiteId)));
-  for (auto& site : sites) site = in.get<SiteId>();
-  // Strictly ascending, so that one view has one encoding.
-  if (std::adjacent_find(sites.begin(), sites.end(), std::greater_equal<>()) != sites.end())
-    in.fail();
-  return sites;
-}
-
 void encode_view(ByteWriter& out, const View& view) {
-  encode_sites(out, view.members);
-  encode_sites(out, view.voters);
+  put_sites(out, view.members);
+  put_sites(out, view.voters);
 }
 
 View decode_view(ByteReader& in) {
   View view;
-  view.members = decode_sites(in);
-  view.voters = decode_sites(in);
+  view.members = get_sites(in);
+  view.voters = get_sites(in);
   return view;
 }
 
@@ -83,17 +60,11 @@ void Record::encode(ByteWriter& out) const {
   put(out, parent_root);
   encode_view(out, view);
   out.put(fragment);
-  out.put(static_cast<std::uint32_t>(parts.size()));
-  for (const auto& part : parts) {
-    out.put(part.site);
-    put(out, part.root);
-    out.put(part.tokens);
-    put(out, part.base);
-  }
+  put_parts(out, parts);
   out.put(rule.kind).put(rule.rate).put(rule.momentum);
   encode_view(out, next_view);
-  encode_sites(out, readmitted);
-  out.put(static_cast<std::uint8_t>(final_step));
+  put_sites(out, readmitted);
+  out.put(final_step);
   if (step == 0) {
     put(out, fingerprint);
     put(out, roster);
@@ -110,32 +81,21 @@ std::optional<Record> Record::decode(ByteReader& in) {
   r.parent_root = get_digest(in);
   r.view = decode_view(in);
   r.fragment = in.get<std::uint32_t>();
-  r.parts.resize(in.count(kSitesMax, 4 + 32 + 8 + 32));
-  for (auto& part : r.parts) {
-    part.site = in.get<SiteId>();
-    part.root = get_digest(in);
-    part.tokens = in.get<std::uint64_t>();
-    part.base = get_digest(in);
-    if (part.tokens > (std::uint64_t{1} << 50)) in.fail();  // so that no sum of kSitesMax overflows
-  }
+  r.parts = get_parts(in);
   const auto kind = in.get<std::uint8_t>();
   if (kind > static_cast<std::uint8_t>(OuterRuleKind::nesterov)) in.fail();
   r.rule.kind = static_cast<OuterRuleKind>(kind);
   r.rule.rate = in.get<float>();
   r.rule.momentum = in.get<float>();
   r.next_view = decode_view(in);
-  r.readmitted = decode_sites(in);
-  const auto final_byte = in.get<std::uint8_t>();
-  if (final_byte > 1) in.fail();
-  r.final_step = final_byte == 1;
+  r.readmitted = get_sites(in);
+  r.final_step = in.get<bool>();
   if (r.step == 0) {
     r.fingerprint = get_digest(in);
     r.roster = get_digest(in);
     r.initial_root = get_digest(in);
     r.nonce = in.get<std::uint64_t>();
   }
-  for (std::size_t i = 1; i < r.parts.size(); ++i)
-    if (r.parts[i - 1].site >= r.parts[i].site) in.fail();
   if (!in.ok()) return std::nullopt;
   return r;
 }

@@ -12,11 +12,14 @@
 #include "inter/sync_options.h"
 #include "inter/wire.h"
 #include "security/hash.h"
+#include "security/roster.h"
 #include "security/signature.h"
 
 namespace isthmus::inter {
 
-inline constexpr std::size_t kSitesMax = 1024;
+// So that every message that lists them fits the control lane: a Promise, the longest, takes 172
+// bytes a site (a record that names all in five lists and as parts, and the parts held).
+inline constexpr std::size_t kSitesMax = security::kRosterSitesMax;
 
 struct View {
   std::vector<SiteId> members;  // ascending; each step waits for their contributions

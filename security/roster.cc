@@ -53,6 +53,9 @@ class Check {
     else if (roster_.voters() == 0)
       fault(ErrorCode::invalid_argument,
             "no site of the roster is a voter: nothing could ever be decided");
+    if (roster_.sites.size() > kRosterSitesMax)
+      fault(ErrorCode::too_large, "the roster lists {} sites: a federation has {} at most",
+            roster_.sites.size(), kRosterSitesMax);
     for (std::size_t i = 0; i < roster_.sites.size(); ++i) {
       if (i > 0 && roster_.sites[i].id <= roster_.sites[i - 1].id)
         fault(ErrorCode::invalid_argument, "site ids must ascend: {} comes after {}",

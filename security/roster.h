@@ -45,6 +45,7 @@ struct Roster {
 };
 
 inline constexpr std::size_t kRosterBytesMax = std::size_t{1} << 20;
+inline constexpr std::size_t kRosterSitesMax = 256;  // messages that list them must fit the wire
 
 // What a site is whose entry does not say `voter`: the first seven of the roster vote.
 constexpr bool voter_by_default(std::size_t position) { return position < 7; }
@@ -53,10 +54,10 @@ constexpr bool voter_by_default(std::size_t position) { return position < 7; }
 bool signs_curve_key(const PublicKey& identity, const CurveKey& key, const Signature& signature);
 
 // Everything that is wrong with a parsed roster, one sentence each; empty when it may be used.
-// Sites: at least one, ids ascending, names unique (1 to 64 of a-z A-Z 0-9 . _ -), identities
-// unique and on the curve. At least one voter. Gateways: at least one a site; addresses well-formed
-// and unique; CURVE keys unique and signed by their site. An expiry. Signature and epoch are
-// checked before parsing, not here.
+// Sites: at least one, at most kRosterSitesMax, ids ascending, names unique (1 to 64 of a-z A-Z 0-9
+// . _ -), identities unique and on the curve. At least one voter. Gateways: at least one a site;
+// addresses well-formed and unique; CURVE keys unique and signed by their site. An expiry.
+// Signature and epoch are checked before parsing, not here.
 std::vector<Error> check_roster(const Roster& roster);
 
 enum class RosterValidity {

@@ -53,6 +53,12 @@ TEST(Roster, GoodOnesHaveNoFault) {
   EXPECT_THAT(faults(dials), IsEmpty());
 }
 
+TEST(Roster, HasABoundedNumberOfSites) {
+  EXPECT_THAT(faults(roster_of(kRosterSitesMax)), IsEmpty());
+  EXPECT_THAT(faults(roster_of(kRosterSitesMax + 1)),
+              ElementsAre(HasSubstr("257 sites: a federation has 256 at most")));
+}
+
 TEST(Roster, FindsSites) {
   const auto roster = roster_of(3);
   EXPECT_EQ(roster.find(10u), &roster.sites[1]);
