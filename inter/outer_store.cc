@@ -111,14 +111,16 @@ Result<OuterStore::Loaded> OuterStore::load() {
   if (!has_run) return loaded;
 
   ISTHMUS_TRY(const auto run, read_file(disk_, path("run"), kSmallFileBytesMax));
+  const Error damaged{
+      ErrorCode::corrupt,
+      path("run") +
+          " is damaged: move the folder away; the site then fetches the run from its peers"};
+  if (!checks(run)) return damaged;
   ByteReader in(run);
   loaded.genesis = Certificate::decode(in);
+  if (!loaded.genesis) return damaged;
   auto layout = ModelLayout::decode(in);
-  if (!checks(run) || !loaded.genesis || !layout)
-    return Error{
-        ErrorCode::corrupt,
-        path("run") +
-            " is damaged: move the folder away; the site then fetches the run from its peers"};
+  if (!layout) return damaged;
   loaded.layout = std::move(*layout);
   ISTHMUS_TRY(loaded.records, load_records());
   for (int slot = 0; slot < 2; ++slot) {
