@@ -9,6 +9,7 @@ class AloneCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
   int world_size() const override { return 1; }
+  int local_world_size() const override { return 1; }
   Result<void> all_reduce(std::span<float>) override { return {}; }
   Result<void> all_reduce(std::span<double>) override { return {}; }
   Result<void> all_reduce(std::span<std::uint64_t>) override { return {}; }

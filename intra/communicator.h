@@ -24,6 +24,8 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
+  // Ranks on this machine, this one included: they share its memory.
+  virtual int local_world_size() const = 0;
 
   // Replaces `values` by their sum over all ranks.
   virtual Result<void> all_reduce(std::span<float> values) = 0;

@@ -34,13 +34,14 @@ Result<void> check(int status, const char* what) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MPI_Comm world, int rank, int world_size)
-      : world_(world), rank_(rank), world_size_(world_size) {}
+  MpiCommunicator(MPI_Comm world, int rank, int world_size, int local_world_size)
+      : world_(world), rank_(rank), world_size_(world_size), local_world_size_(local_world_size) {}
   // Without MPI_Finalize when nobody called close(): mpirun then ends the other ranks.
   ~MpiCommunicator() override = default;
 
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
+  int local_world_size() const override { return local_world_size_; }
 
   Result<void> all_reduce(std::span<float> values) override { return sum(values); }
   Result<void> all_reduce(std::span<double> values) override { return sum(values); }
@@ -119,10 +120,22 @@ class MpiCommunicator final : public Communicator {
   }
 
   MPI_Comm world_;
-  int rank_, world_size_;
+  int rank_, world_size_, local_world_size_;
   std::vector<int> counts_, offsets_, received_counts_, received_offsets_;
   std::vector<std::byte> scratch_;
 };
+
+// How many ranks run where this one does.
+Result<int> count_local_ranks() {
+  MPI_Comm machine = MPI_COMM_NULL;
+  int count = 0;
+  ISTHMUS_CHECK(
+      check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine),
+            "set-up"));
+  ISTHMUS_CHECK(check(MPI_Comm_size(machine, &count), "set-up"));
+  ISTHMUS_CHECK(check(MPI_Comm_free(&machine), "set-up"));
+  return count;
+}
 
 }  // namespace
 
@@ -141,8 +154,9 @@ Result<std::unique_ptr<Communicator>> make_mpi_communicator() {
   ISTHMUS_CHECK(check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "set-up"));
   ISTHMUS_CHECK(check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "set-up"));
   ISTHMUS_CHECK(check(MPI_Comm_size(MPI_COMM_WORLD, &world_size), "set-up"));
+  ISTHMUS_TRY(const int local_world_size, count_local_ranks());
   return std::unique_ptr<Communicator>(
-      std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, rank, world_size));
+      std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, rank, world_size, local_world_size));
 }
 
 }  // namespace isthmus::intra

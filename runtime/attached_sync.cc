@@ -115,7 +115,7 @@ class AttachedSync final : public OuterSync {
     ISTHMUS_TRY(auto client, inter::AttachClient::attach(path_, request_, timeout));
     ISTHMUS_CHECK(client->initial(initial_));
     client_ = std::move(client);
-    initial_ = {};
+    initial_ = std::vector<float>();  // `{}` would keep its memory
     return {};
   }
 

@@ -1,7 +1,6 @@
 #include "runtime/model.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,6 +15,7 @@
 #include "runtime/executor.h"
 #include "runtime/family.h"
 #include "runtime/initialisation.h"
+#include "runtime/machine_memory.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -57,14 +57,13 @@ struct Generation {
   CpuExecutor executor;
 };
 
-// Better said now than by the kernel, which would end some process later.
+// The model alone; what its trainer keeps besides, the trainer counts.
 Result<void> fits_in_memory(const Lists& lists, Precision precision) {
   const double per_parameter = precision == Precision::bf16 ? 18 : 16;  // bytes
   const auto layout = lay_out_parameters(lists.training);
   const double needed = per_parameter * static_cast<double>(layout.elements) +
                         static_cast<double>(lists.training_plan.arena_bytes);
-  const double present =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  const auto present = static_cast<double>(machine_memory_bytes());
   if (needed < present) return {};
   return Error{ErrorCode::too_large,
                fmt::format("training this model takes {:.1f} GiB of memory and this machine has "

@@ -21,6 +21,12 @@ constexpr Nanoseconds kStatePoll = 100 * kMillisecond;  // how late a stop is no
 constexpr int kSkippedStepsMax = 10;                    // in a row
 constexpr int kRoot = 0;                                // the rank that has files and gateway
 
+// In a federation, bytes per parameter besides the model: at each rank the base, the contribution
+// and the state that replaces them; and of the gateway on the same machine its outer state
+// (agreed, momentum, feedback) and the memory it shares with rank 0 (contribution, state).
+constexpr std::size_t kRankBytes = 3 * sizeof(float);
+constexpr std::size_t kSiteBytes = 5 * sizeof(float);
+
 Bytes encode(const Progress& p) {
   ByteWriter out;
   out.put(p.inner_step).put(p.data_position).put(p.tokens).put(p.seed).string(p.data_digest);
@@ -64,6 +70,7 @@ class Trainer {
   }
 
   Result<TrainOutcome> run() {
+    ISTHMUS_CHECK(fits_in_memory());
     ISTHMUS_CHECK(start());
     if (options_.federated) {
       ISTHMUS_TRY(const bool begun, begin_federated());
@@ -97,6 +104,23 @@ class Trainer {
   }
 
   // ---- start
+
+  Result<void> fits_in_memory() const {
+    const std::size_t besides = options_.federated ? canonical_elements_ : 0;
+    const auto of_rank = model_.memory_bytes() + kRankBytes * besides;
+    const auto needed =
+        static_cast<std::size_t>(parts_.world.local_world_size()) * of_rank + kSiteBytes * besides;
+    if (needed < parts_.machine_memory) return {};
+    constexpr double kGib = 1 << 30;
+    return Error{
+        ErrorCode::too_large,
+        fmt::format("training needs {:.1f} GiB of memory, {:.1f} for each rank here and "
+                    "{:.1f} for the gateway, and this machine has {:.1f}; use a smaller "
+                    "micro_batch, sequence or model, or fewer ranks",
+                    static_cast<double>(needed) / kGib, static_cast<double>(of_rank) / kGib,
+                    static_cast<double>(kSiteBytes * besides) / kGib,
+                    static_cast<double>(parts_.machine_memory) / kGib)};
+  }
 
   Result<void> start() {
     bool resumed = false;
@@ -165,7 +189,7 @@ class Trainer {
     note_lost(same_base);
     if (!same_base || state->final_step) set_parameters(state->parameters);
     if (!same_base || state->contribution_open) count_contribution();
-    take_over(*state);
+    take_over(std::move(*state));
     steps_on_state_ = contribution_open_ ? options_.inner_steps : progress_.steps_since;
     // What an earlier process contributed is in the next state: only what comes from here on adds.
     if (contribution_open_) base_ = canonical(model_.parameters());
@@ -336,9 +360,9 @@ class Trainer {
   Result<void> take_newest_state() {
     if (waiting()) report(true);
     const Nanoseconds began = parts_.clock.now();
-    ISTHMUS_TRY(const auto state, next_state(waiting() ? kStatePoll : 0));
+    ISTHMUS_TRY(auto state, next_state(waiting() ? kStatePoll : 0));
     waited_ += parts_.clock.now() - began;
-    if (state) merge(*state);
+    if (state) merge(std::move(*state));
     return {};
   }
 
@@ -356,35 +380,33 @@ class Trainer {
     return state;
   }
 
-  void take_over(const OuterState& state) {
+  void take_over(OuterState state) {
     final_step_ = state.final_step;
     contribution_open_ = state.contribution_open;
     progress_.outer_step = state.step;
-    progress_.record = state.record;
-    base_ = state.parameters;
+    progress_.record = std::move(state.record);
+    base_ = std::move(state.parameters);
+    contributed_ = std::vector<float>();  // `{}` would keep its memory
   }
 
   // x ← state + (x − from). The final state is taken as it is: all sites end equal.
-  void merge(const OuterState& state) {
+  void merge(OuterState state) {
     note("rank_merging", state.step);
     if (contribution_open_ && state.from == OuterState::From::base) take_back_contribution();
-    const auto& from = state.from == OuterState::From::contribution ? contributed_ : base_;
-    auto merged = state.parameters;
-    if (!state.final_step && state.from != OuterState::From::nothing) {
-      const auto now = canonical(model_.parameters());
-      for (std::size_t i = 0; i < merged.size(); ++i)
-        if (now[i] != from[i]) merged[i] += now[i] - from[i];
-    }
-    set_parameters(merged);
-    take_over(state);
+    if (state.final_step || state.from == OuterState::From::nothing)
+      set_parameters(state.parameters);
+    else
+      replace_in_parameters(state.from == OuterState::From::contribution ? contributed_ : base_,
+                            state.parameters);
     steps_on_state_ = state.from == OuterState::From::contribution ? progress_.steps_since : 0;
+    take_over(std::move(state));
     if (metrics_ != nullptr)
       metrics_->write("merge", {{"inner_step", progress_.inner_step},
                                 {"outer_step", progress_.outer_step},
                                 {"tokens", progress_.tokens},
                                 {"tokens_contributed", contributed_tokens_},
                                 {"seconds_waited", seconds_of(waited_)}});
-    note("rank_merged", state.step);
+    note("rank_merged", progress_.outer_step);
     waited_ = 0;
   }
 
@@ -413,6 +435,19 @@ class Trainer {
       const auto slice = model_.parameters(i);
       std::copy_n(values.begin(), slice.size(), slice.begin());
       values = values.subspan(slice.size());
+    }
+    model_.parameters_changed();
+  }
+
+  // x ← to + (x − from); where x is `from` this is `to` without rounding.
+  void replace_in_parameters(std::span<const float> from, std::span<const float> to) {
+    ISTHMUS_ASSERT(from.size() == canonical_elements_ && to.size() == canonical_elements_);
+    for (std::size_t i = 0; i < model_.tensors().size(); ++i) {
+      const auto slice = model_.parameters(i);
+      for (std::size_t j = 0; j < slice.size(); ++j)
+        slice[j] = slice[j] == from[j] ? to[j] : to[j] + (slice[j] - from[j]);
+      from = from.subspan(slice.size());
+      to = to.subspan(slice.size());
     }
     model_.parameters_changed();
   }

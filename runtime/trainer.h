@@ -24,6 +24,7 @@
 #include "base/result.h"
 #include "intra/communicator.h"
 #include "runtime/inner_optimizer.h"
+#include "runtime/machine_memory.h"
 #include "runtime/model.h"
 #include "runtime/outer_sync.h"
 #include "runtime/text_dataset.h"
@@ -57,6 +58,7 @@ struct TrainParts {
   EventLog& log;
   OuterSync* outer = nullptr;               // rank 0 of a federated site
   const std::atomic<bool>* stop = nullptr;  // set: finish the inner step, keep a checkpoint, return
+  std::uint64_t machine_memory = machine_memory_bytes();
 };
 
 struct TrainOutcome {
@@ -69,8 +71,9 @@ struct TrainOutcome {
 };
 
 // Errors: those of checkpoints, data and communicator; those the gateway refuses with;
-// invalid_argument (the vocabulary does not hold all bytes); non_finite (gradients were NaN or
-// infinite many times in a row). The communicator stays open.
+// invalid_argument (the vocabulary does not hold all bytes); too_large (the ranks of this machine
+// and their gateway do not fit into its memory); non_finite (gradients were NaN or infinite many
+// times in a row). The communicator stays open.
 Result<TrainOutcome> train(const TrainParts& parts, const TrainOptions& options);
 
 }  // namespace isthmus::runtime

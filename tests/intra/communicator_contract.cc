@@ -38,6 +38,7 @@ TEST(CommunicatorContract, RankIsInsideTheWorld) {
   auto& world = communicator_under_test();
   EXPECT_GE(world.rank(), 0);
   EXPECT_LT(world.rank(), world.world_size());
+  EXPECT_EQ(world.local_world_size(), world.world_size());  // tests run on one machine
 }
 
 TEST(CommunicatorContract, AllReduceAddsInTheOrderOfRanksToTheBit) {

@@ -32,6 +32,7 @@ class ThreadWorld {
     Rank(ThreadWorld& world, int rank) : world_(world), rank_(rank) {}
     int rank() const override { return rank_; }
     int world_size() const override { return kRanks; }
+    int local_world_size() const override { return kRanks; }
     Result<void> all_reduce(std::span<float> values) override { return sum(values); }
     Result<void> all_reduce(std::span<double> values) override { return sum(values); }
     Result<void> all_reduce(std::span<std::uint64_t> values) override { return sum(values); }

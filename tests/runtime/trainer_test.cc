@@ -25,6 +25,7 @@ class ObservedWorld final : public intra::Communicator {
  public:
   int rank() const override { return 0; }
   int world_size() const override { return 1; }
+  int local_world_size() const override { return 1; }
   Result<void> all_reduce(std::span<float>) override {
     if (on_gradients) on_gradients();
     return {};
@@ -61,7 +62,8 @@ class TrainerTest : public testing::Test {
                   .clock = *clock_,
                   .log = log_,
                   .outer = options_.federated ? &gateway_ : nullptr,
-                  .stop = &stop_},
+                  .stop = &stop_,
+                  .machine_memory = machine_memory_},
                  options_);
   }
   TrainOutcome run_well(Model& model) {
@@ -106,6 +108,7 @@ class TrainerTest : public testing::Test {
   ObservedWorld world_;
   ThreadPool pool_{{-1}};
   TrainOptions options_;
+  std::uint64_t machine_memory_ = machine_memory_bytes();
   ScriptedSync gateway_;
   std::atomic<bool> stop_{false};
 };
@@ -204,6 +207,26 @@ TEST_F(TrainerTest, RefusesAVocabularyWithoutAllBytes) {
   ASSERT_FALSE(outcome);
   EXPECT_EQ(outcome.error().code, ErrorCode::invalid_argument);
   EXPECT_THAT(outcome.error().text(), HasSubstr("200 tokens"));
+}
+
+TEST_F(TrainerTest, RefusesWhatDoesNotFitIntoMemory) {
+  auto model = make_small_model(pool_);
+  // In a federation three more copies of the parameters here, and five at the gateway.
+  const auto parameters = static_cast<std::uint64_t>(parameter_count(model->config()));
+  const auto alone = model->memory_bytes(), federated = alone + 8 * 4 * parameters;
+  machine_memory_ = alone;
+  const auto refused = run(*model);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::too_large);
+  machine_memory_ = alone + 1;
+  EXPECT_TRUE(run(*model));
+
+  federate();
+  gateway_.on_contribute = [this](const Contribution&) { stop_ = true; };
+  machine_memory_ = federated;
+  EXPECT_EQ(run(*model).error().code, ErrorCode::too_large);
+  machine_memory_ = federated + 1;
+  EXPECT_TRUE(run(*model));
 }
 
 TEST_F(TrainerTest, GradientsThatAreNotFiniteEndIt) {
