@@ -14,7 +14,8 @@ constexpr Nanoseconds kBytesPatience =
     3 * kSecond;  // nobody has the bytes of a decided record: then the state is fetched
 // Of a contribution; tensors' ends may double them, and a link takes twice as many.
 constexpr std::uint64_t kChunksMax = 1 << 17;
-constexpr Nanoseconds kFarewell = 500 * kMillisecond;  // for what was said last
+constexpr Nanoseconds kFarewell = 500 * kMillisecond;      // for what was said last
+constexpr Nanoseconds kRankFarewell = 200 * kMillisecond;  // for the last state to reach a rank
 
 }  // namespace
 
@@ -375,6 +376,14 @@ Task<Result<void>> Gateway::advance() {
   co_return Result<void>();
 }
 
+// Ranks of a run that is launched once more come for its last state, even if it is all that there
+// is to say to them.
+bool Gateway::ranks_have_the_end(Nanoseconds told) const {
+  const auto now = world_.loop.now();
+  if (!ranks_here_) return now - told >= options_.linger;
+  return now - std::max(told, last_rank_progress_) >= kRankFarewell;
+}
+
 // The last step: told to the ranks when a majority has it too, or nobody else is there; served
 // until every member that can be reached has it.
 Task<Result<void>> Gateway::serve_the_end() {
@@ -383,6 +392,7 @@ Task<Result<void>> Gateway::serve_the_end() {
   const auto last = state_->step;
   const auto began = world_.loop.now();
   auto alone_since = began;
+  auto told = began;
   while (!stopping_ && !failure_) {
     const auto now = world_.loop.now();
     if (disputed()) {
@@ -407,9 +417,10 @@ Task<Result<void>> Gateway::serve_the_end() {
     const bool alone = !reachable && !saving_ && now - alone_since > options_.linger;
     if (!end_told_ && (right_root(state_root_) || !waiting || alone)) {
       end_told_ = true;
+      told = now;
       publish();
     }
-    if (!waiting || alone) break;
+    if (alone || (!waiting && ranks_have_the_end(told))) break;
     co_await changed_.wait_until(now + 100 * kMillisecond);
   }
   co_return failure_ ? Result<void>(*failure_) : Result<void>();

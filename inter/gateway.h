@@ -149,6 +149,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<void> contribute_task(std::vector<float> parameters, std::uint64_t tokens);
   void publish();
   Task<Result<void>> serve_the_end();
+  bool ranks_have_the_end(Nanoseconds told) const;
   void fail(const Error& error);
 
   // --- Apply (gateway_apply.cc)

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """A run from its beginning to its planned end, and what it leaves on disk, read back independently."""
+import subprocess
+import time
 import unittest
 
-from federation import Case, DONE, Federation, STOPPED
+from federation import Case, DONE, Federation, ISTHMUS, STOPPED, isthmus
 import outer_files
 
 
@@ -69,6 +71,20 @@ class Run(Case):
             federation.wait()
             _, after = states(federation.sites[0])
             self.assertEqual(before[0].claimed_root, after[0].claimed_root)
+
+            # Also where the ranks come when their gateways have nothing more to say to each other.
+            gateways = [subprocess.Popen([ISTHMUS, "gateway", site.file], cwd=federation.folder, stdin=subprocess.DEVNULL,
+                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                        for site in federation.sites]
+            for gateway in gateways:
+                self.addCleanup(gateway.kill)
+            for site in federation.sites:
+                site.wait_for_event("run_finished", 20, count=3)
+            time.sleep(1)
+            for site in federation.sites:
+                self.assertEqual(isthmus("train", site.file, cwd=federation.folder, timeout=20).returncode, DONE)
+            for gateway in gateways:
+                self.assertEqual(gateway.wait(20), DONE)
 
     def test_three_sites_with_unequal_work_and_nesterov(self):
         with Federation("alpha", "beta", "gamma", outer_steps=4) as federation:
