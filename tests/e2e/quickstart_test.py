@@ -13,8 +13,8 @@ import unittest
 
 from federation import Case, DONE, ISTHMUS, ROOT, STOPPED, wait_until
 
-SMALL = {"model.layers": 1, "model.hidden": 32, "model.ffn": 48, "train.micro_batch": 2, "train.sequence": 64,
-         "train.warmup_steps": 2, "sync.inner_steps": 2}
+# A model that learns something in a second.
+SMALL = {"model.layers": 1, "model.hidden": 64, "model.ffn": 96, "train.sequence": 64, "train.learning_rate": 0.01}
 
 
 class Quickstart(Case):
@@ -26,9 +26,9 @@ class Quickstart(Case):
     def tearDown(self):
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start(self, *arguments, outer_steps):
-        sets = [x for key, value in {**SMALL, "sync.outer_steps": outer_steps}.items()
-                for x in ("--set", f"{key}={value}")]
+    def start(self, *arguments, **sync):
+        values = {**SMALL, **{f"sync.{key}": value for key, value in sync.items()}}
+        sets = [x for key, value in values.items() for x in ("--set", f"{key}={value}")]
         self.output = self.folder / "output"
         with open(self.output, "ab") as output:
             self.process = subprocess.Popen(
@@ -53,41 +53,59 @@ class Quickstart(Case):
                     found.append(entry.name)
         return found
 
-    def test_from_nothing_to_a_report(self):
-        self.start("--control", outer_steps=3)
+    def report(self):
+        return json.loads((self.folder / "run/report.json").read_text())
+
+    def test_quick_with_control_from_nothing_to_a_report(self):
+        self.start("--quick", "--control")
         self.finish()
         said = self.said()
         for site in ("alpha", "beta"):
-            for step in (1, 2, 3):
-                self.assertIn(f"{site} outer step {step}/3", said)
+            for step in range(1, 7):
+                self.assertIn(f"{site} outer step {step}/6", said)
         self.assertIn("bits per byte", said)
-        report = json.loads((self.folder / "run/report.json").read_text())
+        report = self.report()
         alpha, beta = report["sites"]
         self.assertEqual((alpha["site"], beta["site"]), ("alpha", "beta"))
+        self.assertEqual(list(alpha["held_out"]), ["en", "de", "fr", "ja"])
+        for site in (alpha, beta):
+            for language, held_out in site["held_out"].items():
+                # Nothing learnt is log2(260) = 8.02; letters as frequent as they are, about 5.
+                before, after = held_out["bits_per_byte_before"], held_out["bits_per_byte_after"]
+                self.assertGreater(before, 7.5, (site["site"], language))
+                self.assertLess(after, 5.0, (site["site"], language))
         self.assertEqual(json.dumps(alpha["held_out"]), json.dumps(beta["held_out"]), "both sites end equal")
-        self.assertEqual(len(report["controls"]), 1)
+
+        # What alpha never saw, it does not know; of its own text it has seen as much.
+        control, = report["controls"]
+        better = {language: control["held_out"][language]["bits_per_byte_after"] - held_out["bits_per_byte_after"]
+                  for language, held_out in alpha["held_out"].items()}
+        self.assertGreater(better["fr"], 0.05, better)
+        self.assertGreater(better["ja"], 1.0, better)
+        for language in ("en", "de"):
+            self.assertLess(abs(better[language]), 0.3, better)
 
         # Once more: the run is complete and stays as it is.
-        self.start(outer_steps=3)
+        self.start("--quick")
         self.finish()
-        again = json.loads((self.folder / "run/report.json").read_text())
-        self.assertEqual(json.dumps(again["sites"][0]["held_out"]), json.dumps(alpha["held_out"]))
+        self.assertEqual(json.dumps(self.report()["sites"][0]["held_out"]), json.dumps(alpha["held_out"]))
 
     def test_interrupted_it_ends_cleanly_goes_on_and_starts_over(self):
-        self.start(outer_steps=400)
+        self.start(inner_steps=2, outer_steps=400)
         wait_until(lambda: "outer step 3/" in self.said(), 60, self.said)
         self.process.send_signal(signal.SIGINT)
         self.finish(STOPPED)
         self.assertIn("stopped, with a checkpoint", self.said())
+        self.assertNotIn("stopped at once", self.said())
         reached = max(int(p.name[5:]) for p in (self.folder / "run/alpha/checkpoints").glob("step_*"))
         self.assertGreater(reached, 0)
 
-        self.start(outer_steps=400)
+        self.start(inner_steps=2, outer_steps=400)
         wait_until(lambda: f"outer step {reached // 2 + 3}/" in self.said(), 60, self.said)
         self.process.send_signal(signal.SIGINT)
         self.finish(STOPPED)
 
-        self.start("--fresh", outer_steps=2)
+        self.start("--fresh", inner_steps=10, outer_steps=2)
         self.finish()
         self.assertIn("outer step 2/2", self.said())
 
