@@ -39,7 +39,10 @@ class SimulatedDisk::SimulatedFile final : public File {
   }
   Result<std::uint64_t> size() const override { return inode_->current.size(); }
   Result<void> sync() override {
-    ISTHMUS_CHECK(disk_.may_write());
+    if (auto allowed = disk_.may_write(); !allowed) {
+      if (!disk_.frozen_) disk_.lose_some(*inode_);
+      return allowed;
+    }
     if (disk_.faults_.lying) return {};
     inode_->durable = inode_->current;
     inode_->dirty = false;
@@ -64,6 +67,16 @@ Result<void> SimulatedDisk::may_write() {
   if (faults_.failing <= 0 || !random_.chance(faults_.failing)) return {};
   ++counters_.refused_writes;
   return Error{ErrorCode::disk_full, "the simulated disk is full"};
+}
+
+// The dirty pages that could not be written are dropped; who reads them again gets the old ones.
+void SimulatedDisk::lose_some(Inode& inode) {
+  ++counters_.failed_syncs;
+  for (std::size_t at = 0; at < inode.current.size(); at += kBlockBytes) {
+    if (!random_.chance(0.5)) continue;
+    for (std::size_t i = at; i < std::min(at + kBlockBytes, inode.current.size()); ++i)
+      inode.current[i] = i < inode.durable.size() ? inode.durable[i] : std::byte{0};
+  }
 }
 
 void SimulatedDisk::crash() {

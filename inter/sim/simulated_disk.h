@@ -1,6 +1,8 @@
 // SimulatedDisk: files that remember what was synced. When its machine crashes, each unsynced block
-// and each unsynced name survives or not, by chance; it may also be full, or lie about syncing. The
-// disk outlives the processes that use it.
+// and each unsynced name survives or not, by chance; it may also be full, or lie about syncing. A
+// sync that fails loses some of what it should have kept, at once, as Linux may: pages whose
+// writing failed are clean afterwards, so a later sync that succeeds says nothing about them
+// (fsyncgate, 2018). The disk outlives the processes that use it.
 #pragma once
 
 #include <map>
@@ -39,7 +41,7 @@ class SimulatedDisk final : public Disk {
   Result<std::unique_ptr<DiskLock>> lock(const std::string& path) override;
 
   struct Counters {
-    std::uint64_t torn = 0, lost_names = 0, refused_writes = 0;
+    std::uint64_t torn = 0, lost_names = 0, refused_writes = 0, failed_syncs = 0;
   };
   const Counters& counters() const { return counters_; }
 
@@ -51,6 +53,7 @@ class SimulatedDisk final : public Disk {
   class SimulatedFile;
   class SimulatedLock;
   Result<void> may_write();
+  void lose_some(Inode& inode);
 
   Random random_;
   DiskFaults faults_;
