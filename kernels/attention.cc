@@ -181,8 +181,7 @@ void forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, con
   const std::int64_t d = shape.head_dim;
   const std::int64_t w = layout.width;
   const std::int64_t key_column = h / (shape.heads / shape.kv_heads) * d;
-  const std::int64_t keys_seen = shape.past + end_query;
-  const std::int64_t blocks = (keys_seen + kBlock - 1) / kBlock;
+  const std::int64_t blocks = (end_query + kBlock - 1) / kBlock;
   float* keys = scratch;  // transposed
   float* values = keys + layout.key_blocks * layout.transposed_floats();
   float* queries = values + layout.key_blocks * layout.plain_floats();
@@ -191,10 +190,10 @@ void forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, con
   float* largest = scores + kBlock * kBlock;
   float* total = largest + kBlock;
 
-  const std::int64_t first_key = b * (shape.past + shape.sequence);
+  const std::int64_t first_key = b * shape.sequence;
   for (std::int64_t block = 0; block < blocks; ++block) {
     const std::int64_t key = block * kBlock;
-    const std::int64_t rows = keys_seen - key < kBlock ? keys_seen - key : kBlock;
+    const std::int64_t rows = end_query - key < kBlock ? end_query - key : kBlock;
     copy_block(k, first_key + key, key_column, rows, layout, 1.0F, sums);
     transpose_block(sums, layout, keys + block * layout.transposed_floats());
     copy_block(v, first_key + key, key_column, rows, layout, 1.0F,
@@ -211,19 +210,17 @@ void forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, con
       largest[i] = kMasked;
       total[i] = 0.0F;
     }
-    const std::int64_t position = shape.past + query;  // of the block's first query
-    for (std::int64_t key = 0; key < position + count; key += kBlock) {
+    for (std::int64_t key = 0; key < query + count; key += kBlock) {
       const float* key_block = keys + key / kBlock * layout.transposed_floats();
       const float* value_block = values + key / kBlock * layout.plain_floats();
-      const bool masked = key + kBlock > position + 1;
-      for_strips(rows, key == position,
+      const bool masked = key + kBlock > query + 1;
+      for_strips(rows, key == query,
                  [&](std::int64_t first, std::int64_t strip_rows, std::int64_t columns) {
                    float* strip = scores + first * kBlock;
                    multiply<Sum::set>(strip_rows, columns, d, {queries + first * w, w, 1},
                                       key_block, kBlock, strip, kBlock);
                    for (std::int64_t r = 0; r < strip_rows; ++r) {
-                     if (masked)
-                       mask_row(strip + r * kBlock, columns, position + first + r + 1 - key);
+                     if (masked) mask_row(strip + r * kBlock, columns, query + first + r + 1 - key);
                      soften_row(strip + r * kBlock, columns, largest + first + r, total + first + r,
                                 sums + (first + r) * w, w);
                    }
@@ -366,11 +363,11 @@ constexpr std::int64_t kQueriesPerTask = 1024;  // keys are copied again for eac
 
 void check(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
            const Rows& out, std::size_t log_sums) {
-  ISTHMUS_ASSERT(shape.batch > 0 && shape.sequence > 0 && shape.past >= 0 && shape.head_dim > 0 &&
+  ISTHMUS_ASSERT(shape.batch > 0 && shape.sequence > 0 && shape.head_dim > 0 &&
                  shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0);
   ISTHMUS_ASSERT(q.rows == shape.batch * shape.sequence &&
                  q.columns == shape.heads * shape.head_dim && q.same_shape(out));
-  ISTHMUS_ASSERT(k.rows == shape.batch * (shape.past + shape.sequence) &&
+  ISTHMUS_ASSERT(k.rows == shape.batch * shape.sequence &&
                  k.columns == shape.kv_heads * shape.head_dim && k.same_shape(v));
   ISTHMUS_ASSERT(q.dtype == k.dtype && q.dtype == v.dtype && q.dtype == out.dtype);
   ISTHMUS_ASSERT(static_cast<std::int64_t>(log_sums) == shape.batch * shape.heads * shape.sequence);
@@ -413,8 +410,7 @@ void attention_backward(ThreadPool& pool, const AttentionShape& shape, const Row
                         const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv,
                         std::span<std::byte> scratch, bool native_bf16) {
   check(shape, q, k, v, out, log_sums.size());
-  ISTHMUS_ASSERT(shape.past == 0 && q.same_shape(dout) && q.same_shape(dq) && k.same_shape(dk) &&
-                 k.same_shape(dv));
+  ISTHMUS_ASSERT(q.same_shape(dout) && q.same_shape(dq) && k.same_shape(dk) && k.same_shape(dv));
   ISTHMUS_ASSERT(scratch.size() >= attention_scratch_bytes(shape, pool.workers()));
   bool all_bf16 = true;
   for (const Rows* rows : {&q, &dout, &dq, &dk, &dv}) all_bf16 &= rows->dtype == DType::bf16;

@@ -3,10 +3,11 @@
 // backward recomputes from it. Any sequence length and head size; arithmetic f32, except that bf16
 // inputs may multiply as bf16 pairs summed in f32. Results do not depend on the number of threads.
 //
-//            keys 0 … past+sequence-1
-//          ┌───────────────┐   query t sees keys 0 … past + t; blocks wholly above the
-//  queries │███████▒       │   diagonal are skipped, ▒ are masked.
-//          │██████████▒    │
+//            keys
+//          ┌───────────────┐   query t sees keys 0 … t; blocks wholly above the diagonal are
+//  queries │███▒           │   skipped, ▒ are masked.
+//          │███████▒       │
+//          │███████████▒   │
 //          └───────────────┘
 #pragma once
 
@@ -21,8 +22,7 @@ namespace isthmus::kernels {
 
 struct AttentionShape {
   std::int64_t batch = 1;
-  std::int64_t sequence = 1;  // queries of each batch item
-  std::int64_t past = 0;      // keys before the first query (generation); 0 in training
+  std::int64_t sequence = 1;  // queries, and keys, of each batch item
   std::int64_t heads = 1;     // a multiple of kv_heads: query head h reads kv head h / group
   std::int64_t kv_heads = 1;
   std::int64_t head_dim = 1;
@@ -35,15 +35,15 @@ bool bf16_attention_is_native();
 // Bytes of scratch, aligned to 64, that forward and backward need with this many workers.
 std::size_t attention_scratch_bytes(const AttentionShape& shape, std::size_t workers);
 
-// q, out [batch * sequence, heads * head_dim]; k, v [batch * (past + sequence), kv_heads *
-// head_dim]; all of one dtype; rows may be strided, so q, k and v can lie side by side in one
+// q, out [batch * sequence, heads * head_dim]; k, v [batch * sequence, kv_heads * head_dim]; all of
+// one dtype; rows may be strided, so q, k and v can lie side by side in one
 // matrix. `native_bf16` is given by tests alone. log_sums [batch, heads, sequence]: log of the sum
 // of exp(scale * q·k), kept for backward.
 void attention_forward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
                        const Rows& v, const Rows& out, std::span<float> log_sums,
                        std::span<std::byte> scratch, bool native_bf16 = bf16_attention_is_native());
 
-// dq, dk, dv are set; they and dout may be of other dtypes. past must be 0.
+// dq, dk, dv are set; they and dout may be of other dtypes.
 void attention_backward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
                         const Rows& v, const Rows& out, std::span<const float> log_sums,
                         const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv,

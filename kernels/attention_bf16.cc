@@ -253,8 +253,7 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
   const std::int64_t d = shape.head_dim;
   const std::int64_t w = layout.width;
   const std::int64_t key_column = h / (shape.heads / shape.kv_heads) * d;
-  const std::int64_t keys_seen = shape.past + end_query;
-  const std::int64_t blocks = (keys_seen + kBlock - 1) / kBlock;
+  const std::int64_t blocks = (end_query + kBlock - 1) / kBlock;
   const std::int64_t across = layout.transposed_floats();
   const std::int64_t plain = layout.plain_floats();
   auto* keys = reinterpret_cast<Pair*>(scratch);
@@ -266,10 +265,10 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
   auto* largest = reinterpret_cast<float*>(weights + kBlock * kBlock);
   float* total = largest + kBlock;
 
-  const std::int64_t first_key = b * (shape.past + shape.sequence);
+  const std::int64_t first_key = b * shape.sequence;
   for (std::int64_t block = 0; block < blocks; ++block) {
     const std::int64_t key = block * kBlock;
-    const std::int64_t rows = keys_seen - key < kBlock ? keys_seen - key : kBlock;
+    const std::int64_t rows = end_query - key < kBlock ? end_query - key : kBlock;
     copy_block(k, first_key + key, key_column, rows, layout, queries);
     lay_across(queries, layout, keys + block * across);
     copy_block(v, first_key + key, key_column, rows, layout, queries);
@@ -286,12 +285,11 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
       largest[i] = kMasked;
       total[i] = 0.0F;
     }
-    const std::int64_t position = shape.past + query;
-    for (std::int64_t key = 0; key < position + count; key += kBlock) {
+    for (std::int64_t key = 0; key < query + count; key += kBlock) {
       const Pair* key_block = keys + key / kBlock * across;
       const Pair* value_block = values + key / kBlock * plain;
-      const bool masked = key + kBlock > position + 1;
-      for_strips(rows, key == position,
+      const bool masked = key + kBlock > query + 1;
+      for_strips(rows, key == query,
                  [&](std::int64_t first, std::int64_t strip_rows, std::int64_t columns) {
                    float* strip = scores + first * kBlock;
                    Pair* weight_strip = weights + first * kBlock / 2;
@@ -299,8 +297,7 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
                                       {queries + first * w / 2, w / 2, 1}, key_block, kBlock, strip,
                                       kBlock);
                    for (std::int64_t r = 0; r < strip_rows; ++r) {
-                     if (masked)
-                       mask_row(strip + r * kBlock, columns, position + first + r + 1 - key);
+                     if (masked) mask_row(strip + r * kBlock, columns, query + first + r + 1 - key);
                      soften_row(strip + r * kBlock, columns, shape.scale, largest + first + r,
                                 total + first + r, sums + (first + r) * w, w,
                                 reinterpret_cast<std::uint16_t*>(weight_strip + r * kBlock / 2));

@@ -21,7 +21,7 @@ struct AttentionLayout {
   explicit AttentionLayout(const AttentionShape& shape)
       : head_dim(shape.head_dim),
         width((shape.head_dim + 15) / 16 * 16),
-        key_blocks((shape.past + shape.sequence + kBlock - 1) / kBlock) {}
+        key_blocks((shape.sequence + kBlock - 1) / kBlock) {}
 
   std::int64_t transposed_floats() const { return head_dim * kBlock; }
   std::int64_t plain_floats() const { return width * kBlock; }
@@ -33,7 +33,7 @@ struct AttentionLayout {
 
   std::int64_t head_dim;
   std::int64_t width;
-  std::int64_t key_blocks;  // of the whole sequence, past included
+  std::int64_t key_blocks;  // of the whole sequence
 };
 
 }  // namespace isthmus::kernels

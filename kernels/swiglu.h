@@ -9,9 +9,8 @@ namespace isthmus::kernels {
 // gate, up, out [rows, width], of any dtypes.
 void swiglu_forward(ThreadPool& pool, const Rows& gate, const Rows& up, const Rows& out);
 
-// dgate and dup are set; they may be gate and up. `out`, unless its data is null, receives the
-// forward result again, so that it need not be kept.
+// dgate and dup are set; they may be gate and up.
 void swiglu_backward(ThreadPool& pool, const Rows& dout, const Rows& gate, const Rows& up,
-                     const Rows& dgate, const Rows& dup, const Rows& out);
+                     const Rows& dgate, const Rows& dup);
 
 }  // namespace isthmus::kernels

@@ -276,7 +276,7 @@ PreparedOp glu_forward(const BoundOp& bound, CpuDevice& device) {
 PreparedOp glu_backward(const BoundOp& bound, CpuDevice& device) {
   return [&pool = device.pool, x = Halves(bound.inputs[0]), dy = bound.inputs[2],
           dx = Halves(bound.outputs[0])] {
-    kernels::swiglu_backward(pool, dy, x.gate, x.up, dx.gate, dx.up, Rows{});
+    kernels::swiglu_backward(pool, dy, x.gate, x.up, dx.gate, dx.up);
   };
 }
 

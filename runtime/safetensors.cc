@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +12,7 @@
 
 #include "base/assert.h"
 #include "base/byte_stream.h"
+#include "kernels/bf16.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -138,7 +138,7 @@ float half_to_float(std::uint16_t half) {
   return half & 0x8000 ? -value : value;
 }
 
-float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+float bf16_to_float(std::uint16_t bits) { return kernels::to_float(bf16_t{bits}); }
 
 }  // namespace
 
