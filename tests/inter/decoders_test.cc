@@ -17,11 +17,13 @@
 
 namespace {
 
-// The largest allocation of this thread since it was set to zero.
+// The largest allocation of this thread since it was set to zero. Always zero under a sanitizer,
+// which has its own operator new.
 thread_local std::size_t largest_allocation = 0;
 
 }  // namespace
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(std::size_t size) {
   largest_allocation = std::max(largest_allocation, size);
   if (void* memory = std::malloc(size)) return memory;
@@ -29,6 +31,7 @@ void* operator new(std::size_t size) {
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
 
 namespace isthmus::inter {
 namespace {
