@@ -166,11 +166,16 @@ bool Agreement::well_formed(const Record& record) const {
   same.parts = frame.parts;
   same.next_view = frame.next_view;
   same.readmitted = frame.readmitted;
+  same.roster = frame.roster;
   if (same != frame || record.parts.size() < setup_.min_sites) return false;
   for (const auto& part : record.parts)
     if (!frame.view.is_member(part.site)) return false;
-  // Voters change only with a roster (PROTOCOL.md, "Views"); members must be listed.
-  if (record.next_view.voters != frame.view.voters || record.next_view.members.empty())
+  // Voters change only with a newer roster, that this site has too (PROTOCOL.md, "Views"); members
+  // must be listed.
+  const bool names_roster = record.roster != frame.roster;
+  if (names_roster && record.roster != setup_.newer_roster) return false;
+  if (record.next_view.voters != (names_roster ? setup_.newer_voters : frame.view.voters) ||
+      record.next_view.members.empty())
     return false;
   for (const auto site : record.readmitted)
     if (!frame.view.is_voter(site)) return false;
@@ -247,7 +252,8 @@ void Agreement::receive_accept(SiteId from, const Accept& accept,
                                const security::Signature& signature) {
   if (decided_ || !well_formed(accept.record)) return;
   if (accept.ballot == 0 &&
-      (accept.record.next_view != setup_.frame.view || !accept.record.readmitted.empty()))
+      (accept.record.next_view != setup_.frame.view || !accept.record.readmitted.empty() ||
+       accept.record.roster != setup_.frame.roster))
     return;
   const auto key = std::pair(accept.ballot, accept.record.hash());
   if (accepts_.size() >= kDifferentAcceptsMax && accepts_.count(key) == 0)

@@ -60,7 +60,10 @@ class Agreement {
         frame;  // run, step, parent, view, fragment, rule, final_step; no parts, next_view = view
     std::uint32_t min_sites = 1;
     std::set<SiteId> roster;  // who may be in a next view
-    // Fills in what a proposal with these parts should carry: next_view, readmitted.
+    // A roster that no record names yet, and the voters it would bring; zero and empty: none.
+    security::Digest newer_roster;
+    std::vector<SiteId> newer_voters;
+    // Fills in what a proposal with these parts should carry: next_view, readmitted, roster.
     std::function<void(Record&)> complete;
   };
 

@@ -197,11 +197,18 @@ void Gateway::publish() {
 // --- Steps
 // -----------------------------------------------------------------------------------------------------------------------
 
-View Gateway::current_view() const {
+View Gateway::current_view() const { return view_of_step(working_step()); }
+
+View Gateway::view_of_step(std::uint64_t k) const {
   if (!genesis_) return view_of_roster();
-  const auto k = working_step();
+  if (const auto* given = recovery(); given && k == given->step + 1)
+    return {.members = given->voters, .voters = given->voters};
   if (k <= 1 || chain_.size() < k - 1) return genesis_->record.next_view;
   return chain_[k - 2].record.next_view;
+}
+
+const security::Recovery* Gateway::recovery() const {
+  return roster_.recovery && roster_.recovery->run == run_ ? &*roster_.recovery : nullptr;
 }
 
 security::Digest Gateway::parent_hash() const {
@@ -215,13 +222,20 @@ StepId Gateway::step_id() const {
 bool Gateway::learn(const Certificate& certificate) {
   const auto& record = certificate.record;
   if (record.step != chain_.size() + 1 || record.run != run_) return false;
-  const auto parent = chain_.empty() ? run_ : chain_.back().record.hash();
-  const auto& view = chain_.empty() ? genesis_->record.next_view : chain_.back().record.next_view;
-  if (record.parent != parent || record.view != view ||
-      !certificate.proves(view, world_.verifier)) {
+  const auto view = view_of_step(record.step);
+  if (record.view != view || !certificate.proves(view, world_.verifier) || !append(certificate)) {
     world_.log.alarm("record_refused", {.outer_step = static_cast<std::int64_t>(record.step)});
     return false;
   }
+  return true;
+}
+
+// The next record of the chain, proven or our own disk's.
+bool Gateway::append(const Certificate& certificate) {
+  const auto& record = certificate.record;
+  const auto parent = chain_.empty() ? run_ : chain_.back().record.hash();
+  if (record.step != chain_.size() + 1 || record.parent != parent) return false;
+  if (record.roster != security::Digest{}) named_roster_ = record.roster;
   for (const auto& part : record.parts) last_named_[part.site] = record.step;
   for (const auto site : record.next_view.members)
     if (!record.view.is_member(site)) last_named_[site] = record.step;
@@ -258,6 +272,10 @@ void Gateway::begin_step() {
     setup.frame.final_step = k == options_.sync.outer_steps;
     setup.min_sites = options_.sync.min_sites;
     for (const auto& site : roster_.sites) setup.roster.insert(site.id);
+    if (roster_.digest != named_roster_) {
+      setup.newer_roster = roster_.digest;
+      setup.newer_voters = view_of_roster().voters;
+    }
     setup.complete = [this](Record& record) {
       record.next_view = next_view(record.view, record.step, record.parts, last_named_,
                                    options_.sync.absent_steps, peers_);
@@ -265,11 +283,19 @@ void Gateway::begin_step() {
       if (my_status().wants_in && !record.next_view.is_member(self_))
         members.insert(std::lower_bound(members.begin(), members.end(), self_), self_);
       record.readmitted = to_readmit(record.view, record.step, peers_);
+      if (newer_roster_due()) {
+        record.roster = roster_.digest;
+        record.next_view.voters = view_of_roster().voters;
+        std::erase_if(members, [this](SiteId site) { return roster_.find(site) == nullptr; });
+      }
     };
     Vote vote;
     if (stored_vote_ && stored_vote_->first == k) vote = stored_vote_->second;
-    // Cast while this site's state was wrong: no majority can have voted for it.
-    if (vote.accepted && vote.accepted->record.parent_root != state_root_) vote.accepted.reset();
+    // Cast while this site's state was wrong: no majority can have voted for it. Or by a view that
+    // the operator has given up.
+    if (vote.accepted &&
+        (vote.accepted->record.parent_root != state_root_ || vote.accepted->record.view != view))
+      vote.accepted.reset();
     agreement_ = std::make_unique<Agreement>(std::move(setup), std::move(vote));
     agreement_->set_view_change_due(view_change_due());
   }

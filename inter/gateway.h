@@ -105,7 +105,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   struct Counters {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,
                   state_fetches = 0, votes_lost = 0, readmitted = 0, view_changes = 0,
-                  relayed_messages = 0, divergences = 0;
+                  relayed_messages = 0, divergences = 0, voters_changed = 0;
   };
   Counters counters() const;
 
@@ -125,6 +125,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // --- Start (gateway_start.cc)
   Task<Result<void>> load();
+  Result<void> take_up_records(const std::vector<Certificate>& records);
   void start_links();
   Task<Result<void>> begin_or_join_run();
   void propose_genesis();
@@ -137,11 +138,14 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // --- Steps
   std::uint64_t working_step() const { return state_ ? state_->step + 1 : 0; }
   View current_view() const;
+  View view_of_step(std::uint64_t step) const;
+  const security::Recovery* recovery() const;  // of this run, by the operator
   security::Digest parent_hash() const;
   StepId step_id() const;
   const Record* record_of(std::uint64_t step) const;  // decided and known here
   void begin_step();
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
+  bool append(const Certificate& certificate);
   Task<Result<void>> start_steps();
   Task<Result<void>> steps();
   Task<Result<void>> fetch_first_state();
@@ -192,6 +196,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // --- Ballots (gateway_ballots.cc)
   Task<void> vote_writer();
   bool view_change_due() const;
+  bool newer_roster_due() const;
   Nanoseconds deadline() const;
   void consider_ballot();
   void tick();
@@ -228,6 +233,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   security::Digest run_;
   std::uint64_t logged_records_ = 0;  // on disk
   std::vector<Certificate> chain_;    // records 1, 2, …: chain_[k - 1] is record k
+  security::Digest named_roster_;     // by the newest record that names one
   std::optional<std::vector<float>> initial_;
   bool empty_vote_ = false;  // may take part in record 0
   bool lost_vote_ = false;

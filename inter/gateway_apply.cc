@@ -181,6 +181,7 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   misled_base_.reset();
   if (record.next_view != record.view) {
     ++counters_.view_changes;
+    counters_.voters_changed += record.next_view.voters != record.view.voters;
     world_.log.info("view_changed", {.outer_step = static_cast<std::int64_t>(k)},
                     {{"members", static_cast<std::uint64_t>(record.next_view.members.size())}});
   }
@@ -202,15 +203,17 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   co_return true;
 }
 
-// A record that readmits this site gives it an empty vote to go on with.
+// A record that readmits this site, or makes it a voter, gives it an empty vote to go on with.
 Task<Result<void>> Gateway::take_vote_back(const Record& record) {
-  if (!lost_vote_ || std::count(record.readmitted.begin(), record.readmitted.end(), self_) == 0)
-    co_return Result<void>();
+  const bool readmitted =
+      lost_vote_ && std::count(record.readmitted.begin(), record.readmitted.end(), self_) > 0;
+  const bool made_voter = !record.view.is_voter(self_) && record.next_view.is_voter(self_);
+  if (!readmitted && !made_voter) co_return Result<void>();
   Result<void> written;
   auto write = [this, &written, &record] { written = store_.write_vote(record.step, Vote{}); };
   co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
   if (!written) co_return written;
-  lost_vote_ = false;
+  if (!std::exchange(lost_vote_, false)) co_return Result<void>();
   ++counters_.readmitted;
   world_.log.info("vote_readmitted", {.outer_step = static_cast<std::int64_t>(record.step)});
   co_return Result<void>();

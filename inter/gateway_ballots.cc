@@ -65,8 +65,22 @@ void Gateway::tick() {
   tick_timer_ = world_.loop.call_after(kTick, [this] { tick(); });
 }
 
+// No record names our roster yet, and everyone who votes and can be reached has it: a majority.
+bool Gateway::newer_roster_due() const {
+  if (roster_.digest == named_roster_) return false;
+  const auto view = current_view();
+  std::size_t have = view.is_voter(self_) ? 1 : 0;
+  for (const auto& [site, peer] : peers_.all()) {
+    if (!view.is_voter(site) || !peer.link->up() || !peer.status) continue;
+    if (peer.status->roster_epoch != roster_.epoch) return false;
+    ++have;
+  }
+  return have >= view.majority();
+}
+
 bool Gateway::view_change_due() const {
   const auto view = current_view();
+  if (newer_roster_due()) return true;
   if (my_status().wants_in) return true;
   for (const auto& [site, peer] : peers_.all()) {
     if (!peer.link->up() || !peer.status || peer.status->step != working_step()) continue;

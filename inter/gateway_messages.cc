@@ -257,6 +257,7 @@ Status Gateway::my_status() const {
   s.empty_vote = empty_vote_ && !genesis_ &&
                  (!genesis_vote_ || genesis_vote_->accepted->record.nonce == 0) &&
                  initial_.has_value();
+  s.roster_epoch = roster_.epoch;
   s.first_record = kept_from_;
   s.sees = peers_.seen();
   if (exchange_ && state_) s.holds = exchange_->holds();
@@ -318,9 +319,11 @@ void Gateway::on_records(Link& link, const Records& records) {
     if (certificate.record.step == 0) {
       if (genesis_ || adopting_run_ || !layout_) continue;
       const auto& record = certificate.record;
-      // The voters are the roster's, not those that whoever sends this would like.
-      if (record.fingerprint != fingerprint_.digest() ||
-          record.view.voters != view_of_roster().voters ||
+      // The run that the roster names, or one of the roster's voters: not of those that whoever
+      // sends this would like.
+      const bool ours = roster_.run ? record.hash() == *roster_.run
+                                    : record.view.voters == view_of_roster().voters;
+      if (record.fingerprint != fingerprint_.digest() || !ours ||
           !certificate.proves(record.view, world_.verifier)) {
         world_.log.alarm("genesis_refused", {.peer = link.peer_name()});
         return;

@@ -32,11 +32,11 @@ Task<Result<void>> Gateway::load() {
   }
   genesis_ = std::move(loaded->genesis);
   run_ = genesis_->record.hash();
-  for (auto& certificate : loaded->records)
-    if (!learn(certificate)) break;
-  logged_records_ = chain_.size();
+  named_roster_ = genesis_->record.roster;
   state_ = std::move(loaded->state);
   state_root_ = loaded->state_root;
+  auto taken_up = take_up_records(loaded->records);
+  if (!taken_up) co_return taken_up;
   if (state_ && state_->step > chain_.size())
     co_return Error{ErrorCode::corrupt,
                     fmt::format("the state of step {} has no record: move {} away; the site then "
@@ -55,7 +55,10 @@ Task<Result<void>> Gateway::load() {
     while (kept_from_ > 1 && all_here(chain_[kept_from_ - 2].record)) --kept_from_;
   }
   stored_vote_ = std::pair(loaded->vote_step, loaded->vote);
-  lost_vote_ = loaded->vote_lost && current_view().is_voter(self_);
+  // Where the operator says to go on, votes of before count no more.
+  const auto* given = recovery();
+  const bool recovers = given != nullptr && chain_.size() == given->step;
+  lost_vote_ = loaded->vote_lost && current_view().is_voter(self_) && !recovers;
   if (lost_vote_) {
     ++counters_.votes_lost;
     world_.log.alarm("vote_file_lost", {},
@@ -72,6 +75,10 @@ Task<Result<void>> Gateway::load() {
       const auto stored = store_.read_contribution(feedback.step, self_);
       const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
       closed = close && close->root == feedback.root;
+      // Of a view that was given up: the ranks contribute anew.
+      if (recovers && feedback.step == given->step + 1 &&
+          (!close || close->id.view != view_of_step(feedback.step).digest()))
+        closed = false;
     }
     if (!closed) continue;
     contributed_step_ = feedback.step;
@@ -84,6 +91,34 @@ Task<Result<void>> Gateway::load() {
                    {"records", static_cast<std::uint64_t>(chain_.size())},
                    {"root", state_root_.hex()}});
   co_return Result<void>();
+}
+
+// Our own records are not proved again: their voters may be in no roster any more. What the
+// operator has given up is left out.
+Result<void> Gateway::take_up_records(const std::vector<Certificate>& records) {
+  const auto* given = recovery();
+  for (const auto& certificate : records) {
+    const auto step = certificate.record.step;
+    if (given != nullptr && step == given->step + 1 &&
+        certificate.record.view != view_of_step(step)) {
+      if (state_ && state_->step >= step)
+        return Error{ErrorCode::mismatch,
+                     fmt::format("the roster goes on from step {}, but this site has step {} with "
+                                 "the root {}: the operator must recover from that",
+                                 given->step, state_->step, state_root_.hex())};
+      world_.log.alarm("records_given_up", {.outer_step = static_cast<std::int64_t>(step)},
+                       {{"records", static_cast<std::uint64_t>(records.size() - chain_.size())}});
+      ISTHMUS_CHECK(store_.truncate_records(given->step));
+      break;
+    }
+    if (!append(certificate)) break;
+  }
+  logged_records_ = chain_.size();
+  if (given != nullptr && state_ && state_->step == given->step && state_root_ != given->root)
+    return Error{ErrorCode::mismatch,
+                 fmt::format("the roster goes on from step {} with the root {}, this site's has {}",
+                             given->step, given->root.hex(), state_root_.hex())};
+  return {};
 }
 
 void Gateway::start_links() {
@@ -221,6 +256,7 @@ Task<Result<void>> Gateway::adopt_run(Certificate genesis) {
   if (!written) co_return written;
   genesis_ = std::move(genesis);
   run_ = genesis_->record.hash();
+  named_roster_ = genesis_->record.roster;
   empty_vote_ = false;
   // A voter that was not there when the run was founded has lost its votes, for all that others can
   // know.

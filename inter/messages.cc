@@ -250,7 +250,7 @@ Bytes encode(const Status& s) {
   for (const bool flag :
        {s.has_state, s.contributes, s.leaving, s.wants_in, s.lost_vote, s.finished, s.empty_vote})
     out.put(flag);
-  out.put(s.first_record);
+  out.put(s.roster_epoch).put(s.first_record);
   put_sites(out, s.sees);
   put_sites(out, s.holds);
   return out.take();
@@ -263,6 +263,7 @@ std::optional<Status> decode_status(ByteReader& in) {
   for (bool* flag : {&s.has_state, &s.contributes, &s.leaving, &s.wants_in, &s.lost_vote,
                      &s.finished, &s.empty_vote})
     *flag = in.get<bool>();
+  s.roster_epoch = in.get<std::uint64_t>();
   s.first_record = in.get<std::uint64_t>();
   s.sees = get_sites(in);
   s.holds = get_sites(in);

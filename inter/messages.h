@@ -98,7 +98,8 @@ struct Status {
   bool wants_in = false;   // current, but no member
   bool lost_vote = false;  // a voter that may not vote until a record readmits it
   bool finished = false;
-  bool empty_vote = false;         // may take part in record 0
+  bool empty_vote = false;  // may take part in record 0
+  std::uint64_t roster_epoch = 0;
   std::uint64_t first_record = 0;  // the oldest step whose named bytes it still has
   std::vector<SiteId> sees;        // sites it has a session with
   std::vector<SiteId> holds;       // contributions of `step` that it holds

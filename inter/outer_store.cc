@@ -170,6 +170,7 @@ Result<std::vector<Certificate>> OuterStore::load_records() {
     if (!certificate || certificate->record.step != records.size() + 1) break;
     records.push_back(std::move(*certificate));
     record_bytes_ += 4 + length;
+    record_ends_.push_back(record_bytes_);
   }
   // What follows was torn by a crash; peers have it, and more.
   if (record_bytes_ < size) ISTHMUS_CHECK(record_file_->truncate(record_bytes_));
@@ -190,7 +191,16 @@ Result<void> OuterStore::append_record(const Certificate& certificate) {
   ISTHMUS_CHECK(record_file_->write_at(record_bytes_, framed.view()));
   ISTHMUS_CHECK(record_file_->sync());
   record_bytes_ += framed.size();
+  record_ends_.push_back(record_bytes_);
   return {};
+}
+
+Result<void> OuterStore::truncate_records(std::uint64_t step) {
+  ISTHMUS_ASSERT(step <= record_ends_.size());
+  record_ends_.resize(step);
+  record_bytes_ = step == 0 ? 0 : record_ends_.back();
+  ISTHMUS_CHECK(record_file_->truncate(record_bytes_));
+  return record_file_->sync();
 }
 
 // --- Vote

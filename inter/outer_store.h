@@ -75,6 +75,8 @@ class OuterStore {
 
   Result<void> begin_run(const Certificate& genesis, const ModelLayout& layout);
   Result<void> append_record(const Certificate& certificate);
+  // Forgets the records after `step`, of which the file has at least that many.
+  Result<void> truncate_records(std::uint64_t step);
   Result<void> write_vote(std::uint64_t step, const Vote& vote);
   Result<void> write_state(const OuterState& state, const security::Digest& root);
   Result<OuterState> read_state(const ModelLayout& layout, std::uint64_t step) const;
@@ -111,6 +113,7 @@ class OuterStore {
   std::uint64_t vote_sequence_ = 0;
   std::unique_ptr<File> record_file_;
   std::uint64_t record_bytes_ = 0;
+  std::vector<std::uint64_t> record_ends_;  // in the file
 };
 
 }  // namespace isthmus::inter

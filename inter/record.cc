@@ -65,9 +65,9 @@ void Record::encode(ByteWriter& out) const {
   encode_view(out, next_view);
   put_sites(out, readmitted);
   out.put(final_step);
+  put(out, roster);
   if (step == 0) {
     put(out, fingerprint);
-    put(out, roster);
     put(out, initial_root);
     out.put(nonce);
   }
@@ -90,9 +90,9 @@ std::optional<Record> Record::decode(ByteReader& in) {
   r.next_view = decode_view(in);
   r.readmitted = get_sites(in);
   r.final_step = in.get<bool>();
+  r.roster = get_digest(in);
   if (r.step == 0) {
     r.fingerprint = get_digest(in);
-    r.roster = get_digest(in);
     r.initial_root = get_digest(in);
     r.nonce = in.get<std::uint64_t>();
   }

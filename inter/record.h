@@ -57,10 +57,11 @@ struct Record {
   // "Return"). Ascending.
   std::vector<SiteId> readmitted;
   bool final_step = false;
+  // Of record 0, and of one whose next view has the voters of a newer roster; else zero.
+  security::Digest roster;
 
   // Of record 0 only.
   security::Digest fingerprint;
-  security::Digest roster;
   security::Digest initial_root;
   std::uint64_t nonce = 0;
 

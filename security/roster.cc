@@ -62,6 +62,7 @@ class Check {
               roster_.sites[i].id, roster_.sites[i - 1].id);
       site(roster_.sites[i]);
     }
+    if (roster_.recovery) recovery(*roster_.recovery);
     return std::move(faults_);
   }
 
@@ -69,6 +70,17 @@ class Check {
   template <class... Values>
   void fault(ErrorCode code, fmt::format_string<Values...> format, Values&&... values) {
     faults_.emplace_back(code, fmt::format(format, std::forward<Values>(values)...));
+  }
+
+  void recovery(const Recovery& recovery) {
+    if (recovery.voters.empty() ||
+        !std::is_sorted(recovery.voters.begin(), recovery.voters.end(), std::less_equal<>()))
+      fault(ErrorCode::invalid_argument, "the voters of a recovery are ascending site ids");
+    for (const auto voter : recovery.voters)
+      if (roster_.find(voter) == nullptr)
+        fault(ErrorCode::invalid_argument, "the recovery names voter {}, which is no site", voter);
+    if (roster_.run && *roster_.run != recovery.run)
+      fault(ErrorCode::invalid_argument, "the roster and its recovery name different runs");
   }
 
   void site(const RosterSite& site) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,11 +34,24 @@ struct RosterSite {
   std::vector<RosterGateway> gateways;  // at least one
 };
 
+// The operator's word for when a majority of voters is lost for good: the run goes on from the
+// state after `step`, that has this root, with these voters. What was decided later is given up.
+struct Recovery {
+  Digest run;
+  std::uint64_t step = 0;
+  Digest root;
+  std::vector<std::uint32_t> voters;  // ascending
+};
+
 struct Roster {
   std::uint64_t epoch = 0;        // counts up with every change
   Nanoseconds expires = 0;        // on the calendar: Clock::unix_time
   std::vector<RosterSite> sites;  // ascending id
-  Digest digest;                  // of its exact bytes
+  // The run of these sites, once there is one: a site that joins takes no other for it. Without it
+  // the run's first voters must be those of this roster.
+  std::optional<Digest> run = {};
+  std::optional<Recovery> recovery = {};  // stays in later rosters
+  Digest digest;                     // of its exact bytes
 
   const RosterSite* find(std::uint32_t id) const;  // nullptr: not listed
   const RosterSite* find(std::string_view name) const;
@@ -56,8 +70,9 @@ bool signs_curve_key(const PublicKey& identity, const CurveKey& key, const Signa
 // Everything that is wrong with a parsed roster, one sentence each; empty when it may be used.
 // Sites: at least one, at most kRosterSitesMax, ids ascending, names unique (1 to 64 of a-z A-Z 0-9
 // . _ -), identities unique and on the curve. At least one voter. Gateways: at least one a site;
-// addresses well-formed and unique; CURVE keys unique and signed by their site. An expiry.
-// Signature and epoch are checked before parsing, not here.
+// addresses well-formed and unique; CURVE keys unique and signed by their site. Voters of a recovery
+// listed, ascending, at least one. An expiry. Signature and epoch are checked before parsing, not
+// here.
 std::vector<Error> check_roster(const Roster& roster);
 
 enum class RosterValidity {

@@ -93,6 +93,7 @@ struct Site {
   bool gone_for_good = false;
   bool dying = false;
   bool vote_lost = false;  // until a record readmits it
+  bool has_newer_roster = false;
   std::uint64_t starts = 0;
   std::uint64_t announced_saved = 0;
   bool announced_any = false;
@@ -150,6 +151,9 @@ class Federation {
   void at_point(std::uint32_t index, const char* point, std::uint64_t step);
   void disturb(std::uint32_t index, std::uint64_t step, std::span<float> agreed);
   void plan_faults();
+  void change_roster();
+  void lose_majority();
+  void recover();
   void check(std::uint32_t index);
   void check_at_end();
   void violation(const std::string& what) {
@@ -169,7 +173,7 @@ class Federation {
   Simulation simulation_;
   SimulatedNetwork network_;
   ModelLayout layout_;
-  security::Roster roster_;
+  security::Roster roster_, newer_roster_;
   std::vector<Site> sites_;
   bool keep_log_;
   Outcome outcome_;
@@ -346,7 +350,7 @@ void Federation::start(std::uint32_t index) {
   process->gateway = std::make_unique<Gateway>(
       Gateway::World{*process->loop, *process->wire, *site.disk, *process->workers, *process->log,
                      life.split("gateway"), *process->signer, *process->verifier},
-      roster_, site.id, options);
+      site.has_newer_roster ? newer_roster_ : roster_, site.id, options);
   process->gateway->serve(*site.ranks);
   auto life_of = [](Process& p) -> Task<void> {
     auto result = co_await p.gateway->run();
@@ -480,6 +484,66 @@ void Federation::plan_faults() {
   });
 }
 
+// Each site is started again with the newer roster at a time of its own.
+void Federation::change_roster() {
+  newer_roster_ = roster_;
+  newer_roster_.epoch = 2;
+  newer_roster_.digest = security::blake2b(bytes_of("newer simulated roster"));
+  for (auto& site : newer_roster_.sites) site.voter = site.id != 1;
+  for (std::uint32_t i = 0; i < sites_.size(); ++i)
+    simulation_.after(static_cast<Nanoseconds>(faults_.uniform() * 20e9), -1, [this, i] {
+      sites_[i].has_newer_roster = true;
+      crash(i);
+    });
+}
+
+void Federation::lose_majority() {
+  const auto voters = std::min<std::size_t>(scenario_.voters, scenario_.sites);
+  for (std::uint32_t i = 0; i < voters / 2 + 1; ++i) {
+    crash(i);
+    sites_[i].gone_for_good = true;
+  }
+  simulation_.after(10 * kSecond, -1, [this] { recover(); });
+}
+
+// The operator asks the survivors for the newest state that any of them has.
+void Federation::recover() {
+  security::Recovery recovery;
+  for (const auto& site : sites_) {
+    if (site.gone_for_good) continue;
+    if (!site.process || site.dying || !site.process->gateway->state()) {
+      simulation_.after(5 * kSecond, -1, [this] { recover(); });
+      return;
+    }
+    recovery.voters.push_back(site.id);
+    const auto& gateway = *site.process->gateway;
+    if (gateway.saved_step() < recovery.step) continue;
+    recovery.run = gateway.genesis()->record.hash();
+    recovery.step = gateway.saved_step();
+    recovery.root = root_of_[recovery.step];
+  }
+  newer_roster_ = roster_;
+  newer_roster_.epoch = 2;
+  newer_roster_.digest = security::blake2b(bytes_of("roster of a recovery"));
+  for (auto& site : newer_roster_.sites)
+    site.voter = std::count(recovery.voters.begin(), recovery.voters.end(), site.id) > 0;
+  newer_roster_.run = recovery.run;
+  newer_roster_.recovery = recovery;
+  count("recoveries");
+  // What the lost majority decided beyond that never was.
+  for (auto* known : {&root_of_, &record_of_})
+    known->erase(known->upper_bound(recovery.step), known->end());
+  records_.erase(records_.upper_bound(recovery.step), records_.end());
+  std::erase_if(closed_, [&](const auto& made) { return made.second > recovery.step; });
+  for (std::uint32_t i = 0; i < sites_.size(); ++i) {
+    auto& site = sites_[i];
+    if (site.gone_for_good) continue;
+    site.has_newer_roster = true;
+    site.announced_saved = std::min(site.announced_saved, recovery.step);
+    crash(i);
+  }
+}
+
 void Federation::poll(int actor) {
   if (actor < 0) return;
   auto& site = sites_[static_cast<std::size_t>(actor)];
@@ -499,6 +563,7 @@ void Federation::collect(const Gateway& gateway) {
   count("readmissions", c.readmitted);
   count("view changes", c.view_changes);
   count("states disputed", c.divergences);
+  count("voters changed", c.voters_changed);
 }
 
 bool Federation::all_finished() const {
@@ -515,7 +580,8 @@ Outcome Federation::run() {
                    -1, [this, i] { start(i); });
   }
   plan_faults();
-  bool leaving_planned = scenario_.one_leaves_for_good;
+  bool leaving_planned =
+      scenario_.one_leaves_for_good || scenario_.roster_changes || scenario_.majority_lost;
   while (simulation_.now() < scenario_.limit && outcome_.violations.empty()) {
     // The next thing to happen: an event of the simulation, or a timer of some gateway.
     std::optional<Nanoseconds> next;
@@ -541,6 +607,9 @@ Outcome Federation::run() {
     if (leaving_planned && !records_.empty() &&
         records_.rbegin()->first > scenario_.outer_steps / 3) {
       leaving_planned = false;
+      if (scenario_.roster_changes) change_roster();
+      if (scenario_.majority_lost) lose_majority();
+      if (!scenario_.one_leaves_for_good) continue;
       auto& last = sites_.back();
       last.gone_for_good = true;
       if (last.process) {
@@ -718,14 +787,16 @@ void Federation::check_at_end() {
       }
     }
   }
+  std::optional<security::Digest> ended;
   for (const auto& site : sites_) {
     if (!site.process || !site.process->gateway->state()) continue;
     const auto& state = *site.process->gateway->state();
     double worst = 0;
     for (std::size_t i = 0; i < elements; ++i)
       worst = std::max(worst, std::abs(static_cast<double>(state.agreed[i]) - agreed[i]));
-    if (site.process->gateway->root() != sites_.front().process->gateway->root())
-      violation(fmt::format("s{} ended with another state than s1", site.id));
+    if (!ended) ended = site.process->gateway->root();
+    if (site.process->gateway->root() != *ended)
+      violation(fmt::format("s{} ended with another state than others", site.id));
     // Whole numbers would be missing or doubled; roundings stay far below.
     if (worst > 0.05) violation(fmt::format("s{} ended {} away from the model", site.id, worst));
   }
@@ -798,6 +869,19 @@ std::vector<Scenario> standard_scenarios() {
     s.min_sites = 2;
     s.memory_errors = 0.15;
     s.crashes = 0.5;
+  });
+  add("newer-roster", [](Scenario& s) {
+    s.sites = 5;
+    s.voters = 3;
+    s.outer_steps = 8;
+    s.roster_changes = true;
+    s.crashes = 0.3;
+  });
+  add("majority-lost", [](Scenario& s) {
+    s.sites = 5;
+    s.majority_lost = true;
+    s.crashes = 0.3;
+    s.partitions = 0.5;
   });
   add("blind-pair", [](Scenario& s) {
     s.sites = 4;

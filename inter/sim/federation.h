@@ -38,10 +38,12 @@ struct Scenario {
   double slow_sites = 0;     // share of sites whose ranks take ten times as long
   double absent_start = 0;   // share of sites that come late, after the run has begun
   double memory_errors = 0;  // chance that a site computes a step wrongly; half, once more
-  std::uint32_t memory_errors_max = 3;      // of one step at one site
-  bool one_leaves_for_good = false;         // the last site, when a third of the run is done
-  bool blind_pair = false;                  // two sites never see each other: others pass on
-  Nanoseconds compute = 3 * kSecond;        // of the inner steps, ± 30 %
+  std::uint32_t memory_errors_max = 3;  // of one step at one site
+  bool roster_changes = false;          // the first voter loses its vote, every other site gets one
+  bool majority_lost = false;           // for good, and the operator says where to go on
+  bool one_leaves_for_good = false;     // the last site, when a third of the run is done
+  bool blind_pair = false;              // two sites never see each other: others pass on
+  Nanoseconds compute = 3 * kSecond;    // of the inner steps, ± 30 %
   Nanoseconds trouble_ends = 90 * kSecond;  // then all faults heal, and the run must finish
   Nanoseconds limit = 900 * kSecond;
   PlantedBug bug = PlantedBug::none;

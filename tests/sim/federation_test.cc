@@ -84,6 +84,8 @@ TEST(Federation, EveryBranchIsTaken) {
                                    "readmissions",
                                    "view changes",
                                    "memory errors",
+                                   "recoveries",
+                                   "voters changed",
                                    "states disputed",
                                    "crashes",
                                    "partitions",
