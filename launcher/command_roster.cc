@@ -28,6 +28,10 @@ struct Options {
   std::string address;
   std::string expires;
   bool no_vote = false;
+  std::string run;
+  std::uint64_t step = 0;
+  std::string root;
+  std::vector<std::string> voters;
 };
 
 constexpr Nanoseconds kLifetime = 365LL * 86400 * kSecond;
@@ -129,6 +133,44 @@ Result<void> add(const Options& options) {
   return {};
 }
 
+// A majority of voters is lost for good: where the others go on, by the operator's word alone.
+Result<void> recover(const Options& options) {
+  const auto disk = make_system_disk();
+  ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
+  ISTHMUS_TRY(const auto key, security::load_operator_key(options.key));
+  auto roster = text.roster;
+  security::Recovery recovery;
+  ISTHMUS_TRY(recovery.run, security::parse_hex<security::Digest>(options.run));
+  ISTHMUS_TRY(recovery.root, security::parse_hex<security::Digest>(options.root));
+  recovery.step = options.step;
+  for (const auto& name : options.voters) {
+    const auto* site = roster.find(std::string_view(name));
+    if (site == nullptr)
+      return Error{
+          ErrorCode::not_found,
+          fmt::format("{} lists no site {}: `isthmus roster show` names them", options.path, name)};
+    recovery.voters.push_back(site->id);
+  }
+  std::sort(recovery.voters.begin(), recovery.voters.end());
+  for (auto& site : roster.sites)
+    site.voter = std::binary_search(recovery.voters.begin(), recovery.voters.end(), site.id);
+  ++roster.epoch;
+  roster.run = recovery.run;
+  roster.recovery = std::move(recovery);
+  const auto written = roster_text(roster);
+  const auto again = parse_roster_text(options.path, written);
+  if (!again.faults.empty())
+    return Error{ErrorCode::invalid_argument, again.faults.sorted().front().message};
+  ISTHMUS_TRY(const auto signature, security::sign_roster(std::as_bytes(std::span(written)), key));
+  ISTHMUS_CHECK(replace_file(*disk, options.path, std::as_bytes(std::span(written))));
+  ISTHMUS_CHECK(replace_file(*disk, options.path + ".sig", std::as_bytes(std::span(signature))));
+  fmt::print(
+      "{}    epoch {}: the run goes on from step {} with {} voter(s); give it and {}.sig to\n"
+      "every site that is left, and start them again. What was decided later is given up.\n",
+      options.path, roster.epoch, options.step, options.voters.size(), options.path);
+  return {};
+}
+
 }  // namespace
 
 void add_roster(CLI::App& program, Action& action) {
@@ -177,6 +219,23 @@ void add_roster(CLI::App& program, Action& action) {
               "isthmus roster verify roster.toml --operator-key operator.key.pub", verify, options);
   one->add_option("--operator-key", options->operator_key,
                   "The operator's public key: 64 hexadecimal digits, or its file")
+      ->required();
+
+  one = start(
+      "recover",
+      "When a majority of voters is lost for good: name the state that the others go on from, "
+      "and sign",
+      "isthmus roster recover roster.toml --key operator.key --run RUN --step 41 --root ROOT "
+      "--voter beta --voter gamma",
+      recover, options);
+  one->add_option("--key", options->key, "The operator's secret key")->required();
+  one->add_option("--run", options->run, "The run, as `isthmus status` shows it")->required();
+  one->add_option("--step", options->step,
+                  "The newest outer step whose state some site that is left has saved")
+      ->required();
+  one->add_option("--root", options->root, "That state's root, as `isthmus status` shows it")
+      ->required();
+  one->add_option("--voter", options->voters, "A site that votes from then on; once for each")
       ->required();
 
   start("show", "Print a roster, signed or not", "isthmus roster show roster.toml", show, options);

@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <ctime>
@@ -19,7 +20,9 @@ namespace {
 constexpr std::int64_t kIdMax = 0xFFFF'FFFF;
 constexpr std::size_t kPublicFileBytesMax = 4096;
 
-constexpr std::array<std::string_view, 3> kRosterKeys = {"epoch", "expires", "site"};
+constexpr std::array<std::string_view, 5> kRosterKeys = {"epoch", "expires", "run", "site",
+                                                         "recovery"};
+constexpr std::array<std::string_view, 4> kRecoveryKeys = {"run", "step", "root", "voters"};
 constexpr std::array<std::string_view, 5> kSiteKeys = {"id", "name", "voter", "identity",
                                                        "gateway"};
 constexpr std::array<std::string_view, 3> kGatewayKeys = {"address", "curve_key",
@@ -44,6 +47,12 @@ class RosterReader {
                                             std::numeric_limits<std::int64_t>::max()))
       roster.epoch = static_cast<std::uint64_t>(*epoch);
     expires(top);
+    if (top.find("run") != nullptr) {
+      security::Digest digest;
+      key(top, "run", "which run these sites have", digest);
+      roster.run = digest;
+    }
+    recovery(top);
     const auto* sites = list(top, "site", "[[site]]");
     if (sites == nullptr) return;
     for (const auto& node : *sites)
@@ -93,6 +102,35 @@ class RosterReader {
       top.fault("expires", fmt::format("expires must be a date like 2027-06-30T00:00:00Z, without "
                                        "quotes: {}",
                                        time.error().text()));
+  }
+
+  void recovery(const TableReader& top) {
+    const auto* node = top.find("recovery");
+    if (node == nullptr) return;
+    const auto* table = node->as_table();
+    if (table == nullptr) return top.fault("recovery", "recovery must be written as [recovery]");
+    const TableReader reader(*table, "[recovery]", text_.faults);
+    reader.refuse_unknown_keys(kRecoveryKeys);
+    security::Recovery given;
+    key(reader, "run", "which run goes on", given.run);
+    if (const auto step = reader.whole_number("step", "the last step that counts", 0,
+                                              std::numeric_limits<std::int64_t>::max()))
+      given.step = static_cast<std::uint64_t>(*step);
+    key(reader, "root", "of the state after that step", given.root);
+    const auto* voters = reader.find("voters");
+    const auto* list = voters != nullptr ? voters->as_array() : nullptr;
+    if (list == nullptr) {
+      reader.fault("voters", "voters must be a list of site ids: voters = [2, 3]");
+    } else {
+      for (const auto& entry : *list) {
+        const auto id = entry.value<std::int64_t>();
+        if (id && *id >= 0 && *id <= kIdMax)
+          given.voters.push_back(static_cast<std::uint32_t>(*id));
+        else
+          reader.fault("voters", "voters must be a list of site ids: voters = [2, 3]");
+      }
+    }
+    text_.roster.recovery = std::move(given);
   }
 
   void site(const toml::table& table) {
@@ -159,6 +197,7 @@ std::string roster_text(const security::Roster& roster) {
       "# `isthmus roster sign` again.\n"
       "epoch = {}\nexpires = {}\n",
       roster.epoch, calendar_text(roster.expires));
+  if (roster.run) out += fmt::format("run = \"{}\"\n", roster.run->hex());
   for (const auto& site : roster.sites) {
     out += fmt::format("\n[[site]]\nid = {}\nname = \"{}\"\nvoter = {}\nidentity = \"{}\"\n",
                        site.id, site.name, site.voter, site.identity.hex());
@@ -169,6 +208,10 @@ std::string roster_text(const security::Roster& roster) {
                          gateway.curve_signature.hex());
     }
   }
+  if (const auto& given = roster.recovery)
+    out += fmt::format("\n[recovery]\nrun = \"{}\"\nstep = {}\nroot = \"{}\"\nvoters = [{}]\n",
+                       given->run.hex(), given->step, given->root.hex(),
+                       fmt::join(given->voters, ", "));
   return out;
 }
 

@@ -3,6 +3,7 @@
 //
 //   epoch = 3                          # counts up with every change
 //   expires = 2027-06-30T00:00:00Z     # no new session begins after it
+//   run = "64 hexadecimal digits"      # left out until there is one, or for always
 //   [[site]]
 //   id = 1                             # never given to another site
 //   name = "alpha"
@@ -12,6 +13,11 @@
 //   address = "alpha.example:7700"     # left out: it only dials
 //   curve_key = "64 hexadecimal digits"
 //   curve_signature = "128 hexadecimal digits"
+//   [recovery]                         # only after a majority of voters was lost for good
+//   run = "64 hexadecimal digits"
+//   step = 41
+//   root = "64 hexadecimal digits"     # of the state after that step
+//   voters = [2, 3]                    # from then on
 #pragma once
 
 #include <string>

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -11,10 +10,12 @@
 
 #include "base/assert.h"
 #include "inter/gateway.h"
+#include "inter/sim/run_model.h"
 #include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulated_keys.h"
 #include "inter/sim/simulated_workers.h"
 #include "inter/sim/simulation.h"
+#include "inter/sim/synthetic_ranks.h"
 
 namespace isthmus::inter::sim {
 namespace {
@@ -32,38 +33,6 @@ ModelLayout tiny_layout() {
   ISTHMUS_ASSERT(layout.has_value());
   return std::move(*layout);
 }
-
-class Federation;
-
-// Computes nothing: after a while it contributes the state it has minus small integers, so that a
-// lost or doubled contribution is off by whole numbers. Lives in a process of its own, which a
-// gateway's crash may or may not take along.
-class SyntheticRanks final : public Ranks {
- public:
-  SyntheticRanks(Federation& federation, std::uint32_t index, Random random)
-      : federation_(federation), index_(index), random_(random) {}
-
-  void attach(OuterSteps& gateway);
-  void detach();  // the gateway is gone
-  void restart();
-  void publish(const Published& state) override;
-  void refuse(const Error&) override { refused_ = true; }
-  std::vector<RankStatus> status() const override { return {}; }
-  bool refused() const { return refused_; }
-
- private:
-  void schedule();
-  void contribute();
-
-  Federation& federation_;
-  const std::uint32_t index_;
-  Random random_;
-  OuterSteps* gateway_ = nullptr;
-  std::uint64_t generation_ = 0;  // of scheduled work
-  std::vector<float> base_, work_;
-  std::uint64_t base_step_ = 0, contributed_step_ = 0, tokens_ = 0;
-  bool has_base_ = false, computing_ = false, refused_ = false, done_ = false;
-};
 
 struct Process {
   std::unique_ptr<Loop> loop;
@@ -89,7 +58,6 @@ struct Site {
   std::unique_ptr<SimulatedDisk> disk;
   std::unique_ptr<SyntheticRanks> ranks;
   std::unique_ptr<Process> process;
-  double slowness = 1;
   bool gone_for_good = false;
   bool dying = false;
   bool vote_lost = false;  // until a record readmits it
@@ -108,7 +76,8 @@ class Federation {
         faults_(random_.split("faults")),
         network_(simulation_, random_.split("network"), scenario.network),
         layout_(tiny_layout()),
-        keep_log_(keep_log) {
+        keep_log_(keep_log),
+        model_(layout_.elements(), scenario.outer, scenario.codec) {
     roster_.epoch = 1;
     roster_.expires = simulation_.unix_time() + 1'000'000 * kSecond;
     for (std::uint32_t i = 0; i < scenario_.sites; ++i) {
@@ -125,8 +94,12 @@ class Federation {
       site.id = i + 1;
       site.disk = std::make_unique<SimulatedDisk>(random_.split("disk").split(i));
       site.disk->set_faults({.lying = scenario_.bug == PlantedBug::lying_disk, .failing = 0});
-      site.ranks = std::make_unique<SyntheticRanks>(*this, i, random_.split("ranks").split(i));
-      if (faults_.chance(scenario_.slow_sites)) site.slowness = 10;
+      const bool slow = faults_.chance(scenario_.slow_sites);
+      site.ranks = std::make_unique<SyntheticRanks>(
+          simulation_, layout_, static_cast<int>(i), scenario_.compute * (slow ? 10 : 1),
+          random_.split("ranks").split(i), [this, id = site.id](const auto& made) {
+            model_.contributed(id, made.step, made.base, made.parameters, made.tokens);
+          });
     }
     if (scenario_.blind_pair && scenario_.sites > 2) {
       const GatewayId a{1, 0}, b{2, 0};
@@ -136,14 +109,6 @@ class Federation {
   }
 
   Outcome run();
-
-  Simulation& simulation() { return simulation_; }
-  const ModelLayout& layout() const { return layout_; }
-  const Scenario& scenario() const { return scenario_; }
-  Site& site(std::uint32_t index) { return sites_[index]; }
-  // Of the synthetic ranks: a contribution that the gateway took.
-  void contributed(std::uint32_t index, std::uint64_t step, const std::vector<float>& base,
-                   const std::vector<float>& parameters, std::uint64_t tokens);
 
  private:
   void start(std::uint32_t index);
@@ -182,121 +147,10 @@ class Federation {
   // What all must agree on.
   std::map<std::uint64_t, security::Digest> root_of_, record_of_;
   std::map<std::uint64_t, Record> records_;
-  // The model: contributions as the ranks made them, by (site, step).
-  struct Made {
-    std::vector<double> pseudo_gradient;
-    std::uint64_t tokens = 0;
-  };
-  std::map<std::pair<SiteId, std::uint64_t>, Made> made_;
-  std::set<std::pair<SiteId, std::uint64_t>> closed_;  // they were on disk, signed
+  RunModel model_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t>
       memory_errors_;  // by site and step
 };
-
-// --- Ranks
-// -----------------------------------------------------------------------------------------------------------------------
-
-void SyntheticRanks::attach(OuterSteps& gateway) {
-  gateway_ = &gateway;
-  const auto attached = gateway.attached(federation_.layout(), "synthetic");
-  if (!attached) {
-    refused_ = true;
-    return;
-  }
-  // Every site begins with the same parameters.
-  std::vector<float> initial(federation_.layout().elements());
-  for (std::size_t i = 0; i < initial.size(); ++i) initial[i] = static_cast<float>(i % 17) - 8;
-  gateway.offer_initial(std::move(initial));
-}
-
-void SyntheticRanks::detach() { gateway_ = nullptr; }
-
-void SyntheticRanks::restart() {
-  ++generation_;
-  has_base_ = false;
-  computing_ = false;
-  contributed_step_ = 0;
-  work_.clear();
-  tokens_ = 0;
-}
-
-void SyntheticRanks::publish(const Published& state) {
-  if (state.final_step) {
-    done_ = true;
-    ++generation_;
-    return;
-  }
-  const bool again = has_base_ && state.step == base_step_;
-  base_.assign(state.parameters.begin(), state.parameters.end());
-  base_step_ = state.step;
-  has_base_ = true;
-  if (state.contribution_open) {
-    // Made already: the next state follows.
-    contributed_step_ = state.step + 1;
-    computing_ = false;
-    ++generation_;
-    return;
-  }
-  if (again && contributed_step_ == state.step + 1) {
-    // The gateway lost what it had taken: the same again.
-    contribute();
-    return;
-  }
-  if (again && computing_) return;  // a gateway came back; the work goes on
-  if (!computing_ || contributed_step_ > 0) {
-    // A new state after a contribution: begin anew. A state that came in the middle: the work so
-    // far is kept.
-    if (contributed_step_ >= state.step || !computing_) {
-      work_.assign(base_.size(), 0);
-      tokens_ = 0;
-    }
-  }
-  contributed_step_ = 0;
-  if (!computing_) schedule();
-}
-
-void SyntheticRanks::schedule() {
-  computing_ = true;
-  const auto generation = ++generation_;
-  const auto time = static_cast<double>(federation_.scenario().compute) *
-                    federation_.site(index_).slowness * (0.7 + 0.6 * random_.uniform());
-  for (auto& w : work_) w += static_cast<float>(static_cast<int>(random_.below(7)) - 3);
-  tokens_ += 100 * (1 + random_.below(8));
-  for (int part = 1; part <= 4; ++part)
-    federation_.simulation().after(static_cast<Nanoseconds>(time * part / 4),
-                                   static_cast<int>(index_), [this, generation, part] {
-                                     if (generation != generation_) return;
-                                     if (gateway_) gateway_->progressing();
-                                     if (part < 4) return;
-                                     computing_ = false;
-                                     contribute();
-                                   });
-}
-
-void SyntheticRanks::contribute() {
-  if (!gateway_ || !has_base_) {
-    // Waits with its work for the gateway to come back.
-    return;
-  }
-  std::vector<float> parameters(base_.size());
-  for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i] = base_[i] - work_[i];
-  const auto step = base_step_ + 1;
-  const auto copy = parameters;
-  if (gateway_->contribute(step, std::move(parameters), tokens_)) {
-    contributed_step_ = step;
-    federation_.contributed(index_, step, base_, copy, tokens_);
-    return;
-  }
-  // Too late for this step, or not a member: the work goes on from the next state.
-  computing_ = true;
-  const auto generation = ++generation_;
-  federation_.simulation().after(2 * kSecond, static_cast<int>(index_), [this, generation] {
-    if (generation != generation_) return;
-    if (gateway_) gateway_->progressing();
-    computing_ = false;
-    contribute();
-  });
-}
 
 // --- Life
 // ------------------------------------------------------------------------------------------------------------------------
@@ -307,8 +161,8 @@ void Federation::log_event(const Event& event) {
   if (keep_log_) outcome_.log.push_back(line);
   if (event.id == "contributed" || event.id == "contribution_restored" ||
       event.id == "contribution_carried")
-    closed_.emplace(static_cast<SiteId>(std::stoul(std::string(event.site.substr(1)))),
-                    static_cast<std::uint64_t>(event.outer_step));
+    model_.closed(static_cast<SiteId>(std::stoul(std::string(event.site.substr(1)))),
+                  static_cast<std::uint64_t>(event.outer_step));
   if (kNever.count(event.id) > 0 && (scenario_.memory_errors == 0 || event.id != "state_differs"))
     violation(fmt::format("{} at {}: {}", event.id, event.site, line));
   if (event.severity == Severity::alarm) count(fmt::format("alarm {}", event.id));
@@ -534,7 +388,7 @@ void Federation::recover() {
   for (auto* known : {&root_of_, &record_of_})
     known->erase(known->upper_bound(recovery.step), known->end());
   records_.erase(records_.upper_bound(recovery.step), records_.end());
-  std::erase_if(closed_, [&](const auto& made) { return made.second > recovery.step; });
+  model_.give_up_after(recovery.step);
   for (std::uint32_t i = 0; i < sites_.size(); ++i) {
     auto& site = sites_[i];
     if (site.gone_for_good) continue;
@@ -632,16 +486,6 @@ Outcome Federation::run() {
   return outcome_;
 }
 
-void Federation::contributed(std::uint32_t index, std::uint64_t step,
-                             const std::vector<float>& base, const std::vector<float>& parameters,
-                             std::uint64_t tokens) {
-  auto& made = made_[{sites_[index].id, step}];
-  made.tokens = tokens;
-  made.pseudo_gradient.resize(base.size());
-  for (std::size_t i = 0; i < base.size(); ++i)
-    made.pseudo_gradient[i] = static_cast<double>(base[i]) - static_cast<double>(parameters[i]);
-}
-
 // --- Invariants
 // ------------------------------------------------------------------------------------------------------------------
 
@@ -704,8 +548,6 @@ void Federation::check(std::uint32_t index) {
   }
 }
 
-// The whole run again, from the records and from what the ranks made, in f64 and without any code
-// of the gateway: where every contribution went is accounted for.
 void Federation::check_at_end() {
   if (!outcome_.finished) {
     std::string where;
@@ -729,70 +571,17 @@ void Federation::check_at_end() {
                           where));
     return;
   }
-  const auto elements = layout_.elements();
-  std::vector<double> agreed(elements), momentum(elements);
-  for (std::size_t i = 0; i < elements; ++i) agreed[i] = static_cast<double>(i % 17) - 8;
-  std::map<SiteId, std::vector<double>> feedback;
-  std::map<SiteId, std::uint64_t> carried;
-  const bool exact_codec = scenario_.codec == compress::CodecId::none;
-  for (const auto& [k, record] : records_) {
-    std::vector<double> delta(elements);
-    const double total = static_cast<double>(record.tokens());
-    for (const auto& site : sites_) {
-      const auto made = made_.find({site.id, k});
-      const auto* part = record.part_of(site.id);
-      if (made == made_.end()) {
-        if (part) violation(fmt::format("record {} names s{}, which made nothing", k, site.id));
-        continue;
-      }
-      // A contribution that never closed (its gateway crashed) is no contribution, unless a record
-      // names it; the ranks made it again, or they crashed too and its tokens are lost. Whether it
-      // closed is known by its tokens being in a record, now or carried.
-      auto& r = feedback[site.id];
-      r.resize(elements);
-      if (part == nullptr) {
-        if (closed_.count({site.id, k}) > 0) {
-          for (std::size_t i = 0; i < elements; ++i) r[i] += made->second.pseudo_gradient[i];
-          carried[site.id] += made->second.tokens;
-        }
-        continue;
-      }
-      const auto expected = made->second.tokens + carried[site.id];
-      if (part->tokens != expected)
-        violation(fmt::format("record {} gives s{} {} tokens, it made {}", k, site.id, part->tokens,
-                              expected));
-      carried[site.id] = 0;
-      const double weight = total > 0 ? static_cast<double>(part->tokens) / total
-                                      : 1.0 / static_cast<double>(record.parts.size());
-      for (std::size_t i = 0; i < elements; ++i) {
-        const double quantity = made->second.pseudo_gradient[i] + r[i];
-        double decoded = quantity;
-        if (!exact_codec) {
-          // bf16 keeps eight bits: nearest, ties to even. The remainder stays as feedback.
-          const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(quantity));
-          decoded = static_cast<double>(
-              std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u));
-        }
-        r[i] = quantity - decoded;
-        delta[i] += weight * decoded;
-      }
-    }
-    for (std::size_t i = 0; i < elements; ++i) {
-      if (scenario_.outer.has_momentum()) {
-        momentum[i] = static_cast<double>(scenario_.outer.momentum) * momentum[i] + delta[i];
-        agreed[i] -= static_cast<double>(scenario_.outer.rate) *
-                     (delta[i] + static_cast<double>(scenario_.outer.momentum) * momentum[i]);
-      } else {
-        agreed[i] -= delta[i];
-      }
-    }
-  }
+  std::vector<SiteId> ids;
+  for (const auto& site : sites_) ids.push_back(site.id);
+  std::vector<std::string> wrong;
+  const auto agreed = model_.run(records_, ids, wrong);
+  for (const auto& what : wrong) violation(what);
   std::optional<security::Digest> ended;
   for (const auto& site : sites_) {
     if (!site.process || !site.process->gateway->state()) continue;
     const auto& state = *site.process->gateway->state();
     double worst = 0;
-    for (std::size_t i = 0; i < elements; ++i)
+    for (std::size_t i = 0; i < agreed.size(); ++i)
       worst = std::max(worst, std::abs(static_cast<double>(state.agreed[i]) - agreed[i]));
     if (!ended) ended = site.process->gateway->root();
     if (site.process->gateway->root() != *ended)
@@ -803,121 +592,6 @@ void Federation::check_at_end() {
 }
 
 }  // namespace
-
-std::vector<Scenario> standard_scenarios() {
-  std::vector<Scenario> all;
-  const auto add = [&](std::string name, const auto& change) {
-    Scenario s;
-    s.name = std::move(name);
-    change(s);
-    all.push_back(std::move(s));
-  };
-  add("calm", [](Scenario&) {});
-  add("pair", [](Scenario& s) {
-    s.sites = 2;
-    s.min_sites = 2;
-    s.crashes = 2;
-    s.broken_connections = 2;
-    s.network.loss = 0.02;
-  });
-  add("lossy", [](Scenario& s) {
-    s.sites = 4;
-    s.network.loss = 0.1;
-    s.network.duplicate = 0.05;
-    s.network.reorder = 0.1;
-  });
-  add("partitions", [](Scenario& s) {
-    s.sites = 5;
-    s.partitions = 4;
-    s.network.loss = 0.01;
-  });
-  add("crashes", [](Scenario& s) {
-    s.sites = 3;
-    s.crashes = 3;
-    s.outer = {OuterRuleKind::nesterov, 0.7f, 0.9f};
-  });
-  add("disks", [](Scenario& s) {
-    s.sites = 3;
-    s.crashes = 2;
-    s.disk_full = 1.5;
-  });
-  add("lost-votes", [](Scenario& s) {
-    s.sites = 5;
-    s.crashes = 1;
-    s.votes_lost = 0.5;
-  });
-  add("slow-site", [](Scenario& s) {
-    s.sites = 4;
-    s.slow_sites = 0.4;
-    s.compute = 2 * kSecond;
-    s.partitions = 1;
-    s.codec = compress::CodecId::none;
-  });
-  add("leaves-for-good", [](Scenario& s) {
-    s.sites = 3;
-    s.one_leaves_for_good = true;
-    s.crashes = 0.5;
-  });
-  add("broken-memory", [](Scenario& s) {
-    s.sites = 3;
-    s.memory_errors = 0.15;
-    s.crashes = 0.5;
-    s.network.loss = 0.01;
-  });
-  add("broken-memory-pair", [](Scenario& s) {
-    s.sites = 2;
-    s.min_sites = 2;
-    s.memory_errors = 0.15;
-    s.crashes = 0.5;
-  });
-  add("newer-roster", [](Scenario& s) {
-    s.sites = 5;
-    s.voters = 3;
-    s.outer_steps = 8;
-    s.roster_changes = true;
-    s.crashes = 0.3;
-  });
-  add("majority-lost", [](Scenario& s) {
-    s.sites = 5;
-    s.majority_lost = true;
-    s.crashes = 0.3;
-    s.partitions = 0.5;
-  });
-  add("blind-pair", [](Scenario& s) {
-    s.sites = 4;
-    s.voters = 3;
-    s.blind_pair = true;
-    s.crashes = 0.5;
-  });
-  add("late-members", [](Scenario& s) {
-    s.sites = 6;
-    s.voters = 3;
-    s.absent_start = 0.7;
-    s.outer_steps = 10;
-    s.partitions = 0.5;
-  });
-  add("storm", [](Scenario& s) {
-    s.sites = 5;
-    s.voters = 4;
-    s.crashes = 1.5;
-    s.partitions = 2;
-    s.broken_connections = 2;
-    s.disk_full = 0.5;
-    s.votes_lost = 0.1;
-    s.slow_sites = 0.2;
-    s.network.loss = 0.03;
-    s.network.duplicate = 0.02;
-    s.network.reorder = 0.05;
-  });
-  add("sixteen", [](Scenario& s) {
-    s.sites = 16;
-    s.outer_steps = 3;
-    s.crashes = 0.2;
-    s.partitions = 0.3;
-    s.trouble_ends = 40 * kSecond;
-  });
-  return all;
-}
 
 Outcome run_federation(const Scenario& scenario, std::uint64_t seed, bool keep_log) {
   return Federation(scenario, seed, keep_log).run();

@@ -74,8 +74,9 @@ def read_record(r):
     record["next_view"] = r.view()
     record["readmitted"] = r.sites()
     record["final"] = bool(r.get("B"))
+    record["roster"] = r.raw(32)
     if record["step"] == 0:
-        record["fingerprint"], record["roster"], record["initial_root"] = r.raw(32), r.raw(32), r.raw(32)
+        record["fingerprint"], record["initial_root"] = r.raw(32), r.raw(32)
         record["nonce"] = r.get("Q")
     title = b"isthmus record v1"
     record["hash"] = blake2b(struct.pack("<I", len(title)) + title + r.data[start:r.at])

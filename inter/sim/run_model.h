@@ -1,0 +1,48 @@
+// RunModel: a whole run again, from its records and from what the ranks made, in f64 and without
+// any code of the gateway: where every contribution went is accounted for.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compress/codec.h"
+#include "inter/record.h"
+
+namespace isthmus::inter::sim {
+
+class RunModel {
+ public:
+  // Knows the codecs none and bf16.
+  RunModel(std::size_t elements, OuterRule rule, compress::CodecId codec)
+      : elements_(elements), rule_(rule), codec_(codec) {}
+
+  // The ranks of a site made this, and its gateway took it.
+  void contributed(SiteId site, std::uint64_t step, std::span<const float> base,
+                   std::span<const float> parameters, std::uint64_t tokens);
+  // It is on disk, signed: what no record names of it is carried.
+  void closed(SiteId site, std::uint64_t step) { closed_.emplace(site, step); }
+  void give_up_after(std::uint64_t step);
+
+  // The parameters that all sites must have after the last record. `wrong`: what the records say
+  // that cannot be.
+  std::vector<double> run(const std::map<std::uint64_t, Record>& records,
+                          std::span<const SiteId> sites, std::vector<std::string>& wrong) const;
+
+ private:
+  struct Made {
+    std::vector<double> pseudo_gradient;
+    std::uint64_t tokens = 0;
+  };
+  std::size_t elements_;
+  OuterRule rule_;
+  compress::CodecId codec_;
+  std::map<std::pair<SiteId, std::uint64_t>, Made> made_;
+  std::set<std::pair<SiteId, std::uint64_t>> closed_;
+};
+
+}  // namespace isthmus::inter::sim
