@@ -496,7 +496,7 @@ GatewayStatus Gateway::status() const {
   s.waits = waits_;
   s.phase = finished_                                          ? "finished"
             : !layout_                                         ? "waiting for ranks"
-            : !genesis_                                        ? "starting"
+            : !genesis_ || !exchange_                          ? "starting"
             : !state_ || (transfer_ && transfer_->fetching())  ? "catching up"
             : applying_                                        ? "applying"
             : exchange_->contributed() || taking_contribution_ ? "exchanging"

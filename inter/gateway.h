@@ -23,6 +23,7 @@
 #include "inter/agreement.h"
 #include "inter/exchange.h"
 #include "inter/link.h"
+#include "inter/log_pace.h"
 #include "inter/outer_store.h"
 #include "inter/peers.h"
 #include "inter/ranks.h"
@@ -238,6 +239,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool empty_vote_ = false;  // may take part in record 0
   bool lost_vote_ = false;
   bool adopting_run_ = false;
+  LogPace genesis_refusals_{60 * kSecond};
   std::optional<Vote> genesis_vote_;
   std::map<SiteId, std::pair<Record, security::Signature>> genesis_accepts_;
 

@@ -325,7 +325,14 @@ void Gateway::on_records(Link& link, const Records& records) {
                                     : record.view.voters == view_of_roster().voters;
       if (record.fingerprint != fingerprint_.digest() || !ours ||
           !certificate.proves(record.view, world_.verifier)) {
-        world_.log.alarm("genesis_refused", {.peer = link.peer_name()});
+        if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
+          world_.log.alarm(
+              "genesis_refused", {.peer = link.peer_name()},
+              {{"run", record.hash().hex()},
+               {"why", ours ? std::string("its record does not prove itself")
+                            : std::string("it was not begun by the roster's voters; if it is the "
+                                          "right one, the operator adds run = to the roster")},
+               {"left_out", *left_out}});
         return;
       }
       adopting_run_ = true;

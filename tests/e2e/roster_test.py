@@ -46,11 +46,12 @@ class Roster(Case):
         with Federation("alpha", "beta", "gamma", voters=("alpha", "beta"), min_sites=1, outer_steps=2000) as federation:
             alpha, beta, gamma = federation.sites
             federation.launch()
+            # It may join before or after its vote comes: the roster names the run.
             alpha.wait_for_event("step_applied", outer_step=2)
             self.assertEqual(sorted(alpha.status()["voters"]), ["alpha", "beta"])
             text = (federation.folder / "roster.toml").read_text()
             epoch = int(text.split("epoch = ")[1].split()[0])
-            text = text.replace(f"epoch = {epoch}", f"epoch = {epoch + 1}").replace("voter = false", "voter = true")
+            text = text.replace(f"epoch = {epoch}", f"epoch = {epoch + 1}\nrun = \"{alpha.status()['run']}\"").replace("voter = false", "voter = true")
             (federation.folder / "roster.toml").write_text(text)
             federation.sign_roster()
             for site in federation.sites:
