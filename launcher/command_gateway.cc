@@ -202,6 +202,7 @@ class Site {
     loop_.run();
     meter.sample(status(), clock_->now());
     note(meter);
+    workers_.reset();  // their jobs use what the suspended coroutines own
     loop_.abandon();
     return ended;
   }

@@ -214,7 +214,7 @@ Figures run_site(const Federation& federation, std::size_t self, const Options& 
   EventLog log(*clock, federation.roster.sites[self].name);
   log.add(make_terminal_sink(2, Severity::alarm));
   Loop loop(*clock);
-  const auto workers = make_thread_workers(
+  auto workers = make_thread_workers(
       [&loop](std::function<void()> done) { loop.post(std::move(done)); }, {cpu});
   const auto wire = value_of(make_zmq_wire(loop, log, wire_options(federation, self)));
   const auto verifier = security::make_verifier(federation.roster);
@@ -241,6 +241,7 @@ Figures run_site(const Federation& federation, std::size_t self, const Options& 
   loop.spawn(run_gateway(gateway, loop, ended));
   loop.run();
   check(ended);
+  workers.reset();  // their jobs use what the suspended coroutines own
   auto figures = ranks.figures();
   figures.wire_bytes = wire->bytes_sent({federation.roster.sites[1 - self].id, 0});
   loop.abandon();
