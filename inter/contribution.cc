@@ -45,6 +45,7 @@ ChunkPlan::ChunkPlan(const ModelLayout& layout, std::uint32_t fragment,
       bytes += codec_->encoded_bytes_max(range.count);
     }
     elements_.push_back(elements);
+    all_elements_ += elements;
     codec_bytes_.push_back(bytes);
   }
 }

@@ -26,6 +26,7 @@ class ChunkPlan {
 
   std::uint32_t chunks() const { return static_cast<std::uint32_t>(chunks_.size()); }
   const std::vector<ElementRange>& ranges(std::uint32_t chunk) const { return chunks_[chunk]; }
+  std::uint64_t elements() const { return all_elements_; }
   std::uint64_t elements(std::uint32_t chunk) const { return elements_[chunk]; }
   std::uint64_t codec_bytes(std::uint32_t chunk) const { return codec_bytes_[chunk]; }
   // Of a payload, and of all: what a receiver sets aside at most.
@@ -50,6 +51,7 @@ class ChunkPlan {
   std::unique_ptr<compress::Codec> codec_;
   std::vector<std::vector<ElementRange>> chunks_;
   std::vector<std::uint64_t> elements_, codec_bytes_;
+  std::uint64_t all_elements_ = 0;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<compress::ZstdStage>> shelf_;
 };

@@ -123,6 +123,8 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
                                             std::span<const float> feedback, std::uint64_t tokens) {
   const Open open{.id = id_,
                   .codec = plan_->codec(),
+                  .first_element = 0,
+                  .elements = plan_->elements(),
                   .chunk_elements = plan_->chunk_elements(),
                   .chunks = plan_->chunks(),
                   .bytes_max = plan_->bytes_max(),
@@ -317,7 +319,8 @@ Result<Open> Exchange::check_open(const Signed& message) const {
   if (open->id != id_ || !view_.is_member(message.signer))
     return Error{ErrorCode::unavailable, "an open of another step"};
   // Everything is compared before any memory is set aside for it.
-  if (open->codec != plan_->codec() || open->chunk_elements != plan_->chunk_elements() ||
+  if (open->codec != plan_->codec() || open->first_element != 0 ||
+      open->elements != plan_->elements() || open->chunk_elements != plan_->chunk_elements() ||
       open->chunks != plan_->chunks() || open->bytes_max > plan_->bytes_max() ||
       open->base != parent_ || open->tokens > (std::uint64_t{1} << 50))
     return Error{ErrorCode::mismatch, "an open with another codec, cut, size or base"};

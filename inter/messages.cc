@@ -56,6 +56,8 @@ Bytes encode(const Open& open) {
   ByteWriter out;
   put_step(out, open.id);
   out.put(open.codec)
+      .put(open.first_element)
+      .put(open.elements)
       .put(open.chunk_elements)
       .put(open.chunks)
       .put(open.bytes_max)
@@ -73,6 +75,8 @@ std::optional<Open> decode_open(std::span<const std::byte> body) {
   Open open;
   open.id = get_step(in);
   open.codec = in.get<compress::CodecId>();
+  open.first_element = in.get<std::uint64_t>();
+  open.elements = in.get<std::uint64_t>();
   open.chunk_elements = in.get<std::uint64_t>();
   open.chunks = in.get<std::uint32_t>();
   open.bytes_max = in.get<std::uint64_t>();

@@ -47,7 +47,10 @@ struct StepId {
 struct Open {
   StepId id;
   compress::CodecId codec = compress::CodecId::none;
-  std::uint64_t chunk_elements = 0;  // how the fragment is cut: ModelLayout::chunks
+  // Of the fragment's elements, in layout order; all of them while a site has one gateway.
+  std::uint64_t first_element = 0;
+  std::uint64_t elements = 0;
+  std::uint64_t chunk_elements = 0;  // how they are cut: ModelLayout::chunks
   std::uint32_t chunks = 0;
   std::uint64_t bytes_max = 0;  // all payloads together are no larger
   std::uint64_t tokens = 0;

@@ -101,6 +101,23 @@ one of them (in the roster) lets the other go on alone, if `min_sites` is 1. Wit
 site without a majority trains on for `max_lead` x `inner_steps` past the last agreed state and then waits; its work is
 used when it returns. `isthmus check` says which of these a file and its roster mean.
 
+## The roster while a run lasts
+
+A gateway reads its roster when it starts. To change it, edit the file, count up `epoch`, sign it, give both files to every
+site, and start the sites again one after the other: they go on from what they have. A site that joins is added with
+`isthmus roster add`; with `run = "…"` (as `isthmus status` shows it) in the roster it takes only that run for its own, and
+needs it when the voters are no longer those that the run began with. Who votes changes with the next record once every
+voter that can be reached has the newer roster. Never take a site out while the run lasts: `voter = false` is enough, and
+its signatures can still be checked.
+
+When a majority of the voters is lost for good, nothing commits any more. Then the operator says where to go on:
+
+    isthmus roster recover roster.toml --key operator.key --run RUN --step 41 --root ROOT --voter beta --voter gamma
+
+`RUN`, step (`saved_step`) and `ROOT` are those of the newest state that a site that is left has saved, as
+`isthmus status --json` shows them. What was decided later is given up; a site that has a later state refuses and says
+which one it has.
+
 ## Exit codes
 
 | code | meaning |

@@ -64,6 +64,7 @@ struct Site {
   bool has_newer_roster = false;
   std::uint64_t starts = 0;
   std::uint64_t announced_saved = 0;
+  std::optional<std::uint64_t> worked_step;  // whose work was checked, in this life of the process
   bool announced_any = false;
   std::string crash_at;  // a named point
 };
@@ -121,6 +122,7 @@ class Federation {
   void recover();
   void check(std::uint32_t index);
   void check_at_end();
+  void check_work(const Site& site, const Gateway& gateway);
   void violation(const std::string& what) {
     if (outcome_.violations.size() < 20)
       outcome_.violations.push_back(
@@ -226,6 +228,7 @@ void Federation::crash(std::uint32_t index) {
   site.dying = false;
   if (!site.process) return;
   collect(*site.process->gateway);
+  site.worked_step.reset();
   const bool has_run = site.process->gateway->genesis().has_value();
   site.ranks->detach();
   site.process.reset();
@@ -520,6 +523,11 @@ void Federation::check(std::uint32_t index) {
     const auto [known, fresh] = root_of_.emplace(step, gateway.root());
     if (known->second != gateway.root() && scenario_.memory_errors == 0)
       violation(fmt::format("s{} has another state {}", site.id, step));
+    if (scenario_.memory_errors == 0 && site.worked_step != step &&
+        (records_.empty() ? step == 0 : records_.rbegin()->first >= step)) {
+      site.worked_step = step;
+      check_work(site, gateway);
+    }
     // 3. What was announced as saved is there, also after a crash.
     if (site.announced_any && gateway.saved_step() < site.announced_saved &&
         step < site.announced_saved)
@@ -534,7 +542,6 @@ void Federation::check(std::uint32_t index) {
           fmt::format("s{} holds {} bytes of contributions", site.id, gateway.memory_bytes()));
   }
   // 4, 6. An acknowledged chunk is there.
-  if (outcome_.events % 4 != 0) return;  // the dearest check
   for (const auto& peer : sites_) {
     if (peer.id == site.id || !peer.process || peer.dying) continue;
     const auto& theirs = *peer.process->gateway;
@@ -571,24 +578,44 @@ void Federation::check_at_end() {
                           where));
     return;
   }
-  std::vector<SiteId> ids;
-  for (const auto& site : sites_) ids.push_back(site.id);
-  std::vector<std::string> wrong;
-  const auto agreed = model_.run(records_, ids, wrong);
-  for (const auto& what : wrong) violation(what);
   std::optional<security::Digest> ended;
   for (const auto& site : sites_) {
     if (!site.process || !site.process->gateway->state()) continue;
-    const auto& state = *site.process->gateway->state();
-    double worst = 0;
-    for (std::size_t i = 0; i < agreed.size(); ++i)
-      worst = std::max(worst, std::abs(static_cast<double>(state.agreed[i]) - agreed[i]));
-    if (!ended) ended = site.process->gateway->root();
-    if (site.process->gateway->root() != *ended)
+    const auto& gateway = *site.process->gateway;
+    if (!ended) ended = gateway.root();
+    if (gateway.root() != *ended)
       violation(fmt::format("s{} ended with another state than others", site.id));
-    // Whole numbers would be missing or doubled; roundings stay far below.
-    if (worst > 0.05) violation(fmt::format("s{} ended {} away from the model", site.id, worst));
+    check_work(site, gateway);
   }
+}
+
+// 9. Work is conserved: the state is made of what the ranks contributed and records name, and the
+// rest of it rides in the next contribution.
+void Federation::check_work(const Site& site, const Gateway& gateway) {
+  const auto step = gateway.state()->step;
+  std::vector<SiteId> ids;
+  for (const auto& each : sites_) ids.push_back(each.id);
+  std::vector<std::string> wrong;
+  const auto model = model_.after(step, records_, ids, wrong);
+  for (const auto& what : wrong) violation(what);
+  // Whole numbers would be missing or doubled; roundings stay far below.
+  constexpr double kRounding = 0.05;
+  const auto far = [](std::span<const float> here, std::span<const double> there) {
+    double worst = 0;
+    for (std::size_t i = 0; i < here.size(); ++i)
+      worst = std::max(worst,
+                       std::abs(static_cast<double>(here[i]) - (there.empty() ? 0.0 : there[i])));
+    return worst;
+  };
+  if (const double away = far(gateway.state()->agreed, model.agreed); away > kRounding)
+    violation(fmt::format("s{} is {} away from the model after step {}", site.id, away, step));
+  const auto rest = model.feedback.find(site.id);
+  const std::span<const double> expected =
+      rest == model.feedback.end() ? std::span<const double>() : rest->second;
+  if (gateway.feedback().empty()) return;  // it rides already, or there is none
+  if (const double away = far(gateway.feedback(), expected); away > kRounding)
+    violation(fmt::format("the feedback of s{} is {} away from the model after step {}", site.id,
+                          away, step));
 }
 
 }  // namespace

@@ -21,15 +21,18 @@ void RunModel::give_up_after(std::uint64_t step) {
   std::erase_if(closed_, [&](const auto& made) { return made.second > step; });
 }
 
-std::vector<double> RunModel::run(const std::map<std::uint64_t, Record>& records,
-                                  std::span<const SiteId> sites,
-                                  std::vector<std::string>& wrong) const {
-  std::vector<double> agreed(elements_), momentum(elements_);
+RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t, Record>& records,
+                                std::span<const SiteId> sites,
+                                std::vector<std::string>& wrong) const {
+  State state;
+  auto& [agreed, feedback] = state;
+  agreed.resize(elements_);
+  std::vector<double> momentum(elements_);
   for (std::size_t i = 0; i < elements_; ++i) agreed[i] = static_cast<double>(initial_value(i));
-  std::map<SiteId, std::vector<double>> feedback;
   std::map<SiteId, std::uint64_t> carried;
   const bool exact_codec = codec_ == compress::CodecId::none;
   for (const auto& [k, record] : records) {
+    if (k > last) break;
     std::vector<double> delta(elements_);
     const double total = static_cast<double>(record.tokens());
     for (const auto site : sites) {
@@ -81,7 +84,7 @@ std::vector<double> RunModel::run(const std::map<std::uint64_t, Record>& records
       }
     }
   }
-  return agreed;
+  return state;
 }
 
 }  // namespace isthmus::inter::sim

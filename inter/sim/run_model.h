@@ -28,10 +28,14 @@ class RunModel {
   void closed(SiteId site, std::uint64_t step) { closed_.emplace(site, step); }
   void give_up_after(std::uint64_t step);
 
-  // The parameters that all sites must have after the last record. `wrong`: what the records say
-  // that cannot be.
-  std::vector<double> run(const std::map<std::uint64_t, Record>& records,
-                          std::span<const SiteId> sites, std::vector<std::string>& wrong) const;
+  // What must be after record `last`: the parameters of all sites, and what rides in the next
+  // contribution of each. `wrong`: what the records say that cannot be.
+  struct State {
+    std::vector<double> agreed;
+    std::map<SiteId, std::vector<double>> feedback;  // nothing yet: none
+  };
+  State after(std::uint64_t last, const std::map<std::uint64_t, Record>& records,
+              std::span<const SiteId> sites, std::vector<std::string>& wrong) const;
 
  private:
   struct Made {

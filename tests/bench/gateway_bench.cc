@@ -310,6 +310,8 @@ class Stages {
 
     const Open open{.id = {},
                     .codec = plan_->codec(),
+                    .first_element = 0,
+                    .elements = plan_->elements(),
                     .chunk_elements = plan_->chunk_elements(),
                     .chunks = plan_->chunks(),
                     .bytes_max = plan_->bytes_max(),

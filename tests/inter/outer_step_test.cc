@@ -88,6 +88,8 @@ TEST_P(OuterStepTest, FollowsTheOracle) {
       for (auto& v : x) v -= static_cast<float>(0.01 * random.normal());
       const Open open{.id = {.run = {}, .view = {}, .step = step, .fragment = 0},
                       .codec = codec,
+                      .first_element = 0,
+                      .elements = n,
                       .chunk_elements = 512,
                       .chunks = plan->chunks(),
                       .bytes_max = plan->bytes_max(),

@@ -84,6 +84,8 @@ std::vector<SampleMessage> sample_messages() {
 
   Open open{.id = sample_step(),
             .codec = compress::CodecId::int8,
+            .first_element = 512,
+            .elements = 2048,
             .chunk_elements = 256,
             .chunks = 9,
             .bytes_max = 5000,
