@@ -51,7 +51,7 @@ struct Roster {
   // the run's first voters must be those of this roster.
   std::optional<Digest> run = {};
   std::optional<Recovery> recovery = {};  // stays in later rosters
-  Digest digest;                     // of its exact bytes
+  Digest digest;                          // of its exact bytes
 
   const RosterSite* find(std::uint32_t id) const;  // nullptr: not listed
   const RosterSite* find(std::string_view name) const;
@@ -70,9 +70,9 @@ bool signs_curve_key(const PublicKey& identity, const CurveKey& key, const Signa
 // Everything that is wrong with a parsed roster, one sentence each; empty when it may be used.
 // Sites: at least one, at most kRosterSitesMax, ids ascending, names unique (1 to 64 of a-z A-Z 0-9
 // . _ -), identities unique and on the curve. At least one voter. Gateways: at least one a site;
-// addresses well-formed and unique; CURVE keys unique and signed by their site. Voters of a recovery
-// listed, ascending, at least one. An expiry. Signature and epoch are checked before parsing, not
-// here.
+// addresses well-formed and unique; CURVE keys unique and signed by their site. Voters of a
+// recovery listed, ascending, at least one. An expiry. Signature and epoch are checked before
+// parsing, not here.
 std::vector<Error> check_roster(const Roster& roster);
 
 enum class RosterValidity {
