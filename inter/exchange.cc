@@ -347,7 +347,8 @@ void Exchange::on_open(Link* from, const Signed& message) {
     // One that was never closed, from before a restart of its site, may still be passed on by
     // others.
     const bool from_origin = from != nullptr && from->peer().site == message.signer;
-    if (entry.contribution->close_message() || !from_origin) return;
+    const bool decided = wanted_.count(message.signer) > 0;  // and fetched from whoever has it
+    if (entry.contribution->close_message() || !(from_origin || decided)) return;
     entries_.erase(found);  // never closed: its site began again after a restart
   }
   auto entry = std::make_shared<Entry>();

@@ -375,6 +375,7 @@ Task<Result<void>> Gateway::advance() {
   std::optional<Nanoseconds> stuck_since;
   const auto k = working_step();
   while (!stopping_ && !failure_ && working_step() == k && !disputed()) {
+    if (!bears_difference()) co_return dispute_without_end();
     if (agreement_ && agreement_->decided() && chain_.size() < k) learn(*agreement_->decided());
     if (chain_.size() >= k) {
       const Certificate certificate = chain_[k - 1];
@@ -426,6 +427,7 @@ Task<Result<void>> Gateway::serve_the_end() {
       if (!settled) co_return settled;
       continue;
     }
+    if (!bears_difference()) co_return dispute_without_end();
     bool waiting = saving_;
     bool reachable = false;
     for (const auto site : chain_[last - 1].record.view.members) {

@@ -189,6 +189,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::map<SiteId, security::Digest> roots_elsewhere() const;
   std::optional<security::Digest> right_root(const security::Digest& mine) const;
   bool disputed() const;
+  bool bears_difference();
+  bool differs_elsewhere() const;
   Task<Result<void>> settle_dispute();
   Task<std::optional<OuterState>> find_right_state();
   Error dispute_without_end() const;

@@ -254,7 +254,7 @@ Task<Result<void>> Gateway::adopt_state(OuterState fetched) {
     misled_base_.reset();
   state_ = std::move(fetched);
   state_root_ = inter::state_root(*layout_, *state_);
-  kept_from_ = step + 1;
+  if (!again) kept_from_ = step + 1;
   enter_state(true, !again);
   co_return Result<void>();
 }

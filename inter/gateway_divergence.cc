@@ -41,6 +41,21 @@ std::optional<security::Digest> Gateway::right_root(const security::Digest& mine
 bool Gateway::disputed() const {
   if (!state_ || !exchange_) return false;
   if (const auto right = right_root(state_root_)) return *right != state_root_;
+  return rechecked_root_ != state_root_ && differs_elsewhere();
+}
+
+// Sites differ, nobody knows what is right, and this site's state is right as far as it can tell:
+// the other one has to find its fault. False once that has taken too long.
+bool Gateway::bears_difference() {
+  if (!state_ || !exchange_ || right_root(state_root_) || !differs_elsewhere()) {
+    disputed_since_.reset();
+    return true;
+  }
+  if (!disputed_since_) disputed_since_ = world_.loop.now();
+  return world_.loop.now() - *disputed_since_ <= kDisputePatience;
+}
+
+bool Gateway::differs_elsewhere() const {
   const auto elsewhere = roots_elsewhere();
   return std::any_of(elsewhere.begin(), elsewhere.end(),
                      [this](const auto& other) { return other.second != state_root_; });
@@ -50,11 +65,6 @@ Task<Result<void>> Gateway::settle_dispute() {
   const auto now = world_.loop.now();
   if (!disputed_since_) disputed_since_ = now;
   if (now - *disputed_since_ > kDisputePatience) co_return dispute_without_end();
-  if (rechecked_root_ == state_root_ && !right_root(state_root_)) {
-    // It is right as far as this site can tell: the other one has to find its fault.
-    co_await changed_.wait_until(now + kSecond);
-    co_return Result<void>();
-  }
   ++counters_.divergences;
   const auto k = state_->step;
   world_.log.alarm("state_disputed", {.outer_step = static_cast<std::int64_t>(k)},

@@ -76,7 +76,7 @@ Task<Result<void>> Gateway::load() {
       const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
       closed = close && close->root == feedback.root;
       // Of a view that was given up: the ranks contribute anew.
-      if (recovers && feedback.step == given->step + 1 &&
+      if (given != nullptr && feedback.step == given->step + 1 &&
           (!close || close->id.view != view_of_step(feedback.step).digest()))
         closed = false;
     }
