@@ -217,7 +217,9 @@ class Site:
         announcement.raw(1 + 4 + 64)  # type, signer, signature
         opened = Reader(announcement.block())
         opened.raw(32 + 32 + 8 + 4)  # run, view, step, fragment
-        codec, chunk_elements = CODECS[opened.get("B")], opened.get("Q")
+        codec, first, elements, chunk_elements = CODECS[opened.get("B")], opened.get("Q"), opened.get("Q"), opened.get("Q")
+        if (first, elements) != (0, self.elements):
+            raise ValueError(f"{path}: of {elements} elements from {first}, the model has {self.elements}")
         chunks = self.chunks(chunk_elements)
         values = array.array("f", bytes(4 * self.elements))
         seen = set()
