@@ -347,8 +347,10 @@ void Exchange::on_open(Link* from, const Signed& message) {
     // One that was never closed, from before a restart of its site, may still be passed on by
     // others.
     const bool from_origin = from != nullptr && from->peer().site == message.signer;
-    const bool decided = wanted_.count(message.signer) > 0;  // and fetched from whoever has it
-    if (entry.contribution->close_message() || !(from_origin || decided)) return;
+    // But one that is decided is fetched from whoever has it, when nothing comes of what is here.
+    const bool fetched = wanted_.count(message.signer) > 0 &&
+                         context_.loop.now() - entry.last_arrival > kFetchPatience;
+    if (entry.contribution->close_message() || !(from_origin || fetched)) return;
     entries_.erase(found);  // never closed: its site began again after a restart
   }
   auto entry = std::make_shared<Entry>();
