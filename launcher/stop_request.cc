@@ -2,21 +2,28 @@
 
 #include <signal.h>
 
+#include <thread>
+
 namespace isthmus::launcher {
 namespace {
 
-std::atomic<bool> stop_wished{false};  // a signal handler reaches nothing else
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-void wish_stop(int) { stop_wished = true; }
+std::atomic<bool> stop_wished{false};  // outlives the thread that sets it
 
 }  // namespace
 
 const std::atomic<bool>& watch_for_stop() {
-  struct sigaction action = {};
-  action.sa_handler = wish_stop;
-  action.sa_flags = SA_RESTART;
-  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(number, &action, nullptr);
+  static const bool watching = [] {
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    for (const int number : {SIGTERM, SIGINT, SIGUSR1}) ::sigaddset(&signals, number);
+    ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    std::thread([signals] {
+      for (int number = 0;;)
+        if (::sigwait(&signals, &number) == 0) stop_wished = true;
+    }).detach();
+    return true;
+  }();
+  static_cast<void>(watching);
   return stop_wished;
 }
 

@@ -7,7 +7,10 @@
 
 namespace isthmus::launcher {
 
-// From now on these signals set the flag, which it returns: the same at each call.
+// From now on these signals set the flag, which it returns: the same at each call. Call it before
+// other threads are started: they must not take the signals, nor is there a handler. oneDNN's
+// kernels point the stack register into their buffers, where a handler's frame would destroy the
+// heap; so a thread of its own waits for the signals.
 const std::atomic<bool>& watch_for_stop();
 
 }  // namespace isthmus::launcher
