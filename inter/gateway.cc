@@ -269,7 +269,8 @@ void Gateway::begin_step() {
     setup.frame.view = view;
     setup.frame.next_view = view;
     setup.frame.rule = options_.sync.outer;
-    setup.frame.final_step = k == options_.sync.outer_steps;
+    // Or of fewer steps than the run has already, since its sites were started again.
+    setup.frame.final_step = k >= options_.sync.outer_steps;
     setup.min_sites = options_.sync.min_sites;
     for (const auto& site : roster_.sites) setup.roster.insert(site.id);
     if (roster_.digest != named_roster_) {

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -76,6 +77,7 @@ class Launch {
   Result<void> watch(const SiteFile& file) {
     const RunFolder folder(file.site.run_dir);
     ISTHMUS_CHECK(disk_->make_folders(folder.path()));
+    ISTHMUS_CHECK(nobody_runs(folder));
     auto log = std::make_unique<EventLog>(*clock_, file.site.name);
     ISTHMUS_TRY(auto sink, make_file_sink(folder.events()));
     log->add(std::move(sink));
@@ -85,6 +87,18 @@ class Launch {
     histories_.emplace_back(file.site.name);
     sources_.push_back(make_status_source(file));
     return {};
+  }
+
+  // Said now, once, rather than by processes that would start again and again. Those of a launch
+  // that was just killed are given a moment to go.
+  Result<void> nobody_runs(const RunFolder& folder) {
+    constexpr int kLooks = 20;
+    for (int look = 1;; ++look) {
+      const auto lock = lock_run(*disk_, folder);
+      if (lock) return {};
+      if (lock.error().code != ErrorCode::busy || look == kLooks) return lock.error();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
   }
 
   std::vector<SupervisedProcess> all_processes() {
@@ -197,13 +211,15 @@ class Launch {
         file.alone() && line.id == "inner_step" &&
         static_cast<std::int64_t>(number("inner_step")) % file.sync.inner_steps == 0;
     if (terminal_ != nullptr || (line.id != "merge" && !alone_step)) return;  // the monitor has it
+    // The first state after a start may come before an inner step.
+    const bool known = !last.field("loss").empty();
     const auto loss = std::strtod(last.field("loss").c_str(), nullptr);
     const auto speed = std::strtod(last.field("tokens_per_second").c_str(), nullptr);
     const auto step = alone_step ? number("inner_step") / static_cast<double>(file.sync.inner_steps)
                                  : static_cast<double>(line.outer_step);
-    std::string text =
-        fmt::format("{} {} outer step {:.0f}/{}  loss {:.3f}  {} tokens/s", time_text(line.time),
-                    file.site.name, step, file.sync.outer_steps, loss, about_count(speed));
+    std::string text = fmt::format("{} {} outer step {:.0f}/{}", time_text(line.time),
+                                   file.site.name, step, file.sync.outer_steps);
+    if (known) text += fmt::format("  loss {:.3f}  {} tokens/s", loss, about_count(speed));
     if (!alone_step) text += fmt::format("  waited {}", about_duration(number("seconds_waited")));
     say(text);
   }

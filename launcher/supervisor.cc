@@ -105,7 +105,10 @@ class Supervisor::State {
   void ended(Process& process, const ProcessEnd& end) {
     using enum RestartDecision::What;
     process.pid = 0;
-    if (phase_ != Phase::running) return settle();
+    if (phase_ != Phase::running) {
+      note_end_of_stop(process, end);
+      return settle();
+    }
     const auto decision =
         process.policy.on_end(end, clock_.now() - process.started, process.plan.progress());
     switch (decision.what) {
@@ -127,12 +130,26 @@ class Supervisor::State {
         break;
       case restart:
         tell_about(process, "process_restarted",
-                   fmt::format("{} {}; it is started again in {:.1f} s", process.plan.name,
-                               end.text(), seconds_of(decision.delay)));
+                   fmt::format("{} {}; it is started again in {:.1f} s{}", process.plan.name,
+                               end.text(), seconds_of(decision.delay), reason_of(process, end)));
         start_later(process, decision.delay);
         break;
     }
     settle();
+  }
+
+  // Asked to stop, it ends with its code for that, or by the signal itself when it had not begun.
+  // Anything else has saved nothing.
+  void note_end_of_stop(const Process& process, const ProcessEnd& end) {
+    const bool clean = end.signal == 0 ? end.code == static_cast<int>(ExitCode::stopped) ||
+                                             end.code == static_cast<int>(ExitCode::done)
+                                       : end.signal == process.plan.stop_signal;
+    if (clean || code_ != ExitCode::stopped) return;
+    code_ = ExitCode::failed;
+    tell_about(process, "process_failed_to_stop",
+               fmt::format("{} {} while it stopped: what it did since its last checkpoint is lost",
+                           process.plan.name, end.text()));
+    tell_log(process);
   }
 
   void start_later(Process& process, Nanoseconds delay) {
@@ -170,6 +187,14 @@ class Supervisor::State {
            .id = std::move(id),
            .process = process.plan.name,
            .site = process.plan.site});
+  }
+
+  // What a process says last before it ends by itself.
+  static std::string reason_of(const Process& process, const ProcessEnd& end) {
+    const auto& path = process.plan.command.log_path;
+    if (end.signal != 0 || path.empty()) return "";
+    const auto line = last_lines(path, 1);
+    return line.empty() ? "" : ": " + line;
   }
 
   void tell_log(const Process& process) {

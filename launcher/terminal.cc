@@ -74,7 +74,7 @@ Result<std::unique_ptr<Terminal>> Terminal::open() {
   const char* kind = std::getenv("TERM");
   if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0 || kind == nullptr ||
       std::string_view(kind).empty() || std::string_view(kind) == "dumb")
-    return Error{ErrorCode::unsupported, "this needs a terminal"};
+    return Error{ErrorCode::unsupported, "standard input or output is no terminal"};
   ::tcgetattr(STDIN_FILENO, &rescue.before);
   ::setlocale(LC_CTYPE, "");
   const bool utf8 = std::string_view(::nl_langinfo(CODESET)) == "UTF-8";

@@ -98,6 +98,23 @@ TEST_F(SupervisorTest, StartsAgainWhatDied) {
   EXPECT_THAT(told_, HasSubstr("alpha ranks was ended by signal 9 (Killed); it is started again"));
 }
 
+TEST_F(SupervisorTest, WhatDiesWhileItStopsHasSavedNothing) {
+  add("alpha ranks", "trap 'kill -ABRT $$' TERM; note up; while :; do sleep 0.02; done", false);
+  run("up", [](Supervisor& supervisor) { supervisor.stop(); });
+  EXPECT_EQ(code_, ExitCode::failed);
+  EXPECT_THAT(told_, HasSubstr("while it stopped: what it did since its last checkpoint is lost"));
+}
+
+TEST_F(SupervisorTest, SaysWhyItStartsAgain) {
+  add("alpha gateway",
+      "if [ -e once ]; then note again; else : > once; echo the port is taken >&2; "
+      "exit 4; fi",
+      true);
+  run();
+  EXPECT_EQ(code_, ExitCode::done);
+  EXPECT_THAT(told_, HasSubstr("it is started again in 0.0 s: the port is taken"));
+}
+
 TEST_F(SupervisorTest, GivesUpAfterInstantFailuresAndShowsTheLog) {
   add("alpha gateway", "note up; trap 'note down; exit 3' TERM; while :; do sleep 0.02; done",
       true);
