@@ -9,11 +9,8 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr Nanoseconds kFetchPatience =
-    5 * kSecond;  // without a chunk, before another source is asked
 constexpr Nanoseconds kRetryDisk = 5 * kSecond;
 constexpr std::size_t kEarlyChunksMax = 64;
-constexpr Nanoseconds kEarlyPatience = 2 * kSecond;
 
 }  // namespace
 
@@ -558,140 +555,6 @@ void Exchange::forget(SiteId site) {
     peer.link->withdraw(found->second->contribution->transfer());
   entries_.erase(found);
   asked_.erase(site);
-}
-
-// --- Fetching
-// --------------------------------------------------------------------------------------------------------------------
-
-void Exchange::want(const std::vector<Part>& parts) {
-  for (const auto& part : parts) {
-    if (const auto other = held(id_.step, part.site);
-        other && other->part() != part && part.site != context_.self) {
-      ++counters_.equivocations;
-      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"signer", part.site}});
-      forget(part.site);
-    }
-    if (!held(id_.step, part.site)) wanted_[part.site] = part;
-  }
-}
-
-void Exchange::consider_fetching() {
-  const auto now = context_.loop.now();
-  // A chunk whose announcement never came gives its credit back.
-  while (!early_.empty() && now - early_.front().since > kEarlyPatience) {
-    const auto chunk = std::move(early_.front());
-    early_.erase(early_.begin());
-    chunk.link->settle(chunk.arrival, false);
-  }
-  const auto ask = [&](SiteId site) {
-    if (site == context_.self && contributing_) return;
-    if (current(site) != nullptr &&
-        (current(site)->held || now - current(site)->last_arrival < kFetchPatience))
-      return;
-    auto& asked = asked_[site];
-    if (asked.peer != 0 && now - asked.when < kFetchPatience && !lacking_[site].count(asked.peer))
-      return;
-    // The next source after the last one asked, so that a silent one does not stop us.
-    std::vector<PeerSite*> sources;
-    for (auto& [id, peer] : context_.peers.all()) {
-      if (!peer.link->up() || !peer.status) continue;
-      const auto& s = *peer.status;
-      const bool says_so =
-          s.step == id_.step && std::count(s.holds.begin(), s.holds.end(), site) > 0;
-      const bool may = s.step > id_.step && s.first_record <= id_.step && !lacking_[site].count(id);
-      const bool has = says_so || may;
-      if (has) sources.push_back(&peer);
-    }
-    if (sources.empty()) return;
-    auto next = std::find_if(sources.begin(), sources.end(),
-                             [&](const PeerSite* p) { return p->site > asked.peer; });
-    if (next == sources.end()) next = sources.begin();
-    asked = {(*next)->site, now};
-    (*next)->link->send(encode(Fetch{id_.step, site}));
-    ++counters_.fetched;
-  };
-  for (const auto& [site, part] : wanted_) ask(site);
-  for (const auto site : view_.members)
-    if (site != context_.self && !context_.peers.sees(site)) ask(site);
-}
-
-bool Exchange::nobody_has(const std::vector<Part>& parts) const {
-  for (const auto& part : parts) {
-    if (held(id_.step, part.site) || arriving(part.site)) continue;
-    const bool somebody = std::any_of(
-        context_.peers.all().begin(), context_.peers.all().end(), [&](const auto& entry) {
-          const auto& [id, peer] = entry;
-          if (!peer.link->up() || !peer.status) return false;
-          const auto lacks = lacking_.find(part.site);
-          if (lacks != lacking_.end() && lacks->second.count(id)) return false;
-          return (peer.status->step == id_.step &&
-                  std::count(peer.status->holds.begin(), peer.status->holds.end(), part.site) >
-                      0) ||
-                 (peer.status->step > id_.step && peer.status->first_record <= id_.step);
-        });
-    if (!somebody) return true;
-  }
-  return false;
-}
-
-void Exchange::on_fetch(Link& link, const Fetch& fetch) {
-  context_.loop.spawn(serve(link, link.session(), fetch));
-}
-
-Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId site) {
-  const std::pair key(step, site);
-  if (const auto found = entries_.find(key); found != entries_.end())
-    co_return found->second->held ? found->second->contribution : nullptr;
-  if (!reading_.insert(key).second) co_return nullptr;
-  Result<StoredContribution> stored = Error{ErrorCode::not_found, ""};
-  std::shared_ptr<Contribution> contribution;
-  auto read = [this, &stored, &contribution, step, site] {
-    stored = context_.store.read_contribution(step, site);
-    const auto open = stored ? decode_open(stored->announcement.body) : std::nullopt;
-    const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
-    if (!open || !close || open->chunks != plan_->chunks()) return;
-    contribution = std::make_shared<Contribution>(plan_, stored->announcement, *open);
-    for (auto& [index, sealed] : stored->chunks) {
-      if (index >= plan_->chunks() || sealed.size() < kSealBytes) continue;
-      const auto hash = chunk_hash(contribution->transfer(), index,
-                                   std::span<const std::byte>(sealed).subspan(kSealBytes));
-      contribution->add(index, std::make_shared<const Bytes>(std::move(sealed)), hash);
-    }
-    if (!contribution->set_close(*stored->close, *close) || !contribution->proven())
-      contribution.reset();
-  };
-  co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
-  reading_.erase(key);
-  if (contribution) {
-    auto entry = std::make_shared<Entry>();
-    entry->contribution = contribution;
-    entry->checking.resize(plan_->chunks());
-    entry->held = true;
-    entries_.emplace(key, entry);
-  }
-  co_return contribution;
-}
-
-Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
-  const auto contribution = co_await recall(fetch.step, fetch.site);
-  if (!link.up() || link.session() != session) co_return;
-  if (!contribution) {
-    if (reading_.count({fetch.step, fetch.site}) == 0)
-      link.send(encode(Lacking{fetch.step, fetch.site}));
-    co_return;
-  }
-  if (fetch.site != context_.self) ++counters_.relayed;
-  send_signed(link, contribution->announcement());
-  link.withdraw(contribution->transfer());
-  link.offer(contribution->transfer(), fetch.step, plan_->chunks(), contribution, true);
-  send_signed(link, *contribution->close_message());
-}
-
-void Exchange::on_lacking(Link& link, const Lacking& lacking) {
-  if (lacking.step != id_.step) return;
-  lacking_[lacking.site][link.peer().site] = true;
-  consider_fetching();
 }
 
 }  // namespace isthmus::inter

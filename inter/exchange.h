@@ -104,6 +104,9 @@ class Exchange {
   const Counters& counters() const { return counters_; }
 
  private:
+  // Without a chunk, before another source is asked.
+  static constexpr Nanoseconds kFetchPatience = 5 * kSecond;
+
   struct Entry {
     std::shared_ptr<Contribution> contribution;
     std::unique_ptr<ContributionFile> file;

@@ -9,11 +9,9 @@
 #include <set>
 
 #include "base/assert.h"
-#include "inter/gateway.h"
 #include "inter/sim/run_model.h"
 #include "inter/sim/simulated_disk.h"
-#include "inter/sim/simulated_keys.h"
-#include "inter/sim/simulated_workers.h"
+#include "inter/sim/simulated_process.h"
 #include "inter/sim/simulation.h"
 #include "inter/sim/synthetic_ranks.h"
 
@@ -34,30 +32,11 @@ ModelLayout tiny_layout() {
   return std::move(*layout);
 }
 
-struct Process {
-  std::unique_ptr<Loop> loop;
-  std::unique_ptr<SimulatedWorkers> workers;
-  std::unique_ptr<SimulatedWire> wire;
-  std::unique_ptr<EventLog> log;
-  std::unique_ptr<SimulatedSigner> signer;
-  std::unique_ptr<SimulatedVerifier> verifier;
-  std::unique_ptr<Gateway> gateway;
-  bool ended = false;
-  std::optional<Error> failure;
-
-  ~Process() {
-    if (loop) loop->abandon();
-    gateway.reset();
-    wire.reset();
-    workers.reset();
-  }
-};
-
 struct Site {
   SiteId id = 0;
   std::unique_ptr<SimulatedDisk> disk;
   std::unique_ptr<SyntheticRanks> ranks;
-  std::unique_ptr<Process> process;
+  std::unique_ptr<SimulatedProcess> process;  // null: down
   bool gone_for_good = false;
   bool dying = false;
   bool vote_lost = false;  // until a record readmits it
@@ -112,6 +91,7 @@ class Federation {
   Outcome run();
 
  private:
+  GatewayOptions options_of(std::uint32_t index);
   void start(std::uint32_t index);
   void crash(std::uint32_t index);
   void at_point(std::uint32_t index, const char* point, std::uint64_t step);
@@ -170,22 +150,7 @@ void Federation::log_event(const Event& event) {
   if (event.severity == Severity::alarm) count(fmt::format("alarm {}", event.id));
 }
 
-void Federation::start(std::uint32_t index) {
-  auto& site = sites_[index];
-  if (site.process || site.gone_for_good) return;
-  const int actor = static_cast<int>(index);
-  const auto life = random_.split("life").split(index).split(site.starts++);
-  auto process = std::make_unique<Process>();
-  process->loop = std::make_unique<Loop>(simulation_);
-  process->workers = std::make_unique<SimulatedWorkers>(simulation_, life.split("workers"), actor);
-  process->log = std::make_unique<EventLog>(simulation_, fmt::format("s{}", site.id));
-  process->log->add(make_callback_sink([this](const Event& event) { log_event(event); }));
-  process->signer = std::make_unique<SimulatedSigner>(site.id);
-  process->verifier = std::make_unique<SimulatedVerifier>();
-  std::vector<GatewayId> peers;
-  for (const auto& other : sites_)
-    if (other.id != site.id) peers.push_back({other.id, 0});
-  process->wire = std::make_unique<SimulatedWire>(network_, GatewayId{site.id, 0}, peers, actor);
+GatewayOptions Federation::options_of(std::uint32_t index) {
   GatewayOptions options;
   options.sync.outer_steps = scenario_.outer_steps;
   options.sync.outer = scenario_.outer;
@@ -203,22 +168,22 @@ void Federation::start(std::uint32_t index) {
   options.disturb = [this, index](std::uint64_t step, std::span<float> agreed) {
     disturb(index, step, agreed);
   };
-  process->gateway = std::make_unique<Gateway>(
-      Gateway::World{*process->loop, *process->wire, *site.disk, *process->workers, *process->log,
-                     life.split("gateway"), *process->signer, *process->verifier},
-      site.has_newer_roster ? newer_roster_ : roster_, site.id, options);
-  process->gateway->serve(*site.ranks);
-  auto life_of = [](Process& p) -> Task<void> {
-    auto result = co_await p.gateway->run();
-    p.ended = true;
-    if (!result) p.failure = result.error();
-  };
-  process->loop->spawn(life_of(*process));
-  site.process = std::move(process);
+  return options;
+}
+
+void Federation::start(std::uint32_t index) {
+  auto& site = sites_[index];
+  if (site.process || site.gone_for_good) return;
+  const int actor = static_cast<int>(index);
+  site.process = std::make_unique<SimulatedProcess>(
+      SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, actor},
+      site.has_newer_roster ? newer_roster_ : roster_, site.id, options_of(index),
+      random_.split("life").split(index).split(site.starts++),
+      [this](const Event& event) { log_event(event); });
   // The ranks attach when the gateway is up.
   simulation_.after(100 * kMillisecond, actor, [this, index, starts = site.starts] {
     auto& s = sites_[index];
-    if (s.process && s.starts == starts) s.ranks->attach(*s.process->gateway);
+    if (s.process && s.starts == starts) s.ranks->attach(s.process->gateway());
   });
   poll(actor);
 }
@@ -227,9 +192,9 @@ void Federation::crash(std::uint32_t index) {
   auto& site = sites_[index];
   site.dying = false;
   if (!site.process) return;
-  collect(*site.process->gateway);
+  collect(site.process->gateway());
   site.worked_step.reset();
-  const bool has_run = site.process->gateway->genesis().has_value();
+  const bool has_run = site.process->gateway().genesis().has_value();
   site.ranks->detach();
   site.process.reset();
   site.disk->crash();
@@ -258,7 +223,7 @@ void Federation::at_point(std::uint32_t index, const char* point, std::uint64_t)
   site.dying = true;
   count(fmt::format("killed {}", point));
   // Whatever this process still does is not seen by anybody.
-  site.process->wire->mute();
+  site.process->mute();
   site.disk->freeze();
   simulation_.after(0, -1, [this, index] { crash(index); });
 }
@@ -368,12 +333,12 @@ void Federation::recover() {
   security::Recovery recovery;
   for (const auto& site : sites_) {
     if (site.gone_for_good) continue;
-    if (!site.process || site.dying || !site.process->gateway->state()) {
+    if (!site.process || site.dying || !site.process->gateway().state()) {
       simulation_.after(5 * kSecond, -1, [this] { recover(); });
       return;
     }
     recovery.voters.push_back(site.id);
-    const auto& gateway = *site.process->gateway;
+    const auto& gateway = site.process->gateway();
     if (gateway.saved_step() < recovery.step) continue;
     recovery.run = gateway.genesis()->record.hash();
     recovery.step = gateway.saved_step();
@@ -405,7 +370,7 @@ void Federation::poll(int actor) {
   if (actor < 0) return;
   auto& site = sites_[static_cast<std::size_t>(actor)];
   if (!site.process) return;
-  site.process->loop->run_ready();
+  site.process->loop().run_ready();
 }
 
 void Federation::collect(const Gateway& gateway) {
@@ -425,7 +390,7 @@ void Federation::collect(const Gateway& gateway) {
 
 bool Federation::all_finished() const {
   return std::all_of(sites_.begin(), sites_.end(), [](const Site& site) {
-    return site.gone_for_good || (site.process && site.process->gateway->told_the_end());
+    return site.gone_for_good || (site.process && site.process->gateway().told_the_end());
   });
 }
 
@@ -446,7 +411,7 @@ Outcome Federation::run() {
     if (!simulation_.empty()) next = simulation_.next();
     for (std::uint32_t i = 0; i < sites_.size(); ++i) {
       if (!sites_[i].process) continue;
-      const auto timer = sites_[i].process->loop->next_timer();
+      const auto timer = sites_[i].process->loop().next_timer();
       if (timer && (!next || *timer < *next)) {
         next = timer;
         who = static_cast<int>(i);
@@ -470,7 +435,7 @@ Outcome Federation::run() {
       auto& last = sites_.back();
       last.gone_for_good = true;
       if (last.process) {
-        collect(*last.process->gateway);
+        collect(last.process->gateway());
         last.ranks->detach();
         last.process.reset();
       }
@@ -481,7 +446,7 @@ Outcome Federation::run() {
     }
   }
   for (auto& site : sites_)
-    if (site.process) collect(*site.process->gateway);
+    if (site.process) collect(site.process->gateway());
   if (outcome_.violations.empty()) check_at_end();
   outcome_.steps = records_.empty() ? 0 : records_.rbegin()->first;
   outcome_.simulated_seconds = seconds_of(simulation_.now());
@@ -496,11 +461,11 @@ void Federation::check(std::uint32_t index) {
   auto& site = sites_[index];
   if (!site.process || site.dying) return;
   const auto& process = *site.process;
-  const auto& gateway = *process.gateway;
-  if (process.failure && process.failure->code != ErrorCode::disk_full &&
-      process.failure->code != ErrorCode::io)
-    violation(fmt::format("s{} failed: {}", site.id, process.failure->text()));
-  if (process.failure) {
+  const auto& gateway = process.gateway();
+  if (process.failure() && process.failure()->code != ErrorCode::disk_full &&
+      process.failure()->code != ErrorCode::io)
+    violation(fmt::format("s{} failed: {}", site.id, process.failure()->text()));
+  if (process.failure()) {
     // A full disk ended it, as it should; its launcher starts it again.
     site.dying = true;
     simulation_.after(kSecond, -1, [this, index] { crash(index); });
@@ -544,7 +509,7 @@ void Federation::check(std::uint32_t index) {
   // 4, 6. An acknowledged chunk is there.
   for (const auto& peer : sites_) {
     if (peer.id == site.id || !peer.process || peer.dying) continue;
-    const auto& theirs = *peer.process->gateway;
+    const auto& theirs = peer.process->gateway();
     if (gateway.session_with(peer.id) == 0 ||
         gateway.session_with(peer.id) != theirs.session_with(site.id))
       continue;
@@ -562,14 +527,14 @@ void Federation::check_at_end() {
       where += fmt::format(
           " s{}:{}", site.id,
           site.process ? fmt::format("{}{}",
-                                     site.process->gateway->state()
-                                         ? std::to_string(site.process->gateway->state()->step)
+                                     site.process->gateway().state()
+                                         ? std::to_string(site.process->gateway().state()->step)
                                          : "-",
-                                     site.process->gateway->finished() ? "f" : "")
+                                     site.process->gateway().finished() ? "f" : "")
                        : "down");
     for (const auto& site : sites_) {
       if (!site.process) continue;
-      for (const auto& link : site.process->gateway->status().links)
+      for (const auto& link : site.process->gateway().status().links)
         if (!link.waiting_for.empty())
           where += fmt::format(" s{}→{} waits for {}", site.id, link.peer, link.waiting_for);
     }
@@ -580,8 +545,8 @@ void Federation::check_at_end() {
   }
   std::optional<security::Digest> ended;
   for (const auto& site : sites_) {
-    if (!site.process || !site.process->gateway->state()) continue;
-    const auto& gateway = *site.process->gateway;
+    if (!site.process || !site.process->gateway().state()) continue;
+    const auto& gateway = site.process->gateway();
     if (!ended) ended = gateway.root();
     if (gateway.root() != *ended)
       violation(fmt::format("s{} ended with another state than others", site.id));
