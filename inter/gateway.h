@@ -202,6 +202,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool newer_roster_due() const;
   Nanoseconds deadline() const;
   void consider_ballot();
+  void give_way_to_twin();
   void tick();
 
   // --- Messages (gateway_messages.cc)

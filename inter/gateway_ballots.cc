@@ -1,5 +1,7 @@
 // When a gateway votes, opens a ballot, and how long it waits for whom (PROTOCOL.md, "Ballots" and
 // "Deadlines").
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "inter/gateway.h"
@@ -62,7 +64,26 @@ void Gateway::tick() {
   if (exchange_ && state_ && !finished_) exchange_->consider_fetching();
   if (transfer_) transfer_->tidy();
   consider_ballot();
+  give_way_to_twin();
   tick_timer_ = world_.loop.call_after(kTick, [this] { tick(); });
+}
+
+// Peers that have a session with another live process of this identity refuse us. One word of it
+// may come from the connection that a restart left behind, and a single peer must not be able to
+// stop a site: only a process that nobody ever took up ends itself.
+void Gateway::give_way_to_twin() {
+  constexpr std::uint64_t kRefusals = 3;  // ten heartbeats apart
+  std::string refused_by;
+  for (const auto& [site, peer] : peers_.all()) {
+    const auto& counters = peer.link->counters();
+    if (counters.sessions > 0) return;
+    if (counters.refused_as_duplicate >= kRefusals) refused_by = peer.link->peer_name();
+  }
+  if (refused_by.empty() || failure_) return;
+  fail(Error{ErrorCode::mismatch,
+             fmt::format("another live process of this site has a session with {}: stop that one "
+                         "first, or do not start this one",
+                         refused_by)});
 }
 
 // No record names our roster yet, and everyone who votes and can be reached has it: a majority.

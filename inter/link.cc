@@ -206,7 +206,7 @@ void Link::receive_control(ConnectionId connection, std::span<const std::byte> m
   if (frame == Frame::hello) {
     if (const auto hello = decode_hello(in)) receive_hello(connection, *hello);
   } else if (frame == Frame::refuse) {
-    if (const auto why = decode_refuse(in)) receive_refuse(connection, *why);
+    if (const auto refuse = decode_refuse(in)) receive_refuse(connection, *refuse);
   } else if (frame == Frame::data) {
     if (const auto data = decode_data(in); data && of_session(data->session)) receive_data(*data);
   } else if (frame == Frame::ack) {

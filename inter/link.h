@@ -129,7 +129,7 @@ class Link {
 
   LinkStatus status() const;
   struct Counters {
-    std::uint64_t sessions = 0, retransmits = 0, duplicates = 0;
+    std::uint64_t sessions = 0, retransmits = 0, duplicates = 0, refused_as_duplicate = 0;
   };
   const Counters& counters() const { return counters_; }
   const BulkSender::Counters& bulk_counters() const { return bulk_.counters(); }
@@ -156,7 +156,7 @@ class Link {
   void begin_session(std::uint64_t their_nonce, std::uint64_t their_boot);
   void end_session(const std::string& why, bool reset_wire);
   void refuse(ConnectionId connection, const std::string& why);
-  void receive_refuse(ConnectionId connection, const std::string& why);
+  void receive_refuse(ConnectionId connection, const Refuse& refuse);
   void refuse_challenger();
   void yield_to_challenger();
   void bind(Lane lane, ConnectionId connection);

@@ -42,13 +42,19 @@ std::optional<Hello> decode_hello(ByteReader& in) {
   return when(in.done() && hello.nonce != 0, std::move(hello));
 }
 
-Bytes encode_refuse(std::string_view why) {
-  return ByteWriter().put(Frame::refuse).string(why.substr(0, kRefusalBytesMax)).take();
+Bytes Refuse::encode() const {
+  return ByteWriter()
+      .put(Frame::refuse)
+      .put(kind)
+      .string(std::string_view(why).substr(0, kRefusalBytesMax))
+      .take();
 }
 
-std::optional<std::string> decode_refuse(ByteReader& in) {
-  auto why = in.string(kRefusalBytesMax);
-  return when(in.done(), std::move(why));
+std::optional<Refuse> decode_refuse(ByteReader& in) {
+  Refuse refuse;
+  refuse.kind = in.get<Refuse::Kind>();
+  refuse.why = in.string(kRefusalBytesMax);
+  return when(in.done() && refuse.kind <= Refuse::Kind::duplicate, std::move(refuse));
 }
 
 Bytes Data::encode() const {

@@ -55,8 +55,17 @@ struct Hello {
 };
 std::optional<Hello> decode_hello(ByteReader& in);
 
-Bytes encode_refuse(std::string_view why);
-std::optional<std::string> decode_refuse(ByteReader& in);
+// Why no session begins.
+struct Refuse {
+  enum class Kind : std::uint8_t {
+    introduction = 0,  // version, run, fingerprint or roster
+    duplicate = 1,     // another live process has a session with this identity
+  } kind = Kind::introduction;
+  std::string why;
+
+  Bytes encode() const;
+};
+std::optional<Refuse> decode_refuse(ByteReader& in);
 
 struct Data {
   std::uint64_t session = 0, sequence = 0, acknowledged = 0;

@@ -154,7 +154,7 @@ void Link::end_session(const std::string& why, bool reset_wire) {
 }
 
 void Link::close(const std::string& why) {
-  if (!why.empty()) send_control(encode_refuse(why), lane(Lane::control).current());
+  if (!why.empty()) send_control(Refuse{.why = why}.encode(), lane(Lane::control).current());
   end_session(why.empty() ? "closed" : why, false);
 }
 
@@ -169,15 +169,17 @@ void Link::refuse(ConnectionId connection, const std::string& why) {
   if (session_ == 0 ? refused_ != why : refusals_logged_.due(loop_.now()).has_value())
     log_.alarm("session_refused", {.peer = peer_name_}, {{"why", why}});
   if (session_ == 0) refused_ = why;
-  send_control(encode_refuse(why), connection);
+  send_control(Refuse{.why = why}.encode(), connection);
 }
 
-void Link::receive_refuse(ConnectionId connection, const std::string& why) {
+void Link::receive_refuse(ConnectionId connection, const Refuse& refuse) {
   const auto session_connection = lane(Lane::control).current();
   if (session_ != 0 && session_connection != 0 && connection != session_connection) return;
-  if (refused_ != why) log_.alarm("session_refused_by_peer", {.peer = peer_name_}, {{"why", why}});
-  end_session("refused by the peer: " + why, false);
-  refused_ = why;
+  if (refused_ != refuse.why)
+    log_.alarm("session_refused_by_peer", {.peer = peer_name_}, {{"why", refuse.why}});
+  if (refuse.kind == Refuse::Kind::duplicate) ++counters_.refused_as_duplicate;
+  end_session("refused by the peer: " + refuse.why, false);
+  refused_ = refuse.why;
 }
 
 // The session's other end lives: the challenger is a second process.
@@ -185,8 +187,9 @@ void Link::refuse_challenger() {
   const auto challenger = *std::exchange(challenger_, std::nullopt);
   log_.alarm("duplicate_identity", {.peer = peer_name_},
              {{"boot", challenger.boot}, {"boot_in_session", their_boot_}});
-  send_control(encode_refuse("another live process uses this identity: stop one of them"),
-               challenger.connection);
+  const Refuse refuse{Refuse::Kind::duplicate,
+                      "another live process uses this identity: stop one of them"};
+  send_control(refuse.encode(), challenger.connection);
 }
 
 void Link::yield_to_challenger() {

@@ -15,6 +15,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr Nanoseconds kCheckTimeout = 2 * kSecond;  // of all probes together
+constexpr Nanoseconds kOwnAddressTimeout = kSecond;
 
 std::array<std::byte, 32> decode_z85(const char* text) {
   std::array<std::byte, 32> bytes;
@@ -138,6 +139,20 @@ Result<void> check_listening_socket(const std::string& endpoint, const security:
                                endpoint, probe.who, to_string(probe.expected), to_string(outcome))};
   }
   return {};
+}
+
+Result<ProbeOutcome> check_own_address(const std::string& endpoint,
+                                       const security::CurveKey& server,
+                                       const CurveKeyPair& listed) {
+  ISTHMUS_TRY(const auto outcome,
+              probe_socket(endpoint, ProbeAs::curve, server, listed, kOwnAddressTimeout));
+  if (outcome == ProbeOutcome::refused_key)
+    return Error{
+        ErrorCode::mismatch,
+        fmt::format("another live process with this site's identity answers at {}, the "
+                    "site's address in the roster: stop it first, or do not start this one",
+                    endpoint)};
+  return outcome;
 }
 
 }  // namespace isthmus::inter

@@ -42,4 +42,12 @@ Result<ProbeOutcome> probe_socket(const std::string& endpoint, ProbeAs mechanism
 Result<void> check_listening_socket(const std::string& endpoint, const security::CurveKey& server,
                                     const CurveKeyPair& listed);
 
+// Who answers at the address that the roster gives this gateway? `listed` is a key that only this
+// process lets in, so another one that holds `server`'s secret key refuses it. Errors: mismatch
+// (another live process has this identity). An address that does not lead back here is none: many
+// a router does not let a site dial itself. Waits, a second at most.
+Result<ProbeOutcome> check_own_address(const std::string& endpoint,
+                                       const security::CurveKey& server,
+                                       const CurveKeyPair& listed);
+
 }  // namespace isthmus::inter

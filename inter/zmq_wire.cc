@@ -71,6 +71,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   };
 
   Result<void> listen();
+  Result<void> find_twin(const CurveKeyPair& listed);
   Result<void> add_peer(const ZmqPeer& peer);
   bool dials(const ZmqPeer& peer) const;
   ConnectionId newest(Peer& peer, Lane lane) const;
@@ -128,6 +129,7 @@ Result<void> ZmqWire::listen() {
     const auto address = local_address(lane_address(control, lane));
     if (safe) safe = check_listening_socket(address.endpoint(), options_.public_key, listed);
   }
+  if (safe) safe = find_twin(listed);
   zap_->log_refusals(true);
   zap_->unlist(listed.public_key);
   ISTHMUS_CHECK(std::move(safe));
@@ -137,9 +139,23 @@ Result<void> ZmqWire::listen() {
   return {};
 }
 
+// A second process with this identity, on another machine, may be who peers dial.
+Result<void> ZmqWire::find_twin(const CurveKeyPair& listed) {
+  if (options_.own_address.empty()) return {};
+  ISTHMUS_TRY(const auto address, parse_tcp_address(options_.own_address));
+  ISTHMUS_TRY(const auto outcome,
+              check_own_address(address.endpoint(), options_.public_key, listed));
+  if (outcome != ProbeOutcome::accepted)
+    log_.info("own_address_not_checked", {},
+              {{"address", options_.own_address},
+               {"outcome", to_string(outcome)},
+               {"meaning", "a router may not lead it back here; peers may still reach it"}});
+  return {};
+}
+
 bool ZmqWire::dials(const ZmqPeer& peer) const {
   if (peer.address.empty()) return false;
-  return options_.self > peer.id || options_.listen.empty() || !options_.has_address;
+  return options_.self > peer.id || options_.listen.empty() || options_.own_address.empty();
 }
 
 Result<void> ZmqWire::add_peer(const ZmqPeer& entry) {

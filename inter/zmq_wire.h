@@ -54,8 +54,8 @@ struct ZmqWireOptions {
   // "host:port" of the control lane, bulk is port + 1; host "*": all interfaces, IPv6 and IPv4.
   // "": only dials.
   std::string listen;
-  // False: the roster gives no address for this gateway, so no peer will dial it.
-  bool has_address = true;
+  // What the roster gives peers to dial, "host:port" of the control lane; "": nobody dials us.
+  std::string own_address;
   std::vector<ZmqPeer> peers;  // without this gateway
 
   // How TCP reacts to loss, as in tcp_congestion_control; "": the system's choice. With 0.1 % loss
@@ -81,11 +81,12 @@ struct ZmqWireOptions {
   Nanoseconds redial_delay_max = 5 * kSecond;
 };
 
-// Listens, then checks each listening socket (inter/socket_check.h), then dials; blocks for a few
-// milliseconds, two seconds at most. Raises the process' limit of open descriptors to what is
-// allowed, since idle strangers must not exhaust it. Errors: invalid_argument (an address, a key),
-// unavailable (the port is taken), unauthenticated (a socket let a stranger in, or kept a listed
-// key out), io.
+// Listens, then checks each listening socket and who answers at our own address
+// (inter/socket_check.h), then dials; blocks for a few milliseconds, three seconds at most. Raises
+// the process' limit of open descriptors to what is allowed, since idle strangers must not exhaust
+// it. Errors: invalid_argument (an address, a key), unavailable (the port is taken), mismatch
+// (another live process has our identity), unauthenticated (a socket let a stranger in, or kept a
+// listed key out), io.
 //
 // Destroyed before the loop, and never from within one of its own calls of the receiver.
 Result<std::unique_ptr<Wire>> make_zmq_wire(Loop& loop, EventLog& log,

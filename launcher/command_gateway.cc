@@ -57,7 +57,7 @@ inter::ZmqWireOptions wire_options(const SiteFile& file, const security::Roster&
   options.public_key = identity.public_part().curve_key;
   options.secret_key = identity.curve_secret();
   options.listen = file.gateway.listen;
-  options.has_address = !self.gateways.front().address.empty();
+  options.own_address = self.gateways.front().address;
   for (const auto& site : roster.sites)
     if (site.id != self.id)
       options.peers.push_back({.id = {.site = site.id, .index = 0},

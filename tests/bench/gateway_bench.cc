@@ -190,7 +190,7 @@ ZmqWireOptions wire_options(const Federation& federation, std::size_t self) {
   options.self = {sites[self].id, 0};
   options.public_key = sites[self].gateways[0].curve_key;
   options.secret_key = federation.identities[self].curve_secret();
-  options.listen = sites[self].gateways[0].address;
+  options.listen = options.own_address = sites[self].gateways[0].address;
   const auto& other = sites[1 - self];
   options.peers.push_back({.id = {other.id, 0},
                            .name = other.name,

@@ -79,6 +79,28 @@ class Refusals(Case):
                 self.assertEqual(site.wait(60), DONE, site.output())
             self.assertEqual(gamma.events("step_applied"), [])
 
+    def test_a_second_process_of_a_site_is_refused_and_ends(self):
+        # Nobody answers at beta's address in the roster: only alpha can tell two betas apart.
+        with Federation("alpha", "beta", outer_steps=100000, relayed=("beta",)) as federation:
+            federation.launch()
+            twins = []
+            for host, site in enumerate(list(federation.sites), 50):
+                site.wait_for_event("step_applied")
+                twin = Site(federation.folder, site.name, site.number, site.address, site.advertised)
+                twin.run_dir = federation.folder / f"{site.name}-twin"
+                twin.launches = 10
+                federation.sites.append(twin)  # ended with the others, whatever happens
+                twins.append(twin.launch("--set", f"site.run_dir={twin.run_dir.name}",
+                                         "--set", f"gateway.listen={federation.network}.{host}:{PORT}"))
+            for twin in twins:
+                self.assertEqual(twin.wait(90), BAD_USAGE, twin.output())
+                self.assertIn("another live process", twin.output())
+                self.assertEqual(twin.events("step_applied"), [])
+            self.assertTrue(federation["alpha"].events("duplicate_identity"), "alpha does not report it")
+            for site in (federation["alpha"], federation["beta"]):
+                applied = len(site.events("step_applied"))
+                site.wait_for_event("step_applied", count=applied + 2)
+
     def test_a_truncated_checkpoint_is_noticed_and_the_run_goes_on(self):
         with Federation("alpha", "beta", outer_steps=40) as federation:
             alpha, beta = federation.sites

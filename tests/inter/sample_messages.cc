@@ -205,7 +205,8 @@ std::vector<SampleMessage> sample_messages() {
                        return decoded;
                      },
                      self_encoded)});
-  all.push_back({"refuse", encode_refuse("why not"), tagged(decode_refuse, encode_refuse)});
+  all.push_back({"refuse", Refuse{Refuse::Kind::duplicate, "why not"}.encode(),
+                 tagged(decode_refuse, self_encoded)});
   const Bytes body(40, std::byte{3});
   all.push_back({.name = "data",
                  .bytes = Data{1, 2, 3, body}.encode(),

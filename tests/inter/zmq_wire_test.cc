@@ -386,6 +386,26 @@ TEST_F(ZmqPair, ATakenPortIsAnError) {
   EXPECT_EQ(made.error().code, ErrorCode::unavailable) << made.error().text();
 }
 
+TEST_F(ZmqPair, ASecondProcessElsewhereFindsTheFirstAtItsOwnAddress) {
+  start(0);
+  const auto clock = make_system_clock();
+  Loop loop(*clock);
+  EventLog log(*clock, "twin");
+  auto options = world_.options(0);
+  options.listen = fmt::format("127.0.0.1:{}", free_port_pair());
+  const auto made = make_zmq_wire(loop, log, options);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::mismatch) << made.error().text();
+  EXPECT_EQ(world_.count_events(0, "own_address_not_checked"), 0U);
+}
+
+TEST_F(ZmqPair, AnAddressThatDoesNotLeadBackIsNoFault) {
+  world_.options(0).own_address = fmt::format("127.0.0.1:{}", free_port_pair());
+  start_both();
+  expect_working();
+  EXPECT_EQ(world_.count_events(0, "own_address_not_checked"), 1U);
+}
+
 // ---- What strangers can cost.
 
 TEST_F(ZmqPair, AHugeFrameBeforeTheHandshakeTakesNoMemory) {

@@ -37,7 +37,8 @@ ZmqWorld::ZmqWorld(std::size_t gateways) : clock_(make_system_clock()) {
     process.options.self = world_gateway(i);
     process.options.public_key = process.key.public_key;
     process.options.secret_key = process.key.secret_key;
-    process.options.listen = fmt::format("127.0.0.1:{}", free_port_pair());
+    process.options.listen = process.options.own_address =
+        fmt::format("127.0.0.1:{}", free_port_pair());
   }
   for (std::size_t i = 0; i < gateways; ++i)
     for (std::size_t j = 0; j < gateways; ++j)
