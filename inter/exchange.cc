@@ -113,7 +113,6 @@ bool Exchange::contributed() const {
 void Exchange::send_signed(Link& link, const Signed& message) { link.send(message.encode()); }
 
 // --- Our own
-// ---------------------------------------------------------------------------------------------------------------------
 
 Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
                                             std::vector<float> parameters,
@@ -308,7 +307,6 @@ void Exchange::announce(Link& link) {
 }
 
 // --- Others'
-// ---------------------------------------------------------------------------------------------------------------------
 
 Result<Open> Exchange::check_open(const Signed& message) const {
   const auto open = decode_open(message.body);

@@ -49,7 +49,6 @@ class Exchange {
                   const security::Digest& state_root, std::uint64_t keep_from);
 
   // --- Our own
-  // ---------------------------------------------------------------------------------------------------------------------
   // Codes pseudo-gradient + feedback, offers the chunks as they come, and holds the contribution
   // once it is on disk. The result is what coding cut off. `agreed` and `feedback` must stay as
   // they are until it returns. Errors: non_finite, io.
@@ -64,7 +63,6 @@ class Exchange {
   Task<Result<void>> close_again();
 
   // --- Others'
-  // ---------------------------------------------------------------------------------------------------------------------
   void on_open(Link* from, const Signed& message);
   void on_close(const Signed& message);
   // False when the chunk belongs to no contribution that is known or may yet be announced.

@@ -91,7 +91,6 @@ Task<Result<void>> Gateway::run() {
 }
 
 // --- The ranks' side
-// -------------------------------------------------------------------------------------------------------------
 
 Result<void> Gateway::attached(const ModelLayout& layout, std::string_view) {
   if (layout.elements() / options_.sync.chunk_elements >= kChunksMax)
@@ -195,7 +194,6 @@ void Gateway::publish() {
 }
 
 // --- Steps
-// -----------------------------------------------------------------------------------------------------------------------
 
 View Gateway::current_view() const { return view_of_step(working_step()); }
 
@@ -456,7 +454,6 @@ Task<Result<void>> Gateway::serve_the_end() {
 }
 
 // --- For people
-// ------------------------------------------------------------------------------------------------------------------
 
 std::vector<std::pair<TransferId, std::uint32_t>> Gateway::acknowledged_chunks(SiteId peer) const {
   const auto found = peers_.all().find(peer);

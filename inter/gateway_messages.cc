@@ -14,7 +14,6 @@ constexpr std::size_t kSignedSeenMax = 64;  // of one signer and step: open, clo
 }  // namespace
 
 // --- From the wire
-// ---------------------------------------------------------------------------------------------------------------
 
 void Gateway::on_message(GatewayId from, Lane lane, ConnectionId connection,
                          std::span<const std::byte> message) {
@@ -35,7 +34,6 @@ void Gateway::on_writable(GatewayId from, Lane lane) {
 }
 
 // --- From the links
-// --------------------------------------------------------------------------------------------------------------
 
 Introduction Gateway::introduce() {
   return {.boot = boot_, .run = run_, .fingerprint = fingerprint_, .roster_epoch = roster_.epoch};
@@ -114,7 +112,6 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
 }
 
 // --- Signed messages
-// -------------------------------------------------------------------------------------------------------------
 
 void Gateway::receive_signed(Link* from, const Signed& message) {
   if (message.signer == self_) return;
@@ -241,22 +238,16 @@ void Gateway::announce_step(PeerSite& peer) {
 }
 
 // --- Status
-// ----------------------------------------------------------------------------------------------------------------------
 
 Status Gateway::my_status() const {
   Status s;
   s.step = working_step();
-  s.saved = saved_step_;
-  s.has_state = state_.has_value();
   s.contributes = ranks_here_ && !ranks_leaving_;
   s.leaving = stopping_ || ranks_leaving_;
   s.wants_in =
       state_ && !current_view().is_member(self_) && s.contributes && chain_.size() < working_step();
   s.lost_vote = lost_vote_;
   s.finished = finished_;
-  s.empty_vote = empty_vote_ && !genesis_ &&
-                 (!genesis_vote_ || genesis_vote_->accepted->record.nonce == 0) &&
-                 initial_.has_value();
   s.roster_epoch = roster_.epoch;
   s.first_record = kept_from_;
   s.sees = peers_.seen();

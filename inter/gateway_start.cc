@@ -146,7 +146,6 @@ void Gateway::start_links() {
 }
 
 // --- Record 0
-// --------------------------------------------------------------------------------------------------------------------
 
 bool Gateway::genesis_acceptable(const Record& record) const {
   return record.step == 0 && record.run == security::Digest{} &&

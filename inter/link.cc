@@ -38,7 +38,6 @@ Link::~Link() {
 }
 
 // --- Timers
-// ----------------------------------------------------------------------------------------------------------------------
 
 Nanoseconds Link::retransmit_after() const {
   if (round_trip_.mean() == 0) return kSecond;
@@ -100,7 +99,6 @@ void Link::sample_rates() {
 }
 
 // --- Control lane, sending
-// -------------------------------------------------------------------------------------------------------
 
 void Link::send_control(Bytes message, ConnectionId connection) {
   limit_.charge(loop_.now(), message.size() + kFramingBytes);
@@ -184,7 +182,6 @@ void Link::handle_cumulative(std::uint64_t acknowledged) {
 }
 
 // --- Control lane, receiving
-// -----------------------------------------------------------------------------------------------------
 
 void Link::wire_message(Lane which, ConnectionId connection, std::span<const std::byte> message) {
   if (!started_) return;
@@ -265,7 +262,6 @@ void Link::receive_ack(const Ack& ack) {
 }
 
 // --- Bulk lane
-// -------------------------------------------------------------------------------------------------------------------
 
 void Link::wire_writable(Lane which) {
   if (which == Lane::bulk) bulk_.writable();
@@ -314,7 +310,6 @@ void Link::settle(const ChunkArrival& arrival, bool accepted) {
 }
 
 // --- For people
-// ------------------------------------------------------------------------------------------------------------------
 
 LinkStatus Link::status() const {
   const auto& sent = bulk_.counters();

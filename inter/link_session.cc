@@ -44,7 +44,6 @@ void Link::wire_down(Lane which, ConnectionId connection) {
 }
 
 // --- Handshake
-// -------------------------------------------------------------------------------------------------------------------
 
 void Link::send_hello(ConnectionId connection) {
   Hello hello;
@@ -163,7 +162,6 @@ Nanoseconds Link::silence_limit() const {
 }
 
 // --- Refusals
-// --------------------------------------------------------------------------------------------------------------------
 
 void Link::refuse(ConnectionId connection, const std::string& why) {
   if (session_ == 0 ? refused_ != why : refusals_logged_.due(loop_.now()).has_value())
@@ -200,7 +198,6 @@ void Link::yield_to_challenger() {
 }
 
 // --- Whose connection
-// ------------------------------------------------------------------------------------------------------------
 
 void Link::bind(Lane which, ConnectionId connection) {
   auto message = encode_bind(session_);

@@ -250,9 +250,8 @@ bool verify(const security::Verifier& verifier, const Signed& message) {
 
 Bytes encode(const Status& s) {
   ByteWriter out;
-  out.put(MessageType::status).put(s.step).put(s.saved);
-  for (const bool flag :
-       {s.has_state, s.contributes, s.leaving, s.wants_in, s.lost_vote, s.finished, s.empty_vote})
+  out.put(MessageType::status).put(s.step);
+  for (const bool flag : {s.contributes, s.leaving, s.wants_in, s.lost_vote, s.finished})
     out.put(flag);
   out.put(s.roster_epoch).put(s.first_record);
   put_sites(out, s.sees);
@@ -263,9 +262,7 @@ Bytes encode(const Status& s) {
 std::optional<Status> decode_status(ByteReader& in) {
   Status s;
   s.step = in.get<std::uint64_t>();
-  s.saved = in.get<std::uint64_t>();
-  for (bool* flag : {&s.has_state, &s.contributes, &s.leaving, &s.wants_in, &s.lost_vote,
-                     &s.finished, &s.empty_vote})
+  for (bool* flag : {&s.contributes, &s.leaving, &s.wants_in, &s.lost_vote, &s.finished})
     *flag = in.get<bool>();
   s.roster_epoch = in.get<std::uint64_t>();
   s.first_record = in.get<std::uint64_t>();

@@ -93,15 +93,12 @@ struct Signed {
 
 // A peer's own account of itself: sent when it changes and as a heartbeat.
 struct Status {
-  std::uint64_t step = 0;  // works on this one: everything before is decided and applied here
-  std::uint64_t saved = 0;
-  bool has_state = false;
+  std::uint64_t step = 0;    // works on this one: everything before is decided and applied here
   bool contributes = false;  // its ranks live and compute, or its contribution is made
   bool leaving = false;
   bool wants_in = false;   // current, but no member
   bool lost_vote = false;  // a voter that may not vote until a record readmits it
   bool finished = false;
-  bool empty_vote = false;  // may take part in record 0
   std::uint64_t roster_epoch = 0;
   std::uint64_t first_record = 0;  // the oldest step whose named bytes it still has
   std::vector<SiteId> sees;        // sites it has a session with

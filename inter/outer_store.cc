@@ -149,7 +149,6 @@ Result<void> OuterStore::begin_run(const Certificate& genesis, const ModelLayout
 }
 
 // --- Records
-// ---------------------------------------------------------------------------------------------------------------------
 
 Result<std::vector<Certificate>> OuterStore::load_records() {
   std::vector<Certificate> records;
@@ -204,7 +203,6 @@ Result<void> OuterStore::truncate_records(std::uint64_t step) {
 }
 
 // --- Vote
-// ------------------------------------------------------------------------------------------------------------------------
 
 // Two slots, written in turn: a torn write leaves the one before it, whose successor nobody has
 // heard of.
@@ -260,7 +258,6 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
 }
 
 // --- State
-// -----------------------------------------------------------------------------------------------------------------------
 
 Result<void> OuterStore::write_state(const OuterState& state, const security::Digest& root) {
   ByteWriter header;
@@ -327,7 +324,6 @@ Result<OuterState> OuterStore::read_state(const ModelLayout& layout, std::uint64
 }
 
 // --- Feedback
-// --------------------------------------------------------------------------------------------------------------------
 
 Result<void> OuterStore::write_feedback(const Feedback& feedback) {
   const auto hash = kernels::leaf_hash(floats(feedback.residual));
@@ -376,7 +372,6 @@ Result<Feedback> OuterStore::read_feedback(int slot) const {
 }
 
 // --- Contributions
-// ---------------------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<ContributionFile>> OuterStore::create_contribution(
     std::uint64_t step, const Signed& announcement) {

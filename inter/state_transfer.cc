@@ -85,7 +85,6 @@ std::uint32_t StateTransfer::chunk_count() const {
 }
 
 // --- Serving
-// ---------------------------------------------------------------------------------------------------------------------
 
 void StateTransfer::on_request(Link& link, const StateRequest& request,
                                const StepId& newest_saved) {
@@ -143,7 +142,6 @@ void StateTransfer::tidy() {
 }
 
 // --- Fetching
-// --------------------------------------------------------------------------------------------------------------------
 
 void StateTransfer::on_saved(Link* from, SiteId signer, const Saved& saved) {
   if (!saved.strong_root) return;

@@ -135,7 +135,6 @@ class Federation {
 };
 
 // --- Life
-// ------------------------------------------------------------------------------------------------------------------------
 
 void Federation::log_event(const Event& event) {
   const auto line = to_json(event);
@@ -455,7 +454,6 @@ Outcome Federation::run() {
 }
 
 // --- Invariants
-// ------------------------------------------------------------------------------------------------------------------
 
 void Federation::check(std::uint32_t index) {
   auto& site = sites_[index];

@@ -39,7 +39,7 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-// --- What every codec keeps ---------------------------------------------------------------------
+// --- What every codec keeps
 
 class CodecContract : public testing::TestWithParam<CodecId> {
  protected:
@@ -164,7 +164,6 @@ INSTANTIATE_TEST_SUITE_P(All, CodecContract,
                          [](const auto& tested) { return std::string(to_string(tested.param)); });
 
 // --- Each against a reference in double precision
-// -------------------------------------------------
 
 TEST(Codec, NamesAndNumbers) {
   EXPECT_THAT(parse_codec("int4").error().text(), HasSubstr("none, bf16 and int8"));

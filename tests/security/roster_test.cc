@@ -149,7 +149,7 @@ TEST(RosterVerifier, KnowsTheSitesOfItsRoster) {
   EXPECT_FALSE(verifier->verify(10, context::promise, message, signature));
 }
 
-// --- The operator's signature -------------------------------------------------------------------
+// --- The operator's signature
 
 TEST(RosterSignature, CoversTheExactBytes) {
   const auto key = SigningKey::generate();
@@ -233,7 +233,7 @@ TEST(RosterSignature, ReadsBothFiles) {
   EXPECT_EQ(read_signed_roster(*disk, path, key.public_key()).error().code, ErrorCode::too_large);
 }
 
-// --- Epochs -------------------------------------------------------------------------------------
+// --- Epochs
 
 TEST(RosterMemory, OlderEpochsAreRefusedAcrossRestarts) {
   const TemporaryFolder folder;
