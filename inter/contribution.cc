@@ -60,6 +60,26 @@ std::uint64_t ChunkPlan::bytes_max() const {
   return bytes;
 }
 
+Open ChunkPlan::announce(const StepId& id, std::uint64_t tokens, const security::Digest& base,
+                         std::uint64_t attempt) const {
+  return {.id = id,
+          .codec = codec(),
+          .first_element = 0,
+          .elements = all_elements_,
+          .chunk_elements = chunk_elements_,
+          .chunks = chunks(),
+          .bytes_max = bytes_max(),
+          .tokens = tokens,
+          .base = base,
+          .attempt = attempt};
+}
+
+bool ChunkPlan::fits(const Open& open) const {
+  return open.codec == codec() && open.first_element == 0 && open.elements == all_elements_ &&
+         open.chunk_elements == chunk_elements_ && open.chunks == chunks() &&
+         open.bytes_max <= bytes_max();
+}
+
 Result<Bytes> ChunkPlan::encode(std::uint32_t chunk, std::span<const float> flat,
                                 std::span<float> decoded) const {
   Bytes coded(codec_bytes_[chunk]);

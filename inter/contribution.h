@@ -36,6 +36,12 @@ class ChunkPlan {
   std::uint64_t chunk_elements() const { return chunk_elements_; }
   const ModelLayout& layout() const { return layout_; }
 
+  // Announces a contribution that is cut and coded so; the rest as in Open.
+  Open announce(const StepId& id, std::uint64_t tokens, const security::Digest& base,
+                std::uint64_t attempt) const;
+  // A peer's has the same cut and codec, and asks for no more memory.
+  bool fits(const Open& open) const;
+
   // Codes the chunk of `flat` (layout order). `decoded` (the chunk's elements) gets what receivers
   // will read. Errors: non_finite.
   Result<Bytes> encode(std::uint32_t chunk, std::span<const float> flat,

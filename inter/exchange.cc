@@ -117,16 +117,7 @@ void Exchange::send_signed(Link& link, const Signed& message) { link.send(messag
 Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
                                             std::vector<float> parameters,
                                             std::span<const float> feedback, std::uint64_t tokens) {
-  const Open open{.id = id_,
-                  .codec = plan_->codec(),
-                  .first_element = 0,
-                  .elements = plan_->elements(),
-                  .chunk_elements = plan_->chunk_elements(),
-                  .chunks = plan_->chunks(),
-                  .bytes_max = plan_->bytes_max(),
-                  .tokens = tokens,
-                  .base = parent_,
-                  .attempt = context_.random.next()};
+  const Open open = plan_->announce(id_, tokens, parent_, context_.random.next());
   const auto state_root_of_base = state_root_;
   const auto step = id_.step;
   auto entry = std::make_shared<Entry>();
@@ -314,10 +305,7 @@ Result<Open> Exchange::check_open(const Signed& message) const {
   if (open->id != id_ || !view_.is_member(message.signer))
     return Error{ErrorCode::unavailable, "an open of another step"};
   // Everything is compared before any memory is set aside for it.
-  if (open->codec != plan_->codec() || open->first_element != 0 ||
-      open->elements != plan_->elements() || open->chunk_elements != plan_->chunk_elements() ||
-      open->chunks != plan_->chunks() || open->bytes_max > plan_->bytes_max() ||
-      open->base != parent_ || open->tokens > (std::uint64_t{1} << 50))
+  if (!plan_->fits(*open) || open->base != parent_ || open->tokens > (std::uint64_t{1} << 50))
     return Error{ErrorCode::mismatch, "an open with another codec, cut, size or base"};
   return *open;
 }

@@ -86,16 +86,8 @@ TEST_P(OuterStepTest, FollowsTheOracle) {
     for (SiteId site = 1; site <= 3; ++site) {
       std::vector<float> x = state.agreed;
       for (auto& v : x) v -= static_cast<float>(0.01 * random.normal());
-      const Open open{.id = {.run = {}, .view = {}, .step = step, .fragment = 0},
-                      .codec = codec,
-                      .first_element = 0,
-                      .elements = n,
-                      .chunk_elements = 512,
-                      .chunks = plan->chunks(),
-                      .bytes_max = plan->bytes_max(),
-                      .tokens = tokens[site],
-                      .base = {},
-                      .attempt = 0};
+      const Open open =
+          plan->announce({.run = {}, .view = {}, .step = step, .fragment = 0}, tokens[site], {}, 0);
       sim::SimulatedSigner signer(site);
       auto contribution = std::make_unique<Contribution>(
           plan, sign(signer, site, MessageType::open, encode(open)), open);
