@@ -10,8 +10,6 @@
 
 #include <atomic>
 #include <barrier>
-#include <charconv>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +25,9 @@
 #include "compress/zstd_stage.h"
 #include "kernels/leaf_hash.h"
 #include "security/hash.h"
+#include "tests/bench/command_line.h"
 #include "tests/bench/report.h"
+#include "tests/bench/seconds.h"
 
 namespace isthmus::bench {
 namespace {
@@ -46,44 +46,6 @@ struct Options {
   std::size_t threads = 1;
   std::string file;
 };
-
-[[noreturn]] void usage(int status) {
-  std::fputs("codec_bench [--json] [--elements N] [--threads T] [--file F32_FILE]\n",
-             status == 0 ? stdout : stderr);
-  std::exit(status);
-}
-
-std::size_t positive(const char* text) {
-  std::size_t value = 0;
-  const char* end = text + std::strlen(text);
-  if (const auto [rest, error] = std::from_chars(text, end, value);
-      rest != end || error != std::errc{} || value == 0)
-    usage(2);
-  return value;
-}
-
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--help") usage(0);
-    if (name == "--json") {
-      options.json = true;
-      continue;
-    }
-    if (i + 1 == argc) usage(2);
-    const char* value = argv[++i];
-    if (name == "--elements")
-      options.elements = positive(value);
-    else if (name == "--threads")
-      options.threads = positive(value);
-    else if (name == "--file")
-      options.file = value;
-    else
-      usage(2);
-  }
-  return options;
-}
 
 // One thread's contribution, cut into frames, with every buffer it needs.
 class Bench {
@@ -244,10 +206,8 @@ class Runner {
 
   // The best of several passes that all threads make together.
   void rate(const std::string& name, void (Bench::*stage)()) {
-    using SteadyClock = std::chrono::steady_clock;
     double best = 1e30, spent = 0;
     std::atomic<bool> stop{false};
-    SteadyClock::time_point begin;
     std::barrier start(static_cast<std::ptrdiff_t>(threads_) + 1);
     std::barrier end(static_cast<std::ptrdiff_t>(threads_) + 1);
     std::vector<std::jthread> workers;
@@ -261,10 +221,10 @@ class Runner {
         }
       });
     for (int pass = 0; spent < kSecondsPerFigure || pass < 3; ++pass) {
-      begin = SteadyClock::now();
+      const double begin = wall_seconds();
       start.arrive_and_wait();
       end.arrive_and_wait();
-      const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();
+      const double seconds = wall_seconds() - begin;
       spent += seconds;
       best = std::min(best, seconds);
     }
@@ -318,4 +278,13 @@ int run(const Options& options) {
 }  // namespace
 }  // namespace isthmus::bench
 
-int main(int argc, char** argv) { return isthmus::bench::run(isthmus::bench::parse(argc, argv)); }
+int main(int argc, char** argv) {
+  isthmus::bench::Options options;
+  isthmus::bench::CommandLine line(
+      "How fast a contribution is encoded, decoded, compressed and hashed.", options.json);
+  line.number("--elements", options.elements, 1, std::size_t{1} << 32, "per thread");
+  line.number("--threads", options.threads, 1, 1024, "that work at once");
+  line.text("--file", options.file, "of little-endian f32, measured as well");
+  line.parse(argc, argv);
+  return isthmus::bench::run(options);
+}

@@ -13,13 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -33,10 +31,10 @@
 #include "base/workers.h"
 #include "inter/gateway.h"
 #include "inter/loop.h"
-#include "inter/zmq_wire.h"
-#include "report.h"
-#include "security/identity.h"
-#include "tests/inter/free_ports.h"
+#include "tests/bench/command_line.h"
+#include "tests/bench/report.h"
+#include "tests/bench/seconds.h"
+#include "tests/inter/loopback_federation.h"
 
 namespace isthmus::bench {
 namespace {
@@ -53,15 +51,6 @@ struct Options {
   std::string folder;
   bool json = false;
 };
-
-double seconds_of_clock(clockid_t id) {
-  timespec time{};
-  clock_gettime(id, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-double process_seconds() { return seconds_of_clock(CLOCK_PROCESS_CPUTIME_ID); }
-double thread_seconds() { return seconds_of_clock(CLOCK_THREAD_CPUTIME_ID); }
-double wall_seconds() { return seconds_of_clock(CLOCK_MONOTONIC); }
 
 [[noreturn]] void give_up(const std::string& why) {
   fmt::print(stderr, "gateway_bench: {}\n", why);
@@ -160,51 +149,12 @@ class SyntheticRanks final : public Ranks {
   Figures figures_;
 };
 
-struct Federation {
-  std::vector<security::Identity> identities;
-  security::Roster roster;
-};
-
-Federation make_federation() {
-  Federation federation;
-  federation.roster.epoch = 1;
-  federation.roster.expires = make_system_clock()->unix_time() + 3600 * kSecond;
-  for (std::uint32_t id = 1; id <= 2; ++id) {
-    federation.identities.push_back(security::Identity::generate());
-    const auto part = federation.identities.back().public_part();
-    federation.roster.sites.push_back(
-        {.id = id,
-         .name = fmt::format("site{}", id),
-         .voter = true,
-         .identity = part.identity,
-         .gateways = {{.address = fmt::format("127.0.0.1:{}", free_port_pair()),
-                       .curve_key = part.curve_key,
-                       .curve_signature = part.curve_signature}}});
-  }
-  return federation;
-}
-
-ZmqWireOptions wire_options(const Federation& federation, std::size_t self) {
-  const auto& sites = federation.roster.sites;
-  ZmqWireOptions options;
-  options.self = {sites[self].id, 0};
-  options.public_key = sites[self].gateways[0].curve_key;
-  options.secret_key = federation.identities[self].curve_secret();
-  options.listen = options.own_address = sites[self].gateways[0].address;
-  const auto& other = sites[1 - self];
-  options.peers.push_back({.id = {other.id, 0},
-                           .name = other.name,
-                           .key = other.gateways[0].curve_key,
-                           .address = other.gateways[0].address});
-  return options;
-}
-
 Task<void> run_gateway(Gateway& gateway, Loop& loop, Result<void>& ended) {
   ended = co_await gateway.run();
   loop.stop();
 }
 
-Figures run_site(const Federation& federation, std::size_t self, const Options& options,
+Figures run_site(const LoopbackFederation& federation, std::size_t self, const Options& options,
                  const std::string& folder) {
   const auto cpus = available_cpus();
   const int cpu = cpus[self % cpus.size()];
@@ -216,7 +166,7 @@ Figures run_site(const Federation& federation, std::size_t self, const Options& 
   Loop loop(*clock);
   auto workers = make_thread_workers(
       [&loop](std::function<void()> done) { loop.post(std::move(done)); }, {cpu});
-  const auto wire = value_of(make_zmq_wire(loop, log, wire_options(federation, self)));
+  const auto wire = value_of(make_zmq_wire(loop, log, federation.wire_options(self)));
   const auto verifier = security::make_verifier(federation.roster);
   GatewayOptions gateway_options;
   gateway_options.sync = sync_of(options);
@@ -249,7 +199,7 @@ Figures run_site(const Federation& federation, std::size_t self, const Options& 
 }
 
 std::vector<Figures> run_federation(const Options& options, const std::string& folder) {
-  const auto federation = make_federation();
+  const auto federation = make_loopback_federation(2);
   std::vector<std::pair<pid_t, int>> children;
   for (std::size_t self = 0; self < 2; ++self) {
     std::array<int, 2> ends{};
@@ -308,15 +258,7 @@ class Stages {
           value_of(code_chunk(*plan_, i, state_.agreed, carried, parameters, feedback_.residual));
     });
 
-    const Open open{.id = {},
-                    .codec = plan_->codec(),
-                    .first_element = 0,
-                    .elements = plan_->elements(),
-                    .chunk_elements = plan_->chunk_elements(),
-                    .chunks = plan_->chunks(),
-                    .bytes_max = plan_->bytes_max(),
-                    .tokens = 1000,
-                    .base = {}};
+    const Open open = plan_->announce({}, 1000, {}, 0);
     own_ = std::make_unique<Contribution>(plan_, sign_open(open), open);
     each_chunk("seal: BLAKE2b, Ed25519", 1, [&](std::uint32_t i) {
       const auto hash = chunk_hash(own_->transfer(), i, payloads[i]);
@@ -392,7 +334,7 @@ class Stages {
     std::array<End, 2> ends;
     std::array<std::unique_ptr<Wire>, 2> wires;
     for (std::size_t i = 0; i < 2; ++i) {
-      wires[i] = value_of(make_zmq_wire(loop, log, wire_options(federation_, i)));
+      wires[i] = value_of(make_zmq_wire(loop, log, federation_.wire_options(i)));
       wires[i]->receive_with(ends[i]);
     }
     const auto turn = [&] {
@@ -420,7 +362,7 @@ class Stages {
   std::unique_ptr<Disk> disk_;
   OuterStore store_;
   double f32_bytes_;
-  Federation federation_ = make_federation();
+  LoopbackFederation federation_ = make_loopback_federation(2);
   OuterState state_;
   security::Digest root_;
   Feedback feedback_;
@@ -476,22 +418,15 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   isthmus::bench::Options options;
-  CLI::App program("What a CPU-second of two gateways on loopback buys, and each stage by itself.");
-  program.add_option("--parameters", options.parameters, "of the model")
-      ->check(CLI::Range(std::uint64_t{1024}, std::uint64_t{1} << 32))
-      ->capture_default_str();
-  program.add_option("--steps", options.steps, "outer steps that are measured")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  program.add_option("--codec", options.codec)
-      ->check(CLI::IsMember({"none", "bf16", "int8"}))
-      ->capture_default_str();
-  program.add_option("--outer", options.outer)
-      ->check(CLI::IsMember({"average", "nesterov"}))
-      ->capture_default_str();
-  program.add_option("--folder", options.folder, "for the gateways' files (default: the system's)");
-  program.add_flag("--json", options.json, "one object a line");
-  CLI11_PARSE(program, argc, argv);
+  isthmus::bench::CommandLine line(
+      "What a CPU-second of two gateways on loopback buys, and each stage by itself.",
+      options.json);
+  line.number("--parameters", options.parameters, 1024, std::uint64_t{1} << 32, "of the model");
+  line.number("--steps", options.steps, 1, 10'000, "outer steps that are measured");
+  line.choice("--codec", options.codec, {"none", "bf16", "int8"}, "of the pseudo-gradient");
+  line.choice("--outer", options.outer, {"average", "nesterov"}, "the outer optimizer");
+  line.text("--folder", options.folder, "for the gateways' files (default: the system's)");
+  line.parse(argc, argv);
   isthmus::bench::run(options);
   return 0;
 }

@@ -7,18 +7,17 @@
 // compared with (docs/performance.md).
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <map>
 
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "kernels/gemm.h"
-#include "report.h"
 #include "runtime/model.h"
+#include "tests/bench/command_line.h"
+#include "tests/bench/report.h"
+#include "tests/bench/seconds.h"
 
 namespace isthmus::bench {
 namespace {
@@ -56,16 +55,6 @@ const std::map<std::string, ModelConfig>& models() {
   return known;
 }
 
-double cpu_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 struct Measured {
   std::vector<double> steps;    // seconds
   std::vector<double> updates;  // seconds of clipping and AdamW, per step
@@ -85,10 +74,10 @@ class Trainer {
     for (int i = 0; i < 3; ++i) step();
     measured_ = {};
     model_.measure_ops(true);
-    const double cpu_before = cpu_seconds();
-    const double end = now() + seconds_;
-    while (now() < end || measured_.steps.size() < 5) step();
-    measured_.cpu_seconds = cpu_seconds() - cpu_before;
+    const double cpu_before = process_seconds();
+    const double end = wall_seconds() + seconds_;
+    while (wall_seconds() < end || measured_.steps.size() < 5) step();
+    measured_.cpu_seconds = process_seconds() - cpu_before;
     return measured_;
   }
 
@@ -100,12 +89,12 @@ class Trainer {
     };
     std::generate(tokens_.begin(), tokens_.end(), draw);
     std::generate(targets_.begin(), targets_.end(), draw);
-    const double start = now();
+    const double start = wall_seconds();
     model_.zero_gradients();
     const auto loss = model_.forward_backward(tokens_, targets_);
-    const double computed = now();
+    const double computed = wall_seconds();
     model_.update({}, 1e-3, loss.counted);
-    const double end = now();
+    const double end = wall_seconds();
     measured_.steps.push_back(end - start);
     measured_.updates.push_back(end - computed);
     measured_.loss = loss.sum / static_cast<double>(loss.counted);
@@ -200,20 +189,14 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   isthmus::bench::Options options;
-  CLI::App app("Tokens per second of inner steps, and where the time goes");
-  app.add_option("--model", options.model, "which model, by size")
-      ->check(CLI::IsMember({"5M-bytes", "13.8M", "29.5M"}))
-      ->capture_default_str();
-  app.add_option("--precision", options.precision)
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
-  app.add_option("--threads", options.threads, "compute threads, one per CPU")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "sequences per step")->capture_default_str();
-  app.add_option("--sequence", options.sequence, "tokens per sequence")->capture_default_str();
-  app.add_option("--seconds", options.seconds, "how long to measure")->capture_default_str();
-  app.add_flag("--json", options.json, "one object per line: name, value, unit");
-  CLI11_PARSE(app, argc, argv);
+  isthmus::bench::CommandLine line("Tokens per second of inner steps, and where the time goes.",
+                                   options.json);
+  line.choice("--model", options.model, {"5M-bytes", "13.8M", "29.5M"}, "which model, by size");
+  line.choice("--precision", options.precision, {"fp32", "bf16"}, "of activations and products");
+  line.number("--threads", options.threads, 1, 1024, "compute threads, one per CPU");
+  line.number("--batch", options.batch, 1, 1 << 20, "sequences per step");
+  line.number("--sequence", options.sequence, 1, 1 << 20, "tokens per sequence");
+  line.number("--seconds", options.seconds, 0, 86'400, "how long to measure");
+  line.parse(argc, argv);
   return isthmus::bench::run(options);
 }

@@ -13,7 +13,7 @@ ZmqWireOptions LoopbackFederation::wire_options(std::size_t self) const {
   options.self = {own.id, 0};
   options.public_key = own.gateways[0].curve_key;
   options.secret_key = identities[self].curve_secret();
-  options.listen = own.gateways[0].address;
+  options.listen = options.own_address = own.gateways[0].address;
   for (const auto& site : roster.sites)
     if (site.id != own.id)
       options.peers.push_back({.id = {site.id, 0},

@@ -1,0 +1,46 @@
+// The command line of a benchmark: every option tells its default and its bounds, and --json is
+// always there. Ends the process when there is nothing to run (--help, a wrong argument).
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace isthmus::bench {
+
+class CommandLine {
+ public:
+  CommandLine(const std::string& purpose, bool& json) : app_(purpose) {
+    app_.add_flag("--json", json, "one object a line: name, value, unit");
+  }
+
+  template <class T>
+  void number(const std::string& name, T& value, std::type_identity_t<T> least,
+              std::type_identity_t<T> most, const std::string& meaning) {
+    app_.add_option(name, value, meaning)->check(CLI::Range(least, most))->capture_default_str();
+  }
+  void choice(const std::string& name, std::string& value, std::vector<std::string> choices,
+              const std::string& meaning) {
+    app_.add_option(name, value, meaning)
+        ->check(CLI::IsMember(std::move(choices)))
+        ->capture_default_str();
+  }
+  void text(const std::string& name, std::string& value, const std::string& meaning) {
+    app_.add_option(name, value, meaning);
+  }
+
+  void parse(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& end) {
+      std::exit(app_.exit(end));
+    }
+  }
+
+ private:
+  CLI::App app_;
+};
+
+}  // namespace isthmus::bench
