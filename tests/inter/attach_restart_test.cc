@@ -10,10 +10,7 @@ class AttachRestartTest : public AttachTest {
   // At the state of step 0, with a contribution to step 1 made; taken when the gateway answers.
   std::unique_ptr<AttachClient> contributing_rank() {
     start_server();
-    auto client = attach(whole());
-    EXPECT_TRUE(client->initial(values(kWhole, 0)));
-    state_of(*client);
-    EXPECT_TRUE(client->took());
+    auto client = computing_rank();
     EXPECT_TRUE(client->contribute(1, values(kWhole, 7), 30));
     EXPECT_TRUE(eventually([&] { return gateway.contributions.size() == 1; }));
     return client;
@@ -81,10 +78,7 @@ TEST_F(AttachRestartTest, AStepDecidedMeanwhileIsMerged) {
 
 TEST_F(AttachRestartTest, AContributionMadeWhileItIsAwayArrivesLater) {
   start_server();
-  auto client = attach(whole());
-  ASSERT_TRUE(client->initial(values(kWhole, 0)));
-  state_of(*client);
-  ASSERT_TRUE(client->took());
+  auto client = computing_rank();
   stop_server();
   const auto contributed = client->contribute(1, values(kWhole, 9), 3);
   ASSERT_FALSE(contributed);
@@ -99,10 +93,7 @@ TEST_F(AttachRestartTest, AContributionMadeWhileItIsAwayArrivesLater) {
 
 TEST_F(AttachRestartTest, AContributionMadeBeforeItTellsItsStateWaitsForThat) {
   start_server();
-  auto client = attach(whole());
-  ASSERT_TRUE(client->initial(values(kWhole, 0)));
-  state_of(*client);
-  ASSERT_TRUE(client->took());
+  auto client = computing_rank();
   stop_server();
   expect_closed(*client);
   start_server();
@@ -117,10 +108,7 @@ TEST_F(AttachRestartTest, AContributionMadeBeforeItTellsItsStateWaitsForThat) {
 
 TEST_F(AttachRestartTest, ARankThatIsStillComputingGoesOn) {
   start_server();
-  auto client = attach(whole());
-  ASSERT_TRUE(client->initial(values(kWhole, 0)));
-  state_of(*client);
-  ASSERT_TRUE(client->took());
+  auto client = computing_rank();
   stop_server();
   expect_closed(*client);
   start_server();

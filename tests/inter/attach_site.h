@@ -30,6 +30,23 @@ namespace isthmus::inter {
 inline constexpr Nanoseconds kPatience = 30 * kSecond;      // for what must happen
 inline constexpr Nanoseconds kMoment = 150 * kMillisecond;  // for what must not
 
+inline std::vector<float> values(std::size_t count, float first) {
+  std::vector<float> all(count);
+  std::iota(all.begin(), all.end(), first);
+  return all;
+}
+inline std::vector<float> copy(std::span<const float> span) { return {span.begin(), span.end()}; }
+
+// As attach_client.py has it.
+inline AttachRequest whole() {
+  AttachRequest request;
+  request.model = "a model of one tensor";
+  request.tensors = {{"weight", {4, 6}, 0}};
+  request.boxes = {{0, {0, 0}, {4, 6}}};
+  return request;
+}
+inline constexpr std::size_t kWhole = 24;
+
 // An outer step without a network: what it decides is what the test says.
 class FakeGateway final : public OuterSteps {
  public:
@@ -181,6 +198,14 @@ class AttachTest : public testing::Test {
     EXPECT_TRUE(client) << client.error().text();
     return client ? std::move(*client) : nullptr;
   }
+  // The site's only rank, which has taken the state of step 0.
+  std::unique_ptr<AttachClient> computing_rank() {
+    auto client = attach(whole());
+    EXPECT_TRUE(client->initial(values(kWhole, 0)));
+    state_of(*client);
+    EXPECT_TRUE(client->took());
+    return client;
+  }
   static AgreedState state_of(AttachClient& client) {
     auto state = client.wait_state(kPatience);
     EXPECT_TRUE(state) << state.error().text();
@@ -203,22 +228,5 @@ class AttachTest : public testing::Test {
   std::mutex events_mutex;
   std::vector<std::string> events;
 };
-
-inline std::vector<float> values(std::size_t count, float first) {
-  std::vector<float> all(count);
-  std::iota(all.begin(), all.end(), first);
-  return all;
-}
-inline std::vector<float> copy(std::span<const float> span) { return {span.begin(), span.end()}; }
-
-// As attach_client.py has it.
-inline AttachRequest whole() {
-  AttachRequest request;
-  request.model = "a model of one tensor";
-  request.tensors = {{"weight", {4, 6}, 0}};
-  request.boxes = {{0, {0, 0}, {4, 6}}};
-  return request;
-}
-inline constexpr std::size_t kWhole = 24;
 
 }  // namespace isthmus::inter

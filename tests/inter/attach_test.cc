@@ -55,6 +55,19 @@ std::vector<float> slice_of(const std::vector<float>& canonical, std::uint32_t r
   return mine;
 }
 
+class SlicedAttachTest : public AttachTest {
+ protected:
+  // They come at the same time, because each waits for the others.
+  std::vector<std::unique_ptr<AttachClient>> attach_slices() {
+    std::vector<std::unique_ptr<AttachClient>> clients(4);
+    std::vector<std::jthread> threads;
+    for (std::uint32_t rank = 0; rank < 4; ++rank)
+      threads.emplace_back([this, rank, &client = clients[rank]] { client = attach(slice(rank)); });
+    for (auto& attaching : threads) attaching.join();
+    return clients;
+  }
+};
+
 // ---- One rank
 
 TEST_F(AttachTest, ARankStartsTheRunAndTakesPartInOuterSteps) {
@@ -98,10 +111,7 @@ TEST_F(AttachTest, ARankStartsTheRunAndTakesPartInOuterSteps) {
 TEST_F(AttachTest, AStateDecidedWithinTheCallDoesNotOvertakeItsAnswer) {
   gateway.decides = true;
   start_server();
-  auto client = attach(whole());
-  ASSERT_TRUE(client->initial(values(kWhole, 0)));
-  state_of(*client);
-  ASSERT_TRUE(client->took());
+  auto client = computing_rank();
   for (std::uint64_t step = 1; step <= 20; ++step) {
     ASSERT_TRUE(client->contribute(step, values(kWhole, 2), 1));
     const AgreedState state = state_of(*client);
@@ -114,10 +124,7 @@ TEST_F(AttachTest, AStateDecidedWithinTheCallDoesNotOvertakeItsAnswer) {
 
 TEST_F(AttachTest, ALateContributionIsNotTakenAndTheRankKnows) {
   start_server();
-  auto client = attach(whole());
-  ASSERT_TRUE(client->initial(values(kWhole, 0)));
-  state_of(*client);
-  ASSERT_TRUE(client->took());
+  auto client = computing_rank();
   on_loop([&] { gateway.decide(values(kWhole, 50)); });  // without us
   ASSERT_TRUE(client->contribute(1, values(kWhole, 1), 10));
   const AgreedState state = state_of(*client);
@@ -151,10 +158,7 @@ TEST_F(AttachTest, ANewStateWaitsUntilTheLastOneIsTaken) {
 
 TEST_F(AttachTest, WhatIsCopiedIsWhatCountsWhateverTheRankWritesLater) {
   start_server();
-  auto client = attach(whole());
-  ASSERT_TRUE(client->initial(values(kWhole, 0)));
-  state_of(*client);
-  ASSERT_TRUE(client->took());
+  auto client = computing_rank();
   ASSERT_TRUE(client->contribute(1, values(kWhole, 1), 10));
   ASSERT_TRUE(eventually([&] { return gateway.contributions.size() == 1; }));
   auto contributed = client->contributed();
@@ -200,14 +204,9 @@ TEST_F(AttachTest, ManyValuesAreCopiedInSlices) {
 
 // ---- Several ranks
 
-TEST_F(AttachTest, RanksContributeAndTakeTheirBoxes) {
+TEST_F(SlicedAttachTest, RanksContributeAndTakeTheirBoxes) {
   start_server();
-  std::vector<std::unique_ptr<AttachClient>> clients(4);
-  {
-    std::vector<std::jthread> threads;
-    for (std::uint32_t rank = 0; rank < 4; ++rank)
-      threads.emplace_back([&, rank] { clients[rank] = attach(slice(rank)); });
-  }
+  const auto clients = attach_slices();
   const std::vector<float> initial = values(kSliced, 0);
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     on_loop([&] { EXPECT_EQ(gateway.initial_count, 0); });
@@ -239,14 +238,9 @@ TEST_F(AttachTest, RanksContributeAndTakeTheirBoxes) {
   }
 }
 
-TEST_F(AttachTest, ARankThatComesBackFindsTheOthersWaiting) {
+TEST_F(SlicedAttachTest, ARankThatComesBackFindsTheOthersWaiting) {
   start_server();
-  std::vector<std::unique_ptr<AttachClient>> clients(4);
-  {
-    std::vector<std::jthread> threads;
-    for (std::uint32_t rank = 0; rank < 4; ++rank)
-      threads.emplace_back([&, rank] { clients[rank] = attach(slice(rank)); });
-  }
+  auto clients = attach_slices();
   for (std::uint32_t rank = 0; rank < 4; ++rank)
     ASSERT_TRUE(clients[rank]->initial(slice_of(values(kSliced, 0), rank)));
   for (auto& client : clients) {
@@ -400,10 +394,7 @@ TEST_F(AttachTest, AModelThatTheGatewayDoesNotWantIsRefused) {
 
 TEST_F(AttachTest, AContributionThatIsNotFiniteEndsTheRank) {
   start_server();
-  auto client = attach(whole());
-  ASSERT_TRUE(client->initial(values(kWhole, 0)));
-  state_of(*client);
-  ASSERT_TRUE(client->took());
+  auto client = computing_rank();
   on_loop([&] { gateway.contribute_error = Error{ErrorCode::non_finite, "a NaN in weight"}; });
   ASSERT_TRUE(client->contribute(1, values(kWhole, 0), 1));
   const auto state = client->wait_state(kPatience);

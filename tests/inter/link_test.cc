@@ -21,6 +21,15 @@ sim::NetworkFaults calm() {
   return faults;
 }
 
+sim::NetworkFaults bad() {
+  auto faults = calm();
+  faults.loss = 0.1;
+  faults.duplicate = 0.1;
+  faults.reorder = 0.3;
+  faults.late_downs = 0.5;
+  return faults;
+}
+
 Introduction with_codec(const std::string& codec) {
   return {.boot = 1, .run = {}, .fingerprint = {{{"codec", codec}}}};
 }
@@ -75,12 +84,7 @@ class LinkPair : public testing::Test {
 
 TEST_F(LinkPair, ControlArrivesInOrderOnceEachOverABadNetwork) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    auto faults = calm();
-    faults.loss = 0.1;
-    faults.duplicate = 0.1;
-    faults.reorder = 0.3;
-    faults.late_downs = 0.5;
-    start(faults, {}, seed);
+    start(bad(), {}, seed);
     constexpr std::size_t kMessages = 300;
     for (std::size_t i = 0; i < kMessages; ++i) {
       alpha->link->send(numbered(i));
@@ -221,12 +225,7 @@ TEST_F(LinkPair, AfterAReconnectOnlyTheGapsAreFilled) {
 
 TEST_F(LinkPair, TransfersFinishOverABadNetwork) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    auto faults = calm();
-    faults.loss = 0.1;
-    faults.duplicate = 0.1;
-    faults.reorder = 0.3;
-    faults.late_downs = 0.5;
-    start(faults, {}, seed);
+    start(bad(), {}, seed);
     for (const TransferId transfer : {5, 6})
       alpha->link->offer(transfer, transfer, 40, std::make_shared<NumberedChunks>(100'000), false);
     for (int i = 0; i < 3; ++i) {

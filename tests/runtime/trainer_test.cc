@@ -99,6 +99,20 @@ class TrainerTest : public testing::Test {
           state_of(0, gateway_.initial_parameters, OuterState::From::nothing));
     };
   }
+  // A rank finds this when it attaches.
+  void gateway_has(OuterState state) {
+    gateway_.on_attach = [this, state = std::move(state)] { gateway_.states.push_back(state); };
+  }
+  void stop_at_contribution() {
+    gateway_.on_contribute = [this](const Contribution&) { stop_ = true; };
+  }
+  TrainOutcome run_until_poll(Model& model, int last) {
+    gateway_.on_poll = [this, last, polls = 0]() mutable { stop_ = ++polls == last; };
+    const auto outcome = run_well(model);
+    gateway_.on_poll = nullptr;
+    stop_ = false;
+    return outcome;
+  }
 
   TemporaryFolder folder_;
   std::unique_ptr<Disk> disk_ = make_system_disk();
@@ -279,11 +293,9 @@ TEST_F(TrainerTest, TakesTheStateOfTheGatewayAtTheStart) {
   federate();
   auto model = make_small_model(pool_);
   const auto theirs = canonical(*make_small_model(pool_, 5));
-  gateway_.on_attach = [&] {
-    auto state = state_of(7, theirs, OuterState::From::nothing);
-    state.final_step = true;
-    gateway_.states.push_back(std::move(state));
-  };
+  auto state = state_of(7, theirs, OuterState::From::nothing);
+  state.final_step = true;
+  gateway_has(std::move(state));
   const auto outcome = run_well(*model);
   EXPECT_EQ(outcome.outer_step, 7U);
   EXPECT_EQ(outcome.inner_step, 0);
@@ -362,7 +374,7 @@ TEST_F(TrainerTest, ARestartOnTheSameStateGoesOnWithItsOwnParameters) {
   federate();
   auto straight = make_small_model(pool_);
   stop_ = false;
-  gateway_.on_contribute = [&](const Contribution&) { stop_ = true; };
+  stop_at_contribution();
   run_well(*straight);
   const auto expected = gateway_.contributions.back();
 
@@ -370,14 +382,9 @@ TEST_F(TrainerTest, ARestartOnTheSameStateGoesOnWithItsOwnParameters) {
   stop_ = false;
   gateway_.contributions.clear();
   auto first = make_small_model(pool_);
-  gateway_.on_poll = [&, polls = 0]() mutable { stop_ = ++polls == 3; };  // after two inner steps
-  EXPECT_EQ(run_well(*first).inner_step, 2);
+  EXPECT_EQ(run_until_poll(*first, 3).inner_step, 2);
   EXPECT_TRUE(gateway_.left);
-  gateway_.on_poll = nullptr;
-  stop_ = false;
-  gateway_.on_attach = [this, initial = canonical(*make_small_model(pool_))] {
-    gateway_.states.push_back(state_of(0, initial, OuterState::From::nothing));
-  };
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
   auto second = make_small_model(pool_, 99);
   run_well(*second);
   ASSERT_THAT(gateway_.contributions, SizeIs(1));
@@ -390,16 +397,11 @@ TEST_F(TrainerTest, ARestartAfterACrashReportsWhatIsLost) {
   federate();
   options_.inner_steps = 8;
   auto first = make_small_model(pool_);
-  gateway_.on_poll = [&, polls = 0]() mutable { stop_ = ++polls == 8; };
-  EXPECT_EQ(run_well(*first).inner_step, 7);
+  EXPECT_EQ(run_until_poll(*first, 8).inner_step, 7);
   // As if it had been killed then: what was kept at the stop is gone, step 5 is there.
   std::filesystem::remove_all(options_.checkpoint_folder + "/step_00000007");
-  gateway_.on_poll = nullptr;
-  stop_ = false;
-  gateway_.on_attach = [this, initial = canonical(*make_small_model(pool_))] {
-    gateway_.states.push_back(state_of(0, initial, OuterState::From::nothing));
-  };
-  gateway_.on_contribute = [&](const Contribution&) { stop_ = true; };
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  stop_at_contribution();
   auto second = make_small_model(pool_);
   run_well(*second);
   ASSERT_THAT(events("tokens_lost"), SizeIs(1));
@@ -411,15 +413,9 @@ TEST_F(TrainerTest, ARestartAfterACrashReportsWhatIsLost) {
 TEST_F(TrainerTest, ARestartOnANewerStateDropsItsParameters) {
   federate();
   auto first = make_small_model(pool_);
-  gateway_.on_poll = [&, polls = 0]() mutable { stop_ = ++polls == 3; };
-  run_well(*first);
-  gateway_.on_poll = nullptr;
-  stop_ = false;
-  const auto theirs = canonical(*make_small_model(pool_, 5));
-  gateway_.on_attach = [&] {
-    gateway_.states.push_back(state_of(4, theirs, OuterState::From::nothing));
-  };
-  gateway_.on_contribute = [&](const Contribution&) { stop_ = true; };
+  run_until_poll(*first, 3);
+  gateway_has(state_of(4, canonical(*make_small_model(pool_, 5)), OuterState::From::nothing));
+  stop_at_contribution();
   auto second = make_small_model(pool_);
   const auto outcome = run_well(*second);
   EXPECT_EQ(outcome.inner_step, 2 + 3);  // the optimizer's and data's position go on
@@ -434,11 +430,9 @@ TEST_F(TrainerTest, ARestartAfterItsContributionWaitsForTheState) {
   federate();
   auto model = make_small_model(pool_);
   const auto state = canonical(*model);
-  gateway_.on_attach = [&] {
-    auto open = state_of(3, state, OuterState::From::nothing);
-    open.contribution_open = true;
-    gateway_.states.push_back(std::move(open));
-  };
+  auto open = state_of(3, state, OuterState::From::nothing);
+  open.contribution_open = true;
+  gateway_has(std::move(open));
   gateway_.on_poll = [&, polls = 0]() mutable {
     if (++polls != 5) return;
     auto next = state_of(4, state, OuterState::From::base);
@@ -455,7 +449,7 @@ TEST_F(TrainerTest, ARestartAfterItsContributionWaitsForTheState) {
 TEST_F(TrainerTest, ARestartWithItsWorkContributedAddsItOnlyOnce) {
   federate();
   auto first = make_small_model(pool_);
-  gateway_.on_contribute = [&](const Contribution&) { stop_ = true; };
+  stop_at_contribution();
   run_well(*first);  // stopped between contribution and state: x_c is in its checkpoint
   stop_ = false;
   const auto initial = canonical(*make_small_model(pool_));
@@ -467,9 +461,8 @@ TEST_F(TrainerTest, ARestartWithItsWorkContributedAddsItOnlyOnce) {
     gateway_.states.push_back(
         state_of(1, gateway_.contributions[0].parameters, OuterState::From::base));
   };
-  gateway_.on_poll = [&, polls = 0]() mutable { stop_ = ++polls == 2; };
   auto second = make_small_model(pool_);
-  EXPECT_EQ(run_well(*second).inner_step, 3 + 1);
+  EXPECT_EQ(run_until_poll(*second, 2).inner_step, 3 + 1);
   // One step on top of what was agreed, and not six.
   double one = 0, three = 0;
   const auto now = canonical(*second);
@@ -510,14 +503,11 @@ TEST_F(TrainerTest, ARestartHasTheRateOfTheFederation) {
   federate();
   options_.schedule.warmup_steps = 0;
   auto first = make_small_model(pool_);
-  gateway_.on_poll = [&, polls = 0]() mutable { stop_ = ++polls == 3; };
-  run_well(*first);  // two inner steps on state 0
-  gateway_.on_poll = nullptr;
-  stop_ = false;
+  run_until_poll(*first, 3);  // two inner steps on state 0
   gateway_.on_attach = [&] {
     gateway_.states.push_back(state_of(9, gateway_.initial_parameters, OuterState::From::nothing));
   };
-  gateway_.on_contribute = [&](const Contribution&) { stop_ = true; };
+  stop_at_contribution();
   auto second = make_small_model(pool_);
   EXPECT_EQ(run_well(*second).inner_step, 2 + 3);
   const auto lines = metrics("inner_step");
@@ -529,14 +519,9 @@ TEST_F(TrainerTest, ARestartHasTheRateOfTheFederation) {
 TEST_F(TrainerTest, ARestartOnTheSameStateGoesOnWithItsRate) {
   federate();
   auto first = make_small_model(pool_);
-  gateway_.on_poll = [&, polls = 0]() mutable { stop_ = ++polls == 3; };
-  run_well(*first);
-  gateway_.on_poll = nullptr;
-  stop_ = false;
-  gateway_.on_attach = [this, initial = canonical(*make_small_model(pool_))] {
-    gateway_.states.push_back(state_of(0, initial, OuterState::From::nothing));
-  };
-  gateway_.on_contribute = [&](const Contribution&) { stop_ = true; };
+  run_until_poll(*first, 3);
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  stop_at_contribution();
   auto second = make_small_model(pool_);
   run_well(*second);
   const auto lines = metrics("inner_step");
