@@ -208,6 +208,7 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
     written = context_.store.write_feedback(result);
     if (written) written = entry->file->add_close(message);
     if (written) written = entry->file->sync();
+    if (written) context_.store.settle_feedback(result);
   };
   co_await run_on(context_.workers, context_.loop, std::move(write), 4 * agreed.size());
   if (!written) {

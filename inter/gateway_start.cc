@@ -81,6 +81,7 @@ Task<Result<void>> Gateway::load() {
         closed = false;
     }
     if (!closed) continue;
+    store_.settle_feedback(feedback);
     contributed_step_ = feedback.step;
     pending_ = std::move(feedback);
     break;

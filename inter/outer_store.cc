@@ -134,7 +134,7 @@ Result<OuterStore::Loaded> OuterStore::load() {
     auto read = read_feedback(slot);
     if (!read || read->residual.size() != loaded.layout->elements()) continue;
     const bool newest = loaded.feedbacks.empty() || loaded.feedbacks.front().step < read->step;
-    if (newest) newest_feedback_slot_ = slot;
+    feedback_names_[slot] = FeedbackName(read->step, read->root);
     loaded.feedbacks.insert(newest ? loaded.feedbacks.begin() : loaded.feedbacks.end(),
                             std::move(*read));
   }
@@ -334,14 +334,21 @@ Result<void> OuterStore::write_feedback(const Feedback& feedback) {
       .raw(feedback.root.bytes)
       .put(feedback.tokens);
   header.put(static_cast<std::uint64_t>(feedback.residual.size())).put(hash.low).put(hash.high);
-  ISTHMUS_TRY(auto file, disk_.open(path(fmt::format("feedback.{}", 1 - newest_feedback_slot_)),
-                                    Disk::Open::create));
+  const int slot = 1 - settled_feedback_slot_;
+  feedback_names_[slot].reset();
+  ISTHMUS_TRY(auto file, disk_.open(path(fmt::format("feedback.{}", slot)), Disk::Open::create));
   ISTHMUS_CHECK(file->write_at(0, with_checksum(header)));
   ISTHMUS_CHECK(file->write_at(kHeaderBytes, floats(feedback.residual)));
   ISTHMUS_CHECK(file->sync());
   ISTHMUS_CHECK(disk_.sync_folder(folder_));
-  newest_feedback_slot_ = 1 - newest_feedback_slot_;
+  feedback_names_[slot] = FeedbackName(feedback.step, feedback.root);
   return {};
+}
+
+void OuterStore::settle_feedback(const Feedback& feedback) {
+  for (int slot = 0; slot < 2; ++slot)
+    if (feedback_names_[slot] == FeedbackName(feedback.step, feedback.root))
+      settled_feedback_slot_ = slot;
 }
 
 Result<Feedback> OuterStore::read_feedback(int slot) const {

@@ -83,7 +83,10 @@ class OuterStore {
   // Keeps the older slot, a state of this step that turned out wrong, under another name for the
   // operator.
   Result<void> set_older_state_aside(std::uint64_t step);
+  // Into the slot of what does not count: neither a crash nor a second attempt loses what counts.
   Result<void> write_feedback(const Feedback& feedback);
+  // This feedback counts from now on: its contribution's close is durable, or a record names it.
+  void settle_feedback(const Feedback& feedback);
 
   // A new file, also where one was. Its name is durable with its first sync().
   Result<std::unique_ptr<ContributionFile>> create_contribution(std::uint64_t step,
@@ -100,6 +103,7 @@ class OuterStore {
 
  private:
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  using FeedbackName = std::pair<std::uint64_t, security::Digest>;  // step and root
   Result<std::pair<OuterState, security::Digest>> read_slot(const ModelLayout& layout,
                                                             int slot) const;
   Result<Feedback> read_feedback(int slot) const;
@@ -108,7 +112,9 @@ class OuterStore {
 
   Disk& disk_;
   std::string folder_;
-  int newest_state_slot_ = 1, newest_feedback_slot_ = 1;  // the other one is written next
+  int newest_state_slot_ = 1;                      // the other one is written next
+  std::optional<FeedbackName> feedback_names_[2];  // of the slots; nothing: empty or damaged
+  int settled_feedback_slot_ = 1;                  // the other one is written next
   std::unique_ptr<File> vote_file_;
   std::uint64_t vote_sequence_ = 0;
   std::unique_ptr<File> record_file_;

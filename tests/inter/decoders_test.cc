@@ -247,11 +247,12 @@ class StoreFiles : public testing::Test {
       ASSERT_TRUE(store.write_vote(step, {.promised = step, .accepted = {}}));
       const auto state = state_of(step);
       ASSERT_TRUE(store.write_state(state, state_root(small_layout(), state)));
-      ASSERT_TRUE(
-          store.write_feedback({.step = step,
-                                .root = {},
-                                .tokens = 10 * step,
-                                .residual = std::vector<float>(small_layout().elements(), 0.25f)}));
+      const Feedback feedback{.step = step,
+                              .root = {},
+                              .tokens = 10 * step,
+                              .residual = std::vector<float>(small_layout().elements(), 0.25f)};
+      ASSERT_TRUE(store.write_feedback(feedback));
+      store.settle_feedback(feedback);
     }
     const sim::SimulatedSigner signer(4);
     const auto open = sign(signer, 4, MessageType::open, encode(Open{}));

@@ -1,0 +1,77 @@
+// What an OuterStore still has after crashes.
+#include "inter/outer_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "inter/sim/simulated_disk.h"
+#include "tests/inter/sample_messages.h"
+
+namespace isthmus::inter {
+namespace {
+
+using testing::ElementsAre;
+
+class OuterStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load());
+    Certificate genesis;
+    genesis.record = sample_record(0, 2);
+    ASSERT_TRUE(store.begin_run(genesis, layout));
+  }
+
+  static Feedback feedback_of(std::uint64_t step, float value) {
+    Feedback feedback{.step = step, .root = {}, .tokens = 10 * step, .residual = {}};
+    feedback.root.bytes[0] = static_cast<std::byte>(value);
+    feedback.residual.assign(5, value);
+    return feedback;
+  }
+
+  // As a gateway does after a crash that left the feedback of `settled` as the newest one whose
+  // contribution is closed, and then once more before the next one is.
+  void begin_again(std::uint64_t settled, const Feedback& next) {
+    OuterStore store(disk, "outer");
+    const auto loaded = store.load();
+    ASSERT_TRUE(loaded);
+    for (const auto& feedback : loaded->feedbacks)
+      if (feedback.step == settled) store.settle_feedback(feedback);
+    ASSERT_TRUE(store.write_feedback(next));
+    disk.crash();
+  }
+
+  std::vector<std::uint64_t> steps_on_disk() {
+    OuterStore store(disk, "outer");
+    const auto loaded = store.load();
+    std::vector<std::uint64_t> steps;
+    for (const auto& feedback : loaded->feedbacks) steps.push_back(feedback.step);
+    return steps;
+  }
+
+  sim::SimulatedDisk disk{Random(1)};
+  ModelLayout layout = *ModelLayout::make({{"a", Shape{5}, 0}});
+};
+
+TEST_F(OuterStoreTest, FeedbackThatCountsOutlivesAttemptsThatNeverClose) {
+  {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load());
+    const auto first = feedback_of(1, 1);
+    ASSERT_TRUE(store.write_feedback(first));
+    store.settle_feedback(first);
+    ASSERT_TRUE(store.write_feedback(feedback_of(2, 2)));
+    ASSERT_TRUE(store.write_feedback(feedback_of(2, 3)));  // the disk refused its close
+    disk.crash();
+  }
+  EXPECT_THAT(steps_on_disk(), ElementsAre(2, 1));
+  for (int crashes = 0; crashes < 3; ++crashes) {
+    begin_again(1, feedback_of(2, 4 + static_cast<float>(crashes)));
+    EXPECT_THAT(steps_on_disk(), ElementsAre(2, 1)) << crashes;
+  }
+  begin_again(2, feedback_of(3, 9));
+  EXPECT_THAT(steps_on_disk(), ElementsAre(3, 2));
+}
+
+}  // namespace
+}  // namespace isthmus::inter
