@@ -325,7 +325,7 @@ LinkStatus Link::status() const {
     s.received_mbit_s =
         static_cast<double>(samples_.back().received - samples_.front().received) * 8e-6 / seconds;
   }
-  s.cap_mbit_s = limit_.bytes_per_second() * 8e-6;
+  if (limit_.bytes_per_second() > 0) s.cap_mbit_s = limit_.bytes_per_second() * 8e-6;
   s.parameter_bytes = sent.parameter_bytes;
   s.codec_bytes = sent.codec_bytes;
   s.zstd_bytes = sent.zstd_bytes;

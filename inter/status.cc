@@ -83,6 +83,9 @@ class Writer {
     text_ += fmt::format("{}", number);
   }
   void value(double number) { text_ += std::isfinite(number) ? fmt::format("{}", number) : "null"; }
+  void value(const std::optional<double>& number) {
+    value(number.value_or(std::numeric_limits<double>::quiet_NaN()));
+  }
   void value(const std::string& text) { text_ += json_string(text); }
   template <class T>
   void value(const std::vector<T>& items) {
@@ -135,6 +138,14 @@ class Reader {
       number = std::numeric_limits<double>::quiet_NaN();
     else
       parse_number(number);
+  }
+  void value(std::optional<double>& number) {
+    double read = 0;
+    value(read);
+    if (std::isfinite(read))
+      number = read;
+    else
+      number.reset();
   }
   void value(std::string& text) { text = read_string(); }
   template <class T>

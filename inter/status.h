@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,7 @@ struct LinkStatus {
   double round_trip_ms = 0;  // smoothed; 0 before the first sample
   double sent_mbit_s = 0;    // achieved, on the wire
   double received_mbit_s = 0;
-  double cap_mbit_s = 0;              // rate_limit; 0: none
+  std::optional<double> cap_mbit_s;   // rate_limit; none: unlimited
   std::uint64_t parameter_bytes = 0;  // f32 that contributions sent on this link stand for
   std::uint64_t codec_bytes = 0;      // the same after the codec
   std::uint64_t zstd_bytes = 0;       // after zstd
@@ -62,7 +63,8 @@ struct GatewayStatus {
   std::vector<RankStatus> ranks;
 };
 
-// One object; the names of the fields are those above. A number that is not finite is null.
+// One object; the names of the fields are those above. A number that is not finite is null, and so
+// is one that there is not.
 std::string to_json(const GatewayStatus& status);
 // What to_json made; unknown names are skipped, missing ones keep their default. bad_frame.
 Result<GatewayStatus> parse_status(std::string_view json);

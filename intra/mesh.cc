@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/assert.h"
+#include "base/counted.h"
 
 namespace isthmus::intra {
 
@@ -31,11 +32,12 @@ Result<Mesh> Mesh::make(MeshShape shape, int rank, int world_size) {
                                axis.name, axis.size)};
   }
   if (shape.ranks() != world_size)
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("the mesh needs {} ranks (data {} x pipeline {} x tensor {} x expert "
-                             "{}), but {} were started",
-                             shape.ranks(), shape.data, shape.pipeline, shape.tensor, shape.expert,
-                             world_size)};
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("the mesh needs {} (data {} x pipeline {} x tensor {} x expert {}), but "
+                    "this is one of {}",
+                    counted(shape.ranks(), "rank"), shape.data, shape.pipeline, shape.tensor,
+                    shape.expert, world_size)};
   MeshShape place;
   place.expert = rank % shape.expert;
   rank /= shape.expert;

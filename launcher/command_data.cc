@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/counted.h"
 #include "base/disk.h"
 #include "launcher/command.h"
 #include "launcher/units.h"
@@ -26,10 +27,10 @@ ExitCode run(const Options& options) {
   const auto prepared =
       runtime::prepare_text(*disk, options.source, options.train, options.held_out);
   if (!prepared) return fail(prepared.error());
-  fmt::print("{}: {} paragraphs; {} to train on in {}, {} held out in {}\n", options.source,
-             prepared->paragraphs, about_bytes(static_cast<double>(prepared->train_bytes)),
-             options.train, about_bytes(static_cast<double>(prepared->held_out_bytes)),
-             options.held_out);
+  fmt::print("{}: {}; {} to train on in {}, {} held out in {}\n", options.source,
+             counted(prepared->paragraphs, "paragraph"),
+             about_bytes(static_cast<double>(prepared->train_bytes)), options.train,
+             about_bytes(static_cast<double>(prepared->held_out_bytes)), options.held_out);
   return ExitCode::done;
 }
 

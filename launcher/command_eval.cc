@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/disk.h"
 #include "base/thread_pool.h"
 #include "launcher/command.h"
@@ -46,8 +47,8 @@ Result<void> evaluate(const Options& options, const SiteFile& file) {
     report["held_out"][text.name] = {{"bits_per_byte", loss.bits_per_byte},
                                      {"sequences", loss.sequences}};
     if (!options.json)
-      fmt::print("{:<12} {:7.4f} bits per byte  ({} sequences)\n", text.name, loss.bits_per_byte,
-                 loss.sequences);
+      fmt::print("{:<12} {:7.4f} bits per byte  ({})\n", text.name, loss.bits_per_byte,
+                 counted(loss.sequences, "sequence"));
   }
   if (options.json) fmt::print("{}\n", report.dump());
   return {};

@@ -6,6 +6,7 @@
 
 #include "base/disk.h"
 #include "launcher/command.h"
+#include "launcher/roster_file.h"
 #include "security/identity.h"
 #include "security/operator_key.h"
 
@@ -26,12 +27,32 @@ ExitCode generate(const Options& options) {
   if (!saved) return fail(saved.error());
   fmt::print("{0}        secret, mode 0600: {1}\n{0}.pub    public: {2}\n", options.path,
              options.operator_key ? "signs rosters; keep it off the sites" : "stays at its site",
-             options.operator_key ? "what each site's operator_key names"
-                                  : "for the roster (isthmus roster add --public)");
+             options.operator_key
+                 ? "what each site's operator_key names"
+                 : fmt::format("for the operator, who adds the site with\n"
+                               "  isthmus roster add roster.toml --name NAME --public {}.pub",
+                               options.path));
   return ExitCode::done;
 }
 
+// What is public already, and may be read by everybody.
+Result<std::string> public_text(const Options& options) {
+  const auto disk = make_system_disk();
+  if (options.operator_key) {
+    ISTHMUS_TRY(const auto key, read_operator_key(*disk, options.path));
+    return fmt::format("operator_key = \"{}\"\n", key.hex());
+  }
+  ISTHMUS_TRY(const auto identity, read_public_identity(*disk, options.path));
+  return security::to_text(identity);
+}
+
 ExitCode show(const Options& options) {
+  if (options.path.ends_with(".pub")) {
+    const auto text = public_text(options);
+    if (!text) return fail(text.error());
+    fmt::print("{}", *text);
+    return ExitCode::done;
+  }
   if (options.operator_key) {
     const auto key = security::load_operator_key(options.path);
     if (!key) return fail(key.error());
@@ -65,7 +86,8 @@ void add_keys(CLI::App& program, Action& action) {
   };
   add("generate", "Make new keys; never overwrites any", "isthmus keys generate alpha.key",
       generate);
-  add("show", "Print the public part of secret keys", "isthmus keys show alpha.key", show);
+  add("show", "Print the public part of keys, of PATH or of PATH.pub",
+      "isthmus keys show alpha.key", show);
 }
 
 }  // namespace isthmus::launcher

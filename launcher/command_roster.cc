@@ -3,11 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
 
 #include "base/clock.h"
+#include "base/counted.h"
 #include "base/disk.h"
 #include "launcher/command.h"
 #include "launcher/roster_file.h"
@@ -35,25 +37,50 @@ struct Options {
 };
 
 constexpr Nanoseconds kLifetime = 365LL * 86400 * kSecond;
-constexpr std::size_t kPublicFileBytesMax = 4096;
-
-std::string text_of(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 // The file as written, signed or not.
 Result<RosterText> read_text(const Disk& disk, const std::string& path) {
   ISTHMUS_TRY(const auto bytes, read_file(disk, path, security::kRosterBytesMax));
-  auto text = parse_roster_text(path, text_of(bytes));
+  auto text = parse_roster_text(path, std::string(text_of(bytes)));
   if (!text.faults.empty())
     return Error{ErrorCode::invalid_argument,
                  "the roster has faults:\n" + text.faults.text(text.path, text.source)};
   return text;
 }
 
+// A roster that has expired lets no session begin: a date that was mistaken, or left as it was.
+Result<void> refuse_expired(const security::Roster& roster, std::string_view remedy) {
+  if (security::validity(roster, make_system_clock()->unix_time()) ==
+      security::RosterValidity::valid)
+    return {};
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("the roster would be valid until {}, which is past: {}",
+                           calendar_text(roster.expires), remedy)};
+}
+
+// A value of an option in hexadecimal digits.
+Result<security::Digest> digest_of(std::string_view option, const std::string& text,
+                                   std::string_view meaning) {
+  auto digest = security::parse_hex<security::Digest>(text);
+  if (!digest)
+    return Error{digest.error().code, fmt::format("{} must be {}", option, meaning),
+                 digest.error()};
+  return digest;
+}
+
+// The operator's secret key under the name that `isthmus init` gives it, here or beside the roster.
+std::string likely_operator_key(const Disk& disk, const std::string& roster) {
+  const auto beside = std::filesystem::path(roster).replace_filename("operator.key").string();
+  for (const auto& path : {std::string("operator.key"), beside})
+    if (const auto there = disk.exists(path); there && *there) return path;
+  return {};
+}
+
 Result<void> sign(const Options& options) {
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
+  ISTHMUS_CHECK(refuse_expired(
+      text.roster, fmt::format("write a later date as expires in {}, and sign it", options.path)));
   ISTHMUS_TRY(const auto key, security::load_operator_key(options.key));
   ISTHMUS_TRY(const auto signature,
               security::sign_roster(std::as_bytes(std::span(text.source)), key));
@@ -93,8 +120,7 @@ Result<void> show(const Options& options) {
 
 Result<void> add(const Options& options) {
   const auto disk = make_system_disk();
-  ISTHMUS_TRY(const auto bytes, read_file(*disk, options.public_part, kPublicFileBytesMax));
-  ISTHMUS_TRY(const auto identity, security::parse_public_identity(text_of(bytes)));
+  ISTHMUS_TRY(const auto identity, read_public_identity(*disk, options.public_part));
   security::Roster roster;
   ISTHMUS_TRY(const bool there, disk->exists(options.path));
   if (there) {
@@ -103,10 +129,13 @@ Result<void> add(const Options& options) {
   }
   ++roster.epoch;
   if (!options.expires.empty()) {
-    ISTHMUS_TRY(roster.expires, parse_calendar(options.expires));
+    const auto date = parse_calendar(options.expires);
+    if (!date) return Error{date.error().code, "--expires", date.error()};
+    roster.expires = *date;
   } else if (!there) {
     roster.expires = (make_system_clock()->unix_time() + kLifetime) / kSecond * kSecond;
   }
+  ISTHMUS_CHECK(refuse_expired(roster, "give a later date with --expires"));
   const security::RosterGateway gateway{.address = options.address,
                                         .curve_key = identity.curve_key,
                                         .curve_signature = identity.curve_signature};
@@ -128,8 +157,13 @@ Result<void> add(const Options& options) {
   if (!again.faults.empty())
     return Error{ErrorCode::invalid_argument, again.faults.sorted().front().message};
   ISTHMUS_CHECK(replace_file(*disk, options.path, std::as_bytes(std::span(text))));
-  fmt::print("{}    epoch {}, {}; sign it next: isthmus roster sign {} --key operator.key\n",
-             options.path, roster.epoch, counted(roster.sites.size(), "site"), options.path);
+  const auto key = likely_operator_key(*disk, options.path);
+  fmt::print("{}    epoch {}, {}; sign it next{}:\n  isthmus roster sign {} --key {}\n",
+             options.path, roster.epoch, counted(roster.sites.size(), "site"),
+             key.empty() ? ", OPERATOR_KEY being the operator's secret key (isthmus keys generate "
+                           "--operator operator.key makes one)"
+                         : "",
+             options.path, key.empty() ? "OPERATOR_KEY" : key);
   return {};
 }
 
@@ -139,16 +173,20 @@ Result<void> recover(const Options& options) {
   ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
   ISTHMUS_TRY(const auto key, security::load_operator_key(options.key));
   auto roster = text.roster;
+  ISTHMUS_CHECK(refuse_expired(
+      roster, fmt::format("write a later date as expires in {} first", options.path)));
   security::Recovery recovery;
-  ISTHMUS_TRY(recovery.run, security::parse_hex<security::Digest>(options.run));
-  ISTHMUS_TRY(recovery.root, security::parse_hex<security::Digest>(options.root));
+  ISTHMUS_TRY(recovery.run,
+              digest_of("--run", options.run, "the run as `isthmus status` shows it"));
+  ISTHMUS_TRY(recovery.root,
+              digest_of("--root", options.root, "the state root as `isthmus status` shows it"));
   recovery.step = options.step;
   for (const auto& name : options.voters) {
     const auto* site = roster.find(std::string_view(name));
     if (site == nullptr)
-      return Error{
-          ErrorCode::not_found,
-          fmt::format("{} lists no site {}: `isthmus roster show` names them", options.path, name)};
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("--voter: {} lists no site {}; `isthmus roster show {}` names them",
+                               options.path, name, options.path)};
     recovery.voters.push_back(site->id);
   }
   std::sort(recovery.voters.begin(), recovery.voters.end());
@@ -165,9 +203,10 @@ Result<void> recover(const Options& options) {
   ISTHMUS_CHECK(replace_file(*disk, options.path, std::as_bytes(std::span(written))));
   ISTHMUS_CHECK(replace_file(*disk, options.path + ".sig", std::as_bytes(std::span(signature))));
   fmt::print(
-      "{}    epoch {}: the run goes on from step {} with {} voter(s); give it and {}.sig to\n"
+      "{}    epoch {}: the run goes on from step {} with {}; give it and {}.sig to\n"
       "every site that is left, and start them again. What was decided later is given up.\n",
-      options.path, roster.epoch, options.step, options.voters.size(), options.path);
+      options.path, roster.epoch, options.step, counted(options.voters.size(), "voter"),
+      options.path);
   return {};
 }
 
@@ -207,7 +246,7 @@ void add_roster(CLI::App& program, Action& action) {
   one->add_option("--address", options->address,
                   "host:port at which others reach it; left out: it only dials");
   one->add_option("--expires", options->expires,
-                  "Date from which no new session begins (default: a year from now)");
+                  "Date from which no new session begins, not past (default: a year from now)");
   one->add_flag("--no-vote", options->no_vote,
                 "Its acceptance is not needed to commit a step (default: the first seven vote)");
 

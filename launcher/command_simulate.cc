@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "inter/sim/federation.h"
 #include "launcher/command.h"
 #include "launcher/scenario_file.h"
@@ -39,9 +40,9 @@ ExitCode run(const Options& options) {
     fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     for (const auto& line : outcome.log) fmt::print("{}\n", line);
-    fmt::print("{} with seed {}: {} sites, {} outer steps in {:.1f} simulated seconds, {} events\n",
-               options.scenario, options.seed, scenario->sites, outcome.steps,
-               outcome.simulated_seconds, outcome.events);
+    fmt::print("{} with seed {}: {}, {} in {:.1f} simulated seconds, {}\n", options.scenario,
+               options.seed, counted(scenario->sites, "site"), counted(outcome.steps, "outer step"),
+               outcome.simulated_seconds, counted(outcome.events, "event"));
     for (const auto& [name, count] : outcome.counters) fmt::print("  {:<24} {}\n", name, count);
     for (const auto& violation : outcome.violations) fmt::print("  VIOLATED: {}\n", violation);
     fmt::print("  log {}\n{}\n", outcome.log_hash,

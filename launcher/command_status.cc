@@ -105,7 +105,9 @@ void add_status(CLI::App& program, Action& action) {
   const auto options = std::make_shared<Options>();
   command->add_option("FILE", options->paths, "Site files (default: all in this folder)");
   command->add_flag("--json", options->json, "One JSON object a line for each site");
-  command->footer("Example:\n  isthmus status alpha.toml --json");
+  command->footer(
+      "In JSON, null is a number that there is not: the cap of a link without a rate_limit, a loss "
+      "that is\nnot finite.\n\nExample:\n  isthmus status alpha.toml --json");
   command->callback([options, &action] { action = [options] { return show_status(*options); }; });
 }
 

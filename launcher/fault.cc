@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/counted.h"
+
 namespace isthmus::launcher {
 namespace {
 
@@ -74,8 +76,7 @@ std::string Faults::text(std::string_view path, std::string_view source) const {
     out += fmt::format("      | {}^{}\n", std::string(region.column - 1, ' '),
                        std::string(length - 1, '~'));
   }
-  if (!all_.empty())
-    out += fmt::format("{}: {} fault{}\n", path, all_.size(), all_.size() == 1 ? "" : "s");
+  if (!all_.empty()) out += fmt::format("{}: {}\n", path, counted(all_.size(), "fault"));
   return out;
 }
 

@@ -82,7 +82,9 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
               peer);
     out.gauge("link_received_bits_per_second", "Over the last few seconds",
               link.received_mbit_s * 1e6, peer);
-    out.gauge("link_cap_bits_per_second", "rate_limit; 0: none", link.cap_mbit_s * 1e6, peer);
+    if (link.cap_mbit_s)
+      out.gauge("link_cap_bits_per_second", "rate_limit; absent when unlimited",
+                *link.cap_mbit_s * 1e6, peer);
     out.counter("link_parameter_bytes", "f32 that contributions sent on this link stand for",
                 number(link.parameter_bytes), peer);
     out.counter("link_codec_bytes", "The same after the codec", number(link.codec_bytes), peer);

@@ -9,12 +9,16 @@
 #include <string_view>
 #include <utility>
 
+#include "base/counted.h"
 #include "launcher/units.h"
+#include "launcher/wrapped_text.h"
 
 namespace isthmus::launcher {
 namespace {
 
-constexpr int kStatusTextWidth = 200;
+constexpr int kStatusTextWidth = 80;
+constexpr std::size_t kStateWidth = 8;  // at least
+constexpr std::size_t kWaitWidth = 15;
 constexpr std::size_t kIndent = 2;
 constexpr std::size_t kGap = 1;
 constexpr std::string_view kTrend = "up trend";
@@ -129,27 +133,27 @@ Style style_of_state(std::string_view state) {
 
 std::vector<Column> link_columns(std::size_t width) {
   return fit({{.title = "link", .width = 7, .width_max = 20, .rank = 0},
-              {.title = "state", .width = 8, .width_max = 30, .rank = 1},
+              {.title = "state", .width = kStateWidth, .width_max = 30, .rank = 1},
               {.title = "rtt", .align = Align::right, .width = 6, .width_max = 7, .rank = 3},
               {.title = "up Mbit/s", .align = Align::right, .width = 9, .width_max = 13, .rank = 2},
               {.title = "down", .align = Align::right, .width = 5, .width_max = 7, .rank = 4},
               {.title = std::string(kTrend), .width = 8, .width_max = 40, .rank = 7},
               {.title = "codec", .align = Align::right, .width = 5, .width_max = 6, .rank = 6},
               {.title = "sent", .align = Align::right, .width = 7, .width_max = 8, .rank = 5},
-              {.title = "waits for", .width = 15, .width_max = 40, .rank = 8}},
+              {.title = "waits for", .width = kWaitWidth, .width_max = 40, .rank = 8}},
              width);
 }
 
 std::vector<Cell> link_cells(const inter::LinkStatus& link, const std::deque<double>& sent,
                              std::size_t spark_width, Glyphs glyphs) {
-  const auto cap = link.cap_mbit_s > 0 ? megabits(link.cap_mbit_s)
-                                       : std::string(glyphs == Glyphs::unicode ? "∞" : "-");
+  const auto cap = link.cap_mbit_s ? megabits(*link.cap_mbit_s)
+                                   : std::string(glyphs == Glyphs::unicode ? "∞" : "-");
   return {{printable(link.peer)},
           {printable(link.state), style_of_state(link.state)},
           {milliseconds(link.round_trip_ms)},
           {fmt::format("{}/{}", megabits(link.sent_mbit_s), cap)},
           {megabits(link.received_mbit_s)},
-          {sparkline(sent, spark_width, link.cap_mbit_s, glyphs), Style::good},
+          {sparkline(sent, spark_width, link.cap_mbit_s.value_or(0), glyphs), Style::good},
           {ratio(link.parameter_bytes, link.zstd_bytes)},
           {about_bytes(static_cast<double>(link.wire_sent_bytes))},
           {printable(link.waiting_for), Style::dim}};
@@ -390,7 +394,8 @@ std::string status_text(const inter::GatewayStatus& status) {
     out += text + '\n';
   }
   const auto fact = [&out](std::string_view name, const std::string& text) {
-    if (!text.empty()) out += fmt::format("  {:<13} {}\n", name, text);
+    const auto lines = wrapped(text, std::string(16, ' '), kStatusTextWidth);
+    if (!lines.empty()) out += fmt::format("  {:<13} {}", name, std::string_view(lines).substr(16));
   };
   fact("run", printable(status.run));
   fact("state root", printable(status.state_root));
@@ -399,16 +404,20 @@ std::string status_text(const inter::GatewayStatus& status) {
   fact("voters", printable(fmt::format("{}", fmt::join(status.voters, ", "))));
   fact("tokens", fmt::format("{} in decided steps, {} carried over", status.tokens_named,
                              status.tokens_carried));
-  for (const auto& link : status.links)
-    fact(fmt::format("to {}", printable(link.peer)),
-         fmt::format("{} of parameters, {} after the codec, {} after zstd, {} on the wire; {} "
-                     "received; {} chunks, {} sent again; {} reconnects",
-                     about_bytes(static_cast<double>(link.parameter_bytes)),
-                     about_bytes(static_cast<double>(link.codec_bytes)),
-                     about_bytes(static_cast<double>(link.zstd_bytes)),
-                     about_bytes(static_cast<double>(link.wire_sent_bytes)),
-                     about_bytes(static_cast<double>(link.wire_received_bytes)), link.chunks_sent,
-                     link.chunks_resent, link.reconnects));
+  const auto bytes = [](std::uint64_t count) { return about_bytes(static_cast<double>(count)); };
+  for (const auto& link : status.links) {
+    std::string text;  // what the table cut off comes first
+    if (link.state.size() > kStateWidth) text += printable(link.state) + "; ";
+    if (link.waiting_for.size() > kWaitWidth)
+      text += fmt::format("waits for {}; ", printable(link.waiting_for));
+    text += fmt::format("{} of parameters, {} after the codec, {} after zstd, {} on the wire; ",
+                        bytes(link.parameter_bytes), bytes(link.codec_bytes),
+                        bytes(link.zstd_bytes), bytes(link.wire_sent_bytes));
+    text += fmt::format("{} received; {}, {} sent again; {}", bytes(link.wire_received_bytes),
+                        counted(link.chunks_sent, "chunk"), link.chunks_resent,
+                        counted(link.reconnects, "reconnect"));
+    fact(fmt::format("to {}", printable(link.peer)), text);
+  }
   return out;
 }
 

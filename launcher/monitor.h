@@ -69,7 +69,8 @@ std::vector<StyledLine> render_monitor(const std::vector<SiteHistory>& sites,
 std::string sparkline(const std::deque<double>& samples, std::size_t width, double full,
                       Glyphs glyphs);
 
-// The same numbers as text, for `isthmus status`: without styles, as wide as they need.
+// The same numbers as text, for `isthmus status`: without styles, in 80 columns; and what a monitor
+// has no room for.
 std::string status_text(const inter::GatewayStatus& status);
 
 std::string plain_text(const StyledLine& line);

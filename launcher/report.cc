@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "base/counted.h"
 #include "launcher/event_tail.h"
 #include "launcher/units.h"
 
@@ -79,7 +80,7 @@ Json json_of(const SiteReport& site) {
           {"wire_sent_bytes", link.wire_sent_bytes},
           {"wire_received_bytes", link.wire_received_bytes},
           {"achieved_mbit_s", link.achieved_mbit_s()},
-          {"cap_mbit_s", link.cap_mbit_s},
+          {"cap_mbit_s", link.cap_mbit_s > 0 ? Json(link.cap_mbit_s) : Json()},
           {"reconnects", link.reconnects}};
     to["waiting_shares"] = Json::object();
     for (const auto& [what, share] : waiting_shares(link)) to["waiting_shares"][what] = share;
@@ -149,10 +150,10 @@ std::string generated_text(const SiteReport& site, std::set<std::string>& said) 
 }
 
 std::string site_text(const SiteReport& site) {
-  std::string out =
-      fmt::format("{}: {} of {} outer steps, {} tokens, {} tokens/s\n", site.site, site.outer_steps,
-                  site.outer_steps_planned, about_count(static_cast<double>(site.tokens)),
-                  about_count(site.tokens_per_second));
+  std::string out = fmt::format("{}: {} of {}, {} tokens, {} tokens/s\n", site.site,
+                                site.outer_steps, counted(site.outer_steps_planned, "outer step"),
+                                about_count(static_cast<double>(site.tokens)),
+                                about_count(site.tokens_per_second));
   const auto bytes = [](std::uint64_t count) { return about_bytes(static_cast<double>(count)); };
   for (const auto& [peer, link] : site.traffic.links) {
     out +=

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "base/byte_stream.h"
 #include "launcher/toml_reader.h"
 #include "security/hex.h"
 #include "security/roster_signature.h"
@@ -245,6 +246,18 @@ Result<security::PublicKey> read_operator_key(const Disk& disk, const std::strin
                     "writes it",
                     key_or_path)};
   return *key;
+}
+
+Result<security::PublicIdentity> read_public_identity(const Disk& disk, const std::string& path) {
+  ISTHMUS_TRY(const auto bytes, read_file(disk, path, kPublicFileBytesMax));
+  auto identity = security::parse_public_identity(text_of(bytes));
+  if (!identity)
+    return Error{identity.error().code,
+                 fmt::format("{} is no public part of an identity, as `isthmus keys generate` "
+                             "writes it beside the secret one (PATH.pub)",
+                             path),
+                 identity.error()};
+  return identity;
 }
 
 std::string calendar_text(Nanoseconds unix_time) {

@@ -27,6 +27,7 @@
 #include "base/disk.h"
 #include "base/result.h"
 #include "launcher/fault.h"
+#include "security/identity.h"
 #include "security/keys.h"
 #include "security/roster.h"
 
@@ -53,6 +54,10 @@ Result<security::Roster> read_roster(const Disk& disk, const std::string& path,
 
 // 64 hexadecimal digits, or the path of the file that `isthmus keys generate --operator` made.
 Result<security::PublicKey> read_operator_key(const Disk& disk, const std::string& key_or_path);
+
+// PATH.pub, as `isthmus keys generate` writes it. Errors: those of reading, invalid_argument,
+// unauthenticated.
+Result<security::PublicIdentity> read_public_identity(const Disk& disk, const std::string& path);
 
 // "2027-06-30T00:00:00Z" and back; dates without a time begin at midnight UTC.
 std::string calendar_text(Nanoseconds unix_time);

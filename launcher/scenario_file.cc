@@ -1,6 +1,7 @@
 #include "launcher/scenario_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "base/counted.h"
 #include "base/disk.h"
 #include "launcher/nearest_name.h"
 #include "launcher/toml_reader.h"
@@ -136,7 +138,8 @@ class ScenarioReader {
     for (const auto& key : keys())
       if (const auto* node = reader_.find(key.name))
         std::visit([&](const auto& value) { read(key, *node, value); }, key.value);
-    scenario_.voters = std::min(scenario_.voters, std::max(scenario_.sites, 1U));
+    at_most_all_sites("voters", scenario_.voters);
+    at_most_all_sites("min_sites", scenario_.min_sites);
     return scenario_;
   }
 
@@ -153,6 +156,16 @@ class ScenarioReader {
     if (scenario_.name == *name) return;
     const std::vector<std::string_view> views(names.begin(), names.end());
     reader_.fault("from", unknown_name("there is no scenario", *name, views));
+  }
+
+  // What a standard scenario says of more sites is no fault.
+  void at_most_all_sites(std::string_view key, std::uint32_t& count) const {
+    if (count <= scenario_.sites) return;
+    if (reader_.find(key) != nullptr)
+      reader_.fault(
+          key, fmt::format("{} = {}, but there {} {}", key, count,
+                           scenario_.sites == 1 ? "is" : "are", counted(scenario_.sites, "site")));
+    count = scenario_.sites;
   }
 
   void read(const ScenarioKey& key, const toml::node&, const Count& set) {
@@ -256,10 +269,18 @@ Result<Scenario> read_scenario(const std::string& name_or_path) {
   }
   const auto bytes = read_file(*make_system_disk(), name_or_path, kBytesMax);
   if (!bytes) {
+    const bool is_path = name_or_path.ends_with(".toml") ||
+                         name_or_path.find('/') != std::string::npos ||
+                         bytes.error().code != ErrorCode::not_found;
     const std::vector<std::string_view> views(names.begin(), names.end());
+    if (is_path)
+      return Error{ErrorCode::invalid_argument, "cannot read the scenario file", bytes.error()};
+    const auto near = nearest_name(name_or_path, views);
     return Error{
         ErrorCode::invalid_argument,
-        unknown_name("there is no scenario file or standard scenario", name_or_path, views)};
+        fmt::format("there is no standard scenario or file \"{}\"{}; standard scenarios are {}",
+                    name_or_path, near ? fmt::format("; did you mean \"{}\"?", *near) : "",
+                    fmt::join(views, ", "))};
   }
   return parse_scenario(name_or_path,
                         std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size()));

@@ -14,12 +14,17 @@
 #include <set>
 #include <system_error>
 
+#include "base/byte_stream.h"
+#include "base/counted.h"
 #include "launcher/roster_file.h"
+#include "launcher/site_memory.h"
 #include "launcher/site_schema.h"
 #include "launcher/units.h"
 #include "runtime/checkpoint.h"
+#include "runtime/machine_memory.h"
 #include "security/identity.h"
 #include "security/roster_memory.h"
+#include "security/roster_signature.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -167,12 +172,12 @@ class ValueCheck {
     const auto ranks = static_cast<std::size_t>(file_.mesh.ranks());
     if (train.cpus.empty()) return;
     if (train.cpus.size() % ranks != 0)
-      fault("train.cpus", "train.cpus has {} CPUs, which {} ranks cannot share evenly",
-            train.cpus.size(), ranks);
+      fault("train.cpus", "train.cpus has {}, which {} ranks cannot share evenly",
+            counted(train.cpus.size(), "CPU"), ranks);
     else if (train.threads > static_cast<std::int64_t>(train.cpus.size() / ranks))
       fault("train.threads",
-            "train.threads = {} is more than the {} CPUs that train.cpus leaves each rank",
-            train.threads, train.cpus.size() / ranks);
+            "train.threads = {} is more than the {} that train.cpus leaves each rank",
+            train.threads, counted(train.cpus.size() / ranks, "CPU"));
   }
 
   void cpus(std::string_view key, const std::vector<int>& wished) {
@@ -228,7 +233,8 @@ class ValueCheck {
 }  // namespace
 
 Machine this_machine() {
-  Machine machine{.unix_time = make_system_clock()->unix_time()};
+  Machine machine{.unix_time = make_system_clock()->unix_time(),
+                  .memory_bytes = static_cast<double>(runtime::machine_memory_bytes())};
   cpu_set_t set;
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) == 0)
@@ -277,8 +283,8 @@ void check_files(SiteText& text, Disk& disk) {
     else if (!folder && found.st_size == 0)
       why = fmt::format("{} is empty", path);
     else if (!folder && found.st_size < bytes_min)
-      why = fmt::format("{} has {} bytes, but one sequence of train.sequence = {} tokens needs {}",
-                        path, found.st_size, bytes_min - 1, bytes_min);
+      why = fmt::format("{} has {}, but one sequence of train.sequence = {} tokens needs {}", path,
+                        counted(found.st_size, "byte"), bytes_min - 1, bytes_min);
     if (!why.empty())
       text.faults.add(text.region(key), fmt::format("{}: {}", key.substr(0, key.find('[')), why));
     return why.empty();
@@ -291,8 +297,6 @@ void check_files(SiteText& text, Disk& disk) {
     readable(fmt::format("data.held_out[{}]", i), file.data.held_out[i].path, false,
              text_bytes_min);
   if (readable("model.from", file.model.from, true)) check_model_folder(text, disk);
-  readable("site.roster", file.site.roster, false);
-  readable("site.identity", file.site.identity, false);
   if (!file.site.run_dir.empty()) {
     // The nearest folder that is there must take what is missing.
     std::error_code ignored;
@@ -307,10 +311,14 @@ void check_files(SiteText& text, Disk& disk) {
   }
 }
 
+namespace {
+
 void check_against_roster(SiteText& text, const security::Roster& roster) {
   const auto& file = text.file;
   const auto* self = roster.find(file.site.name);
-  if (self == nullptr) {
+  if (file.site.name.empty()) {
+    // A fault of its own.
+  } else if (self == nullptr) {
     std::vector<std::string_view> names;
     for (const auto& site : roster.sites) names.push_back(site.name);
     text.faults.add(text.region("site.name"),
@@ -320,7 +328,7 @@ void check_against_roster(SiteText& text, const security::Roster& roster) {
     const bool has_address = std::any_of(
         self->gateways.begin(), self->gateways.end(),
         [](const security::RosterGateway& gateway) { return !gateway.address.empty(); });
-    if (has_address && file.gateway.listen.empty())
+    if (has_address && !text.written("gateway.listen"))
       text.faults.add(text.region("gateway.listen"),
                       fmt::format("the roster says that others reach {} at {}, but gateway.listen "
                                   "is left out",
@@ -345,85 +353,162 @@ void check_against_roster(SiteText& text, const security::Roster& roster) {
                     "no site of the roster has an address: nobody could reach anybody");
 }
 
-std::optional<security::Roster> check_roster_of(SiteText& text, const Disk& disk,
-                                                const Machine& machine) {
-  const auto& site = text.file.site;
+// What only holds between a site and a roster that has no faults itself.
+void check_roster_fits(SiteText& text, const security::Roster& roster, const Disk& disk,
+                       const Machine& machine) {
   const auto fault = [&text](std::string_view key, const std::string& what) {
     text.faults.add(text.region(key), fmt::format("{}: {}", key, what));
   };
-  const auto operator_key = read_operator_key(disk, site.operator_key);
-  if (!operator_key) {
-    fault("site.operator_key", operator_key.error().text());
-    return std::nullopt;
-  }
-  auto roster = read_roster(disk, site.roster, *operator_key);
-  if (!roster) {
-    fault("site.roster", roster.error().text());
-    return std::nullopt;
-  }
-  if (security::validity(*roster, machine.unix_time) == security::RosterValidity::expired)
+  if (security::validity(roster, machine.unix_time) == security::RosterValidity::expired)
     fault("site.roster", fmt::format("the roster expired on {}; the operator must sign a newer one",
-                                     calendar_text(roster->expires)));
-  const auto seen = security::newest_seen_roster(disk, site.run_dir);
+                                     calendar_text(roster.expires)));
+  check_against_roster(text, roster);
+  const auto& run_dir = text.file.site.run_dir;
+  if (run_dir.empty()) return;
+  const auto seen = security::newest_seen_roster(disk, run_dir);
   if (!seen)
     fault("site.run_dir", seen.error().text());
-  else if (*seen && (*seen)->epoch > roster->epoch)
+  else if (*seen && (*seen)->epoch > roster.epoch)
     fault(
         "site.roster",
         fmt::format("the roster is of epoch {}, but this site has already seen {}; an older roster "
                     "could bring back a withdrawn key. Get the newest one from the operator",
-                    roster->epoch, (*seen)->epoch));
-  check_against_roster(text, *roster);
-  const auto* self = roster->find(site.name);
-  const auto identity = security::Identity::load(site.identity);
-  if (!identity)
-    fault("site.identity", identity.error().text());
-  else if (self != nullptr && identity->public_part().identity != self->identity)
-    fault(
-        "site.identity",
-        fmt::format("{} holds another key than the roster has for {}: {} against {}", site.identity,
-                    self->name, identity->public_part().identity.hex(), self->identity.hex()));
-  return std::move(*roster);
+                    roster.epoch, (*seen)->epoch));
 }
 
+}  // namespace
+
+void check_trust(CheckedSite& checked, const Disk& disk, const Machine& machine) {
+  auto& text = checked.text;
+  const auto& site = text.file.site;
+  const auto fault = [&text](std::string_view key, const std::string& what) {
+    text.faults.add(text.region(key), fmt::format("{}: {}", key, what));
+  };
+  std::optional<security::PublicKey> operator_key, own;
+  if (!site.operator_key.empty()) {
+    if (const auto key = read_operator_key(disk, site.operator_key))
+      operator_key = *key;
+    else
+      fault("site.operator_key", key.error().text());
+  }
+  if (!site.identity.empty()) {
+    if (const auto identity = security::Identity::load(site.identity))
+      own = identity->public_part().identity;
+    else
+      fault("site.identity",
+            identity.error().text() + (identity.error().code == ErrorCode::not_found
+                                           ? "; `isthmus keys generate` makes one"
+                                           : ""));
+  }
+  auto bytes = read_file(disk, site.roster, security::kRosterBytesMax);
+  if (!bytes) return fault("site.roster", bytes.error().text());
+  bool is_signed = false;
+  if (operator_key) {
+    auto file = security::read_signed_roster(disk, site.roster, *operator_key);
+    is_signed = file.has_value();
+    if (file)
+      bytes = std::move(file->bytes);
+    else
+      fault("site.roster", file.error().text());
+  }
+  // One that nobody signed counts for nothing, but what else is wrong with it is said as well.
+  auto roster = parse_roster_text(site.roster, std::string(text_of(*bytes)));
+  if (!roster.faults.empty()) {
+    checked.roster_faults = roster.faults.text(roster.path, roster.source);
+    return;
+  }
+  check_roster_fits(text, roster.roster, disk, machine);
+  const auto* self = roster.roster.find(site.name);
+  if (self != nullptr && own && *own != self->identity)
+    fault("site.identity",
+          fmt::format("{} holds another key than the roster has for {}: {} against {}",
+                      site.identity, self->name, own->hex(), self->identity.hex()));
+  if (is_signed) checked.roster = std::move(roster.roster);
+}
+
+namespace {
+
+// What all processes of a site together need; 0 of a model that does not check.
+double memory_needed(const CheckedSite& checked) {
+  const auto& file = checked.file();
+  if (!runtime::check(file.model.config)) return 0;
+  const auto memory = memory_of(file, checked.roster ? checked.roster->sites.size() : 1);
+  return static_cast<double>(file.mesh.ranks()) * memory.rank + memory.gateway();
+}
+
+std::string more_than_there_is(double needed, const Machine& machine) {
+  return fmt::format("about {} of memory, and this machine has {}", about_bytes(needed),
+                     about_bytes(machine.memory_bytes));
+}
+
+void check_machine_memory(CheckedSite& checked, const Machine& machine) {
+  const auto needed = memory_needed(checked);
+  if (machine.memory_bytes == 0 || needed <= machine.memory_bytes) return;
+  auto& text = checked.text;
+  const auto& file = text.file;
+  text.faults.add(
+      text.region("model"),
+      fmt::format("training this model of {} parameters needs {}: use a smaller model, "
+                  "train.micro_batch or train.sequence{}",
+                  about_count(static_cast<double>(runtime::parameter_count(file.model.config))),
+                  more_than_there_is(needed, machine),
+                  file.mesh.ranks() > 1 ? ", or fewer ranks" : ""));
+}
+
+}  // namespace
+
 CheckedSite check_site(SiteText text, Disk& disk, const Machine& machine) {
-  CheckedSite checked{std::move(text), std::nullopt};
+  CheckedSite checked{std::move(text)};
   if (!checked.text.is_toml) return checked;
   check_values(checked.text, machine);
-  const auto before = checked.text.faults.size();
   check_files(checked.text, disk);
-  const bool trust_written = checked.text.written("site.roster") &&
-                             checked.text.written("site.operator_key") &&
-                             checked.text.written("site.identity");
-  if (trust_written && checked.text.faults.size() == before)
-    checked.roster = check_roster_of(checked.text, disk, machine);
+  if (!checked.file().alone()) check_trust(checked, disk, machine);
+  check_machine_memory(checked, machine);
   return checked;
 }
 
+namespace {
+
+// However it is written.
+std::string resolved(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(path, ignored).string();
+}
+
+}  // namespace
+
 void check_together(std::span<CheckedSite> sites) {
+  const auto same_path = [](const std::string& a, const std::string& b) {
+    return !a.empty() && resolved(a) == resolved(b);
+  };
   for (std::size_t i = 1; i < sites.size(); ++i) {
     auto& text = sites[i].text;
     for (std::size_t j = 0; j < i; ++j) {
       const auto& other = sites[j].text;
+      if (!text.is_toml || !other.is_toml) continue;
+      const auto& mine = text.file;
+      const auto& theirs = other.file;
       const auto fault = [&](std::string_view key, const std::string& what) {
-        text.faults.add(text.region(key), fmt::format("{} {} as in {}", key, what, other.path));
+        text.faults.add(text.region(key), fmt::format("{} {} {}", key, what, other.path));
       };
-      if (text.file.site.name == other.file.site.name) fault("site.name", "is the same");
-      if (text.file.site.run_dir == other.file.site.run_dir) fault("site.run_dir", "is the same");
-      const auto mine = parse_address(text.file.gateway.listen);
-      const auto theirs = parse_address(other.file.gateway.listen);
-      if (mine && theirs && std::abs(mine->port - theirs->port) <= 1)
-        fault("gateway.listen", "takes a port (its own and the next) that is taken");
-      const auto my_metrics = parse_address(text.file.gateway.metrics);
-      const auto their_metrics = parse_address(other.file.gateway.metrics);
-      if (my_metrics && their_metrics && my_metrics->port == their_metrics->port)
-        fault("gateway.metrics", "has the same port");
+      if (!mine.site.name.empty() && mine.site.name == theirs.site.name)
+        fault("site.name", "is the same as in");
+      if (same_path(mine.site.run_dir, theirs.site.run_dir))
+        fault("site.run_dir", "is the same folder as in");
+      const auto listen = parse_address(mine.gateway.listen);
+      const auto taken = parse_address(theirs.gateway.listen);
+      if (listen && taken && std::abs(listen->port - taken->port) <= 1)
+        fault("gateway.listen", "needs a port (its own or the next) that is taken by that of");
+      const auto metrics = parse_address(mine.gateway.metrics);
+      const auto taken_metrics = parse_address(theirs.gateway.metrics);
+      if (metrics && taken_metrics && metrics->port == taken_metrics->port)
+        fault("gateway.metrics", "has the same port as in");
       for (const auto& key : site_keys())
-        if (key.shared && key.value_text(text.file) != key.value_text(other.file))
+        if (key.shared && key.value_text(mine) != key.value_text(theirs))
           text.faults.add(text.region(key.full_name()),
                           fmt::format("{} = {} here and {} in {}; it must be equal at all sites",
-                                      key.full_name(), key.value_text(text.file),
-                                      key.value_text(other.file), other.path));
+                                      key.full_name(), key.value_text(mine), key.value_text(theirs),
+                                      other.path));
     }
   }
 }
@@ -440,14 +525,28 @@ Result<std::vector<CheckedSite>> load_checked_sites(std::span<const std::string>
   const auto disk = make_system_disk();
   const auto machine = this_machine();
   std::vector<CheckedSite> sites;
+  std::set<std::string> named;
   for (const auto& path : paths) {
+    if (!named.insert(resolved(path)).second)
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("{} is named twice: each site has a file of its own", path)};
     ISTHMUS_TRY(auto text, read_site_file(path, overrides));
     sites.push_back(check_site(std::move(text), *disk, machine));
   }
   check_together(sites);
   std::string faults;
-  for (const auto& site : sites) faults += site.text.fault_text();
+  std::set<std::string> of_rosters;  // sites may share one
+  for (const auto& site : sites) {
+    faults += site.text.fault_text();
+    if (of_rosters.insert(site.roster_faults).second) faults += site.roster_faults;
+  }
   if (!faults.empty()) return Error{ErrorCode::invalid_argument, faults};
+  double needed = 0;
+  for (const auto& site : sites) needed += memory_needed(site);
+  if (sites.size() > 1 && needed > machine.memory_bytes)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("these {} sites together need {}", sites.size(),
+                             more_than_there_is(needed, machine))};
   return sites;
 }
 

@@ -17,6 +17,7 @@ namespace isthmus::launcher {
 struct Machine {
   std::vector<int> cpus = {};  // this process may use
   Nanoseconds unix_time = 0;
+  double memory_bytes = 0;  // 0: unknown
 };
 
 Machine this_machine();
@@ -29,23 +30,22 @@ void check_values(SiteText& text, const Machine& machine);
 // is no model that fits. A model that is there fills `text.file.model.config`.
 void check_files(SiteText& text, Disk& disk);
 
-// Reads and verifies the roster and the identity, and adds a fault for each thing in which file,
-// roster and identity disagree. The roster, when it can be used.
-std::optional<security::Roster> check_roster_of(SiteText& text, const Disk& disk,
-                                                const Machine& machine);
-void check_against_roster(SiteText& text, const security::Roster& roster);
-
 // Reads one site file and checks its values on this machine: what a rank or an evaluation needs,
 // neither roster nor secrets. Errors: invalid_argument, with the text of all faults.
 Result<SiteFile> load_site(const std::string& path, std::span<const std::string> overrides);
 
 struct CheckedSite {
   SiteText text;
-  std::optional<security::Roster> roster;
+  std::optional<security::Roster> roster = std::nullopt;  // when it can be used
+  std::string roster_faults = {};                         // in its own text, as Faults::text
 
   const SiteFile& file() const { return text.file; }
-  bool fault_free() const { return text.faults.empty(); }
+  bool fault_free() const { return text.faults.empty() && roster_faults.empty(); }
 };
+
+// Looks at operator key, roster and identity, each for itself, and adds a fault for each thing in
+// which file, roster and identity disagree.
+void check_trust(CheckedSite& checked, const Disk& disk, const Machine& machine);
 
 // All of the above.
 CheckedSite check_site(SiteText text, Disk& disk, const Machine& machine);

@@ -7,27 +7,10 @@
 #include <string_view>
 
 #include "launcher/site_schema.h"
+#include "launcher/wrapped_text.h"
 
 namespace isthmus::launcher {
 namespace {
-
-// `text` broken at spaces to lines of at most `width`, each with `prefix`.
-std::string wrapped(std::string_view text, std::string_view prefix, std::size_t width) {
-  std::string out, line;
-  while (!text.empty()) {
-    const auto end = std::min(text.find(' '), text.size());
-    const auto word = text.substr(0, end);
-    if (!line.empty() && prefix.size() + line.size() + 1 + word.size() > width) {
-      out += fmt::format("{}{}\n", prefix, line);
-      line.clear();
-    }
-    if (!line.empty()) line += ' ';
-    line += word;
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  if (!line.empty()) out += fmt::format("{}{}\n", prefix, line);
-  return out;
-}
 
 // "Default: 8." or what leaving the key out means.
 std::string default_sentence(const SiteKey& key) {
@@ -128,7 +111,7 @@ which one it has.
 | 3 | stopped on request (Ctrl-C, SIGTERM) with everything saved; starting again continues |
 | 4 | the gateway or another site is not there; starting again may help |
 | 5 | a device or a collective broke; `launch` starts the ranks again from the gateway's state |
-| 6 | a file is missing or damaged, something exceeds a limit of memory, or the numbers of the training are no longer finite; starting again cannot help |
+| 6 | a file is missing or damaged, a port is taken, something exceeds a limit of memory, or the numbers of the training are no longer finite; starting again cannot help |
 
 `launch` starts again what ends with 1, 4 or 5 or by a signal, after a delay that doubles up to half a minute. It gives
 up, stops the rest and ends with the code of what failed after 5 failures in a row within 10 s of a start, or after 12

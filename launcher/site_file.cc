@@ -168,6 +168,10 @@ class SiteReader {
     const auto* value = node.as_integer();
     if (value != nullptr && in_range(key, static_cast<double>(value->get())))
       field(text_.file) = static_cast<Number>(value->get());
+    else if (node.is_floating_point())
+      fault(key, node,
+            fmt::format("must be a whole number, {}, written without a fraction or an exponent",
+                        key.allowed()));
     else
       refuse(key, node);
   }

@@ -7,6 +7,8 @@
 #include <map>
 #include <string_view>
 
+#include "base/counted.h"
+#include "launcher/site_memory.h"
 #include "launcher/units.h"
 
 namespace isthmus::launcher {
@@ -16,19 +18,6 @@ std::string joined_names(const std::vector<std::string>& names) {
   if (names.size() <= 1) return names.empty() ? "" : names.front();
   std::vector<std::string> most(names.begin(), names.end() - 1);
   return fmt::format("{} and {}", fmt::join(most, ", "), names.back());
-}
-
-// Share of f32 that the codec sends, before zstd.
-double codec_share(compress::CodecId codec) {
-  switch (codec) {
-    case compress::CodecId::none:
-      return 1;
-    case compress::CodecId::bf16:
-      return 0.5;
-    case compress::CodecId::int8:
-      return 0.25 * (1 + 4.0 / 256);
-  }
-  return 1;
 }
 
 }  // namespace
@@ -47,9 +36,9 @@ std::vector<std::string> loss_lines(const security::Roster& roster, const SyncOp
     else if (voters_left < majority)
       outcome = fmt::format(
           "nothing commits until it returns: {} of {} is no majority. Each other site trains on "
-          "for "
-          "{} inner steps past the last agreed state, then waits",
-          voters_left, counted(voters, "voter"), sync.max_lead * sync.inner_steps);
+          "for {} past the last agreed state, then waits",
+          voters_left, counted(voters, "voter"),
+          counted(sync.max_lead * sync.inner_steps, "inner step"));
     else if (static_cast<std::int64_t>(sites - 1) < sync.min_sites)
       outcome = fmt::format(
           "nothing commits until it returns: min_sites = {}, and {} left", sync.min_sites,
@@ -83,23 +72,37 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   };
   const auto& model = file.model.config;
   const auto parameters = runtime::parameter_count(model);
-  line("model", fmt::format("{} of {} parameters: {} layers, hidden {}, {} heads over {}{}",
-                            model.family, about_count(static_cast<double>(parameters)),
-                            model.layers, model.hidden, model.heads, model.kv_heads,
-                            file.model.from.empty() ? "" : ", from " + file.model.from));
+  line("model",
+       fmt::format("{} of {} parameters: {}, hidden {}, {} over {}{}", model.family,
+                   about_count(static_cast<double>(parameters)), counted(model.layers, "layer"),
+                   model.hidden, counted(model.heads, "head"), model.kv_heads,
+                   file.model.from.empty() ? "" : ", from " + file.model.from));
   const auto tokens = file.tokens_per_inner_step();
-  line("steps", fmt::format("{} outer steps of {} inner steps; {} tokens an inner step, {} in all",
-                            file.sync.outer_steps, file.sync.inner_steps,
+  line("steps", fmt::format("{} of {}; {} tokens an inner step, {} in all",
+                            counted(file.sync.outer_steps, "outer step"),
+                            counted(file.sync.inner_steps, "inner step"),
                             about_count(static_cast<double>(tokens)),
                             about_count(static_cast<double>(tokens) *
                                         static_cast<double>(file.inner_steps_total()))));
-  line("ranks", fmt::format("{} of {} threads", file.mesh.ranks(),
-                            file.train.threads == 0 ? std::string("as many as CPUs")
-                                                    : fmt::format("{}", file.train.threads)));
+  const auto ranks = file.mesh.ranks();
+  line("ranks",
+       fmt::format("{}{} {}", counted(ranks, "rank"), ranks == 1 ? "," : ", each",
+                   file.train.threads == 0 ? std::string("a thread for each CPU it may use")
+                                           : "of " + counted(file.train.threads, "thread")));
+  const auto memory = memory_of(file, roster == nullptr ? 1 : roster->sites.size());
+  const auto of_ranks = static_cast<double>(ranks) * memory.rank;
+  auto needs =
+      fmt::format("about {} for {}", about_bytes(memory.rank),
+                  ranks == 1 ? std::string("the rank") : fmt::format("each of {} ranks", ranks));
   if (roster == nullptr) {
+    line("memory", needs);
     line("alone", "no roster: this site trains by itself, without a gateway");
     return out;
   }
+  needs += fmt::format(", {} for the gateway, {} shared by both: {} in all",
+                       about_bytes(memory.gateway_state), about_bytes(memory.gateway_shared),
+                       about_bytes(of_ranks + memory.gateway()));
+  line("memory", needs);
   const double bytes = 4.0 * static_cast<double>(parameters);
   const double coded = bytes * codec_share(file.sync.codec);
   std::string exchange = fmt::format("{} of parameters, at most {} on the wire to each other site",
@@ -109,17 +112,13 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
         "; {} each at {}", about_duration(8 * coded / static_cast<double>(file.gateway.rate_limit)),
         exact_rate(file.gateway.rate_limit));
   line("exchange", exchange);
-  line("gateway",
-       fmt::format("{} of memory for the outer state, {} shared with the ranks, {} of "
-                   "disk",
-                   about_bytes(4 * bytes), about_bytes(2 * bytes), about_bytes(5 * bytes)));
+  line("disk", fmt::format("{} for the gateway's state", about_bytes(5 * bytes)));
   std::vector<std::string> voters;
   for (const auto& site : roster->sites)
     if (site.voter) voters.push_back(site.name);
-  line("votes",
-       fmt::format("{} of {} must accept a step ({}), made of at least {}", voters.size() / 2 + 1,
-                   counted(voters.size(), "voter"), joined_names(voters),
-                   counted(static_cast<std::size_t>(file.sync.min_sites), "contribution")));
+  line("votes", fmt::format("{} of {} must accept a step ({}), made of at least {}",
+                            voters.size() / 2 + 1, counted(voters.size(), "voter"),
+                            joined_names(voters), counted(file.sync.min_sites, "contribution")));
   for (const auto& loss : loss_lines(*roster, file.sync)) line("", loss);
   return out;
 }

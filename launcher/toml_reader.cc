@@ -14,7 +14,8 @@ std::optional<toml::table> parse_toml(std::string_view text, Faults& faults) {
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
-    faults.add(region_of(error.source()), std::string(error.description()));
+    faults.add(region_of(error.source()),
+               fmt::format("{}; other faults show once this is mended", error.description()));
   } catch (const std::exception& error) {
     faults.add({}, error.what());
   }

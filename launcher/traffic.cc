@@ -107,7 +107,7 @@ void TrafficMeter::sample(const inter::GatewayStatus& status, Nanoseconds now) {
     sum.wire_sent_bytes = link.wire_sent_bytes;
     sum.wire_received_bytes = link.wire_received_bytes;
     sum.reconnects = link.reconnects;
-    sum.cap_mbit_s = link.cap_mbit_s;
+    sum.cap_mbit_s = link.cap_mbit_s.value_or(0);
   }
 }
 

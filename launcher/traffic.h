@@ -23,8 +23,8 @@ struct LinkTraffic {
   std::uint64_t reconnects = 0;
   double sending_seconds = 0;       // between two samples, with traffic before and after
   std::uint64_t sending_bytes = 0;  // sent in them
-  double cap_mbit_s = 0;
-  double observed_seconds = 0;                   // in which the link was sampled
+  double cap_mbit_s = 0;            // 0: none
+  double observed_seconds = 0;      // in which the link was sampled
   std::map<std::string, double> waited_seconds;  // of them, by what the link waited for
 
   // While it was sending; 0 when it never was.

@@ -267,7 +267,8 @@ std::string exact_duration(Nanoseconds duration) {
 
 std::string about_bytes(double bytes) {
   static constexpr std::array kSteps = {Step{"B", 1},    Step{"kB", 1e3},  Step{"MB", 1e6},
-                                        Step{"GB", 1e9}, Step{"TB", 1e12}, Step{"PB", 1e15}};
+                                        Step{"GB", 1e9}, Step{"TB", 1e12}, Step{"PB", 1e15},
+                                        Step{"EB", 1e18}};
   return about(bytes, kSteps);
 }
 
@@ -287,10 +288,6 @@ std::string about_count(double count) {
   static constexpr std::array kSteps = {Step{"", 1}, Step{"k", 1e3}, Step{"M", 1e6}, Step{"G", 1e9},
                                         Step{"T", 1e12}};
   return about(count, kSteps);
-}
-
-std::string counted(std::size_t n, std::string_view thing) {
-  return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
 }
 
 }  // namespace isthmus::launcher

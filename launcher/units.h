@@ -36,7 +36,6 @@ std::string exact_duration(Nanoseconds duration);
 std::string about_bytes(double bytes);
 std::string about_rate(double bits_per_second);
 std::string about_duration(double seconds);
-std::string about_count(double count);                       // "4.52 M", "812"
-std::string counted(std::size_t n, std::string_view thing);  // "1 site", "2 sites"
+std::string about_count(double count);  // "4.52 M", "812"
 
 }  // namespace isthmus::launcher

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/counted.h"
 #include "runtime/text_tokens.h"
 
 namespace isthmus::runtime {
@@ -26,8 +27,8 @@ Result<HeldOutLoss> held_out_loss(Model& model, Disk& disk, const std::string& p
       std::min(static_cast<std::uint64_t>(sequences_max), bytes == 0 ? 0 : (bytes - 1) / sequence);
   if (count == 0)
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("{} has {} bytes: to judge by it, at least {} are needed", path, bytes,
-                             sequence + 1)};
+                 fmt::format("{} has {}: to judge by it, at least {} are needed", path,
+                             counted(bytes, "byte"), sequence + 1)};
   std::vector<std::byte> text(sequence + 1);
   std::vector<std::int32_t> tokens(rows * sequence), targets(rows * sequence);
   BatchLoss loss;

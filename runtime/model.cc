@@ -16,6 +16,7 @@
 #include "runtime/family.h"
 #include "runtime/initialisation.h"
 #include "runtime/machine_memory.h"
+#include "runtime/training_memory.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -58,11 +59,8 @@ struct Generation {
 };
 
 // The model alone; what its trainer keeps besides, the trainer counts.
-Result<void> fits_in_memory(const Lists& lists, Precision precision) {
-  const double per_parameter = precision == Precision::bf16 ? 18 : 16;  // bytes
-  const auto layout = lay_out_parameters(lists.training);
-  const double needed = per_parameter * static_cast<double>(layout.elements) +
-                        static_cast<double>(lists.training_plan.arena_bytes);
+Result<void> fits_in_memory(const ModelConfig& config, const BatchShape& shape) {
+  const double needed = model_memory_bytes(config, shape);
   const auto present = static_cast<double>(machine_memory_bytes());
   if (needed < present) return {};
   return Error{ErrorCode::too_large,
@@ -271,9 +269,9 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, const Ba
     return Error{ErrorCode::invalid_argument,
                  fmt::format("sequence is {}, but must be from 1 to the model's sequence_max, {}",
                              shape.sequence, config.sequence_max)};
-  Lists lists(config, shape);
-  ISTHMUS_CHECK(fits_in_memory(lists, shape.precision));
-  return std::unique_ptr<Model>(std::make_unique<CpuModel>(config, shape, pool, std::move(lists)));
+  ISTHMUS_CHECK(fits_in_memory(config, shape));
+  return std::unique_ptr<Model>(
+      std::make_unique<CpuModel>(config, shape, pool, Lists(config, shape)));
 }
 
 }  // namespace isthmus::runtime

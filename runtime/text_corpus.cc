@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/byte_stream.h"
+#include "base/counted.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -150,10 +151,11 @@ Result<PreparedText> prepare_text(Disk& disk, const std::string& source,
   ISTHMUS_CHECK(feed_all(reader.get(), source, splitter));
   ISTHMUS_CHECK(splitter.finish());
   if (held_out.paragraphs() == 0)
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("{} has {} paragraphs (parted by blank lines): at least {} are needed "
-                             "to hold one out",
-                             source, splitter.paragraphs(), kHeldOutPlace + 1)};
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("{} has {} (parted by blank lines): at least {} are needed "
+                    "to hold one out",
+                    source, counted(splitter.paragraphs(), "paragraph"), kHeldOutPlace + 1)};
   ISTHMUS_CHECK(train.finish());
   ISTHMUS_CHECK(held_out.finish());
   ISTHMUS_CHECK(train.publish());

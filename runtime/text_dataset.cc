@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "base/byte_stream.h"
+#include "base/counted.h"
 #include "runtime/permutation.h"
 
 namespace isthmus::runtime {
@@ -40,9 +41,9 @@ Result<TextDataset> TextDataset::open(Disk& disk, const std::vector<TextSource>&
     ISTHMUS_TRY(opened.bytes, opened.file->size());
     if (opened.bytes < window + 1)
       return Error{ErrorCode::invalid_argument,
-                   fmt::format("{} has {} bytes, but a sample of sequence {} needs {}; use more "
+                   fmt::format("{} has {}, but a sample of sequence {} needs {}; use more "
                                "text or a shorter sequence",
-                               source.path, opened.bytes, sequence, window + 1)};
+                               source.path, counted(opened.bytes, "byte"), sequence, window + 1)};
     // As many windows as fit behind the largest offset, so that all epochs have equally many.
     opened.windows = std::max<std::uint64_t>(1, (opened.bytes - window) / window);
     opened.offsets = std::min(window, opened.bytes - opened.windows * window);

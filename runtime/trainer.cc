@@ -10,9 +10,11 @@
 
 #include "base/assert.h"
 #include "base/byte_stream.h"
+#include "base/counted.h"
 #include "runtime/checkpoint.h"
 #include "runtime/metrics_log.h"
 #include "runtime/text_tokens.h"
+#include "runtime/training_memory.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -20,12 +22,6 @@ namespace {
 constexpr Nanoseconds kStatePoll = 100 * kMillisecond;  // how late a stop is noticed while waiting
 constexpr int kSkippedStepsMax = 10;                    // in a row
 constexpr int kRoot = 0;                                // the rank that has files and gateway
-
-// In a federation, bytes per parameter besides the model: at each rank the base, the contribution
-// and the state that replaces them; and of the gateway on the same machine its outer state
-// (agreed, momentum, feedback) and the memory it shares with rank 0 (contribution, state).
-constexpr std::size_t kRankBytes = 3 * sizeof(float);
-constexpr std::size_t kSiteBytes = 5 * sizeof(float);
 
 Bytes encode(const Progress& p) {
   ByteWriter out;
@@ -107,9 +103,10 @@ class Trainer {
 
   Result<void> fits_in_memory() const {
     const std::size_t besides = options_.federated ? canonical_elements_ : 0;
-    const auto of_rank = model_.memory_bytes() + kRankBytes * besides;
+    const auto of_rank = model_.memory_bytes() + kFederatedRankBytes * besides;
+    const auto of_gateway = (kGatewayStateBytes + kGatewaySharedBytes) * besides;
     const auto needed =
-        static_cast<std::size_t>(parts_.world.local_world_size()) * of_rank + kSiteBytes * besides;
+        static_cast<std::size_t>(parts_.world.local_world_size()) * of_rank + of_gateway;
     if (needed < parts_.machine_memory) return {};
     constexpr double kGib = 1 << 30;
     return Error{
@@ -118,7 +115,7 @@ class Trainer {
                     "{:.1f} for the gateway, and this machine has {:.1f}; use a smaller "
                     "micro_batch, sequence or model, or fewer ranks",
                     static_cast<double>(needed) / kGib, static_cast<double>(of_rank) / kGib,
-                    static_cast<double>(kSiteBytes * besides) / kGib,
+                    static_cast<double>(of_gateway) / kGib,
                     static_cast<double>(parts_.machine_memory) / kGib)};
   }
 
@@ -468,7 +465,10 @@ class Trainer {
   void try_checkpoint() {
     if (!is_root_) return;
     if (const auto status = checkpoint(); !status)
-      parts_.log.alarm("checkpoint_failed", {}, {{"why", status.error().text()}});
+      parts_.log.alarm("checkpoint_failed", {},
+                       {{"why", status.error().text()},
+                        {"then", fmt::format("training goes on; the next is due after {}",
+                                             counted(options_.checkpoint_steps, "inner step"))}});
   }
 
   // ---- what the root knows, for all ranks

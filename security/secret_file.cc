@@ -68,12 +68,16 @@ Result<void> write_all(int descriptor, std::span<const std::byte> bytes) {
   return {};
 }
 
-Result<void> check_access(int descriptor, const std::string& path) {
+Result<struct stat> status_of(int descriptor, const std::string& path) {
   struct stat s {};
   if (::fstat(descriptor, &s) != 0)
     return error_of_errno(errno, fmt::format("cannot stat {}", path));
   if (!S_ISREG(s.st_mode))
     return Error{ErrorCode::permission, fmt::format("{} is not a regular file", path)};
+  return s;
+}
+
+Result<void> check_access(const struct stat& s, const std::string& path) {
   if (s.st_uid != ::geteuid())
     return Error{
         ErrorCode::permission,
@@ -116,7 +120,7 @@ Result<std::vector<SecretBytes>> read_secret_file(const std::string& path, std::
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.get() < 0)
     return error_of_errno(errno, fmt::format("cannot open the secret key {}", path));
-  ISTHMUS_CHECK(check_access(file.get(), path));
+  ISTHMUS_TRY(const auto status, status_of(file.get(), path));
 
   SecretBytes text(file_bytes(title, keys) + 1);  // one more, to see a file that is too long
   std::size_t size = 0;
@@ -132,9 +136,9 @@ Result<std::vector<SecretBytes>> read_secret_file(const std::string& path, std::
       ErrorCode::corrupt,
       fmt::format("{} is not a key file of the kind \"{}\", or is damaged", path, title)};
   const auto content = text_of(text.bytes().first(size));
-  if (size != file_bytes(title, keys) || !content.starts_with(title) ||
-      content[title.size()] != '\n')
-    return malformed;
+  if (!content.starts_with(title)) return malformed;  // nothing to protect
+  ISTHMUS_CHECK(check_access(status, path));
+  if (size != file_bytes(title, keys) || content[title.size()] != '\n') return malformed;
   std::vector<SecretBytes> found;
   for (std::size_t i = 0; i < keys; ++i) {
     const auto line = content.substr(title.size() + 1 + i * kLineBytes, kLineBytes);

@@ -20,7 +20,7 @@ ISTHMUS = os.environ.get("ISTHMUS", str(ROOT / "build/release/bin/isthmus"))
 PORT = 7700
 
 # Exit codes of isthmus (docs/configuration.md).
-DONE, FAILED, BAD_USAGE, STOPPED, UNAVAILABLE, BROKEN = range(6)
+DONE, FAILED, BAD_USAGE, STOPPED, UNAVAILABLE, BROKEN, HOPELESS = range(7)
 
 SITE_FILE = """
 [site]

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """What is wrong is said clearly, by the process that sees it, and nothing is lost for the others."""
+import datetime
 import pathlib
 import re
+import time
 import unittest
 
 from federation import BAD_USAGE, Case, DONE, Federation, STOPPED, Site, isthmus, wait_until, some_text, SITE_FILE, PORT
@@ -34,7 +36,10 @@ class Refusals(Case):
                 self.assertFalse(alpha.run_dir.exists(), f"{command} touched the run directory")
 
     def test_an_expired_roster_begins_no_session(self):
-        with Federation("alpha", "beta", expires="2020-01-01") as federation:
+        # No roster that has expired is made or signed, so this one does after that.
+        expires = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=5)
+        with Federation("alpha", "beta", expires=expires.strftime("%Y-%m-%dT%H:%M:%SZ")) as federation:
+            time.sleep(max(0, (expires - datetime.datetime.now(datetime.timezone.utc)).total_seconds()))
             federation.launch()
             for site in federation.sites:
                 self.assertNotEqual(site.wait(30), DONE)

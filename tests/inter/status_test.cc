@@ -65,6 +65,8 @@ TEST(Status, JsonIsReadByAnotherParser) {
   EXPECT_EQ(json["links"][0]["round_trip_ms"], 80.25);
   EXPECT_EQ(json["links"][0]["waiting_for"], "credit");
   EXPECT_EQ(json["links"][1]["peer"], "");
+  EXPECT_EQ(json["links"][0]["cap_mbit_s"], 20);
+  EXPECT_TRUE(json["links"][1]["cap_mbit_s"].is_null());
   EXPECT_EQ(json["ranks"][0]["pid"], -5);
   EXPECT_EQ(json["ranks"][0]["loss"], 2.75);
 }
@@ -76,6 +78,8 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_EQ(to_json(*status), json);
   EXPECT_EQ(status->site, a_status().site);
   EXPECT_EQ(status->links[0].reconnects, 8u);
+  EXPECT_EQ(status->links[0].cap_mbit_s, 20);
+  EXPECT_FALSE(status->links[1].cap_mbit_s);
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
   EXPECT_EQ(nlohmann::json::parse(json).size(), 15u);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -170,6 +171,22 @@ TEST(Sparkline, ScalesToTheCapOrTheLargest) {
   EXPECT_EQ(sparkline({0.001}, 3, 20, Glyphs::unicode), "  ▁");  // what moved is seen
   EXPECT_EQ(sparkline({}, 2, 0, Glyphs::unicode), "  ");
   EXPECT_EQ(sparkline({5, 5, 5}, 0, 0, Glyphs::unicode), "");
+}
+
+TEST(StatusText, FitsEightyColumnsAndLosesNothing) {
+  auto status = alpha(2, 2);
+  status.run = status.state_root = std::string(64, 'a');
+  status.links[0].state = "refused: another model at the other end of this link";
+  status.links[0].waiting_for = "something that has a rather long name";
+  const auto text = status_text(status);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(columns(line), 80U) << line;
+  auto joined = text;  // however it is broken
+  for (std::size_t at; (at = joined.find("\n                ")) != std::string::npos;)
+    joined.replace(at, 17, " ");
+  for (const auto& part :
+       {status.run, status.links[0].state, status.links[0].waiting_for, std::string("reconnect")})
+    EXPECT_THAT(joined, HasSubstr(part));
 }
 
 TEST(StatusText, HasTheSameNumbers) {

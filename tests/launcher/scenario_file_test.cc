@@ -89,6 +89,22 @@ TEST(ScenarioFile, StandardScenariosHaveNames) {
   const auto none = read_scenario("storn");
   ASSERT_FALSE(none);
   EXPECT_THAT(none.error().text(), HasSubstr("did you mean \"storm\"?"));
+  EXPECT_THAT(none.error().text(), HasSubstr("standard scenarios are calm, pair"));
+  const auto no_file = read_scenario("none.toml");
+  ASSERT_FALSE(no_file);
+  EXPECT_THAT(no_file.error().text(), HasSubstr("cannot open none.toml: No such file"));
+}
+
+TEST(ScenarioFile, NothingNeedsMoreSitesThanThereAre) {
+  const auto wrong = parse_scenario("s.toml", "sites = 2\nvoters = 5\nmin_sites = 3\n");
+  ASSERT_FALSE(wrong);
+  for (const char* part : {"s.toml:2:10: error: voters = 5, but there are 2 sites",
+                           "s.toml:3:13: error: min_sites = 3, but there are 2 sites"})
+    EXPECT_THAT(wrong.error().text(), HasSubstr(part));
+  const auto fewer = parse_scenario("s.toml", "from = \"pair\"\nsites = 1\n");
+  ASSERT_TRUE(fewer) << fewer.error().text();
+  EXPECT_EQ(fewer->min_sites, 1U);
+  EXPECT_EQ(fewer->voters, 1U);
 }
 
 }  // namespace

@@ -14,7 +14,9 @@
 #include "launcher/site_check.h"
 #include "launcher/site_document.h"
 #include "launcher/site_meaning.h"
+#include "launcher/site_memory.h"
 #include "launcher/site_schema.h"
+#include "security/identity.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -158,7 +160,10 @@ TEST(SiteFile, EachValueSaysWhatIsAllowed) {
   EXPECT_EQ(only_fault(checked(replaced("layers = 6", "layers = 0"))),
             "model.layers must be 1 to 1024 blocks, not 0");
   EXPECT_EQ(only_fault(checked(replaced("layers = 6", "layers = 6.5"))),
-            "model.layers must be 1 to 1024 blocks, not 6.5");
+            "model.layers must be a whole number, 1 to 1024 blocks, written without a fraction or "
+            "an exponent");
+  EXPECT_THAT(only_fault(checked(replaced("heads = 8\n", "heads = 1e3\n"))),
+              HasSubstr("must be a whole number, 1 to 1024 heads"));
   EXPECT_EQ(only_fault(checked(replaced("layers = 6", "layers = \"six\""))),
             "model.layers must be 1 to 1024 blocks, not \"six\"");
   EXPECT_EQ(only_fault(checked(replaced("= 2e-3", "= 0"))),
@@ -223,6 +228,13 @@ TEST(SiteFile, ASyntaxErrorHasItsPlace) {
   EXPECT_FALSE(text.is_toml);
   EXPECT_THAT(text.fault_text(), HasSubstr("site.toml:2:8: error: "));
   EXPECT_THAT(text.fault_text(), HasSubstr("    2 | name = alpha\n      |        ^\n"));
+}
+
+// TOML++ stops at its first fault, and that must not look like the only one.
+TEST(SiteFile, ANumberThatNoIntegerHoldsSaysThatMoreMayFollow) {
+  const auto text = checked(replaced("inner_steps = 10", "inner_steps = 99999999999999999999"));
+  EXPECT_THAT(only_fault(text), AllOf(HasSubstr("not representable"),
+                                      HasSubstr("other faults show once this is mended")));
 }
 
 TEST(SiteFile, OverridesReplaceKeys) {
@@ -317,10 +329,12 @@ outer_steps = 24
                                             text),
                                 overrides);
     const auto disk = make_system_disk();
-    return check_site(std::move(site), *disk, kMachine).text.fault_text();
+    const auto site_checked = check_site(std::move(site), *disk, machine_);
+    return site_checked.text.fault_text() + site_checked.roster_faults;
   }
 
   std::filesystem::path folder_;
+  Machine machine_ = kMachine;
 };
 
 TEST_F(SiteFiles, TextMustHoldASequence) {
@@ -346,6 +360,57 @@ TEST_F(SiteFiles, TheModelThatIsThereMustFit) {
   EXPECT_THAT(faults("text"), HasSubstr("there is no"));
   std::filesystem::remove(folder_ / "model/config.json");
   EXPECT_THAT(faults("text"), AllOf(HasSubstr("model.from: "), HasSubstr("config.json")));
+}
+
+// Each thing that a site trusts is looked at for itself.
+TEST_F(SiteFiles, AllFaultsOfTrustAreToldAtOnce) {
+  const auto disk = make_system_disk();
+  const auto key = (folder_ / "alpha.key").string();
+  ASSERT_TRUE(security::Identity::generate().save(*disk, key));
+  std::filesystem::permissions(key, std::filesystem::perms(0644));
+  write("roster.toml", "epoch = 0\nexpires = 2100-01-01\n");
+  const auto wrong = faults("none", {"site.roster=roster.toml", "site.operator_key=zz",
+                                     "site.identity=alpha.key", "train.micro_batch=0"});
+  for (const char* part :
+       {"site.operator_key: \"", "chmod 600 ", "there is no ", "micro_batch must be",
+        "roster.toml:1:9: error: epoch must be", "roster.toml:1:1: error: there is no [[site]]"})
+    EXPECT_THAT(wrong, HasSubstr(part));
+  std::filesystem::remove(key);
+  EXPECT_THAT(faults("text", {"site.roster=roster.toml", "site.operator_key=zz",
+                              "site.identity=alpha.key"}),
+              AllOf(HasSubstr("alpha.key: No such file"), HasSubstr("isthmus keys generate")));
+}
+
+TEST_F(SiteFiles, AModelLargerThanTheMachineIsRefused) {
+  const auto fits = [this](double bytes) {
+    machine_.memory_bytes = bytes;
+    return faults("text");
+  };
+  EXPECT_EQ(fits(1e9), "");
+  EXPECT_THAT(fits(1e5), AllOf(HasSubstr("site.toml:4:1"),
+                               HasSubstr(" of memory, and this machine has 100 kB: use a smaller "
+                                         "model")));
+}
+
+// Its sums do not fit 64 bits.
+TEST(SiteMemory, NothingIsTooLargeToBeRefused) {
+  auto file = checked(std::string(kGood)).file;
+  file.model.config.layers = 1024;
+  file.model.config.hidden = 1 << 16;
+  file.model.config.ffn_width = 1 << 20;
+  file.model.config.sequence_max = file.train.sequence = 1 << 20;
+  file.train.micro_batch = 65536;
+  EXPECT_GT(memory_of(file, 1).rank, 1e20);
+}
+
+TEST_F(SiteFiles, AFileNamedTwiceIsRefused) {
+  write("alpha.toml", std::string(kGood));
+  const std::vector<std::string> paths = {(folder_ / "alpha.toml").string(),
+                                          (folder_ / "." / "alpha.toml").string()};
+  const auto sites = load_checked_sites(paths, {});
+  ASSERT_FALSE(sites);
+  EXPECT_EQ(sites.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(sites.error().text(), HasSubstr("is named twice"));
 }
 
 TEST(SiteFile, EveryTruncationIsRead) {
@@ -448,16 +513,28 @@ TEST(LossLines, ThreeVotersAndMinSites) {
 
 TEST(CheckTogether, SharedKeysMustBeEqual) {
   std::vector<CheckedSite> sites;
-  sites.push_back({checked(std::string(kGood)), std::nullopt});
+  sites.push_back({checked(std::string(kGood))});
   auto other = parse_site_text(
       "beta.toml",
       replaced("name = \"alpha\"\nrun_dir = \"run\"", "name = \"beta\"\nrun_dir = \"b\""),
       std::vector<std::string>{"sync.inner_steps=20"});
-  sites.push_back({std::move(other), std::nullopt});
+  sites.push_back({std::move(other)});
   check_together(sites);
   EXPECT_TRUE(sites[0].fault_free());
   EXPECT_EQ(only_fault(sites[1].text),
             "sync.inner_steps = 20 here and 10 in site.toml; it must be equal at all sites");
+}
+
+TEST(CheckTogether, NamesAndFoldersMustDiffer) {
+  std::vector<CheckedSite> sites;
+  sites.push_back({checked(std::string(kGood))});
+  sites.push_back(
+      {parse_site_text("beta.toml", replaced("run_dir = \"run\"", "run_dir = \"x/../run\""))});
+  check_together(sites);
+  EXPECT_TRUE(sites[0].fault_free());
+  EXPECT_THAT(sites[1].text.fault_text(),
+              AllOf(HasSubstr("beta.toml:2:8: error: site.name is the same as in site.toml"),
+                    HasSubstr("beta.toml:3:11: error: site.run_dir is the same folder as in")));
 }
 
 }  // namespace

@@ -225,9 +225,9 @@ TEST_F(TrainerTest, RefusesAVocabularyWithoutAllBytes) {
 
 TEST_F(TrainerTest, RefusesWhatDoesNotFitIntoMemory) {
   auto model = make_small_model(pool_);
-  // In a federation three more copies of the parameters here, and five at the gateway.
+  // In a federation three more copies of the parameters here, and seven at the gateway.
   const auto parameters = static_cast<std::uint64_t>(parameter_count(model->config()));
-  const auto alone = model->memory_bytes(), federated = alone + 8 * 4 * parameters;
+  const auto alone = model->memory_bytes(), federated = alone + 10 * 4 * parameters;
   machine_memory_ = alone;
   const auto refused = run(*model);
   ASSERT_FALSE(refused);

@@ -97,6 +97,8 @@ TEST_F(IdentityFile, IsRefusedWhenOthersHaveAnyAccess) {
   }
   ::chmod(path_.c_str(), 0400);
   EXPECT_TRUE(Identity::load(path_));
+  // What is public may be read by everybody: it is the wrong file, not one to hide.
+  EXPECT_EQ(Identity::load(path_ + ".pub").error().code, ErrorCode::corrupt);
 }
 
 TEST_F(IdentityFile, IsRefusedWhenAnotherUserOwnsIt) {

@@ -1,0 +1,35 @@
+#include "launcher/site_memory.h"
+
+#include "launcher/rank_setup.h"
+#include "runtime/training_memory.h"
+
+namespace isthmus::launcher {
+
+SiteMemory memory_of(const SiteFile& file, std::size_t sites) {
+  const auto& model = file.model.config;
+  SiteMemory memory{.rank = runtime::model_memory_bytes(model, training_shape(file))};
+  if (file.alone()) return memory;
+  const auto parameters = static_cast<double>(runtime::parameter_count(model));
+  const double momentum = file.sync.outer == inter::OuterRuleKind::nesterov ? sizeof(float) : 0;
+  // Each site's as it came and as it is checked.
+  const double coded =
+      2 * static_cast<double>(sites) * sizeof(float) * codec_share(file.sync.codec);
+  memory.rank += runtime::kFederatedRankBytes * parameters;
+  memory.gateway_state = (runtime::kGatewayStateBytes + momentum + coded) * parameters;
+  memory.gateway_shared = runtime::kGatewaySharedBytes * parameters;
+  return memory;
+}
+
+double codec_share(compress::CodecId codec) {
+  switch (codec) {
+    case compress::CodecId::none:
+      return 1;
+    case compress::CodecId::bf16:
+      return 0.5;
+    case compress::CodecId::int8:
+      return 0.25 * (1 + 4.0 / 256);
+  }
+  return 1;
+}
+
+}  // namespace isthmus::launcher

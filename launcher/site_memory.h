@@ -1,0 +1,26 @@
+// SiteMemory: what a site needs of a machine's memory, as its file says. An estimate: what the
+// processes themselves take, some dozens of MB each, is left out.
+#pragma once
+
+#include <cstddef>
+
+#include "launcher/site_file.h"
+
+namespace isthmus::launcher {
+
+// Bytes.
+struct SiteMemory {
+  double rank = 0;  // of each
+  double gateway_state = 0;
+  double gateway_shared = 0;  // with the first rank
+
+  double gateway() const { return gateway_state + gateway_shared; }
+};
+
+// Of a model that checks; `sites`: of the roster, 1 for one that trains alone.
+SiteMemory memory_of(const SiteFile& file, std::size_t sites);
+
+// Share of f32 that the codec sends, before zstd.
+double codec_share(compress::CodecId codec);
+
+}  // namespace isthmus::launcher

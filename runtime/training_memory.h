@@ -1,0 +1,24 @@
+// What training a model takes of a machine's memory, known before any of it is allocated. In
+// double: sizes that no machine has are asked for too, by mistake.
+#pragma once
+
+#include <cstddef>
+
+#include "runtime/model_config.h"
+
+namespace isthmus::runtime {
+
+// Bytes of one Model: parameters, gradients, AdamW's two moments, the bf16 copies and the arena of
+// activations. Of a config that checks.
+double model_memory_bytes(const ModelConfig& config, const BatchShape& shape);
+
+// In a federation, bytes per parameter besides the model: at each rank the base, the contribution
+// and the state that replaces them.
+inline constexpr std::size_t kFederatedRankBytes = 3 * sizeof(float);
+// And of the site's gateway: the agreed parameters as they were and as they become, the feedback, a
+// contribution and a state on their way; and what it shares with rank 0 (contribution, state).
+// Momentum and coded contributions come on top.
+inline constexpr std::size_t kGatewayStateBytes = 5 * sizeof(float);
+inline constexpr std::size_t kGatewaySharedBytes = 2 * sizeof(float);
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""What commands say to do next works as it stands, and a mistake at the command line is named."""
+import pathlib
+import shlex
+import socket
+import tempfile
+import time
+import unittest
+
+from federation import BAD_USAGE, Case, DONE, Federation, HOPELESS, isthmus
+
+
+class Commands(Case):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="isthmus-e2e-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_it(self, *arguments, code=DONE):
+        result = isthmus(*arguments, cwd=self.folder)
+        self.assertEqual(result.returncode, code, f"{arguments}: {result.stdout}")
+        return result.stdout
+
+    def hints(self, output):
+        return [shlex.split(line)[1:] for line in output.splitlines() if line.startswith("  isthmus ")]
+
+    def test_hints_can_be_pasted(self):
+        (self.folder / "data").mkdir()
+        for name in ("en", "de", "en.held"):
+            (self.folder / "data" / f"{name}.bin").write_text("some text " * 100)
+        said = self.hints(self.run_it("init", "alpha"))
+        self.assertEqual([words[:2] for words in said[:3]], [["keys", "generate"], ["roster", "add"], ["roster", "sign"]])
+        made = self.run_it(*said[0])
+        self.assertIn("operator.key.pub", made)
+        added = self.hints(self.run_it(*(word.replace("HOST", "alpha.example") for word in said[1])))
+        beta = self.hints(self.run_it("keys", "generate", "beta.key"))[0]
+        self.run_it(*(word.replace("NAME", "beta") for word in beta))
+        self.assertEqual(added, [said[2]])
+        self.run_it(*added[0])
+        self.assertEqual(said[3], ["check", "alpha.toml"])
+        self.run_it(*said[3])
+
+    def test_the_hint_names_a_key_that_is_there(self):
+        (self.folder / "keys").mkdir()
+        self.run_it("keys", "generate", "alpha.key")
+        add = ("roster", "add", "keys/roster.toml", "--name", "alpha", "--public", "alpha.key.pub")
+        self.assertIn("OPERATOR_KEY being", self.run_it(*add))
+        (self.folder / "keys/roster.toml").unlink()
+        self.run_it("keys", "generate", "--operator", "keys/operator.key")
+        self.run_it(*self.hints(self.run_it(*add))[0])
+
+    def test_mistakes_are_named(self):
+        self.run_it("keys", "generate", "alpha.key")
+        self.run_it("keys", "generate", "--operator", "operator.key")
+        add = ("roster", "add", "roster.toml", "--name", "alpha", "--public", "alpha.key.pub")
+        self.assertIn("which is past", self.run_it(*add, "--expires", "2020-01-01", code=BAD_USAGE))
+        self.assertIn("--expires: ", self.run_it(*add, "--expires", "soon", code=BAD_USAGE))
+        self.run_it(*add)
+        roster = self.folder / "roster.toml"
+        roster.write_text("".join("expires = 2020-01-01\n" if line.startswith("expires") else line
+                                  for line in roster.read_text().splitlines(keepends=True)))
+        self.assertIn("which is past", self.run_it("roster", "sign", roster, "--key", "operator.key", code=BAD_USAGE))
+        self.run_it("roster", "add", "roster.toml", "--name", "beta", "--public", "alpha.key.pub", code=BAD_USAGE)
+        roster.unlink()
+        self.run_it(*add)
+        recover = ("roster", "recover", "roster.toml", "--key", "operator.key", "--step", "1", "--voter", "alpha")
+        self.assertIn("--run must be the run", self.run_it(*recover, "--run", "zz", "--root", "zz", code=BAD_USAGE))
+        self.assertIn("--root must be the state root",
+                      self.run_it(*recover, "--run", "00" * 32, "--root", "zz", code=BAD_USAGE))
+
+    def test_public_parts_are_shown_whatever_their_mode(self):
+        self.run_it("keys", "generate", "alpha.key")
+        self.run_it("keys", "generate", "--operator", "operator.key")
+        self.assertEqual(self.run_it("keys", "show", "alpha.key.pub"), self.run_it("keys", "show", "alpha.key"))
+        self.assertEqual(self.run_it("keys", "show", "--operator", "operator.key.pub"),
+                         self.run_it("keys", "show", "--operator", "operator.key"))
+        (self.folder / "alpha.key").chmod(0o644)
+        self.assertIn("chmod 600 alpha.key", self.run_it("keys", "show", "alpha.key", code=BAD_USAGE))
+
+
+class TakenPort(Case):
+    def test_it_ends_the_launch_at_once_with_the_address(self):
+        with Federation("alpha", "beta") as federation, socket.socket() as other:
+            alpha = federation["alpha"]
+            host, port = alpha.address.split(":")
+            other.bind((host, int(port)))
+            other.listen()
+            began = time.monotonic()
+            alpha.launch()
+            self.assertEqual(alpha.wait(30), HOPELESS, alpha.output())
+            self.assertLess(time.monotonic() - began, 15)
+            self.assertIn(alpha.address, alpha.output())
+            self.assertIn("ss -ltnp", alpha.output())
+            self.assertNotIn("started again", alpha.output())
+
+
+if __name__ == "__main__":
+    unittest.main()
