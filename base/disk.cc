@@ -13,6 +13,12 @@
 namespace isthmus {
 namespace {
 
+Error disk_error(int number, std::string sentence) {
+  auto error = error_of_errno(number, std::move(sentence));
+  if (error.code == ErrorCode::disk_full) error.message += "; free some on its file system";
+  return error;
+}
+
 class SystemFile final : public File {
  public:
   SystemFile(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
@@ -22,7 +28,7 @@ class SystemFile final : public File {
     while (!out.empty()) {
       const auto n = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return error_of_errno(errno, fmt::format("cannot read {}", path_));
+      if (n < 0) return disk_error(errno, fmt::format("cannot read {}", path_));
       if (n == 0) return Error{ErrorCode::corrupt, fmt::format("{} ends too early", path_)};
       offset += static_cast<std::uint64_t>(n);
       out = out.subspan(static_cast<std::size_t>(n));
@@ -33,7 +39,7 @@ class SystemFile final : public File {
     while (!bytes.empty()) {
       const auto n = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return error_of_errno(errno, fmt::format("cannot write {}", path_));
+      if (n < 0) return disk_error(errno, fmt::format("cannot write {}", path_));
       offset += static_cast<std::uint64_t>(n);
       bytes = bytes.subspan(static_cast<std::size_t>(n));
     }
@@ -41,18 +47,18 @@ class SystemFile final : public File {
   }
   Result<void> truncate(std::uint64_t bytes) override {
     if (::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0)
-      return error_of_errno(errno, fmt::format("cannot resize {}", path_));
+      return disk_error(errno, fmt::format("cannot resize {}", path_));
     return {};
   }
   Result<std::uint64_t> size() const override {
     struct stat s {};
     if (::fstat(descriptor_, &s) != 0)
-      return error_of_errno(errno, fmt::format("cannot stat {}", path_));
+      return disk_error(errno, fmt::format("cannot stat {}", path_));
     return static_cast<std::uint64_t>(s.st_size);
   }
   Result<void> sync() override {
     if (::fdatasync(descriptor_) != 0)
-      return error_of_errno(errno, fmt::format("cannot sync {}", path_));
+      return disk_error(errno, fmt::format("cannot sync {}", path_));
     return {};
   }
 
@@ -75,30 +81,30 @@ class SystemDisk final : public Disk {
     if (how == Open::create) {
       // A new inode: whoever still reads the old file keeps what it opened.
       if (::unlink(path.c_str()) != 0 && errno != ENOENT)
-        return error_of_errno(errno, fmt::format("cannot replace {}", path));
+        return disk_error(errno, fmt::format("cannot replace {}", path));
     }
     const int flags = how == Open::read     ? O_RDONLY
                       : how == Open::update ? O_RDWR
                                             : O_RDWR | O_CREAT | O_EXCL;
     const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-    if (descriptor < 0) return error_of_errno(errno, fmt::format("cannot open {}", path));
+    if (descriptor < 0) return disk_error(errno, fmt::format("cannot open {}", path));
     return std::unique_ptr<File>(std::make_unique<SystemFile>(descriptor, path));
   }
   Result<void> rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0)
-      return error_of_errno(errno, fmt::format("cannot rename {} to {}", from, to));
+      return disk_error(errno, fmt::format("cannot rename {} to {}", from, to));
     return {};
   }
   Result<void> remove(const std::string& path) override {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT)
-      return error_of_errno(errno, fmt::format("cannot remove {}", path));
+      return disk_error(errno, fmt::format("cannot remove {}", path));
     return {};
   }
   Result<bool> exists(const std::string& path) const override {
     struct stat s {};
     if (::stat(path.c_str(), &s) == 0) return true;
     if (errno == ENOENT || errno == ENOTDIR) return false;
-    return error_of_errno(errno, fmt::format("cannot stat {}", path));
+    return disk_error(errno, fmt::format("cannot stat {}", path));
   }
   Result<std::vector<std::string>> list(const std::string& folder) const override {
     std::error_code error;
@@ -106,36 +112,35 @@ class SystemDisk final : public Disk {
     for (std::filesystem::directory_iterator i(folder, error), end; !error && i != end;
          i.increment(error))
       names.push_back(i->path().filename().string());
-    if (error) return error_of_errno(error.value(), fmt::format("cannot list {}", folder));
+    if (error) return disk_error(error.value(), fmt::format("cannot list {}", folder));
     std::sort(names.begin(), names.end());
     return names;
   }
   Result<void> make_folders(const std::string& path) override {
     std::error_code error;
     std::filesystem::create_directories(path, error);
-    if (error) return error_of_errno(error.value(), fmt::format("cannot make the folder {}", path));
+    if (error) return disk_error(error.value(), fmt::format("cannot make the folder {}", path));
     return {};
   }
   Result<void> sync_folder(const std::string& path) override {
     const int descriptor =
         ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0)
-      return error_of_errno(errno, fmt::format("cannot open the folder {}", path));
+    if (descriptor < 0) return disk_error(errno, fmt::format("cannot open the folder {}", path));
     const int status = ::fsync(descriptor);
     const int number = errno;
     ::close(descriptor);
-    if (status != 0) return error_of_errno(number, fmt::format("cannot sync the folder {}", path));
+    if (status != 0) return disk_error(number, fmt::format("cannot sync the folder {}", path));
     return {};
   }
   Result<std::unique_ptr<DiskLock>> lock(const std::string& path) override {
     const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (descriptor < 0) return error_of_errno(errno, fmt::format("cannot open {}", path));
+    if (descriptor < 0) return disk_error(errno, fmt::format("cannot open {}", path));
     if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
       const int number = errno;
       ::close(descriptor);
       if (number == EWOULDBLOCK)
         return Error{ErrorCode::busy, fmt::format("{} is locked by another process", path)};
-      return error_of_errno(number, fmt::format("cannot lock {}", path));
+      return disk_error(number, fmt::format("cannot lock {}", path));
     }
     return std::unique_ptr<DiskLock>(std::make_unique<SystemLock>(descriptor));
   }

@@ -37,6 +37,8 @@ std::string_view to_string(ErrorCode code) {
       return "timeout";
     case ErrorCode::unavailable:
       return "unavailable";
+    case ErrorCode::in_use:
+      return "in_use";
     case ErrorCode::busy:
       return "busy";
     case ErrorCode::closed:

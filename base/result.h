@@ -26,6 +26,7 @@ enum class ErrorCode {
   expired,
   timeout,
   unavailable,  // not now; trying again may help
+  in_use,       // an address that another process has: trying again cannot help until it is free
   busy,         // a bounded queue is full; try again when it has drained
   closed,       // the other end, or this object, is gone
   cancelled,

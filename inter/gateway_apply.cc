@@ -338,7 +338,8 @@ Task<void> Gateway::save(OuterState* state, security::Digest root, std::uint64_t
     if (written) break;
     // The step stays unsaved, and no further one is applied, until the disk has room again.
     world_.log.alarm("state_not_saved", {.outer_step = static_cast<std::int64_t>(step)},
-                     {{"why", written.error().text()}});
+                     {{"why", written.error().text()},
+                      {"then", "tried again until it works; no further step is applied before"}});
     if (stopping_) {
       saving_ = false;
       co_return;

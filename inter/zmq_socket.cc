@@ -22,10 +22,11 @@ constexpr int kMonitorEventsMax = 10'000;
 
 Error zmq_error(std::string sentence) {
   const int number = zmq_errno();
-  const auto code = number == EADDRINUSE || number == EADDRNOTAVAIL ? ErrorCode::unavailable
-                    : number == EINVAL || number == ENODEV          ? ErrorCode::invalid_argument
-                    : number == EACCES                              ? ErrorCode::permission
-                                                                    : ErrorCode::io;
+  const auto code = number == EADDRINUSE                   ? ErrorCode::in_use
+                    : number == EADDRNOTAVAIL              ? ErrorCode::unavailable
+                    : number == EINVAL || number == ENODEV ? ErrorCode::invalid_argument
+                    : number == EACCES                     ? ErrorCode::permission
+                                                           : ErrorCode::io;
   return {code, fmt::format("{}: {}", sentence, zmq_strerror(number))};
 }
 

@@ -50,6 +50,7 @@ ExitCode fail(const Error& error) {
     case ErrorCode::non_finite:
     case ErrorCode::too_large:
     case ErrorCode::not_found:
+    case ErrorCode::in_use:  // a port
       return ExitCode::hopeless;
     default:
       return ExitCode::failed;

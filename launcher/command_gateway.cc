@@ -4,8 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -132,10 +134,26 @@ class Site {
     return {};
   }
 
+  // A gateway that was just killed may have its ports for a moment still; anybody else keeps them.
   Result<void> open_wire() {
-    ISTHMUS_TRY(wire_,
-                inter::make_zmq_wire(loop_, log_, wire_options(file_, roster_, self_, *identity_)));
-    return {};
+    constexpr int kLooks = 20;
+    for (int look = 1;; ++look) {
+      auto wire =
+          inter::make_zmq_wire(loop_, log_, wire_options(file_, roster_, self_, *identity_));
+      if (wire) {
+        wire_ = std::move(*wire);
+        return {};
+      }
+      if (wire.error().code != ErrorCode::in_use) return wire.error();
+      if (look == kLooks)
+        return Error{ErrorCode::in_use,
+                     fmt::format("another process has a port of gateway.listen = \"{}\" (bulk data "
+                                 "use the next one); `ss -ltnp` shows which: stop it, or choose "
+                                 "another port, here and in the roster",
+                                 file_.gateway.listen),
+                     wire.error()};
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
   }
 
   Result<void> make_gateway() {

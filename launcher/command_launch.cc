@@ -235,6 +235,10 @@ class Launch {
       fmt::print("the run is complete\n");
     else if (*code_ == ExitCode::stopped)
       fmt::print("stopped; the same command goes on from here\n");
+    else
+      fmt::print(
+          "the run is not complete; once that is mended, the same command goes on from what is "
+          "saved\n");
     std::fflush(stdout);
   }
 

@@ -10,7 +10,9 @@ enum class ExitCode : int {
   stopped = 3,      // on request, with everything saved
   unavailable = 4,  // the gateway or another site is not there; starting again may help
   broken = 5,       // a device or a collective; start again from the gateway's state
-  hopeless = 6,     // a damaged or missing file, numbers that overflow: starting again cannot help
+  // A damaged or missing file, a port that is taken, numbers that overflow: starting again cannot
+  // help.
+  hopeless = 6,
 };
 
 }  // namespace isthmus::launcher

@@ -19,7 +19,7 @@ constexpr std::string_view kHelpTail =
     "A first run, of two sites on this machine: tools/quickstart. All keys of a site file:\n"
     "docs/configuration.md. Exit codes: 0 done, 1 failed, 2 wrong command line or site file,\n"
     "3 stopped on request, 4 gateway or site not there, 5 device or collective broke,\n"
-    "6 a file missing or damaged, or a limit: starting again cannot help.";
+    "6 a file missing or damaged, a port taken, or a limit: starting again cannot help.";
 
 // A wrong first word is most often a typo.
 bool refuse_unknown_command(const CLI::App& program, int argc, char** argv) {

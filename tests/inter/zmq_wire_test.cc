@@ -383,7 +383,7 @@ TEST_F(ZmqPair, ATakenPortIsAnError) {
   options.listen = world_.options(0).listen;
   const auto made = make_zmq_wire(loop, log, options);
   ASSERT_FALSE(made);
-  EXPECT_EQ(made.error().code, ErrorCode::unavailable) << made.error().text();
+  EXPECT_EQ(made.error().code, ErrorCode::in_use) << made.error().text();
 }
 
 TEST_F(ZmqPair, ASecondProcessElsewhereFindsTheFirstAtItsOwnAddress) {
