@@ -27,11 +27,10 @@ void add_site_arguments(CLI::App& command, SiteArguments& arguments, HowManySite
 }
 
 ExitCode fail(const Error& error) {
-  const auto text = error.text();
-  if (text.ends_with('\n'))
-    fmt::print(stderr, "{}", text);  // a list of faults, each with its place
-  else
-    fmt::print(stderr, "isthmus: {}\n", text);
+  auto text = error.text();
+  // Else it is a list of faults, each with its place.
+  if (!text.ends_with('\n')) text = fmt::format("isthmus: {}\n", text);
+  std::fputs(text.c_str(), stderr);  // where the disk is full, the exit code still says it
   switch (error.code) {
     case ErrorCode::invalid_argument:
     case ErrorCode::unsupported:

@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
   try {
     return isthmus::launcher::run(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "isthmus: {}\n", error.what());
+    std::fputs(fmt::format("isthmus: {}\n", error.what()).c_str(), stderr);
     return static_cast<int>(isthmus::launcher::ExitCode::failed);
   }
 }

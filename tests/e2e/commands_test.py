@@ -3,11 +3,12 @@
 import pathlib
 import shlex
 import socket
+import subprocess
 import tempfile
 import time
 import unittest
 
-from federation import BAD_USAGE, Case, DONE, Federation, HOPELESS, isthmus
+from federation import BAD_USAGE, Case, DONE, Federation, HOPELESS, ISTHMUS, isthmus
 
 
 class Commands(Case):
@@ -67,6 +68,11 @@ class Commands(Case):
         self.assertIn("--run must be the run", self.run_it(*recover, "--run", "zz", "--root", "zz", code=BAD_USAGE))
         self.assertIn("--root must be the state root",
                       self.run_it(*recover, "--run", "00" * 32, "--root", "zz", code=BAD_USAGE))
+
+    def test_the_exit_code_says_it_where_the_disk_is_full(self):
+        with open("/dev/full", "w") as full:
+            code = subprocess.run([ISTHMUS, "check", "none.toml"], cwd=self.folder, stdout=full, stderr=full).returncode
+        self.assertEqual(code, BAD_USAGE)
 
     def test_public_parts_are_shown_whatever_their_mode(self):
         self.run_it("keys", "generate", "alpha.key")
