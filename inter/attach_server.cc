@@ -92,6 +92,7 @@ class AttachServer::Server final : public AttachReceiver,
   Task<Result<void>> give_memory();
   void remove_rank(std::uint32_t number);
   void refuse_all(const Error& why);
+  void not_complete();
   void tell(Rank& rank, std::span<const float> parameters);
   void gather_initial_if_all();
   void gather_contribution_if_all();
@@ -136,9 +137,9 @@ Result<void> AttachServer::Server::listen() {
 
 void AttachServer::Server::stop() {
   stopped_ = true;
+  complete_ = false;  // the gateway may be gone already
   listener_.reset();
   ranks_.clear();
-  complete_ = false;
   ++generation_;
 }
 
@@ -402,7 +403,7 @@ void AttachServer::Server::remove_rank(std::uint32_t number) {
   found->second.connection->set_rank({});
   ranks_.erase(found);
   ++generation_;
-  complete_ = false;
+  not_complete();
   // The others are told a state when the ranks are complete again, and go on from there.
   for (auto& [other, rank] : ranks_) {
     rank.contribution.reset();
@@ -415,12 +416,16 @@ void AttachServer::Server::refuse_all(const Error& why) {
   auto ranks = std::move(ranks_);
   ranks_.clear();
   ++generation_;
-  complete_ = false;
   waiting_values_ = {};
   for (auto& [number, rank] : ranks) {
     rank.connection->refuse(why);
     rank.connection->set_rank({});
   }
+  not_complete();
+}
+
+void AttachServer::Server::not_complete() {
+  if (std::exchange(complete_, false)) outer_.detached();
 }
 
 void AttachServer::Server::refuse(const Error& why) {

@@ -57,6 +57,10 @@ class BulkSender {
              std::shared_ptr<ChunkSource> source, bool resume);
   void withdraw(TransferId transfer);
   bool offers(TransferId transfer) const { return outgoing_.count(transfer) > 0; }
+  bool sends(TransferId transfer) const {
+    const auto found = outgoing_.find(transfer);
+    return found != outgoing_.end() && found->second.acknowledged_count < found->second.chunks;
+  }
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const;
   void pump();
 

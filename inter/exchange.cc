@@ -93,6 +93,16 @@ std::map<SiteId, security::Digest> Exchange::claimed_roots(std::uint64_t step) c
   return roots;
 }
 
+bool Exchange::sending(const View& view) const {
+  const auto* own = current(context_.self);
+  return own != nullptr &&
+         std::any_of(context_.peers.all().begin(), context_.peers.all().end(), [&](const auto& p) {
+           const auto& [site, peer] = p;
+           return (view.is_member(site) || view.is_voter(site)) && peer.link->up() &&
+                  peer.link->sends(own->contribution->transfer());
+         });
+}
+
 bool Exchange::arriving(SiteId site) const {
   const auto* entry = current(site);
   return entry != nullptr && !entry->held &&

@@ -89,6 +89,8 @@ class Exchange {
   std::map<SiteId, security::Digest> claimed_roots(std::uint64_t step) const;
   // A contribution that is known here, but not this chunk of it.
   bool lacks_chunk(TransferId transfer, std::uint32_t index) const;
+  // Our own contribution is not all at the members and voters that can be reached.
+  bool sending(const View& view) const;
   // Some chunk of it arrived lately.
   bool arriving(SiteId site) const;
   std::uint64_t bytes_held() const;

@@ -106,15 +106,20 @@ Result<void> Gateway::attached(const ModelLayout& layout, std::string_view) {
     layout_ = layout;
     fingerprint_ = Fingerprint::of(layout, options_.sync);
   }
-  ranks_here_ = true;
+  rank_pulse_.attached(world_.loop.now());
   ranks_leaving_ = false;
-  last_rank_progress_ = world_.loop.now();
   // After the caller is done with its own bookkeeping.
   world_.loop.call_after(0, [this] {
     if (state_ && !applying_ && (!finished_ || end_told_)) publish();
     changed_.notify();
   });
   return {};
+}
+
+void Gateway::detached() {
+  rank_pulse_.detached();
+  send_status();
+  changed_.notify();
 }
 
 void Gateway::offer_initial(std::vector<float> parameters) {
@@ -125,6 +130,7 @@ void Gateway::offer_initial(std::vector<float> parameters) {
 
 Result<void> Gateway::contribute(std::uint64_t step, std::vector<float> parameters,
                                  std::uint64_t tokens) {
+  rank_pulse_.handed_over(world_.loop.now());
   if (!state_ || !exchange_ || finished_)
     return Error{ErrorCode::unavailable, "there is no state to contribute to"};
   if (step != working_step() || chain_.size() >= step)
@@ -137,27 +143,27 @@ Result<void> Gateway::contribute(std::uint64_t step, std::vector<float> paramete
                  "this site is not a member yet: its work goes on from the next state"};
   if (parameters.size() != layout_->elements())
     return Error{ErrorCode::invalid_argument, "a contribution of another size than the model"};
-  last_rank_progress_ = world_.loop.now();
   taking_contribution_ = true;
+  count_waits();
   world_.loop.spawn(contribute_task(std::move(parameters), tokens));
   return {};
 }
 
-void Gateway::progressing() { last_rank_progress_ = world_.loop.now(); }
+void Gateway::progressing() { rank_pulse_.note(world_.loop.now()); }
 
 void Gateway::leaving() {
   ranks_leaving_ = true;
-  ranks_here_ = false;
+  rank_pulse_.detached();
   send_status();
 }
 
 Task<void> Gateway::contribute_task(std::vector<float> parameters, std::uint64_t tokens) {
-  waits_.computing_s += seconds_of(world_.loop.now() - step_began_);
   contributed_at_ = world_.loop.now();
   const std::span<const float> base = misled_base_ ? *misled_base_ : state_->agreed;
   auto made = co_await exchange_->contribute(base, std::move(parameters), feedback_,
                                              tokens + carried_tokens_);
   taking_contribution_ = false;
+  count_waits();
   if (!made) {
     // The ranks' numbers, or our disk: nothing was promised to anybody yet.
     world_.log.alarm("contribution_failed",
@@ -183,7 +189,9 @@ Task<void> Gateway::contribute_task(std::vector<float> parameters, std::uint64_t
 }
 
 void Gateway::publish() {
-  if (!ranks_ || !ranks_here_ || !state_) return;
+  if (!ranks_ || !rank_pulse_.here() || !state_) return;
+  rank_pulse_.told(world_.loop.now());
+  ranks_know_end_ |= finished_;
   ranks_->publish({.step = state_->step,
                    .record = state_->record,
                    .parameters = state_->agreed,
@@ -406,8 +414,8 @@ Task<Result<void>> Gateway::advance() {
 // is to say to them.
 bool Gateway::ranks_have_the_end(Nanoseconds told) const {
   const auto now = world_.loop.now();
-  if (!ranks_here_) return now - told >= options_.linger;
-  return now - std::max(told, last_rank_progress_) >= kRankFarewell;
+  if (!ranks_know_end_) return now - told >= options_.linger;
+  return now - std::max(told, rank_pulse_.last()) >= kRankFarewell;
 }
 
 // The last step: told to the ranks when a majority has it too, or nobody else is there; served
@@ -500,7 +508,7 @@ GatewayStatus Gateway::status() const {
             : !state_ || (transfer_ && transfer_->fetching())  ? "catching up"
             : applying_                                        ? "applying"
             : exchange_->contributed() || taking_contribution_ ? "exchanging"
-            : ranks_here_                                      ? "training"
+            : rank_pulse_.here()                               ? "training"
                                                                : "waiting for ranks";
   for (const auto& [id, peer] : peers_.all()) {
     auto link = peer.link->status();

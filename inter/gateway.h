@@ -26,6 +26,7 @@
 #include "inter/log_pace.h"
 #include "inter/outer_store.h"
 #include "inter/peers.h"
+#include "inter/rank_pulse.h"
 #include "inter/ranks.h"
 #include "inter/state_transfer.h"
 #include "inter/status.h"
@@ -83,12 +84,14 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void offer_initial(std::vector<float> parameters) override;
   Result<void> contribute(std::uint64_t step, std::vector<float> parameters,
                           std::uint64_t tokens) override;
+  void detached() override;
   void progressing() override;
   void leaving() override;
 
   // For the simulator's invariants and for tests.
   bool finished() const { return finished_; }
   bool told_the_end() const { return end_told_; }  // to the ranks: nothing is taken back any more
+  bool computes() const { return my_status().contributes; }
   const std::vector<Certificate>& chain() const { return chain_; }
   const std::optional<OuterState>& state() const { return state_; }
   const security::Digest& root() const { return state_root_; }
@@ -191,6 +194,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool disputed() const;
   bool bears_difference();
   bool differs_elsewhere() const;
+  bool disputed_too_long();
   Task<Result<void>> settle_dispute();
   Task<std::optional<OuterState>> find_right_state();
   Error dispute_without_end() const;
@@ -203,6 +207,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Nanoseconds deadline() const;
   void consider_ballot();
   void give_way_to_twin();
+  double WaitStatus::*waits_for() const;
+  void count_waits();
   void tick();
 
   // --- Messages (gateway_messages.cc)
@@ -284,9 +290,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::map<SiteId, std::size_t> signed_seen_of_;    // by signer
   std::map<SiteId, Nanoseconds> records_asked_, genesis_relayed_;
 
-  bool ranks_here_ = false, ranks_leaving_ = false, stopping_ = false, finished_ = false,
-       end_told_ = false;  // the ranks know the last state
-  Nanoseconds last_rank_progress_ = 0;
+  RankPulse rank_pulse_;
+  bool ranks_leaving_ = false, stopping_ = false, finished_ = false,
+       end_told_ = false,       // the last state is right, for all that can be known
+      ranks_know_end_ = false;  // and was said to ranks
   std::optional<Error> failure_;
   Nanoseconds started_ = 0;
   Signal changed_;
@@ -297,6 +304,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Counters counters_;
   std::uint64_t tokens_named_ = 0, tokens_unnamed_ = 0;
   WaitStatus waits_;
+  double WaitStatus::*waits_for_ = nullptr;  // null: nothing that is counted
+  Nanoseconds waits_counted_ = 0;            // up to here
   Nanoseconds contributed_at_ = 0;
 };
 

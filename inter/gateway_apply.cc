@@ -149,10 +149,10 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   const auto k = record.step;
   const auto parts = named(record);
   if (!parts) co_return false;
-  const auto decided_at = world_.loop.now();
   // At most one step is unsaved; and our own contribution is coded against the state that this step
   // replaces.
   applying_ = true;
+  count_waits();
   while ((saving_ || taking_contribution_ || exchange_->contributing()) && !failure_ && !stopping_)
     co_await changed_.wait_until(world_.loop.now() + kSecond);
   if (failure_) co_return *failure_;
@@ -187,10 +187,6 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   }
   if (certificate.ballot > 0) ++counters_.ballots_above_zero;
   const auto now = world_.loop.now();
-  if (contributed_at_ > 0)
-    waits_.transfer_s +=
-        seconds_of(std::max<Nanoseconds>(0, decided_at - std::max(contributed_at_, step_began_)));
-  waits_.applying_s += seconds_of(now - decided_at);
   world_.log.info(
       "step_applied", {.outer_step = static_cast<std::int64_t>(k)},
       {{"parts", static_cast<std::uint64_t>(record.parts.size())},
@@ -230,6 +226,7 @@ void Gateway::enter_state(bool save_it, bool tell) {
   }
   applying_ = false;
   if (!finished_) begin_step();
+  count_waits();
   // The last state is not taken back: it is told once it is known to be right.
   if (finished_)
     send_status();

@@ -65,6 +65,7 @@ void Gateway::tick() {
   if (transfer_) transfer_->tidy();
   consider_ballot();
   give_way_to_twin();
+  count_waits();
   tick_timer_ = world_.loop.call_after(kTick, [this] { tick(); });
 }
 
@@ -84,6 +85,33 @@ void Gateway::give_way_to_twin() {
              fmt::format("another live process of this site has a session with {}: stop that one "
                          "first, or do not start this one",
                          refused_by)});
+}
+
+// What the step at hand waits for at this site; null: there is none.
+double WaitStatus::*Gateway::waits_for() const {
+  if (!exchange_ || finished_ || stopping_) return nullptr;
+  if (!state_ || transfer_->fetching()) return &WaitStatus::transfer_s;
+  if (applying_ || taking_contribution_) return &WaitStatus::applying_s;
+  // Decided, but not all of it is here.
+  if (chain_.size() >= working_step()) return &WaitStatus::transfer_s;
+  const auto view = current_view();
+  if (!exchange_->contributed() && view.is_member(self_)) return &WaitStatus::computing_s;
+  if (exchange_->sending(view)) return &WaitStatus::transfer_s;
+  bool all_held = true;
+  for (const auto member : view.members) {
+    if (exchange_->held(working_step(), member)) continue;
+    all_held = false;
+    if (exchange_->incoming(member) && peers_.reachable(member)) return &WaitStatus::transfer_s;
+  }
+  return all_held ? &WaitStatus::agreement_s : &WaitStatus::straggler_s;
+}
+
+// Called on every tick, and where what is waited for changes.
+void Gateway::count_waits() {
+  const auto now = world_.loop.now();
+  if (waits_for_ != nullptr) waits_.*waits_for_ += seconds_of(now - waits_counted_);
+  waits_counted_ = now;
+  waits_for_ = waits_for();
 }
 
 // No record names our roster yet, and everyone who votes and can be reached has it: a majority.
@@ -125,8 +153,7 @@ Nanoseconds Gateway::deadline() const {
     const auto found = peers_.all().find(member);
     if (member == self_) {
       // Our own ranks: as patient with them as with others.
-      if (ranks_here_ && now - last_rank_progress_ < options_.link.silence)
-        wait = std::max(wait, options_.straggler_wait);
+      if (rank_pulse_.live(now)) wait = std::max(wait, options_.straggler_wait);
       continue;
     }
     const bool left =

@@ -51,20 +51,34 @@ bool Gateway::bears_difference() {
     disputed_since_.reset();
     return true;
   }
-  if (!disputed_since_) disputed_since_ = world_.loop.now();
-  return world_.loop.now() - *disputed_since_ <= kDisputePatience;
+  return !disputed_too_long();
 }
 
+// Only voters count: who has no vote cannot make one doubt its state.
 bool Gateway::differs_elsewhere() const {
+  const auto view = current_view();
   const auto elsewhere = roots_elsewhere();
-  return std::any_of(elsewhere.begin(), elsewhere.end(),
-                     [this](const auto& other) { return other.second != state_root_; });
+  return std::any_of(elsewhere.begin(), elsewhere.end(), [&](const auto& other) {
+    return view.is_voter(other.first) && other.second != state_root_;
+  });
+}
+
+// While too few voters have said what they have to make a majority, the others may still agree.
+bool Gateway::disputed_too_long() {
+  const auto view = current_view();
+  std::size_t spoke = view.is_voter(self_) ? 1 : 0;
+  for (const auto& [site, root] : roots_elsewhere()) spoke += view.is_voter(site);
+  if (spoke < view.majority()) {
+    disputed_since_.reset();
+    return false;
+  }
+  const auto now = world_.loop.now();
+  if (!disputed_since_) disputed_since_ = now;
+  return now - *disputed_since_ > kDisputePatience;
 }
 
 Task<Result<void>> Gateway::settle_dispute() {
-  const auto now = world_.loop.now();
-  if (!disputed_since_) disputed_since_ = now;
-  if (now - *disputed_since_ > kDisputePatience) co_return dispute_without_end();
+  if (disputed_too_long()) co_return dispute_without_end();
   ++counters_.divergences;
   const auto k = state_->step;
   world_.log.alarm("state_disputed", {.outer_step = static_cast<std::int64_t>(k)},

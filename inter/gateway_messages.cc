@@ -171,6 +171,7 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
   switch (message.type) {
     case MessageType::open:
       exchange_->on_open(from, message);
+      count_waits();
       break;
     case MessageType::close:
       exchange_->on_close(message);
@@ -241,11 +242,14 @@ void Gateway::announce_step(PeerSite& peer) {
 
 Status Gateway::my_status() const {
   Status s;
+  const auto now = world_.loop.now();
   s.step = working_step();
-  s.contributes = ranks_here_ && !ranks_leaving_;
   s.leaving = stopping_ || ranks_leaving_;
-  s.wants_in =
-      state_ && !current_view().is_member(self_) && s.contributes && chain_.size() < working_step();
+  s.contributes = !ranks_leaving_ &&
+                  (rank_pulse_.live(now) || (exchange_ && state_ && exchange_->contributed()));
+  // Once its ranks compute: a site of which nothing comes would be dropped and taken in for ever.
+  s.wants_in = state_ && !current_view().is_member(self_) && !ranks_leaving_ &&
+               rank_pulse_.compute(now) && chain_.size() < working_step();
   s.lost_vote = lost_vote_;
   s.finished = finished_;
   s.roster_epoch = roster_.epoch;

@@ -135,6 +135,7 @@ void Gateway::start_links() {
         if (!first_held_at_) first_held_at_ = now;
         if (auto* peer = peers_.find(part.site)) peer->lateness.add(now - *first_held_at_);
         if (agreement_) agreement_->hold(part);
+        count_waits();
         votes_.notify();
         changed_.notify();
       },

@@ -106,6 +106,8 @@ class Link {
   }
   void withdraw(TransferId transfer) { bulk_.withdraw(transfer); }
   bool offers(TransferId transfer) const { return bulk_.offers(transfer); }
+  // Some chunk of it is not acknowledged.
+  bool sends(TransferId transfer) const { return bulk_.sends(transfer); }
   // Chunks that the peer acknowledged in this session.
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const {
     return bulk_.acknowledged_chunks();

@@ -96,7 +96,7 @@ struct Status {
   std::uint64_t step = 0;    // works on this one: everything before is decided and applied here
   bool contributes = false;  // its ranks live and compute, or its contribution is made
   bool leaving = false;
-  bool wants_in = false;   // current, but no member
+  bool wants_in = false;   // current and computing, but no member
   bool lost_vote = false;  // a voter that may not vote until a record readmits it
   bool finished = false;
   std::uint64_t roster_epoch = 0;

@@ -60,6 +60,8 @@ class OuterSteps {
   // gateway's; later it must be equal (mismatch). publish() follows once there is a state, at once
   // when there is one.
   virtual Result<void> attached(const ModelLayout& layout, std::string_view model_description) = 0;
+  // Not all of them are there any more: nothing can be contributed before attached() follows.
+  virtual void detached() = 0;
   // Parameters to begin the run with, should it be a new one; ignored when the gateway has a state.
   virtual void offer_initial(std::vector<float> parameters) = 0;
   // Parameters after the inner steps that began at the state of `step` − 1, and the tokens trained

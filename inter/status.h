@@ -35,13 +35,14 @@ struct LinkStatus {
       waiting_for;  // "", "rate limit", "credit", "acknowledgement", "contribution", "vote", …
 };
 
-// Seconds a site's outer steps spent, by what they waited for.
+// Seconds a site's outer steps spent, by what they waited for. Bytes come first where others are
+// waited for as well.
 struct WaitStatus {
   double computing_s = 0;  // its own ranks
-  double transfer_s = 0;   // bytes still on their way
-  double straggler_s = 0;  // another site's ranks
-  double agreement_s = 0;  // votes
-  double applying_s = 0;
+  double transfer_s = 0;   // bytes on their way: announced by others, or not acknowledged by them
+  double straggler_s = 0;  // members that have announced nothing yet, or cannot be reached
+  double agreement_s = 0;  // votes: every contribution is here, and ours there
+  double applying_s = 0;   // its gateway's own work: coding, the outer step, the disk
 };
 
 struct GatewayStatus {

@@ -79,6 +79,7 @@ class FakeGateway final : public OuterSteps {
     if (decides) decide_half();
     return {};
   }
+  void detached() override { ++detached_count; }
   void progressing() override { ++progress_count; }
   void leaving() override { ++leaving_count; }
 
@@ -113,7 +114,8 @@ class FakeGateway final : public OuterSteps {
   std::uint64_t final_step = std::numeric_limits<std::uint64_t>::max();
   bool is_open = false;
   std::optional<Error> attach_error, contribute_error;
-  int attached_count = 0, initial_count = 0, progress_count = 0, leaving_count = 0;
+  int attached_count = 0, detached_count = 0, initial_count = 0, progress_count = 0,
+      leaving_count = 0;
   std::string model_description;
   std::uint64_t elements = 0;
   std::vector<Contribution> contributions;

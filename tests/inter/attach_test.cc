@@ -252,6 +252,7 @@ TEST_F(SlicedAttachTest, ARankThatComesBackFindsTheOthersWaiting) {
     ASSERT_TRUE(clients[rank]->contribute(1, slice_of(values(kSliced, 7), rank), 1));
   clients[3].reset();
   ASSERT_TRUE(eventually([&] { return server->status()[3].state == "not attached"; }));
+  on_loop([&] { EXPECT_EQ(gateway.detached_count, 1); });
   clients[3] = attach(slice(3));
   AgreedState state = state_of(*clients[3]);
   EXPECT_EQ(state.from, MergeFrom::nothing);

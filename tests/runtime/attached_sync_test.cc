@@ -40,6 +40,7 @@ class AgreeingGateway final : public inter::OuterSteps {
     if (!holds) decide();
     return {};
   }
+  void detached() override {}
   void progressing() override { ++progress_count; }
   void leaving() override { ++leaving_count; }
 

@@ -1,0 +1,57 @@
+// RankPulse: whether a site's ranks are there and compute, by the notes that they send of
+// themselves. Ranks that hang still hold their connection: after a silence far longer than their
+// notes were apart so far, they are no progress any more.
+#pragma once
+
+#include "base/clock.h"
+#include "inter/peers.h"
+
+namespace isthmus::inter {
+
+class RankPulse {
+ public:
+  void attached(Nanoseconds now) {
+    here_ = true;
+    noted_ = in_a_row_ = waiting_ = false;
+    last_ = now;
+  }
+  void detached() { here_ = noted_ = waiting_ = false; }
+  // A sign of life.
+  void note(Nanoseconds now) {
+    if (in_a_row_) intervals_.add(now - last_);
+    noted_ = in_a_row_ = true;
+    last_ = now;
+  }
+  // They have made their contribution, taken or not: until they are told a state they may be
+  // silent.
+  void handed_over(Nanoseconds now) {
+    note(now);
+    waiting_ = true;
+  }
+  void told(Nanoseconds now) {
+    if (!waiting_) return;
+    waiting_ = in_a_row_ = false;
+    last_ = now;
+  }
+
+  bool here() const { return here_; }
+  Nanoseconds last() const { return last_; }
+  bool live(Nanoseconds now) const { return here_ && (waiting_ || now - last_ < patience()); }
+  // And not only there: they have computed since they attached.
+  bool compute(Nanoseconds now) const { return noted_ && live(now); }
+
+ private:
+  static constexpr std::uint32_t kSamples = 5;
+  static constexpr Nanoseconds kUnknown = 600 * kSecond;  // a first step may load and compile
+  static constexpr Nanoseconds kLeast = 30 * kSecond;     // a checkpoint in between
+
+  Nanoseconds patience() const {
+    return intervals_.samples() < kSamples ? kUnknown : kLeast + 4 * intervals_.spread();
+  }
+
+  Learnt intervals_;  // between notes of one stretch of work
+  bool here_ = false, noted_ = false, in_a_row_ = false, waiting_ = false;
+  Nanoseconds last_ = 0;
+};
+
+}  // namespace isthmus::inter

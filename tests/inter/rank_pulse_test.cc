@@ -1,0 +1,65 @@
+#include "inter/rank_pulse.h"
+
+#include <gtest/gtest.h>
+
+namespace isthmus::inter {
+namespace {
+
+// Ranks that say something every two seconds.
+class RankPulseTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    pulse.attached(now);
+    for (int i = 0; i < 50; ++i) pulse.note(now += 2 * kSecond);
+  }
+  Nanoseconds now = 1000 * kSecond;
+  RankPulse pulse;
+};
+
+TEST_F(RankPulseTest, SilenceFarBeyondWhatWasUsualIsNoProgress) {
+  EXPECT_TRUE(pulse.live(now + 30 * kSecond));
+  EXPECT_TRUE(pulse.compute(now + 30 * kSecond));
+  EXPECT_FALSE(pulse.live(now + 60 * kSecond));
+  EXPECT_FALSE(pulse.compute(now + 60 * kSecond));
+  pulse.note(now + 61 * kSecond);
+  EXPECT_TRUE(pulse.compute(now + 61 * kSecond));
+}
+
+TEST_F(RankPulseTest, SlowRanksMayBeSilentForLonger) {
+  RankPulse slow;
+  slow.attached(0);
+  EXPECT_TRUE(slow.live(500 * kSecond)) << "a first step may take long";
+  Nanoseconds at = 0;
+  for (int i = 0; i < 50; ++i) slow.note(at += 100 * kSecond);
+  EXPECT_TRUE(slow.live(at + 300 * kSecond));
+  EXPECT_FALSE(slow.live(at + 1000 * kSecond));
+}
+
+TEST_F(RankPulseTest, WhoWaitsForAStateOwesNoNote) {
+  pulse.handed_over(now);
+  EXPECT_TRUE(pulse.compute(now + 3600 * kSecond));
+  now += 3600 * kSecond;
+  pulse.told(now);
+  EXPECT_TRUE(pulse.compute(now + 30 * kSecond));
+  EXPECT_FALSE(pulse.compute(now + 60 * kSecond));
+  // Another state is no sign of life.
+  pulse.told(now + 59 * kSecond);
+  EXPECT_FALSE(pulse.compute(now + 60 * kSecond));
+  // The wait does not count as time between notes.
+  pulse.note(now += 2 * kSecond);
+  EXPECT_FALSE(pulse.live(now + 60 * kSecond));
+}
+
+TEST_F(RankPulseTest, RanksThatComeBackComputeWhenTheySaySo) {
+  pulse.detached();
+  EXPECT_FALSE(pulse.here());
+  EXPECT_FALSE(pulse.live(now));
+  pulse.attached(now);
+  EXPECT_TRUE(pulse.live(now));
+  EXPECT_FALSE(pulse.compute(now));
+  pulse.note(now);
+  EXPECT_TRUE(pulse.compute(now));
+}
+
+}  // namespace
+}  // namespace isthmus::inter

@@ -1,0 +1,94 @@
+#include "tests/inter/scripted_federation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace isthmus::inter {
+
+ScriptedFederation::ScriptedFederation(Options options)
+    : options_(std::move(options)),
+      network_(simulation_, Random(1), options_.network),
+      layout_(*ModelLayout::make({{"weight", Shape{options_.elements}, 0}})),
+      sites_(options_.compute.size()) {
+  roster_.epoch = 1;
+  roster_.expires = simulation_.unix_time() + 1'000'000 * kSecond;
+  roster_.digest = security::blake2b(bytes_of("scripted roster"));
+  for (SiteId id = 1; id <= sites_.size(); ++id) {
+    security::RosterSite site;
+    site.id = id;
+    site.name = fmt::format("s{}", id);
+    site.voter = id <= options_.voters;
+    site.gateways.resize(1);
+    roster_.sites.push_back(site);
+  }
+  options_.gateway.folder = "outer";
+  for (SiteId id = 1; id <= sites_.size(); ++id) {
+    auto& site = sites_[id - 1];
+    const auto actor = static_cast<int>(id - 1);
+    site.disk = std::make_unique<sim::SimulatedDisk>(Random(id));
+    site.ranks = std::make_unique<sim::SyntheticRanks>(
+        simulation_, layout_, actor, options_.compute[id - 1], Random(id), [](const auto&) {});
+    auto own = options_.gateway;
+    options_.adjust(id, own);
+    site.process = std::make_unique<sim::SimulatedProcess>(
+        sim::SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, actor},
+        roster_, id, own, Random(id),
+        [&site](const Event& event) { site.events.emplace_back(event.id); });
+    simulation_.after(100 * kMillisecond, actor, [this, id] { ranks(id).attach(gateway(id)); });
+    site.process->loop().run_ready();
+  }
+}
+
+bool ScriptedFederation::run_until(const std::function<bool()>& condition, Nanoseconds limit) {
+  const auto end = now() + limit;
+  while (!condition()) {
+    // The next thing to happen: an event of the simulation, or a timer of some gateway.
+    int who = -1;
+    auto next = simulation_.empty() ? end + 1 : simulation_.next();
+    for (std::size_t i = 0; i < sites_.size(); ++i) {
+      const auto timer = sites_[i].process->loop().next_timer();
+      if (!timer || *timer >= next) continue;
+      next = *timer;
+      who = static_cast<int>(i);
+    }
+    if (next > end) {
+      simulation_.advance(end);
+      return false;
+    }
+    if (who < 0)
+      who = simulation_.run_one();
+    else
+      simulation_.advance(std::max(now(), next));
+    if (who >= 0) sites_[static_cast<std::size_t>(who)].process->loop().run_ready();
+  }
+  return true;
+}
+
+void ScriptedFederation::run_for(Nanoseconds time) {
+  run_until([] { return false; }, time);
+}
+
+void ScriptedFederation::end_ranks(SiteId site) {
+  ranks(site).detach();
+  gateway(site).detached();
+}
+
+void ScriptedFederation::cut_off(SiteId site, bool cut) {
+  for (SiteId other = 1; other <= sites_.size(); ++other) {
+    if (other == site) continue;
+    network_.cut({site, 0}, {other, 0}, cut);
+    network_.cut({other, 0}, {site, 0}, cut);
+  }
+}
+
+bool ScriptedFederation::finished() const {
+  return std::ranges::all_of(
+      sites_, [](const Site& site) { return site.process->gateway().told_the_end(); });
+}
+
+std::size_t ScriptedFederation::events(SiteId site, std::string_view id) const {
+  return static_cast<std::size_t>(std::ranges::count(sites_[site - 1].events, id));
+}
+
+}  // namespace isthmus::inter
