@@ -32,7 +32,8 @@ bool better(const std::vector<Part>& a, const std::vector<Part>& b) {
 
 }  // namespace
 
-Agreement::Agreement(Setup setup, Vote vote) : setup_(std::move(setup)), vote_(std::move(vote)) {
+Agreement::Agreement(Setup setup, Vote vote, bool on_disk)
+    : setup_(std::move(setup)), vote_(std::move(vote)), vote_version_(on_disk ? 0 : 1) {
   setup_.may_vote &= setup_.frame.view.is_voter(setup_.self);
   if (vote_.accepted) say(Accept{vote_.accepted->ballot, vote_.accepted->record});
 }
@@ -165,7 +166,6 @@ bool Agreement::well_formed(const Record& record) const {
   Record same = record;
   same.parts = frame.parts;
   same.next_view = frame.next_view;
-  same.readmitted = frame.readmitted;
   same.roster = frame.roster;
   if (same != frame || record.parts.size() < setup_.min_sites) return false;
   for (const auto& part : record.parts)
@@ -177,8 +177,6 @@ bool Agreement::well_formed(const Record& record) const {
   if (record.next_view.voters != (names_roster ? setup_.newer_voters : frame.view.voters) ||
       record.next_view.members.empty())
     return false;
-  for (const auto site : record.readmitted)
-    if (!frame.view.is_voter(site)) return false;
   return std::all_of(record.next_view.members.begin(), record.next_view.members.end(),
                      [&](SiteId s) { return setup_.roster.count(s) > 0; });
 }
@@ -212,16 +210,42 @@ std::optional<std::vector<Part>> Agreement::best_common_set() const {
   return best;
 }
 
+// The accepted record of the highest ballot, which can have one only; but for ballot 0, which has
+// two if a site that lost its disk contributed twice. Then a record may be decided if those who
+// promised and accepted it, with all who have not promised, are a majority ("Fast Paxos", section
+// 3.1).
+Agreement::Earlier Agreement::earlier() const {
+  const Vote::Accepted* highest = nullptr;
+  for (const auto& [site, promise] : promises_)
+    if (promise.accepted && (!highest || promise.accepted->ballot > highest->ballot))
+      highest = &*promise.accepted;
+  if (!highest) return {};
+  if (highest->ballot > 0) return {.record = highest->record};
+  std::map<security::Digest, std::pair<std::size_t, const Record*>> accepted;
+  for (const auto& [site, promise] : promises_)
+    if (promise.accepted) {
+      auto& [count, record] = accepted[promise.accepted->record.hash()];
+      ++count;
+      record = &promise.accepted->record;
+    }
+  if (accepted.size() == 1) return {.record = highest->record};
+  const auto silent = setup_.frame.view.voters.size() - promises_.size();
+  std::vector<const Record*> possible;
+  for (const auto& [hash, candidate] : accepted)
+    if (candidate.first + silent >= setup_.frame.view.majority())
+      possible.push_back(candidate.second);
+  if (possible.size() > 1) return {.undecidable = true};
+  return possible.empty() ? Earlier{} : Earlier{.record = *possible.front()};
+}
+
 void Agreement::try_propose() {
   if (promises_.size() < setup_.frame.view.majority() || vote_.promised != opened_) return;
-  const Vote::Accepted* earlier = nullptr;
-  for (const auto& [site, promise] : promises_)
-    if (promise.accepted && (!earlier || promise.accepted->ballot > earlier->ballot))
-      earlier = &*promise.accepted;
-  if (earlier) {
-    if (!well_formed(earlier->record))
+  auto before = earlier();
+  if (before.undecidable) return;
+  if (before.record) {
+    if (!well_formed(*before.record))
       return;  // a voter that lies about votes is not tolerated, but costs only progress here
-    proposed_ = Propose{opened_, earlier->record};
+    proposed_ = Propose{opened_, std::move(*before.record)};
     ++counters_.reproposals;
   } else {
     const auto parts = best_common_set();
@@ -239,11 +263,6 @@ void Agreement::try_vote_for_proposal() {
   if (!setup_.may_vote || !proposal_ || vote_.promised > proposal_->ballot) return;
   if (vote_.accepted && vote_.accepted->ballot >= proposal_->ballot) return;
   if (!holds(proposal_->record.parts)) return;  // to be fetched first
-  // A site that contributed twice gives one ballot two values; who voted for one of them stays.
-  if (vote_.accepted)
-    for (const auto& part : proposal_->record.parts)
-      if (const auto* mine = vote_.accepted->record.part_of(part.site); mine && *mine != part)
-        return;
   const auto proposal = *std::exchange(proposal_, std::nullopt);
   write_vote(proposal.ballot, proposal.record);
 }
@@ -252,8 +271,7 @@ void Agreement::receive_accept(SiteId from, const Accept& accept,
                                const security::Signature& signature) {
   if (decided_ || !well_formed(accept.record)) return;
   if (accept.ballot == 0 &&
-      (accept.record.next_view != setup_.frame.view || !accept.record.readmitted.empty() ||
-       accept.record.roster != setup_.frame.roster))
+      (accept.record.next_view != setup_.frame.view || accept.record.roster != setup_.frame.roster))
     return;
   const auto key = std::pair(accept.ballot, accept.record.hash());
   if (accepts_.size() >= kDifferentAcceptsMax && accepts_.count(key) == 0)

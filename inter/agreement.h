@@ -63,12 +63,12 @@ class Agreement {
     // A roster that no record names yet, and the voters it would bring; zero and empty: none.
     security::Digest newer_roster;
     std::vector<SiteId> newer_voters;
-    // Fills in what a proposal with these parts should carry: next_view, readmitted, roster.
+    // Fills in what a proposal with these parts should carry: next_view, roster.
     std::function<void(Record&)> complete;
   };
 
-  // `vote`: what this voter had written for this very step, if anything.
-  Agreement(Setup setup, Vote vote);
+  // `vote`: what this voter had decided on for this very step, if anything; `on_disk`: and written.
+  Agreement(Setup setup, Vote vote, bool on_disk = true);
 
   // A contribution became held, or (root changed) replaced what was: never happens for an honest
   // site.
@@ -110,6 +110,12 @@ class Agreement {
   void try_ballot_zero();
   void try_propose();
   void try_vote_for_proposal();
+  // What an earlier ballot may have decided, as the promises tell.
+  struct Earlier {
+    bool undecidable = false;           // yet: more promises are needed
+    std::optional<Record> record = {};  // none: free to propose
+  };
+  Earlier earlier() const;
   void write_vote(std::uint64_t ballot, const Record& record);
   void lack(const Part& part);
   bool well_formed(const Record& record) const;

@@ -104,6 +104,7 @@ class Contribution final : public ChunkSource {
   // A chunk that was checked (or is our own); `hash` as chunk_hash gives it.
   void add(std::uint32_t index, std::shared_ptr<const Bytes> sealed, const security::Digest& hash);
   std::span<const std::byte> payload(std::uint32_t index) const;
+  std::span<const std::byte> sealed(std::uint32_t index) const { return *chunks_[index]; }
   // The signature is already checked. False when it contradicts the announcement or an earlier
   // close: only the state root may be another, of a site that found its state wrong.
   bool set_close(Signed message, const Close& close);

@@ -239,38 +239,6 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   co_return result;
 }
 
-Task<bool> Exchange::restore_own() {
-  Result<StoredContribution> stored = Error{ErrorCode::not_found, ""};
-  const auto step = id_.step;
-  auto read = [this, &stored, step] {
-    stored = context_.store.read_contribution(step, context_.self);
-  };
-  co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
-  if (!stored || !stored->close || step != id_.step) co_return false;
-  const auto open = check_open(stored->announcement);
-  const auto close = decode_close(stored->close->body);
-  if (!open || !close) co_return false;
-  auto entry = std::make_shared<Entry>();
-  entry->contribution = std::make_shared<Contribution>(plan_, stored->announcement, *open);
-  entry->checking.resize(plan_->chunks());
-  for (auto& [index, sealed] : stored->chunks) {
-    const auto hash = check_chunk(*plan_, context_.verifier, context_.self,
-                                  entry->contribution->transfer(), index, sealed);
-    if (!hash) co_return false;
-    entry->contribution->add(index, std::make_shared<const Bytes>(std::move(sealed)), *hash);
-  }
-  if (!entry->contribution->set_close(*stored->close, *close) || !entry->contribution->proven())
-    co_return false;
-  entry->held = true;
-  entries_[{step, context_.self}] = entry;
-  context_.log.info("contribution_restored", {.outer_step = static_cast<std::int64_t>(step)},
-                    {{"tokens", open->tokens}});
-  for (auto& [site, peer] : context_.peers.all())
-    if (peer.link->up() && peer.status && peer.status->step == step) announce(*peer.link);
-  on_held_(entry->contribution->part());
-  co_return true;
-}
-
 Task<Result<void>> Exchange::close_again() {
   const auto found = entries_.find({id_.step, context_.self});
   if (found == entries_.end() || !found->second->held ||

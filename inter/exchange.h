@@ -43,6 +43,10 @@ class Exchange {
            std::function<void(std::uint32_t chunk)> on_chunk_added,
            std::function<void()> on_differing_state);
 
+  // Before begin_step() of the same: takes up the contributions to the step that are on disk from
+  // before a restart, our own and those of others, as far as they go. Votes may rest on them, and
+  // what is here is not sent again.
+  Task<void> restore(StepId id, View view, security::Digest parent, security::Digest state_root);
   // The step whose contributions are expected now. What is held of steps before `keep_from` is
   // forgotten.
   void begin_step(const StepId& id, const View& view, const security::Digest& parent,
@@ -56,8 +60,6 @@ class Exchange {
                                     std::span<const float> feedback, std::uint64_t tokens);
   bool contributing() const { return contributing_; }
   bool contributed() const;  // to the current step, and on disk
-  // After a restart: what was made before, if it is whole and of the current step.
-  Task<bool> restore_own();
   // Our close of the current step names a state that turned out wrong (PROTOCOL.md, "Divergence"):
   // closes the same bytes again, with the root that begin_step() was given.
   Task<Result<void>> close_again();
@@ -123,6 +125,10 @@ class Exchange {
     Nanoseconds since = 0;
   };
 
+  // From disk, any thread; null: not there, or nothing of use. A whole one is proved by its close,
+  // of another one each chunk is checked. `bytes`: of the file, as far as it is whole.
+  std::shared_ptr<Contribution> read_back(std::uint64_t step, SiteId site,
+                                          std::uint64_t* bytes) const;
   Result<Open> check_open(const Signed& message) const;
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;

@@ -87,27 +87,92 @@ void Exchange::on_fetch(Link& link, const Fetch& fetch) {
   context_.loop.spawn(serve(link, link.session(), fetch));
 }
 
+std::shared_ptr<Contribution> Exchange::read_back(std::uint64_t step, SiteId site,
+                                                  std::uint64_t* bytes) const {
+  const auto stored = context_.store.read_contribution(step, site);
+  const auto open = stored ? decode_open(stored->announcement.body) : std::nullopt;
+  if (!open || open->id.step != step || stored->announcement.signer != site || !plan_->fits(*open))
+    return nullptr;
+  if (bytes != nullptr) *bytes = stored->bytes;
+  auto whole = std::make_shared<Contribution>(plan_, stored->announcement, *open);
+  for (const auto& [index, sealed] : stored->chunks) {
+    if (index >= plan_->chunks() || sealed.size() < kSealBytes) continue;
+    const auto hash = chunk_hash(whole->transfer(), index, std::span(sealed).subspan(kSealBytes));
+    whole->add(index, std::make_shared<const Bytes>(sealed), hash);
+  }
+  const auto close = stored->close ? decode_close(stored->close->body) : std::nullopt;
+  if (close && verify(context_.verifier, *stored->close) &&
+      whole->set_close(*stored->close, *close) && whole->proven())
+    return whole;
+  auto partial = std::make_shared<Contribution>(plan_, stored->announcement, *open);
+  for (const auto& [index, sealed] : stored->chunks) {
+    if (index >= plan_->chunks()) continue;
+    if (const auto hash =
+            check_chunk(*plan_, context_.verifier, site, partial->transfer(), index, sealed))
+      partial->add(index, std::make_shared<const Bytes>(sealed), *hash);
+  }
+  return partial;
+}
+
+Task<void> Exchange::restore(StepId id, View view, security::Digest parent,
+                             security::Digest state_root) {
+  const auto step = id.step;
+  std::vector<SiteId> sites;
+  auto list = [this, &sites, step] {
+    if (auto listed = context_.store.contributions(step)) sites = std::move(*listed);
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(list), 4096);
+  for (const auto site : sites) {
+    if (entries_.count({step, site}) > 0 || !view.is_member(site)) continue;
+    struct Restored {
+      std::shared_ptr<Contribution> contribution;
+      std::unique_ptr<ContributionFile> file;
+      Result<void> written;
+    } restored;
+    auto read = [this, &restored, &id, &parent, step, site] {
+      std::uint64_t bytes = 0;
+      auto contribution = read_back(step, site, &bytes);
+      if (!contribution || contribution->open().id != id || contribution->open().base != parent ||
+          !verify(context_.verifier, contribution->announcement()))
+        return;
+      auto file = contribution->proven() ? context_.store.rewrite_contribution(*contribution)
+                                         : context_.store.continue_contribution(step, site, bytes);
+      if (file)
+        restored.file = std::move(*file);
+      else
+        restored.written = file.error();
+      restored.contribution = std::move(contribution);
+    };
+    co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
+    if (!restored.written)
+      context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(step)},
+                         {{"why", restored.written.error().text()}});
+    // Of our own that was never closed nothing was promised: it is made anew.
+    const bool whole = restored.contribution && restored.contribution->proven();
+    if (!restored.contribution || !restored.written || (site == context_.self && !whole)) continue;
+    auto entry = std::make_shared<Entry>();
+    entry->contribution = restored.contribution;
+    entry->file = std::move(restored.file);
+    entry->checking.resize(plan_->chunks());
+    entry->held = whole && (site == context_.self ||
+                            restored.contribution->close()->state_root == state_root);
+    entries_[{step, site}] = entry;
+    context_.log.info(
+        site == context_.self ? "own_contribution_restored" : "contribution_restored",
+        {.outer_step = static_cast<std::int64_t>(step)},
+        {{"signer", site}, {"bytes", restored.contribution->bytes()}, {"whole", whole}});
+  }
+}
+
 Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId site) {
   const std::pair key(step, site);
   if (const auto found = entries_.find(key); found != entries_.end())
     co_return found->second->held ? found->second->contribution : nullptr;
   if (!reading_.insert(key).second) co_return nullptr;
-  Result<StoredContribution> stored = Error{ErrorCode::not_found, ""};
   std::shared_ptr<Contribution> contribution;
-  auto read = [this, &stored, &contribution, step, site] {
-    stored = context_.store.read_contribution(step, site);
-    const auto open = stored ? decode_open(stored->announcement.body) : std::nullopt;
-    const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
-    if (!open || !close || open->chunks != plan_->chunks()) return;
-    contribution = std::make_shared<Contribution>(plan_, stored->announcement, *open);
-    for (auto& [index, sealed] : stored->chunks) {
-      if (index >= plan_->chunks() || sealed.size() < kSealBytes) continue;
-      const auto hash = chunk_hash(contribution->transfer(), index,
-                                   std::span<const std::byte>(sealed).subspan(kSealBytes));
-      contribution->add(index, std::make_shared<const Bytes>(std::move(sealed)), hash);
-    }
-    if (!contribution->set_close(*stored->close, *close) || !contribution->proven())
-      contribution.reset();
+  auto read = [this, &contribution, step, site] {
+    contribution = read_back(step, site, nullptr);
+    if (contribution && !contribution->proven()) contribution.reset();
   };
   co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
   reading_.erase(key);

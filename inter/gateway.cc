@@ -62,6 +62,12 @@ void Gateway::fail(const Error& error) {
   changed_.notify();
 }
 
+void Gateway::take_layout(ModelLayout layout) {
+  layout_ = std::move(layout);
+  fingerprint_ = Fingerprint::of(*layout_, options_.sync);
+  run_fingerprint_ = Fingerprint::of_run(*layout_, options_.sync);
+}
+
 Task<Result<void>> Gateway::run() {
   auto loaded = co_await load();
   if (!loaded) co_return loaded;
@@ -102,10 +108,7 @@ Result<void> Gateway::attached(const ModelLayout& layout, std::string_view) {
                  fmt::format("the ranks' model differs from the run's: {}",
                              Fingerprint::of(*layout_, options_.sync)
                                  .difference(Fingerprint::of(layout, options_.sync)))};
-  if (!layout_) {
-    layout_ = layout;
-    fingerprint_ = Fingerprint::of(layout, options_.sync);
-  }
+  if (!layout_) take_layout(layout);
   rank_pulse_.attached(world_.loop.now());
   ranks_leaving_ = false;
   // After the caller is done with its own bookkeeping.
@@ -157,7 +160,42 @@ void Gateway::leaving() {
   send_status();
 }
 
+// A site whose disk was lost may have contributed to this step and not know it; two contributions
+// of one site are two values for ballot 0. It asks the other members first: those that cannot be
+// asked are waited for as long as for a member's first contribution. False: they have one, or the
+// step is over.
+Task<bool> Gateway::may_contribute() {
+  const auto k = working_step();
+  const auto over = [this, k] {
+    return stopping_ || failure_ || working_step() != k || chain_.size() >= k;
+  };
+  const bool knows_itself = current_view().is_voter(self_) ? !lacks_vote() : kept_from_ <= k - 1;
+  if (knows_itself) co_return true;
+  while (!over()) {
+    bool asked_all = true, had_one = false;
+    for (const auto member : current_view().members) {
+      if (member == self_) continue;
+      const auto* peer = peers_.find(member);
+      const auto* status = peer != nullptr && peer->status ? &*peer->status : nullptr;
+      if (status == nullptr || status->step != k)
+        asked_all = false;
+      else
+        had_one |= std::count(status->holds.begin(), status->holds.end(), self_) > 0;
+    }
+    const bool patient = world_.loop.now() - step_began_ < options_.first_wait;
+    if (!had_one && (asked_all || !patient)) co_return true;
+    co_await changed_.wait_until(world_.loop.now() + kSecond);
+  }
+  co_return false;
+}
+
 Task<void> Gateway::contribute_task(std::vector<float> parameters, std::uint64_t tokens) {
+  const bool may = co_await may_contribute();
+  if (!may) {
+    taking_contribution_ = false;  // the ranks keep it for the next state
+    changed_.notify();
+    co_return;
+  }
   contributed_at_ = world_.loop.now();
   const std::span<const float> base = misled_base_ ? *misled_base_ : state_->agreed;
   auto made = co_await exchange_->contribute(base, std::move(parameters), feedback_,
@@ -207,14 +245,25 @@ View Gateway::current_view() const { return view_of_step(working_step()); }
 
 View Gateway::view_of_step(std::uint64_t k) const {
   if (!genesis_) return view_of_roster();
-  if (const auto* given = recovery(); given && k == given->step + 1)
-    return {.members = given->voters, .voters = given->voters};
+  if (const auto* given = recovery_before(k))
+    return {.members = given->voters,
+            .voters = given->voters,
+            .vote_files = std::vector(given->voters.size(), vote_file_of(*given))};
   if (k <= 1 || chain_.size() < k - 1) return genesis_->record.next_view;
   return chain_[k - 2].record.next_view;
 }
 
-const security::Recovery* Gateway::recovery() const {
-  return roster_.recovery && roster_.recovery->run == run_ ? &*roster_.recovery : nullptr;
+std::vector<const security::Recovery*> Gateway::recoveries() const {
+  std::vector<const security::Recovery*> ours;
+  for (const auto& recovery : roster_.recoveries)
+    if (recovery.run == run_) ours.push_back(&recovery);
+  return ours;
+}
+
+const security::Recovery* Gateway::recovery_before(std::uint64_t step) const {
+  for (const auto* recovery : recoveries())
+    if (recovery->step + 1 == step) return recovery;
+  return nullptr;
 }
 
 security::Digest Gateway::parent_hash() const {
@@ -260,14 +309,22 @@ void Gateway::begin_step() {
   signed_seen_.clear();
   signed_seen_of_.clear();
   to_say_.clear();
+  // What this site voted in this step stands, whatever state it goes on from.
+  if (agreement_ && agreement_step_ == k) {
+    vote_on_disk_ = agreement_->vote_version() <= persisted_version_;
+    stored_vote_ = std::pair(k, agreement_->vote());
+  }
   agreement_.reset();
+  agreement_step_ = k;
   ++agreements_;
   persisted_version_ = 0;
   exchange_->begin_step(id, view, parent_hash(), state_root_, kept_from_);
   if (chain_.size() < k) {
     Agreement::Setup setup;
     setup.self = self_;
-    setup.may_vote = !lost_vote_;
+    note_vote();
+    // A vote in a later step is never written over.
+    setup.may_vote = !lacks_vote() && (!stored_vote_ || stored_vote_->first <= k);
     setup.frame.run = run_;
     setup.frame.step = k;
     setup.frame.parent = parent_hash();
@@ -284,15 +341,20 @@ void Gateway::begin_step() {
       setup.newer_voters = view_of_roster().voters;
     }
     setup.complete = [this](Record& record) {
+      const auto wishes = peers_.wishes(record.step, self_);
       record.next_view = next_view(record.view, record.step, record.parts, last_named_,
-                                   options_.sync.absent_steps, peers_);
+                                   options_.sync.absent_steps, wishes, peers_);
       auto& members = record.next_view.members;
       if (my_status().wants_in && !record.next_view.is_member(self_))
         members.insert(std::lower_bound(members.begin(), members.end(), self_), self_);
-      record.readmitted = to_readmit(record.view, record.step, peers_);
       if (newer_roster_due()) {
         record.roster = roster_.digest;
-        record.next_view.voters = view_of_roster().voters;
+        auto newer = with_vote_files(view_of_roster());
+        for (const auto voter : record.next_view.voters)
+          if (newer.is_voter(voter))
+            newer.set_vote_file(voter, record.next_view.vote_file_of(voter));
+        record.next_view.voters = std::move(newer.voters);
+        record.next_view.vote_files = std::move(newer.vote_files);
         std::erase_if(members, [this](SiteId site) { return roster_.find(site) == nullptr; });
       }
     };
@@ -303,28 +365,45 @@ void Gateway::begin_step() {
     if (vote.accepted &&
         (vote.accepted->record.parent_root != state_root_ || vote.accepted->record.view != view))
       vote.accepted.reset();
-    agreement_ = std::make_unique<Agreement>(std::move(setup), std::move(vote));
+    agreement_ = std::make_unique<Agreement>(std::move(setup), std::move(vote), vote_on_disk_);
     agreement_->set_view_change_due(view_change_due());
+    for (const auto site : exchange_->holds()) agreement_->hold(exchange_->held(k, site)->part());
   }
-  if (pending_ && pending_->step == k && !exchange_->contributed()) {
-    // Made before a restart.
-    taking_contribution_ = true;
-    auto restore = [](Gateway& self) -> Task<void> {
-      const bool restored = co_await self.exchange_->restore_own();
-      self.taking_contribution_ = false;
-      if (!restored) {
-        self.world_.log.alarm("own_contribution_lost",
-                              {.outer_step = static_cast<std::int64_t>(self.working_step())});
-        self.fail(Error{ErrorCode::corrupt, "this site's own contribution does not check on disk"});
-      }
-      self.changed_.notify();
-    };
-    world_.loop.spawn(restore(*this));
-  }
+  if (pending_ && pending_->step == k && !exchange_->contributed())
+    fail(Error{ErrorCode::corrupt, "this site's own contribution does not check on disk"});
   send_status();
   for (auto& [site, peer] : peers_.all())
     if (peer.link->up() && peer.status && peer.status->step == k) announce_step(peer);
   votes_.notify();
+}
+
+bool Gateway::lacks_vote() const {
+  if (!genesis_) return false;
+  const auto view = current_view();
+  return view.is_voter(self_) && view.vote_file_of(self_) != vote_file_;
+}
+
+void Gateway::note_vote() {
+  const bool lacks = lacks_vote();
+  if (lacks == std::exchange(lacked_vote_, lacks)) return;
+  const EventLog::About at{.outer_step = static_cast<std::int64_t>(working_step())};
+  if (lacks) {
+    ++counters_.votes_lost;
+    world_.log.alarm("vote_file_lost", at,
+                     {{"effect", "this site does not vote until a record names its new file"}});
+  } else {
+    ++counters_.readmitted;
+    world_.log.info("vote_readmitted", at);
+  }
+}
+
+// A step is entered once more after a restart, or a first time: votes and closes of before rest on
+// what is on disk.
+Task<void> Gateway::restore_contributions(std::uint64_t step, View view, security::Digest parent,
+                                          security::Digest state_root) {
+  if (step > restored_to_) co_return;
+  const StepId id{.run = run_, .view = view.digest(), .step = step, .fragment = 0};
+  co_await exchange_->restore(id, std::move(view), parent, state_root);
 }
 
 const Record* Gateway::record_of(std::uint64_t step) const {
@@ -337,7 +416,10 @@ Task<Result<void>> Gateway::start_steps() {
   applying_ = true;  // nothing is contributed before the feedback is settled
   auto settled = co_await settle_feedback(state_->step);
   if (!settled) co_return settled;
+  co_await restore_contributions(working_step(), current_view(), parent_hash(), state_root_);
   enter_state(state_->step == 0 && !saved_any_, true);
+  auto closed = co_await exchange_->close_again();
+  if (!closed) co_return closed;
   // Peers learn at once what this site has, also when it was restarted.
   if (saved_any_) {
     Saved saved{.id = step_id(), .state_root = state_root_, .strong_root = {}, .spot_root = {}};
@@ -399,7 +481,9 @@ Task<Result<void>> Gateway::advance() {
                  !taking_contribution_) {
         auto fetched = co_await transfer_->fetch(
             k, current_view(), [this](std::uint64_t step) { return record_of(step); },
-            [this] { return stopping_ || failure_.has_value(); });
+            [this, &certificate] {
+              return stopping_ || failure_.has_value() || named(certificate.record).has_value();
+            });
         if (fetched) co_return co_await adopt_state(std::move(*fetched));
         stuck_since.reset();
         continue;

@@ -104,7 +104,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     return exchange_ && exchange_->lacks_chunk(transfer, index);
   }
   std::uint64_t session_with(SiteId peer) const;
-  bool has_vote() const { return !lost_vote_; }
+  bool has_vote() const { return !lacks_vote(); }
   const std::vector<float>& feedback() const { return feedback_; }
   struct Counters {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,
@@ -128,6 +128,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
                 std::span<const std::byte> payload) override;
 
   // --- Start (gateway_start.cc)
+  void take_layout(ModelLayout layout);
   Task<Result<void>> load();
   Result<void> take_up_records(const std::vector<Certificate>& records);
   void start_links();
@@ -135,18 +136,27 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void propose_genesis();
   bool genesis_acceptable(const Record& record) const;
   void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
+  void say_founding_is_stuck();
   Task<Result<void>> adopt_run(Certificate genesis);
   bool adopt_initial();
   View view_of_roster() const;
+  View with_vote_files(View view) const;  // as far as they are known
 
   // --- Steps
   std::uint64_t working_step() const { return state_ ? state_->step + 1 : 0; }
   View current_view() const;
   View view_of_step(std::uint64_t step) const;
-  const security::Recovery* recovery() const;  // of this run, by the operator
+  // Of this run, by the operator: those of the roster, and the one that `step` begins with, if any.
+  std::vector<const security::Recovery*> recoveries() const;
+  const security::Recovery* recovery_before(std::uint64_t step) const;
+  Result<void> take_up_recovery();
+  bool lacks_vote() const;  // a voter whose vote file no record names
+  void note_vote();
   security::Digest parent_hash() const;
   StepId step_id() const;
   const Record* record_of(std::uint64_t step) const;  // decided and known here
+  Task<void> restore_contributions(std::uint64_t step, View view, security::Digest parent,
+                                   security::Digest state_root);
   void begin_step();
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
   bool append(const Certificate& certificate);
@@ -154,6 +164,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> steps();
   Task<Result<void>> fetch_first_state();
   Task<Result<void>> advance();
+  Task<bool> may_contribute();
   Task<void> contribute_task(std::vector<float> parameters, std::uint64_t tokens);
   void publish();
   Task<Result<void>> serve_the_end();
@@ -179,7 +190,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
                                            std::shared_ptr<const EarlyReduction> early);
   void reduce_early(std::uint32_t chunk);
   Task<Result<bool>> apply(const Certificate& certificate);
-  Task<Result<void>> take_vote_back(const Record& record);
   void enter_state(bool save_it, bool tell);
   Task<Result<void>> adopt_state(OuterState fetched);
   Task<Result<void>> log_records(std::uint64_t step);
@@ -235,7 +245,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // The run.
   std::optional<ModelLayout> layout_;
-  Fingerprint fingerprint_;
+  Fingerprint fingerprint_, run_fingerprint_;
   std::shared_ptr<const ChunkPlan> plan_;  // shared with contributions
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StateTransfer> transfer_;
@@ -245,8 +255,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::vector<Certificate> chain_;    // records 1, 2, …: chain_[k - 1] is record k
   security::Digest named_roster_;     // by the newest record that names one
   std::optional<std::vector<float>> initial_;
-  bool empty_vote_ = false;  // may take part in record 0
-  bool lost_vote_ = false;
+  VoteFileId vote_file_ = kNoVoteFile;
+  bool lacked_vote_ = false;  // and said so
   bool adopting_run_ = false;
   LogPace genesis_refusals_{60 * kSecond};
   std::optional<Vote> genesis_vote_;
@@ -258,7 +268,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t saved_step_ = 0;
   bool saved_any_ = false, saving_ = false, applying_ = false;
   std::map<SiteId, Saved> saved_by_;
-  std::uint64_t kept_from_ = 1;  // named bytes of this step and later are here
+  std::uint64_t kept_from_ = 1;    // named bytes of this step and later are here
+  std::uint64_t restored_to_ = 0;  // contributions from before a restart are taken up until here
   std::map<SiteId, std::uint64_t> last_named_;
 
   // Feedback: what rides in the next contribution, and what it came from.
@@ -276,12 +287,14 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<Nanoseconds> disputed_since_;
 
   // The step at hand.
+  bool begun_ = false;  // one, in this process
   std::unique_ptr<Agreement> agreement_;
   std::uint64_t agreements_ = 0;  // counts them
+  std::uint64_t agreement_step_ = 0;
   std::uint64_t persisted_version_ = 0;
   std::vector<Agreement::Outgoing> to_say_;
   std::optional<std::pair<std::uint64_t, Vote>> stored_vote_;
-  std::optional<std::pair<std::vector<float>, std::uint64_t>> waiting_contribution_;
+  bool vote_on_disk_ = true;  // stored_vote_ is
   bool taking_contribution_ = false;
   std::optional<Nanoseconds> first_held_at_;
   Nanoseconds step_began_ = 0, next_ballot_at_ = 0;

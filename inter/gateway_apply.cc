@@ -170,10 +170,9 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   options_.at_point("merging", k);
   if (record.final_step) options_.at_point("final", k);
 
-  auto readmitted = co_await take_vote_back(record);
-  if (!readmitted) co_return readmitted.error();
   auto settled = co_await settle_feedback(k);
   if (!settled) co_return settled.error();
+  co_await restore_contributions(k + 1, view_of_step(k + 1), record.hash(), *root);
   // From here on, without a break: messages of the next step find it begun.
   state_->step = k;
   state_->record = record.hash();
@@ -199,22 +198,6 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   co_return true;
 }
 
-// A record that readmits this site, or makes it a voter, gives it an empty vote to go on with.
-Task<Result<void>> Gateway::take_vote_back(const Record& record) {
-  const bool readmitted =
-      lost_vote_ && std::count(record.readmitted.begin(), record.readmitted.end(), self_) > 0;
-  const bool made_voter = !record.view.is_voter(self_) && record.next_view.is_voter(self_);
-  if (!readmitted && !made_voter) co_return Result<void>();
-  Result<void> written;
-  auto write = [this, &written, &record] { written = store_.write_vote(record.step, Vote{}); };
-  co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
-  if (!written) co_return written;
-  if (!std::exchange(lost_vote_, false)) co_return Result<void>();
-  ++counters_.readmitted;
-  world_.log.info("vote_readmitted", {.outer_step = static_cast<std::int64_t>(record.step)});
-  co_return Result<void>();
-}
-
 // The state is a new one, its records are logged, feedback is settled: goes on from it. `tell`: the
 // ranks too.
 void Gateway::enter_state(bool save_it, bool tell) {
@@ -225,6 +208,7 @@ void Gateway::enter_state(bool save_it, bool tell) {
     world_.loop.spawn(save(&*state_, state_root_, step));
   }
   applying_ = false;
+  begun_ = true;
   if (!finished_) begin_step();
   count_waits();
   // The last state is not taken back: it is told once it is known to be right.
@@ -249,8 +233,10 @@ Task<Result<void>> Gateway::adopt_state(OuterState fetched) {
     misled_base_ = std::move(state_->agreed);
   else
     misled_base_.reset();
+  const auto root = inter::state_root(*layout_, fetched);
+  co_await restore_contributions(step + 1, view_of_step(step + 1), fetched.record, root);
   state_ = std::move(fetched);
-  state_root_ = inter::state_root(*layout_, *state_);
+  state_root_ = root;
   if (!again) kept_from_ = step + 1;
   enter_state(true, !again);
   co_return Result<void>();

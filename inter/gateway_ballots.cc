@@ -114,7 +114,8 @@ void Gateway::count_waits() {
   waits_for_ = waits_for();
 }
 
-// No record names our roster yet, and everyone who votes and can be reached has it: a majority.
+// No record names our roster yet, everyone who votes and can be reached has it, a majority, and a
+// majority of those who will vote is known to have a vote file.
 bool Gateway::newer_roster_due() const {
   if (roster_.digest == named_roster_) return false;
   const auto view = current_view();
@@ -124,19 +125,21 @@ bool Gateway::newer_roster_due() const {
     if (peer.status->roster_epoch != roster_.epoch) return false;
     ++have;
   }
-  return have >= view.majority();
+  const auto newer = with_vote_files(view_of_roster());
+  const auto& files = newer.vote_files;
+  const auto unknown =
+      static_cast<std::size_t>(std::count(files.begin(), files.end(), kNoVoteFile));
+  return have >= view.majority() && files.size() - unknown >= newer.majority();
 }
 
 bool Gateway::view_change_due() const {
   const auto view = current_view();
   if (newer_roster_due()) return true;
   if (my_status().wants_in) return true;
-  for (const auto& [site, peer] : peers_.all()) {
-    if (!peer.link->up() || !peer.status || peer.status->step != working_step()) continue;
-    if (peer.status->wants_in && !view.is_member(site) && !peer.status->leaving) return true;
-    if (peer.status->lost_vote && view.is_voter(site)) return true;
-  }
-  return false;
+  const auto wishes = peers_.wishes(working_step(), self_);
+  return std::any_of(wishes.begin(), wishes.end(), [&](const Wish& wish) {
+    return roster_.find(wish.site) != nullptr && changes(view, wish);
+  });
 }
 
 Nanoseconds Gateway::deadline() const {

@@ -96,8 +96,6 @@ Task<Result<void>> Gateway::settle_dispute() {
       co_await changed_.wait_until(world_.loop.now() + kSecond);  // then once more
     co_return Result<void>();
   }
-  // What this site voted stands, but for a record that only its wrong state could begin.
-  if (agreement_) stored_vote_ = std::pair(k + 1, agreement_->vote());
   disputed_since_.reset();
   world_.log.alarm("state_replaced", {.outer_step = static_cast<std::int64_t>(k)},
                    {{"by_step", found->step}});

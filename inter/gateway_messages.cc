@@ -243,19 +243,22 @@ void Gateway::announce_step(PeerSite& peer) {
 Status Gateway::my_status() const {
   Status s;
   const auto now = world_.loop.now();
-  s.step = working_step();
+  // Before it has begun its step, nothing of that can be told to it.
+  s.step = begun_ ? working_step() : 0;
   s.leaving = stopping_ || ranks_leaving_;
   s.contributes = !ranks_leaving_ &&
                   (rank_pulse_.live(now) || (exchange_ && state_ && exchange_->contributed()));
   // Once its ranks compute: a site of which nothing comes would be dropped and taken in for ever.
   s.wants_in = state_ && !current_view().is_member(self_) && !ranks_leaving_ &&
                rank_pulse_.compute(now) && chain_.size() < working_step();
-  s.lost_vote = lost_vote_;
   s.finished = finished_;
+  s.vote_file = vote_file_;
   s.roster_epoch = roster_.epoch;
   s.first_record = kept_from_;
   s.sees = peers_.seen();
   if (exchange_ && state_) s.holds = exchange_->holds();
+  for (auto wish : peers_.wishes(s.step, self_))
+    if (wish.hops++ < Wish::kHopsMax && changes(current_view(), wish)) s.wishes.push_back(wish);
   return s;
 }
 
@@ -268,6 +271,7 @@ void Gateway::send_status() {
 void Gateway::on_status(Link& link, const Status& status) {
   auto& peer = *peers_.of(link);
   peer.status = status;
+  peer.vote_file = status.vote_file;
   const auto now = world_.loop.now();
   if (status.contributes) peer.last_progress = now;
   if (!genesis_) {
@@ -318,7 +322,7 @@ void Gateway::on_records(Link& link, const Records& records) {
       // sends this would like.
       const bool ours = roster_.run ? record.hash() == *roster_.run
                                     : record.view.voters == view_of_roster().voters;
-      if (record.fingerprint != fingerprint_.digest() || !ours ||
+      if (record.fingerprint != run_fingerprint_.digest() || !ours ||
           !certificate.proves(record.view, world_.verifier)) {
         if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
           world_.log.alarm(

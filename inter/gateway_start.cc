@@ -14,25 +14,38 @@ View Gateway::view_of_roster() const {
     if (site.voter) view.voters.push_back(site.id);
   // Who has no vote joins once its state is current.
   view.members = view.voters;
+  view.vote_files.resize(view.voters.size(), kNoVoteFile);
+  return view;
+}
+
+View Gateway::with_vote_files(View view) const {
+  for (const auto& [site, peer] : peers_.all())
+    if (view.is_voter(site)) view.set_vote_file(site, peer.vote_file);
+  if (view.is_voter(self_)) view.set_vote_file(self_, vote_file_);
+  // What others say counts where nothing is known at first hand.
+  for (const auto& wish : peers_.wishes(working_step(), self_))
+    if (view.is_voter(wish.site)) view.set_vote_file(wish.site, wish.vote_file);
   return view;
 }
 
 Task<Result<void>> Gateway::load() {
-  auto loaded = store_.load();
+  auto loaded = store_.load(world_.random.split("vote file").next() | 1);
   if (!loaded) co_return loaded.error();
   boot_ = loaded->boot;
-  if (loaded->layout) {
-    layout_ = std::move(loaded->layout);
-    fingerprint_ = Fingerprint::of(*layout_, options_.sync);
-  }
+  if (loaded->layout) take_layout(std::move(*loaded->layout));
+  vote_file_ = loaded->vote_file;
   if (!loaded->genesis) {
-    empty_vote_ = !loaded->vote_lost;
     if (loaded->vote.accepted) genesis_vote_ = loaded->vote;
     co_return Result<void>();
   }
   genesis_ = std::move(loaded->genesis);
   run_ = genesis_->record.hash();
   named_roster_ = genesis_->record.roster;
+  if (const auto other = run_fingerprint_.difference(loaded->fingerprint); !other.empty())
+    co_return Error{ErrorCode::mismatch,
+                    fmt::format("this site's run was begun with other settings ({}): restore them, "
+                                "or give the new run another run_dir",
+                                other)};
   state_ = std::move(loaded->state);
   state_root_ = loaded->state_root;
   auto taken_up = take_up_records(loaded->records);
@@ -55,15 +68,11 @@ Task<Result<void>> Gateway::load() {
     while (kept_from_ > 1 && all_here(chain_[kept_from_ - 2].record)) --kept_from_;
   }
   stored_vote_ = std::pair(loaded->vote_step, loaded->vote);
-  // Where the operator says to go on, votes of before count no more.
-  const auto* given = recovery();
-  const bool recovers = given != nullptr && chain_.size() == given->step;
-  lost_vote_ = loaded->vote_lost && current_view().is_voter(self_) && !recovers;
-  if (lost_vote_) {
-    ++counters_.votes_lost;
-    world_.log.alarm("vote_file_lost", {},
-                     {{"effect", "this site does not vote until a record readmits it"}});
-  }
+  auto recovered = take_up_recovery();
+  if (!recovered) co_return recovered;
+  auto newest = store_.newest_contribution();
+  if (!newest) co_return newest.error();
+  restored_to_ = *newest;
   if (options_.link.bug == PlantedBug::two_contributions) loaded->feedbacks.clear();
   // The newest feedback counts if its contribution was closed: a record names it, or the file has
   // its close.
@@ -76,7 +85,7 @@ Task<Result<void>> Gateway::load() {
       const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
       closed = close && close->root == feedback.root;
       // Of a view that was given up: the ranks contribute anew.
-      if (given != nullptr && feedback.step == given->step + 1 &&
+      if (recovery_before(feedback.step) != nullptr &&
           (!close || close->id.view != view_of_step(feedback.step).digest()))
         closed = false;
     }
@@ -97,11 +106,10 @@ Task<Result<void>> Gateway::load() {
 // Our own records are not proved again: their voters may be in no roster any more. What the
 // operator has given up is left out.
 Result<void> Gateway::take_up_records(const std::vector<Certificate>& records) {
-  const auto* given = recovery();
   for (const auto& certificate : records) {
     const auto step = certificate.record.step;
-    if (given != nullptr && step == given->step + 1 &&
-        certificate.record.view != view_of_step(step)) {
+    const auto* given = recovery_before(step);
+    if (given != nullptr && certificate.record.view != view_of_step(step)) {
       if (state_ && state_->step >= step)
         return Error{ErrorCode::mismatch,
                      fmt::format("the roster goes on from step {}, but this site has step {} with "
@@ -115,11 +123,30 @@ Result<void> Gateway::take_up_records(const std::vector<Certificate>& records) {
     if (!append(certificate)) break;
   }
   logged_records_ = chain_.size();
-  if (given != nullptr && state_ && state_->step == given->step && state_root_ != given->root)
+  const auto* given = state_ ? recovery_before(state_->step + 1) : nullptr;
+  if (given != nullptr && state_root_ != given->root)
     return Error{ErrorCode::mismatch,
                  fmt::format("the roster goes on from step {} with the root {}, this site's has {}",
                              given->step, given->root.hex(), state_root_.hex())};
   return {};
+}
+
+// Where the operator says to go on, votes of before count no more: this site votes with a new file,
+// once for each recovery, so that what it votes then is not forgotten by another restart.
+Result<void> Gateway::take_up_recovery() {
+  const auto given = recoveries();
+  if (given.empty()) return {};
+  const auto& newest = *given.back();
+  const auto digest = newest.digest();
+  ISTHMUS_TRY(const bool known, store_.knows_recovery(digest));
+  if (known) return {};
+  const auto& voters = newest.voters;
+  if (std::binary_search(voters.begin(), voters.end(), self_)) {
+    vote_file_ = vote_file_of(newest);
+    ISTHMUS_CHECK(store_.renew_vote_file(vote_file_));
+    stored_vote_.reset();
+  }
+  return store_.note_recovery(digest);
 }
 
 void Gateway::start_links() {
@@ -150,19 +177,23 @@ void Gateway::start_links() {
 // --- Record 0
 
 bool Gateway::genesis_acceptable(const Record& record) const {
+  const auto listed = view_of_roster();
   return record.step == 0 && record.run == security::Digest{} &&
-         record.parent == security::Digest{} && record.view == view_of_roster() &&
-         record.next_view == record.view && record.parts.empty() && record.readmitted.empty() &&
-         record.rule == options_.sync.outer && !record.final_step &&
-         record.fingerprint == fingerprint_.digest() && record.roster == roster_.digest;
+         record.parent == security::Digest{} && record.view.members == listed.members &&
+         record.view.voters == listed.voters && record.next_view == record.view &&
+         record.parts.empty() && record.rule == options_.sync.outer && !record.final_step &&
+         record.fingerprint == run_fingerprint_.digest() && record.roster == roster_.digest;
 }
 
+// Once all voters have said which vote files they have: record 0 names them.
 void Gateway::propose_genesis() {
   Record record;
-  record.view = view_of_roster();
+  record.view = with_vote_files(view_of_roster());
+  const auto& files = record.view.vote_files;
+  if (std::find(files.begin(), files.end(), kNoVoteFile) != files.end()) return;
   record.next_view = record.view;
   record.rule = options_.sync.outer;
-  record.fingerprint = fingerprint_.digest();
+  record.fingerprint = run_fingerprint_.digest();
   record.roster = roster_.digest;
   OuterState initial;
   initial.agreed = *initial_;
@@ -185,9 +216,11 @@ void Gateway::on_genesis_accept(SiteId from, const Accept& accept,
     return;
   genesis_accepts_[from] = {accept.record, signature};
   const auto& voters = accept.record.view.voters;
-  // The first voter proposes; whoever has an empty vote file follows it.
-  if (from == voters.front() && accept.record.view.is_voter(self_) && empty_vote_ &&
-      !genesis_vote_ && initial_) {
+  // The first voter proposes; whoever has not voted, with the file that is named, follows it.
+  const bool names_us = accept.record.view.vote_file_of(self_) == vote_file_;
+  if (accept.record.view.is_voter(self_) && !names_us) say_founding_is_stuck();
+  if (from == voters.front() && accept.record.view.is_voter(self_) && names_us && !genesis_vote_ &&
+      initial_) {
     Vote vote;
     vote.accepted = Vote::Accepted{0, accept.record};
     if (auto written = store_.write_vote(0, vote); !written) {
@@ -197,6 +230,20 @@ void Gateway::on_genesis_accept(SiteId from, const Accept& accept,
     genesis_vote_ = std::move(vote);
   }
   changed_.notify();
+}
+
+// A vote file that was lost before record 0 was decided everywhere: nobody can know what it said.
+void Gateway::say_founding_is_stuck() {
+  if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
+    world_.log.alarm(
+        "founding_stuck", {},
+        {{"why",
+          "the sites were about to begin a run with a vote file that this site "
+          "has lost since"},
+         {"what_to_do", fmt::format("unless a site has trained already, move {} away at all of "
+                                    "them, and start again",
+                                    options_.folder)},
+         {"left_out", *left_out}});
 }
 
 Task<Result<void>> Gateway::begin_or_join_run() {
@@ -211,10 +258,8 @@ Task<Result<void>> Gateway::begin_or_join_run() {
             "at all of them",
             options_.folder)};
   while (!genesis_ && !stopping_ && !failure_) {
-    if (view.is_voter(self_) && view.voters.front() == self_ && empty_vote_ && !genesis_vote_ &&
-        initial_) {
+    if (view.is_voter(self_) && view.voters.front() == self_ && !genesis_vote_ && initial_)
       propose_genesis();
-    }
     const auto now = world_.loop.now();
     if (genesis_vote_) {
       const auto& record = genesis_vote_->accepted->record;
@@ -252,17 +297,18 @@ Task<Result<void>> Gateway::begin_or_join_run() {
 Task<Result<void>> Gateway::adopt_run(Certificate genesis) {
   const bool founded = genesis_vote_ && genesis_vote_->accepted->record == genesis.record;
   Result<void> written;
-  auto write = [this, &written, &genesis] { written = store_.begin_run(genesis, *layout_); };
+  auto write = [this, &written, &genesis] {
+    // Whoever joins has not voted for what the operator has given up, or has forgotten it.
+    for (const auto& given : roster_.recoveries)
+      if (written && given.run == genesis.record.hash())
+        written = store_.note_recovery(given.digest());
+    if (written) written = store_.begin_run(genesis, *layout_, run_fingerprint_);
+  };
   co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
   if (!written) co_return written;
   genesis_ = std::move(genesis);
   run_ = genesis_->record.hash();
   named_roster_ = genesis_->record.roster;
-  empty_vote_ = false;
-  // A voter that was not there when the run was founded has lost its votes, for all that others can
-  // know.
-  lost_vote_ = genesis_->record.view.is_voter(self_) && !founded;
-  if (lost_vote_) ++counters_.votes_lost;
   stored_vote_.reset();
   world_.log.info("run_began", {.outer_step = 0}, {{"run", run_.hex()}, {"founded", founded}});
   adopt_initial();

@@ -251,23 +251,35 @@ bool verify(const security::Verifier& verifier, const Signed& message) {
 Bytes encode(const Status& s) {
   ByteWriter out;
   out.put(MessageType::status).put(s.step);
-  for (const bool flag : {s.contributes, s.leaving, s.wants_in, s.lost_vote, s.finished})
-    out.put(flag);
+  for (const bool flag : {s.contributes, s.leaving, s.wants_in, s.finished}) out.put(flag);
+  out.put(s.vote_file);
   out.put(s.roster_epoch).put(s.first_record);
   put_sites(out, s.sees);
   put_sites(out, s.holds);
+  out.put(static_cast<std::uint32_t>(s.wishes.size()));
+  for (const auto& wish : s.wishes)
+    out.put(wish.site).put(wish.joins).put(wish.vote_file).put(wish.hops);
   return out.take();
 }
 
 std::optional<Status> decode_status(ByteReader& in) {
   Status s;
   s.step = in.get<std::uint64_t>();
-  for (bool* flag : {&s.contributes, &s.leaving, &s.wants_in, &s.lost_vote, &s.finished})
-    *flag = in.get<bool>();
+  for (bool* flag : {&s.contributes, &s.leaving, &s.wants_in, &s.finished}) *flag = in.get<bool>();
+  s.vote_file = in.get<VoteFileId>();
   s.roster_epoch = in.get<std::uint64_t>();
   s.first_record = in.get<std::uint64_t>();
   s.sees = get_sites(in);
   s.holds = get_sites(in);
+  s.wishes.resize(in.count(kSitesMax, 14));
+  for (std::size_t i = 0; i < s.wishes.size(); ++i) {
+    auto& wish = s.wishes[i];
+    wish.site = in.get<SiteId>();
+    wish.joins = in.get<bool>();
+    wish.vote_file = in.get<VoteFileId>();
+    wish.hops = in.get<std::uint8_t>();
+    if (i > 0 && s.wishes[i - 1].site >= wish.site) in.fail();
+  }
   if (!in.done()) return std::nullopt;
   return s;
 }

@@ -91,18 +91,31 @@ struct Signed {
   security::Digest digest() const;
 };
 
+// What a site would like of the next view. Passed on, since not everybody sees everybody: a voter
+// that does not know of it decides before the others can change the view.
+struct Wish {
+  SiteId site = 0;
+  bool joins = false;                  // as a member
+  VoteFileId vote_file = kNoVoteFile;  // that it would vote with
+  std::uint8_t hops = 0;               // from the site that said it
+
+  static constexpr std::uint8_t kHopsMax = 3;
+  bool operator==(const Wish&) const = default;
+};
+
 // A peer's own account of itself: sent when it changes and as a heartbeat.
 struct Status {
   std::uint64_t step = 0;    // works on this one: everything before is decided and applied here
   bool contributes = false;  // its ranks live and compute, or its contribution is made
   bool leaving = false;
-  bool wants_in = false;   // current and computing, but no member
-  bool lost_vote = false;  // a voter that may not vote until a record readmits it
+  bool wants_in = false;  // current and computing, but no member
   bool finished = false;
+  VoteFileId vote_file = kNoVoteFile;
   std::uint64_t roster_epoch = 0;
   std::uint64_t first_record = 0;  // the oldest step whose named bytes it still has
   std::vector<SiteId> sees;        // sites it has a session with
   std::vector<SiteId> holds;       // contributions of `step` that it holds
+  std::vector<Wish> wishes;        // of others that work on `step`; ascending site
 };
 
 struct RecordRequest {

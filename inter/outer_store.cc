@@ -71,7 +71,7 @@ Result<void> ContributionFile::sync() {
 
 OuterStore::OuterStore(Disk& disk, std::string folder) : disk_(disk), folder_(std::move(folder)) {}
 
-Result<OuterStore::Loaded> OuterStore::load() {
+Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   Loaded loaded;
   ISTHMUS_CHECK(disk_.make_folders(path("contributions")));
 
@@ -89,25 +89,15 @@ Result<OuterStore::Loaded> OuterStore::load() {
 
   ISTHMUS_TRY(const bool has_run, disk_.exists(path("run")));
   ISTHMUS_TRY(const bool has_vote, disk_.exists(path("vote")));
-  if (!has_run && !has_vote) {
-    // A new store: its empty vote file is what lets the site take part in record 0.
-    ISTHMUS_TRY(vote_file_, disk_.open(path("vote"), Disk::Open::create));
-    ISTHMUS_CHECK(vote_file_->sync());
-    ISTHMUS_CHECK(disk_.sync_folder(folder_));
-  } else {
-    loaded.vote_lost = !has_vote;
-    if (!has_vote) {
-      ISTHMUS_TRY(vote_file_, disk_.open(path("vote"), Disk::Open::create));
-    } else {
-      ISTHMUS_TRY(vote_file_, disk_.open(path("vote"), Disk::Open::update));
-      ISTHMUS_CHECK(load_vote(loaded));
-      // What was read may be in the system's cache alone, if its sync failed: nothing is said on
-      // account of it before it is written again.
-      if (vote_sequence_ > 0) ISTHMUS_CHECK(write_vote(loaded.vote_step, loaded.vote));
-      // A vote file without a single vote beside a run can only be a new one: the votes are gone.
-      loaded.vote_lost = has_run && vote_sequence_ == 0;
-    }
-  }
+  ISTHMUS_TRY(vote_file_,
+              disk_.open(path("vote"), has_vote ? Disk::Open::update : Disk::Open::create));
+  ISTHMUS_CHECK(load_vote(loaded));
+  if (vote_file_id_ == kNoVoteFile) vote_file_id_ = new_vote_file;
+  // What was read may be in the system's cache alone, if its sync failed: nothing is said on
+  // account of it before it is written again.
+  ISTHMUS_CHECK(write_vote(loaded.vote_step, loaded.vote));
+  if (!has_vote) ISTHMUS_CHECK(disk_.sync_folder(folder_));
+  loaded.vote_file = vote_file_id_;
   if (!has_run) return loaded;
 
   ISTHMUS_TRY(const auto run, read_file(disk_, path("run"), kSmallFileBytesMax));
@@ -122,6 +112,8 @@ Result<OuterStore::Loaded> OuterStore::load() {
   auto layout = ModelLayout::decode(in);
   if (!layout) return damaged;
   loaded.layout = std::move(*layout);
+  loaded.fingerprint = Fingerprint::decode(in);
+  if (!in.ok() || loaded.fingerprint.digest() != loaded.genesis->record.fingerprint) return damaged;
   ISTHMUS_TRY(loaded.records, load_records());
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_slot(*loaded.layout, slot);
@@ -141,10 +133,12 @@ Result<OuterStore::Loaded> OuterStore::load() {
   return loaded;
 }
 
-Result<void> OuterStore::begin_run(const Certificate& genesis, const ModelLayout& layout) {
+Result<void> OuterStore::begin_run(const Certificate& genesis, const ModelLayout& layout,
+                                   const Fingerprint& fingerprint) {
   ByteWriter out;
   genesis.encode(out);
   layout.encode(out);
+  fingerprint.encode(out);
   return replace_file(disk_, path("run"), with_checksum(out));
 }
 
@@ -209,7 +203,8 @@ Result<void> OuterStore::truncate_records(std::uint64_t step) {
 Result<void> OuterStore::write_vote(std::uint64_t step, const Vote& vote) {
   ISTHMUS_ASSERT(vote_file_ != nullptr);
   ByteWriter out;
-  out.put(vote_sequence_ + 1)
+  out.put(vote_file_id_)
+      .put(vote_sequence_ + 1)
       .put(step)
       .put(vote.promised)
       .put(static_cast<std::uint8_t>(vote.accepted.has_value()));
@@ -239,6 +234,7 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
     ISTHMUS_CHECK(vote_file_->read_at(at + 4, bytes));
     if (!checks(bytes)) continue;
     ByteReader in(std::span<const std::byte>(bytes).first(length - 32));
+    const auto file = in.get<VoteFileId>();
     const auto sequence = in.get<std::uint64_t>();
     const auto step = in.get<std::uint64_t>();
     Vote vote;
@@ -249,12 +245,29 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
       if (!record) continue;
       vote.accepted = Vote::Accepted{ballot, std::move(*record)};
     }
-    if (!in.done() || sequence <= vote_sequence_) continue;
+    if (!in.done() || file == kNoVoteFile || sequence <= vote_sequence_) continue;
+    vote_file_id_ = file;
     vote_sequence_ = sequence;
     loaded.vote_step = step;
     loaded.vote = std::move(vote);
   }
   return {};
+}
+
+Result<void> OuterStore::renew_vote_file(VoteFileId id) {
+  vote_file_id_ = id;
+  return write_vote(0, Vote{});
+}
+
+Result<bool> OuterStore::knows_recovery(const security::Digest& recovery) const {
+  ISTHMUS_TRY(const bool any, disk_.exists(path("recovery")));
+  if (!any) return false;
+  ISTHMUS_TRY(const auto known, read_file(disk_, path("recovery"), recovery.bytes.size()));
+  return std::equal(known.begin(), known.end(), recovery.bytes.begin(), recovery.bytes.end());
+}
+
+Result<void> OuterStore::note_recovery(const security::Digest& recovery) {
+  return replace_file(disk_, path("recovery"), recovery.bytes);
 }
 
 // --- State
@@ -400,6 +413,25 @@ Result<void> OuterStore::append_close(std::uint64_t step, const Signed& close) {
   return contribution.sync();
 }
 
+Result<std::unique_ptr<ContributionFile>> OuterStore::rewrite_contribution(
+    const Contribution& contribution) {
+  const auto name = path(contribution_name(contribution.step(), contribution.site()));
+  const auto temporary = name + ".new";
+  ISTHMUS_TRY(auto file, disk_.open(temporary, Disk::Open::create));
+  ByteWriter out;
+  out.put(kContributionMagic).block(contribution.announcement().encode());
+  ISTHMUS_CHECK(file->write_at(0, out.view()));
+  auto written =
+      std::make_unique<ContributionFile>(disk_, path("contributions"), std::move(file), out.size());
+  for (std::uint32_t i = 0; i < contribution.plan().chunks(); ++i)
+    ISTHMUS_CHECK(written->add(i, contribution.sealed(i)));
+  ISTHMUS_CHECK(written->add_close(*contribution.close_message()));
+  ISTHMUS_CHECK(written->sync());
+  ISTHMUS_CHECK(disk_.rename(temporary, name));
+  ISTHMUS_CHECK(disk_.sync_folder(path("contributions")));
+  return written;
+}
+
 Result<StoredContribution> OuterStore::read_contribution(std::uint64_t step, SiteId site) const {
   const auto name = path(contribution_name(step, site));
   ISTHMUS_TRY(const auto file, disk_.open(name, Disk::Open::read));
@@ -420,9 +452,10 @@ Result<StoredContribution> OuterStore::read_contribution(std::uint64_t step, Sit
   StoredContribution stored;
   stored.announcement = std::move(*announcement);
   while (!in.rest().empty()) {
+    stored.bytes = size - in.rest().size();
     const auto index = in.get<std::uint32_t>();
     const auto block = in.block(kBulkMessageBytesMax);
-    if (!in.ok()) break;  // torn
+    if (!in.ok()) return stored;  // torn
     if (index != kCloseIndex) {
       stored.chunks.emplace_back(index, Bytes(block.begin(), block.end()));
       continue;
@@ -432,7 +465,45 @@ Result<StoredContribution> OuterStore::read_contribution(std::uint64_t step, Sit
       return Error{ErrorCode::corrupt, name + " is damaged"};
     stored.close = std::move(*close);
   }
+  stored.bytes = size;
   return stored;
+}
+
+Result<std::vector<std::pair<std::uint64_t, SiteId>>> OuterStore::contribution_files() const {
+  ISTHMUS_TRY(const auto names, disk_.list(path("contributions")));
+  std::vector<std::pair<std::uint64_t, SiteId>> files;
+  for (const auto& name : names) {
+    std::uint64_t step = 0;
+    SiteId site = 0;
+    const auto* end = name.data() + name.size();
+    const auto dash = std::from_chars(name.data(), end, step);
+    if (dash.ec != std::errc() || dash.ptr == end || *dash.ptr != '-') continue;
+    if (std::from_chars(dash.ptr + 1, end, site).ptr == end) files.emplace_back(step, site);
+  }
+  return files;
+}
+
+Result<std::uint64_t> OuterStore::newest_contribution() const {
+  ISTHMUS_TRY(const auto files, contribution_files());
+  std::uint64_t newest = 0;
+  for (const auto& [step, site] : files) newest = std::max(newest, step);
+  return newest;
+}
+
+Result<std::vector<SiteId>> OuterStore::contributions(std::uint64_t step) const {
+  ISTHMUS_TRY(const auto files, contribution_files());
+  std::vector<SiteId> sites;
+  for (const auto& [of, site] : files)
+    if (of == step) sites.push_back(site);
+  return sites;
+}
+
+Result<std::unique_ptr<ContributionFile>> OuterStore::continue_contribution(std::uint64_t step,
+                                                                            SiteId site,
+                                                                            std::uint64_t bytes) {
+  ISTHMUS_TRY(auto file, disk_.open(path(contribution_name(step, site)), Disk::Open::update));
+  ISTHMUS_CHECK(file->truncate(bytes));
+  return std::make_unique<ContributionFile>(disk_, path("contributions"), std::move(file), bytes);
 }
 
 Result<bool> OuterStore::has_contribution(std::uint64_t step, SiteId site) const {

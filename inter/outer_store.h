@@ -32,6 +32,7 @@ struct StoredContribution {
   Signed announcement;
   std::vector<std::pair<std::uint32_t, Bytes>> chunks;  // index, sealed
   std::optional<Signed> close;
+  std::uint64_t bytes = 0;  // of the file, as far as it is whole
 };
 
 // One contribution, written as it arrives. Any thread; chunks in any order.
@@ -65,19 +66,27 @@ class OuterStore {
     std::vector<Certificate> records;  // 1, 2, …
     std::optional<OuterState> state;   // the newest slot that checks
     security::Digest state_root;
-    bool vote_lost = false;  // a run is here, but no vote file
+    VoteFileId vote_file = kNoVoteFile;
     std::uint64_t vote_step = 0;
     Vote vote;
+    Fingerprint fingerprint;          // of the run, with its genesis
     std::vector<Feedback> feedbacks;  // those that check, the newest first
   };
-  // Errors: io, corrupt (with what to do).
-  Result<Loaded> load();
+  // `new_vote_file`: random, not zero; the vote file's number, if it has to be made. Errors: io,
+  // corrupt (with what to do).
+  Result<Loaded> load(VoteFileId new_vote_file);
 
-  Result<void> begin_run(const Certificate& genesis, const ModelLayout& layout);
+  Result<void> begin_run(const Certificate& genesis, const ModelLayout& layout,
+                         const Fingerprint& fingerprint);
   Result<void> append_record(const Certificate& certificate);
   // Forgets the records after `step`, of which the file has at least that many.
   Result<void> truncate_records(std::uint64_t step);
   Result<void> write_vote(std::uint64_t step, const Vote& vote);
+  // Goes on with an empty vote file of this number.
+  Result<void> renew_vote_file(VoteFileId id);
+  // The operator's recovery that was noted last, so that it is taken up once.
+  Result<bool> knows_recovery(const security::Digest& recovery) const;
+  Result<void> note_recovery(const security::Digest& recovery);
   Result<void> write_state(const OuterState& state, const security::Digest& root);
   Result<OuterState> read_state(const ModelLayout& layout, std::uint64_t step) const;
   // Keeps the older slot, a state of this step that turned out wrong, under another name for the
@@ -95,6 +104,16 @@ class OuterStore {
   Result<void> append_close(std::uint64_t step, const Signed& close);
   // not_found when it is not there; what is torn at its end is left out.
   Result<StoredContribution> read_contribution(std::uint64_t step, SiteId site) const;
+  // The newest step to which a contribution is here, 0 for none; and the sites whose are, whole or
+  // not.
+  Result<std::uint64_t> newest_contribution() const;
+  Result<std::vector<SiteId>> contributions(std::uint64_t step) const;
+  // Goes on with a file from before a restart after its first `bytes`, which are whole.
+  Result<std::unique_ptr<ContributionFile>> continue_contribution(std::uint64_t step, SiteId site,
+                                                                  std::uint64_t bytes);
+  // Writes a whole one once more, in place of the file that it was read from: what was read may be
+  // in the system's cache alone, if its sync failed.
+  Result<std::unique_ptr<ContributionFile>> rewrite_contribution(const Contribution& contribution);
   Result<bool> has_contribution(std::uint64_t step, SiteId site) const;
   // Removes those of steps below, but for one that is still needed (the site's own, that feedback
   // refers to).
@@ -104,6 +123,7 @@ class OuterStore {
  private:
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   using FeedbackName = std::pair<std::uint64_t, security::Digest>;  // step and root
+  Result<std::vector<std::pair<std::uint64_t, SiteId>>> contribution_files() const;
   Result<std::pair<OuterState, security::Digest>> read_slot(const ModelLayout& layout,
                                                             int slot) const;
   Result<Feedback> read_feedback(int slot) const;
@@ -116,6 +136,7 @@ class OuterStore {
   std::optional<FeedbackName> feedback_names_[2];  // of the slots; nothing: empty or damaged
   int settled_feedback_slot_ = 1;                  // the other one is written next
   std::unique_ptr<File> vote_file_;
+  VoteFileId vote_file_id_ = kNoVoteFile;
   std::uint64_t vote_sequence_ = 0;
   std::unique_ptr<File> record_file_;
   std::uint64_t record_bytes_ = 0;

@@ -44,14 +44,37 @@ std::vector<SiteId> Peers::seen() const {
   return sites;
 }
 
+std::vector<Wish> Peers::wishes(std::uint64_t step, SiteId self) const {
+  std::map<SiteId, Wish> all;
+  for (const auto& [id, peer] : sites_) {
+    if (!peer.link->up() || !peer.status || peer.status->step != step) continue;
+    for (const auto& wish : peer.status->wishes)
+      if (wish.site != self && wish.hops <= Wish::kHopsMax && !sees(wish.site))
+        if (const auto [at, first] = all.emplace(wish.site, wish);
+            !first && wish.hops < at->second.hops)
+          at->second = wish;
+    const auto& own = *peer.status;
+    all[id] = {.site = id, .joins = own.wants_in && !own.leaving, .vote_file = own.vote_file};
+  }
+  std::vector<Wish> wishes;
+  for (const auto& [site, wish] : all) wishes.push_back(wish);
+  return wishes;
+}
+
 void Peers::send_to_all(const Bytes& message) {
   for (auto& [site, peer] : sites_)
     if (peer.link->up()) peer.link->send(message);
 }
 
+bool changes(const View& view, const Wish& wish) {
+  return (wish.joins && !view.is_member(wish.site)) ||
+         (view.is_voter(wish.site) && wish.vote_file != kNoVoteFile &&
+          wish.vote_file != view.vote_file_of(wish.site));
+}
+
 View next_view(const View& view, std::uint64_t step, const std::vector<Part>& parts,
                const std::map<SiteId, std::uint64_t>& last_named, std::uint32_t absent_steps,
-               const Peers& peers) {
+               const std::vector<Wish>& wishes, const Peers& peers) {
   View next = view;
   std::erase_if(next.members, [&](SiteId site) {
     if (std::any_of(parts.begin(), parts.end(),
@@ -63,24 +86,15 @@ View next_view(const View& view, std::uint64_t step, const std::vector<Part>& pa
     const auto named = last_named.find(site);
     return step - (named == last_named.end() ? 0 : named->second) >= absent_steps;
   });
-  for (const auto& [site, peer] : peers.all()) {
-    if (!peer.link->up() || !peer.status || !peer.status->wants_in || peer.status->leaving ||
-        view.is_member(site))
-      continue;
-    if (peer.status->step != step) continue;  // not current: its state is another
-    next.members.insert(std::lower_bound(next.members.begin(), next.members.end(), site), site);
+  for (const auto& wish : wishes) {
+    if (wish.joins && !view.is_member(wish.site))
+      next.members.insert(std::lower_bound(next.members.begin(), next.members.end(), wish.site),
+                          wish.site);
+    if (view.is_voter(wish.site) && wish.vote_file != kNoVoteFile)
+      next.set_vote_file(wish.site, wish.vote_file);
   }
   if (next.members.empty()) next.members = view.members;
   return next;
-}
-
-std::vector<SiteId> to_readmit(const View& view, std::uint64_t step, const Peers& peers) {
-  std::vector<SiteId> sites;
-  for (const auto& [site, peer] : peers.all())
-    if (view.is_voter(site) && peer.link->up() && peer.status && peer.status->lost_vote &&
-        peer.status->step == step)
-      sites.push_back(site);
-  return sites;
 }
 
 }  // namespace isthmus::inter

@@ -30,11 +30,12 @@ class Learnt {
 struct PeerSite {
   SiteId site = 0;
   std::string name;
-  std::unique_ptr<Link> link;        // to its gateway
-  std::optional<Status> status;      // of this session
-  std::uint64_t announced_step = 0;  // what stands for this step was said in this session
-  Learnt lateness;                   // of its contribution, after the first one of the step
-  Nanoseconds last_progress = 0;     // when its status last showed that its ranks compute
+  std::unique_ptr<Link> link;          // to its gateway
+  std::optional<Status> status;        // of this session
+  std::uint64_t announced_step = 0;    // what stands for this step was said in this session
+  VoteFileId vote_file = kNoVoteFile;  // as it said last, in any session
+  Learnt lateness;                     // of its contribution, after the first one of the step
+  Nanoseconds last_progress = 0;       // when its status last showed that its ranks compute
 };
 
 class Peers {
@@ -48,18 +49,21 @@ class Peers {
   // Somebody we see has a session with it, or we do.
   bool reachable(SiteId site) const;
   std::vector<SiteId> seen() const;
+  // Of all sites but `self`, of those that work on `step`: what they say themselves, or what others
+  // that work on it say of those whom we do not see. Ascending site.
+  std::vector<Wish> wishes(std::uint64_t step, SiteId self) const;
   void send_to_all(const Bytes& message);
 
  private:
   std::map<SiteId, PeerSite> sites_;
 };
 
-// Members that should leave or join with the record of `step`, whose parts are given. `last_named`:
-// step whose record last named a member (or took it in).
+// The view would change if this came true: the site would become a member, or get its vote back.
+bool changes(const View& view, const Wish& wish);
+// Members that should leave or join with the record of `step`, whose parts are given, and voters
+// that get their vote back. `last_named`: step whose record last named a member (or took it in).
 View next_view(const View& view, std::uint64_t step, const std::vector<Part>& parts,
                const std::map<SiteId, std::uint64_t>& last_named, std::uint32_t absent_steps,
-               const Peers& peers);
-// Voters without a vote that say so, and are current: a record readmits them.
-std::vector<SiteId> to_readmit(const View& view, std::uint64_t step, const Peers& peers);
+               const std::vector<Wish>& wishes, const Peers& peers);
 
 }  // namespace isthmus::inter

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "inter/encoding.h"
 
 namespace isthmus::inter {
@@ -10,12 +11,15 @@ namespace {
 void encode_view(ByteWriter& out, const View& view) {
   put_sites(out, view.members);
   put_sites(out, view.voters);
+  for (const auto file : view.vote_files) out.put(file);
 }
 
 View decode_view(ByteReader& in) {
   View view;
   view.members = get_sites(in);
   view.voters = get_sites(in);
+  view.vote_files.resize(view.voters.size());
+  for (auto& file : view.vote_files) file = in.get<VoteFileId>();
   return view;
 }
 
@@ -26,6 +30,24 @@ bool View::is_member(SiteId site) const {
 }
 bool View::is_voter(SiteId site) const {
   return std::binary_search(voters.begin(), voters.end(), site);
+}
+
+VoteFileId View::vote_file_of(SiteId site) const {
+  const auto found = std::lower_bound(voters.begin(), voters.end(), site);
+  return found == voters.end() || *found != site
+             ? kNoVoteFile
+             : vote_files[static_cast<std::size_t>(found - voters.begin())];
+}
+
+void View::set_vote_file(SiteId voter, VoteFileId file) {
+  const auto found = std::lower_bound(voters.begin(), voters.end(), voter);
+  ISTHMUS_ASSERT(found != voters.end() && *found == voter);
+  vote_files[static_cast<std::size_t>(found - voters.begin())] = file;
+}
+
+VoteFileId vote_file_of(const security::Recovery& recovery) {
+  const auto digest = recovery.digest();
+  return ByteReader(digest.bytes).get<VoteFileId>() | 1;
 }
 
 security::Digest View::digest() const {
@@ -63,7 +85,6 @@ void Record::encode(ByteWriter& out) const {
   put_parts(out, parts);
   out.put(rule.kind).put(rule.rate).put(rule.momentum);
   encode_view(out, next_view);
-  put_sites(out, readmitted);
   out.put(final_step);
   put(out, roster);
   if (step == 0) {
@@ -88,7 +109,6 @@ std::optional<Record> Record::decode(ByteReader& in) {
   r.rule.rate = in.get<float>();
   r.rule.momentum = in.get<float>();
   r.next_view = decode_view(in);
-  r.readmitted = get_sites(in);
   r.final_step = in.get<bool>();
   r.roster = get_digest(in);
   if (r.step == 0) {

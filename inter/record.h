@@ -17,20 +17,32 @@
 
 namespace isthmus::inter {
 
-// So that every message that lists them fits the control lane: a Promise, the longest, takes 172
-// bytes a site (a record that names all in five lists and as parts, and the parts held).
+// So that every message that lists them fits the control lane: a Promise, the longest, takes 184
+// bytes a site (a record that names all in both views and as parts, and the parts held).
 inline constexpr std::size_t kSitesMax = security::kRosterSitesMax;
+
+// Drawn at random when a vote file is made.
+using VoteFileId = std::uint64_t;
+inline constexpr VoteFileId kNoVoteFile = 0;
 
 struct View {
   std::vector<SiteId> members;  // ascending; each step waits for their contributions
   std::vector<SiteId> voters;   // ascending; a majority of all of them decides, reachable or not
+  // Of each voter, in their order: the vote file that it votes with (OuterStore::Loaded). Whoever
+  // lost its file has another one, and no vote until a record names that (PROTOCOL.md, "Return").
+  std::vector<VoteFileId> vote_files;
 
   bool is_member(SiteId site) const;
   bool is_voter(SiteId site) const;
+  VoteFileId vote_file_of(SiteId site) const;  // kNoVoteFile: no voter, or not known
+  void set_vote_file(SiteId voter, VoteFileId file);
   std::size_t majority() const { return voters.size() / 2 + 1; }
   security::Digest digest() const;
   bool operator==(const View&) const = default;
 };
+
+// With which the voters of a recovery go on.
+VoteFileId vote_file_of(const security::Recovery& recovery);
 
 // One site's contribution, as a record names it.
 struct Part {
@@ -53,9 +65,6 @@ struct Record {
   std::vector<Part> parts;  // ascending site: the order of summation
   OuterRule rule;
   View next_view;
-  // Voters that had lost their vote file and may vote again from the next step on (PROTOCOL.md,
-  // "Return"). Ascending.
-  std::vector<SiteId> readmitted;
   bool final_step = false;
   // Of record 0, and of one whose next view has the voters of a newer roster; else zero.
   security::Digest roster;

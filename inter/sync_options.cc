@@ -4,7 +4,7 @@
 
 namespace isthmus::inter {
 
-Fingerprint Fingerprint::of(const ModelLayout& layout, const SyncOptions& sync) {
+Fingerprint Fingerprint::of_run(const ModelLayout& layout, const SyncOptions& sync) {
   // Names and shapes apart, so that a refusal says which of them differs.
   ByteWriter names, shapes;
   for (const auto& tensor : layout.tensors()) {
@@ -20,15 +20,22 @@ Fingerprint Fingerprint::of(const ModelLayout& layout, const SyncOptions& sync) 
                                     security::blake2b(names.view()).hex().substr(0, 16))},
       {"model shapes", fmt::format("{} elements ({})", layout.elements(),
                                    security::blake2b(shapes.view()).hex().substr(0, 16))},
-      {"sync.inner_steps", fmt::format("{}", sync.inner_steps)},
-      {"sync.outer_steps", fmt::format("{}", sync.outer_steps)},
       {"sync.outer", rule},
       {"sync.codec", std::string(compress::to_string(sync.codec))},
       {"sync.chunk_elements", fmt::format("{}", sync.chunk_elements)},
-      {"sync.min_sites", fmt::format("{}", sync.min_sites)},
-      {"sync.absent_steps", fmt::format("{}", sync.absent_steps)},
-      {"sync.max_lead", fmt::format("{}", sync.max_lead)},
   }};
+}
+
+Fingerprint Fingerprint::of(const ModelLayout& layout, const SyncOptions& sync) {
+  auto print = of_run(layout, sync);
+  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::uint64_t>>{
+           {"sync.inner_steps", sync.inner_steps},
+           {"sync.outer_steps", sync.outer_steps},
+           {"sync.min_sites", sync.min_sites},
+           {"sync.absent_steps", sync.absent_steps},
+           {"sync.max_lead", sync.max_lead}})
+    print.fields.push_back({name, fmt::format("{}", value)});
+  return print;
 }
 
 security::Digest Fingerprint::digest() const {

@@ -39,8 +39,7 @@ struct SyncOptions {
       1;  // × inner_steps: how far past its base a site trains alone before it waits
 };
 
-// What must be equal, as named values, so that a refusal can name the one that differs. Compared at
-// the start of each session.
+// What must be equal, as named values, so that a refusal can name the one that differs.
 struct Fingerprint {
   struct Field {
     std::string name;
@@ -49,7 +48,11 @@ struct Fingerprint {
   };
   std::vector<Field> fields;
 
+  // Compared at the start of each session.
   static Fingerprint of(const ModelLayout& layout, const SyncOptions& sync);
+  // Those that stay for a whole run; record 0 has its digest. The others may change with a restart
+  // of all sites.
+  static Fingerprint of_run(const ModelLayout& layout, const SyncOptions& sync);
   security::Digest digest() const;
   // The first name whose values differ ("" when equal).
   std::string difference(const Fingerprint& other) const;

@@ -194,7 +194,10 @@ Result<void> recover(const Options& options) {
     site.voter = std::binary_search(recovery.voters.begin(), recovery.voters.end(), site.id);
   ++roster.epoch;
   roster.run = recovery.run;
-  roster.recovery = std::move(recovery);
+  std::erase_if(roster.recoveries, [&](const auto& earlier) {
+    return earlier.run != recovery.run || earlier.step >= recovery.step;
+  });
+  roster.recoveries.push_back(std::move(recovery));
   const auto written = roster_text(roster);
   const auto again = parse_roster_text(options.path, written);
   if (!again.faults.empty())

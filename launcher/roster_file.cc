@@ -53,7 +53,7 @@ class RosterReader {
       key(top, "run", "which run these sites have", digest);
       roster.run = digest;
     }
-    recovery(top);
+    recoveries(top);
     const auto* sites = list(top, "site", "[[site]]");
     if (sites == nullptr) return;
     for (const auto& node : *sites)
@@ -105,12 +105,17 @@ class RosterReader {
                                        time.error().text()));
   }
 
-  void recovery(const TableReader& top) {
+  void recoveries(const TableReader& top) {
     const auto* node = top.find("recovery");
     if (node == nullptr) return;
-    const auto* table = node->as_table();
-    if (table == nullptr) return top.fault("recovery", "recovery must be written as [recovery]");
-    const TableReader reader(*table, "[recovery]", text_.faults);
+    const auto* tables = node->as_array();
+    if (tables == nullptr || !tables->is_homogeneous(toml::node_type::table))
+      return top.fault("recovery", "recoveries must be written as [[recovery]]");
+    for (const auto& entry : *tables) recovery(*entry.as_table());
+  }
+
+  void recovery(const toml::table& table) {
+    const TableReader reader(table, "[[recovery]]", text_.faults);
     reader.refuse_unknown_keys(kRecoveryKeys);
     security::Recovery given;
     key(reader, "run", "which run goes on", given.run);
@@ -131,7 +136,7 @@ class RosterReader {
           reader.fault("voters", "voters must be a list of site ids: voters = [2, 3]");
       }
     }
-    text_.roster.recovery = std::move(given);
+    text_.roster.recoveries.push_back(std::move(given));
   }
 
   void site(const toml::table& table) {
@@ -209,10 +214,10 @@ std::string roster_text(const security::Roster& roster) {
                          gateway.curve_signature.hex());
     }
   }
-  if (const auto& given = roster.recovery)
-    out += fmt::format("\n[recovery]\nrun = \"{}\"\nstep = {}\nroot = \"{}\"\nvoters = [{}]\n",
-                       given->run.hex(), given->step, given->root.hex(),
-                       fmt::join(given->voters, ", "));
+  for (const auto& given : roster.recoveries)
+    out +=
+        fmt::format("\n[[recovery]]\nrun = \"{}\"\nstep = {}\nroot = \"{}\"\nvoters = [{}]\n",
+                    given.run.hex(), given.step, given.root.hex(), fmt::join(given.voters, ", "));
   return out;
 }
 

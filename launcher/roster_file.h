@@ -13,7 +13,7 @@
 //   address = "alpha.example:7700"     # left out: it only dials
 //   curve_key = "64 hexadecimal digits"
 //   curve_signature = "128 hexadecimal digits"
-//   [recovery]                         # only after a majority of voters was lost for good
+//   [[recovery]]                       # only after a majority of voters was lost for good
 //   run = "64 hexadecimal digits"
 //   step = 41
 //   root = "64 hexadecimal digits"     # of the state after that step

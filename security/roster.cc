@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "base/byte_stream.h"
 #include "security/sodium_ready.h"
 
 namespace isthmus::security {
@@ -62,7 +63,13 @@ class Check {
               roster_.sites[i].id, roster_.sites[i - 1].id);
       site(roster_.sites[i]);
     }
-    if (roster_.recovery) recovery(*roster_.recovery);
+    for (std::size_t i = 0; i < roster_.recoveries.size(); ++i) {
+      recovery(roster_.recoveries[i]);
+      if (i > 0 && roster_.recoveries[i].step <= roster_.recoveries[i - 1].step)
+        fault(ErrorCode::invalid_argument,
+              "the steps of recoveries ascend: one from an earlier step takes the place of those "
+              "after it");
+    }
     return std::move(faults_);
   }
 
@@ -169,6 +176,13 @@ std::size_t Roster::voters() const {
 
 bool signs_curve_key(const PublicKey& identity, const CurveKey& key, const Signature& signature) {
   return verify_signature(identity, context::curve_key, key.bytes, signature);
+}
+
+Digest Recovery::digest() const {
+  ByteWriter bytes;
+  bytes.string("isthmus recovery v1").raw(run.bytes).put(step).raw(root.bytes);
+  for (const auto voter : voters) bytes.put(voter);
+  return blake2b(bytes.view());
 }
 
 std::vector<Error> check_roster(const Roster& roster) { return Check(roster).run(); }

@@ -41,6 +41,8 @@ struct Recovery {
   std::uint64_t step = 0;
   Digest root;
   std::vector<std::uint32_t> voters;  // ascending
+
+  Digest digest() const;
 };
 
 struct Roster {
@@ -50,7 +52,7 @@ struct Roster {
   // The run of these sites, once there is one: a site that joins takes no other for it. Without it
   // the run's first voters must be those of this roster.
   std::optional<Digest> run = {};
-  std::optional<Recovery> recovery = {};  // stays in later rosters
+  std::vector<Recovery> recoveries = {};  // ascending steps; they stay in later rosters
   Digest digest;                          // of its exact bytes
 
   const RosterSite* find(std::uint32_t id) const;  // nullptr: not listed

@@ -140,7 +140,7 @@ void Federation::log_event(const Event& event) {
   const auto line = to_json(event);
   log_hash_.update(bytes_of(line));
   if (keep_log_) outcome_.log.push_back(line);
-  if (event.id == "contributed" || event.id == "contribution_restored" ||
+  if (event.id == "contributed" || event.id == "own_contribution_restored" ||
       event.id == "contribution_carried")
     model_.closed(static_cast<SiteId>(std::stoul(std::string(event.site.substr(1)))),
                   static_cast<std::uint64_t>(event.outer_step));
@@ -349,7 +349,7 @@ void Federation::recover() {
   for (auto& site : newer_roster_.sites)
     site.voter = std::count(recovery.voters.begin(), recovery.voters.end(), site.id) > 0;
   newer_roster_.run = recovery.run;
-  newer_roster_.recovery = recovery;
+  newer_roster_.recoveries = {recovery};
   count("recoveries");
   // What the lost majority decided beyond that never was.
   for (auto* known : {&root_of_, &record_of_})

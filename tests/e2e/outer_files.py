@@ -47,11 +47,16 @@ class Reader:
     def block(self):
         return self.raw(self.get("I"))
 
+    def string(self):
+        return self.raw(self.get("I")).decode()
+
     def sites(self):
         return [self.get("I") for _ in range(self.get("I"))]
 
     def view(self):
-        return {"members": self.sites(), "voters": self.sites()}
+        view = {"members": self.sites(), "voters": self.sites()}
+        view["vote_files"] = [self.get("Q") for _ in view["voters"]]
+        return view
 
     def left(self):
         return len(self.data) - self.at
@@ -72,7 +77,6 @@ def read_record(r):
                        for _ in range(r.get("I"))]
     record["rule"] = {"kind": r.get("B"), "rate": r.get("f"), "momentum": r.get("f")}
     record["next_view"] = r.view()
-    record["readmitted"] = r.sites()
     record["final"] = bool(r.get("B"))
     record["roster"] = r.raw(32)
     if record["step"] == 0:
@@ -173,6 +177,7 @@ class Site:
         self.genesis = read_record(r)
         self.layout = read_layout(r)
         self.elements = sum(t.elements for t in self.layout)
+        self.fingerprint = {r.string(): r.string() for _ in range(r.get("I"))}
         if r.left():
             raise ValueError("run: bytes are left over")
 

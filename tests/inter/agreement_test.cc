@@ -27,19 +27,26 @@ class Voters {
     for (std::uint32_t i = 1; i <= n; ++i) {
       view_.members.push_back(i);
       view_.voters.push_back(i);
+      view_.vote_files.push_back(100 + i);
     }
     for (std::uint32_t i = 1; i <= n; ++i) restart(i);
   }
 
-  Part part(SiteId site) const {
+  // A site that lost its disk and contributed again: voters up to `first` hold the first one.
+  void contributes_twice(SiteId site, SiteId first) {
+    twice_ = site;
+    first_ = first;
+  }
+  Part part(SiteId site, SiteId voter = 0) const {
     Part part;
+    if (site == twice_ && voter > first_) part.root.bytes[1] = std::byte{2};
     part.site = site;
     part.root.bytes[0] = static_cast<std::byte>(site);
     part.tokens = 10 * site;
     return part;
   }
   void hold(SiteId voter, SiteId site) {
-    voters_[voter]->hold(part(site));
+    voters_[voter]->hold(part(site, voter));
     held_[voter].insert(site);
     speak(voter);
   }
@@ -60,7 +67,7 @@ class Voters {
     for (const auto site : view_.members) setup.roster.insert(site);
     setup.complete = [this](Record& record) { record.next_view = view_; };
     voters_[voter] = std::make_unique<Agreement>(std::move(setup), written_[voter]);
-    for (const auto site : held_[voter]) voters_[voter]->hold(part(site));
+    for (const auto site : held_[voter]) voters_[voter]->hold(part(site, voter));
     speak(voter);
   }
   void deliver(const Envelope& e) {
@@ -86,6 +93,7 @@ class Voters {
  private:
   Random random_;
   std::uint32_t min_sites_;
+  SiteId twice_ = 0, first_ = 0;
   View view_;
   std::map<SiteId, std::unique_ptr<Agreement>> voters_;
   std::map<SiteId, Vote> written_;
@@ -111,11 +119,16 @@ TEST(Agreement, InHealthAllVoteAtOnceAndNobodyLeads) {
 }
 
 TEST(Agreement, NeverTwoRecordsWhateverHappens) {
-  std::uint64_t decided = 0, reproposed = 0;
+  std::uint64_t decided = 0, reproposed = 0, two_values = 0;
   for (std::uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
     const auto n = static_cast<std::uint32_t>(2 + random.below(4));
     Voters voters(n, static_cast<std::uint32_t>(1 + random.below(n)), seed);
+    if (random.chance(0.3)) {
+      voters.contributes_twice(static_cast<SiteId>(1 + random.below(n)),
+                               static_cast<SiteId>(1 + random.below(n - 1)));
+      ++two_values;
+    }
     std::vector<std::pair<SiteId, SiteId>> contributions;
     for (SiteId v = 1; v <= n; ++v)
       for (SiteId s = 1; s <= n; ++s) contributions.emplace_back(v, s);
@@ -143,6 +156,7 @@ TEST(Agreement, NeverTwoRecordsWhateverHappens) {
     decided += voters.decided();
     for (SiteId v = 1; v <= n; ++v) reproposed += voters.voter(v).counters().reproposals;
   }
+  EXPECT_GT(two_values, 2000u);
   EXPECT_GT(decided, 2000u);
   EXPECT_GT(reproposed, 100u);
 }
@@ -163,6 +177,64 @@ TEST(Agreement, AProposalNamesWhatAMajorityHoldsAndMostTokens) {
   EXPECT_GE(voters.record().parts.size(), 2u);
 }
 
+// Two values in ballot 0: nothing is proposed while either may be decided, and then the step goes
+// on.
+TEST(Agreement, TwoContributionsOfOneSiteDoNotStopTheStep) {
+  Voters voters(3, 1, 1);
+  voters.contributes_twice(3, 1);
+  for (SiteId v = 1; v <= 2; ++v)
+    for (SiteId s = 1; s <= 3; ++s) voters.hold(v, s);
+  // 3 has lost its vote and says nothing yet.
+  const auto settle = [&] {
+    while (!voters.network.empty()) {
+      const auto e = voters.network.front();
+      voters.network.pop_front();
+      if (e.from != 3) voters.deliver(e);
+    }
+  };
+  settle();
+  EXPECT_EQ(voters.decided(), 0u);
+  voters.open_ballot(2);
+  settle();
+  EXPECT_EQ(voters.decided(), 0u) << "3 may have voted for either";
+  for (SiteId s = 1; s <= 2; ++s) voters.hold(3, s);
+  voters.open_ballot(2);
+  while (!voters.network.empty()) {
+    const auto e = voters.network.front();
+    voters.network.pop_front();
+    voters.deliver(e);
+  }
+  ASSERT_EQ(voters.decided(), 1u);
+  EXPECT_GE(voters.record().parts.size(), 2u);
+}
+
+TEST(Agreement, AVoteThatIsNotOnDiskYetWaitsForIt) {
+  Voters voters(2, 1, 1);
+  for (SiteId s = 1; s <= 2; ++s) voters.hold(1, s);
+  Agreement::Setup setup;
+  setup.self = 1;
+  setup.frame = voters.voter(1).vote().accepted->record;
+  setup.frame.parts.clear();
+  setup.roster = {1, 2};
+  Agreement written(setup, voters.voter(1).vote()), unwritten(setup, voters.voter(1).vote(), false);
+  EXPECT_EQ(written.take_outgoing().at(0).vote_version, 0u);
+  EXPECT_EQ(unwritten.take_outgoing().at(0).vote_version, 1u);
+  EXPECT_EQ(unwritten.vote_version(), 1u);
+}
+
+TEST(Agreement, AVoteFileChangesInABallotOnly) {
+  Voters voters(2, 1, 1);
+  Record record;
+  record.step = 1;
+  record.view = record.next_view = View{{1, 2}, {1, 2}, {101, 102}};
+  record.next_view.set_vote_file(2, 900);
+  record.parts = {voters.part(1)};
+  for (const auto from : {1u, 2u}) voters.voter(1).receive(from, Accept{0, record}, {});
+  EXPECT_FALSE(voters.voter(1).decided());
+  for (const auto from : {1u, 2u}) voters.voter(1).receive(from, Accept{1, record}, {});
+  EXPECT_TRUE(voters.voter(1).decided());
+}
+
 TEST(Agreement, BelowMinSitesNothingIsProposed) {
   Voters voters(3, 3, 1);
   for (SiteId v = 1; v <= 3; ++v)
@@ -177,7 +249,7 @@ TEST(Agreement, BelowMinSitesNothingIsProposed) {
 }
 
 TEST(Agreement, OneWhoMayNotVoteLearnsAndStaysSilent) {
-  View view{{1, 2}, {1, 2}};
+  View view{{1, 2}, {1, 2}, {5, 6}};
   Agreement::Setup setup;
   setup.self = 1;
   setup.may_vote = false;
@@ -196,7 +268,7 @@ TEST(Agreement, RefusesRecordsOfAnotherStepViewOrRule) {
   Voters voters(2, 1, 1);
   Record record;
   record.step = 1;
-  record.view = record.next_view = View{{1, 2}, {1, 2}};
+  record.view = record.next_view = View{{1, 2}, {1, 2}, {101, 102}};
   record.parts = {voters.part(1)};
   auto other = record;
   other.rule = {OuterRuleKind::nesterov, 0.7f, 0.9f};

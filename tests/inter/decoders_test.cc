@@ -230,6 +230,8 @@ OuterState state_of(std::uint64_t step) {
   return state;
 }
 
+constexpr VoteFileId kVoteFile = 77, kNewVoteFile = 78;
+
 class StoreFiles : public testing::Test {
  protected:
   using Files = std::map<std::string, Bytes>;
@@ -238,9 +240,11 @@ class StoreFiles : public testing::Test {
   void SetUp() override {
     sim::SimulatedDisk disk{Random(1)};
     OuterStore store(disk, kFolder);
-    ASSERT_TRUE(store.load());
+    ASSERT_TRUE(store.load(kVoteFile));
     Certificate genesis{.record = sample_record(0, 2), .ballot = 0, .accepts = {}};
-    ASSERT_TRUE(store.begin_run(genesis, small_layout()));
+    const Fingerprint rules{{{"sync.codec", "int8"}}};
+    genesis.record.fingerprint = rules.digest();
+    ASSERT_TRUE(store.begin_run(genesis, small_layout(), rules));
     for (std::uint64_t step = 1; step <= 2; ++step) {
       ASSERT_TRUE(
           store.append_record({.record = sample_record(step, 2), .ballot = 1, .accepts = {}}));
@@ -282,7 +286,7 @@ class StoreFiles : public testing::Test {
     }
     OuterStore store(disk, kFolder);
     largest_allocation = 0;
-    auto loaded = store.load();
+    auto loaded = store.load(kNewVoteFile);
     auto contribution = store.read_contribution(3, 4);
     EXPECT_LE(largest_allocation, std::size_t{1} << 21) << changed;
     return {std::move(loaded), std::move(contribution)};
@@ -297,7 +301,9 @@ class StoreFiles : public testing::Test {
     }
     const auto& loaded = *read.loaded;
     ASSERT_TRUE(loaded.genesis && loaded.layout);
-    EXPECT_EQ(loaded.genesis->record, sample_record(0, 2));
+    auto genesis = sample_record(0, 2);
+    genesis.fingerprint = loaded.fingerprint.digest();
+    EXPECT_EQ(loaded.genesis->record, genesis);
     EXPECT_EQ(loaded.layout->digest(), small_layout().digest());
     for (std::size_t i = 0; i < loaded.records.size(); ++i)
       EXPECT_EQ(loaded.records[i].record, sample_record(i + 1, 2)) << changed;
@@ -306,9 +312,8 @@ class StoreFiles : public testing::Test {
     }
     EXPECT_EQ(loaded.vote.promised, loaded.vote_step);
     EXPECT_LE(loaded.vote_step, 2U);
-    if (loaded.vote_step == 0) {
-      EXPECT_TRUE(loaded.vote_lost) << "no vote that can be read is no empty vote";
-    }
+    EXPECT_EQ(loaded.vote_file, loaded.vote_step == 0 ? kNewVoteFile : kVoteFile)
+        << "no vote that can be read is no empty vote";
     ASSERT_TRUE(loaded.state) << changed;
     EXPECT_EQ(loaded.state->agreed, state_of(loaded.state->step).agreed) << changed;
     EXPECT_EQ(loaded.state->momentum, state_of(loaded.state->step).momentum) << changed;
@@ -324,7 +329,7 @@ TEST_F(StoreFiles, AreReadAsTheyWereWritten) {
   EXPECT_EQ(read.loaded->boot, 2U);
   EXPECT_EQ(read.loaded->records.size(), 2U);
   EXPECT_EQ(read.loaded->vote_step, 2U);
-  EXPECT_FALSE(read.loaded->vote_lost);
+  EXPECT_EQ(read.loaded->vote_file, kVoteFile);
   EXPECT_EQ(read.loaded->state->step, 2U);
   ASSERT_EQ(read.loaded->feedbacks.size(), 2U);
   EXPECT_EQ(read.loaded->feedbacks[0].step, 2U);

@@ -16,11 +16,14 @@ class OuterStoreTest : public testing::Test {
  protected:
   void SetUp() override {
     OuterStore store(disk, "outer");
-    ASSERT_TRUE(store.load());
+    ASSERT_TRUE(store.load(kVoteFile));
     Certificate genesis;
     genesis.record = sample_record(0, 2);
-    ASSERT_TRUE(store.begin_run(genesis, layout));
+    genesis.record.fingerprint = Fingerprint{}.digest();
+    ASSERT_TRUE(store.begin_run(genesis, layout, Fingerprint{}));
   }
+
+  static constexpr VoteFileId kVoteFile = 7;
 
   static Feedback feedback_of(std::uint64_t step, float value) {
     Feedback feedback{.step = step, .root = {}, .tokens = 10 * step, .residual = {}};
@@ -33,7 +36,7 @@ class OuterStoreTest : public testing::Test {
   // contribution is closed, and then once more before the next one is.
   void begin_again(std::uint64_t settled, const Feedback& next) {
     OuterStore store(disk, "outer");
-    const auto loaded = store.load();
+    const auto loaded = store.load(kVoteFile);
     ASSERT_TRUE(loaded);
     for (const auto& feedback : loaded->feedbacks)
       if (feedback.step == settled) store.settle_feedback(feedback);
@@ -43,7 +46,7 @@ class OuterStoreTest : public testing::Test {
 
   std::vector<std::uint64_t> steps_on_disk() {
     OuterStore store(disk, "outer");
-    const auto loaded = store.load();
+    const auto loaded = store.load(kVoteFile);
     std::vector<std::uint64_t> steps;
     for (const auto& feedback : loaded->feedbacks) steps.push_back(feedback.step);
     return steps;
@@ -56,7 +59,7 @@ class OuterStoreTest : public testing::Test {
 TEST_F(OuterStoreTest, FeedbackThatCountsOutlivesAttemptsThatNeverClose) {
   {
     OuterStore store(disk, "outer");
-    ASSERT_TRUE(store.load());
+    ASSERT_TRUE(store.load(kVoteFile));
     const auto first = feedback_of(1, 1);
     ASSERT_TRUE(store.write_feedback(first));
     store.settle_feedback(first);

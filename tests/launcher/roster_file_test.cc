@@ -51,25 +51,32 @@ TEST(RosterFile, ReadsWhatItWrites) {
 TEST(RosterFile, NamesTheRunAndWhereItGoesOn) {
   auto roster = two_sites();
   roster.run = security::blake2b({});
-  roster.recovery = security::Recovery{
-      .run = *roster.run, .step = 41, .root = security::Digest{}, .voters = {1, 4}};
+  roster.recoveries = {
+      {.run = *roster.run, .step = 41, .root = security::Digest{}, .voters = {1, 4}},
+      {.run = *roster.run, .step = 60, .root = security::Digest{}, .voters = {4}}};
   const auto source = roster_text(roster);
   const auto text = parse_roster_text("roster.toml", source);
   ASSERT_EQ(text.faults.text("roster.toml", source), "");
   EXPECT_EQ(text.roster.run, roster.run);
-  ASSERT_TRUE(text.roster.recovery);
-  EXPECT_EQ(text.roster.recovery->run, *roster.run);
-  EXPECT_EQ(text.roster.recovery->step, 41U);
-  EXPECT_EQ(text.roster.recovery->voters, (std::vector<std::uint32_t>{1, 4}));
+  ASSERT_EQ(text.roster.recoveries.size(), 2U);
+  EXPECT_EQ(text.roster.recoveries[0].run, *roster.run);
+  EXPECT_EQ(text.roster.recoveries[0].step, 41U);
+  EXPECT_EQ(text.roster.recoveries[0].voters, (std::vector<std::uint32_t>{1, 4}));
+  EXPECT_EQ(text.roster.recoveries[1].step, 60U);
   EXPECT_EQ(roster_text(text.roster), source);
 
-  roster.recovery->voters = {4, 7};
+  roster.recoveries[1].step = 41;
+  const auto twice = parse_roster_text("roster.toml", roster_text(roster));
+  EXPECT_THAT(twice.faults.text("roster.toml", twice.source),
+              HasSubstr("the steps of recoveries ascend"));
+
+  roster.recoveries[1].voters = {4, 7};
   const auto unknown = parse_roster_text("roster.toml", roster_text(roster));
   EXPECT_THAT(unknown.faults.text("roster.toml", unknown.source),
               HasSubstr("the recovery names voter 7, which is no site"));
   const auto wrong = parse_roster_text("roster.toml", source + "witnesses = 2\n");
   EXPECT_THAT(wrong.faults.text("roster.toml", wrong.source),
-              HasSubstr("[recovery] has no \"witnesses\""));
+              HasSubstr("[[recovery]] has no \"witnesses\""));
 }
 
 TEST(RosterFile, AllFaultsAtOnce) {
