@@ -34,6 +34,7 @@ void Exchange::begin_step(const StepId& id, const View& view, const security::Di
   wanted_.clear();
   asked_.clear();
   lacking_.clear();
+  refused_of_.clear();
   drop_early();
   for (auto it = entries_.begin(); it != entries_.end();) {
     if (it->first.first >= keep_from) {
@@ -292,14 +293,17 @@ Result<Open> Exchange::check_open(const Signed& message) const {
 void Exchange::on_open(Link* from, const Signed& message) {
   const auto open = check_open(message);
   if (!open) {
-    if (open.error().code != ErrorCode::unavailable)
-      context_.log.alarm("open_refused", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"signer", message.signer}, {"why", open.error().message}});
+    if (open.error().code == ErrorCode::unavailable) return;
+    if (const auto left_out = refused_opens_.due(context_.loop.now()))
+      context_.log.alarm(
+          "open_refused", {.outer_step = static_cast<std::int64_t>(id_.step)},
+          {{"signer", message.signer}, {"why", open.error().message}, {"left_out", *left_out}});
     return;
   }
   if (message.signer == context_.self) return;
   const auto key = std::pair(id_.step, message.signer);
   const auto transfer = transfer_of(message);
+  auto began = context_.loop.now();
   if (const auto found = entries_.find(key); found != entries_.end()) {
     auto& entry = *found->second;
     if (entry.contribution->transfer() == transfer) {
@@ -313,12 +317,14 @@ void Exchange::on_open(Link* from, const Signed& message) {
     const bool fetched = wanted_.count(message.signer) > 0 &&
                          context_.loop.now() - entry.last_arrival > kFetchPatience;
     if (entry.contribution->close_message() || !(from_origin || fetched)) return;
+    // Beginning again is no progress of what others are asked for.
+    if (!fetched) began = entry.last_arrival;
     entries_.erase(found);  // never closed: its site began again after a restart
   }
   auto entry = std::make_shared<Entry>();
   entry->contribution = std::make_shared<Contribution>(plan_, message, *open);
   entry->checking.resize(plan_->chunks());
-  entry->last_arrival = context_.loop.now();
+  entry->last_arrival = began;
   auto file = context_.store.create_contribution(id_.step, message);
   if (!file) {
     context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
@@ -390,7 +396,6 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
     link.settle(arrival, false);
     return;
   }
-  entry->last_arrival = context_.loop.now();
   if (entry->contribution->has(index) || entry->checking[index]) {
     // Twice. While the first copy is being checked it is not acknowledged on account of the second.
     link.settle(arrival, entry->contribution->has(index));
@@ -413,11 +418,12 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
   auto after = [this, job, entry, index, &link, arrival] {
     entry->checking[index] = false;
     if (!job->hash) {
-      ++counters_.refused_chunks;
-      context_.log.alarm("chunk_refused",
-                         {.peer = link.peer_name(),
-                          .outer_step = static_cast<std::int64_t>(entry->contribution->step())},
-                         {{"why", job->hash.error().text()}});
+      refused_of_[entry->contribution->site()].insert(link.peer().site);
+      if (const auto left_out = refused_chunks_.due(context_.loop.now()))
+        context_.log.alarm("chunk_refused",
+                           {.peer = link.peer_name(),
+                            .outer_step = static_cast<std::int64_t>(entry->contribution->step())},
+                           {{"why", job->hash.error().text()}, {"left_out", *left_out}});
       link.settle(arrival, false);
       return;
     }
@@ -427,6 +433,7 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
       link.settle(arrival, false);
       return;
     }
+    entry->last_arrival = context_.loop.now();
     entry->contribution->add(index, job->sealed, *job->hash);
     link.settle(arrival, true);
     if (entry->contribution->step() == id_.step) on_chunk_added_(index);

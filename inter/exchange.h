@@ -14,6 +14,7 @@
 
 #include "base/event_log.h"
 #include "inter/contribution.h"
+#include "inter/log_pace.h"
 #include "inter/outer_store.h"
 #include "inter/peers.h"
 
@@ -101,7 +102,7 @@ class Exchange {
   const ChunkPlan& plan() const { return *plan_; }
 
   struct Counters {
-    std::uint64_t fetched = 0, relayed = 0, refused_chunks = 0, equivocations = 0, diverged = 0;
+    std::uint64_t fetched = 0, relayed = 0, equivocations = 0, diverged = 0;
   };
   const Counters& counters() const { return counters_; }
 
@@ -156,9 +157,12 @@ class Exchange {
     SiteId peer = 0;
     Nanoseconds when = 0;
   };
-  std::map<SiteId, Asked> asked_;                       // for the contribution of this site
-  std::map<SiteId, std::map<SiteId, bool>> lacking_;    // site → peers that lack its contribution
+  std::map<SiteId, Asked> asked_;                     // for the contribution of this site
+  std::map<SiteId, std::map<SiteId, bool>> lacking_;  // site → peers that lack its contribution
+  std::map<SiteId, std::set<SiteId>> refused_of_;     // site → peers that sent bad chunks of its
   std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
+  std::map<SiteId, std::set<std::pair<std::uint64_t, SiteId>>> serving_;  // peer → of them, for it
+  LogPace refused_chunks_, refused_opens_;
   bool contributing_ = false;
   Counters counters_;
 };

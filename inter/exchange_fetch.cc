@@ -8,6 +8,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr Nanoseconds kEarlyPatience = 2 * kSecond;
+constexpr std::size_t kServingMax = 16;  // to one peer at a time
 
 }  // namespace
 
@@ -40,8 +41,10 @@ void Exchange::consider_fetching() {
     auto& asked = asked_[site];
     if (asked.peer != 0 && now - asked.when < kFetchPatience && !lacking_[site].count(asked.peer))
       return;
-    // The next source after the last one asked, so that a silent one does not stop us.
-    std::vector<PeerSite*> sources;
+    // The next source after the last one asked, so that a silent one does not stop us; one whose
+    // bytes were bad only when there is no other.
+    std::vector<PeerSite*> sources, refused;
+    const auto bad = refused_of_.find(site);
     for (auto& [id, peer] : context_.peers.all()) {
       if (!peer.link->up() || !peer.status) continue;
       const auto& s = *peer.status;
@@ -49,8 +52,11 @@ void Exchange::consider_fetching() {
           s.step == id_.step && std::count(s.holds.begin(), s.holds.end(), site) > 0;
       const bool may = s.step > id_.step && s.first_record <= id_.step && !lacking_[site].count(id);
       const bool has = says_so || may;
-      if (has) sources.push_back(&peer);
+      if (!has) continue;
+      const bool was_bad = bad != refused_of_.end() && bad->second.count(id) > 0;
+      (was_bad ? refused : sources).push_back(&peer);
     }
+    if (sources.empty()) sources = std::move(refused);
     if (sources.empty()) return;
     auto next = std::find_if(sources.begin(), sources.end(),
                              [&](const PeerSite* p) { return p->site > asked.peer; });
@@ -84,6 +90,9 @@ bool Exchange::nobody_has(const std::vector<Part>& parts) const {
 }
 
 void Exchange::on_fetch(Link& link, const Fetch& fetch) {
+  // Whoever has asked for it, or for much, asks again.
+  auto& serving = serving_[link.peer().site];
+  if (serving.size() >= kServingMax || !serving.insert({fetch.step, fetch.site}).second) return;
   context_.loop.spawn(serve(link, link.session(), fetch));
 }
 
@@ -188,6 +197,7 @@ Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId 
 
 Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
   const auto contribution = co_await recall(fetch.step, fetch.site);
+  serving_[link.peer().site].erase({fetch.step, fetch.site});
   if (!link.up() || link.session() != session) co_return;
   if (!contribution) {
     if (reading_.count({fetch.step, fetch.site}) == 0)
@@ -202,7 +212,7 @@ Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
 }
 
 void Exchange::on_lacking(Link& link, const Lacking& lacking) {
-  if (lacking.step != id_.step) return;
+  if (lacking.step != id_.step || !view_.is_member(lacking.site)) return;
   lacking_[lacking.site][link.peer().site] = true;
   consider_fetching();
 }

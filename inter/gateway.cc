@@ -279,7 +279,9 @@ bool Gateway::learn(const Certificate& certificate) {
   if (record.step != chain_.size() + 1 || record.run != run_) return false;
   const auto view = view_of_step(record.step);
   if (record.view != view || !certificate.proves(view, world_.verifier) || !append(certificate)) {
-    world_.log.alarm("record_refused", {.outer_step = static_cast<std::int64_t>(record.step)});
+    if (const auto left_out = refused_records_.due(world_.loop.now()))
+      world_.log.alarm("record_refused", {.outer_step = static_cast<std::int64_t>(record.step)},
+                       {{"left_out", *left_out}});
     return false;
   }
   return true;

@@ -302,6 +302,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::map<security::Digest, Signed> signed_seen_;  // of this step, to pass on
   std::map<SiteId, std::size_t> signed_seen_of_;    // by signer
   std::map<SiteId, Nanoseconds> records_asked_, genesis_relayed_;
+  LogPace bad_signatures_, refused_records_;
 
   RankPulse rank_pulse_;
   bool ranks_leaving_ = false, stopping_ = false, finished_ = false,

@@ -157,10 +157,11 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
       (known && message.type != MessageType::open && message.type != MessageType::close))
     return;
   if (!known && !verify(world_.verifier, message)) {
-    world_.log.alarm(
-        "bad_signature",
-        {.peer = from != nullptr ? std::string_view(from->peer_name()) : std::string_view()},
-        {{"signer", message.signer}});
+    if (const auto left_out = bad_signatures_.due(world_.loop.now()))
+      world_.log.alarm(
+          "bad_signature",
+          {.peer = from != nullptr ? std::string_view(from->peer_name()) : std::string_view()},
+          {{"signer", message.signer}, {"left_out", *left_out}});
     return;
   }
   if (!known && signed_seen_of_[message.signer] < kSignedSeenMax) {

@@ -16,6 +16,9 @@ constexpr Nanoseconds kAskEvery = 2 * kSecond;
 // still hashes; and of one that is gone.
 constexpr Nanoseconds kPatience = 60 * kSecond;
 constexpr Nanoseconds kPatienceWithoutLink = 10 * kSecond;
+constexpr std::size_t kSnapshots = 2;  // as many as the disk has
+constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
+constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on what one peer asks
 constexpr Nanoseconds kSnapshotIdle = 120 * kSecond;  // then its memory is free again
 constexpr std::uint64_t kPriority = 1;  // before contributions: who returns holds the others up
 
@@ -58,6 +61,7 @@ struct StateTransfer::Incoming {
   std::uint32_t missing = 0;
   Nanoseconds last_arrival = 0;
   bool manifest_refused = false;
+  bool refused = false;  // something of what this server sent
   // Leaves that came before the list that proves them. No more than the link's credit.
   struct Early {
     Link* link;
@@ -96,9 +100,13 @@ void StateTransfer::on_request(Link& link, const StateRequest& request,
 
 Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest request,
                                 StepId id) {
-  if (!snapshot_ || snapshot_->state.step != id.step) {
+  auto found = std::ranges::find(snapshots_, id.step,
+                                 [](const auto& snapshot) { return snapshot->state.step; });
+  if (found == snapshots_.end()) {
     // One at a time: whoever asks meanwhile asks again.
-    if (reading_) co_return;
+    const auto peer = link.peer().site;
+    const auto began = context_.loop.now();
+    if (reading_ || began < next_snapshot_at_[peer] || !room_for_snapshot()) co_return;
     reading_ = true;
     auto fresh = std::make_shared<Snapshot>();
     bool read_it = false;
@@ -114,13 +122,15 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
     };
     co_await run_on(context_.workers, context_.loop, std::move(read), 8 * layout_.elements());
     reading_ = false;
+    const auto now = context_.loop.now();
+    next_snapshot_at_[peer] = now + kSnapshotShare * (now - began);
     if (!read_it) co_return;
     fresh->run = id.run;
     fresh->manifest = manifest_chunks();
     fresh->loop = &context_.loop;
-    snapshot_ = fresh;
+    found = snapshots_.insert(snapshots_.end(), fresh);
   }
-  const auto snapshot = snapshot_;
+  const auto snapshot = *found;
   snapshot->last_used = context_.loop.now();
   if (!link.up() || link.session() != session) co_return;
   const Saved saved{
@@ -134,12 +144,21 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
   link.send(sign(context_.signer, context_.self, MessageType::saved, encode(saved)).encode());
 }
 
-void StateTransfer::tidy() {
-  if (!snapshot_ || context_.loop.now() - snapshot_->last_used < kSnapshotIdle) return;
-  const auto transfer = transfer_of_state(snapshot_->run, snapshot_->state.step, snapshot_->strong);
-  for (auto& [site, peer] : context_.peers.all()) peer.link->withdraw(transfer);
-  snapshot_.reset();
+void StateTransfer::drop_snapshots(Nanoseconds unused_for) {
+  std::erase_if(snapshots_, [&](const auto& old) {
+    if (context_.loop.now() - old->last_used < unused_for) return false;
+    const auto transfer = transfer_of_state(old->run, old->state.step, old->strong);
+    for (auto& [site, peer] : context_.peers.all()) peer.link->withdraw(transfer);
+    return true;
+  });
 }
+
+bool StateTransfer::room_for_snapshot() {
+  if (snapshots_.size() == kSnapshots) drop_snapshots(kSnapshotBusy);
+  return snapshots_.size() < kSnapshots;
+}
+
+void StateTransfer::tidy() { drop_snapshots(kSnapshotIdle); }
 
 // --- Fetching
 
@@ -218,13 +237,14 @@ void StateTransfer::begin_incoming(const Saved& chosen, const Record& record) {
   in.missing = chunk_count();
 }
 
-// Until all of it is here, or the server has nothing more to say.
+// Until all of it is here, or the server has nothing more to say, or something false.
 Task<void> StateTransfer::receive_from(PeerSite& server, std::function<bool()> give_up) {
   auto& in = *incoming_;
   in.server = server.site;
+  in.refused = false;
   in.last_arrival = context_.loop.now();
   std::uint64_t session = 0;
-  while (in.missing > 0 && !in.manifest_refused && !give_up() &&
+  while (in.missing > 0 && !in.refused && !give_up() &&
          context_.loop.now() - in.last_arrival <
              (server.link->up() ? kPatience : kPatienceWithoutLink)) {
     if (server.link->up() && server.link->session() != session) {
@@ -279,9 +299,8 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
       result = std::move(in.state);
       context_.log.info("state_fetched", {.peer = server->name, .outer_step = step});
     } else {
-      context_.log.warning(
-          "state_fetch_stopped", {.peer = server->name, .outer_step = step},
-          {{"chunks_missing", in.missing}, {"manifest_refused", in.manifest_refused}});
+      context_.log.warning("state_fetch_stopped", {.peer = server->name, .outer_step = step},
+                           {{"chunks_missing", in.missing}, {"refused", in.refused}});
       failed_[server->site] = context_.loop.now();
     }
     if (in.missing == 0 || in.manifest_refused) incoming_.reset();
@@ -303,7 +322,6 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival,
     link.settle(arrival, true);
     return true;
   }
-  in.last_arrival = context_.loop.now();
   const auto manifest = manifest_chunks();
   if (arrival.index >= manifest && in.leaves.empty()) {
     in.early.push_back({&link, arrival, Bytes(bytes.begin(), bytes.end())});
@@ -325,19 +343,21 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival,
                       digest.bytes.begin());
           in.leaves.push_back(digest);
         }
-      in.manifest_refused = strong_root(in.leaves) != in.strong;
-      good = !in.manifest_refused;
+      good = strong_root(in.leaves) == in.strong;
+      in.manifest_refused = !good;
     }
   } else {
     const auto leaf = arrival.index - manifest;
     const auto place = leaf_bytes(layout_, in.state, leaf);
     good = bytes.size() == place.size() && security::blake2b(bytes) == in.leaves[leaf];
     if (good) std::copy(bytes.begin(), bytes.end(), place.begin());
-    if (!good) ++counters_.refused_leaves;
   }
   if (good) {
+    in.last_arrival = context_.loop.now();
     in.have[arrival.index] = true;
     --in.missing;
+  } else {
+    in.refused = true;
   }
   link.settle(arrival, good);
   if (!in.leaves.empty())

@@ -32,7 +32,8 @@ class StateTransfer {
   StateTransfer(Context context, const ModelLayout& layout, bool has_momentum);
   ~StateTransfer();
 
-  // --- Serving: the newest saved state, or an older one that is still kept.
+  // --- Serving: the newest saved state, or an older one that is still kept. A peer that asks for
+  // one after another waits longer for each than it takes to read and hash it.
   void on_request(Link& link, const StateRequest& request, const StepId& newest_saved);
   // Frees what nobody fetches any more. Now and then.
   void tidy();
@@ -48,7 +49,7 @@ class StateTransfer {
   bool fetching() const { return fetching_; }
 
   struct Counters {
-    std::uint64_t fetched = 0, served = 0, refused_leaves = 0;
+    std::uint64_t fetched = 0, served = 0;
   };
   const Counters& counters() const { return counters_; }
 
@@ -67,8 +68,12 @@ class StateTransfer {
   Context context_;
   const ModelLayout& layout_;
   bool has_momentum_;
-  std::shared_ptr<Snapshot> snapshot_;  // shared with the links that send it
-  bool reading_ = false;                // a snapshot, from disk
+  void drop_snapshots(Nanoseconds unused_for);
+  bool room_for_snapshot();
+
+  std::vector<std::shared_ptr<Snapshot>> snapshots_;  // shared with the links that send them
+  bool reading_ = false;                            // a snapshot, from disk
+  std::map<SiteId, Nanoseconds> next_snapshot_at_;  // that this peer may cause
   bool fetching_ = false;
   std::unique_ptr<Incoming> incoming_;
   std::map<SiteId, Saved> offers_;        // the newest with a strong root

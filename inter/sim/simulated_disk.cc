@@ -124,6 +124,7 @@ Result<std::unique_ptr<File>> SimulatedDisk::open(const std::string& path, Open 
     names_[path]->dirty = true;
   }
   const auto found = names_.find(path);
+  counters_.opened_to_read += how == Open::read;
   if (found == names_.end()) return Error{ErrorCode::not_found, fmt::format("no file {}", path)};
   return std::unique_ptr<File>(std::make_unique<SimulatedFile>(*this, found->second));
 }

@@ -41,7 +41,8 @@ class SimulatedDisk final : public Disk {
   Result<std::unique_ptr<DiskLock>> lock(const std::string& path) override;
 
   struct Counters {
-    std::uint64_t torn = 0, lost_names = 0, refused_writes = 0, failed_syncs = 0;
+    std::uint64_t torn = 0, lost_names = 0, refused_writes = 0, failed_syncs = 0,
+                  opened_to_read = 0;
   };
   const Counters& counters() const { return counters_; }
 

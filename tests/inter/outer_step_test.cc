@@ -222,6 +222,30 @@ TEST(ModelLayoutTest, ChecksThatBoxesCoverEachElementOnce) {
   EXPECT_FALSE(layout->check_cover({{0, Shape{0, 0}, Shape{4, 5}}}));
   EXPECT_FALSE(layout->check_cover({{0, Shape{0, 0}, Shape{5, 6}}}));
   EXPECT_FALSE(layout->check_cover({{1, Shape{0}, Shape{1}}}));
+  // As many elements as the tensor has, but some twice and others never.
+  EXPECT_FALSE(layout->check_cover({{0, Shape{0, 0}, Shape{4, 3}}, {0, Shape{0, 2}, Shape{4, 3}}}));
+  // No straight cut parts these.
+  EXPECT_TRUE(ModelLayout::make({{"w", Shape{3, 3}, 0}})
+                  ->check_cover({{0, Shape{0, 0}, Shape{1, 2}},
+                                 {0, Shape{0, 2}, Shape{2, 1}},
+                                 {0, Shape{2, 1}, Shape{1, 2}},
+                                 {0, Shape{1, 0}, Shape{2, 1}},
+                                 {0, Shape{1, 1}, Shape{1, 1}}}));
+}
+
+TEST(ModelLayoutTest, ManyBoxesOfOneTensorAreCheckedSoon) {
+  constexpr std::int64_t kRows = 512, kColumns = 512;
+  const auto layout = ModelLayout::make({{"w", Shape{kRows, kColumns, 3}, 0}});
+  std::vector<Box> boxes;
+  for (std::int64_t row = 0; row < kRows; ++row)
+    for (std::int64_t column = 0; column < kColumns; ++column)
+      boxes.push_back({0, Shape{row, column, 0}, Shape{1, 1, 3}});
+  const auto clock = make_system_clock();
+  const auto began = clock->now();
+  EXPECT_TRUE(layout->check_cover(boxes));
+  boxes[1].first = boxes[0].first;
+  EXPECT_FALSE(layout->check_cover(boxes));
+  EXPECT_LT(clock->now() - began, 20 * kSecond);  // in pairs it would take minutes
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ ScriptedFederation::ScriptedFederation(Options options)
     security::RosterSite site;
     site.id = id;
     site.name = fmt::format("s{}", id);
-    site.voter = id <= options_.voters;
+    site.voter = options_.without_vote.count(id) == 0;
     site.gateways.resize(1);
     roster_.sites.push_back(site);
   }
@@ -29,15 +29,25 @@ ScriptedFederation::ScriptedFederation(Options options)
     site.disk = std::make_unique<sim::SimulatedDisk>(Random(id));
     site.ranks = std::make_unique<sim::SyntheticRanks>(
         simulation_, layout_, actor, options_.compute[id - 1], Random(id), [](const auto&) {});
-    auto own = options_.gateway;
-    options_.adjust(id, own);
-    site.process = std::make_unique<sim::SimulatedProcess>(
-        sim::SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, actor},
-        roster_, id, own, Random(id),
-        [&site](const Event& event) { site.events.emplace_back(event.id); });
-    simulation_.after(100 * kMillisecond, actor, [this, id] { ranks(id).attach(gateway(id)); });
-    site.process->loop().run_ready();
+    if (options_.puppets.count(id) > 0)
+      site.puppet =
+          std::make_unique<Puppet>(simulation_, network_, roster_, id,
+                                   Fingerprint::of(layout_, options_.gateway.sync), actor);
+    else if (options_.late.count(id) == 0)
+      start(id);
   }
+}
+
+void ScriptedFederation::start(SiteId id) {
+  auto& site = sites_[id - 1];
+  const auto actor = static_cast<int>(id - 1);
+  auto own = options_.gateway;
+  options_.adjust(id, own);
+  site.process = std::make_unique<sim::SimulatedProcess>(
+      sim::SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, actor}, roster_,
+      id, own, Random(id), [&site](const Event& event) { site.events.emplace_back(event.id); });
+  simulation_.after(100 * kMillisecond, actor, [this, id] { ranks(id).attach(gateway(id)); });
+  site.process->loop().run_ready();
 }
 
 bool ScriptedFederation::run_until(const std::function<bool()>& condition, Nanoseconds limit) {
@@ -47,7 +57,8 @@ bool ScriptedFederation::run_until(const std::function<bool()>& condition, Nanos
     int who = -1;
     auto next = simulation_.empty() ? end + 1 : simulation_.next();
     for (std::size_t i = 0; i < sites_.size(); ++i) {
-      const auto timer = sites_[i].process->loop().next_timer();
+      const auto* loop = sites_[i].loop();
+      const auto timer = loop != nullptr ? loop->next_timer() : std::nullopt;
       if (!timer || *timer >= next) continue;
       next = *timer;
       who = static_cast<int>(i);
@@ -60,7 +71,8 @@ bool ScriptedFederation::run_until(const std::function<bool()>& condition, Nanos
       who = simulation_.run_one();
     else
       simulation_.advance(std::max(now(), next));
-    if (who >= 0) sites_[static_cast<std::size_t>(who)].process->loop().run_ready();
+    if (who < 0) continue;
+    if (auto* loop = sites_[static_cast<std::size_t>(who)].loop()) loop->run_ready();
   }
   return true;
 }
@@ -74,17 +86,20 @@ void ScriptedFederation::end_ranks(SiteId site) {
   gateway(site).detached();
 }
 
-void ScriptedFederation::cut_off(SiteId site, bool cut) {
-  for (SiteId other = 1; other <= sites_.size(); ++other) {
-    if (other == site) continue;
-    network_.cut({site, 0}, {other, 0}, cut);
-    network_.cut({other, 0}, {site, 0}, cut);
-  }
+void ScriptedFederation::cut(SiteId a, SiteId b, bool cut) {
+  network_.cut({a, 0}, {b, 0}, cut);
+  network_.cut({b, 0}, {a, 0}, cut);
+}
+
+void ScriptedFederation::cut_off(SiteId site, bool cut_it) {
+  for (SiteId other = 1; other <= sites_.size(); ++other)
+    if (other != site) cut(site, other, cut_it);
 }
 
 bool ScriptedFederation::finished() const {
-  return std::ranges::all_of(
-      sites_, [](const Site& site) { return site.process->gateway().told_the_end(); });
+  return std::ranges::all_of(sites_, [](const Site& site) {
+    return !site.process || site.process->gateway().told_the_end();
+  });
 }
 
 std::size_t ScriptedFederation::events(SiteId site, std::string_view id) const {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "inter/gateway.h"
@@ -12,6 +13,7 @@
 #include "inter/sim/simulated_process.h"
 #include "inter/sim/simulation.h"
 #include "inter/sim/synthetic_ranks.h"
+#include "tests/inter/puppet.h"
 
 namespace isthmus::inter {
 
@@ -19,7 +21,9 @@ class ScriptedFederation {
  public:
   struct Options {
     std::vector<Nanoseconds> compute;  // of each site's inner steps, ± 30 %; ids are from 1
-    std::uint32_t voters = 7;          // the first ones
+    std::set<SiteId> without_vote;
+    std::set<SiteId> late;     // until start()
+    std::set<SiteId> puppets;  // without a gateway
     std::int64_t elements = 2000;
     sim::NetworkFaults network;
     GatewayOptions gateway;
@@ -33,12 +37,18 @@ class ScriptedFederation {
   bool run_until(const std::function<bool()>& condition, Nanoseconds limit);
   void run_for(Nanoseconds time);
 
+  void start(SiteId site);
   Gateway& gateway(SiteId site) { return process(site).gateway(); }
   sim::SimulatedProcess& process(SiteId site) { return *sites_[site - 1].process; }
+  Puppet& puppet(SiteId site) { return *sites_[site - 1].puppet; }
+  const sim::SimulatedDisk& disk(SiteId site) const { return *sites_[site - 1].disk; }
+  const ModelLayout& layout() const { return layout_; }
   sim::SyntheticRanks& ranks(SiteId site) { return *sites_[site - 1].ranks; }
   // Its ranks are gone, and its gateway knows.
   void end_ranks(SiteId site);
-  // From everyone, both ways.
+  // Both ways.
+  void cut(SiteId a, SiteId b, bool cut);
+  // From everyone.
   void cut_off(SiteId site, bool cut);
   Nanoseconds now() const { return simulation_.now(); }
   bool finished() const;
@@ -51,6 +61,9 @@ class ScriptedFederation {
     std::unique_ptr<sim::SyntheticRanks> ranks;
     std::vector<std::string> events;
     std::unique_ptr<sim::SimulatedProcess> process;
+    std::unique_ptr<Puppet> puppet;
+
+    Loop* loop() { return process ? &process->loop() : puppet ? &puppet->loop : nullptr; }
   };
 
   sim::Simulation simulation_;

@@ -1,0 +1,82 @@
+// Puppet: a site with keys and links, and no gateway: it says to the others what the test wants.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/event_log.h"
+#include "inter/link.h"
+#include "inter/messages.h"
+#include "inter/model_layout.h"
+#include "inter/sim/simulated_keys.h"
+#include "inter/sim/simulated_network.h"
+#include "security/roster.h"
+
+namespace isthmus::inter {
+
+class Puppet final : public WireReceiver, public LinkOwner {
+ public:
+  Puppet(sim::Simulation& simulation, sim::SimulatedNetwork& network,
+         const security::Roster& roster, SiteId self, const Fingerprint& fingerprint, int actor)
+      : signer(self), loop(simulation), log_(simulation, "puppet"), fingerprint_(fingerprint) {
+    std::vector<GatewayId> peers;
+    for (const auto& site : roster.sites)
+      if (site.id != self) peers.push_back({site.id, 0});
+    wire_ = std::make_unique<sim::SimulatedWire>(network, GatewayId{self, 0}, peers, actor);
+    for (const auto peer : peers) {
+      links_[peer.site] =
+          std::make_unique<Link>(loop, *wire_, limit_, log_, Random(peer.site), *this,
+                                 GatewayId{self, 0}, peer, "peer", "", LinkOptions{});
+    }
+    wire_->receive_with(*this);
+    for (auto& [site, link] : links_) link->start();
+  }
+  ~Puppet() override {
+    loop.abandon();
+    links_.clear();
+  }
+
+  Link& link(SiteId site) { return *links_.at(site); }
+
+  const sim::SimulatedSigner signer;
+  Loop loop;
+  // What comes on the control lane, without the byte that says what it is.
+  std::function<void(Link& from, MessageType, ByteReader&)> heard = [](Link&, MessageType,
+                                                                       ByteReader&) {};
+
+ private:
+  void on_message(GatewayId from, Lane lane, ConnectionId connection,
+                  std::span<const std::byte> message) override {
+    link(from.site).wire_message(lane, connection, message);
+  }
+  void on_up(GatewayId from, Lane lane, ConnectionId connection) override {
+    link(from.site).wire_up(lane, connection);
+  }
+  void on_down(GatewayId from, Lane lane, ConnectionId connection) override {
+    link(from.site).wire_down(lane, connection);
+  }
+  void on_writable(GatewayId from, Lane lane) override { link(from.site).wire_writable(lane); }
+  Introduction introduce() override {
+    return {.boot = 1, .run = {}, .fingerprint = fingerprint_, .roster_epoch = 1};
+  }
+  std::string objection(GatewayId, const Introduction&) override { return ""; }
+  void on_session(Link&, bool) override {}
+  void on_control(Link& from, std::span<const std::byte> message) override {
+    ByteReader in(message);
+    const auto type = in.get<MessageType>();
+    if (in.ok()) heard(from, type, in);
+  }
+  void on_chunk(Link& from, const ChunkArrival& arrival, std::span<const std::byte>) override {
+    from.settle(arrival, true);
+  }
+
+  EventLog log_;
+  Fingerprint fingerprint_;
+  RateLimit limit_{0};
+  std::unique_ptr<sim::SimulatedWire> wire_;
+  std::map<SiteId, std::unique_ptr<Link>> links_;
+};
+
+}  // namespace isthmus::inter
