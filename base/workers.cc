@@ -15,6 +15,12 @@ struct Job {
   std::function<void()> done;
 };
 
+// Jobs for some threads; those in `first` before those in `second`.
+struct Queue {
+  std::condition_variable wake;
+  std::deque<Job> first, second;
+};
+
 class ThreadWorkers final : public Workers {
  public:
   ThreadWorkers(std::function<void(std::function<void()>)> post, const std::vector<int>& cpus)
@@ -23,36 +29,46 @@ class ThreadWorkers final : public Workers {
     for (std::size_t i = 0; i < count; ++i)
       threads_.emplace_back([this, cpu = cpus.empty() ? -1 : cpus[i]] {
         if (cpu >= 0) pin_this_thread(cpu);
-        work();
+        work(bulk_);
       });
+    threads_.emplace_back([this] { work(prompt_); });
   }
   ~ThreadWorkers() override {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
-      jobs_.clear();
+      for (auto* queue : {&bulk_, &prompt_}) {
+        queue->first.clear();
+        queue->second.clear();
+      }
     }
-    wake_.notify_all();
+    bulk_.wake.notify_all();
+    prompt_.wake.notify_all();
     for (auto& thread : threads_) thread.join();
   }
-  void submit(std::function<void()> job, std::function<void()> done, std::uint64_t) override {
+  void submit(std::function<void()> job, std::function<void()> done, std::uint64_t,
+              Urgency urgency) override {
+    auto& queue = urgency == Urgency::prompt ? prompt_ : bulk_;
     {
       const std::lock_guard lock(mutex_);
-      jobs_.push_back({std::move(job), std::move(done)});
+      auto& jobs = urgency == Urgency::background ? queue.second : queue.first;
+      jobs.push_back({std::move(job), std::move(done)});
     }
-    wake_.notify_one();
+    queue.wake.notify_one();
   }
 
  private:
-  void work() {
+  void work(Queue& queue) {
     for (;;) {
       Job job;
       {
         std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+        queue.wake.wait(lock,
+                        [&] { return stopping_ || !queue.first.empty() || !queue.second.empty(); });
         if (stopping_) return;
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
+        auto& jobs = queue.first.empty() ? queue.second : queue.first;
+        job = std::move(jobs.front());
+        jobs.pop_front();
       }
       job.run();
       post_(std::move(job.done));
@@ -61,8 +77,7 @@ class ThreadWorkers final : public Workers {
 
   std::function<void(std::function<void()>)> post_;
   std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<Job> jobs_;
+  Queue bulk_, prompt_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

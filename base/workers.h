@@ -10,18 +10,24 @@
 
 namespace isthmus {
 
+enum class Urgency {
+  prompt,  // small, and others wait for it: never behind jobs of the other kinds
+  normal,
+  background,  // bulk that nobody waits for: when no normal job is there to start
+};
+
 class Workers {
  public:
   virtual ~Workers() = default;
-  // `cost_bytes` is how much data the job touches: what the simulator turns into time. Jobs start
-  // in the order of submission. The destructor finishes the running jobs and drops the rest; their
-  // `done` is not called.
+  // `cost_bytes` is how much data the job touches: what the simulator turns into time. Jobs of one
+  // urgency start in the order of submission. The destructor finishes the running jobs and drops
+  // the rest; their `done` is not called.
   virtual void submit(std::function<void()> job, std::function<void()> done,
-                      std::uint64_t cost_bytes) = 0;
+                      std::uint64_t cost_bytes, Urgency urgency = Urgency::normal) = 0;
 };
 
 // `post` must hand a function to the owner's thread, from any thread. `cpus`: where to pin, one
-// worker each; empty: two unpinned.
+// worker each; empty: two unpinned. Prompt jobs have an unpinned thread of their own.
 std::unique_ptr<Workers> make_thread_workers(std::function<void(std::function<void()>)> post,
                                              const std::vector<int>& cpus);
 

@@ -194,6 +194,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> adopt_state(OuterState fetched);
   Task<Result<void>> log_records(std::uint64_t step);
   Task<Result<void>> settle_feedback(std::uint64_t applied);
+  Task<Result<void>> write_state(const OuterState& state, const security::Digest& root);
   Task<void> save(OuterState* state, security::Digest root, std::uint64_t step);
   void note_saved(SiteId site, const Saved& saved);
   void prune();

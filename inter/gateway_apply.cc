@@ -299,6 +299,27 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
   co_return Result<void>();
 }
 
+// In slices, so that what others wait for has its turn in between.
+Task<Result<void>> Gateway::write_state(const OuterState& state, const security::Digest& root) {
+  std::unique_ptr<StateFile> file;
+  Result<bool> more = true;
+  auto begin = [&] {
+    options_.at_point("saving", state.step);
+    auto begun = store_.begin_state(state, root);
+    if (begun)
+      file = std::move(*begun);
+    else
+      more = begun.error();
+  };
+  co_await run_on(world_.workers, world_.loop, std::move(begin), 4096, Urgency::background);
+  while (more && *more) {
+    auto write = [&] { more = file->write_slice(); };
+    co_await run_on(world_.workers, world_.loop, std::move(write), file->next_slice_bytes(),
+                    Urgency::background);
+  }
+  co_return more ? Result<void>() : more.error();
+}
+
 Task<void> Gateway::save(OuterState* state, security::Digest root, std::uint64_t step) {
   Saved saved{.id = step_id(), .state_root = root, .strong_root = {}, .spot_root = {}};
   saved.id.run = run_;
@@ -311,13 +332,7 @@ Task<void> Gateway::save(OuterState* state, security::Digest root, std::uint64_t
   };
   if (options_.link.bug == PlantedBug::announce_before_saved) announce();
   for (;;) {
-    Result<void> written;
-    auto write = [this, &written, &saved, state, &root, step] {
-      options_.at_point("saving", step);
-      written = store_.write_state(*state, root);
-      saved.spot_root = spot_root(*layout_, *state);
-    };
-    co_await run_on(world_.workers, world_.loop, std::move(write), 8 * layout_->elements());
+    auto written = co_await write_state(*state, root);
     if (written) break;
     // The step stays unsaved, and no further one is applied, until the disk has room again.
     world_.log.alarm("state_not_saved", {.outer_step = static_cast<std::int64_t>(step)},
@@ -329,6 +344,9 @@ Task<void> Gateway::save(OuterState* state, security::Digest root, std::uint64_t
     }
     co_await world_.loop.sleep(kRetryDisk);
   }
+  auto hash = [this, &saved, state] { saved.spot_root = spot_root(*layout_, *state); };
+  co_await run_on(world_.workers, world_.loop, std::move(hash), layout_->elements() / 4,
+                  Urgency::background);
   saving_ = false;
   announce();
   changed_.notify();

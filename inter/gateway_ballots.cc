@@ -35,7 +35,7 @@ Task<void> Gateway::vote_writer() {
       auto write = [this, &written, &vote, step = id.step] {
         written = store_.write_vote(step, vote);
       };
-      co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
+      co_await run_on(world_.workers, world_.loop, std::move(write), 4096, Urgency::prompt);
       if (!written) {
         fail(Error{written.error().code,
                    "cannot write this site's vote: free the disk and start again",

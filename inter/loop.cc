@@ -133,8 +133,8 @@ Task<bool> Signal::wait_until(Nanoseconds deadline) {
   co_return !expired;
 }
 
-Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job,
-                  std::uint64_t cost_bytes) {
+Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::uint64_t cost_bytes,
+                  Urgency urgency) {
   Signal done(loop);
   bool finished = false;
   workers.submit(
@@ -143,7 +143,7 @@ Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job,
         finished = true;
         done.notify();
       },
-      cost_bytes);
+      cost_bytes, urgency);
   while (!finished) co_await done.wait();
 }
 

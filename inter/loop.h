@@ -91,7 +91,7 @@ class Signal {
 };
 
 // Runs a job on a worker and resumes on the loop.
-Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job,
-                  std::uint64_t cost_bytes);
+Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::uint64_t cost_bytes,
+                  Urgency urgency = Urgency::normal);
 
 }  // namespace isthmus::inter

@@ -69,7 +69,8 @@ Result<void> ContributionFile::sync() {
   return disk_.sync_folder(folder_);
 }
 
-OuterStore::OuterStore(Disk& disk, std::string folder) : disk_(disk), folder_(std::move(folder)) {}
+OuterStore::OuterStore(Disk& disk, std::string folder, std::uint64_t slice_bytes)
+    : disk_(disk), folder_(std::move(folder)), slice_bytes_(slice_bytes) {}
 
 Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   Loaded loaded;
@@ -272,7 +273,8 @@ Result<void> OuterStore::note_recovery(const security::Digest& recovery) {
 
 // --- State
 
-Result<void> OuterStore::write_state(const OuterState& state, const security::Digest& root) {
+Result<std::unique_ptr<StateFile>> OuterStore::begin_state(const OuterState& state,
+                                                           const security::Digest& root) {
   ByteWriter header;
   header.put(kStateMagic)
       .put(std::uint32_t{1})
@@ -284,13 +286,32 @@ Result<void> OuterStore::write_state(const OuterState& state, const security::Di
   ISTHMUS_TRY(auto file, disk_.open(path(fmt::format("state.{}", 1 - newest_state_slot_)),
                                     Disk::Open::create));
   ISTHMUS_CHECK(file->write_at(0, with_checksum(header)));
-  ISTHMUS_CHECK(file->write_at(kHeaderBytes, floats(state.agreed)));
-  if (!state.momentum.empty())
-    ISTHMUS_CHECK(file->write_at(kHeaderBytes + 4 * state.agreed.size(), floats(state.momentum)));
-  ISTHMUS_CHECK(file->sync());
+  return std::make_unique<StateFile>(*this, std::move(file), state);
+}
+
+Result<void> OuterStore::finish_state() {
   ISTHMUS_CHECK(disk_.sync_folder(folder_));
   newest_state_slot_ = 1 - newest_state_slot_;
   return {};
+}
+
+std::uint64_t StateFile::next_slice_bytes() const {
+  const auto agreed = 4 * state_.agreed.size();
+  const auto end = written_ < agreed ? agreed : agreed + 4 * state_.momentum.size();
+  return std::min<std::uint64_t>(end - written_, store_.slice_bytes_);
+}
+
+Result<bool> StateFile::write_slice() {
+  const auto agreed = floats(state_.agreed), momentum = floats(state_.momentum);
+  const auto bytes = next_slice_bytes();
+  const auto slice = written_ < agreed.size() ? agreed.subspan(written_, bytes)
+                                              : momentum.subspan(written_ - agreed.size(), bytes);
+  ISTHMUS_CHECK(file_->write_at(kHeaderBytes + written_, slice));
+  ISTHMUS_CHECK(file_->sync());
+  written_ += bytes;
+  if (written_ < agreed.size() + momentum.size()) return true;
+  ISTHMUS_CHECK(store_.finish_state());
+  return false;
 }
 
 Result<void> OuterStore::set_older_state_aside(std::uint64_t step) {

@@ -55,9 +55,30 @@ class ContributionFile {
   std::uint64_t size_;
 };
 
+class OuterStore;
+
+// A state on its way into the slot of the older one. Its slices are durable one after another, so
+// that no single call keeps a disk busy for long.
+class StateFile {
+ public:
+  StateFile(OuterStore& store, std::unique_ptr<File> file, const OuterState& state)
+      : store_(store), file_(std::move(file)), state_(state) {}
+  std::uint64_t next_slice_bytes() const;
+  // False: that was the last one, and the state is durable. After a failure: begin anew.
+  Result<bool> write_slice();
+
+ private:
+  OuterStore& store_;
+  std::unique_ptr<File> file_;
+  const OuterState& state_;
+  std::uint64_t written_ = 0;  // bytes, of agreed and then of momentum
+};
+
 class OuterStore {
  public:
-  OuterStore(Disk& disk, std::string folder);
+  static constexpr std::uint64_t kSliceBytes = 64 << 20;
+  // `slice_bytes`: of states.
+  OuterStore(Disk& disk, std::string folder, std::uint64_t slice_bytes = kSliceBytes);
 
   struct Loaded {
     std::uint64_t boot = 0;  // of this start, already written
@@ -87,7 +108,9 @@ class OuterStore {
   // The operator's recovery that was noted last, so that it is taken up once.
   Result<bool> knows_recovery(const security::Digest& recovery) const;
   Result<void> note_recovery(const security::Digest& recovery);
-  Result<void> write_state(const OuterState& state, const security::Digest& root);
+  // The rest is StateFile::write_slice's; the state, of this root, stays as it is meanwhile.
+  Result<std::unique_ptr<StateFile>> begin_state(const OuterState& state,
+                                                 const security::Digest& root);
   Result<OuterState> read_state(const ModelLayout& layout, std::uint64_t step) const;
   // Keeps the older slot, a state of this step that turned out wrong, under another name for the
   // operator.
@@ -121,6 +144,8 @@ class OuterStore {
                                           SiteId keep_site);
 
  private:
+  friend class StateFile;
+  Result<void> finish_state();
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   using FeedbackName = std::pair<std::uint64_t, security::Digest>;  // step and root
   Result<std::vector<std::pair<std::uint64_t, SiteId>>> contribution_files() const;
@@ -132,6 +157,7 @@ class OuterStore {
 
   Disk& disk_;
   std::string folder_;
+  const std::uint64_t slice_bytes_;
   int newest_state_slot_ = 1;                      // the other one is written next
   std::optional<FeedbackName> feedback_names_[2];  // of the slots; nothing: empty or damaged
   int settled_feedback_slot_ = 1;                  // the other one is written next

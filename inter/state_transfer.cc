@@ -120,7 +120,8 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
       fresh->strong = strong_root(fresh->leaves);
       read_it = true;
     };
-    co_await run_on(context_.workers, context_.loop, std::move(read), 8 * layout_.elements());
+    co_await run_on(context_.workers, context_.loop, std::move(read), 8 * layout_.elements(),
+                    Urgency::background);
     reading_ = false;
     const auto now = context_.loop.now();
     next_snapshot_at_[peer] = now + kSnapshotShare * (now - began);

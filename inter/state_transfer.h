@@ -72,8 +72,8 @@ class StateTransfer {
   bool room_for_snapshot();
 
   std::vector<std::shared_ptr<Snapshot>> snapshots_;  // shared with the links that send them
-  bool reading_ = false;                            // a snapshot, from disk
-  std::map<SiteId, Nanoseconds> next_snapshot_at_;  // that this peer may cause
+  bool reading_ = false;                              // a snapshot, from disk
+  std::map<SiteId, Nanoseconds> next_snapshot_at_;    // that this peer may cause
   bool fetching_ = false;
   std::unique_ptr<Incoming> incoming_;
   std::map<SiteId, Saved> offers_;        // the newest with a strong root

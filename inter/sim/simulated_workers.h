@@ -1,9 +1,12 @@
-// SimulatedWorkers: jobs run in the simulation's one thread, half-way through the virtual time that
-// they cost; a crash before that loses them.
+// SimulatedWorkers: one worker, and one for prompt jobs, as of a gateway with `workers = 1`. Jobs
+// run in the simulation's one thread, half-way through the virtual time that they cost; a crash
+// before that loses them.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "base/random.h"
 #include "base/workers.h"
@@ -16,28 +19,54 @@ class SimulatedWorkers final : public Workers {
   SimulatedWorkers(Simulation& simulation, Random random, int actor)
       : simulation_(simulation), random_(random), actor_(actor) {}
 
-  void submit(std::function<void()> job, std::function<void()> done,
-              std::uint64_t cost_bytes) override {
+  void submit(std::function<void()> job, std::function<void()> done, std::uint64_t cost_bytes,
+              Urgency urgency) override {
     // 1 GB/s, and now and then a long pause: a disk that syncs, a machine that is busy.
     const double pause = random_.chance(0.05) ? 0.2 * random_.uniform() : 0;
     const auto cost = 20 * kMicrosecond + static_cast<Nanoseconds>(cost_bytes) +
                       static_cast<Nanoseconds>(pause * 1e9);
-    simulation_.after(cost / 2, actor_,
-                      [=, this, alive = std::weak_ptr(alive_), job = std::move(job),
-                       done = std::move(done)]() mutable {
-                        if (alive.expired()) return;
-                        job();
-                        if (alive.expired()) return;  // the job was where the process crashed
-                        simulation_.after(cost - cost / 2, actor_, [alive, done = std::move(done)] {
-                          if (!alive.expired()) done();
-                        });
-                      });
+    auto& worker = urgency == Urgency::prompt ? prompt_ : bulk_;
+    auto& jobs = urgency == Urgency::background ? worker.second : worker.first;
+    jobs.push_back({std::move(job), std::move(done), cost});
+    if (!worker.busy) start_next(worker);
   }
 
  private:
+  struct Job {
+    std::function<void()> run, done;
+    Nanoseconds cost = 0;
+  };
+  struct Worker {
+    bool busy = false;
+    std::deque<Job> first, second;  // those in `first` first
+  };
+
+  void start_next(Worker& worker) {
+    auto& jobs = worker.first.empty() ? worker.second : worker.first;
+    worker.busy = !jobs.empty();
+    if (jobs.empty()) return;
+    auto job = std::move(jobs.front());
+    jobs.pop_front();
+    const auto half = job.cost / 2, rest = job.cost - half;
+    simulation_.after(half, actor_,
+                      [this, &worker, rest, alive = std::weak_ptr(alive_), run = std::move(job.run),
+                       done = std::move(job.done)]() mutable {
+                        if (alive.expired()) return;
+                        run();
+                        if (alive.expired()) return;  // the job was where the process crashed
+                        simulation_.after(rest, actor_,
+                                          [this, &worker, alive, done = std::move(done)] {
+                                            if (alive.expired()) return;
+                                            start_next(worker);
+                                            done();
+                                          });
+                      });
+  }
+
   Simulation& simulation_;
   Random random_;
   const int actor_;
+  Worker bulk_, prompt_;
   std::shared_ptr<int> alive_ =
       std::make_shared<int>(0);  // seen by events that outlive the process
 };

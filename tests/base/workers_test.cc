@@ -94,6 +94,28 @@ TEST(Workers, OneWorkerKeepsTheOrder) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
 }
 
+TEST(Workers, PromptJobsPassABusyWorkerAndBackgroundJobsWaitForNormalOnes) {
+  Owner owner;
+  const auto workers = make_thread_workers(owner.poster(), {-1});
+  std::atomic<bool> running{false}, finish{false};
+  std::vector<int> order;
+  workers->submit(
+      [&] {
+        running = true;
+        while (!finish) std::this_thread::yield();
+      },
+      [] {}, 0, Urgency::background);
+  while (!running) std::this_thread::yield();
+  workers->submit([&] { order.push_back(3); }, [] {}, 0, Urgency::background);
+  workers->submit([&] { order.push_back(2); }, [] {}, 0);
+  workers->submit([&] { order.push_back(1); }, [] {}, 0, Urgency::prompt);
+  owner.run_one();  // the prompt one, while the first still runs
+  EXPECT_EQ(order, std::vector<int>({1}));
+  finish = true;
+  for (int i = 0; i < 3; ++i) owner.run_one();
+  EXPECT_EQ(order, std::vector<int>({1, 2, 3}));
+}
+
 TEST(Workers, TheDestructorFinishesWhatRunsAndDropsTheRest) {
   Owner owner;
   auto workers = make_thread_workers(owner.poster(), {-1});

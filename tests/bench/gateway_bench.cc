@@ -287,7 +287,14 @@ class Stages {
     });
     stage("leaf hashes: XXH3-128", 1, [&] { root_ = state_root(layout_, state_); });
     stage("write feedback, synced", 1, [&] { check(store_.write_feedback(feedback_)); });
-    stage("write state, synced", 1, [&] { check(store_.write_state(state_, root_)); });
+    stage("write state, synced", 1, [&] {
+      const auto state_file = store_.begin_state(state_, root_);
+      check(state_file ? Result<void>() : state_file.error());
+      for (Result<bool> more = true; more && *more;) {
+        more = (*state_file)->write_slice();
+        check(more ? Result<void>() : more.error());
+      }
+    });
     return seconds_per_byte_;
   }
 

@@ -250,7 +250,10 @@ class StoreFiles : public testing::Test {
           store.append_record({.record = sample_record(step, 2), .ballot = 1, .accepts = {}}));
       ASSERT_TRUE(store.write_vote(step, {.promised = step, .accepted = {}}));
       const auto state = state_of(step);
-      ASSERT_TRUE(store.write_state(state, state_root(small_layout(), state)));
+      const auto file = store.begin_state(state, state_root(small_layout(), state));
+      ASSERT_TRUE(file);
+      while (*(*file)->write_slice()) {
+      }
       const Feedback feedback{.step = step,
                               .root = {},
                               .tokens = 10 * step,

@@ -76,5 +76,36 @@ TEST_F(OuterStoreTest, FeedbackThatCountsOutlivesAttemptsThatNeverClose) {
   EXPECT_THAT(steps_on_disk(), ElementsAre(3, 2));
 }
 
+// Whole slices and a rest, of both halves.
+TEST_F(OuterStoreTest, AStateIsWrittenInSlicesAndCountsWhenTheLastOneIs) {
+  OuterState state;
+  for (int i = 0; i < 5; ++i) {
+    state.agreed.push_back(static_cast<float>(i));
+    state.momentum.push_back(static_cast<float>(10 * i));
+  }
+  OuterStore store(disk, "outer", 12);
+  ASSERT_TRUE(store.load(kVoteFile));
+  for (state.step = 1; state.step <= 3; ++state.step) {
+    const auto file = store.begin_state(state, state_root(layout, state));
+    ASSERT_TRUE(file);
+    std::vector<std::uint64_t> slices;
+    for (bool more = true; more;) {
+      const auto before = store.read_state(layout, state.step);
+      EXPECT_FALSE(before) << "not whole yet";
+      EXPECT_TRUE(state.step == 1 || store.read_state(layout, state.step - 1));
+      slices.push_back((*file)->next_slice_bytes());
+      const auto went_on = (*file)->write_slice();
+      ASSERT_TRUE(went_on);
+      more = *went_on;
+    }
+    EXPECT_THAT(slices, ElementsAre(12, 8, 12, 8));
+    disk.crash();
+    const auto read = store.read_state(layout, state.step);
+    ASSERT_TRUE(read);
+    EXPECT_EQ(read->agreed, state.agreed);
+    EXPECT_EQ(read->momentum, state.momentum);
+  }
+}
+
 }  // namespace
 }  // namespace isthmus::inter
