@@ -66,6 +66,8 @@ class AttachServer::Server final : public AttachReceiver,
   Result<void> listen();
   void stop();
   void publish(const Published& state);
+  bool reading() const { return !published_values_.empty(); }
+  void forget();
   void refuse(const Error& why);
   std::vector<RankStatus> rank_status() const;
 
@@ -93,12 +95,17 @@ class AttachServer::Server final : public AttachReceiver,
   void remove_rank(std::uint32_t number);
   void refuse_all(const Error& why);
   void not_complete();
-  void tell(Rank& rank, std::span<const float> parameters);
+  void tell_soon();
+  static Task<void> tell_all(Self self, Era began);
   void gather_initial_if_all();
   void gather_contribution_if_all();
   static Task<void> gather_initial(Self self, Era began);
   static Task<void> gather_contribution(Self self, Era began, std::uint64_t step,
                                         std::uint64_t tokens);
+  // Calls with each run of the rank's boxes and the place in its areas where it stands; `budget`
+  // elements are left before others have a turn. False: the era has ended.
+  using Copy = std::function<void(const BoxRun& run, std::uint64_t place)>;
+  Task<bool> each_run(std::uint32_t number, Era began, std::uint64_t& budget, const Copy& copy);
   // All contribution areas as one canonical vector; nothing when ranks or states changed meanwhile.
   Task<std::optional<std::vector<float>>> gather(Era began);
   // Changes when what a gather is about does.
@@ -125,9 +132,9 @@ class AttachServer::Server final : public AttachReceiver,
   std::uint64_t publication_ = 0;
   bool published_ = false;  // since the ranks are complete
   attach::State latest_;
-  std::vector<float> waiting_values_;  // for ranks whose area was not free
-  bool holds_states_ = false;          // States leave after the Taken that is due
-  std::vector<std::pair<AttachConnectionPointer, Bytes>> held_states_;
+  bool telling_ = false;                     // somebody copies the newest state to the ranks
+  std::span<const float> published_values_;  // the gateway's; {} once it is free to change them
+  std::vector<float> waiting_values_;        // the same, for ranks whose area was not free
 };
 
 Result<void> AttachServer::Server::listen() {
@@ -138,6 +145,7 @@ Result<void> AttachServer::Server::listen() {
 void AttachServer::Server::stop() {
   stopped_ = true;
   complete_ = false;  // the gateway may be gone already
+  forget();
   listener_.reset();
   ranks_.clear();
   ++generation_;
@@ -316,12 +324,7 @@ void AttachServer::Server::on_contribute(Rank& rank, const attach::Contribute& m
 void AttachServer::Server::on_took(Rank& rank, const attach::Took& message) {
   if (rank.told != message.publication) return;
   rank.told.reset();
-  if (!rank.state_waits) return;
-  rank.state_waits = false;
-  tell(rank, waiting_values_);
-  const bool any =
-      std::ranges::any_of(ranks_, [](const auto& entry) { return entry.second.state_waits; });
-  if (!any) waiting_values_ = {};
+  if (rank.state_waits) tell_soon();
 }
 
 // ---- The ranks as one
@@ -409,14 +412,14 @@ void AttachServer::Server::remove_rank(std::uint32_t number) {
     rank.contribution.reset();
     rank.state_waits = false;
   }
-  waiting_values_ = {};
+  forget();
 }
 
 void AttachServer::Server::refuse_all(const Error& why) {
   auto ranks = std::move(ranks_);
   ranks_.clear();
   ++generation_;
-  waiting_values_ = {};
+  forget();
   for (auto& [number, rank] : ranks) {
     rank.connection->refuse(why);
     rank.connection->set_rank({});
@@ -463,27 +466,81 @@ void AttachServer::Server::publish(const Published& state) {
   latest_.final_step = state.final_step;
   latest_.contribution_open = state.contribution_open;
   latest_.contributed = state.contributed;
-  waiting_values_.clear();
-  bool waits = false;
   for (auto& [number, rank] : ranks_) {
     rank.contribution.reset();
     if (rank.initial == Rank::InitialState::offered) rank.initial = Rank::InitialState::none;
-    rank.state_waits = rank.told.has_value();
-    waits |= rank.state_waits;
-    if (!rank.state_waits) tell(rank, state.parameters);
+    rank.state_waits = true;
   }
-  if (waits) waiting_values_.assign(state.parameters.begin(), state.parameters.end());
+  telling_ = false;
+  waiting_values_ = {};
+  published_values_ = state.parameters;
+  tell_soon();
 }
 
-void AttachServer::Server::tell(Rank& rank, std::span<const float> parameters) {
-  if (rank.elements > 0)
-    copy_to_boxes(layout_, rank.boxes, parameters,
-                  rank.memory->floats(rank.state_offset, rank.elements));
-  rank.told = latest_.publication;
-  if (holds_states_)
-    held_states_.emplace_back(rank.connection, attach::encode(latest_));
-  else
-    rank.connection->send(attach::encode(latest_));
+// What is being told ends unsaid; the ranks hear the next state.
+void AttachServer::Server::forget() {
+  ++publication_;
+  telling_ = false;
+  published_values_ = {};
+  waiting_values_ = {};
+}
+
+// Not within the call: a state must not overtake the answer to the contribution that it follows
+// from.
+void AttachServer::Server::tell_soon() {
+  if (std::exchange(telling_, true)) return;
+  loop_.post(
+      [self = shared_from_this(), began = era()] { self->loop_.spawn(tell_all(self, began)); });
+}
+
+// Copies the newest state to every rank whose area is free, then what the others will need, so that
+// the gateway may go on.
+Task<void> AttachServer::Server::tell_all(Self self, Era began) {
+  std::uint64_t budget = kSliceElements;
+  while (!self->stopped_ && self->era() == began) {
+    const auto next = std::ranges::find_if(self->ranks_, [](const auto& entry) {
+      return entry.second.state_waits && !entry.second.told;
+    });
+    if (next != self->ranks_.end()) {
+      const auto number = next->first;
+      const Copy copy = [&](const BoxRun& run, std::uint64_t place) {
+        const Rank& rank = self->ranks_.at(number);
+        const auto values = self->reading() ? self->published_values_
+                                            : std::span<const float>(self->waiting_values_);
+        std::ranges::copy(values.subspan(run.canonical, run.count),
+                          rank.memory->floats(rank.state_offset, rank.elements)
+                              .subspan(place, run.count)
+                              .begin());
+      };
+      const bool all = co_await self->each_run(number, began, budget, copy);
+      if (!all) co_return;
+      Rank& rank = self->ranks_.at(number);
+      rank.state_waits = false;
+      rank.told = self->latest_.publication;
+      rank.connection->send(attach::encode(self->latest_));
+      continue;
+    }
+    const bool waits = std::ranges::any_of(
+        self->ranks_, [](const auto& entry) { return entry.second.state_waits; });
+    if (!waits) self->waiting_values_ = {};
+    if (waits && self->reading()) {
+      std::vector<float> kept;
+      kept.reserve(self->published_values_.size());
+      while (kept.size() < self->published_values_.size()) {
+        const auto rest = self->published_values_.subspan(kept.size());
+        const auto slice = rest.first(std::min<std::uint64_t>(rest.size(), kSliceElements));
+        kept.insert(kept.end(), slice.begin(), slice.end());
+        co_await self->loop_.sleep(0);
+        if (self->stopped_ || self->era() != began) co_return;
+      }
+      self->waiting_values_ = std::move(kept);
+      self->published_values_ = {};
+      continue;  // some may have taken theirs meanwhile
+    }
+    self->published_values_ = {};
+    self->telling_ = false;
+    co_return;
+  }
 }
 
 void AttachServer::Server::gather_initial_if_all() {
@@ -539,11 +596,7 @@ Task<void> AttachServer::Server::gather_contribution(Self self, Era began, std::
   auto parameters = co_await self->gather(began);
   if (!parameters) co_return;
   const std::uint64_t generation = self->generation_;
-  // A state that follows from within must not overtake the answer.
-  self->holds_states_ = true;
   const auto accepted = self->outer_.contribute(step, std::move(*parameters), tokens);
-  self->holds_states_ = false;
-  const auto held = std::exchange(self->held_states_, {});
   if (self->stopped_ || self->generation_ != generation) co_return;
   if (accepted) {
     for (auto& [number, rank] : self->ranks_)
@@ -556,35 +609,42 @@ Task<void> AttachServer::Server::gather_contribution(Self self, Era began, std::
     self->log_.info("contribution_not_taken", {{}, static_cast<std::int64_t>(step)},
                     {{"reason", accepted.error().text()}});
   }
-  for (const auto& [connection, frame] : held) connection->send(frame);
+}
+
+Task<bool> AttachServer::Server::each_run(std::uint32_t number, Era began, std::uint64_t& budget,
+                                          const Copy& copy) {
+  std::uint64_t before = 0;  // elements of the boxes before this one
+  // The rank is looked up anew after each turn of others: one that goes ends the era.
+  for (std::size_t b = 0; b < ranks_.at(number).boxes.size(); ++b) {
+    BoxRuns runs(layout_, ranks_.at(number).boxes[b]);
+    std::uint64_t copied = 0;
+    for (;;) {
+      const auto run = runs.next(budget);
+      if (!run) break;
+      copy(*run, before + run->dense);
+      copied += run->count;
+      budget -= run->count;
+      if (budget > 0) continue;
+      co_await loop_.sleep(0);
+      budget = kSliceElements;
+      if (stopped_ || era() != began) co_return false;
+    }
+    before += copied;
+  }
+  co_return true;
 }
 
 Task<std::optional<std::vector<float>>> AttachServer::Server::gather(Era began) {
   std::vector<float> whole(layout_.elements());
   std::uint64_t budget = kSliceElements;
   bool current = !stopped_ && era() == began;
-  // By number: a rank that goes takes its memory along, and ends this.
   for (std::uint32_t number = 0; current && number < world_; ++number) {
-    std::uint64_t before = 0;  // elements of the boxes before this one
-    for (std::size_t b = 0; current && b < ranks_.at(number).boxes.size(); ++b) {
-      BoxRuns runs(layout_, ranks_.at(number).boxes[b]);
-      std::uint64_t copied = 0;
-      while (current) {
-        const auto run = runs.next(budget);
-        if (!run) break;
-        const Rank& rank = ranks_.at(number);
-        const auto area = rank.memory->floats(0, rank.elements);
-        std::ranges::copy(area.subspan(before + run->dense, run->count),
-                          whole.begin() + static_cast<std::ptrdiff_t>(run->canonical));
-        copied += run->count;
-        budget -= run->count;
-        if (budget > 0) continue;
-        co_await loop_.sleep(0);
-        budget = kSliceElements;
-        current = !stopped_ && era() == began;
-      }
-      before += copied;
-    }
+    const Copy copy = [&](const BoxRun& run, std::uint64_t place) {
+      const Rank& rank = ranks_.at(number);
+      std::ranges::copy(rank.memory->floats(0, rank.elements).subspan(place, run.count),
+                        whole.begin() + static_cast<std::ptrdiff_t>(run.canonical));
+    };
+    current = co_await each_run(number, began, budget, copy);
   }
   gathering_ = false;
   if (current) co_return std::optional(std::move(whole));
@@ -605,6 +665,8 @@ AttachServer::AttachServer(Loop& loop, EventLog& log, std::string path, OuterSte
 AttachServer::~AttachServer() { server_->stop(); }
 Result<void> AttachServer::listen() { return server_->listen(); }
 void AttachServer::publish(const Published& state) { server_->publish(state); }
+bool AttachServer::reading() const { return server_->reading(); }
+void AttachServer::forget() { server_->forget(); }
 void AttachServer::refuse(const Error& why) { server_->refuse(why); }
 std::vector<RankStatus> AttachServer::status() const { return server_->rank_status(); }
 

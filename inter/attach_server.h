@@ -45,6 +45,8 @@ class AttachServer final : public Ranks {
   // Ranks. May be called from within OuterSteps' functions. Without ranks, publish() does nothing:
   // attached() follows when they are back.
   void publish(const Published& state) override;
+  bool reading() const override;
+  void forget() override;
   void refuse(const Error& why) override;
   std::vector<RankStatus> status() const override;
 

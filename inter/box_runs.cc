@@ -68,18 +68,4 @@ std::optional<BoxRun> BoxRuns::next(std::uint64_t count_max) {
   return run;
 }
 
-void copy_to_boxes(const ModelLayout& layout, const std::vector<Box>& boxes,
-                   std::span<const float> canonical, std::span<float> dense) {
-  for (const Box& box : boxes) {
-    BoxRuns runs(layout, box);
-    std::uint64_t copied = 0;
-    while (const auto run = runs.next(~std::uint64_t{0})) {
-      std::ranges::copy(canonical.subspan(run->canonical, run->count),
-                        dense.subspan(run->dense, run->count).begin());
-      copied += run->count;
-    }
-    dense = dense.subspan(copied);
-  }
-}
-
 }  // namespace isthmus::inter

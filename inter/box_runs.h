@@ -49,8 +49,4 @@ class BoxRuns {
   std::uint64_t left_ = 0;
 };
 
-// All boxes at once, `dense` holding one after another.
-void copy_to_boxes(const ModelLayout& layout, const std::vector<Box>& boxes,
-                   std::span<const float> canonical, std::span<float> dense);
-
 }  // namespace isthmus::inter

@@ -46,6 +46,7 @@ Gateway::Gateway(World world, security::Roster roster, SiteId self, GatewayOptio
 
 Gateway::~Gateway() {
   if (tick_timer_) world_.loop.cancel(*tick_timer_);
+  if (ranks_) ranks_->forget();
 }
 
 void Gateway::serve(Ranks& ranks) { ranks_ = &ranks; }
@@ -500,6 +501,7 @@ Task<Result<void>> Gateway::advance() {
 // is to say to them.
 bool Gateway::ranks_have_the_end(Nanoseconds told) const {
   const auto now = world_.loop.now();
+  if (ranks_reading()) return false;
   if (!ranks_know_end_) return now - told >= options_.linger;
   return now - std::max(told, rank_pulse_.last()) >= kRankFarewell;
 }

@@ -167,6 +167,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<bool> may_contribute();
   Task<void> contribute_task(std::vector<float> parameters, std::uint64_t tokens);
   void publish();
+  bool ranks_reading() const { return ranks_ && ranks_->reading(); }
   Task<Result<void>> serve_the_end();
   bool ranks_have_the_end(Nanoseconds told) const;
   void fail(const Error& error);

@@ -9,6 +9,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr Nanoseconds kRetryDisk = 5 * kSecond;
+constexpr Nanoseconds kReadingTurn = 5 * kMillisecond;  // until the ranks are asked again
 
 }  // namespace
 
@@ -153,8 +154,9 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   // replaces.
   applying_ = true;
   count_waits();
-  while ((saving_ || taking_contribution_ || exchange_->contributing()) && !failure_ && !stopping_)
-    co_await changed_.wait_until(world_.loop.now() + kSecond);
+  while ((saving_ || taking_contribution_ || exchange_->contributing() || ranks_reading()) &&
+         !failure_ && !stopping_)
+    co_await changed_.wait_until(world_.loop.now() + (ranks_reading() ? kReadingTurn : kSecond));
   if (failure_) co_return *failure_;
   if (stopping_) co_return false;
 
@@ -227,6 +229,7 @@ Task<Result<void>> Gateway::adopt_state(OuterState fetched) {
   if (!logged) co_return logged;
   auto settled = co_await settle_feedback(step);
   if (!settled) co_return settled;
+  while (ranks_reading()) co_await world_.loop.sleep(kReadingTurn);
   // Ranks that were told this step take no second state for it.
   const bool again = state_ && state_->step == step;
   if (again)

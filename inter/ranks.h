@@ -18,7 +18,8 @@ namespace isthmus::inter {
 // How a rank takes a new state over: x ← state + (x − contributed). The only rule yet.
 enum class MergeRule : std::uint8_t { keep_progress = 0 };
 
-// The agreed state after an outer step. `parameters` (layout order) is valid during the call.
+// The agreed state after an outer step. `parameters` (layout order) stays as it is for as long as
+// Ranks::reading() says so.
 struct Published {
   std::uint64_t step = 0;  // 0: the initial state
   security::Digest record;
@@ -47,6 +48,10 @@ class Ranks {
  public:
   virtual ~Ranks() = default;
   virtual void publish(const Published& state) = 0;
+  // The parameters of the last publish() are still being handed to the ranks.
+  virtual bool reading() const = 0;
+  // They are not valid any more: whoever published ends.
+  virtual void forget() = 0;
   // Nothing more will be published: the run's configuration does not match, or the gateway ends.
   // `why` for the rank's user.
   virtual void refuse(const Error& why) = 0;

@@ -39,6 +39,8 @@ class SyntheticRanks final : public Ranks {
   void attach(OuterSteps& gateway);
   void detach();  // the gateway is gone
   void restart();
+  bool reading() const override { return false; }
+  void forget() override {}
   void publish(const Published& state) override;
   void refuse(const Error&) override { refused_ = true; }
   std::vector<RankStatus> status() const override { return {}; }

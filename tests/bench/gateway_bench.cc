@@ -114,6 +114,8 @@ class SyntheticRanks final : public Ranks {
   SyntheticRanks(Loop& loop, Gateway& gateway, std::vector<float> progress)
       : loop_(loop), gateway_(gateway), progress_(std::move(progress)) {}
 
+  bool reading() const override { return false; }
+  void forget() override {}
   void publish(const Published& state) override {
     if (state.step == kWarmSteps) {
       began_cpu_ = process_seconds();

@@ -136,6 +136,60 @@ TEST_F(AttachTest, ALateContributionIsNotTakenAndTheRankKnows) {
   on_loop([&] { EXPECT_EQ(gateway.contributions[0].step, 2u); });
 }
 
+// 64 MB: several slices.
+AttachRequest large() {
+  AttachRequest request = whole();
+  request.tensors = {{"weight", {4096, 4096}, 0}};
+  request.boxes = {{0, {0, 0}, {4096, 4096}}};
+  return request;
+}
+constexpr std::size_t kLarge = 4096 * 4096;
+
+TEST_F(AttachTest, ALargeStateIsHandedOverInTurnsWithOthers) {
+  start_server();
+  auto client = attach(large());
+  ASSERT_TRUE(client);
+  ASSERT_TRUE(client->initial(std::vector<float>(kLarge, 1)));
+  state_of(*client);
+  ASSERT_TRUE(client->took());
+  int turns = 0;
+  std::function<void()> count = [&] {
+    if (!server->reading()) return;
+    ++turns;
+    loop.call_after(kMillisecond / 2, count);
+  };
+  on_loop([&] {
+    gateway.decide(std::vector<float>(kLarge, 2));
+    EXPECT_TRUE(server->reading());
+    count();
+  });
+  const AgreedState state = state_of(*client);
+  EXPECT_EQ(state.step, 1u);
+  EXPECT_EQ(std::ranges::count(state.parameters, 2.0f), static_cast<std::ptrdiff_t>(kLarge));
+  ASSERT_TRUE(eventually([&] { return !server->reading(); }));
+  on_loop([&] { EXPECT_GE(turns, 3); });
+}
+
+TEST_F(AttachTest, ARankMayDieWhileItIsToldAState) {
+  start_server();
+  for (int life = 0; life < 4; ++life) {
+    auto client = attach(large());
+    ASSERT_TRUE(client);
+    if (life == 0) {
+      ASSERT_TRUE(client->initial(std::vector<float>(kLarge, 1)));
+    }
+    EXPECT_EQ(std::ranges::count(state_of(*client).parameters, static_cast<float>(life + 1)),
+              static_cast<std::ptrdiff_t>(kLarge));
+    ASSERT_TRUE(client->took());
+    // Another state overtakes the one that is being told.
+    on_loop([&] { gateway.decide(std::vector<float>(kLarge, -1)); });
+    on_loop([&] { gateway.decide(std::vector<float>(kLarge, static_cast<float>(life + 2))); });
+    client.reset();
+    ASSERT_TRUE(eventually([&] { return gateway.detached_count == life + 1; }));
+    on_loop([&] { EXPECT_FALSE(server->reading()); });
+  }
+}
+
 TEST_F(AttachTest, ANewStateWaitsUntilTheLastOneIsTaken) {
   start_server();
   auto client = attach(whole());
