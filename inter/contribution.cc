@@ -239,7 +239,9 @@ bool Contribution::set_close(Signed message, const Close& close) {
 
 security::Digest Contribution::root() const { return contribution_root(hashes_); }
 
-bool Contribution::proven() const { return complete() && root() == close_->root; }
+bool Contribution::proven() const {
+  return complete() && bytes_ == close_->bytes && root() == close_->root;
+}
 
 Part Contribution::part() const {
   ISTHMUS_ASSERT(close_.has_value());

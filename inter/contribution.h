@@ -99,7 +99,6 @@ class Contribution final : public ChunkSource {
   const ChunkPlan& plan() const { return *plan_; }
 
   bool has(std::uint32_t index) const { return chunks_[index] != nullptr; }
-  std::uint32_t count() const { return count_; }
   std::vector<bool> bitmap() const;
   // A chunk that was checked (or is our own); `hash` as chunk_hash gives it.
   void add(std::uint32_t index, std::shared_ptr<const Bytes> sealed, const security::Digest& hash);

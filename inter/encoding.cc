@@ -4,12 +4,6 @@
 #include <functional>
 
 namespace isthmus::inter {
-namespace {
-
-constexpr std::uint64_t kTokensMax = std::uint64_t{1} << 50;  // no sum of kSitesMax overflows
-
-}  // namespace
-
 void put(ByteWriter& out, const security::Digest& digest) { out.raw(digest.bytes); }
 
 security::Digest get_digest(ByteReader& in) {

@@ -9,7 +9,6 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr Nanoseconds kRetryDisk = 5 * kSecond;
 constexpr std::size_t kEarlyChunksMax = 64;
 
 }  // namespace
@@ -144,70 +143,48 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
       peer.link->withdraw(entries_[{step, context_.self}]->contribution->transfer());
   entries_[{step, context_.self}] = entry;
   contributing_ = true;
-  for (auto& [site, peer] : context_.peers.all())
-    if (peer.link->up() && peer.status && peer.status->step == step)
-      offer(*peer.link, entry->contribution);
+  for (auto* peer : context_.peers.working_on(step)) offer(*peer->link, entry->contribution);
 
   Feedback result{
       .step = step, .root = {}, .tokens = tokens, .residual = std::vector<float>(agreed.size())};
-  struct Shared {
-    std::uint32_t left = 0;
-    std::optional<Error> failure;
+  struct Coded {
+    Bytes sealed;
+    security::Digest hash;
   };
-  auto shared =
-      std::make_shared<Shared>();  // with the jobs, should this coroutine be destroyed before them
-  shared->left = plan_->chunks();
-  Signal done(context_.loop);
-  for (std::uint32_t i = 0; i < plan_->chunks(); ++i) {
-    struct Job {
-      Bytes sealed;
-      security::Digest hash;
-      std::optional<Error> failure;
-    };
-    auto job = std::make_shared<Job>();
-    const auto plan = plan_;
-    const auto& signer = context_.signer;
-    const auto transfer = entry->contribution->transfer();
-    auto run = [=, &parameters, &result, &signer] {
-      auto payload = code_chunk(*plan, i, agreed, feedback, parameters, result.residual);
-      if (!payload) {
-        job->failure = payload.error();
-        return;
-      }
-      job->hash = chunk_hash(transfer, i, *payload);
-      job->sealed = seal_chunk(signer, job->hash, *payload);
-      if (auto added = entry->file->add(i, job->sealed); !added) job->failure = added.error();
-    };
-    auto after = [this, job, shared, entry, i, step, &done] {
-      if (job->failure && !shared->failure) shared->failure = job->failure;
-      if (!shared->failure) {
-        entry->contribution->add(i, std::make_shared<const Bytes>(std::move(job->sealed)),
-                                 job->hash);
-        if (step == id_.step) on_chunk_added_(i);
-        for (auto& [site, peer] : context_.peers.all())
-          if (peer.link->up()) peer.link->poke();
-      }
-      --shared->left;
-      done.notify();
-    };
-    context_.workers.submit(std::move(run), std::move(after), 12 * plan_->elements(i));
-  }
-  while (shared->left > 0) co_await done.wait();
+  auto coded = std::make_shared<std::vector<Coded>>(plan_->chunks());  // with the jobs
+  const auto transfer = entry->contribution->transfer();
+  const auto code = [=, this, &parameters, &result](std::uint32_t i) -> Result<void> {
+    ISTHMUS_TRY(const auto payload,
+                code_chunk(*plan_, i, agreed, feedback, parameters, result.residual));
+    auto& chunk = (*coded)[i];
+    chunk.hash = chunk_hash(transfer, i, payload);
+    chunk.sealed = seal_chunk(context_.signer, chunk.hash, payload);
+    return entry->file->add(i, chunk.sealed);
+  };
+  const auto offer_chunk = [=, this](std::uint32_t i) {
+    auto& chunk = (*coded)[i];
+    entry->contribution->add(i, std::make_shared<const Bytes>(std::move(chunk.sealed)), chunk.hash);
+    if (step == id_.step) on_chunk_added_(i);
+    for (auto& [site, peer] : context_.peers.all())
+      if (peer.link->up()) peer.link->poke();
+  };
+  auto all_coded = co_await run_all(context_.workers, context_.loop, plan_->chunks(),
+                                    12 * plan_->chunk_elements(), code, offer_chunk);
   const auto take_back = [this, entry, step] {
     contributing_ = false;
     for (auto& [site, peer] : context_.peers.all())
       peer.link->withdraw(entry->contribution->transfer());
     entries_.erase({step, context_.self});
   };
-  if (shared->failure) {
+  if (!all_coded) {
     take_back();
-    co_return *shared->failure;
+    co_return all_coded.error();
   }
   result.root = entry->contribution->root();
   context_.at_point("before_close", step);
   // What was cut off first, then the close: whoever finds the close finds the feedback too.
   Close close{.id = open.id,
-              .transfer = entry->contribution->transfer(),
+              .transfer = transfer,
               .root = result.root,
               .bytes = entry->contribution->bytes(),
               .tokens = tokens,
@@ -230,9 +207,7 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   entry->contribution->set_close(message, close);
   entry->held = true;
   if (step == id_.step) {
-    for (auto& [site, peer] : context_.peers.all())
-      if (peer.link->up() && peer.status && peer.status->step == step)
-        send_signed(*peer.link, message);
+    for (auto* peer : context_.peers.working_on(step)) send_signed(*peer->link, message);
     on_held_(entry->contribution->part());
   }
   context_.log.info("contributed", {.outer_step = static_cast<std::int64_t>(step)},
@@ -256,9 +231,7 @@ Task<Result<void>> Exchange::close_again() {
   co_await run_on(context_.workers, context_.loop, std::move(write), 4096);
   if (!written) co_return written;
   entry->contribution->set_close(message, close);
-  for (auto& [site, peer] : context_.peers.all())
-    if (peer.link->up() && peer.status && peer.status->step == close.id.step)
-      send_signed(*peer.link, message);
+  for (auto* peer : context_.peers.working_on(close.id.step)) send_signed(*peer->link, message);
   on_held_(entry->contribution->part());
   co_return Result<void>();
 }
@@ -285,7 +258,7 @@ Result<Open> Exchange::check_open(const Signed& message) const {
   if (open->id != id_ || !view_.is_member(message.signer))
     return Error{ErrorCode::unavailable, "an open of another step"};
   // Everything is compared before any memory is set aside for it.
-  if (!plan_->fits(*open) || open->base != parent_ || open->tokens > (std::uint64_t{1} << 50))
+  if (!plan_->fits(*open) || open->base != parent_ || open->tokens > kTokensMax)
     return Error{ErrorCode::mismatch, "an open with another codec, cut, size or base"};
   return *open;
 }
@@ -350,7 +323,6 @@ void Exchange::on_close(const Signed& message) {
   if (const auto* known = current(message.signer);
       known != nullptr && known->contribution->close() &&
       known->contribution->transfer() != close->transfer) {
-    ++counters_.equivocations;
     context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
                        {{"signer", message.signer}});
     return;
@@ -359,7 +331,6 @@ void Exchange::on_close(const Signed& message) {
       entry->contribution->step() != id_.step)
     return;
   if (!entry->contribution->set_close(message, *close)) {
-    ++counters_.equivocations;
     context_.log.alarm("two_closes", {.outer_step = static_cast<std::int64_t>(id_.step)},
                        {{"signer", message.signer}});
     return;
@@ -469,7 +440,6 @@ Task<void> Exchange::finish(EntryPtr entry) {
     co_return;
   }
   if (contribution.close()->state_root != state_root_) {
-    ++counters_.diverged;
     context_.log.alarm("state_differs",
                        {.outer_step = static_cast<std::int64_t>(contribution.step())},
                        {{"signer", site},

@@ -99,12 +99,8 @@ class Exchange {
   std::uint64_t bytes_held() const;
   // Where a fetch found no source since the step began.
   bool nobody_has(const std::vector<Part>& parts) const;
-  const ChunkPlan& plan() const { return *plan_; }
 
-  struct Counters {
-    std::uint64_t fetched = 0, relayed = 0, equivocations = 0, diverged = 0;
-  };
-  const Counters& counters() const { return counters_; }
+  std::uint64_t relayed() const { return relayed_; }  // others' contributions, to who lacked them
 
  private:
   // Without a chunk, before another source is asked.
@@ -164,7 +160,7 @@ class Exchange {
   std::map<SiteId, std::set<std::pair<std::uint64_t, SiteId>>> serving_;  // peer → of them, for it
   LogPace refused_chunks_, refused_opens_;
   bool contributing_ = false;
-  Counters counters_;
+  std::uint64_t relayed_ = 0;
 };
 
 }  // namespace isthmus::inter

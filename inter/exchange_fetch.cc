@@ -16,7 +16,6 @@ void Exchange::want(const std::vector<Part>& parts) {
   for (const auto& part : parts) {
     if (const auto other = held(id_.step, part.site);
         other && other->part() != part && part.site != context_.self) {
-      ++counters_.equivocations;
       context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
                          {{"signer", part.site}});
       forget(part.site);
@@ -63,7 +62,6 @@ void Exchange::consider_fetching() {
     if (next == sources.end()) next = sources.begin();
     asked = {(*next)->site, now};
     (*next)->link->send(encode(Fetch{id_.step, site}));
-    ++counters_.fetched;
   };
   for (const auto& [site, part] : wanted_) ask(site);
   for (const auto site : view_.members)
@@ -204,7 +202,7 @@ Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
       link.send(encode(Lacking{fetch.step, fetch.site}));
     co_return;
   }
-  if (fetch.site != context_.self) ++counters_.relayed;
+  if (fetch.site != context_.self) ++relayed_;
   send_signed(link, contribution->announcement());
   link.withdraw(contribution->transfer());
   link.offer(contribution->transfer(), fetch.step, plan_->chunks(), contribution, true);

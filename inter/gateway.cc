@@ -9,7 +9,6 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr Nanoseconds kRetryDisk = 5 * kSecond;
 constexpr Nanoseconds kBytesPatience =
     3 * kSecond;  // nobody has the bytes of a decided record: then the state is fetched
 // Of a contribution; tensors' ends may double them, and a link takes twice as many.
@@ -375,8 +374,7 @@ void Gateway::begin_step() {
   if (pending_ && pending_->step == k && !exchange_->contributed())
     fail(Error{ErrorCode::corrupt, "this site's own contribution does not check on disk"});
   send_status();
-  for (auto& [site, peer] : peers_.all())
-    if (peer.link->up() && peer.status && peer.status->step == k) announce_step(peer);
+  for (auto* peer : peers_.working_on(k)) announce_step(*peer);
   votes_.notify();
 }
 
@@ -566,7 +564,7 @@ std::uint64_t Gateway::memory_bytes() const { return exchange_ ? exchange_->byte
 
 Gateway::Counters Gateway::counters() const {
   auto all = counters_;
-  if (exchange_) all.relayed = exchange_->counters().relayed;
+  if (exchange_) all.relayed = exchange_->relayed();
   if (agreement_) all.reproposals += agreement_->counters().reproposals;
   return all;
 }

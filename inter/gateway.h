@@ -183,9 +183,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     std::vector<bool> begun, done;
   };
   using Named = std::vector<std::shared_ptr<const Contribution>>;  // of a record, in its order
-  using ChunkJob = std::function<Result<void>(std::uint32_t)>;
   std::optional<Named> named(const Record& record) const;
-  Task<Result<void>> on_workers(std::uint32_t jobs, std::uint64_t cost_bytes, const ChunkJob& job);
   Task<Result<security::Digest>> take_step(OuterState& state, const Record& record,
                                            const Named& parts,
                                            std::shared_ptr<const EarlyReduction> early);
@@ -216,6 +214,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<void> vote_writer();
   bool view_change_due() const;
   bool newer_roster_due() const;
+  std::ptrdiff_t turn() const;
+  Nanoseconds votes_late() const;
   Nanoseconds deadline() const;
   void consider_ballot();
   void give_way_to_twin();

@@ -8,7 +8,6 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr Nanoseconds kRetryDisk = 5 * kSecond;
 constexpr Nanoseconds kReadingTurn = 5 * kMillisecond;  // until the ranks are asked again
 
 }  // namespace
@@ -79,33 +78,6 @@ std::optional<Gateway::Named> Gateway::named(const Record& record) const {
   return all;
 }
 
-// Runs `job` for 0, 1, … jobs − 1 on workers; the first failure of any.
-Task<Result<void>> Gateway::on_workers(std::uint32_t jobs, std::uint64_t cost_bytes,
-                                       const ChunkJob& job) {
-  struct Shared {
-    std::uint32_t left = 0;
-    std::optional<Error> failure;
-  };
-  auto shared = std::make_shared<Shared>();  // with the jobs
-  shared->left = jobs;
-  Signal done(world_.loop);
-  for (std::uint32_t i = 0; i < jobs; ++i) {
-    auto failure = std::make_shared<std::optional<Error>>();
-    auto run = [&job, i, failure] {
-      if (auto result = job(i); !result) *failure = result.error();
-    };
-    auto after = [shared, failure, &done] {
-      if (*failure) shared->failure = **failure;
-      --shared->left;
-      done.notify();
-    };
-    world_.workers.submit(std::move(run), std::move(after), cost_bytes);
-  }
-  while (shared->left > 0) co_await done.wait();
-  if (shared->failure) co_return *shared->failure;
-  co_return Result<void>();
-}
-
 // The outer step of `record` on the state before it; its new root. Chunks are independent of each
 // other: each is reduced in the record's order (or was, while it arrived) and stepped by itself.
 Task<Result<security::Digest>> Gateway::take_step(OuterState& state, const Record& record,
@@ -115,7 +87,7 @@ Task<Result<security::Digest>> Gateway::take_step(OuterState& state, const Recor
   for (const auto& part : parts) reduced_from.push_back(part.get());
   const auto weights = weights_of(record);
   const std::vector<bool> reduced = early ? early->done : std::vector<bool>(plan_->chunks());
-  const ChunkJob step_chunk = [&](std::uint32_t i) -> Result<void> {
+  const auto step_chunk = [&](std::uint32_t i) -> Result<void> {
     if (reduced[i]) {
       outer_step_chunk(*plan_, i, record.rule, early->aggregates[i], state);
       return {};
@@ -125,8 +97,8 @@ Task<Result<security::Digest>> Gateway::take_step(OuterState& state, const Recor
     outer_step_chunk(*plan_, i, record.rule, aggregate, state);
     return {};
   };
-  auto stepped = co_await on_workers(plan_->chunks(),
-                                     4 * plan_->chunk_elements() * (parts.size() + 2), step_chunk);
+  auto stepped = co_await run_all(world_.workers, world_.loop, plan_->chunks(),
+                                  4 * plan_->chunk_elements() * (parts.size() + 2), step_chunk);
   if (!stepped)
     co_return Error{
         stepped.error().code,
@@ -134,12 +106,13 @@ Task<Result<security::Digest>> Gateway::take_step(OuterState& state, const Recor
         stepped.error()};
   options_.disturb(record.step, state.agreed);
   std::vector<kernels::Hash128> leaves(leaf_count(*layout_, options_.sync.outer.has_momentum()));
-  const ChunkJob hash_leaf = [&](std::uint32_t i) -> Result<void> {
+  const auto hash_leaf = [&](std::uint32_t i) -> Result<void> {
     leaves[i] = kernels::leaf_hash(leaf_bytes(*layout_, state, i));
     return {};
   };
-  auto hashed = co_await on_workers(static_cast<std::uint32_t>(leaves.size()),
-                                    4 * ModelLayout::kLeafElements, hash_leaf);
+  auto hashed =
+      co_await run_all(world_.workers, world_.loop, static_cast<std::uint32_t>(leaves.size()),
+                       4 * ModelLayout::kLeafElements, hash_leaf);
   if (!hashed) co_return hashed.error();
   co_return inter::state_root(leaves);
 }

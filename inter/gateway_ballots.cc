@@ -142,12 +142,18 @@ bool Gateway::view_change_due() const {
   });
 }
 
+// Voters take turns, so that they do not outbid each other.
+std::ptrdiff_t Gateway::turn() const {
+  const auto voters = current_view().voters;
+  return std::ranges::lower_bound(voters, self_) - voters.begin();
+}
+
+// When votes that were to come must have come.
+Nanoseconds Gateway::votes_late() const { return 2 * kSecond + 4 * peers_.longest_round_trip(); }
+
 Nanoseconds Gateway::deadline() const {
   const auto view = current_view();
   const auto now = world_.loop.now();
-  Nanoseconds round_trip = 0;
-  for (const auto& [site, peer] : peers_.all())
-    round_trip = std::max(round_trip, peer.link->round_trip());
   Nanoseconds wait = 0;
   bool all_here = true;
   for (const auto member : view.members) {
@@ -173,11 +179,8 @@ Nanoseconds Gateway::deadline() const {
         wait, progresses && now - *first_held_at_ >= learnt ? options_.straggler_wait : learnt);
   }
   // Everything is here and yet nothing is decided: the votes are late.
-  if (all_here) wait = 2 * kSecond + 4 * round_trip;
-  // Voters take turns, so that they do not outbid each other.
-  const auto turn =
-      std::lower_bound(view.voters.begin(), view.voters.end(), self_) - view.voters.begin();
-  return *first_held_at_ + wait + turn * (kGrace + round_trip);
+  if (all_here) wait = votes_late();
+  return *first_held_at_ + wait + turn() * (kGrace + peers_.longest_round_trip());
 }
 
 void Gateway::consider_ballot() {
@@ -196,15 +199,10 @@ void Gateway::consider_ballot() {
     const bool here = std::all_of(view.members.begin(), view.members.end(), [&](SiteId m) {
       return agreement_->held().count(m) > 0 || (m != self_ && !peers_.reachable(m));
     });
-    const auto turn =
-        std::lower_bound(view.voters.begin(), view.voters.end(), self_) - view.voters.begin();
-    open = here && now >= *first_held_at_ + (turn + 1) * kGrace;
+    open = here && now >= *first_held_at_ + (turn() + 1) * kGrace;
   }
   if (!open) return;
-  Nanoseconds round_trip = 0;
-  for (const auto& [site, peer] : peers_.all())
-    round_trip = std::max(round_trip, peer.link->round_trip());
-  const auto back_off = (2 * kSecond + 4 * round_trip) << std::min(ballots_tried_, 4u);
+  const auto back_off = votes_late() << std::min(ballots_tried_, 4u);
   ++ballots_tried_;
   next_ballot_at_ =
       now + back_off +

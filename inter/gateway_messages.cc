@@ -36,7 +36,7 @@ void Gateway::on_writable(GatewayId from, Lane lane) {
 // --- From the links
 
 Introduction Gateway::introduce() {
-  return {.boot = boot_, .run = run_, .fingerprint = fingerprint_, .roster_epoch = roster_.epoch};
+  return {.boot = boot_, .run = run_, .fingerprint = fingerprint_};
 }
 
 std::string Gateway::objection(GatewayId, const Introduction& theirs) {
@@ -188,11 +188,8 @@ void Gateway::receive_ballot(const Signed& message) {
   if (!ballot) return;
   if (message.type == MessageType::prepare && message.signer != self_) {
     // Somebody else leads: give it time.
-    Nanoseconds round_trip = 0;
-    for (const auto& [site, peer] : peers_.all())
-      round_trip = std::max(round_trip, peer.link->round_trip());
     next_ballot_at_ =
-        std::max(next_ballot_at_, world_.loop.now() + 2 * kSecond + 4 * round_trip +
+        std::max(next_ballot_at_, world_.loop.now() + votes_late() +
                                       static_cast<Nanoseconds>(world_.random.uniform() * 1e9));
   }
   agreement_->receive(message.signer, ballot->ballot, message.signature);
@@ -204,22 +201,19 @@ void Gateway::receive_ballot(const Signed& message) {
 
 // Passes a signed message on to those that do not see its signer.
 void Gateway::relay(const Signed& message, Link* from) {
-  for (auto& [site, peer] : peers_.all()) {
-    if (site == message.signer || !peer.link->up() || peer.link.get() == from || !peer.status)
+  for (auto* peer : peers_.working_on(working_step())) {
+    const auto& sees = peer->status->sees;
+    if (peer->site == message.signer || peer->link.get() == from ||
+        std::count(sees.begin(), sees.end(), message.signer) > 0)
       continue;
-    if (peer.status->step != working_step()) continue;
-    if (std::count(peer.status->sees.begin(), peer.status->sees.end(), message.signer) > 0)
-      continue;
-    peer.link->send(message.encode());
+    peer->link->send(message.encode());
     ++counters_.relayed_messages;
   }
 }
 
 void Gateway::broadcast_signed(const Signed& message) {
   signed_seen_.emplace(message.digest(), message);
-  for (auto& [site, peer] : peers_.all())
-    if (peer.link->up() && peer.status && peer.status->step == working_step())
-      peer.link->send(message.encode());
+  for (auto* peer : peers_.working_on(working_step())) peer->link->send(message.encode());
 }
 
 // Everything that stands in this step, for a peer that has just said that it works on it too.

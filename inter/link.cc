@@ -216,10 +216,7 @@ void Link::receive_control(ConnectionId connection, std::span<const std::byte> m
 void Link::receive_data(const Data& data) {
   handle_cumulative(data.acknowledged);
   ack_soon();
-  if (data.sequence <= received_) {
-    ++counters_.duplicates;
-    return;
-  }
+  if (data.sequence <= received_) return;  // twice
   if (data.sequence > received_ + 1) {
     if (data.sequence - received_ > options_.early_max || early_.count(data.sequence) > 0 ||
         early_bytes_ + data.body.size() > options_.early_bytes_max)

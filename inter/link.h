@@ -87,7 +87,6 @@ class Link {
   const std::string& peer_name() const { return peer_name_; }
   bool up() const { return session_ != 0; }
   std::uint64_t session() const { return session_; }
-  Nanoseconds last_heard() const { return last_heard_; }
   Nanoseconds round_trip() const { return round_trip_.mean(); }
 
   // Reliable and ordered within the session; dropped with it, so the owner says what stands again
@@ -125,13 +124,9 @@ class Link {
   void wire_down(Lane lane, ConnectionId connection);
   void wire_writable(Lane lane);
 
-  // Ends the session and says why; the peer logs it too. For a peer that left the roster, or at a
-  // clean end ("").
-  void close(const std::string& why);
-
   LinkStatus status() const;
   struct Counters {
-    std::uint64_t sessions = 0, retransmits = 0, duplicates = 0, refused_as_duplicate = 0;
+    std::uint64_t sessions = 0, retransmits = 0, refused_as_duplicate = 0;
   };
   const Counters& counters() const { return counters_; }
   const BulkSender::Counters& bulk_counters() const { return bulk_.counters(); }

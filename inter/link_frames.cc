@@ -20,7 +20,7 @@ std::optional<T> when(bool good, T value) {
 Bytes Hello::encode() const {
   ByteWriter out;
   out.put(Frame::hello).put(kMagic).put(version).put(nonce).put(echo).put(up);
-  out.put(introduction.boot).raw(introduction.run.bytes).put(introduction.roster_epoch);
+  out.put(introduction.boot).raw(introduction.run.bytes);
   introduction.fingerprint.encode(out);
   return out.take();
 }
@@ -37,7 +37,6 @@ std::optional<Hello> decode_hello(ByteReader& in) {
   hello.introduction.boot = in.get<std::uint64_t>();
   const auto run = in.raw(hello.introduction.run.bytes.size());
   std::copy(run.begin(), run.end(), hello.introduction.run.bytes.begin());
-  hello.introduction.roster_epoch = in.get<std::uint64_t>();
   hello.introduction.fingerprint = Fingerprint::decode(in);
   return when(in.done() && hello.nonce != 0, std::move(hello));
 }

@@ -19,7 +19,7 @@
 
 namespace isthmus::inter {
 
-inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::uint16_t kProtocolVersion = 2;
 
 enum class Frame : std::uint8_t { hello = 1, refuse = 2, data = 3, ack = 4, chunk = 5, bind = 6 };
 
@@ -41,7 +41,6 @@ struct Introduction {
   std::uint64_t boot = 0;  // counts the starts of this gateway, on disk
   security::Digest run;    // zero: none yet
   Fingerprint fingerprint;
-  std::uint64_t roster_epoch = 0;
 };
 
 struct Hello {

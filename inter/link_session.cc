@@ -152,11 +152,6 @@ void Link::end_session(const std::string& why, bool reset_wire) {
   owner_.on_session(*this, false);
 }
 
-void Link::close(const std::string& why) {
-  if (!why.empty()) send_control(Refuse{.why = why}.encode(), lane(Lane::control).current());
-  end_session(why.empty() ? "closed" : why, false);
-}
-
 Nanoseconds Link::silence_limit() const {
   return std::max(options_.silence, 8 * round_trip_.mean() + 4 * round_trip_.deviation());
 }

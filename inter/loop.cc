@@ -147,4 +147,36 @@ Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::
   while (!finished) co_await done.wait();
 }
 
+Task<Result<void>> run_all(Workers& workers, Loop& loop, std::uint32_t jobs,
+                           std::uint64_t cost_bytes_each,
+                           std::function<Result<void>(std::uint32_t)> job,
+                           std::function<void(std::uint32_t)> done) {
+  struct Shared {
+    std::function<Result<void>(std::uint32_t)> job;
+    std::function<void(std::uint32_t)> done;
+    std::uint32_t left = 0;
+    std::optional<Error> failure;
+  };
+  // With the jobs, should this coroutine be destroyed before them.
+  auto shared = std::make_shared<Shared>();
+  shared->job = std::move(job);
+  shared->done = std::move(done);
+  shared->left = jobs;
+  Signal ended(loop);
+  for (std::uint32_t i = 0; i < jobs; ++i) {
+    auto result = std::make_shared<Result<void>>();
+    auto run = [shared, result, i] { *result = shared->job(i); };
+    auto after = [shared, result, i, &ended] {
+      if (!*result && !shared->failure) shared->failure = result->error();
+      if (!shared->failure && shared->done) shared->done(i);
+      --shared->left;
+      ended.notify();
+    };
+    workers.submit(std::move(run), std::move(after), cost_bytes_each);
+  }
+  while (shared->left > 0) co_await ended.wait();
+  if (shared->failure) co_return *shared->failure;
+  co_return Result<void>();
+}
+
 }  // namespace isthmus::inter

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/result.h"
 #include "base/workers.h"
 
 namespace isthmus::inter {
@@ -93,5 +94,12 @@ class Signal {
 // Runs a job on a worker and resumes on the loop.
 Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::uint64_t cost_bytes,
                   Urgency urgency = Urgency::normal);
+
+// Runs `job` for 0, 1, … jobs − 1 on workers, and for each that succeeded `done` on the loop, until
+// one fails. Returns when all have ended: the first failure.
+Task<Result<void>> run_all(Workers& workers, Loop& loop, std::uint32_t jobs,
+                           std::uint64_t cost_bytes_each,
+                           std::function<Result<void>(std::uint32_t)> job,
+                           std::function<void(std::uint32_t)> done = {});
 
 }  // namespace isthmus::inter

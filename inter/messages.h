@@ -64,8 +64,8 @@ struct Open {
 struct Close {
   StepId id;
   TransferId transfer = 0;
-  security::Digest root;  // blake2b over the chunks' hashes, in order
-  std::uint64_t bytes = 0;
+  security::Digest root;    // blake2b over the chunks' hashes, in order
+  std::uint64_t bytes = 0;  // of all chunks as they travel
   std::uint64_t tokens = 0;
   security::Digest base;
   security::Digest state_root;  // of the base: a site that diverged spreads nothing

@@ -18,6 +18,9 @@
 
 namespace isthmus::inter {
 
+// Until a disk that refused a write is asked again.
+inline constexpr Nanoseconds kRetryDisk = 5 * kSecond;
+
 // What stays at a site of its contribution to `step`: the part that coding cut off. It becomes the
 // next contribution's feedback: alone when the record names the contribution, else with the decoded
 // contribution added (compress/error_feedback.h).

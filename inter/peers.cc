@@ -66,6 +66,19 @@ void Peers::send_to_all(const Bytes& message) {
     if (peer.link->up()) peer.link->send(message);
 }
 
+std::vector<PeerSite*> Peers::working_on(std::uint64_t step) {
+  std::vector<PeerSite*> working;
+  for (auto& [site, peer] : sites_)
+    if (peer.link->up() && peer.status && peer.status->step == step) working.push_back(&peer);
+  return working;
+}
+
+Nanoseconds Peers::longest_round_trip() const {
+  Nanoseconds longest = 0;
+  for (const auto& [site, peer] : sites_) longest = std::max(longest, peer.link->round_trip());
+  return longest;
+}
+
 bool changes(const View& view, const Wish& wish) {
   return (wish.joins && !view.is_member(wish.site)) ||
          (view.is_voter(wish.site) && wish.vote_file != kNoVoteFile &&

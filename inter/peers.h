@@ -53,6 +53,9 @@ class Peers {
   // that work on it say of those whom we do not see. Ascending site.
   std::vector<Wish> wishes(std::uint64_t step, SiteId self) const;
   void send_to_all(const Bytes& message);
+  // Those that are up and say that they work on this step.
+  std::vector<PeerSite*> working_on(std::uint64_t step);
+  Nanoseconds longest_round_trip() const;
 
  private:
   std::map<SiteId, PeerSite> sites_;

@@ -44,6 +44,9 @@ struct View {
 // With which the voters of a recovery go on.
 VoteFileId vote_file_of(const security::Recovery& recovery);
 
+// Of one contribution: no sum over kSitesMax overflows.
+inline constexpr std::uint64_t kTokensMax = std::uint64_t{1} << 50;
+
 // One site's contribution, as a record names it.
 struct Part {
   SiteId site = 0;

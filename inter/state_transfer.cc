@@ -140,7 +140,6 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
     const auto transfer = transfer_of_state(id.run, id.step, snapshot->strong);
     link.withdraw(transfer);
     link.offer(transfer, kPriority, chunk_count(), snapshot, true);
-    ++counters_.served;
   }
   link.send(sign(context_.signer, context_.self, MessageType::saved, encode(saved)).encode());
 }
@@ -296,7 +295,6 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
       co_await run_on(context_.workers, context_.loop, std::move(check), 8 * layout_.elements());
     }
     if (sound) {
-      ++counters_.fetched;
       result = std::move(in.state);
       context_.log.info("state_fetched", {.peer = server->name, .outer_step = step});
     } else {

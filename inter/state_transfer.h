@@ -48,11 +48,6 @@ class StateTransfer {
                 std::span<const std::byte> bytes);  // false: not of a state
   bool fetching() const { return fetching_; }
 
-  struct Counters {
-    std::uint64_t fetched = 0, served = 0;
-  };
-  const Counters& counters() const { return counters_; }
-
  private:
   struct Snapshot;
   struct Incoming;
@@ -79,7 +74,6 @@ class StateTransfer {
   std::map<SiteId, Saved> offers_;        // the newest with a strong root
   std::map<SiteId, Nanoseconds> failed_;  // servers, since fetch() began
   Signal news_;
-  Counters counters_;
 };
 
 }  // namespace isthmus::inter

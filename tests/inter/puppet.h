@@ -58,9 +58,7 @@ class Puppet final : public WireReceiver, public LinkOwner {
     link(from.site).wire_down(lane, connection);
   }
   void on_writable(GatewayId from, Lane lane) override { link(from.site).wire_writable(lane); }
-  Introduction introduce() override {
-    return {.boot = 1, .run = {}, .fingerprint = fingerprint_, .roster_epoch = 1};
-  }
+  Introduction introduce() override { return {.boot = 1, .run = {}, .fingerprint = fingerprint_}; }
   std::string objection(GatewayId, const Introduction&) override { return ""; }
   void on_session(Link&, bool) override {}
   void on_control(Link& from, std::span<const std::byte> message) override {

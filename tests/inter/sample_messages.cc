@@ -195,8 +195,7 @@ std::vector<SampleMessage> sample_messages() {
   hello.nonce = 8;
   hello.echo = 9;
   hello.up = true;
-  hello.introduction = {
-      .boot = 3, .run = digest_of("run"), .fingerprint = print, .roster_epoch = 2};
+  hello.introduction = {.boot = 3, .run = digest_of("run"), .fingerprint = print};
   all.push_back({"hello", hello.encode(),
                  tagged(
                      [](ByteReader& in) {
