@@ -177,8 +177,10 @@ bool Agreement::well_formed(const Record& record) const {
   if (record.next_view.voters != (names_roster ? setup_.newer_voters : frame.view.voters) ||
       record.next_view.members.empty())
     return false;
-  return std::all_of(record.next_view.members.begin(), record.next_view.members.end(),
-                     [&](SiteId s) { return setup_.roster.count(s) > 0; });
+  // Who is no more in this site's roster may still be in the one by which others voted before.
+  return std::all_of(
+      record.next_view.members.begin(), record.next_view.members.end(),
+      [&](SiteId s) { return setup_.roster.count(s) > 0 || frame.view.is_member(s); });
 }
 
 std::optional<std::vector<Part>> Agreement::best_common_set() const {

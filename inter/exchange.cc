@@ -273,7 +273,7 @@ void Exchange::on_open(Link* from, const Signed& message) {
           {{"signer", message.signer}, {"why", open.error().message}, {"left_out", *left_out}});
     return;
   }
-  if (message.signer == context_.self) return;
+  if (message.signer == context_.self && !lacks_own()) return;
   const auto key = std::pair(id_.step, message.signer);
   const auto transfer = transfer_of(message);
   auto began = context_.loop.now();

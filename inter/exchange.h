@@ -61,6 +61,8 @@ class Exchange {
                                     std::span<const float> feedback, std::uint64_t tokens);
   bool contributing() const { return contributing_; }
   bool contributed() const;  // to the current step, and on disk
+  // What a record or ballot names as ours is not here: our disk was lost, and others have it.
+  bool lacks_own() const;
   // Our close of the current step names a state that turned out wrong (PROTOCOL.md, "Divergence"):
   // closes the same bytes again, with the root that begin_step() was given.
   Task<Result<void>> close_again();

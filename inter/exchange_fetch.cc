@@ -24,6 +24,10 @@ void Exchange::want(const std::vector<Part>& parts) {
   }
 }
 
+bool Exchange::lacks_own() const {
+  return wanted_.count(context_.self) > 0 && !contributing_ && !contributed();
+}
+
 void Exchange::consider_fetching() {
   const auto now = context_.loop.now();
   // A chunk whose announcement never came gives its credit back.

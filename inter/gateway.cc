@@ -369,7 +369,10 @@ void Gateway::begin_step() {
       vote.accepted.reset();
     agreement_ = std::make_unique<Agreement>(std::move(setup), std::move(vote), vote_on_disk_);
     agreement_->set_view_change_due(view_change_due());
-    for (const auto site : exchange_->holds()) agreement_->hold(exchange_->held(k, site)->part());
+    for (const auto site : exchange_->holds()) {
+      agreement_->hold(exchange_->held(k, site)->part());
+      first_held_at_ = step_began_;
+    }
   }
   if (pending_ && pending_->step == k && !exchange_->contributed())
     fail(Error{ErrorCode::corrupt, "this site's own contribution does not check on disk"});

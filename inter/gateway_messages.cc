@@ -114,7 +114,8 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
 // --- Signed messages
 
 void Gateway::receive_signed(Link* from, const Signed& message) {
-  if (message.signer == self_) return;
+  const bool contribution = message.type == MessageType::open || message.type == MessageType::close;
+  if (message.signer == self_ && !(contribution && exchange_ && exchange_->lacks_own())) return;
   if (message.type == MessageType::saved) {
     const auto saved = decode_saved(message.body);
     if (!saved || saved->id.run != run_ || !verify(world_.verifier, message)) return;
