@@ -289,10 +289,11 @@ void Exchange::on_open(Link* from, const Signed& message) {
     // But one that is decided is fetched from whoever has it, when nothing comes of what is here.
     const bool fetched = wanted_.count(message.signer) > 0 &&
                          context_.loop.now() - entry.last_arrival > kFetchPatience;
-    if (entry.contribution->close_message() || !(from_origin || fetched)) return;
+    // Not whole anywhere, or its site would not have made another one (Gateway::may_contribute).
+    if (entry.held || entry.finishing || !(from_origin || fetched)) return;
     // Beginning again is no progress of what others are asked for.
     if (!fetched) began = entry.last_arrival;
-    entries_.erase(found);  // never closed: its site began again after a restart
+    entries_.erase(found);
   }
   auto entry = std::make_shared<Entry>();
   entry->contribution = std::make_shared<Contribution>(plan_, message, *open);
