@@ -47,7 +47,9 @@ class Exchange {
   // Before begin_step() of the same: takes up the contributions to the step that are on disk from
   // before a restart, our own and those of others, as far as they go. Votes may rest on them, and
   // what is here is not sent again.
-  Task<void> restore(StepId id, View view, security::Digest parent, security::Digest state_root);
+  // Errors: io, disk_full.
+  Task<Result<void>> restore(StepId id, View view, security::Digest parent,
+                             security::Digest state_root);
   // The step whose contributions are expected now. What is held of steps before `keep_from` is
   // forgotten.
   void begin_step(const StepId& id, const View& view, const security::Digest& parent,

@@ -125,8 +125,8 @@ std::shared_ptr<Contribution> Exchange::read_back(std::uint64_t step, SiteId sit
   return partial;
 }
 
-Task<void> Exchange::restore(StepId id, View view, security::Digest parent,
-                             security::Digest state_root) {
+Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest parent,
+                                     security::Digest state_root) {
   const auto step = id.step;
   std::vector<SiteId> sites;
   auto list = [this, &sites, step] {
@@ -155,12 +155,10 @@ Task<void> Exchange::restore(StepId id, View view, security::Digest parent,
       restored.contribution = std::move(contribution);
     };
     co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
-    if (!restored.written)
-      context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(step)},
-                         {{"why", restored.written.error().text()}});
+    if (!restored.written) co_return restored.written;
     // Of our own that was never closed nothing was promised: it is made anew.
     const bool whole = restored.contribution && restored.contribution->proven();
-    if (!restored.contribution || !restored.written || (site == context_.self && !whole)) continue;
+    if (!restored.contribution || (site == context_.self && !whole)) continue;
     auto entry = std::make_shared<Entry>();
     entry->contribution = restored.contribution;
     entry->file = std::move(restored.file);
@@ -173,6 +171,7 @@ Task<void> Exchange::restore(StepId id, View view, security::Digest parent,
         {.outer_step = static_cast<std::int64_t>(step)},
         {{"signer", site}, {"bytes", restored.contribution->bytes()}, {"whole", whole}});
   }
+  co_return Result<void>();
 }
 
 Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId site) {

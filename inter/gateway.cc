@@ -403,11 +403,17 @@ void Gateway::note_vote() {
 
 // A step is entered once more after a restart, or a first time: votes and closes of before rest on
 // what is on disk.
-Task<void> Gateway::restore_contributions(std::uint64_t step, View view, security::Digest parent,
-                                          security::Digest state_root) {
-  if (step > restored_to_) co_return;
+Task<Result<void>> Gateway::restore_contributions(std::uint64_t step, View view,
+                                                  security::Digest parent,
+                                                  security::Digest state_root) {
+  if (step > restored_to_) co_return Result<void>();
   const StepId id{.run = run_, .view = view.digest(), .step = step, .fragment = 0};
-  co_await exchange_->restore(id, std::move(view), parent, state_root);
+  auto restored = co_await exchange_->restore(id, std::move(view), parent, state_root);
+  if (!restored)
+    co_return Error{restored.error().code,
+                    "cannot write contributions of before once more: free the disk and start again",
+                    restored.error()};
+  co_return Result<void>();
 }
 
 const Record* Gateway::record_of(std::uint64_t step) const {
@@ -420,7 +426,9 @@ Task<Result<void>> Gateway::start_steps() {
   applying_ = true;  // nothing is contributed before the feedback is settled
   auto settled = co_await settle_feedback(state_->step);
   if (!settled) co_return settled;
-  co_await restore_contributions(working_step(), current_view(), parent_hash(), state_root_);
+  auto restored =
+      co_await restore_contributions(working_step(), current_view(), parent_hash(), state_root_);
+  if (!restored) co_return restored;
   enter_state(state_->step == 0 && !saved_any_, true);
   auto closed = co_await exchange_->close_again();
   if (!closed) co_return closed;

@@ -155,8 +155,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   security::Digest parent_hash() const;
   StepId step_id() const;
   const Record* record_of(std::uint64_t step) const;  // decided and known here
-  Task<void> restore_contributions(std::uint64_t step, View view, security::Digest parent,
-                                   security::Digest state_root);
+  Task<Result<void>> restore_contributions(std::uint64_t step, View view, security::Digest parent,
+                                           security::Digest state_root);
   void begin_step();
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
   bool append(const Certificate& certificate);

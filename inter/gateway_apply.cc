@@ -147,7 +147,8 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
 
   auto settled = co_await settle_feedback(k);
   if (!settled) co_return settled.error();
-  co_await restore_contributions(k + 1, view_of_step(k + 1), record.hash(), *root);
+  auto restored = co_await restore_contributions(k + 1, view_of_step(k + 1), record.hash(), *root);
+  if (!restored) co_return restored.error();
   // From here on, without a break: messages of the next step find it begun.
   state_->step = k;
   state_->record = record.hash();
@@ -210,7 +211,9 @@ Task<Result<void>> Gateway::adopt_state(OuterState fetched) {
   else
     misled_base_.reset();
   const auto root = inter::state_root(*layout_, fetched);
-  co_await restore_contributions(step + 1, view_of_step(step + 1), fetched.record, root);
+  auto restored =
+      co_await restore_contributions(step + 1, view_of_step(step + 1), fetched.record, root);
+  if (!restored) co_return restored;
   state_ = std::move(fetched);
   state_root_ = root;
   if (!again) kept_from_ = step + 1;
