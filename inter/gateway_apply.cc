@@ -331,7 +331,7 @@ Task<void> Gateway::save(OuterState* state, security::Digest root, std::uint64_t
   changed_.notify();
 }
 
-// Named bytes are kept until a majority of the voters has saved their step.
+// Named bytes are kept until a majority of the voters has saved the following step.
 void Gateway::prune() {
   if (!state_) return;
   std::vector<std::uint64_t> steps;
