@@ -35,9 +35,9 @@ Result<Mesh> Mesh::make(MeshShape shape, int rank, int world_size) {
     return Error{
         ErrorCode::invalid_argument,
         fmt::format("the mesh needs {} (data {} x pipeline {} x tensor {} x expert {}), but "
-                    "this is one of {}",
+                    "{} started",
                     counted(shape.ranks(), "rank"), shape.data, shape.pipeline, shape.tensor,
-                    shape.expert, world_size)};
+                    shape.expert, world_size == 1 ? "1 was" : fmt::format("{} were", world_size))};
   MeshShape place;
   place.expert = rank % shape.expert;
   rank /= shape.expert;
