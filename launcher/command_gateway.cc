@@ -292,8 +292,8 @@ class Site {
   inter::Loop loop_;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<inter::Wire> wire_;
+  std::unique_ptr<inter::AttachServer> ranks_;  // outlives the gateway
   std::unique_ptr<inter::Gateway> gateway_;
-  std::unique_ptr<inter::AttachServer> ranks_;
   std::unique_ptr<MetricsServer> metrics_;
   boost::asio::signal_set signals_;
   bool stopped_ = false;
