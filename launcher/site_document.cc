@@ -90,16 +90,22 @@ A gateway reads its roster when it starts. To change it, edit the file, count up
 site, and start the sites again one after the other: they go on from what they have. A site that joins is added with
 `isthmus roster add`; with `run = "…"` (as `isthmus status` shows it) in the roster it takes only that run for its own, and
 needs it when the voters are no longer those that the run began with. Who votes changes with the next record once every
-voter that can be reached has the newer roster. Never take a site out while the run lasts: `voter = false` is enough, and
-its signatures can still be checked.
+voter that can be reached has the newer roster. Do not take a site out while the run lasts: `voter = false` is enough, and
+its signatures can still be checked. If its key was stolen, take it out all the same: the run goes on at the sites that have it,
+but where the site was one of the first voters, nobody can join any more.
 
 When a majority of the voters is lost for good, nothing commits any more. Then the operator says where to go on:
 
     isthmus roster recover roster.toml --key operator.key --run RUN --step 41 --root ROOT --voter beta --voter gamma
 
 `RUN`, step (`saved_step`) and `ROOT` are those of the newest state that a site that is left has saved, as
-`isthmus status --json` shows them. What was decided later is given up; a site that has a later state refuses and says
-which one it has.
+`isthmus status --json` shows them. Name voters that still have their `run_dir`: a site whose disk was lost takes part
+again, and votes once the others have readmitted it. What was decided later is given up; a site that has a later state
+refuses and says which one it has.
+
+Which settings may change with a restart of all sites: `inner_steps`, `outer_steps`, `min_sites`, `absent_steps`,
+`max_lead`, and all that is a site's own. The model, `outer`, its rate and momentum, and `codec` stay for a whole run; a
+gateway that is started with others refuses and names the one that differs.
 
 ## Exit codes
 
