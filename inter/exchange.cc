@@ -194,6 +194,7 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   Result<void> written;
   auto write = [this, &result, &written, entry, message] {
     written = context_.store.write_feedback(result);
+    context_.at_point("feedback_written", result.step);
     if (written) written = entry->file->add_close(message);
     if (written) written = entry->file->sync();
     if (written) context_.store.settle_feedback(result);

@@ -45,7 +45,7 @@ struct GatewayOptions {
       10 *
       kSecond;  // at the end, for members that have not saved the last step and cannot be reached
   LinkOptions link;
-  // Named points of a step, for tests that end the process there: before_close,
+  // Named points of a step, for tests that end the process there: before_close, feedback_written,
   // between_vote_and_accept, saving, merging, state_transfer, final.
   std::function<void(const char* point, std::uint64_t step)> at_point = [](const char*,
                                                                            std::uint64_t) {};
@@ -106,6 +106,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t session_with(SiteId peer) const;
   bool has_vote() const { return !lacks_vote(); }
   const std::vector<float>& feedback() const { return feedback_; }
+  // Of which step our contribution waits for its record: then the feedback is in it.
+  std::optional<std::uint64_t> pending_step() const {
+    return pending_ ? std::optional(pending_->step) : std::nullopt;
+  }
   struct Counters {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,
                   state_fetches = 0, votes_lost = 0, readmitted = 0, view_changes = 0,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "inter/sim/synthetic_ranks.h"
@@ -10,6 +11,8 @@ namespace isthmus::inter::sim {
 
 void RunModel::contributed(SiteId site, std::uint64_t step, std::span<const float> base,
                            std::span<const float> parameters, std::uint64_t tokens) {
+  // After a wiped disk the ranks may offer the same step once more; what was closed stands.
+  if (closed_.count({site, step}) > 0) return;
   auto& made = made_[{site, step}];
   made.tokens = tokens;
   made.pseudo_gradient.resize(base.size());
@@ -19,6 +22,13 @@ void RunModel::contributed(SiteId site, std::uint64_t step, std::span<const floa
 
 void RunModel::give_up_after(std::uint64_t step) {
   std::erase_if(closed_, [&](const auto& made) { return made.second > step; });
+}
+
+void RunModel::wiped(SiteId site) {
+  std::uint64_t newest = 0;
+  for (const auto& [by, step] : closed_)
+    if (by == site) newest = std::max(newest, step);
+  forgotten_.emplace(site, newest);
 }
 
 RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t, Record>& records,
@@ -36,6 +46,10 @@ RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t
     std::vector<double> delta(elements_);
     const double total = static_cast<double>(record.tokens());
     for (const auto site : sites) {
+      if (forgotten_.count({site, k - 1}) > 0) {
+        feedback.erase(site);
+        carried[site] = 0;
+      }
       const auto made = made_.find({site, k});
       const auto* part = record.part_of(site);
       if (made == made_.end()) {
@@ -84,6 +98,9 @@ RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t
       }
     }
   }
+  // A state of before, fetched anew.
+  for (const auto& [site, step] : forgotten_)
+    if (step >= last) feedback.erase(site);
   return state;
 }
 

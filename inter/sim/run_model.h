@@ -27,6 +27,9 @@ class RunModel {
   // It is on disk, signed: what no record names of it is carried.
   void closed(SiteId site, std::uint64_t step) { closed_.emplace(site, step); }
   void give_up_after(std::uint64_t step);
+  // The disk of this site is empty: what it had not passed on to a record is gone. What it has
+  // closed may still be named, for others have it.
+  void wiped(SiteId site);
 
   // What must be after record `last`: the parameters of all sites, and what rides in the next
   // contribution of each. `wrong`: what the records say that cannot be.
@@ -47,6 +50,7 @@ class RunModel {
   compress::CodecId codec_;
   std::map<std::pair<SiteId, std::uint64_t>, Made> made_;
   std::set<std::pair<SiteId, std::uint64_t>> closed_;
+  std::set<std::pair<SiteId, std::uint64_t>> forgotten_;  // whatever rides after this step
 };
 
 }  // namespace isthmus::inter::sim

@@ -94,6 +94,113 @@ std::vector<Scenario> standard_scenarios() {
     s.outer_steps = 10;
     s.partitions = 0.5;
   });
+  add("outages", [](Scenario& s) {
+    s.sites = 3;
+    s.outages = 2;
+  });
+  add("outage-late-return", [](Scenario& s) {
+    s.sites = 3;
+    s.outages = 2;
+    s.outage_return = OutageReturn::one_late;
+    s.outer = {OuterRuleKind::nesterov, 0.7f, 0.9f};
+  });
+  add("outage-no-return", [](Scenario& s) {
+    s.sites = 3;
+    s.outages = 1.5;
+    s.outage_return = OutageReturn::one_never;
+  });
+  add("outage-of-some", [](Scenario& s) {
+    s.sites = 5;
+    s.outages = 2;
+    s.outage_sites = 3;
+    s.crashes = 0.3;
+    s.network.loss = 0.01;
+  });
+  add("feedback", [](Scenario& s) {
+    s.sites = 3;
+    s.crashes = 3;
+    s.killed_again = 0.7;
+    s.partitions = 1;
+    s.outer_steps = 8;
+  });
+  add("wiped-voters", [](Scenario& s) {
+    s.sites = 3;
+    s.wipes = 0.6;
+    s.wiped_again = 0.5;
+    s.outer_steps = 12;
+    s.partitions = 0.5;
+  });
+  add("wiped-members", [](Scenario& s) {
+    s.sites = 5;
+    s.voters = 3;
+    s.wipes = 0.6;
+    s.wiped_again = 0.3;
+    s.crashes = 0.3;
+    s.outer_steps = 12;
+  });
+  add("wiped-after-newer-roster", [](Scenario& s) {
+    s.sites = 5;
+    s.voters = 3;
+    s.roster_changes = true;
+    s.votes_lost = 0.3;
+    s.crashes = 0.3;
+    s.wipes = 0.5;
+    s.wiped_again = 0.5;
+    s.outer_steps = 14;
+    s.trouble_ends = 120 * kSecond;
+  });
+  add("wiped-after-recovery", [](Scenario& s) {
+    s.sites = 7;
+    s.majority_lost = true;
+    s.wipes = 0.6;
+    s.wiped_again = 0.5;
+    s.outer_steps = 12;
+    s.trouble_ends = 120 * kSecond;
+  });
+  add("dead-ranks", [](Scenario& s) {
+    s.sites = 4;
+    s.voters = 3;
+    s.outer_steps = 16;
+    s.dead_ranks = 10'000 * kSecond;
+  });
+  add("dead-ranks-voter", [](Scenario& s) {
+    s.sites = 3;
+    s.outer_steps = 16;
+    s.dead_ranks = 10'000 * kSecond;
+  });
+  add("dead-ranks-return", [](Scenario& s) {
+    s.sites = 4;
+    s.voters = 3;
+    s.outer_steps = 24;
+    s.dead_ranks = 90 * kSecond;
+  });
+  add("other-settings", [](Scenario& s) {
+    s.sites = 3;
+    s.other_settings = true;
+    s.crashes = 0.5;
+  });
+  add("narrow-member", [](Scenario& s) {
+    s.sites = 4;
+    s.voters = 3;
+    s.narrow_site = true;
+    s.outer_steps = 12;
+    s.network.loss = 0.01;
+  });
+  add("narrow-voter", [](Scenario& s) {
+    s.sites = 5;
+    s.narrow_site = true;
+    s.narrow_vote_lost = true;
+    s.outer_steps = 12;
+    s.network.loss = 0.01;
+  });
+  add("roster-drops", [](Scenario& s) {
+    s.sites = 5;
+    s.voters = 3;
+    s.roster_changes = true;
+    s.roster_drops = true;
+    s.crashes = 0.3;
+    s.outer_steps = 10;
+  });
   add("storm", [](Scenario& s) {
     s.sites = 5;
     s.voters = 4;

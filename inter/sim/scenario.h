@@ -14,8 +14,22 @@
 
 namespace isthmus::inter::sim {
 
-// Rates are per site and simulated
-// minute.
+// Where and how sites that are killed together die: between events, or each at the same named point
+// of one step. One for all outages of a run, or drawn for each.
+enum class OutagePoint : std::uint8_t {
+  drawn,
+  any_moment,
+  before_close,
+  feedback_written,
+  between_vote_and_accept,
+  saving,
+  merging
+};
+// How they come back: all within seconds; the last one a quarter of a minute after the others; the
+// last one never (once in a run, and no more than leaves a majority).
+enum class OutageReturn : std::uint8_t { drawn, soon, one_late, one_never };
+
+// Rates are per site and simulated minute.
 struct Scenario {
   std::string name = "calm";
   std::uint32_t sites = 3;
@@ -29,18 +43,32 @@ struct Scenario {
   double partitions = 0;  // a pair cut for up to half a minute
   double one_way = 0.3;   // share of them that cut one direction only
   double broken_connections = 0;
-  double crashes = 0;        // at a random moment, or at a named point of the step
-  double disk_full = 0;      // a quarter of a minute in which half of the writes fail
+  double crashes = 0;              // at a random moment, or at a named point of the step
+  double disk_full = 0;            // a quarter of a minute in which half of the writes fail
+  double killed_again = 0;         // at the same named point, when it has come back: probability
+  double outages = 0;              // of the federation, a minute: several sites die together
+  std::uint32_t outage_sites = 0;  // the first ones; 0: all
+  OutagePoint outage_point = OutagePoint::drawn;
+  OutageReturn outage_return = OutageReturn::drawn;
   double votes_lost = 0;     // with a crash: probability that the vote file is gone
+  double wipes = 0;          // a crash after which the disk is empty
+  double wiped_again = 0;    // probability, soon after a record gave a wiped site its vote back
   double slow_sites = 0;     // share of sites whose ranks take ten times as long
   double absent_start = 0;   // share of sites that come late, after the run has begun
   double memory_errors = 0;  // chance that a site computes a step wrongly; half, once more
   std::uint32_t memory_errors_max = 3;  // of one step at one site
   bool roster_changes = false;          // the first voter loses its vote, every other site gets one
+  bool roster_drops = false;            // the newer roster does not list the first voter at all
   bool majority_lost = false;           // for good, and the operator says where to go on
   bool one_leaves_for_good = false;     // the last site, when a third of the run is done
   bool blind_pair = false;              // two sites never see each other: others pass on
-  Nanoseconds compute = 3 * kSecond;    // of the inner steps, ± 30 %
+  bool narrow_site = false;             // the last site sees nobody but the last voter beside it
+  bool narrow_vote_lost = false;        // its vote file is lost once, if it is a voter
+  bool other_settings = false;  // all are started with other settings once, which must be refused
+  // The ranks of the last site die or hang when a third of the run is done, for this long.
+  // 0: never. Others must neither wait for them at each step nor change the view again and again.
+  Nanoseconds dead_ranks = 0;
+  Nanoseconds compute = 3 * kSecond;        // of the inner steps, ± 30 %
   Nanoseconds trouble_ends = 90 * kSecond;  // then all faults heal, and the run must finish
   Nanoseconds limit = 900 * kSecond;
   PlantedBug bug = PlantedBug::none;

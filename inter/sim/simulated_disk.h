@@ -30,6 +30,11 @@ class SimulatedDisk final : public Disk {
   void freeze() { frozen_ = true; }
   // A file lost for good, as by a user's hand.
   void lose(const std::string& path);
+  // Everything, as by another disk in its place. No process may have it open.
+  void wipe() {
+    names_.clear();
+    durable_names_.clear();
+  }
 
   Result<std::unique_ptr<File>> open(const std::string& path, Open how) override;
   Result<void> rename(const std::string& from, const std::string& to) override;

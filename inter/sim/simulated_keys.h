@@ -1,20 +1,25 @@
 // SimulatedKeys: signatures that only this simulation can make: as unforgeable between its sites as
-// real ones, and a hundred times cheaper. Not for anything else.
+// real ones, and a hundred times cheaper. What is signed, and what is found to be good, is shown to
+// the VoteWatch. Not for anything else.
 #pragma once
 
 #include <algorithm>
+#include <set>
 
 #include "base/byte_stream.h"
+#include "inter/sim/vote_watch.h"
 #include "security/hash.h"
+#include "security/roster.h"
 #include "security/signature.h"
 
 namespace isthmus::inter::sim {
 
 class SimulatedSigner final : public security::Signer {
  public:
-  explicit SimulatedSigner(std::uint32_t site) : site_(site) {}
+  SimulatedSigner(std::uint32_t site, VoteWatch& watch) : site_(site), watch_(watch) {}
   security::Signature sign(std::string_view context,
                            std::span<const std::byte> message) const override {
+    watch_.signed_by(site_, context, message);
     return of(site_, context, message);
   }
 
@@ -31,14 +36,29 @@ class SimulatedSigner final : public security::Signer {
 
  private:
   std::uint32_t site_;
+  VoteWatch& watch_;
 };
 
+// Knows the sites of one roster, as the real one does: of others it takes nothing for good.
 class SimulatedVerifier final : public security::Verifier {
  public:
+  SimulatedVerifier(const security::Roster& roster, std::uint32_t self, VoteWatch& watch)
+      : self_(self), watch_(watch) {
+    for (const auto& site : roster.sites) known_.insert(site.id);
+  }
+
   bool verify(std::uint32_t site, std::string_view context, std::span<const std::byte> message,
               const security::Signature& signature) const override {
-    return SimulatedSigner::of(site, context, message) == signature;
+    if (known_.count(site) == 0 || SimulatedSigner::of(site, context, message) != signature)
+      return false;
+    if (site != self_) watch_.verified(site, context, message);
+    return true;
   }
+
+ private:
+  std::set<std::uint32_t> known_;
+  std::uint32_t self_;
+  VoteWatch& watch_;
 };
 
 }  // namespace isthmus::inter::sim

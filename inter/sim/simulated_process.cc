@@ -8,7 +8,10 @@ namespace isthmus::inter::sim {
 SimulatedProcess::SimulatedProcess(const World& world, const security::Roster& roster, SiteId self,
                                    const GatewayOptions& options, const Random& life,
                                    std::function<void(const Event&)> on_event)
-    : loop_(world.simulation), log_(world.simulation, roster.find(self)->name), signer_(self) {
+    : loop_(world.simulation),
+      log_(world.simulation, roster.find(self)->name),
+      signer_(self, world.votes),
+      verifier_(roster, self, world.votes) {
   workers_ =
       std::make_unique<SimulatedWorkers>(world.simulation, life.split("workers"), world.actor);
   log_.add(make_callback_sink(std::move(on_event)));

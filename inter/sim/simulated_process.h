@@ -24,6 +24,7 @@ class SimulatedProcess {
     SimulatedNetwork& network;
     SimulatedDisk& disk;
     Ranks& ranks;
+    VoteWatch& votes;
     int actor;  // whose events these are in the simulation
   };
   // `life`: another one each time.

@@ -25,7 +25,21 @@ void SyntheticRanks::restart() {
   tokens_ = 0;
 }
 
+void SyntheticRanks::die() {
+  detach();
+  restart();
+  dead_ = true;
+}
+
+void SyntheticRanks::live() {
+  dead_ = false;
+  if (!std::exchange(hung_, false) || !computing_) return;
+  computing_ = false;
+  contribute();
+}
+
 void SyntheticRanks::publish(const Published& state) {
+  if (dead_) return;
   if (state.final_step) {
     done_ = true;
     ++generation_;
@@ -68,7 +82,7 @@ void SyntheticRanks::schedule() {
   tokens_ += 100 * (1 + random_.below(8));
   for (int part = 1; part <= 4; ++part)
     simulation_.after(static_cast<Nanoseconds>(time * part / 4), actor_, [this, generation, part] {
-      if (generation != generation_) return;
+      if (generation != generation_ || hung_) return;
       if (gateway_) gateway_->progressing();
       if (part < 4) return;
       computing_ = false;
@@ -79,6 +93,10 @@ void SyntheticRanks::schedule() {
 void SyntheticRanks::contribute() {
   if (!gateway_ || !has_base_) {
     // Waits with its work for the gateway to come back.
+    return;
+  }
+  if (hung_) {
+    computing_ = true;
     return;
   }
   std::vector<float> parameters(base_.size());
@@ -94,7 +112,7 @@ void SyntheticRanks::contribute() {
   computing_ = true;
   const auto generation = ++generation_;
   simulation_.after(2 * kSecond, actor_, [this, generation] {
-    if (generation != generation_) return;
+    if (generation != generation_ || hung_) return;
     if (gateway_) gateway_->progressing();
     computing_ = false;
     contribute();

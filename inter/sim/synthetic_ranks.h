@@ -39,6 +39,12 @@ class SyntheticRanks final : public Ranks {
   void attach(OuterSteps& gateway);
   void detach();  // the gateway is gone
   void restart();
+  // They stand still and keep what they have, or end with all they had, until live(). Their gateway
+  // is told nothing.
+  void hang() { hung_ = true; }
+  void die();
+  void live();
+  bool attached_to(const OuterSteps& gateway) const { return gateway_ == &gateway; }
   bool reading() const override { return false; }
   void forget() override {}
   void publish(const Published& state) override;
@@ -61,6 +67,7 @@ class SyntheticRanks final : public Ranks {
   std::vector<float> base_, work_;
   std::uint64_t base_step_ = 0, contributed_step_ = 0, tokens_ = 0;
   bool has_base_ = false, computing_ = false, refused_ = false, done_ = false;
+  bool hung_ = false, dead_ = false;
 };
 
 }  // namespace isthmus::inter::sim

@@ -1,0 +1,237 @@
+// What must hold in a simulated federation, after every event and at the end (PROTOCOL.md, "What
+// must always hold").
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "inter/sim/federation_run.h"
+
+namespace isthmus::inter::sim {
+namespace {
+
+// Whole numbers would be missing or doubled; roundings stay far below.
+constexpr double kRounding = 0.05;
+
+double distance(std::span<const float> here, std::span<const double> there) {
+  double worst = 0;
+  for (std::size_t i = 0; i < std::max(here.size(), there.size()); ++i)
+    worst = std::max(worst, std::abs((i < here.size() ? static_cast<double>(here[i]) : 0.0) -
+                                     (i < there.size() ? there[i] : 0.0)));
+  return worst;
+}
+
+}  // namespace
+
+void FederationRun::check(std::uint32_t index) {
+  auto& site = sites_[index];
+  if (!site.process || site.dying) return;
+  if (site.process->failure()) return check_failure(index);
+  const auto& gateway = site.process->gateway();
+  if (gateway.genesis() && !run_exists_) {
+    run_exists_ = true;
+    votes_.knows(gateway.genesis()->record.next_view);
+  }
+  check_records(index);
+  if (site.vote_lost_at && gateway.has_vote() && gateway.state() &&
+      gateway.state()->step > *site.vote_lost_at) {
+    site.vote_lost_at.reset();
+    wipe_again(index);
+  }
+  if (gateway.state()) check_state(index);
+  check_chunks(site);
+}
+
+void FederationRun::check_failure(std::uint32_t index) {
+  auto& site = sites_[index];
+  const auto& failure = *site.process->failure();
+  if (site.other_settings) {
+    if (failure.code != ErrorCode::mismatch || failure.text().find("sync.") == std::string::npos)
+      violation(fmt::format("s{} does not say which setting differs: {}", site.id, failure.text()));
+    if (!std::exchange(site.refused_settings, true)) count("other settings refused");
+    return;
+  }
+  if (failure.code != ErrorCode::disk_full && failure.code != ErrorCode::io)
+    violation(fmt::format("s{} failed: {}", site.id, failure.text()));
+  // A full disk ended it, as it should; its launcher starts it again.
+  site.dying = true;
+  simulation_.after(kSecond, -1, [this, index] { crash(index); });
+}
+
+// 2. A decided record is never undone, and there is one history.
+void FederationRun::check_records(std::uint32_t index) {
+  const auto& site = sites_[index];
+  const auto& chain = site.process->gateway().chain();
+  for (auto k = chain.size(); k > 0; --k) {
+    const auto& record = chain[k - 1].record;
+    const auto [known, fresh] = record_of_.emplace(k, record.hash());
+    if (fresh) {
+      records_.emplace(k, record);
+      decided_at_[k] = simulation_.now();
+      votes_.knows(record.view);
+      votes_.knows(record.next_view);
+    }
+    if (known->second != record.hash())
+      violation(fmt::format("s{} holds another record {}", site.id, k));
+    if (!fresh) break;
+  }
+}
+
+void FederationRun::check_state(std::uint32_t index) {
+  auto& site = sites_[index];
+  const auto& gateway = site.process->gateway();
+  // 1. Equal records, equal bits.
+  // With broken memory only records tell which root is right, in the end.
+  const auto step = gateway.state()->step;
+  const auto [known, fresh] = root_of_.emplace(step, gateway.root());
+  if (known->second != gateway.root() && scenario_.memory_errors == 0)
+    violation(fmt::format("s{} has another state {}", site.id, step));
+  const bool unsettled = gateway.pending_step() && *gateway.pending_step() <= step;
+  if (scenario_.memory_errors == 0 && site.worked_step != step && !unsettled &&
+      newest_step() >= step) {
+    site.worked_step = step;
+    check_work(site);
+  }
+  // 3. What was announced as saved is there, also after a crash.
+  if (site.announced_any && gateway.saved_step() < site.announced_saved &&
+      step < site.announced_saved)
+    violation(fmt::format("s{} had announced step {} as saved, and came back with {}", site.id,
+                          site.announced_saved, step));
+  site.announced_saved = std::max(site.announced_saved, gateway.saved_step());
+  site.announced_any = true;
+  // 7. Memory: the contributions of the few steps that are not yet pruned.
+  const auto bound = 4 * (4 * layout_.elements() + 4096) * scenario_.sites;
+  if (gateway.memory_bytes() > bound)
+    violation(fmt::format("s{} holds {} bytes of contributions", site.id, gateway.memory_bytes()));
+}
+
+// 4, 6. An acknowledged chunk is there.
+void FederationRun::check_chunks(const Site& site) {
+  const auto& gateway = site.process->gateway();
+  for (const auto& peer : sites_) {
+    if (peer.id == site.id || !peer.process || peer.dying) continue;
+    const auto& theirs = peer.process->gateway();
+    if (gateway.session_with(peer.id) == 0 ||
+        gateway.session_with(peer.id) != theirs.session_with(site.id))
+      continue;
+    for (const auto& [transfer, chunk] : gateway.acknowledged_chunks(peer.id))
+      if (theirs.lacks_chunk(transfer, chunk))
+        violation(fmt::format("s{} acknowledged chunk {} of a transfer of s{} and does not have it",
+                              peer.id, chunk, site.id));
+  }
+}
+
+std::string FederationRun::where_all_are() const {
+  std::string where;
+  for (const auto& site : sites_) {
+    where += fmt::format(" s{}:", site.id);
+    if (!site.process) {
+      where += site.gone_for_good ? "gone" : "down";
+      continue;
+    }
+    const auto& gateway = site.process->gateway();
+    where += gateway.state() ? std::to_string(gateway.state()->step) : "-";
+    if (gateway.finished()) where += "f";
+    if (!gateway.has_vote()) where += " without a vote";
+  }
+  for (const auto& site : sites_) {
+    if (!site.process) continue;
+    for (const auto& link : site.process->gateway().status().links)
+      if (!link.waiting_for.empty())
+        where += fmt::format(" s{}→{} waits for {}", site.id, link.peer, link.waiting_for);
+  }
+  return where;
+}
+
+void FederationRun::check_at_end() {
+  votes_.check_decided();
+  if (!outcome_.finished) {
+    violation(fmt::format("the run did not finish: {} of {} steps;{}", newest_step(),
+                          scenario_.outer_steps, where_all_are()));
+    return;
+  }
+  std::optional<security::Digest> ended;
+  for (auto& site : sites_) {
+    if (!site.process || !site.process->gateway().state()) continue;
+    const auto& gateway = site.process->gateway();
+    if (!ended) ended = gateway.root();
+    if (gateway.root() != *ended)
+      violation(fmt::format("s{} ended with another state than others", site.id));
+    check_work(site);
+  }
+  if (scenario_.dead_ranks > 0) check_dead_ranks();
+  if (scenario_.narrow_site) check_narrow_site();
+}
+
+// 9. Work is conserved: the state is made of what the ranks contributed and records name, and the
+// rest of it rides in the next contribution.
+void FederationRun::check_work(Site& site) {
+  const auto& gateway = site.process->gateway();
+  const auto step = gateway.state()->step;
+  std::vector<SiteId> ids;
+  for (const auto& each : sites_) ids.push_back(each.id);
+  std::vector<std::string> wrong;
+  const auto model = model_.after(step, records_, ids, wrong);
+  for (const auto& what : wrong) violation(what);
+  if (const double away = distance(gateway.state()->agreed, model.agreed); away > kRounding)
+    violation(fmt::format("s{} is {} away from the model after step {}", site.id, away, step));
+  // It rides in the contribution to the next step: that one's record, or its feedback, shows it.
+  if (gateway.pending_step()) return;
+  const auto rest = model.feedback.find(site.id);
+  const std::span<const double> expected =
+      rest == model.feedback.end() ? std::span<const double>() : rest->second;
+  if (const double away = distance(gateway.feedback(), expected); away > kRounding)
+    violation(fmt::format("the feedback of s{} is {} away from the model after step {}", site.id,
+                          away, step));
+}
+
+// 10. A site whose ranks are away costs the others the wait for them once, and a change of the
+// view.
+void FederationRun::check_dead_ranks() {
+  const SiteId site = scenario_.sites;
+  const bool comes_back = scenario_.dead_ranks < scenario_.limit;
+  // What a step takes when everybody is there, thrice.
+  const auto usual = 3 * (scenario_.compute + 2 * kSecond);
+  const auto options = options_of(0);
+  std::uint64_t unnamed = 0, changes = 0;
+  for (const auto& [k, record] : records_) {
+    if (k <= ranks_died_at_) continue;
+    if (record.view.members != record.next_view.members) ++changes;
+    if (record.part_of(site) != nullptr) {
+      unnamed = 0;
+      continue;
+    }
+    ++unnamed;
+    const auto took = k > 1 ? decided_at_[k] - decided_at_[k - 1] : 0;
+    // The first one finds out; until the view has changed others may ask again, for a while.
+    const auto bound = unnamed == 1                        ? options.straggler_wait + 2 * usual
+                       : unnamed <= scenario_.absent_steps ? options.first_wait + usual
+                                                           : usual;
+    if (took > bound)
+      violation(fmt::format("step {} took {:.1f} s, {} steps after the ranks of s{} died", k,
+                            seconds_of(took), unnamed, site));
+    if (unnamed > scenario_.absent_steps) count("steps without a site of dead ranks");
+  }
+  if (changes > (comes_back ? 2U : 1U))
+    violation(fmt::format("the view changed {} times for the ranks of s{}", changes, site));
+  if (comes_back && records_.rbegin()->second.part_of(site) == nullptr)
+    violation(fmt::format("s{} takes part no more, although its ranks came back", site));
+}
+
+// 11. Who sees but one of the voters is a member like others, and gets its vote back like others.
+void FederationRun::check_narrow_site() {
+  const auto& site = sites_.back();
+  const auto named = std::count_if(records_.begin(), records_.end(), [&](const auto& entry) {
+    return entry.second.part_of(site.id) != nullptr;
+  });
+  if (named == 0)
+    violation(fmt::format("s{} sees one voter, and no record ever named it", site.id));
+  count("records that name a site with one peer", static_cast<std::uint64_t>(named));
+  if (!scenario_.narrow_vote_lost) return;
+  if (site.vote_lost_at)
+    violation(fmt::format("s{} sees one voter, and did not get its vote back", site.id));
+  else
+    count("votes given back to a site with one peer");
+}
+
+}  // namespace isthmus::inter::sim
