@@ -66,14 +66,13 @@ void add_simulate(CLI::App& program, Action& action) {
       ->capture_default_str();
   command->add_flag("--json", options->json, "One JSON object");
   command->add_flag("--log", options->log, "The events of all gateways as well");
-  std::string names;
-  for (const auto& standard : inter::sim::standard_scenarios()) names += " " + standard.name;
-  command->footer(fmt::format(
-      "Exits with 1 when an invariant was violated or the run did not finish.\n\n"
-      "Standard scenarios:{}\nKeys of a file, all optional; from = \"NAME\" starts from a standard "
-      "scenario:\n{}\nExample:\n  isthmus simulate storm --seed 7\n  isthmus simulate "
-      "configs/scenarios/storm.toml --seed 7 --json",
-      names, scenario_keys_text()));
+  command->footer(
+      fmt::format("Exits with 1 when an invariant was violated or the run did not finish.\n\n"
+                  "Standard scenarios:\n{}\nKeys of a file, all optional; from = \"NAME\" starts "
+                  "from a standard "
+                  "scenario:\n{}\nExample:\n  isthmus simulate storm --seed 7\n  isthmus simulate "
+                  "configs/scenarios/storm.toml --seed 7 --json",
+                  standard_scenarios_text(), scenario_keys_text()));
   command->callback([options, &action] { action = [options] { return run(*options); }; });
 }
 

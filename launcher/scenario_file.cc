@@ -32,7 +32,16 @@ constexpr std::array<std::string_view, 7> kBugs = {"none",
                                                    "two_contributions",
                                                    "drop_feedback"};
 
-using Count = std::function<void(Scenario&, std::int64_t)>;
+constexpr std::array<std::string_view, 7> kOutagePoints = {
+    "drawn",  "any_moment", "before_close", "feedback_written", "between_vote_and_accept",
+    "saving", "merging"};
+constexpr std::array<std::string_view, 4> kOutageReturns = {"drawn", "soon", "one_late",
+                                                            "one_never"};
+
+struct Count {
+  std::function<void(Scenario&, std::int64_t)> set;
+  std::int64_t min = 1;
+};
 struct Choice {
   std::span<const std::string_view> names;
   std::function<void(Scenario&, std::size_t)> set;
@@ -48,6 +57,7 @@ struct OuterRate {
 };
 struct Time {
   std::function<Nanoseconds&(Scenario&)> field;
+  bool may_be_zero = false;
 };
 struct Flag {
   bool Scenario::*field;
@@ -62,11 +72,12 @@ struct ScenarioKey {
 };
 
 template <class Integer>
-Count count(Integer Scenario::*field) {
-  return [field](Scenario& s, std::int64_t value) { s.*field = static_cast<Integer>(value); };
+Count count(Integer Scenario::*field, std::int64_t min = 1) {
+  return {[field](Scenario& s, std::int64_t value) { s.*field = static_cast<Integer>(value); },
+          min};
 }
-Time time(Nanoseconds Scenario::*field) {
-  return {[field](Scenario& s) -> Nanoseconds& { return s.*field; }};
+Time time(Nanoseconds Scenario::*field, bool may_be_zero = false) {
+  return {[field](Scenario& s) -> Nanoseconds& { return s.*field; }, may_be_zero};
 }
 
 const std::vector<ScenarioKey>& keys() {
@@ -94,16 +105,49 @@ const std::vector<ScenarioKey>& keys() {
       {"broken_connections", Rate{&Scenario::broken_connections}, 60, "a site and minute"},
       {"crashes", Rate{&Scenario::crashes}, 60,
        "a site and minute: at a random moment, or at a named point of a step"},
+      {"killed_again", Rate{&Scenario::killed_again}, 1,
+       "who was killed at a named point: probability that it is again, at the same one"},
+      {"outages", Rate{&Scenario::outages}, 60, "a minute: several sites are killed together"},
+      {"outage_sites", count(&Scenario::outage_sites, 0), 1000, "the first ones; 0: all"},
+      {"outage_point",
+       Choice{kOutagePoints,
+              [](Scenario& s, std::size_t i) { s.outage_point = inter::sim::OutagePoint(i); }},
+       0, "of a step, where each of them is killed"},
+      {"outage_return",
+       Choice{kOutageReturns,
+              [](Scenario& s, std::size_t i) { s.outage_return = inter::sim::OutageReturn(i); }},
+       0, "how they come back"},
       {"disk_full", Rate{&Scenario::disk_full}, 60,
        "a site and minute: for a quarter of a minute half of the writes fail"},
       {"votes_lost", Rate{&Scenario::votes_lost}, 1,
        "with a crash: probability that the vote file is gone"},
+      {"wipes", Rate{&Scenario::wipes}, 60, "a site and minute: killed, and its disk is empty"},
+      {"wiped_again", Rate{&Scenario::wiped_again}, 1,
+       "who was wiped: probability that it is again as soon as it has its vote back"},
+      {"memory_errors", Rate{&Scenario::memory_errors}, 1,
+       "probability that a site computes a step wrongly; half, once more"},
+      {"memory_errors_max", count(&Scenario::memory_errors_max, 0), 1000,
+       "of one step at one site"},
       {"slow_sites", Rate{&Scenario::slow_sites}, 1,
        "share of sites whose ranks take ten times as long"},
       {"absent_start", Rate{&Scenario::absent_start}, 1,
        "share of sites that come after the run has begun"},
       {"one_leaves_for_good", Flag{&Scenario::one_leaves_for_good}, 0,
        "the last site, when a third of the run is done"},
+      {"majority_lost", Flag{&Scenario::majority_lost}, 0,
+       "for good, when a third of the run is done, and the operator says where to go on"},
+      {"roster_changes", Flag{&Scenario::roster_changes}, 0,
+       "when a third of the run is done: the first voter loses its vote, all others get one"},
+      {"roster_drops", Flag{&Scenario::roster_drops}, 0,
+       "the newer roster does not list the first voter at all"},
+      {"other_settings", Flag{&Scenario::other_settings}, 0,
+       "when a third of the run is done all sites are started with another one, in vain"},
+      {"dead_ranks", time(&Scenario::dead_ranks, true), 0,
+       "the last site's ranks die or hang, when a third of the run is done, for so long; 0: never"},
+      {"narrow_site", Flag{&Scenario::narrow_site}, 0,
+       "the last site sees nobody but the last voter beside it"},
+      {"narrow_vote_lost", Flag{&Scenario::narrow_vote_lost}, 0,
+       "its vote file is lost when a third of the run is done"},
       {"blind_pair", Flag{&Scenario::blind_pair}, 0,
        "two sites never see each other: others pass on"},
       {"compute", time(&Scenario::compute), 0,
@@ -168,10 +212,10 @@ class ScenarioReader {
     count = scenario_.sites;
   }
 
-  void read(const ScenarioKey& key, const toml::node&, const Count& set) {
-    if (const auto value =
-            reader_.whole_number(key.name, "a count", 1, static_cast<std::int64_t>(key.max)))
-      set(scenario_, *value);
+  void read(const ScenarioKey& key, const toml::node&, const Count& count) {
+    if (const auto value = reader_.whole_number(key.name, "a count", count.min,
+                                                static_cast<std::int64_t>(key.max)))
+      count.set(scenario_, *value);
   }
   void read(const ScenarioKey& key, const toml::node& node, const Choice& choice) {
     const auto text = node.value<std::string>().value_or("");
@@ -204,7 +248,7 @@ class ScenarioReader {
     const auto text = reader_.text(key.name, "a duration");
     if (!text) return;
     const auto parsed = parse_duration(*text);
-    if (parsed && *parsed > 0)
+    if (parsed && (*parsed > 0 || (time.may_be_zero && *parsed == 0)))
       time.field(scenario_) = *parsed;
     else
       reader_.fault(key.name,
@@ -232,7 +276,9 @@ class ScenarioReader {
 std::string kind_text(const ScenarioKey& key) {
   struct Kind {
     const ScenarioKey& key;
-    std::string operator()(const Count&) const { return fmt::format("1 to {}", key.max); }
+    std::string operator()(const Count& count) const {
+      return fmt::format("{} to {}", count.min, key.max);
+    }
     std::string operator()(const Choice& choice) const {
       std::string text;
       for (const auto name : choice.names)
@@ -284,6 +330,13 @@ Result<Scenario> read_scenario(const std::string& name_or_path) {
   }
   return parse_scenario(name_or_path,
                         std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size()));
+}
+
+std::string standard_scenarios_text() {
+  std::string text;
+  for (const auto& standard : inter::sim::standard_scenarios())
+    text += fmt::format("  {:<24} {}\n", standard.name, standard.about);
+  return text;
 }
 
 std::string scenario_keys_text() {

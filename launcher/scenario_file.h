@@ -24,6 +24,9 @@ Result<inter::sim::Scenario> read_scenario(const std::string& name_or_path);
 // The same from a text. `path` is for the faults.
 Result<inter::sim::Scenario> parse_scenario(const std::string& path, const std::string& source);
 
+// A line for each standard scenario: name, what happens in it.
+std::string standard_scenarios_text();
+
 // A line for each key: name, what it may hold, what it means.
 std::string scenario_keys_text();
 

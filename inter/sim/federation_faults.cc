@@ -344,9 +344,10 @@ void FederationRun::change_roster() {
   newer_roster_.epoch = 2;
   newer_roster_.digest = security::blake2b(bytes_of("newer simulated roster"));
   for (auto& site : newer_roster_.sites) site.voter = site.id != 1;
+  // As the operator is told to say where the first voters are not those of this roster.
+  newer_roster_.run = records_.begin()->second.run;
   if (scenario_.roster_drops) {
     newer_roster_.sites.erase(newer_roster_.sites.begin());
-    newer_roster_.run = records_.begin()->second.run;
     kill(0);
     sites_[0].gone_for_good = true;
   }

@@ -11,13 +11,23 @@ namespace isthmus::inter::sim {
 
 void RunModel::contributed(SiteId site, std::uint64_t step, std::span<const float> base,
                            std::span<const float> parameters, std::uint64_t tokens) {
-  // After a wiped disk the ranks may offer the same step once more; what was closed stands.
-  if (closed_.count({site, step}) > 0) return;
-  auto& made = made_[{site, step}];
+  auto& made = is_again(site, step) ? again_[site][step] : made_[{site, step}];
   made.tokens = tokens;
   made.pseudo_gradient.resize(base.size());
   for (std::size_t i = 0; i < base.size(); ++i)
     made.pseudo_gradient[i] = static_cast<double>(base[i]) - static_cast<double>(parameters[i]);
+}
+
+void RunModel::closed(SiteId site, std::uint64_t step) {
+  if (!is_again(site, step))
+    closed_.emplace(site, step);
+  else if (const auto made = again_[site].find(step); made != again_[site].end())
+    made->second.closed = true;
+}
+
+bool RunModel::is_again(SiteId site, std::uint64_t step) const {
+  const auto first = forgotten_.lower_bound({site, step});
+  return first != forgotten_.end() && first->first == site;
 }
 
 void RunModel::give_up_after(std::uint64_t step) {
@@ -29,6 +39,21 @@ void RunModel::wiped(SiteId site) {
   for (const auto& [by, step] : closed_)
     if (by == site) newest = std::max(newest, step);
   forgotten_.emplace(site, newest);
+  again_.erase(site);
+}
+
+void RunModel::forget(SiteId site, State& state, std::map<SiteId, std::uint64_t>& carried) const {
+  state.feedback.erase(site);
+  carried[site] = 0;
+  const auto since = again_.find(site);
+  if (since == again_.end()) return;
+  for (const auto& [step, made] : since->second) {
+    if (!made.closed) continue;
+    auto& r = state.feedback[site];
+    r.resize(elements_);
+    for (std::size_t i = 0; i < elements_; ++i) r[i] += made.pseudo_gradient[i];
+    carried[site] += made.tokens;
+  }
 }
 
 RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t, Record>& records,
@@ -46,10 +71,7 @@ RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t
     std::vector<double> delta(elements_);
     const double total = static_cast<double>(record.tokens());
     for (const auto site : sites) {
-      if (forgotten_.count({site, k - 1}) > 0) {
-        feedback.erase(site);
-        carried[site] = 0;
-      }
+      if (forgotten_.count({site, k - 1}) > 0) forget(site, state, carried);
       const auto made = made_.find({site, k});
       const auto* part = record.part_of(site);
       if (made == made_.end()) {
@@ -100,7 +122,7 @@ RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t
   }
   // A state of before, fetched anew.
   for (const auto& [site, step] : forgotten_)
-    if (step >= last) feedback.erase(site);
+    if (step >= last) forget(site, state, carried);
   return state;
 }
 

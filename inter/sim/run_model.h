@@ -25,7 +25,7 @@ class RunModel {
   void contributed(SiteId site, std::uint64_t step, std::span<const float> base,
                    std::span<const float> parameters, std::uint64_t tokens);
   // It is on disk, signed: what no record names of it is carried.
-  void closed(SiteId site, std::uint64_t step) { closed_.emplace(site, step); }
+  void closed(SiteId site, std::uint64_t step);
   void give_up_after(std::uint64_t step);
   // The disk of this site is empty: what it had not passed on to a record is gone. What it has
   // closed may still be named, for others have it.
@@ -44,13 +44,19 @@ class RunModel {
   struct Made {
     std::vector<double> pseudo_gradient;
     std::uint64_t tokens = 0;
+    bool closed = false;  // of again_ only
   };
+  bool is_again(SiteId site, std::uint64_t step) const;
+  void forget(SiteId site, State& state, std::map<SiteId, std::uint64_t>& carried) const;
   std::size_t elements_;
   OuterRule rule_;
   compress::CodecId codec_;
   std::map<std::pair<SiteId, std::uint64_t>, Made> made_;
   std::set<std::pair<SiteId, std::uint64_t>> closed_;
   std::set<std::pair<SiteId, std::uint64_t>> forgotten_;  // whatever rides after this step
+  // Made since its disk was wiped, to steps that its earlier life had done with: nobody takes them
+  // any more, so all of it rides.
+  std::map<SiteId, std::map<std::uint64_t, Made>> again_;
 };
 
 }  // namespace isthmus::inter::sim

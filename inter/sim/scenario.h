@@ -32,6 +32,7 @@ enum class OutageReturn : std::uint8_t { drawn, soon, one_late, one_never };
 // Rates are per site and simulated minute.
 struct Scenario {
   std::string name = "calm";
+  std::string about;  // for people
   std::uint32_t sites = 3;
   std::uint32_t voters = 7;  // of them, the first ones
   std::uint64_t outer_steps = 6;
