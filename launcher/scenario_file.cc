@@ -184,6 +184,7 @@ class ScenarioReader {
         std::visit([&](const auto& value) { read(key, *node, value); }, key.value);
     at_most_all_sites("voters", scenario_.voters);
     at_most_all_sites("min_sites", scenario_.min_sites);
+    at_most_all_sites("outage_sites", scenario_.outage_sites);
     return scenario_;
   }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "inter/sim/synthetic_ranks.h"
 
@@ -11,7 +12,8 @@ namespace isthmus::inter::sim {
 
 void RunModel::contributed(SiteId site, std::uint64_t step, std::span<const float> base,
                            std::span<const float> parameters, std::uint64_t tokens) {
-  auto& made = is_again(site, step) ? again_[site][step] : made_[{site, step}];
+  auto* again = made_again(site, step);
+  auto& made = again != nullptr ? (*again)[step] : made_[{site, step}];
   made.tokens = tokens;
   made.pseudo_gradient.resize(base.size());
   for (std::size_t i = 0; i < base.size(); ++i)
@@ -19,15 +21,18 @@ void RunModel::contributed(SiteId site, std::uint64_t step, std::span<const floa
 }
 
 void RunModel::closed(SiteId site, std::uint64_t step) {
-  if (!is_again(site, step))
+  auto* again = made_again(site, step);
+  if (again == nullptr)
     closed_.emplace(site, step);
-  else if (const auto made = again_[site].find(step); made != again_[site].end())
+  else if (const auto made = again->find(step); made != again->end())
     made->second.closed = true;
 }
 
-bool RunModel::is_again(SiteId site, std::uint64_t step) const {
-  const auto first = forgotten_.lower_bound({site, step});
-  return first != forgotten_.end() && first->first == site;
+std::map<std::uint64_t, RunModel::Made>* RunModel::made_again(SiteId site, std::uint64_t step) {
+  auto newest = wiped_.upper_bound({site, std::numeric_limits<std::uint64_t>::max()});
+  if (newest == wiped_.begin()) return nullptr;
+  --newest;
+  return newest->first.first == site && newest->first.second >= step ? &newest->second : nullptr;
 }
 
 void RunModel::give_up_after(std::uint64_t step) {
@@ -38,16 +43,16 @@ void RunModel::wiped(SiteId site) {
   std::uint64_t newest = 0;
   for (const auto& [by, step] : closed_)
     if (by == site) newest = std::max(newest, step);
-  forgotten_.emplace(site, newest);
-  again_.erase(site);
+  wiped_[{site, newest}].clear();
 }
 
-void RunModel::forget(SiteId site, State& state, std::map<SiteId, std::uint64_t>& carried) const {
+void RunModel::forget(SiteId site, std::uint64_t step, State& state,
+                      std::map<SiteId, std::uint64_t>& carried) const {
+  const auto since = wiped_.find({site, step});
+  if (since == wiped_.end()) return;
   state.feedback.erase(site);
   carried[site] = 0;
-  const auto since = again_.find(site);
-  if (since == again_.end()) return;
-  for (const auto& [step, made] : since->second) {
+  for (const auto& [again, made] : since->second) {
     if (!made.closed) continue;
     auto& r = state.feedback[site];
     r.resize(elements_);
@@ -71,7 +76,7 @@ RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t
     std::vector<double> delta(elements_);
     const double total = static_cast<double>(record.tokens());
     for (const auto site : sites) {
-      if (forgotten_.count({site, k - 1}) > 0) forget(site, state, carried);
+      forget(site, k - 1, state, carried);
       const auto made = made_.find({site, k});
       const auto* part = record.part_of(site);
       if (made == made_.end()) {
@@ -121,8 +126,8 @@ RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t
     }
   }
   // A state of before, fetched anew.
-  for (const auto& [site, step] : forgotten_)
-    if (step >= last) forget(site, state, carried);
+  for (const auto& [of, again] : wiped_)
+    if (of.second >= last) forget(of.first, of.second, state, carried);
   return state;
 }
 

@@ -44,19 +44,20 @@ class RunModel {
   struct Made {
     std::vector<double> pseudo_gradient;
     std::uint64_t tokens = 0;
-    bool closed = false;  // of again_ only
+    bool closed = false;  // of those in wiped_
   };
-  bool is_again(SiteId site, std::uint64_t step) const;
-  void forget(SiteId site, State& state, std::map<SiteId, std::uint64_t>& carried) const;
+  // What a site made again since its disk was wiped; nullptr: it has not been, or the step is new.
+  std::map<std::uint64_t, Made>* made_again(SiteId site, std::uint64_t step);
+  void forget(SiteId site, std::uint64_t step, State& state,
+              std::map<SiteId, std::uint64_t>& carried) const;
   std::size_t elements_;
   OuterRule rule_;
   compress::CodecId codec_;
   std::map<std::pair<SiteId, std::uint64_t>, Made> made_;
   std::set<std::pair<SiteId, std::uint64_t>> closed_;
-  std::set<std::pair<SiteId, std::uint64_t>> forgotten_;  // whatever rides after this step
-  // Made since its disk was wiped, to steps that its earlier life had done with: nobody takes them
-  // any more, so all of it rides.
-  std::map<SiteId, std::map<std::uint64_t, Made>> again_;
+  // For each wiped disk, the newest step that the site had closed: whatever rides after it is gone.
+  // And what it made since to steps up to that one, which nobody takes any more: all of it rides.
+  std::map<std::pair<SiteId, std::uint64_t>, std::map<std::uint64_t, Made>> wiped_;
 };
 
 }  // namespace isthmus::inter::sim

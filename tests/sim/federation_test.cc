@@ -14,6 +14,9 @@
 #include <vector>
 
 namespace isthmus::inter::sim {
+
+void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
+
 namespace {
 
 // More seeds by hand: ISTHMUS_SIM_SEEDS=2000.
@@ -34,8 +37,6 @@ std::vector<Scenario> scenarios() {
   std::erase_if(all, [](const Scenario& s) { return kKnownToFail.count(s.name) > 0; });
   return all;
 }
-
-void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
 
 class FederationTest : public testing::TestWithParam<Scenario> {};
 
