@@ -140,7 +140,7 @@ TEST(Federation, EveryBranchIsTaken) {
                                    "killed final"};
   for (std::uint64_t seed = 1; seed <= 100 && !untaken.empty(); ++seed)
     for (const auto& scenario : standard_scenarios()) {
-      if (scenario.sites > 6 || untaken.empty()) continue;
+      if (scenario.sites > 7 || untaken.empty()) continue;
       for (const auto& [name, n] : run_federation(scenario, seed).counters)
         if (n > 0) untaken.erase(name);
     }
