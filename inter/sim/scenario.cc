@@ -191,8 +191,8 @@ std::vector<Scenario> standard_scenarios() {
   add("dead-ranks-return", "the same, and they come back", [](Scenario& s) {
     s.sites = 4;
     s.voters = 3;
-    s.outer_steps = 24;
-    s.dead_ranks = 90 * kSecond;
+    s.outer_steps = 30;
+    s.dead_ranks = 50 * kSecond;
   });
   add("other-settings",
       "all sites are started with other settings of [sync] once: refused, and the run goes on with "

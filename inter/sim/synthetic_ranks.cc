@@ -26,6 +26,7 @@ void SyntheticRanks::restart() {
 }
 
 void SyntheticRanks::die() {
+  if (gateway_) gateway_->detached();
   detach();
   restart();
   dead_ = true;

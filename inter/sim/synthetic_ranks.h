@@ -39,8 +39,8 @@ class SyntheticRanks final : public Ranks {
   void attach(OuterSteps& gateway);
   void detach();  // the gateway is gone
   void restart();
-  // They stand still and keep what they have, or end with all they had, until live(). Their gateway
-  // is told nothing.
+  // They stand still and keep what they have, which nobody is told, or end with all they had, until
+  // live().
   void hang() { hung_ = true; }
   void die();
   void live();
