@@ -73,10 +73,13 @@ void FederationRun::log_event(const Event& event) {
   const auto line = to_json(event);
   log_hash_.update(bytes_of(line));
   if (keep_log_) outcome_.log.push_back(line);
-  if (event.id == "contributed" || event.id == "own_contribution_restored" ||
-      event.id == "contribution_carried")
-    model_.closed(static_cast<SiteId>(std::stoul(std::string(event.site.substr(1)))),
-                  static_cast<std::uint64_t>(event.outer_step));
+  const auto site_of = [&] {
+    return static_cast<SiteId>(std::stoul(std::string(event.site.substr(1))));
+  };
+  if (event.id == "contributed" || event.id == "contribution_carried")
+    model_.closed(site_of(), static_cast<std::uint64_t>(event.outer_step));
+  if (event.id == "own_contribution_restored")
+    model_.restored(site_of(), static_cast<std::uint64_t>(event.outer_step));
   if (kNever.count(event.id) > 0 && (scenario_.memory_errors == 0 || event.id != "state_differs"))
     violation(fmt::format("{} at {}: {}", event.id, event.site, line));
   if (event.severity == Severity::alarm) count(fmt::format("alarm {}", event.id));

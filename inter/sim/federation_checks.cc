@@ -33,13 +33,21 @@ void FederationRun::check(std::uint32_t index) {
     votes_.knows(gateway.genesis()->record.next_view);
   }
   check_records(index);
-  if (site.vote_lost_at && gateway.has_vote() && gateway.state() &&
-      gateway.state()->step > *site.vote_lost_at) {
+  if (site.vote_lost_at && has_vote_back(site)) {
     site.vote_lost_at.reset();
     wipe_again(index);
   }
   if (gateway.state()) check_state(index);
   check_chunks(site);
+}
+
+// By a record of after the loss. Who is to become a voter has to be one first.
+bool FederationRun::has_vote_back(const Site& site) const {
+  const auto& gateway = site.process->gateway();
+  const auto* listed = newer_roster_.find(site.id);
+  const bool to_be_voter = listed != nullptr && listed->voter && !newest_view().is_voter(site.id);
+  return gateway.has_vote() && gateway.state() && gateway.state()->step > *site.vote_lost_at &&
+         !to_be_voter;
 }
 
 void FederationRun::check_failure(std::uint32_t index) {

@@ -104,6 +104,7 @@ class FederationRun {
 
   // --- Invariants (federation_checks.cc)
   void check(std::uint32_t index);
+  bool has_vote_back(const Site& site) const;
   void check_failure(std::uint32_t index);
   void check_records(std::uint32_t index);
   void check_state(std::uint32_t index);

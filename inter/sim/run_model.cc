@@ -28,6 +28,11 @@ void RunModel::closed(SiteId site, std::uint64_t step) {
     made->second.closed = true;
 }
 
+void RunModel::restored(SiteId site, std::uint64_t step) {
+  // What was made again would be carried next, and say so.
+  if (made_again(site, step) == nullptr) closed_.emplace(site, step);
+}
+
 std::map<std::uint64_t, RunModel::Made>* RunModel::made_again(SiteId site, std::uint64_t step) {
   auto newest = wiped_.upper_bound({site, std::numeric_limits<std::uint64_t>::max()});
   if (newest == wiped_.begin()) return nullptr;

@@ -26,6 +26,8 @@ class RunModel {
                    std::span<const float> parameters, std::uint64_t tokens);
   // It is on disk, signed: what no record names of it is carried.
   void closed(SiteId site, std::uint64_t step);
+  // It was found on disk: closed before a crash, or others' copy of what a wiped disk had.
+  void restored(SiteId site, std::uint64_t step);
   void give_up_after(std::uint64_t step);
   // The disk of this site is empty: what it had not passed on to a record is gone. What it has
   // closed may still be named, for others have it.

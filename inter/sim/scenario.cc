@@ -215,6 +215,7 @@ std::vector<Scenario> standard_scenarios() {
         s.narrow_site = true;
         s.narrow_vote_lost = true;
         s.outer_steps = 20;
+        s.compute = 6 * kSecond;  // to catch up takes longer than a step of three
         s.network.loss = 0.01;
       });
   add("roster-drops", "a newer roster does not list one of the first voters any more",
