@@ -106,6 +106,11 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t session_with(SiteId peer) const;
   bool has_vote() const { return !lacks_vote(); }
   const std::vector<float>& feedback() const { return feedback_; }
+  View view() const { return current_view(); }  // of the step at hand
+  // Contributions to it that a record may name.
+  std::map<SiteId, Part> held() const {
+    return agreement_ ? agreement_->held() : std::map<SiteId, Part>();
+  }
   // Of which step our contribution waits for its record: then the feedback is in it.
   std::optional<std::uint64_t> pending_step() const {
     return pending_ ? std::optional(pending_->step) : std::nullopt;

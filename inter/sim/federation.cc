@@ -54,8 +54,9 @@ FederationRun::FederationRun(const Scenario& scenario, std::uint64_t seed, bool 
     const bool slow = faults_.chance(scenario_.slow_sites);
     site.ranks = std::make_unique<SyntheticRanks>(
         simulation_, layout_, static_cast<int>(i), scenario_.compute * (slow ? 10 : 1),
-        random_.split("ranks").split(i), [this, id = site.id](const auto& made) {
-          model_.contributed(id, made.step, made.base, made.parameters, made.tokens);
+        random_.split("ranks").split(i), [this, i](const auto& made) {
+          model_.contributed(sites_[i].id, sites_[i].wipes, made.step, made.base, made.parameters,
+                             made.tokens);
         });
   }
   apply_standing_cuts();
@@ -73,13 +74,10 @@ void FederationRun::log_event(const Event& event) {
   const auto line = to_json(event);
   log_hash_.update(bytes_of(line));
   if (keep_log_) outcome_.log.push_back(line);
-  const auto site_of = [&] {
-    return static_cast<SiteId>(std::stoul(std::string(event.site.substr(1))));
-  };
-  if (event.id == "contributed" || event.id == "contribution_carried")
-    model_.closed(site_of(), static_cast<std::uint64_t>(event.outer_step));
-  if (event.id == "own_contribution_restored")
-    model_.restored(site_of(), static_cast<std::uint64_t>(event.outer_step));
+  if (event.id == "contributed" || event.id == "contribution_carried") {
+    const auto& site = sites_[std::stoul(std::string(event.site.substr(1))) - 1];
+    model_.closed(site.id, site.wipes, static_cast<std::uint64_t>(event.outer_step));
+  }
   if (kNever.count(event.id) > 0 && (scenario_.memory_errors == 0 || event.id != "state_differs"))
     violation(fmt::format("{} at {}: {}", event.id, event.site, line));
   if (event.severity == Severity::alarm) count(fmt::format("alarm {}", event.id));

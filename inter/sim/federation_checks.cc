@@ -32,6 +32,7 @@ void FederationRun::check(std::uint32_t index) {
     run_exists_ = true;
     votes_.knows(gateway.genesis()->record.next_view);
   }
+  check_held(site);
   check_records(index);
   if (site.vote_lost_at && has_vote_back(site)) {
     site.vote_lost_at.reset();
@@ -41,13 +42,10 @@ void FederationRun::check(std::uint32_t index) {
   check_chunks(site);
 }
 
-// By a record of after the loss. Who is to become a voter has to be one first.
+// By a record of after the loss.
 bool FederationRun::has_vote_back(const Site& site) const {
   const auto& gateway = site.process->gateway();
-  const auto* listed = newer_roster_.find(site.id);
-  const bool to_be_voter = listed != nullptr && listed->voter && !newest_view().is_voter(site.id);
-  return gateway.has_vote() && gateway.state() && gateway.state()->step > *site.vote_lost_at &&
-         !to_be_voter;
+  return gateway.has_vote() && gateway.state() && gateway.state()->step > *site.vote_lost_at;
 }
 
 void FederationRun::check_failure(std::uint32_t index) {
@@ -64,6 +62,17 @@ void FederationRun::check_failure(std::uint32_t index) {
   // A full disk ended it, as it should; its launcher starts it again.
   site.dying = true;
   simulation_.after(kSecond, -1, [this, index] { crash(index); });
+}
+
+// 5. A site has one contribution to a step.
+void FederationRun::check_held(const Site& site) {
+  const auto& gateway = site.process->gateway();
+  if (!gateway.state() || gateway.finished()) return;
+  const auto step = gateway.state()->step + 1;
+  for (const auto& [origin, part] : gateway.held()) {
+    votes_.holds(site.id, gateway.view(), step, part);
+    if (origin == site.id) model_.held(site.id, site.wipes, step, part.root);
+  }
 }
 
 // 2. A decided record is never undone, and there is one history.
@@ -176,10 +185,10 @@ void FederationRun::check_at_end() {
 void FederationRun::check_work(Site& site) {
   const auto& gateway = site.process->gateway();
   const auto step = gateway.state()->step;
-  std::vector<SiteId> ids;
-  for (const auto& each : sites_) ids.push_back(each.id);
+  RunModel::Lives lives;
+  for (const auto& each : sites_) lives[each.id] = each.wipes;
   std::vector<std::string> wrong;
-  const auto model = model_.after(step, records_, ids, wrong);
+  const auto model = model_.after(step, records_, lives, wrong);
   for (const auto& what : wrong) violation(what);
   if (const double away = distance(gateway.state()->agreed, model.agreed); away > kRounding)
     violation(fmt::format("s{} is {} away from the model after step {}", site.id, away, step));

@@ -141,22 +141,28 @@ void FederationRun::end_outage() {
 
 // --- Lost files
 
-// Never more than leaves a majority: beyond that only the operator can help. A site that a newer
-// roster makes a voter counts as one already.
+// Never more than leaves a majority: beyond that only the operator can help.
 bool FederationRun::may_lose_vote(std::uint32_t index) const {
+  // Of a voter whose vote file nobody could name, because it was down when it became one.
+  const auto view = newest_view();
+  const auto unnamed_vote = [&](SiteId site) {
+    return view.is_voter(site) && !records_.empty() && view.vote_file_of(site) == kNoVoteFile;
+  };
   const auto bearable = [&](const std::vector<SiteId>& voters) {
     if (std::count(voters.begin(), voters.end(), sites_[index].id) == 0) return true;
     const auto without =
         static_cast<std::size_t>(std::count_if(sites_.begin(), sites_.end(), [&](const Site& site) {
-          return (site.vote_lost_at || site.gone_for_good || &site == &sites_[index]) &&
+          return (site.vote_lost_at || site.gone_for_good || &site == &sites_[index] ||
+                  unnamed_vote(site.id)) &&
                  std::count(voters.begin(), voters.end(), site.id) > 0;
         }));
     return without <= voters.size() - (voters.size() / 2 + 1);
   };
-  std::vector<SiteId> later;
+  // A voter that is down when it becomes one has no vote at first: until the newer roster's voters
+  // are in, no other one is bearable.
   for (const auto& site : newer_roster_.sites)
-    if (site.voter) later.push_back(site.id);
-  return bearable(newest_view().voters) && bearable(later);
+    if (site.voter != view.is_voter(site.id)) return false;
+  return bearable(view.voters);
 }
 
 View FederationRun::newest_view() const {
@@ -196,7 +202,7 @@ void FederationRun::wipe(std::uint32_t index) {
   site.disk->wipe();
   site.announced_saved = 0;
   site.announced_any = false;
-  model_.wiped(site.id);
+  votes_.wiped(site.id);
   const auto view = newest_view();
   if (view.is_voter(site.id)) count("disks of voters wiped");
   if (!view.is_voter(site.id) && view.is_member(site.id)) count("disks of members wiped");
@@ -342,6 +348,11 @@ void FederationRun::at_a_third() {
 
 // Each site is started again with the newer roster at a time of its own.
 void FederationRun::change_roster() {
+  if (std::any_of(sites_.begin(), sites_.end(),
+                  [](const Site& site) { return site.vote_lost_at.has_value(); })) {
+    simulation_.after(kSecond, -1, [this] { change_roster(); });
+    return;
+  }
   newer_roster_ = roster_;
   newer_roster_.epoch = 2;
   newer_roster_.digest = security::blake2b(bytes_of("newer simulated roster"));

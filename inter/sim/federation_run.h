@@ -106,6 +106,7 @@ class FederationRun {
   void check(std::uint32_t index);
   bool has_vote_back(const Site& site) const;
   void check_failure(std::uint32_t index);
+  void check_held(const Site& site);
   void check_records(std::uint32_t index);
   void check_state(std::uint32_t index);
   void check_chunks(const Site& site);

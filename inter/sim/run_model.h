@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,17 +20,16 @@ class RunModel {
   RunModel(std::size_t elements, OuterRule rule, compress::CodecId codec)
       : elements_(elements), rule_(rule), codec_(codec) {}
 
+  // A site's `life` ends with its disk: what rides at its end is gone, and what it had closed may
+  // still be named, for others have it.
   // The ranks of a site made this, and its gateway took it.
-  void contributed(SiteId site, std::uint64_t step, std::span<const float> base,
+  void contributed(SiteId site, std::uint64_t life, std::uint64_t step, std::span<const float> base,
                    std::span<const float> parameters, std::uint64_t tokens);
   // It is on disk, signed: what no record names of it is carried.
-  void closed(SiteId site, std::uint64_t step);
-  // It was found on disk: closed before a crash, or others' copy of what a wiped disk had.
-  void restored(SiteId site, std::uint64_t step);
+  void closed(SiteId site, std::uint64_t life, std::uint64_t step);
+  // The site holds this contribution of its own, made in this life or (others gave it back) before.
+  void held(SiteId site, std::uint64_t life, std::uint64_t step, const security::Digest& root);
   void give_up_after(std::uint64_t step);
-  // The disk of this site is empty: what it had not passed on to a record is gone. What it has
-  // closed may still be named, for others have it.
-  void wiped(SiteId site);
 
   // What must be after record `last`: the parameters of all sites, and what rides in the next
   // contribution of each. `wrong`: what the records say that cannot be.
@@ -39,27 +37,29 @@ class RunModel {
     std::vector<double> agreed;
     std::map<SiteId, std::vector<double>> feedback;  // nothing yet: none
   };
+  using Lives = std::map<SiteId, std::uint64_t>;  // the one that each site is in
   State after(std::uint64_t last, const std::map<std::uint64_t, Record>& records,
-              std::span<const SiteId> sites, std::vector<std::string>& wrong) const;
+              const Lives& lives, std::vector<std::string>& wrong) const;
 
  private:
   struct Made {
     std::vector<double> pseudo_gradient;
     std::uint64_t tokens = 0;
-    bool closed = false;  // of those in wiped_
+    bool closed = false;
+    security::Digest root;  // zero: not known
   };
-  // What a site made again since its disk was wiped; nullptr: it has not been, or the step is new.
-  std::map<std::uint64_t, Made>* made_again(SiteId site, std::uint64_t step);
-  void forget(SiteId site, std::uint64_t step, State& state,
-              std::map<SiteId, std::uint64_t>& carried) const;
+  struct Riding {
+    std::vector<double> feedback;
+    std::uint64_t tokens = 0;
+  };
+  using Life = std::pair<SiteId, std::uint64_t>;
+  const std::pair<const Life, std::map<std::uint64_t, Made>>* maker(const Part& part,
+                                                                    std::uint64_t step) const;
+
   std::size_t elements_;
   OuterRule rule_;
   compress::CodecId codec_;
-  std::map<std::pair<SiteId, std::uint64_t>, Made> made_;
-  std::set<std::pair<SiteId, std::uint64_t>> closed_;
-  // For each wiped disk, the newest step that the site had closed: whatever rides after it is gone.
-  // And what it made since to steps up to that one, which nobody takes any more: all of it rides.
-  std::map<std::pair<SiteId, std::uint64_t>, std::map<std::uint64_t, Made>> wiped_;
+  std::map<Life, std::map<std::uint64_t, Made>> made_;  // by step
 };
 
 }  // namespace isthmus::inter::sim

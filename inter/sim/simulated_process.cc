@@ -11,7 +11,7 @@ SimulatedProcess::SimulatedProcess(const World& world, const security::Roster& r
     : loop_(world.simulation),
       log_(world.simulation, roster.find(self)->name),
       signer_(self, world.votes),
-      verifier_(roster, self, world.votes) {
+      verifier_(roster) {
   workers_ =
       std::make_unique<SimulatedWorkers>(world.simulation, life.split("workers"), world.actor);
   log_.add(make_callback_sink(std::move(on_event)));

@@ -71,16 +71,16 @@ void VoteWatch::propose(SiteId site, std::span<const std::byte> message) {
                            decoded->id.step));
 }
 
-void VoteWatch::verified(SiteId signer, std::string_view context,
-                         std::span<const std::byte> message) {
-  if (context != security::context::close) return;
-  const auto close = decode_close(message);
-  if (!close) return;
-  const Place place{close->id.run, close->id.view, close->id.step};
-  const auto [known, fresh] =
-      closes_.emplace(std::pair(place, signer), std::pair(close->transfer, close->root));
-  if (known->second != std::pair(close->transfer, close->root))
-    violation_(fmt::format("s{} closed two contributions to step {}", signer, place.step));
+void VoteWatch::holds(SiteId holder, const View& view, std::uint64_t step, const Part& part) {
+  auto& held = held_[{view.digest(), step, part.site}];
+  if (held.holders.empty()) held.root = part.root;
+  if (held.root != part.root)
+    violation_(fmt::format("two contributions of s{} to step {} are held", part.site, step));
+  held.holders.insert(holder);
+}
+
+void VoteWatch::wiped(SiteId site) {
+  for (auto& [of, held] : held_) held.holders.erase(site);
 }
 
 void VoteWatch::knows(const View& view) { views_.emplace(view.digest(), view); }

@@ -1,7 +1,7 @@
-// VoteWatch: whatever any site of a simulated federation signs, in all its lives, and what others
-// find to be signed by it. Knows the rules of PROTOCOL.md, "Ballots" and "Contributions", that no
-// crash, lost file or wiped disk may break: they hold for what was said, whether or not anybody
-// ever decided it. Without any code of the agreement.
+// VoteWatch: whatever any site of a simulated federation signs, in all its lives, and which
+// contributions any of them holds. Knows the rules of PROTOCOL.md, "Ballots" and "Contributions",
+// that no crash, lost file or wiped disk may break: they hold for what was said, whether or not
+// anybody ever decided it. Without any code of the agreement.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,10 @@ class VoteWatch {
 
   // A site has signed this, and what it stands on is on its disk.
   void signed_by(SiteId site, std::string_view context, std::span<const std::byte> message);
-  // Another site has it: the signature is good.
-  void verified(SiteId signer, std::string_view context, std::span<const std::byte> message);
+  // This site has a contribution to a step whole, and may name it; what it had is gone with its
+  // disk.
+  void holds(SiteId holder, const View& view, std::uint64_t step, const Part& part);
+  void wiped(SiteId site);
   // A view that a step has, by its digest: who votes in it.
   void knows(const View& view);
   // At the end: no step of one view was decided twice, whether anybody learnt it or not.
@@ -58,7 +60,11 @@ class VoteWatch {
   std::function<void(const std::string&)> violation_;
   std::map<std::pair<Place, SiteId>, Voter> voters_;
   std::map<std::tuple<Place, std::uint64_t, security::Digest>, std::set<SiteId>> accepts_;
-  std::map<std::pair<Place, SiteId>, std::pair<std::uint64_t, security::Digest>> closes_;
+  struct Held {
+    security::Digest root;
+    std::set<SiteId> holders;
+  };
+  std::map<std::tuple<security::Digest, std::uint64_t, SiteId>, Held> held_;  // by view and step
   std::map<security::Digest, View> views_;
 };
 

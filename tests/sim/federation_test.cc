@@ -26,14 +26,7 @@ std::uint64_t seeds_per_scenario() {
 }
 
 // Each shows a bug that is known; they join when it is mended.
-const std::set<std::string> kKnownToFail = {"disks",
-                                            "storm",
-                                            "outages",
-                                            "outage-no-return",
-                                            "wiped-voters",
-                                            "wiped-members",
-                                            "wiped-after-newer-roster",
-                                            "wiped-after-recovery",
+const std::set<std::string> kKnownToFail = {"wiped-members", "wiped-after-newer-roster",
                                             "roster-drops"};
 
 std::vector<Scenario> scenarios() {

@@ -39,11 +39,10 @@ class VoteWatchTest : public testing::Test {
   void proposes(SiteId site, std::uint64_t ballot, const Record& value) {
     watch_.signed_by(site, security::context::propose, encode(id_, Propose{ballot, value}));
   }
-  void closes(SiteId site, TransferId transfer) {
-    Close close;
-    close.id = id_;
-    close.transfer = transfer;
-    watch_.verified(site, security::context::close, encode(close));
+  void holds(SiteId holder, SiteId origin, std::byte root) {
+    Part part{.site = origin, .root = {}, .tokens = 1, .base = {}};
+    part.root.bytes[0] = root;
+    watch_.holds(holder, kView, 5, part);
   }
 
   const StepId id_{.run = {}, .view = kView.digest(), .step = 5, .fragment = 0};
@@ -62,9 +61,11 @@ TEST_F(VoteWatchTest, WhatIsAllowed) {
   accepts(2, 3, record(2));
   proposes(2, 4, record(2));
   proposes(2, 4, record(2));
-  closes(1, 7);
-  closes(1, 7);
-  closes(2, 8);
+  holds(1, 1, std::byte{7});
+  holds(2, 1, std::byte{7});
+  holds(2, 2, std::byte{8});
+  watch_.wiped(2);
+  holds(2, 2, std::byte{9});  // nobody else had the first one
   watch_.knows(kView);
   watch_.check_decided();
   EXPECT_THAT(violations_, IsEmpty());
@@ -98,9 +99,11 @@ TEST_F(VoteWatchTest, TwoProposalsInOneBallot) {
 }
 
 TEST_F(VoteWatchTest, TwoContributionsToOneStep) {
-  closes(1, 7);
-  closes(1, 8);
-  EXPECT_THAT(violations_, ElementsAre(HasSubstr("s1 closed two contributions to step 5")));
+  holds(1, 1, std::byte{7});
+  holds(2, 1, std::byte{7});
+  watch_.wiped(1);
+  holds(1, 1, std::byte{8});
+  EXPECT_THAT(violations_, ElementsAre(HasSubstr("two contributions of s1 to step 5 are held")));
 }
 
 // Each vote is fine by itself: s2 forgot its first one, and nobody saw that.
