@@ -119,7 +119,7 @@ void FederationRun::start(std::uint32_t index) {
   if (site.process || site.gone_for_good || site.held_down) return;
   const int actor = static_cast<int>(index);
   site.process = std::make_unique<SimulatedProcess>(
-      SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, votes_, actor},
+      SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, actor, &votes_},
       site.has_newer_roster ? newer_roster_ : roster_, site.id, options_of(index),
       random_.split("life").split(index).split(site.starts++),
       [this](const Event& event) { log_event(event); });

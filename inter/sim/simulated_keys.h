@@ -4,7 +4,9 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/byte_stream.h"
 #include "inter/sim/vote_watch.h"
@@ -16,10 +18,12 @@ namespace isthmus::inter::sim {
 
 class SimulatedSigner final : public security::Signer {
  public:
-  SimulatedSigner(std::uint32_t site, VoteWatch& watch) : site_(site), watch_(watch) {}
+  // nullptr: nobody watches.
+  explicit SimulatedSigner(std::uint32_t site, VoteWatch* watch = nullptr)
+      : site_(site), watch_(watch) {}
   security::Signature sign(std::string_view context,
                            std::span<const std::byte> message) const override {
-    watch_.signed_by(site_, context, message);
+    if (watch_ != nullptr) watch_->signed_by(site_, context, message);
     return of(site_, context, message);
   }
 
@@ -36,23 +40,26 @@ class SimulatedSigner final : public security::Signer {
 
  private:
   std::uint32_t site_;
-  VoteWatch& watch_;
+  VoteWatch* watch_;
 };
 
-// Knows the sites of one roster, as the real one does: of others it takes nothing for good.
+// Knows the sites of one roster, as the real one does: of others it takes nothing for good. Without
+// a roster: every site.
 class SimulatedVerifier final : public security::Verifier {
  public:
-  explicit SimulatedVerifier(const security::Roster& roster) {
-    for (const auto& site : roster.sites) known_.insert(site.id);
+  SimulatedVerifier() = default;
+  explicit SimulatedVerifier(const security::Roster& roster) : known_(std::in_place) {
+    for (const auto& site : roster.sites) known_->insert(site.id);
   }
 
   bool verify(std::uint32_t site, std::string_view context, std::span<const std::byte> message,
               const security::Signature& signature) const override {
-    return known_.count(site) > 0 && SimulatedSigner::of(site, context, message) == signature;
+    return (!known_ || known_->count(site) > 0) &&
+           SimulatedSigner::of(site, context, message) == signature;
   }
 
  private:
-  std::set<std::uint32_t> known_;
+  std::optional<std::set<std::uint32_t>> known_;
 };
 
 }  // namespace isthmus::inter::sim

@@ -24,8 +24,8 @@ class SimulatedProcess {
     SimulatedNetwork& network;
     SimulatedDisk& disk;
     Ranks& ranks;
-    VoteWatch& votes;
     int actor;  // whose events these are in the simulation
+    VoteWatch* votes = nullptr;
   };
   // `life`: another one each time.
   SimulatedProcess(const World& world, const security::Roster& roster, SiteId self,
