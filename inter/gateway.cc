@@ -552,7 +552,7 @@ Task<Result<void>> Gateway::serve_the_end() {
       told = now;
       publish();
     }
-    if (alone || (!waiting && ranks_have_the_end(told))) break;
+    if ((alone || !waiting) && ranks_have_the_end(told)) break;
     co_await changed_.wait_until(now + 100 * kMillisecond);
   }
   co_return failure_ ? Result<void>(*failure_) : Result<void>();
