@@ -24,8 +24,10 @@ RestartDecision RestartPolicy::on_end(const ProcessEnd& end, Nanoseconds lived,
   };
   if (is(ExitCode::stopped)) return {.what = stopped, .reason = {}};
   if (is(ExitCode::bad_usage))
-    return {.what = give_up,
-            .reason = "starting it again cannot help: its settings, its roster or the other sites say no"};
+    return {
+        .what = give_up,
+        .reason =
+            "starting it again cannot help: its settings, its roster or the other sites say no"};
   if (is(ExitCode::hopeless))
     return {.what = give_up, .reason = "starting it again cannot help: mend what it names first"};
   if (lived >= options_.healthy) failures_ = 0;
