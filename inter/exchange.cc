@@ -79,6 +79,13 @@ std::vector<SiteId> Exchange::holds() const {
   return sites;
 }
 
+std::vector<SiteId> Exchange::holds_soon() const {
+  std::vector<SiteId> sites;
+  for (const auto& [key, entry] : entries_)
+    if (key.first == id_.step && (entry->held || entry->finishing)) sites.push_back(key.second);
+  return sites;
+}
+
 bool Exchange::lacks_chunk(TransferId transfer, std::uint32_t index) const {
   const auto entry = find(transfer);
   return entry && index < plan_->chunks() && !entry->contribution->has(index);

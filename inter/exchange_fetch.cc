@@ -201,7 +201,9 @@ Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
   serving_[link.peer().site].erase({fetch.step, fetch.site});
   if (!link.up() || link.session() != session) co_return;
   if (!contribution) {
-    if (reading_.count({fetch.step, fetch.site}) == 0)
+    const auto found = entries_.find({fetch.step, fetch.site});
+    const bool soon = found != entries_.end() && found->second->finishing;
+    if (!soon && reading_.count({fetch.step, fetch.site}) == 0)
       link.send(encode(Lacking{fetch.step, fetch.site}));
     co_return;
   }

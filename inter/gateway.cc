@@ -161,9 +161,9 @@ void Gateway::leaving() {
 }
 
 // A site whose disk was lost may have contributed to this step and not know it; two contributions
-// of one site are two values for ballot 0. It asks the other members first: those that cannot be
-// asked are waited for as long as for a member's first contribution. False: they have one, or the
-// step is over.
+// of one site are two values for ballot 0. So it asks all other members first, and as long as one
+// of them cannot be asked the others may go on without this site. False: they have one, or the step
+// is over.
 Task<bool> Gateway::may_contribute() {
   const auto k = working_step();
   const auto over = [this, k] {
@@ -171,19 +171,29 @@ Task<bool> Gateway::may_contribute() {
   };
   const bool knows_itself = current_view().is_voter(self_) ? !lacks_vote() : kept_from_ <= k - 1;
   if (knows_itself) co_return true;
+  const auto since = world_.loop.now();
+  bool told = false;
   while (!over()) {
-    bool asked_all = true, had_one = false;
+    bool had_one = false;
+    std::string unasked;
     for (const auto member : current_view().members) {
       if (member == self_) continue;
       const auto* peer = peers_.find(member);
       const auto* status = peer != nullptr && peer->status ? &*peer->status : nullptr;
       if (status == nullptr || status->step != k)
-        asked_all = false;
+        unasked += (unasked.empty() ? "" : " ") + name_of(member);
       else
         had_one |= std::count(status->holds.begin(), status->holds.end(), self_) > 0;
     }
-    const bool patient = world_.loop.now() - step_began_ < options_.first_wait;
-    if (!had_one && (asked_all || !patient)) co_return true;
+    if (!had_one && unasked.empty()) co_return true;
+    if (!had_one && !told && world_.loop.now() - since > options_.first_wait) {
+      told = true;
+      world_.log.warning("contribution_withheld", {.outer_step = static_cast<std::int64_t>(k)},
+                         {{"why",
+                           "this site lost what it had on disk: it may have contributed to this "
+                           "step already, and its peers may have it"},
+                          {"waits_for", unasked}});
+    }
     co_await changed_.wait_until(world_.loop.now() + kSecond);
   }
   co_return false;
@@ -580,12 +590,13 @@ Gateway::Counters Gateway::counters() const {
   return all;
 }
 
+std::string Gateway::name_of(SiteId id) const {
+  const auto* site = roster_.find(id);
+  return site != nullptr ? site->name : fmt::format("site {}", id);
+}
+
 GatewayStatus Gateway::status() const {
   GatewayStatus s;
-  const auto name_of = [&](SiteId id) {
-    const auto* site = roster_.find(id);
-    return site != nullptr ? site->name : fmt::format("site {}", id);
-  };
   s.site = name_of(self_);
   s.run = genesis_ ? run_.hex() : "";
   s.outer_step = state_ ? state_->step : 0;

@@ -140,6 +140,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void take_layout(ModelLayout layout);
   Task<Result<void>> load();
   Result<void> take_up_records(const std::vector<Certificate>& records);
+  std::optional<SiteId> unknown_to_roster() const;  // took part in the run, and has no key there
   void start_links();
   Task<Result<void>> begin_or_join_run();
   void propose_genesis();
@@ -152,6 +153,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   View with_vote_files(View view) const;  // as far as they are known
 
   // --- Steps
+  std::string name_of(SiteId id) const;
   std::uint64_t working_step() const { return state_ ? state_->step + 1 : 0; }
   View current_view() const;
   View view_of_step(std::uint64_t step) const;

@@ -252,7 +252,7 @@ Status Gateway::my_status() const {
   s.roster_epoch = roster_.epoch;
   s.first_record = kept_from_;
   s.sees = peers_.seen();
-  if (exchange_ && state_) s.holds = exchange_->holds();
+  if (exchange_ && state_) s.holds = exchange_->holds_soon();
   for (auto wish : peers_.wishes(s.step, self_))
     if (wish.hops++ < Wish::kHopsMax && changes(current_view(), wish)) s.wishes.push_back(wish);
   return s;

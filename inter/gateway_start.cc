@@ -50,6 +50,13 @@ Task<Result<void>> Gateway::load() {
   state_root_ = loaded->state_root;
   auto taken_up = take_up_records(loaded->records);
   if (!taken_up) co_return taken_up;
+  if (const auto unknown = unknown_to_roster())
+    co_return Error{ErrorCode::mismatch,
+                    fmt::format("the roster knows nothing of site {}, which took part in this run: "
+                                "without its key nobody can check what it signed. The operator "
+                                "lists it as a site, or under [[former]] as `isthmus roster "
+                                "remove` does",
+                                *unknown)};
   if (state_ && state_->step > chain_.size())
     co_return Error{ErrorCode::corrupt,
                     fmt::format("the state of step {} has no record: move {} away; the site then "
@@ -103,8 +110,20 @@ Task<Result<void>> Gateway::load() {
   co_return Result<void>();
 }
 
-// Our own records are not proved again: their voters may be in no roster any more. What the
-// operator has given up is left out.
+std::optional<SiteId> Gateway::unknown_to_roster() const {
+  const auto unknown = [this](const View& view) -> std::optional<SiteId> {
+    for (const auto* sites : {&view.members, &view.voters})
+      for (const auto site : *sites)
+        if (roster_.identity_of(site) == nullptr) return site;
+    return std::nullopt;
+  };
+  if (const auto site = unknown(genesis_->record.view)) return site;
+  for (const auto& certificate : chain_)
+    if (const auto site = unknown(certificate.record.next_view)) return site;
+  return std::nullopt;
+}
+
+// Our own records are not proved again. What the operator has given up is left out.
 Result<void> Gateway::take_up_records(const std::vector<Certificate>& records) {
   for (const auto& certificate : records) {
     const auto step = certificate.record.step;

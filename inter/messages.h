@@ -114,7 +114,7 @@ struct Status {
   std::uint64_t roster_epoch = 0;
   std::uint64_t first_record = 0;  // the oldest step whose named bytes it still has
   std::vector<SiteId> sees;        // sites it has a session with
-  std::vector<SiteId> holds;       // contributions of `step` that it holds
+  std::vector<SiteId> holds;       // contributions of `step` that are whole there
   std::vector<Wish> wishes;        // of others that work on `step`; ascending site
 };
 

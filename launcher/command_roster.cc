@@ -115,6 +115,40 @@ Result<void> show(const Options& options) {
     for (const auto& gateway : site.gateways)
       fmt::print("{:>5}  {:<20} {:<5} {:<28} {}\n", site.id, site.name, site.voter ? "yes" : "no",
                  gateway.address.empty() ? "only dials" : gateway.address, site.identity.hex());
+  for (const auto& site : roster.former)
+    fmt::print("{:>5}  {:<20} {:<5} {:<28} {}\n", site.id, site.name, "no", "a site no longer",
+               site.identity.hex());
+  return {};
+}
+
+Result<const security::RosterSite*> site_named(const security::Roster& roster,
+                                               std::string_view path, std::string_view option,
+                                               const std::string& name) {
+  if (const auto* site = roster.find(std::string_view(name))) return site;
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("{}: {} lists no site {}; `isthmus roster show {}` names them", option,
+                           path, name, path)};
+}
+
+// What a reader would find wrong with the changed roster, before it is written.
+Result<std::string> text_of_good(const security::Roster& roster, const std::string& path) {
+  auto text = roster_text(roster);
+  const auto again = parse_roster_text(path, text);
+  if (!again.faults.empty())
+    return Error{ErrorCode::invalid_argument, again.faults.sorted().front().message};
+  return text;
+}
+
+Result<void> write_unsigned(Disk& disk, const std::string& path, const security::Roster& roster) {
+  ISTHMUS_TRY(const auto text, text_of_good(roster, path));
+  ISTHMUS_CHECK(replace_file(disk, path, std::as_bytes(std::span(text))));
+  const auto key = likely_operator_key(disk, path);
+  fmt::print("{}    epoch {}, {}; sign it next{}:\n  isthmus roster sign {} --key {}\n", path,
+             roster.epoch, counted(roster.sites.size(), "site"),
+             key.empty() ? ", OPERATOR_KEY being the operator's secret key (isthmus keys generate "
+                           "--operator operator.key makes one)"
+                         : "",
+             path, key.empty() ? "OPERATOR_KEY" : key);
   return {};
 }
 
@@ -147,23 +181,35 @@ Result<void> add(const Options& options) {
                  fmt::format("{} lists a site {} already; to change it, edit the file and sign it",
                              options.path, options.name)};
   const auto place = roster.sites.size();
-  roster.sites.push_back({.id = roster.sites.empty() ? 1 : roster.sites.back().id + 1,
+  std::uint32_t id = roster.sites.empty() ? 1 : roster.sites.back().id + 1;
+  if (!roster.former.empty()) id = std::max(id, roster.former.back().id + 1);
+  roster.sites.push_back({.id = id,
                           .name = options.name,
                           .voter = !options.no_vote && security::voter_by_default(place),
                           .identity = identity.identity,
                           .gateways = {gateway}});
-  const auto text = roster_text(roster);
-  const auto again = parse_roster_text(options.path, text);
-  if (!again.faults.empty())
-    return Error{ErrorCode::invalid_argument, again.faults.sorted().front().message};
-  ISTHMUS_CHECK(replace_file(*disk, options.path, std::as_bytes(std::span(text))));
-  const auto key = likely_operator_key(*disk, options.path);
-  fmt::print("{}    epoch {}, {}; sign it next{}:\n  isthmus roster sign {} --key {}\n",
-             options.path, roster.epoch, counted(roster.sites.size(), "site"),
-             key.empty() ? ", OPERATOR_KEY being the operator's secret key (isthmus keys generate "
-                           "--operator operator.key makes one)"
-                         : "",
-             options.path, key.empty() ? "OPERATOR_KEY" : key);
+  ISTHMUS_CHECK(write_unsigned(*disk, options.path, roster));
+  return {};
+}
+
+// It stays listed as one that was a site: records of the run rest on its signatures.
+Result<void> remove(const Options& options) {
+  const auto disk = make_system_disk();
+  ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
+  auto roster = text.roster;
+  ISTHMUS_TRY(const auto* site, site_named(roster, options.path, "--name", options.name));
+  const auto id = site->id;
+  const auto after =
+      std::find_if(roster.former.begin(), roster.former.end(),
+                   [id](const security::FormerSite& former) { return former.id > id; });
+  roster.former.insert(after, {.id = id, .name = site->name, .identity = site->identity});
+  std::erase_if(roster.sites, [id](const security::RosterSite& one) { return one.id == id; });
+  ++roster.epoch;
+  if (!options.run.empty()) {
+    ISTHMUS_TRY(roster.run,
+                digest_of("--run", options.run, "the run as `isthmus status` shows it"));
+  }
+  ISTHMUS_CHECK(write_unsigned(*disk, options.path, roster));
   return {};
 }
 
@@ -182,11 +228,7 @@ Result<void> recover(const Options& options) {
               digest_of("--root", options.root, "the state root as `isthmus status` shows it"));
   recovery.step = options.step;
   for (const auto& name : options.voters) {
-    const auto* site = roster.find(std::string_view(name));
-    if (site == nullptr)
-      return Error{ErrorCode::invalid_argument,
-                   fmt::format("--voter: {} lists no site {}; `isthmus roster show {}` names them",
-                               options.path, name, options.path)};
+    ISTHMUS_TRY(const auto* site, site_named(roster, options.path, "--voter", name));
     recovery.voters.push_back(site->id);
   }
   std::sort(recovery.voters.begin(), recovery.voters.end());
@@ -198,10 +240,7 @@ Result<void> recover(const Options& options) {
     return earlier.run != recovery.run || earlier.step >= recovery.step;
   });
   roster.recoveries.push_back(std::move(recovery));
-  const auto written = roster_text(roster);
-  const auto again = parse_roster_text(options.path, written);
-  if (!again.faults.empty())
-    return Error{ErrorCode::invalid_argument, again.faults.sorted().front().message};
+  ISTHMUS_TRY(const auto written, text_of_good(roster, options.path));
   ISTHMUS_TRY(const auto signature, security::sign_roster(std::as_bytes(std::span(written)), key));
   ISTHMUS_CHECK(replace_file(*disk, options.path, std::as_bytes(std::span(written))));
   ISTHMUS_CHECK(replace_file(*disk, options.path + ".sig", std::as_bytes(std::span(signature))));
@@ -217,7 +256,7 @@ Result<void> recover(const Options& options) {
 
 void add_roster(CLI::App& program, Action& action) {
   auto* command =
-      program.add_subcommand("roster", "Make, sign, verify or show the list of the sites");
+      program.add_subcommand("roster", "Make, change, sign, verify or show the list of the sites");
   command->require_subcommand(1);
   command->footer(
       "Example:\n"
@@ -252,6 +291,13 @@ void add_roster(CLI::App& program, Action& action) {
                   "Date from which no new session begins, not past (default: a year from now)");
   one->add_flag("--no-vote", options->no_vote,
                 "Its acceptance is not needed to commit a step (default: the first seven vote)");
+
+  one = start("remove", "Let a site in no more; what it signed while it was one still counts",
+              "isthmus roster remove roster.toml --name beta", remove, options);
+  one->add_option("--name", options->name, "The site")->required();
+  one->add_option("--run", options->run,
+                  "The run, as `isthmus status` shows it: when the site was one of its first "
+                  "voters, only a roster that names the run lets others join it");
 
   one = start("sign", "Sign the exact bytes of the file, into ROSTER.sig",
               "isthmus roster sign roster.toml --key operator.key", sign, options);

@@ -21,11 +21,12 @@ namespace {
 constexpr std::int64_t kIdMax = 0xFFFF'FFFF;
 constexpr std::size_t kPublicFileBytesMax = 4096;
 
-constexpr std::array<std::string_view, 5> kRosterKeys = {"epoch", "expires", "run", "site",
-                                                         "recovery"};
+constexpr std::array<std::string_view, 6> kRosterKeys = {"epoch", "expires",  "run",
+                                                         "site",  "recovery", "former"};
 constexpr std::array<std::string_view, 4> kRecoveryKeys = {"run", "step", "root", "voters"};
 constexpr std::array<std::string_view, 5> kSiteKeys = {"id", "name", "voter", "identity",
                                                        "gateway"};
+constexpr std::array<std::string_view, 3> kFormerKeys = {"id", "name", "identity"};
 constexpr std::array<std::string_view, 3> kGatewayKeys = {"address", "curve_key",
                                                           "curve_signature"};
 
@@ -53,7 +54,8 @@ class RosterReader {
       key(top, "run", "which run these sites have", digest);
       roster.run = digest;
     }
-    recoveries(top);
+    for_each(top, "recovery", [this](const auto& one) { recovery(one); });
+    for_each(top, "former", [this](const auto& one) { former(one); });
     const auto* sites = list(top, "site", "[[site]]");
     if (sites == nullptr) return;
     for (const auto& node : *sites)
@@ -105,13 +107,26 @@ class RosterReader {
                                        time.error().text()));
   }
 
-  void recoveries(const TableReader& top) {
-    const auto* node = top.find("recovery");
+  // A list of tables that may be left out.
+  template <class Read>
+  void for_each(const TableReader& top, std::string_view key, const Read& read) {
+    const auto* node = top.find(key);
     if (node == nullptr) return;
     const auto* tables = node->as_array();
     if (tables == nullptr || !tables->is_homogeneous(toml::node_type::table))
-      return top.fault("recovery", "recoveries must be written as [[recovery]]");
-    for (const auto& entry : *tables) recovery(*entry.as_table());
+      return top.fault(key, fmt::format("{0} must be written as [[{0}]]", key));
+    for (const auto& entry : *tables) read(*entry.as_table());
+  }
+
+  void former(const toml::table& table) {
+    const TableReader reader(table, "[[former]]", text_.faults);
+    reader.refuse_unknown_keys(kFormerKeys);
+    security::FormerSite site;
+    if (const auto id = reader.whole_number("id", "that it had", 0, kIdMax))
+      site.id = static_cast<std::uint32_t>(*id);
+    if (auto name = reader.text("name", "what the site was called")) site.name = std::move(*name);
+    key(reader, "identity", "the public key that it had", site.identity);
+    text_.roster.former.push_back(std::move(site));
   }
 
   void recovery(const toml::table& table) {
@@ -214,6 +229,9 @@ std::string roster_text(const security::Roster& roster) {
                          gateway.curve_signature.hex());
     }
   }
+  for (const auto& site : roster.former)
+    out += fmt::format("\n[[former]]\nid = {}\nname = \"{}\"\nidentity = \"{}\"\n", site.id,
+                       site.name, site.identity.hex());
   for (const auto& given : roster.recoveries)
     out +=
         fmt::format("\n[[recovery]]\nrun = \"{}\"\nstep = {}\nroot = \"{}\"\nvoters = [{}]\n",

@@ -13,6 +13,10 @@
 //   address = "alpha.example:7700"     # left out: it only dials
 //   curve_key = "64 hexadecimal digits"
 //   curve_signature = "128 hexadecimal digits"
+//   [[former]]                         # a site no longer: what it signed still counts
+//   id = 2
+//   name = "gamma"
+//   identity = "64 hexadecimal digits"
 //   [[recovery]]                       # only after a majority of voters was lost for good
 //   run = "64 hexadecimal digits"
 //   step = 41

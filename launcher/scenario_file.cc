@@ -139,7 +139,7 @@ const std::vector<ScenarioKey>& keys() {
       {"roster_changes", Flag{&Scenario::roster_changes}, 0,
        "when a third of the run is done: the first voter loses its vote, all others get one"},
       {"roster_drops", Flag{&Scenario::roster_drops}, 0,
-       "the newer roster does not list the first voter at all"},
+       "the newer roster has the first voter as a former site"},
       {"other_settings", Flag{&Scenario::other_settings}, 0,
        "when a third of the run is done all sites are started with another one, in vain"},
       {"dead_ranks", time(&Scenario::dead_ranks, true), 0,

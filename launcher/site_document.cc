@@ -90,9 +90,9 @@ A gateway reads its roster when it starts. To change it, edit the file, count up
 site, and start the sites again one after the other: they go on from what they have. A site that joins is added with
 `isthmus roster add`; with `run = "…"` (as `isthmus status` shows it) in the roster it takes only that run for its own, and
 needs it when the voters are no longer those that the run began with. Who votes changes with the next record once every
-voter that can be reached has the newer roster. Do not take a site out while the run lasts: `voter = false` is enough, and
-its signatures can still be checked. If its key was stolen, take it out all the same: the run goes on at the sites that have it,
-but where the site was one of the first voters, nobody can join any more.
+voter that can be reached has the newer roster. A site that is to take part no more, or whose key was stolen, is taken out
+with `isthmus roster remove`: nobody lets it in any longer, and as a `[[former]]` site it stays known to those who check
+what it signed before. If it was one of the first voters, name the run too (`--run RUN`), so that others can still join.
 
 When a majority of the voters is lost for good, nothing commits any more. Then the operator says where to go on:
 

@@ -63,6 +63,15 @@ class Check {
               roster_.sites[i].id, roster_.sites[i - 1].id);
       site(roster_.sites[i]);
     }
+    if (roster_.former.size() > kFormerSitesMax)
+      fault(ErrorCode::too_large, "the roster lists {} former sites: at most {} may be listed",
+            roster_.former.size(), kFormerSitesMax);
+    for (std::size_t i = 0; i < roster_.former.size(); ++i) {
+      if (i > 0 && roster_.former[i].id <= roster_.former[i - 1].id)
+        fault(ErrorCode::invalid_argument, "ids of former sites must ascend: {} comes after {}",
+              roster_.former[i].id, roster_.former[i - 1].id);
+      former(roster_.former[i]);
+    }
     for (std::size_t i = 0; i < roster_.recoveries.size(); ++i) {
       recovery(roster_.recoveries[i]);
       if (i > 0 && roster_.recoveries[i].step <= roster_.recoveries[i - 1].step)
@@ -84,7 +93,7 @@ class Check {
         !std::is_sorted(recovery.voters.begin(), recovery.voters.end(), std::less_equal<>()))
       fault(ErrorCode::invalid_argument, "the voters of a recovery are ascending site ids");
     for (const auto voter : recovery.voters)
-      if (roster_.find(voter) == nullptr)
+      if (roster_.identity_of(voter) == nullptr)
         fault(ErrorCode::invalid_argument, "the recovery names voter {}, which is no site", voter);
     if (roster_.run && *roster_.run != recovery.run)
       fault(ErrorCode::invalid_argument, "the roster and its recovery name different runs");
@@ -92,21 +101,33 @@ class Check {
 
   void site(const RosterSite& site) {
     const auto& name = site.name;
-    if (!is_name(name))
-      fault(ErrorCode::invalid_argument,
-            "site {} needs a name of 1 to 64 letters, digits, '.', '_' or '-'", site.id);
     if (!names_.insert(name).second)
       fault(ErrorCode::invalid_argument, "two sites are named \"{}\"", name);
-    if (crypto_core_ed25519_is_valid_point(octets(site.identity.bytes.data())) != 1)
-      fault(ErrorCode::unauthenticated, "the identity of site \"{}\" is not an Ed25519 public key",
-            name);
-    if (!identities_.insert(site.identity).second)
-      fault(ErrorCode::unauthenticated,
-            "the identity of site \"{}\" is also that of another site: each site needs its own",
-            name);
+    named(site.id, name, site.identity);
     if (site.gateways.empty())
       fault(ErrorCode::invalid_argument, "site \"{}\" has no gateway", name);
     for (const auto& gateway : site.gateways) this->gateway(site, gateway);
+  }
+
+  void former(const FormerSite& site) {
+    if (roster_.find(site.id) != nullptr)
+      fault(ErrorCode::invalid_argument,
+            "site \"{}\" has the id {} of a former site: ids are never given to another site",
+            roster_.find(site.id)->name, site.id);
+    named(site.id, site.name, site.identity);
+  }
+
+  void named(std::uint32_t id, const std::string& name, const PublicKey& identity) {
+    if (!is_name(name))
+      fault(ErrorCode::invalid_argument,
+            "site {} needs a name of 1 to 64 letters, digits, '.', '_' or '-'", id);
+    if (crypto_core_ed25519_is_valid_point(octets(identity.bytes.data())) != 1)
+      fault(ErrorCode::unauthenticated, "the identity of site \"{}\" is not an Ed25519 public key",
+            name);
+    if (!identities_.insert(identity).second)
+      fault(ErrorCode::unauthenticated,
+            "the identity of site \"{}\" is also that of another site: each site needs its own",
+            name);
   }
 
   void gateway(const RosterSite& site, const RosterGateway& gateway) {
@@ -141,6 +162,7 @@ class RosterVerifier final : public Verifier {
  public:
   explicit RosterVerifier(const Roster& roster) {
     for (const auto& site : roster.sites) identities_.emplace(site.id, site.identity);
+    for (const auto& site : roster.former) identities_.emplace(site.id, site.identity);
   }
 
   bool verify(std::uint32_t site, std::string_view context, std::span<const std::byte> message,
@@ -167,6 +189,13 @@ const RosterSite* Roster::find(std::string_view name) const {
   const auto found = std::find_if(sites.begin(), sites.end(),
                                   [&](const RosterSite& site) { return site.name == name; });
   return found != sites.end() ? &*found : nullptr;
+}
+
+const PublicKey* Roster::identity_of(std::uint32_t id) const {
+  if (const auto* site = find(id)) return &site->identity;
+  const auto found = std::find_if(former.begin(), former.end(),
+                                  [id](const FormerSite& site) { return site.id == id; });
+  return found != former.end() ? &found->identity : nullptr;
 }
 
 std::size_t Roster::voters() const {

@@ -34,6 +34,14 @@ struct RosterSite {
   std::vector<RosterGateway> gateways;  // at least one
 };
 
+// A site of an earlier roster. It is let in nowhere; what it signed while it was a site still
+// counts (records name it, its contributions are passed on), and its id stays taken.
+struct FormerSite {
+  std::uint32_t id = 0;
+  std::string name;
+  PublicKey identity;
+};
+
 // The operator's word for when a majority of voters is lost for good: the run goes on from the
 // state after `step`, that has this root, with these voters. What was decided later is given up.
 struct Recovery {
@@ -53,15 +61,19 @@ struct Roster {
   // the run's first voters must be those of this roster.
   std::optional<Digest> run = {};
   std::vector<Recovery> recoveries = {};  // ascending steps; they stay in later rosters
+  std::vector<FormerSite> former = {};    // ascending id; they stay in later rosters
   Digest digest;                          // of its exact bytes
 
   const RosterSite* find(std::uint32_t id) const;  // nullptr: not listed
   const RosterSite* find(std::string_view name) const;
+  // Whose signatures can be checked: a site, now or formerly; nullptr: neither.
+  const PublicKey* identity_of(std::uint32_t id) const;
   std::size_t voters() const;
 };
 
 inline constexpr std::size_t kRosterBytesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kRosterSitesMax = 256;  // messages that list them must fit the wire
+inline constexpr std::size_t kFormerSitesMax = 1024;
 
 // What a site is whose entry does not say `voter`: the first seven of the roster vote.
 constexpr bool voter_by_default(std::size_t position) { return position < 7; }
@@ -73,8 +85,8 @@ bool signs_curve_key(const PublicKey& identity, const CurveKey& key, const Signa
 // Sites: at least one, at most kRosterSitesMax, ids ascending, names unique (1 to 64 of a-z A-Z 0-9
 // . _ -), identities unique and on the curve. At least one voter. Gateways: at least one a site;
 // addresses well-formed and unique; CURVE keys unique and signed by their site. Voters of a
-// recovery listed, ascending, at least one. An expiry. Signature and epoch are checked before
-// parsing, not here.
+// recovery listed, ascending, at least one. Former sites: at most kFormerSitesMax, ids ascending,
+// no id or identity of a site. An expiry. Signature and epoch are checked before parsing, not here.
 std::vector<Error> check_roster(const Roster& roster);
 
 enum class RosterValidity {
@@ -83,7 +95,8 @@ enum class RosterValidity {
 };
 RosterValidity validity(const Roster& roster, Nanoseconds unix_time);
 
-// Copies what it needs of the roster. Sites of the next roster need the next verifier.
+// Of sites and former sites. Copies what it needs of the roster. Sites of the next roster need the
+// next verifier.
 std::unique_ptr<Verifier> make_verifier(const Roster& roster);
 
 }  // namespace isthmus::security

@@ -360,6 +360,9 @@ void FederationRun::change_roster() {
   // As the operator is told to say where the first voters are not those of this roster.
   newer_roster_.run = records_.begin()->second.run;
   if (scenario_.roster_drops) {
+    const auto& first = newer_roster_.sites.front();
+    newer_roster_.former.push_back(
+        {.id = first.id, .name = first.name, .identity = first.identity});
     newer_roster_.sites.erase(newer_roster_.sites.begin());
     kill(0);
     sites_[0].gone_for_good = true;

@@ -218,7 +218,7 @@ std::vector<Scenario> standard_scenarios() {
         s.compute = 6 * kSecond;  // to catch up takes longer than a step of three
         s.network.loss = 0.01;
       });
-  add("roster-drops", "a newer roster does not list one of the first voters any more",
+  add("roster-drops", "a newer roster has one of the first voters as a site no longer",
       [](Scenario& s) {
         s.sites = 5;
         s.voters = 3;

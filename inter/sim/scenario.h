@@ -59,7 +59,7 @@ struct Scenario {
   double memory_errors = 0;  // chance that a site computes a step wrongly; half, once more
   std::uint32_t memory_errors_max = 3;  // of one step at one site
   bool roster_changes = false;          // the first voter loses its vote, every other site gets one
-  bool roster_drops = false;            // the newer roster does not list the first voter at all
+  bool roster_drops = false;            // the newer roster has the first voter as a former site
   bool majority_lost = false;           // for good, and the operator says where to go on
   bool one_leaves_for_good = false;     // the last site, when a third of the run is done
   bool blind_pair = false;              // two sites never see each other: others pass on

@@ -50,6 +50,7 @@ class SimulatedVerifier final : public security::Verifier {
   SimulatedVerifier() = default;
   explicit SimulatedVerifier(const security::Roster& roster) : known_(std::in_place) {
     for (const auto& site : roster.sites) known_->insert(site.id);
+    for (const auto& site : roster.former) known_->insert(site.id);
   }
 
   bool verify(std::uint32_t site, std::string_view context, std::span<const std::byte> message,
