@@ -169,8 +169,7 @@ Task<bool> Gateway::may_contribute() {
   const auto over = [this, k] {
     return stopping_ || failure_ || working_step() != k || chain_.size() >= k;
   };
-  const bool knows_itself = current_view().is_voter(self_) ? !lacks_vote() : kept_from_ <= k - 1;
-  if (knows_itself) co_return true;
+  if (knows_itself_from_ <= k || (current_view().is_voter(self_) && !lacks_vote())) co_return true;
   const auto since = world_.loop.now();
   bool told = false;
   while (!over()) {
@@ -306,8 +305,14 @@ bool Gateway::append(const Certificate& certificate) {
   for (const auto& part : record.parts) last_named_[part.site] = record.step;
   for (const auto site : record.next_view.members)
     if (!record.view.is_member(site)) last_named_[site] = record.step;
+  note_known(record);
   chain_.push_back(certificate);
   return true;
+}
+
+void Gateway::note_known(const Record& record) {
+  if (record.next_view.vote_file_of(self_) == vote_file_)
+    knows_itself_from_ = std::min(knows_itself_from_, record.step + 1);
 }
 
 void Gateway::begin_step() {

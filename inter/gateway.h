@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -171,6 +172,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void begin_step();
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
   bool append(const Certificate& certificate);
+  void note_known(const Record& record);
   Task<Result<void>> start_steps();
   Task<Result<void>> steps();
   Task<Result<void>> fetch_first_state();
@@ -281,7 +283,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t saved_step_ = 0;
   bool saved_any_ = false, saving_ = false, applying_ = false;
   std::map<SiteId, Saved> saved_by_;
-  std::uint64_t kept_from_ = 1;    // named bytes of this step and later are here
+  std::uint64_t kept_from_ = 1;  // named bytes of this step and later are here
+  // What this site said in this step and later is on its disk: a record before it names a vote file
+  // or a contribution that this disk has had. Nobody wrote those before the disk was new.
+  std::uint64_t knows_itself_from_ = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t restored_to_ = 0;  // contributions from before a restart are taken up until here
   std::map<SiteId, std::uint64_t> last_named_;
 

@@ -229,6 +229,7 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
   const auto* part = chain_[pending_->step - 1].record.part_of(self_);
   if (part != nullptr && part->root == pending_->root) {
     tokens_named_ += pending_->tokens;
+    knows_itself_from_ = std::min(knows_itself_from_, pending_->step + 1);
     feedback_ = std::move(pending_->residual);
     carried_tokens_ = 0;
     pending_.reset();

@@ -41,6 +41,7 @@ Task<Result<void>> Gateway::load() {
   genesis_ = std::move(loaded->genesis);
   run_ = genesis_->record.hash();
   named_roster_ = genesis_->record.roster;
+  note_known(genesis_->record);
   if (const auto other = run_fingerprint_.difference(loaded->fingerprint); !other.empty())
     co_return Error{ErrorCode::mismatch,
                     fmt::format("this site's run was begun with other settings ({}): restore them, "
@@ -328,6 +329,7 @@ Task<Result<void>> Gateway::adopt_run(Certificate genesis) {
   genesis_ = std::move(genesis);
   run_ = genesis_->record.hash();
   named_roster_ = genesis_->record.roster;
+  note_known(genesis_->record);
   stored_vote_.reset();
   world_.log.info("run_began", {.outer_step = 0}, {{"run", run_.hex()}, {"founded", founded}});
   adopt_initial();
