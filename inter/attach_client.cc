@@ -73,6 +73,7 @@ class AttachClient::Connection {
   };
 
   Result<void> open_once(Nanoseconds deadline);
+  Result<void> present();
   Result<void> take_memory(const attach::Memory& memory);
   std::span<float> area(std::uint64_t offset) const {
     return memory_ ? memory_->floats(offset, elements_) : std::span<float>();
@@ -94,6 +95,7 @@ class AttachClient::Connection {
   AttachRequest request_;
   std::uint64_t elements_;
   std::optional<LocalStream> stream_;
+  bool attached_ = false;  // `stream_` has been answered with memory
   std::optional<SharedMemory> memory_;
   std::uint64_t contribution_offset_ = 0;
   std::uint64_t state_offset_ = 0;
@@ -109,9 +111,13 @@ class AttachClient::Connection {
 
 Result<void> AttachClient::Connection::open(Nanoseconds timeout) {
   const Nanoseconds deadline = local_now() + timeout;
+  if (attached_) stream_.reset();
+  attached_ = false;
   for (;;) {
     auto opened = open_once(deadline);
-    if (opened) return {};
+    attached_ = opened.has_value();
+    // A gateway may take longer over the memory of a large model than one call waits.
+    if (opened || opened.error().code == ErrorCode::timeout) return opened;
     stream_.reset();
     if (refused_) return *refused_;
     if (!may_come_yet(opened.error().code)) return opened;
@@ -123,9 +129,24 @@ Result<void> AttachClient::Connection::open(Nanoseconds timeout) {
 }
 
 Result<void> AttachClient::Connection::open_once(Nanoseconds deadline) {
+  if (!stream_) ISTHMUS_CHECK(present());
+  for (;;) {
+    ISTHMUS_TRY(auto frame, next_frame(deadline));
+    if (!frame) {
+      if (local_now() < deadline) continue;
+      return Error{ErrorCode::timeout,
+                   "waiting for the other ranks of this site to attach, and for memory"};
+    }
+    if (frame->kind != attach::Kind::memory)
+      return Error{ErrorCode::bad_frame, "the gateway did not answer an attach with memory"};
+    ISTHMUS_TRY(const attach::Memory memory, decode<attach::Memory>(*frame));
+    return take_memory(memory);
+  }
+}
+
+Result<void> AttachClient::Connection::present() {
   if (state_) state_before_ = std::exchange(state_, std::nullopt);
   base_publication_ = 0;
-  stream_.reset();
   ISTHMUS_TRY(stream_, LocalStream::connect(path_));
   attach::Attach hello;
   hello.rank = request_.rank;
@@ -134,18 +155,7 @@ Result<void> AttachClient::Connection::open_once(Nanoseconds deadline) {
   hello.model = request_.model;
   hello.tensors = request_.tensors;
   hello.boxes = request_.boxes;
-  ISTHMUS_CHECK(send(attach::encode(hello)));
-  for (;;) {
-    ISTHMUS_TRY(auto frame, next_frame(deadline));
-    if (!frame) {
-      if (local_now() < deadline) continue;
-      return Error{ErrorCode::timeout, "waiting for the other ranks of this site to attach"};
-    }
-    if (frame->kind != attach::Kind::memory)
-      return Error{ErrorCode::bad_frame, "the gateway did not answer an attach with memory"};
-    ISTHMUS_TRY(const attach::Memory memory, decode<attach::Memory>(*frame));
-    return take_memory(memory);
-  }
+  return send(attach::encode(hello));
 }
 
 // The new memory, with the last contribution (or the initial parameters) of the old one.
@@ -176,7 +186,7 @@ Result<void> AttachClient::Connection::take_memory(const attach::Memory& memory)
 }
 
 Result<void> AttachClient::Connection::initial(std::span<const float> parameters) {
-  ISTHMUS_ASSERT(parameters.size() == elements_ && !base_ && !initial_given_);
+  ISTHMUS_ASSERT(attached_ && parameters.size() == elements_ && !base_ && !initial_given_);
   std::ranges::copy(parameters, area(contribution_offset_).begin());
   initial_given_ = true;
   return send(attach::encode(attach::Initial{}));
@@ -197,12 +207,13 @@ Result<void> AttachClient::Connection::contribute(std::uint64_t step,
 Result<void> AttachClient::Connection::send_contribution() {
   contribution_->taken = false;
   if (refused_) return *refused_;
-  if (stream_ && base_publication_ == 0) return {};  // when the gateway has told its state
+  if (stream_ && base_publication_ == 0) return {};  // once the gateway has told its state
   return send(attach::encode(
       attach::Contribute{base_publication_, contribution_->step, contribution_->tokens}));
 }
 
 Result<std::optional<AgreedState>> AttachClient::Connection::wait_state(Nanoseconds timeout) {
+  if (!attached_ && !refused_) return Error{ErrorCode::closed, "not attached to the gateway"};
   if (state_) return std::optional(agreed());
   state_before_.reset();  // not merged: it will be told again
   const Nanoseconds deadline = local_now() + timeout;
@@ -278,7 +289,7 @@ Result<void> AttachClient::Connection::took() {
 
 Result<void> AttachClient::Connection::progress(const RankProgress& progress) {
   if (refused_) return *refused_;
-  if (!stream_) return Error{ErrorCode::closed, "not attached to the gateway"};
+  if (!stream_ || !attached_) return Error{ErrorCode::closed, "not attached to the gateway"};
   const Bytes frame = attach::encode(attach::Progress{progress.inner_step, progress.loss,
                                                       progress.tokens_per_second, progress.state});
   if (auto sent = stream_->send_now(frame); !sent) return why_closed(std::move(sent).error());
@@ -355,13 +366,19 @@ Result<Message> AttachClient::Connection::decode(const Frame& frame) {
   return Error{ErrorCode::bad_frame, "a message of the gateway does not decode"};
 }
 
+Result<std::unique_ptr<AttachClient>> AttachClient::create(const std::string& path,
+                                                           AttachRequest request) {
+  ISTHMUS_TRY(const std::uint64_t elements, check(request));
+  auto connection = std::make_unique<Connection>(path, std::move(request), elements);
+  return std::unique_ptr<AttachClient>(new AttachClient(std::move(connection)));
+}
+
 Result<std::unique_ptr<AttachClient>> AttachClient::attach(const std::string& path,
                                                            AttachRequest request,
                                                            Nanoseconds timeout) {
-  ISTHMUS_TRY(const std::uint64_t elements, check(request));
-  auto connection = std::make_unique<Connection>(path, std::move(request), elements);
-  ISTHMUS_CHECK(connection->open(timeout));
-  return std::unique_ptr<AttachClient>(new AttachClient(std::move(connection)));
+  ISTHMUS_TRY(auto client, create(path, std::move(request)));
+  ISTHMUS_CHECK(client->reattach(timeout));
+  return client;
 }
 
 AttachClient::AttachClient(std::unique_ptr<Connection> connection)

@@ -72,18 +72,22 @@ struct RankProgress {
 
 class AttachClient {
  public:
-  // Connects, presents this rank, and waits until all ranks of the site have. Tries again until the
-  // time is up where no gateway listens yet. Errors also: timeout, invalid_argument (the request),
-  // unsupported (another protocol version), already_exists (this rank is attached by a live
-  // process), permission.
+  // Not attached yet, as after `closed`: reattach() next. Errors: invalid_argument (the request).
+  static Result<std::unique_ptr<AttachClient>> create(const std::string& path,
+                                                      AttachRequest request);
+  // The same, and reattach().
   static Result<std::unique_ptr<AttachClient>> attach(const std::string& path,
                                                       AttachRequest request, Nanoseconds timeout);
   ~AttachClient();
   AttachClient(const AttachClient&) = delete;
   AttachClient& operator=(const AttachClient&) = delete;
 
-  // After `closed`: the same again. What was contributed and is not part of an agreed state yet is
-  // handed over anew when the gateway lacks it; nothing of what the caller knows changes.
+  // Connects, presents this rank, and waits until all ranks of the site have and the gateway has
+  // their memory. Tries again until the time is up where no gateway listens yet. What was
+  // contributed and is not part of an agreed state yet is handed over anew when the gateway lacks
+  // it; nothing of what the caller knows changes. Errors also: timeout (call again: a connection
+  // that waits for the gateway's answer goes on waiting), unsupported (another protocol version),
+  // already_exists (this rank is attached by a live process), permission.
   Result<void> reattach(Nanoseconds timeout);
 
   // How many values the boxes hold: the size of all spans here.
@@ -103,8 +107,7 @@ class AttachClient {
   // reattach().
   std::span<const float> contributed() const;
 
-  // A state that the caller has not seen, if there is one now.
-  Result<std::optional<AgreedState>> poll_state() { return wait_state(0); }
+  // A state that the caller has not seen.
   Result<std::optional<AgreedState>> wait_state(Nanoseconds timeout);
   // The last state has been merged: its memory is the gateway's again.
   Result<void> took();

@@ -635,9 +635,15 @@ Task<bool> AttachServer::Server::each_run(std::uint32_t number, Era began, std::
 }
 
 Task<std::optional<std::vector<float>>> AttachServer::Server::gather(Era began) {
-  std::vector<float> whole(layout_.elements());
+  std::vector<float> whole;
+  whole.reserve(layout_.elements());
   std::uint64_t budget = kSliceElements;
   bool current = !stopped_ && era() == began;
+  while (current && whole.size() < layout_.elements()) {
+    whole.resize(std::min(layout_.elements(), whole.size() + kSliceElements));
+    if (whole.size() < layout_.elements()) co_await loop_.sleep(0);
+    current = !stopped_ && era() == began;
+  }
   for (std::uint32_t number = 0; current && number < world_; ++number) {
     const Copy copy = [&](const BoxRun& run, std::uint64_t place) {
       const Rank& rank = ranks_.at(number);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/assert.h"
+
 namespace isthmus::inter {
 void put(ByteWriter& out, const security::Digest& digest) { out.raw(digest.bytes); }
 
@@ -31,6 +33,7 @@ void put_parts(ByteWriter& out, const std::vector<Part>& parts) {
   for (const auto& part : parts) {
     out.put(part.site);
     put(out, part.root);
+    ISTHMUS_ASSERT(part.tokens <= kTokensMax);  // get_parts refuses more
     out.put(part.tokens);
     put(out, part.base);
   }

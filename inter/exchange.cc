@@ -332,16 +332,18 @@ void Exchange::on_close(const Signed& message) {
   if (const auto* known = current(message.signer);
       known != nullptr && known->contribution->close() &&
       known->contribution->transfer() != close->transfer) {
-    context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                       {{"signer", message.signer}});
+    if (const auto left_out = refused_closes_.due(context_.loop.now()))
+      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                         {{"signer", message.signer}, {"left_out", *left_out}});
     return;
   }
   if (!entry || entry->contribution->site() != message.signer ||
       entry->contribution->step() != id_.step)
     return;
   if (!entry->contribution->set_close(message, *close)) {
-    context_.log.alarm("two_closes", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                       {{"signer", message.signer}});
+    if (const auto left_out = refused_closes_.due(context_.loop.now()))
+      context_.log.alarm("two_closes", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                         {{"signer", message.signer}, {"left_out", *left_out}});
     return;
   }
   if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
@@ -434,9 +436,12 @@ Task<void> Exchange::finish(EntryPtr entry) {
     co_return;
   }
   if (!contribution.proven()) {
-    context_.log.alarm("contribution_refused",
-                       {.outer_step = static_cast<std::int64_t>(contribution.step())},
-                       {{"signer", site}, {"why", "the root is not that of its chunks"}});
+    if (const auto left_out = refused_closes_.due(context_.loop.now()))
+      context_.log.alarm("contribution_refused",
+                         {.outer_step = static_cast<std::int64_t>(contribution.step())},
+                         {{"signer", site},
+                          {"why", "the root is not that of its chunks"},
+                          {"left_out", *left_out}});
     // Jobs on workers may still read this one.
     entry->contribution =
         std::make_shared<Contribution>(plan_, contribution.announcement(), contribution.open());

@@ -88,6 +88,7 @@ class Exchange {
   // One that was held, from memory or from disk; null: it is neither there, or comes to another
   // call now.
   Task<std::shared_ptr<Contribution>> recall(std::uint64_t step, SiteId site);
+  bool recalling(std::uint64_t step, SiteId site) const;  // some call of it has not ended
   std::shared_ptr<const Contribution> held(std::uint64_t step, SiteId site) const;
   // To the current step, as far as it is here; null: not announced.
   std::shared_ptr<const Contribution> incoming(SiteId site) const;
@@ -163,7 +164,7 @@ class Exchange {
   std::map<SiteId, std::set<SiteId>> refused_of_;     // site → peers that sent bad chunks of its
   std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
   std::map<SiteId, std::set<std::pair<std::uint64_t, SiteId>>> serving_;  // peer → of them, for it
-  LogPace refused_chunks_, refused_opens_;
+  LogPace refused_chunks_, refused_opens_, refused_closes_;
   bool contributing_ = false;
   std::uint64_t relayed_ = 0;
 };

@@ -196,6 +196,10 @@ Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId 
   co_return contribution;
 }
 
+bool Exchange::recalling(std::uint64_t step, SiteId site) const {
+  return reading_.count({step, site}) > 0;
+}
+
 Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
   const auto contribution = co_await recall(fetch.step, fetch.site);
   serving_[link.peer().site].erase({fetch.step, fetch.site});
@@ -203,7 +207,7 @@ Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
   if (!contribution) {
     const auto found = entries_.find({fetch.step, fetch.site});
     const bool soon = found != entries_.end() && found->second->finishing;
-    if (!soon && reading_.count({fetch.step, fetch.site}) == 0)
+    if (!soon && !recalling(fetch.step, fetch.site))
       link.send(encode(Lacking{fetch.step, fetch.site}));
     co_return;
   }

@@ -103,6 +103,16 @@ Result<void> Gateway::attached(const ModelLayout& layout, std::string_view) {
     return Error{ErrorCode::too_large,
                  fmt::format("a model of {} parameters: one gateway exchanges {} at most",
                              layout.elements(), kChunksMax * options_.sync.chunk_elements)};
+  const auto& tensors = layout.tensors();
+  if (const auto found =
+          std::find_if(tensors.begin(), tensors.end(),
+                       [](const TensorInfo& tensor) { return tensor.fragment != 0; });
+      found != tensors.end())
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("{} is of fragment {}: this gateway exchanges the whole model at once, "
+                    "as fragment 0",
+                    found->name, found->fragment)};
   if (layout_ && layout_->digest() != layout.digest())
     return Error{ErrorCode::mismatch,
                  fmt::format("the ranks' model differs from the run's: {}",
@@ -127,8 +137,7 @@ void Gateway::detached() {
 
 void Gateway::offer_initial(std::vector<float> parameters) {
   if (!layout_ || parameters.size() != layout_->elements() || state_) return;
-  initial_ = std::move(parameters);
-  changed_.notify();
+  world_.loop.spawn(take_initial(std::move(parameters)));
 }
 
 Result<void> Gateway::contribute(std::uint64_t step, std::vector<float> parameters,
@@ -136,6 +145,10 @@ Result<void> Gateway::contribute(std::uint64_t step, std::vector<float> paramete
   rank_pulse_.handed_over(world_.loop.now());
   if (!state_ || !exchange_ || finished_)
     return Error{ErrorCode::unavailable, "there is no state to contribute to"};
+  if (tokens > kTokensMax - carried_tokens_)
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("a contribution of {} tokens: one has {} at most", tokens, kTokensMax)};
   if (step != working_step() || chain_.size() >= step)
     return Error{ErrorCode::mismatch, fmt::format("step {} is decided: a new state comes", step)};
   if (taking_contribution_ || exchange_->contributed() || applying_ ||
@@ -161,38 +174,21 @@ void Gateway::leaving() {
 }
 
 // A site whose disk was lost may have contributed to this step and not know it; two contributions
-// of one site are two values for ballot 0. So it asks all other members first, and as long as one
-// of them cannot be asked the others may go on without this site. False: they have one, or the step
-// is over.
+// of one site are two values for ballot 0. Until a record names its new disk it contributes only
+// when all other members say that they have nothing of it. False: they have, or the step is over.
 Task<bool> Gateway::may_contribute() {
   const auto k = working_step();
-  const auto over = [this, k] {
-    return stopping_ || failure_ || working_step() != k || chain_.size() >= k;
-  };
-  if (knows_itself_from_ <= k || (current_view().is_voter(self_) && !lacks_vote())) co_return true;
-  const auto since = world_.loop.now();
-  bool told = false;
-  while (!over()) {
-    bool had_one = false;
-    std::string unasked;
-    for (const auto member : current_view().members) {
-      if (member == self_) continue;
-      const auto* peer = peers_.find(member);
+  while (!stopping_ && !failure_ && working_step() == k && chain_.size() < k) {
+    const auto view = current_view();
+    if (!lost_its_disk(view, self_)) co_return true;
+    const bool nobody_has = std::all_of(view.members.begin(), view.members.end(), [&](SiteId site) {
+      if (site == self_) return true;
+      const auto* peer = peers_.find(site);
       const auto* status = peer != nullptr && peer->status ? &*peer->status : nullptr;
-      if (status == nullptr || status->step != k)
-        unasked += (unasked.empty() ? "" : " ") + name_of(member);
-      else
-        had_one |= std::count(status->holds.begin(), status->holds.end(), self_) > 0;
-    }
-    if (!had_one && unasked.empty()) co_return true;
-    if (!had_one && !told && world_.loop.now() - since > options_.first_wait) {
-      told = true;
-      world_.log.warning("contribution_withheld", {.outer_step = static_cast<std::int64_t>(k)},
-                         {{"why",
-                           "this site lost what it had on disk: it may have contributed to this "
-                           "step already, and its peers may have it"},
-                          {"waits_for", unasked}});
-    }
+      return status != nullptr && status->step == k &&
+             std::count(status->holds.begin(), status->holds.end(), self_) == 0;
+    });
+    if (nobody_has) co_return true;
     co_await changed_.wait_until(world_.loop.now() + kSecond);
   }
   co_return false;
@@ -254,10 +250,7 @@ View Gateway::current_view() const { return view_of_step(working_step()); }
 
 View Gateway::view_of_step(std::uint64_t k) const {
   if (!genesis_) return view_of_roster();
-  if (const auto* given = recovery_before(k))
-    return {.members = given->voters,
-            .voters = given->voters,
-            .vote_files = std::vector(given->voters.size(), vote_file_of(*given))};
+  if (const auto* given = recovery_before(k)) return inter::view_of(*given);
   if (k <= 1 || chain_.size() < k - 1) return genesis_->record.next_view;
   return chain_[k - 2].record.next_view;
 }
@@ -305,14 +298,8 @@ bool Gateway::append(const Certificate& certificate) {
   for (const auto& part : record.parts) last_named_[part.site] = record.step;
   for (const auto site : record.next_view.members)
     if (!record.view.is_member(site)) last_named_[site] = record.step;
-  note_known(record);
   chain_.push_back(certificate);
   return true;
-}
-
-void Gateway::note_known(const Record& record) {
-  if (record.next_view.vote_file_of(self_) == vote_file_)
-    knows_itself_from_ = std::min(knows_itself_from_, record.step + 1);
 }
 
 void Gateway::begin_step() {
@@ -361,18 +348,19 @@ void Gateway::begin_step() {
       const auto wishes = peers_.wishes(record.step, self_);
       record.next_view = next_view(record.view, record.step, record.parts, last_named_,
                                    options_.sync.absent_steps, wishes, peers_);
-      auto& members = record.next_view.members;
       if (my_status().wants_in && !record.next_view.is_member(self_))
-        members.insert(std::lower_bound(members.begin(), members.end(), self_), self_);
+        record.next_view.take_in(self_, vote_file_);
       if (newer_roster_due()) {
         record.roster = roster_.digest;
         auto newer = with_vote_files(view_of_roster());
-        for (const auto voter : record.next_view.voters)
-          if (newer.is_voter(voter))
-            newer.set_vote_file(voter, record.next_view.vote_file_of(voter));
-        record.next_view.voters = std::move(newer.voters);
-        record.next_view.vote_files = std::move(newer.vote_files);
-        std::erase_if(members, [this](SiteId site) { return roster_.find(site) == nullptr; });
+        for (const auto& [site, file] : record.next_view.vote_files)
+          if (newer.takes_part(site)) newer.set_vote_file(site, file);
+        record.next_view.voters = newer.voters;
+        std::erase_if(record.next_view.members,
+                      [this](SiteId site) { return roster_.find(site) == nullptr; });
+        for (const auto& [site, file] : newer.vote_files)
+          if (record.next_view.takes_part(site)) record.next_view.set_vote_file(site, file);
+        record.next_view.forget_others();
       }
     };
     Vote vote;
@@ -399,7 +387,17 @@ void Gateway::begin_step() {
 bool Gateway::lacks_vote() const {
   if (!genesis_) return false;
   const auto view = current_view();
-  return view.is_voter(self_) && view.vote_file_of(self_) != vote_file_;
+  return view.is_voter(self_) && lost_its_disk(view, self_);
+}
+
+// Since it said the last time what the view knows of it.
+bool Gateway::lost_its_disk(const View& view, SiteId site) const {
+  if (site == self_) return view.vote_file_of(site) != vote_file_;
+  const auto wishes = peers_.wishes(working_step(), self_);
+  return std::any_of(wishes.begin(), wishes.end(), [&](const Wish& wish) {
+    return wish.site == site && wish.vote_file != kNoVoteFile &&
+           wish.vote_file != view.vote_file_of(site);
+  });
 }
 
 void Gateway::note_vote() {

@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -149,6 +148,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
   void say_founding_is_stuck();
   Task<Result<void>> adopt_run(Certificate genesis);
+  Task<void> take_initial(std::vector<float> parameters);
   bool adopt_initial();
   View view_of_roster() const;
   View with_vote_files(View view) const;  // as far as they are known
@@ -163,6 +163,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   const security::Recovery* recovery_before(std::uint64_t step) const;
   Result<void> take_up_recovery();
   bool lacks_vote() const;  // a voter whose vote file no record names
+  bool lost_its_disk(const View& view, SiteId site) const;
   void note_vote();
   security::Digest parent_hash() const;
   StepId step_id() const;
@@ -172,7 +173,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void begin_step();
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
   bool append(const Certificate& certificate);
-  void note_known(const Record& record);
   Task<Result<void>> start_steps();
   Task<Result<void>> steps();
   Task<Result<void>> fetch_first_state();
@@ -210,6 +210,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<void> save(OuterState* state, security::Digest root, std::uint64_t step);
   void note_saved(SiteId site, const Saved& saved);
   void prune();
+  Task<void> remove_pruned();
 
   // --- Divergence (gateway_divergence.cc)
   std::map<SiteId, security::Digest> roots_elsewhere() const;
@@ -269,7 +270,11 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t logged_records_ = 0;  // on disk
   std::vector<Certificate> chain_;    // records 1, 2, …: chain_[k - 1] is record k
   security::Digest named_roster_;     // by the newest record that names one
-  std::optional<std::vector<float>> initial_;
+  struct Initial {
+    OuterState state;
+    security::Digest root;
+  };
+  std::optional<Initial> initial_;  // that the ranks offer, until there is a state
   VoteFileId vote_file_ = kNoVoteFile;
   bool lacked_vote_ = false;  // and said so
   bool adopting_run_ = false;
@@ -281,12 +286,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<OuterState> state_;
   security::Digest state_root_;
   std::uint64_t saved_step_ = 0;
-  bool saved_any_ = false, saving_ = false, applying_ = false;
+  bool saved_any_ = false, saving_ = false, applying_ = false, pruning_ = false;
   std::map<SiteId, Saved> saved_by_;
-  std::uint64_t kept_from_ = 1;  // named bytes of this step and later are here
-  // What this site said in this step and later is on its disk: a record before it names a vote file
-  // or a contribution that this disk has had. Nobody wrote those before the disk was new.
-  std::uint64_t knows_itself_from_ = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t kept_from_ = 1;    // named bytes of this step and later are here
   std::uint64_t restored_to_ = 0;  // contributions from before a restart are taken up until here
   std::map<SiteId, std::uint64_t> last_named_;
 

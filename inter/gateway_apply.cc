@@ -210,7 +210,9 @@ Task<Result<void>> Gateway::adopt_state(OuterState fetched) {
     misled_base_ = std::move(state_->agreed);
   else
     misled_base_.reset();
-  const auto root = inter::state_root(*layout_, fetched);
+  security::Digest root;
+  auto hash = [this, &fetched, &root] { root = inter::state_root(*layout_, fetched); };
+  co_await run_on(world_.workers, world_.loop, std::move(hash), 8 * layout_->elements());
   auto restored =
       co_await restore_contributions(step + 1, view_of_step(step + 1), fetched.record, root);
   if (!restored) co_return restored;
@@ -229,7 +231,6 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
   const auto* part = chain_[pending_->step - 1].record.part_of(self_);
   if (part != nullptr && part->root == pending_->root) {
     tokens_named_ += pending_->tokens;
-    knows_itself_from_ = std::min(knows_itself_from_, pending_->step + 1);
     feedback_ = std::move(pending_->residual);
     carried_tokens_ = 0;
     pending_.reset();
@@ -244,33 +245,25 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
   }
   // All of it: residual + decode(bytes). The bytes are in memory, or on disk after a restart.
   const auto step = pending_->step;
-  auto contribution = exchange_->held(step, self_);
+  std::shared_ptr<const Contribution> contribution;
+  while (!contribution && !stopping_) {
+    contribution = co_await exchange_->recall(step, self_);
+    if (contribution) break;
+    if (!exchange_->recalling(step, self_))
+      co_return Error{ErrorCode::corrupt,
+                      fmt::format("what this site contributed to step {}, and no record named, "
+                                  "cannot be read back from {}",
+                                  step, options_.folder)};
+    co_await world_.loop.sleep(kReadingTurn);  // a peer asks for it too
+  }
+  if (!contribution) co_return Result<void>();
   Result<void> carried;
-  auto carry = [this, &carried, contribution, step] {
-    std::vector<std::pair<std::uint32_t, Bytes>> from_disk;
-    if (!contribution) {
-      auto stored = store_.read_contribution(step, self_);
-      if (!stored) {
-        carried = stored.error();
-        return;
-      }
-      from_disk = std::move(stored->chunks);
-    }
-    const auto carry_one = [&](std::uint32_t index, std::span<const std::byte> payload) {
-      if (carried) carried = carry_chunk(*plan_, index, payload, pending_->residual);
-    };
-    if (contribution) {
-      for (std::uint32_t i = 0; i < plan_->chunks(); ++i) carry_one(i, contribution->payload(i));
-    } else {
-      for (const auto& [index, sealed] : from_disk)
-        if (index < plan_->chunks()) carry_one(index, std::span(sealed).subspan(kSealBytes));
-    }
+  auto carry = [this, &carried, contribution] {
+    for (std::uint32_t i = 0; carried && i < plan_->chunks(); ++i)
+      carried = carry_chunk(*plan_, i, contribution->payload(i), pending_->residual);
   };
   co_await run_on(world_.workers, world_.loop, std::move(carry), 8 * layout_->elements());
-  if (!carried)
-    co_return Error{carried.error().code,
-                    "what this site contributed and no record named cannot be read back",
-                    carried.error()};
+  if (!carried) co_return carried;
   feedback_ = std::move(pending_->residual);
   carried_tokens_ = pending_->tokens;
   pending_.reset();
@@ -347,10 +340,23 @@ void Gateway::prune() {
   const auto bound = std::min(majority_saved, saved_step_);
   if (bound <= kept_from_) return;
   kept_from_ = bound;
-  // What a restart makes feedback of stays as well: our own newest one.
-  if (auto removed = store_.remove_contributions_below(kept_from_, contributed_step_, self_);
-      !removed)
-    world_.log.warning("old_contributions_stay", {}, {{"why", removed.error().text()}});
+  if (!pruning_) world_.loop.spawn(remove_pruned());
+}
+
+Task<void> Gateway::remove_pruned() {
+  pruning_ = true;
+  for (std::uint64_t removed_below = 0; removed_below < kept_from_;) {
+    removed_below = kept_from_;
+    // What a restart makes feedback of stays as well: our own newest one.
+    Result<void> removed;
+    auto remove = [this, &removed, below = kept_from_, own = contributed_step_] {
+      removed = store_.remove_contributions_below(below, own, self_);
+    };
+    co_await run_on(world_.workers, world_.loop, std::move(remove), 4096, Urgency::background);
+    if (!removed)
+      world_.log.warning("old_contributions_stay", {}, {{"why", removed.error().text()}});
+  }
+  pruning_ = false;
 }
 
 }  // namespace isthmus::inter

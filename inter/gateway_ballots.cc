@@ -126,10 +126,7 @@ bool Gateway::newer_roster_due() const {
     ++have;
   }
   const auto newer = with_vote_files(view_of_roster());
-  const auto& files = newer.vote_files;
-  const auto unknown =
-      static_cast<std::size_t>(std::count(files.begin(), files.end(), kNoVoteFile));
-  return have >= view.majority() && files.size() - unknown >= newer.majority();
+  return have >= view.majority() && newer.vote_files.size() >= newer.majority();
 }
 
 bool Gateway::view_change_due() const {
@@ -167,7 +164,7 @@ Nanoseconds Gateway::deadline() const {
     }
     const bool left =
         found != peers_.all().end() && found->second.status && found->second.status->leaving;
-    if (left || !peers_.reachable(member)) {
+    if (left || !peers_.reachable(member) || lost_its_disk(view, member)) {
       wait = std::max(wait, kGrace);
       continue;
     }
@@ -197,7 +194,8 @@ void Gateway::consider_ballot() {
     // A change of the view waits only for those whose contributions can come.
     const auto view = current_view();
     const bool here = std::all_of(view.members.begin(), view.members.end(), [&](SiteId m) {
-      return agreement_->held().count(m) > 0 || (m != self_ && !peers_.reachable(m));
+      return agreement_->held().count(m) > 0 || (m != self_ && !peers_.reachable(m)) ||
+             lost_its_disk(view, m);
     });
     open = here && now >= *first_held_at_ + (turn() + 1) * kGrace;
   }

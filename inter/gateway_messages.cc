@@ -187,13 +187,14 @@ void Gateway::receive_ballot(const Signed& message) {
   if (!agreement_) return;
   const auto ballot = decode_ballot(message.type, message.body);
   if (!ballot) return;
-  if (message.type == MessageType::prepare && message.signer != self_) {
-    // Somebody else leads: give it time.
+  const auto promised = agreement_->vote().promised;
+  agreement_->receive(message.signer, ballot->ballot, message.signature);
+  if (agreement_->vote().promised > promised) {
+    // Another voter leads: give it time.
     next_ballot_at_ =
         std::max(next_ballot_at_, world_.loop.now() + votes_late() +
                                       static_cast<Nanoseconds>(world_.random.uniform() * 1e9));
   }
-  agreement_->receive(message.signer, ballot->ballot, message.signature);
   exchange_->want({agreement_->lacking().begin(), agreement_->lacking().end()});
   exchange_->consider_fetching();
   votes_.notify();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "inter/gateway.h"
+#include "kernels/outer_arithmetic.h"
 
 namespace isthmus::inter {
 
@@ -14,17 +15,16 @@ View Gateway::view_of_roster() const {
     if (site.voter) view.voters.push_back(site.id);
   // Who has no vote joins once its state is current.
   view.members = view.voters;
-  view.vote_files.resize(view.voters.size(), kNoVoteFile);
   return view;
 }
 
 View Gateway::with_vote_files(View view) const {
   for (const auto& [site, peer] : peers_.all())
-    if (view.is_voter(site)) view.set_vote_file(site, peer.vote_file);
-  if (view.is_voter(self_)) view.set_vote_file(self_, vote_file_);
+    if (view.takes_part(site)) view.set_vote_file(site, peer.vote_file);
+  if (view.takes_part(self_)) view.set_vote_file(self_, vote_file_);
   // What others say counts where nothing is known at first hand.
   for (const auto& wish : peers_.wishes(working_step(), self_))
-    if (view.is_voter(wish.site)) view.set_vote_file(wish.site, wish.vote_file);
+    if (view.takes_part(wish.site)) view.set_vote_file(wish.site, wish.vote_file);
   return view;
 }
 
@@ -32,6 +32,12 @@ Task<Result<void>> Gateway::load() {
   auto loaded = store_.load(world_.random.split("vote file").next() | 1);
   if (!loaded) co_return loaded.error();
   boot_ = loaded->boot;
+  for (const auto& damaged : loaded->damaged)
+    world_.log.warning("file_damaged", {},
+                       {{"what", damaged},
+                        {"then",
+                         "the other slot counts, or what the peers have: a crash while it "
+                         "was written leaves it so, and nothing else should"}});
   if (loaded->layout) take_layout(std::move(*loaded->layout));
   vote_file_ = loaded->vote_file;
   if (!loaded->genesis) {
@@ -41,7 +47,6 @@ Task<Result<void>> Gateway::load() {
   genesis_ = std::move(loaded->genesis);
   run_ = genesis_->record.hash();
   named_roster_ = genesis_->record.roster;
-  note_known(genesis_->record);
   if (const auto other = run_fingerprint_.difference(loaded->fingerprint); !other.empty())
     co_return Error{ErrorCode::mismatch,
                     fmt::format("this site's run was begun with other settings ({}): restore them, "
@@ -209,16 +214,12 @@ bool Gateway::genesis_acceptable(const Record& record) const {
 void Gateway::propose_genesis() {
   Record record;
   record.view = with_vote_files(view_of_roster());
-  const auto& files = record.view.vote_files;
-  if (std::find(files.begin(), files.end(), kNoVoteFile) != files.end()) return;
+  if (record.view.vote_files.size() < record.view.voters.size()) return;
   record.next_view = record.view;
   record.rule = options_.sync.outer;
   record.fingerprint = run_fingerprint_.digest();
   record.roster = roster_.digest;
-  OuterState initial;
-  initial.agreed = *initial_;
-  if (options_.sync.outer.has_momentum()) initial.momentum.resize(initial.agreed.size());
-  record.initial_root = inter::state_root(*layout_, initial);
+  record.initial_root = initial_->root;
   record.nonce = world_.random.next();
   Vote vote;
   vote.accepted = Vote::Accepted{0, std::move(record)};
@@ -329,24 +330,41 @@ Task<Result<void>> Gateway::adopt_run(Certificate genesis) {
   genesis_ = std::move(genesis);
   run_ = genesis_->record.hash();
   named_roster_ = genesis_->record.roster;
-  note_known(genesis_->record);
   stored_vote_.reset();
   world_.log.info("run_began", {.outer_step = 0}, {{"run", run_.hex()}, {"founded", founded}});
   adopt_initial();
   co_return Result<void>();
 }
 
+Task<void> Gateway::take_initial(std::vector<float> parameters) {
+  Initial initial;
+  initial.state.agreed = std::move(parameters);
+  bool finite = false;
+  auto check = [this, &initial, &finite] {
+    finite = kernels::all_finite(initial.state.agreed);
+    if (!finite) return;
+    if (options_.sync.outer.has_momentum())
+      initial.state.momentum.resize(initial.state.agreed.size());
+    initial.root = inter::state_root(*layout_, initial.state);
+  };
+  co_await run_on(world_.workers, world_.loop, std::move(check), 12 * layout_->elements());
+  if (!finite && ranks_)
+    ranks_->refuse(
+        Error{ErrorCode::non_finite,
+              "the ranks' first parameters are not all finite: no run begins with them"});
+  if (!finite || state_) co_return;
+  initial_ = std::move(initial);
+  changed_.notify();
+}
+
 // The ranks' parameters are the run's first state, if they are those of record 0.
 bool Gateway::adopt_initial() {
   if (!initial_ || state_ || !genesis_) return false;
-  OuterState initial;
-  initial.record = run_;
-  initial.agreed = *std::exchange(initial_, std::nullopt);
-  if (options_.sync.outer.has_momentum()) initial.momentum.resize(initial.agreed.size());
-  const auto root = inter::state_root(*layout_, initial);
-  if (root != genesis_->record.initial_root) return false;
-  state_ = std::move(initial);
-  state_root_ = root;
+  auto initial = *std::exchange(initial_, std::nullopt);
+  if (initial.root != genesis_->record.initial_root) return false;
+  initial.state.record = run_;
+  state_ = std::move(initial.state);
+  state_root_ = initial.root;
   return true;
 }
 

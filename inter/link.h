@@ -199,7 +199,7 @@ class Link {
   LaneConnections lanes_[2];
   std::optional<Challenger> challenger_;
   std::string refused_;  // why, when the last handshake was refused
-  LogPace refusals_logged_;
+  LogPace refusals_logged_, refused_by_peer_logged_;
   Nanoseconds next_hello_ = 0, next_heartbeat_ = 0;
   bool started_ = false;
   std::optional<Loop::TimerId> timer_;

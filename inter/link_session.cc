@@ -169,7 +169,9 @@ void Link::receive_refuse(ConnectionId connection, const Refuse& refuse) {
   const auto session_connection = lane(Lane::control).current();
   if (session_ != 0 && session_connection != 0 && connection != session_connection) return;
   if (refused_ != refuse.why)
-    log_.alarm("session_refused_by_peer", {.peer = peer_name_}, {{"why", refuse.why}});
+    if (const auto left_out = refused_by_peer_logged_.due(loop_.now()))
+      log_.alarm("session_refused_by_peer", {.peer = peer_name_},
+                 {{"why", refuse.why}, {"left_out", *left_out}});
   if (refuse.kind == Refuse::Kind::duplicate) ++counters_.refused_as_duplicate;
   end_session("refused by the peer: " + refuse.why, false);
   refused_ = refuse.why;

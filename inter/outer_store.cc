@@ -42,6 +42,16 @@ std::span<std::byte> floats(std::vector<float>& values) {
 constexpr std::size_t kStateHeaderBytes = 8 + 4 + 4 + 8 + 32 + 32 + 8 + 32;
 constexpr std::size_t kFeedbackHeaderBytes = 8 + 4 + 8 + 32 + 8 + 8 + 16 + 32;
 
+// A slot that is not there, or is damaged, is none; what the disk cannot read may be there.
+template <class Slot>
+Result<bool> is_whole(const Result<Slot>& read, std::vector<std::string>& damaged) {
+  if (read) return true;
+  if (read.error().code == ErrorCode::not_found) return false;
+  if (read.error().code != ErrorCode::corrupt) return read.error();
+  damaged.push_back(read.error().text());
+  return false;
+}
+
 std::string contribution_name(std::uint64_t step, SiteId site) {
   return fmt::format("contributions/{:08}-{}", step, site);
 }
@@ -118,14 +128,16 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   ISTHMUS_TRY(loaded.records, load_records());
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_slot(*loaded.layout, slot);
-    if (!read || (loaded.state && loaded.state->step > read->first.step)) continue;
+    ISTHMUS_TRY(const bool whole, is_whole(read, loaded.damaged));
+    if (!whole || (loaded.state && loaded.state->step > read->first.step)) continue;
     loaded.state = std::move(read->first);
     loaded.state_root = read->second;
     newest_state_slot_ = slot;
   }
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_feedback(slot);
-    if (!read || read->residual.size() != loaded.layout->elements()) continue;
+    ISTHMUS_TRY(const bool whole, is_whole(read, loaded.damaged));
+    if (!whole || read->residual.size() != loaded.layout->elements()) continue;
     const bool newest = loaded.feedbacks.empty() || loaded.feedbacks.front().step < read->step;
     feedback_names_[slot] = FeedbackName(read->step, read->root);
     loaded.feedbacks.insert(newest ? loaded.feedbacks.begin() : loaded.feedbacks.end(),
@@ -223,6 +235,12 @@ Result<void> OuterStore::write_vote(std::uint64_t step, const Vote& vote) {
 }
 
 Result<void> OuterStore::load_vote(Loaded& loaded) {
+  // A vote that this process cannot read is not one that was never cast.
+  const Error not_ours{ErrorCode::corrupt,
+                       path("vote") +
+                           " is whole, but not of this version of isthmus: start that version; or "
+                           "move the file away, and this site votes again once a record names "
+                           "its new one"};
   ISTHMUS_TRY(const auto size, vote_file_->size());
   for (std::uint64_t slot = 0; slot < 2; ++slot) {
     const auto at = slot * kVoteSlotBytes;
@@ -243,10 +261,11 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
     if (in.get<std::uint8_t>() != 0) {
       const auto ballot = in.get<std::uint64_t>();
       auto record = Record::decode(in);
-      if (!record) continue;
+      if (!record) return not_ours;
       vote.accepted = Vote::Accepted{ballot, std::move(*record)};
     }
-    if (!in.done() || file == kNoVoteFile || sequence <= vote_sequence_) continue;
+    if (!in.done() || file == kNoVoteFile) return not_ours;
+    if (sequence <= vote_sequence_) continue;
     vote_file_id_ = file;
     vote_sequence_ = sequence;
     loaded.vote_step = step;

@@ -93,8 +93,9 @@ class OuterStore {
     VoteFileId vote_file = kNoVoteFile;
     std::uint64_t vote_step = 0;
     Vote vote;
-    Fingerprint fingerprint;          // of the run, with its genesis
-    std::vector<Feedback> feedbacks;  // those that check, the newest first
+    Fingerprint fingerprint;           // of the run, with its genesis
+    std::vector<Feedback> feedbacks;   // those that check, the newest first
+    std::vector<std::string> damaged;  // slots that do not: torn by a crash, or the disk forgets
   };
   // `new_vote_file`: random, not zero; the vote file's number, if it has to be made. Errors: io,
   // corrupt (with what to do).

@@ -81,7 +81,7 @@ Nanoseconds Peers::longest_round_trip() const {
 
 bool changes(const View& view, const Wish& wish) {
   return (wish.joins && !view.is_member(wish.site)) ||
-         (view.is_voter(wish.site) && wish.vote_file != kNoVoteFile &&
+         (view.takes_part(wish.site) && wish.vote_file != kNoVoteFile &&
           wish.vote_file != view.vote_file_of(wish.site));
 }
 
@@ -101,12 +101,12 @@ View next_view(const View& view, std::uint64_t step, const std::vector<Part>& pa
   });
   for (const auto& wish : wishes) {
     if (wish.joins && !view.is_member(wish.site))
-      next.members.insert(std::lower_bound(next.members.begin(), next.members.end(), wish.site),
-                          wish.site);
-    if (view.is_voter(wish.site) && wish.vote_file != kNoVoteFile)
+      next.take_in(wish.site, wish.vote_file);
+    else if (next.takes_part(wish.site) && wish.vote_file != kNoVoteFile)
       next.set_vote_file(wish.site, wish.vote_file);
   }
   if (next.members.empty()) next.members = view.members;
+  next.forget_others();
   return next;
 }
 

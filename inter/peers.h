@@ -61,10 +61,12 @@ class Peers {
   std::map<SiteId, PeerSite> sites_;
 };
 
-// The view would change if this came true: the site would become a member, or get its vote back.
+// The view would change if this came true: the site would become a member, or take part with
+// another vote file.
 bool changes(const View& view, const Wish& wish);
-// Members that should leave or join with the record of `step`, whose parts are given, and voters
-// that get their vote back. `last_named`: step whose record last named a member (or took it in).
+// Members that should leave or join with the record of `step`, whose parts are given, and sites
+// that take part with another vote file. `last_named`: step whose record last named a member (or
+// took it in).
 View next_view(const View& view, std::uint64_t step, const std::vector<Part>& parts,
                const std::map<SiteId, std::uint64_t>& last_named, std::uint32_t absent_steps,
                const std::vector<Wish>& wishes, const Peers& peers);

@@ -1,6 +1,7 @@
 #include "inter/record.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/assert.h"
 #include "inter/encoding.h"
@@ -8,18 +9,25 @@
 namespace isthmus::inter {
 namespace {
 
+std::vector<SiteId> sites_of(const View& view) {
+  std::vector<SiteId> sites;
+  std::set_union(view.members.begin(), view.members.end(), view.voters.begin(), view.voters.end(),
+                 std::back_inserter(sites));
+  return sites;
+}
+
 void encode_view(ByteWriter& out, const View& view) {
   put_sites(out, view.members);
   put_sites(out, view.voters);
-  for (const auto file : view.vote_files) out.put(file);
+  for (const auto site : sites_of(view)) out.put(view.vote_file_of(site));
 }
 
 View decode_view(ByteReader& in) {
   View view;
   view.members = get_sites(in);
   view.voters = get_sites(in);
-  view.vote_files.resize(view.voters.size());
-  for (auto& file : view.vote_files) file = in.get<VoteFileId>();
+  if (!in.ok()) return view;  // not ascending
+  for (const auto site : sites_of(view)) view.set_vote_file(site, in.get<VoteFileId>());
   return view;
 }
 
@@ -33,16 +41,32 @@ bool View::is_voter(SiteId site) const {
 }
 
 VoteFileId View::vote_file_of(SiteId site) const {
-  const auto found = std::lower_bound(voters.begin(), voters.end(), site);
-  return found == voters.end() || *found != site
-             ? kNoVoteFile
-             : vote_files[static_cast<std::size_t>(found - voters.begin())];
+  const auto found = vote_files.find(site);
+  return found == vote_files.end() ? kNoVoteFile : found->second;
 }
 
-void View::set_vote_file(SiteId voter, VoteFileId file) {
-  const auto found = std::lower_bound(voters.begin(), voters.end(), voter);
-  ISTHMUS_ASSERT(found != voters.end() && *found == voter);
-  vote_files[static_cast<std::size_t>(found - voters.begin())] = file;
+void View::set_vote_file(SiteId site, VoteFileId file) {
+  ISTHMUS_ASSERT(takes_part(site));
+  if (file == kNoVoteFile)
+    vote_files.erase(site);
+  else
+    vote_files[site] = file;
+}
+
+void View::take_in(SiteId member, VoteFileId file) {
+  const auto at = std::lower_bound(members.begin(), members.end(), member);
+  if (at == members.end() || *at != member) members.insert(at, member);
+  set_vote_file(member, file);
+}
+
+void View::forget_others() {
+  std::erase_if(vote_files, [this](const auto& entry) { return !takes_part(entry.first); });
+}
+
+View view_of(const security::Recovery& recovery) {
+  View view{.members = recovery.voters, .voters = recovery.voters, .vote_files = {}};
+  for (const auto voter : view.voters) view.set_vote_file(voter, vote_file_of(recovery));
+  return view;
 }
 
 VoteFileId vote_file_of(const security::Recovery& recovery) {

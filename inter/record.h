@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -21,21 +22,25 @@ namespace isthmus::inter {
 // bytes a site (a record that names all in both views and as parts, and the parts held).
 inline constexpr std::size_t kSitesMax = security::kRosterSitesMax;
 
-// Drawn at random when a vote file is made.
+// Drawn at random when a vote file is made: once in the life of a site's disk.
 using VoteFileId = std::uint64_t;
 inline constexpr VoteFileId kNoVoteFile = 0;
 
 struct View {
   std::vector<SiteId> members;  // ascending; each step waits for their contributions
   std::vector<SiteId> voters;   // ascending; a majority of all of them decides, reachable or not
-  // Of each voter, in their order: the vote file that it votes with (OuterStore::Loaded). Whoever
-  // lost its file has another one, and no vote until a record names that (PROTOCOL.md, "Return").
-  std::vector<VoteFileId> vote_files;
+  // Of each of them, as far as it is known: its vote file (OuterStore::Loaded). Whoever lost its
+  // disk has another one, and neither votes nor contributes until a record names that: it cannot
+  // know what it has said before (PROTOCOL.md, "Return").
+  std::map<SiteId, VoteFileId> vote_files;
 
   bool is_member(SiteId site) const;
   bool is_voter(SiteId site) const;
-  VoteFileId vote_file_of(SiteId site) const;  // kNoVoteFile: no voter, or not known
-  void set_vote_file(SiteId voter, VoteFileId file);
+  bool takes_part(SiteId site) const { return is_member(site) || is_voter(site); }
+  VoteFileId vote_file_of(SiteId site) const;        // kNoVoteFile: takes no part, or not known
+  void set_vote_file(SiteId site, VoteFileId file);  // of one that takes part
+  void take_in(SiteId member, VoteFileId file);
+  void forget_others();  // vote files of sites that take no part any more
   std::size_t majority() const { return voters.size() / 2 + 1; }
   security::Digest digest() const;
   bool operator==(const View&) const = default;
@@ -43,6 +48,7 @@ struct View {
 
 // With which the voters of a recovery go on.
 VoteFileId vote_file_of(const security::Recovery& recovery);
+View view_of(const security::Recovery& recovery);  // of the step after it
 
 // Of one contribution: no sum over kSitesMax overflows.
 inline constexpr std::uint64_t kTokensMax = std::uint64_t{1} << 50;

@@ -219,22 +219,27 @@ PeerSite* StateTransfer::server_of(const Saved& chosen) {
 }
 
 // What has come of this very state from another server stays.
-void StateTransfer::begin_incoming(const Saved& chosen, const Record& record) {
+Task<void> StateTransfer::begin_incoming(Saved chosen, security::Digest record) {
   if (incoming_ && incoming_->step == chosen.id.step && incoming_->strong == *chosen.strong_root)
-    return;
-  incoming_ = std::make_unique<Incoming>();
-  auto& in = *incoming_;
+    co_return;
+  incoming_.reset();
+  auto begun = std::make_unique<Incoming>();
+  auto& in = *begun;
   in.step = chosen.id.step;
   in.root = chosen.state_root;
   in.strong = *chosen.strong_root;
   in.transfer = transfer_of_state(chosen.id.run, in.step, in.strong);
   in.state.step = in.step;
-  in.state.record = record.hash();
-  in.state.agreed.resize(layout_.elements());
-  if (has_momentum_) in.state.momentum.resize(layout_.elements());
+  in.state.record = record;
+  auto make_room = [this, &in] {
+    in.state.agreed.resize(layout_.elements());
+    if (has_momentum_) in.state.momentum.resize(layout_.elements());
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(make_room), 8 * layout_.elements());
   in.manifest.resize(manifest_chunks());
   in.have.resize(chunk_count());
   in.missing = chunk_count();
+  incoming_ = std::move(begun);
 }
 
 // Until all of it is here, or the server has nothing more to say, or something false.
@@ -284,7 +289,7 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
       continue;
     }
     const auto step = static_cast<std::int64_t>(chosen->id.step);
-    begin_incoming(*chosen, *record_of(chosen->id.step));
+    co_await begin_incoming(*chosen, record_of(chosen->id.step)->hash());
     context_.log.info("state_fetch_began", {.peer = server->name, .outer_step = step});
     context_.at_point("state_transfer", chosen->id.step);
     co_await receive_from(*server, give_up);

@@ -55,7 +55,7 @@ class StateTransfer {
   std::optional<Saved> choose(std::uint64_t at_least, const View& view, const RecordOf& record_of,
                               bool last_call) const;
   PeerSite* server_of(const Saved& chosen);
-  void begin_incoming(const Saved& chosen, const Record& record);
+  Task<void> begin_incoming(Saved chosen, security::Digest record);
   Task<void> receive_from(PeerSite& server, std::function<bool()> give_up);
   std::uint32_t manifest_chunks() const;
   std::uint32_t chunk_count() const;

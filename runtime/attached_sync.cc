@@ -45,7 +45,7 @@ class AttachedSync final : public OuterSync {
 
   void attach(std::span<const CanonicalTensor> tensors, std::span<const float> initial) override {
     request_ = request_for(tensors, model_);
-    initial_.assign(initial.begin(), initial.end());
+    initial_.emplace(initial.begin(), initial.end());
   }
 
   Result<void> contribute(std::uint64_t step, std::span<const float> parameters,
@@ -99,9 +99,16 @@ class AttachedSync final : public OuterSync {
 
  private:
   Result<bool> come_back(Nanoseconds timeout) {
-    const auto status = client_ == nullptr ? first_attach(timeout) : client_->reattach(timeout);
+    if (client_ == nullptr) {
+      ISTHMUS_TRY(client_, inter::AttachClient::create(path_, std::move(request_)));
+    }
+    auto status = client_->reattach(timeout);
+    if (status && was_there_) log_.info("gateway_back", {});
+    if (status && initial_) {
+      status = client_->initial(*initial_);
+      initial_.reset();  // from now on the client sees to it that they arrive
+    }
     if (status) {
-      if (was_there_) log_.info("gateway_back", {});
       away_ = false;
       was_there_ = true;
       return true;
@@ -109,14 +116,6 @@ class AttachedSync final : public OuterSync {
     const auto code = status.error().code;
     if (code == ErrorCode::closed || code == ErrorCode::timeout) return false;
     return status.error();
-  }
-
-  Result<void> first_attach(Nanoseconds timeout) {
-    ISTHMUS_TRY(auto client, inter::AttachClient::attach(path_, request_, timeout));
-    ISTHMUS_CHECK(client->initial(initial_));
-    client_ = std::move(client);
-    initial_ = std::vector<float>();  // `{}` would keep its memory
-    return {};
   }
 
   void note_away() {
@@ -128,7 +127,7 @@ class AttachedSync final : public OuterSync {
   EventLog& log_;
   std::unique_ptr<Clock> clock_;
   inter::AttachRequest request_;
-  std::vector<float> initial_;  // until attached
+  std::optional<std::vector<float>> initial_;  // until attached
   std::unique_ptr<inter::AttachClient> client_;
   bool away_ = true;        // not connected
   bool was_there_ = false;  // has ever been

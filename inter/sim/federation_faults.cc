@@ -166,10 +166,7 @@ bool FederationRun::may_lose_vote(std::uint32_t index) const {
 }
 
 View FederationRun::newest_view() const {
-  if (recovery_ && newest_step() == recovery_->step)
-    return {.members = recovery_->voters,
-            .voters = recovery_->voters,
-            .vote_files = std::vector(recovery_->voters.size(), vote_file_of(*recovery_))};
+  if (recovery_ && newest_step() == recovery_->step) return view_of(*recovery_);
   if (!records_.empty()) return records_.rbegin()->second.next_view;
   View view;
   for (const auto& site : roster_.sites)

@@ -55,7 +55,7 @@ class Reader:
 
     def view(self):
         view = {"members": self.sites(), "voters": self.sites()}
-        view["vote_files"] = [self.get("Q") for _ in view["voters"]]
+        view["vote_files"] = {site: self.get("Q") for site in sorted({*view["members"], *view["voters"]})}
         return view
 
     def left(self):

@@ -27,7 +27,7 @@ class Voters {
     for (std::uint32_t i = 1; i <= n; ++i) {
       view_.members.push_back(i);
       view_.voters.push_back(i);
-      view_.vote_files.push_back(100 + i);
+      view_.vote_files[i] = 100 + i;
     }
     for (std::uint32_t i = 1; i <= n; ++i) restart(i);
   }
@@ -226,7 +226,7 @@ TEST(Agreement, AVoteFileChangesInABallotOnly) {
   Voters voters(2, 1, 1);
   Record record;
   record.step = 1;
-  record.view = record.next_view = View{{1, 2}, {1, 2}, {101, 102}};
+  record.view = record.next_view = View{{1, 2}, {1, 2}, {{1, 101}, {2, 102}}};
   record.next_view.set_vote_file(2, 900);
   record.parts = {voters.part(1)};
   for (const auto from : {1u, 2u}) voters.voter(1).receive(from, Accept{0, record}, {});
@@ -249,7 +249,7 @@ TEST(Agreement, BelowMinSitesNothingIsProposed) {
 }
 
 TEST(Agreement, OneWhoMayNotVoteLearnsAndStaysSilent) {
-  View view{{1, 2}, {1, 2}, {5, 6}};
+  View view{{1, 2}, {1, 2}, {{1, 5}, {2, 6}}};
   Agreement::Setup setup;
   setup.self = 1;
   setup.may_vote = false;
@@ -268,7 +268,7 @@ TEST(Agreement, RefusesRecordsOfAnotherStepViewOrRule) {
   Voters voters(2, 1, 1);
   Record record;
   record.step = 1;
-  record.view = record.next_view = View{{1, 2}, {1, 2}, {101, 102}};
+  record.view = record.next_view = View{{1, 2}, {1, 2}, {{1, 101}, {2, 102}}};
   record.parts = {voters.part(1)};
   auto other = record;
   other.rule = {OuterRuleKind::nesterov, 0.7f, 0.9f};

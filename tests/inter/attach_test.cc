@@ -75,7 +75,7 @@ TEST_F(AttachTest, ARankStartsTheRunAndTakesPartInOuterSteps) {
   auto client = attach(whole());
   ASSERT_TRUE(client);
   EXPECT_EQ(client->elements(), kWhole);
-  EXPECT_FALSE(*client->poll_state());
+  EXPECT_FALSE(*client->wait_state(0));
   ASSERT_TRUE(client->initial(values(kWhole, 0)));
   AgreedState state = state_of(*client);
   EXPECT_EQ(state.step, 0u);

@@ -188,8 +188,8 @@ TEST(StateRoot, DependsOnEveryLeafAndItsPlace) {
 TEST(Records, SurviveEncodingAndRefuseEveryTruncation) {
   Record record;
   record.step = 7;
-  record.view = {{1, 2, 9}, {1, 2}, {5, 6}};
-  record.next_view = {{1, 2}, {1, 2}, {5, 8}};
+  record.view = {{1, 2, 9}, {1, 2}, {{1, 5}, {2, 6}, {9, 7}}};
+  record.next_view = {{1, 2}, {1, 2}, {{1, 5}, {2, 8}}};
   record.parts = {{1, {}, 10, {}}, {9, {}, 20, {}}};
   Certificate certificate{.record = record, .ballot = 3, .accepts = {{1, {}}, {2, {}}}};
   ByteWriter out;

@@ -67,9 +67,8 @@ Record sample_record(std::uint64_t step, std::size_t sites) {
   record.step = step;
   record.parent = digest_of("parent");
   record.parent_root = digest_of("root");
-  record.view = {.members = sites_upto(sites),
-                 .voters = sites_upto(sites),
-                 .vote_files = std::vector<VoteFileId>(sites, 77)};
+  record.view = {.members = sites_upto(sites), .voters = sites_upto(sites), .vote_files = {}};
+  for (const auto site : record.view.members) record.view.set_vote_file(site, 77);
   for (const auto site : record.view.members)
     record.parts.push_back({site, digest_of("part"), 100 + site, record.parent});
   record.rule = {.kind = OuterRuleKind::nesterov, .rate = 0.7f, .momentum = 0.9f};

@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const View kView{.members = {1, 2, 3}, .voters = {1, 2, 3}, .vote_files = {7, 8, 9}};
+const View kView{.members = {1, 2, 3}, .voters = {1, 2, 3}, .vote_files = {{1, 7}, {2, 8}, {3, 9}}};
 
 Record record(std::uint64_t tokens) {
   Record record;
