@@ -471,6 +471,31 @@ TEST_F(AttachTest, MoreMemoryThanAllowedIsRefusedBeforeItIsMade) {
   EXPECT_EQ(client.error().code, ErrorCode::too_large);
 }
 
+// The gateway may need longer for the memory of a large model, or for the other ranks, than one
+// call waits.
+TEST_F(SlicedAttachTest, AttachingGoesOnFromCallToCall) {
+  start_server();
+  std::vector<std::unique_ptr<AttachClient>> clients;
+  for (std::uint32_t rank = 0; rank < 4; ++rank)
+    clients.push_back(std::move(*AttachClient::create(path, slice(rank))));
+  for (int calls = 0; calls < 50; ++calls)
+    for (std::uint32_t rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(clients[rank]->reattach(0).error().code, ErrorCode::timeout);
+  ASSERT_TRUE(eventually([&] { return logged("rank_attached"); }));
+  std::vector<bool> attached(4);
+  const auto all = [&] {
+    for (std::uint32_t rank = 0; rank < 4; ++rank)
+      if (!attached[rank]) attached[rank] = clients[rank]->reattach(0).has_value();
+    return std::ranges::count(attached, true) == 4;
+  };
+  for (const Nanoseconds start = local_now(); !all() && local_now() - start < kPatience;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(std::ranges::count(attached, true), 4);
+  const std::lock_guard lock(events_mutex);
+  EXPECT_EQ(std::ranges::count(events, "rank_attached"), 4);
+  EXPECT_EQ(std::ranges::count(events, "rank_gone"), 0);
+}
+
 TEST_F(AttachTest, WithoutAGatewayThereIsAClearError) {
   const auto status = fetch_status(path, kSecond);
   ASSERT_FALSE(status);

@@ -77,6 +77,54 @@ TEST_F(OuterStoreTest, FeedbackThatCountsOutlivesAttemptsThatNeverClose) {
 }
 
 // Whole slices and a rest, of both halves.
+// A crash, or another version, must not look like a vote that was never cast.
+TEST_F(OuterStoreTest, AVoteThatCannotBeReadIsNoVoteThatWasNeverCast) {
+  {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load(kVoteFile));
+    ASSERT_TRUE(store.write_vote(3, Vote{.promised = 5, .accepted = {}}));
+  }
+  const auto path = std::string("outer/vote");
+  const auto bytes = *read_file(disk, path, 1 << 20);
+  for (const std::size_t slot : {std::size_t{0}, std::size_t{1} << 18}) {
+    // Longer by a byte, under a right checksum.
+    auto spoilt = bytes;
+    const auto length = ByteReader(std::span(spoilt).subspan(slot)).get<std::uint32_t>();
+    const auto end = slot + 4 + length - 32;
+    spoilt.resize(std::max(spoilt.size(), end + 33));
+    spoilt[end] = std::byte{1};
+    const auto digest = security::blake2b(std::span(spoilt).subspan(slot + 4, length - 32 + 1));
+    std::copy(digest.bytes.begin(), digest.bytes.end(),
+              spoilt.begin() + static_cast<std::ptrdiff_t>(end + 1));
+    const auto longer = ByteWriter().put(length + 1).take();
+    std::copy(longer.begin(), longer.end(), spoilt.begin() + static_cast<std::ptrdiff_t>(slot));
+    ASSERT_TRUE(replace_file(disk, path, spoilt));
+    OuterStore store(disk, "outer");
+    const auto loaded = store.load(kVoteFile);
+    ASSERT_FALSE(loaded);
+    EXPECT_EQ(loaded.error().code, ErrorCode::corrupt);
+    EXPECT_THAT(loaded.error().text(), testing::HasSubstr("not of this version"));
+  }
+}
+
+TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
+  {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load(kVoteFile));
+    ASSERT_TRUE(store.write_feedback(feedback_of(1, 1)));
+  }
+  const auto path =
+      disk.exists("outer/feedback.0").value() ? "outer/feedback.0" : "outer/feedback.1";
+  auto bytes = *read_file(disk, path, 1 << 20);
+  bytes.back() ^= std::byte{1};
+  ASSERT_TRUE(replace_file(disk, path, bytes));
+  OuterStore store(disk, "outer");
+  const auto loaded = store.load(kVoteFile);
+  ASSERT_TRUE(loaded);
+  EXPECT_TRUE(loaded->feedbacks.empty());
+  EXPECT_THAT(loaded->damaged, ElementsAre(testing::HasSubstr(path)));
+}
+
 TEST_F(OuterStoreTest, AStateIsWrittenInSlicesAndCountsWhenTheLastOneIs) {
   OuterState state;
   for (int i = 0; i < 5; ++i) {

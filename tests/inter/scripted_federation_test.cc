@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace isthmus::inter {
 namespace {
 
@@ -334,6 +336,87 @@ TEST_F(HostilePeerTest, WhatItAsksForAgainAndAgainIsServedOnceAtATime) {
   }
   EXPECT_GE(federation.disk(2).counters().opened_to_read - reads, 10U);
   EXPECT_LE(federation.disk(2).counters().opened_to_read - reads, 450U);
+}
+
+// Whoever has no vote leads nothing, however often it says so.
+TEST_F(HostilePeerTest, PreparesOfOneWithoutAVoteHoldNoBallotUp) {
+  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.puppets = {1};
+  options.without_vote = {1};
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  auto& second = federation.gateway(2);
+  std::uint64_t ballot = 1, prepares = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    follow(puppet, from, type, in);
+    if (type != MessageType::open && type != MessageType::close) return;
+    const auto contribution = decode_signed(type, in);
+    if (!contribution || contribution->signer == 1) return;
+    ByteReader body(contribution->body);
+    StepId id;
+    const auto run = body.raw(32), view = body.raw(32);
+    std::copy(run.begin(), run.end(), id.run.bytes.begin());
+    std::copy(view.begin(), view.end(), id.view.bytes.begin());
+    id.step = body.get<std::uint64_t>();
+    id.fragment = body.get<std::uint32_t>();
+    for (int i = 0; i < 200; ++i, ++prepares)
+      for (const SiteId voter : {2U, 3U})
+        federation.puppet(1).link(voter).send(
+            sign(puppet.signer, 1, id, Prepare{ballot++}).encode());
+  };
+  ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 3; },
+                                   60 * kSecond));
+  federation.cut_off(4, true);
+  const auto step = second.state()->step;
+  federation.run_for(120 * kSecond);
+  EXPECT_GT(prepares, 100U);
+  EXPECT_GE(second.state()->step, step + 8) << "the fourth site is absent: ballots are needed";
+}
+
+// ---- What ranks give
+
+class RanksTest : public testing::Test {
+ protected:
+  RanksTest() : federation_(options_of({kSecond, kSecond})) {
+    federation_.run_until([&] { return first().state().has_value(); }, 60 * kSecond);
+  }
+  Gateway& first() { return federation_.gateway(1); }
+  ScriptedFederation federation_;
+};
+
+TEST_F(RanksTest, MoreTokensThanARecordCanNameAreRefused) {
+  ASSERT_TRUE(first().state());
+  const std::vector<float> parameters(federation_.layout().elements());
+  const auto contribute = [&](std::uint64_t tokens) {
+    return first().contribute(first().state()->step + 1, parameters, tokens);
+  };
+  for (const auto tokens : {kTokensMax + 1, ~std::uint64_t{0}}) {
+    const auto refused = contribute(tokens);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+  }
+  EXPECT_TRUE(contribute(kTokensMax));
+  EXPECT_TRUE(federation_.run_until([&] { return federation_.finished(); }, 1000 * kSecond));
+}
+
+TEST_F(RanksTest, FragmentsThatNobodyExchangesAreRefused) {
+  const auto layout = *ModelLayout::make({{"a", Shape{1000}, 0}, {"b", Shape{1000}, 1}});
+  const auto refused = first().attached(layout, "in two fragments");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(refused.error().text(), testing::HasSubstr("b is of fragment 1"));
+}
+
+TEST(FoundingTest, NoRunBeginsWithParametersThatAreNotFinite) {
+  ScriptedFederation federation(options_of({kSecond, kSecond}));
+  auto& first = federation.gateway(1);
+  std::vector<float> parameters(federation.layout().elements(), 1.0f);
+  parameters[77] = std::numeric_limits<float>::quiet_NaN();
+  ASSERT_TRUE(first.attached(federation.layout(), "of a training that diverged"));
+  first.offer_initial(std::move(parameters));
+  EXPECT_TRUE(federation.run_until([&] { return federation.ranks(1).refused(); }, 60 * kSecond));
+  EXPECT_EQ(first.genesis(), std::nullopt);
 }
 
 }  // namespace

@@ -50,6 +50,8 @@ TEST(RosterFile, ReadsWhatItWrites) {
 
 TEST(RosterFile, NamesTheRunAndWhereItGoesOn) {
   auto roster = two_sites();
+  const auto gone = site_of(2, "gone", "");
+  roster.former = {{.id = gone.id, .name = gone.name, .identity = gone.identity}};
   roster.run = security::blake2b({});
   roster.recoveries = {
       {.run = *roster.run, .step = 41, .root = security::Digest{}, .voters = {1, 4}},
@@ -58,6 +60,9 @@ TEST(RosterFile, NamesTheRunAndWhereItGoesOn) {
   const auto text = parse_roster_text("roster.toml", source);
   ASSERT_EQ(text.faults.text("roster.toml", source), "");
   EXPECT_EQ(text.roster.run, roster.run);
+  ASSERT_EQ(text.roster.former.size(), 1U);
+  EXPECT_EQ(text.roster.former[0].name, "gone");
+  EXPECT_EQ(text.roster.former[0].identity, gone.identity);
   ASSERT_EQ(text.roster.recoveries.size(), 2U);
   EXPECT_EQ(text.roster.recoveries[0].run, *roster.run);
   EXPECT_EQ(text.roster.recoveries[0].step, 41U);

@@ -121,6 +121,24 @@ TEST(Roster, KeysCannotBeBorrowed) {
   EXPECT_THAT(faults(roster), Contains(HasSubstr("not an Ed25519 public key")));
 }
 
+TEST(Roster, FormerSitesKeepTheirIdAndIdentity) {
+  auto roster = roster_of(3);
+  const auto gone = roster.sites[1];
+  roster.former = {{.id = gone.id, .name = gone.name, .identity = gone.identity}};
+  EXPECT_THAT(faults(roster), Contains(HasSubstr("the id 10 of a former site")));
+  EXPECT_THAT(faults(roster), Contains(HasSubstr("also that of another site")));
+  roster.sites.erase(roster.sites.begin() + 1);
+  EXPECT_THAT(faults(roster), IsEmpty());
+  EXPECT_EQ(*roster.identity_of(10), gone.identity);
+  EXPECT_EQ(roster.identity_of(11), nullptr);
+  roster.recoveries = {{.run = {}, .step = 3, .root = {}, .voters = {0, 10}}};  // it was one then
+  EXPECT_THAT(faults(roster), IsEmpty());
+  roster.former.push_back({.id = 5, .name = "a b", .identity = {}});
+  EXPECT_EQ(faults(roster).size(), 3u);  // order, name, key
+  roster.former.resize(kFormerSitesMax + 1, roster.former.front());
+  EXPECT_THAT(faults(roster), Contains(HasSubstr("at most 1024")));
+}
+
 TEST(Roster, AllFaultsAreReportedAtOnce) {
   auto roster = roster_of(3);
   roster.expires = -1;
@@ -139,7 +157,10 @@ TEST(Roster, Expires) {
 
 TEST(RosterVerifier, KnowsTheSitesOfItsRoster) {
   std::vector<Identity> identities;
-  const auto roster = roster_of(2, &identities);
+  auto roster = roster_of(3, &identities);
+  const auto& gone = roster.sites.back();
+  roster.former = {{.id = gone.id, .name = gone.name, .identity = gone.identity}};
+  roster.sites.pop_back();
   const auto verifier = make_verifier(roster);
   const auto message = bytes_of("message");
   const auto signature = identities[1].sign(context::accept, message);
@@ -147,6 +168,8 @@ TEST(RosterVerifier, KnowsTheSitesOfItsRoster) {
   EXPECT_FALSE(verifier->verify(0, context::accept, message, signature));   // another site
   EXPECT_FALSE(verifier->verify(11, context::accept, message, signature));  // no site
   EXPECT_FALSE(verifier->verify(10, context::promise, message, signature));
+  const auto of_former = identities[2].sign(context::accept, message);
+  EXPECT_TRUE(verifier->verify(20, context::accept, message, of_former));
 }
 
 // --- The operator's signature
