@@ -65,7 +65,9 @@ void BulkSender::offer(TransferId transfer, std::uint64_t priority, std::uint32_
 void BulkSender::withdraw(TransferId transfer) {
   outgoing_.erase(transfer);
   std::erase_if(in_flight_, [&](const auto& entry) { return entry.second.transfer == transfer; });
-  if (reserved_ && reserved_->transfer == transfer) reserved_.reset();
+  if (!reserved_ || reserved_->transfer != transfer) return;
+  drop_reservation();
+  pump();
 }
 
 std::vector<std::pair<TransferId, std::uint32_t>> BulkSender::acknowledged_chunks() const {
@@ -80,6 +82,12 @@ void BulkSender::Outgoing::acknowledge(std::uint32_t index) {
   if (acknowledged[index]) return;
   acknowledged[index] = true;
   ++acknowledged_count;
+}
+
+void BulkSender::Outgoing::lost(std::uint32_t index) {
+  acknowledged[index] = false;
+  --acknowledged_count;
+  queue.push_back(index);
 }
 
 void BulkSender::acknowledged(std::span<const std::pair<TransferId, std::uint32_t>> chunks,
@@ -112,7 +120,10 @@ void BulkSender::peer_has(const Have& have) {
   for (std::uint32_t i = 0; i < out.chunks; ++i)
     if (have.chunks[i]) end = i + 1;
   for (std::uint32_t i = 0; i < out.chunks; ++i)
-    if (have.chunks[i] || (bug_ == PlantedBug::skip_gap && i < end)) out.acknowledge(i);
+    if (have.chunks[i] || (bug_ == PlantedBug::skip_gap && i < end))
+      out.acknowledge(i);
+    else if (out.acknowledged[i])
+      out.lost(i);  // it has begun anew with this contribution
   if (end > 0) ++counters_.resumes;
   std::erase_if(out.queue, [&](std::uint32_t i) { return out.acknowledged[i]; });
   out.wait_for_have = false;
@@ -149,9 +160,11 @@ void BulkSender::resend_overdue(Nanoseconds round_trip, double bytes_per_second)
   pump();
 }
 
+// What it was for does not leave.
 void BulkSender::drop_reservation() {
   if (release_timer_) loop_.cancel(*release_timer_);
   release_timer_.reset();
+  if (reserved_) limit_.give_back(reserved_->bytes);
   reserved_.reset();
 }
 
@@ -180,8 +193,8 @@ bool BulkSender::reserve_next() {
     const auto index = best->queue.front();
     best->queue.pop_front();
     if (best->acknowledged[index]) continue;
-    reserved_ = Reserved{best_id, index};
     const auto bytes = best->source->chunk(index).bytes->size() + kFramingBytes;
+    reserved_ = Reserved{best_id, index, bytes};
     const auto when = limit_.reserve(loop_.now(), bytes);
     if (when > loop_.now())
       release_timer_ = loop_.call_at(when, [this] {
@@ -196,13 +209,13 @@ bool BulkSender::reserve_next() {
 bool BulkSender::send_reserved() {
   const auto found = outgoing_.find(reserved_->transfer);
   if (found == outgoing_.end() || found->second.acknowledged[reserved_->index]) {
-    reserved_.reset();
+    drop_reservation();
     return true;
   }
   const auto chunk = found->second.source->chunk(reserved_->index);
   if (!chunk.bytes) {  // gone while it waited for its turn
     found->second.queue.push_front(reserved_->index);
-    reserved_.reset();
+    drop_reservation();
     return true;
   }
   auto message = Chunk{.session = session_,
@@ -218,7 +231,7 @@ bool BulkSender::send_reserved() {
       blocked_ = true;  // the reservation stands
     } else {
       found->second.queue.push_front(reserved_->index);
-      reserved_.reset();
+      drop_reservation();
       connection_ = 0;  // it is about to go down
     }
     return false;

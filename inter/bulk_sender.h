@@ -94,6 +94,7 @@ class BulkSender {
     bool wait_for_have = false;
 
     void acknowledge(std::uint32_t index);
+    void lost(std::uint32_t index);
   };
   struct InFlight {
     TransferId transfer = 0;
@@ -104,6 +105,7 @@ class BulkSender {
   struct Reserved {  // a chunk whose turn at the rate limit is known
     TransferId transfer = 0;
     std::uint32_t index = 0;
+    std::size_t bytes = 0;
   };
 
   bool reserve_next();

@@ -213,7 +213,7 @@ Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
   }
   if (fetch.site != context_.self) ++relayed_;
   send_signed(link, contribution->announcement());
-  link.withdraw(contribution->transfer());
+  // What is on its way goes on, whose turn at the rate limit may come after it was asked for again.
   link.offer(contribution->transfer(), fetch.step, plan_->chunks(), contribution, true);
   send_signed(link, *contribution->close_message());
 }

@@ -230,6 +230,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool newer_roster_due() const;
   std::ptrdiff_t turn() const;
   Nanoseconds votes_late() const;
+  bool all_held_by_majority(const View& view) const;  // as far as it is known: all contributions
   Nanoseconds deadline() const;
   void consider_ballot();
   void give_way_to_twin();

@@ -148,6 +148,19 @@ std::ptrdiff_t Gateway::turn() const {
 // When votes that were to come must have come.
 Nanoseconds Gateway::votes_late() const { return 2 * kSecond + 4 * peers_.longest_round_trip(); }
 
+bool Gateway::all_held_by_majority(const View& view) const {
+  const auto holders = std::count_if(view.voters.begin(), view.voters.end(), [&](SiteId voter) {
+    if (voter == self_) return true;
+    const auto peer = peers_.all().find(voter);
+    if (peer == peers_.all().end() || !peer->second.link->up() || !peer->second.status)
+      return false;
+    const auto& status = *peer->second.status;
+    return status.step == working_step() &&
+           std::ranges::includes(status.holds, view.members);
+  });
+  return static_cast<std::size_t>(holders) >= view.majority();
+}
+
 Nanoseconds Gateway::deadline() const {
   const auto view = current_view();
   const auto now = world_.loop.now();
@@ -175,8 +188,8 @@ Nanoseconds Gateway::deadline() const {
     wait = std::max(
         wait, progresses && now - *first_held_at_ >= learnt ? options_.straggler_wait : learnt);
   }
-  // Everything is here and yet nothing is decided: the votes are late.
-  if (all_here) wait = votes_late();
+  // Everything is here and yet nothing is decided: the votes are late, or not everything is there.
+  if (all_here) wait = all_held_by_majority(view) ? votes_late() : options_.straggler_wait;
   return *first_held_at_ + wait + turn() * (kGrace + peers_.longest_round_trip());
 }
 

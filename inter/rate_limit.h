@@ -21,6 +21,10 @@ class RateLimit {
     free_at_ = std::max(free_at_, now) + cost(bytes);
     return free_at_;
   }
+  // What was reserved does not leave. Those behind it keep the places that they have.
+  void give_back(std::size_t bytes) {
+    if (bytes_per_second_ > 0) free_at_ -= cost(bytes);
+  }
   void charge(Nanoseconds now, std::size_t bytes) { reserve(now, bytes); }
   double bytes_per_second() const { return bytes_per_second_; }
 

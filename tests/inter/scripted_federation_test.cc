@@ -374,6 +374,24 @@ TEST_F(HostilePeerTest, PreparesOfOneWithoutAVoteHoldNoBallotUp) {
   EXPECT_GE(second.state()->step, step + 8) << "the fourth site is absent: ballots are needed";
 }
 
+// ---- A slow line
+
+// A chunk takes longer than whoever lacks it waits before it asks again.
+TEST(SlowLinkTest, ALowRateLimitIsSlowAndNoMore) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.elements = 150'000;
+  options.gateway.sync.outer_steps = 3;
+  options.gateway.sync.chunk_elements = 1 << 16;
+  options.gateway.rate_limit_bytes_per_second = 4000;
+  ScriptedFederation federation(std::move(options));
+  // 2 x 150 kB from each site: 75 s a step, and more than is waited for at first.
+  ASSERT_TRUE(federation.run_until([&] { return federation.finished(); }, 300 * kSecond));
+  for (const SiteId site : {1U, 2U, 3U}) {
+    EXPECT_EQ(federation.gateway(site).counters().unnamed, 0U) << site;
+    EXPECT_EQ(federation.events(site, "ballot_opened"), 0U) << site;
+  }
+}
+
 // ---- What ranks give
 
 class RanksTest : public testing::Test {
