@@ -529,7 +529,7 @@ bool Gateway::ranks_have_the_end(Nanoseconds told) const {
 }
 
 // The last step: told to the ranks when a majority has it too, or nobody else is there; served
-// until every member that can be reached has it.
+// until every site that can be reached has it, and for a while for members that cannot.
 Task<Result<void>> Gateway::serve_the_end() {
   world_.log.info("run_finished", {.outer_step = static_cast<std::int64_t>(state_->step)},
                   {{"root", state_root_.hex()}});
@@ -547,16 +547,14 @@ Task<Result<void>> Gateway::serve_the_end() {
     if (!bears_difference()) co_return dispute_without_end();
     bool waiting = saving_;
     bool reachable = false;
-    for (const auto site : chain_[last - 1].record.view.members) {
-      if (site == self_) continue;
+    for (const auto& [site, peer] : peers_.all()) {
       const auto saved = saved_by_.find(site);
       const bool has = saved != saved_by_.end() && saved->second.id.step >= last;
-      const auto* peer = peers_.find(site);
-      const bool up = peer != nullptr && peer->link->up();
+      const bool up = peer.link->up();
       // Whoever has saved the last step may end before it acknowledges what we say last.
-      const bool farewell = up && !peer->link->drained() && now - began < kSecond;
+      const bool farewell = up && !peer.link->drained() && now - began < kSecond;
       if (up && (!has || farewell)) waiting = reachable = true;
-      if (!up && !has) waiting = true;
+      if (!up && !has && chain_[last - 1].record.view.is_member(site)) waiting = true;
     }
     if (reachable || saving_) alone_since = now;
     const bool alone = !reachable && !saving_ && now - alone_since > options_.linger;

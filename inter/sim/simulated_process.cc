@@ -36,6 +36,7 @@ SimulatedProcess::~SimulatedProcess() {
 Task<void> SimulatedProcess::live() {
   auto result = co_await gateway_->run();
   if (!result) failure_ = result.error();
+  ended_ = true;
 }
 
 }  // namespace isthmus::inter::sim

@@ -40,6 +40,7 @@ class SimulatedProcess {
   Loop& loop() { return loop_; }
   // What run() ended with, if with an error.
   const std::optional<Error>& failure() const { return failure_; }
+  bool ended() const { return ended_; }  // run() has, and a real process would
   // What it still says is heard by nobody.
   void mute() { wire_->mute(); }
 
@@ -54,6 +55,7 @@ class SimulatedProcess {
   std::unique_ptr<SimulatedWire> wire_;
   std::unique_ptr<Gateway> gateway_;
   std::optional<Error> failure_;
+  bool ended_ = false;
 };
 
 }  // namespace isthmus::inter::sim

@@ -72,7 +72,9 @@ bool ScriptedFederation::run_until(const std::function<bool()>& condition, Nanos
     else
       simulation_.advance(std::max(now(), next));
     if (who < 0) continue;
-    if (auto* loop = sites_[static_cast<std::size_t>(who)].loop()) loop->run_ready();
+    auto& site = sites_[static_cast<std::size_t>(who)];
+    if (auto* loop = site.loop()) loop->run_ready();
+    if (site.process && site.process->ended()) site.process->mute();
   }
   return true;
 }

@@ -392,6 +392,25 @@ TEST(SlowLinkTest, ALowRateLimitIsSlowAndNoMore) {
   }
 }
 
+// ---- The end
+
+// One that is no member any more, and comes back when the others are through.
+TEST(EndTest, WhoeverCanBeReachedIsServed) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.late = {3};
+  options.without_vote = {3};
+  options.elements = 200'000;
+  options.gateway.sync.chunk_elements = 1 << 16;
+  options.network.bytes_per_second = 20'000;
+  ScriptedFederation federation(std::move(options));
+  auto& first = federation.gateway(1);
+  ASSERT_TRUE(federation.run_until([&] { return first.state() && first.state()->step == 6; },
+                                   600 * kSecond));
+  federation.start(3);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(3).state()->step, 6U);
+}
+
 // ---- What ranks give
 
 class RanksTest : public testing::Test {
