@@ -406,8 +406,13 @@ void Gateway::note_vote() {
   const EventLog::About at{.outer_step = static_cast<std::int64_t>(working_step())};
   if (lacks) {
     ++counters_.votes_lost;
+    const auto view = current_view();
     world_.log.alarm("vote_file_lost", at,
-                     {{"effect", "this site does not vote until a record names its new file"}});
+                     {{"effect", "this site does not vote until a record names its new file"},
+                      {"then", view.voters.size() - 1 < view.majority()
+                                   ? "no record can be decided without it: the operator says "
+                                     "where to go on (isthmus roster recover)"
+                                   : "the other voters see to it"}});
   } else {
     ++counters_.readmitted;
     world_.log.info("vote_readmitted", at);

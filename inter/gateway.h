@@ -147,6 +147,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool genesis_acceptable(const Record& record) const;
   void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
   void say_founding_is_stuck();
+  void say_founding_waits(const View& view);
   Task<Result<void>> adopt_run(Certificate genesis);
   Task<void> take_initial(std::vector<float> parameters);
   bool adopt_initial();
@@ -275,6 +276,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     OuterState state;
     security::Digest root;
   };
+  std::optional<Nanoseconds> founding_said_;
   std::optional<Initial> initial_;  // that the ranks offer, until there is a state
   VoteFileId vote_file_ = kNoVoteFile;
   bool lacked_vote_ = false;  // and said so

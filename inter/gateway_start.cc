@@ -8,6 +8,12 @@
 #include "kernels/outer_arithmetic.h"
 
 namespace isthmus::inter {
+namespace {
+
+constexpr Nanoseconds kFoundingPatience = 20 * kSecond;
+constexpr Nanoseconds kMinute = 60 * kSecond;
+
+}  // namespace
 
 View Gateway::view_of_roster() const {
   View view;
@@ -267,6 +273,24 @@ void Gateway::say_founding_is_stuck() {
          {"left_out", *left_out}});
 }
 
+// Without a word of it two of three voters would wait for the third for ever.
+void Gateway::say_founding_waits(const View& view) {
+  const auto now = world_.loop.now();
+  if (now - started_ < kFoundingPatience || (founding_said_ && now - *founding_said_ < kMinute))
+    return;
+  std::string missing;
+  for (const auto voter : view.voters)
+    if (voter != self_ && !peers_.sees(voter))
+      missing += (missing.empty() ? "" : ", ") + name_of(voter);
+  if (missing.empty()) return;
+  founding_said_ = now;
+  world_.log.warning("founding_waits", {},
+                     {{"waits_for", missing},
+                      {"why",
+                       "a run begins when all its voters are here; who joins one that has begun "
+                       "needs a site of it"}});
+}
+
 Task<Result<void>> Gateway::begin_or_join_run() {
   const View view = view_of_roster();
   Nanoseconds asked = 0, said = 0;
@@ -303,6 +327,7 @@ Task<Result<void>> Gateway::begin_or_join_run() {
         break;
       }
     }
+    say_founding_waits(view);
     if (now - asked >= kSecond) {
       for (auto& [site, peer] : peers_.all()) {
         if (!peer.link->up()) continue;

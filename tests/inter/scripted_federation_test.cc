@@ -445,6 +445,18 @@ TEST_F(RanksTest, FragmentsThatNobodyExchangesAreRefused) {
   EXPECT_THAT(refused.error().text(), testing::HasSubstr("b is of fragment 1"));
 }
 
+TEST(FoundingTest, WhoIsMissingIsNamed) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.late = {3};
+  ScriptedFederation federation(std::move(options));
+  federation.run_for(200 * kSecond);
+  EXPECT_EQ(federation.gateway(1).genesis(), std::nullopt);
+  EXPECT_GE(federation.events(1, "founding_waits"), 2U);
+  EXPECT_LE(federation.events(1, "founding_waits"), 4U);
+  federation.start(3);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+}
+
 TEST(FoundingTest, NoRunBeginsWithParametersThatAreNotFinite) {
   ScriptedFederation federation(options_of({kSecond, kSecond}));
   auto& first = federation.gateway(1);
