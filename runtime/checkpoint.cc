@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 1;  // of trainer.json
+constexpr int kFormat = 2;  // of trainer.json
 constexpr const char* kConfigFile = "config.json";
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
@@ -104,6 +104,8 @@ std::string encode(const TrainerFile& content) {
                {"record", p.record},
                {"steps_since", p.steps_since},
                {"tokens_since", p.tokens_since},
+               {"handed_steps", p.handed_steps},
+               {"handed_tokens", p.handed_tokens},
                {"updates", content.updates},
                {"files", Json::object()}};
   for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
@@ -139,6 +141,8 @@ Result<TrainerFile> decode(std::string_view text) {
     json.at("record").get_to(p.record);
     json.at("steps_since").get_to(p.steps_since);
     json.at("tokens_since").get_to(p.tokens_since);
+    json.at("handed_steps").get_to(p.handed_steps);
+    json.at("handed_tokens").get_to(p.handed_tokens);
     json.at("updates").get_to(content.updates);
     for (std::size_t i = 0; i < kHashedFiles.size(); ++i) {
       const auto& file = json.at("files").at(kHashedFiles[i]);

@@ -39,6 +39,9 @@ struct Progress {
   std::string record = {};         // hash of its record, hex; "" when alone
   std::int64_t steps_since = 0;    // inner steps since the last contribution
   std::uint64_t tokens_since = 0;  // and the tokens in them
+  // What was handed over for the next state: still this site's when the gateway never had it.
+  std::int64_t handed_steps = 0;
+  std::uint64_t handed_tokens = 0;
 
   bool operator==(const Progress&) const = default;
 };

@@ -27,6 +27,7 @@ Bytes encode(const Progress& p) {
   ByteWriter out;
   out.put(p.inner_step).put(p.data_position).put(p.tokens).put(p.seed).string(p.data_digest);
   out.put(p.outer_step).string(p.record).put(p.steps_since).put(p.tokens_since);
+  out.put(p.handed_steps).put(p.handed_tokens);
   return out.take();
 }
 
@@ -43,6 +44,8 @@ Progress decode_progress(std::span<const std::byte> bytes) {
   p.record = in.string(kTextMax);
   p.steps_since = in.get<std::int64_t>();
   p.tokens_since = in.get<std::uint64_t>();
+  p.handed_steps = in.get<std::int64_t>();
+  p.handed_tokens = in.get<std::uint64_t>();
   ISTHMUS_ASSERT(in.done());
   return p;
 }
@@ -71,6 +74,7 @@ class Trainer {
     if (options_.federated) {
       ISTHMUS_TRY(const bool begun, begin_federated());
       if (!begun) return outcome(/*finished=*/false);
+      if (!ended() && contribution_due()) ISTHMUS_CHECK(contribute());
     }
     bool stopped = false;
     while (!ended()) {
@@ -172,7 +176,8 @@ class Trainer {
   }
 
   // The state comes from the gateway. Parameters of a checkpoint based on that very state hold work
-  // that is in no contribution yet, and stay. False: stopped before there was a state.
+  // that is in no contribution yet, and stay; so does what was handed over to a gateway that has
+  // not kept it. False: stopped before there was a state.
   Result<bool> begin_federated() {
     if (parts_.outer != nullptr)
       parts_.outer->attach(model_.tensors(), canonical(model_.parameters()));
@@ -183,9 +188,14 @@ class Trainer {
       ISTHMUS_TRY(state, next_state(kStatePoll));
     }
     const bool same_base = !progress_.record.empty() && progress_.record == state->record;
-    note_lost(same_base);
+    const bool contributed = !same_base || state->contribution_open;
+    note_lost(contributed);
     if (!same_base || state->final_step) set_parameters(state->parameters);
-    if (!same_base || state->contribution_open) count_contribution();
+    if (!same_base) forget_handed();
+    if (contributed)
+      count_contribution();
+    else
+      take_back_contribution();
     take_over(std::move(*state));
     steps_on_state_ = contribution_open_ ? options_.inner_steps : progress_.steps_since;
     // What an earlier process contributed is in the next state: only what comes from here on adds.
@@ -193,14 +203,15 @@ class Trainer {
     return true;
   }
 
-  // Everything up to the last contribution is, or will be, in the state; what came after it is in
-  // a checkpoint of the same state, or gone.
-  void note_lost(bool same_base) {
+  // Once the gateway has the last contribution, everything up to it is, or will be, in the state,
+  // and what came after it is gone: it stands on parameters that no checkpoint has. Otherwise the
+  // checkpoint is what there is.
+  void note_lost(bool contributed) {
     if (!is_root_ || metrics_ == nullptr || !metrics_->last()) return;
     const auto& last = *metrics_->last();
-    const std::uint64_t in_checkpoint =
-        same_base ? progress_.tokens : progress_.tokens - progress_.tokens_since;
-    const std::uint64_t kept = std::max(last.tokens_contributed, in_checkpoint);
+    const std::uint64_t kept =
+        contributed ? std::max(last.tokens_contributed, progress_.tokens - progress_.tokens_since)
+                    : progress_.tokens;
     if (last.tokens > kept)
       parts_.log.warning("tokens_lost", {},
                          {{"tokens", last.tokens - kept},
@@ -326,8 +337,8 @@ class Trainer {
       ISTHMUS_CHECK(
           parts_.outer->contribute(progress_.outer_step + 1, contributed_, progress_.tokens_since));
     contribution_open_ = true;
-    handed_steps_ = progress_.steps_since;
-    handed_tokens_ = progress_.tokens_since;
+    progress_.handed_steps = progress_.steps_since;
+    progress_.handed_tokens = progress_.tokens_since;
     count_contribution();
     note("rank_contributed", progress_.outer_step + 1);
     if (metrics_ != nullptr)
@@ -338,12 +349,18 @@ class Trainer {
     return {};
   }
 
-  // Others went on without this site, and its contribution came too late to be one: what was
-  // trained in it counts towards the next.
+  // The contribution came too late to be one, as others went on without this site, or the gateway
+  // lost it with its process: what was trained in it counts towards the next.
   void take_back_contribution() {
-    progress_.steps_since += handed_steps_;
-    progress_.tokens_since += handed_tokens_;
-    contributed_tokens_ -= handed_tokens_;
+    progress_.steps_since += progress_.handed_steps;
+    progress_.tokens_since += progress_.handed_tokens;
+    contributed_tokens_ -= progress_.handed_tokens;
+    forget_handed();
+  }
+
+  void forget_handed() {
+    progress_.handed_steps = 0;
+    progress_.handed_tokens = 0;
   }
 
   void count_contribution() {
@@ -389,7 +406,10 @@ class Trainer {
   // x ← state + (x − from). The final state is taken as it is: all sites end equal.
   void merge(OuterState state) {
     note("rank_merging", state.step);
-    if (contribution_open_ && state.from == OuterState::From::base) take_back_contribution();
+    // Of what an earlier process handed over, the gateway has told that it has it.
+    const bool handed_here = !contributed_.empty();
+    if (handed_here && state.from == OuterState::From::base) take_back_contribution();
+    forget_handed();
     if (state.final_step || state.from == OuterState::From::nothing)
       set_parameters(state.parameters);
     else
@@ -524,9 +544,7 @@ class Trainer {
 
   std::size_t canonical_elements_ = 0;
   std::vector<float> base_;         // the last state taken
-  std::vector<float> contributed_;  // what was contributed last
-  std::int64_t handed_steps_ = 0;   // and trained in it
-  std::uint64_t handed_tokens_ = 0;
+  std::vector<float> contributed_;  // what this process contributed to the next state
   bool contribution_open_ = false;
   bool final_step_ = false;
   std::uint64_t contributed_tokens_ = 0;

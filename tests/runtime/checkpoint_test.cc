@@ -50,7 +50,9 @@ class CheckpointTest : public testing::Test {
             .outer_step = 3,
             .record = "def",
             .steps_since = 4,
-            .tokens_since = 5};
+            .tokens_since = 5,
+            .handed_steps = 6,
+            .handed_tokens = 7};
   }
   std::string write(std::int64_t step, int keep = 10) {
     auto path = write_checkpoint(*disk_, folder_.path(), *model_, progress(step), keep);

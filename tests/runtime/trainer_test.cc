@@ -410,6 +410,71 @@ TEST_F(TrainerTest, ARestartAfterACrashReportsWhatIsLost) {
   EXPECT_EQ(gateway_.contributions[0].tokens, 8U * 48);
 }
 
+TEST_F(TrainerTest, AContributionThatTheGatewayNeverHadIsMadeAgain) {
+  federate();
+  auto first = make_small_model(pool_);
+  stop_at_contribution();
+  run_well(*first);
+  stop_ = false;
+  // The gateway died before anything was on its disk: to it nothing is open.
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  auto second = make_small_model(pool_, 99);
+  EXPECT_EQ(run_well(*second).inner_step, 3);
+  ASSERT_THAT(gateway_.contributions, SizeIs(2));
+  EXPECT_EQ(gateway_.contributions[1].step, 1U);
+  EXPECT_EQ(gateway_.contributions[1].parameters, gateway_.contributions[0].parameters);
+  EXPECT_EQ(gateway_.contributions[1].tokens, 3U * 48);
+  EXPECT_THAT(events("tokens_lost"), SizeIs(0));
+  EXPECT_EQ(metrics("resumed").back()["tokens_contributed"], 3U * 48);
+  EXPECT_EQ(metrics("contribution").back()["tokens_contributed"], 3U * 48);
+}
+
+TEST_F(TrainerTest, WhatWasTrainedPastAContributionThatTheGatewayNeverHadIsInTheNext) {
+  federate();
+  options_.lead_steps = 2;
+  auto first = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*first, 6).inner_step, 3 + 2);
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  stop_at_contribution();
+  auto second = make_small_model(pool_, 99);
+  run_well(*second);
+  ASSERT_THAT(gateway_.contributions, SizeIs(2));
+  EXPECT_EQ(gateway_.contributions[1].parameters, canonical(*first));
+  EXPECT_EQ(gateway_.contributions[1].tokens, 5U * 48);
+  EXPECT_THAT(events("tokens_lost"), SizeIs(0));
+}
+
+TEST_F(TrainerTest, WhatWasTrainedPastAContributionThatTheGatewayHasIsReportedLost) {
+  federate();
+  options_.lead_steps = 2;
+  auto first = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*first, 6).inner_step, 3 + 2);
+  auto open = state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing);
+  open.contribution_open = true;
+  gateway_has(std::move(open));
+  auto second = make_small_model(pool_);
+  run_until_poll(*second, 3);
+  EXPECT_THAT(gateway_.contributions, SizeIs(1));
+  ASSERT_THAT(events("tokens_lost"), SizeIs(1));
+  EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":96"));
+}
+
+TEST_F(TrainerTest, AContributionThatNeitherGatewayNorCheckpointHasIsReportedLost) {
+  federate();
+  options_.inner_steps = 8;
+  auto first = make_small_model(pool_);
+  stop_at_contribution();
+  run_well(*first);
+  stop_ = false;
+  // As if both had been killed then: step 5 is there.
+  std::filesystem::remove_all(options_.checkpoint_folder + "/step_00000008");
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  auto second = make_small_model(pool_);
+  run_until_poll(*second, 3);
+  ASSERT_THAT(events("tokens_lost"), SizeIs(1));
+  EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":144"));  // three steps of 2 x 24
+}
+
 TEST_F(TrainerTest, ARestartOnANewerStateDropsItsParameters) {
   federate();
   auto first = make_small_model(pool_);
