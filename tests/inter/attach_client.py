@@ -2,6 +2,7 @@
 """A rank that is no C++: written after inter/ATTACH.md alone, with Python's standard library alone.
 
     attach_client.py SOCKET --steps 3              trains (adds 1 to every value) for 3 outer steps
+    attach_client.py SOCKET --steps 3 --tell       and says when a contribution was answered
     attach_client.py SOCKET --stop-at state        goes as far as that, says so, and waits to be killed
 
 The gateway it is tested with answers a contribution with half of it.
@@ -48,6 +49,21 @@ class Gateway:
         self.bytes = b""
         self.descriptors = []
 
+    def attach(self):
+        self.send(ATTACH, attach_body())
+        memory_bytes, contribution_offset, state_offset, elements = struct.unpack("<QQQQ", self.expect(MEMORY))
+        check(elements == ELEMENTS, "elements")
+        (descriptor,) = self.descriptors
+        for change in (lambda: os.ftruncate(descriptor, 0), lambda: os.ftruncate(descriptor, 2 * memory_bytes)):
+            try:
+                change()
+            except PermissionError:
+                continue
+            sys.exit("the memory is not sealed")
+        memory = memoryview(mmap.mmap(descriptor, memory_bytes))
+        self.contribution = memory[contribution_offset:contribution_offset + 4 * elements].cast("f")
+        self.state = memory[state_offset:state_offset + 4 * elements].cast("f")
+
     def send(self, kind, body=b""):
         self.socket.sendall(frame(kind, body))
 
@@ -83,10 +99,26 @@ def check(condition, what):
         sys.exit(f"wrong: {what}")
 
 
+# The gateway is gone: connects until it is back, and puts x_c into the new memory.
+def attach_again(path, contributed):
+    for _ in range(600):
+        try:
+            gateway = Gateway(path)
+            gateway.attach()
+        except OSError:
+            time.sleep(0.05)
+            continue
+        if contributed is not None:
+            gateway.contribution[:] = array.array("f", contributed)
+        return gateway
+    sys.exit("the gateway did not come back")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("socket")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--tell", action="store_true")
     parser.add_argument("--stop-at", choices=PHASES)
     wanted = parser.parse_args()
 
@@ -95,55 +127,51 @@ def main():
     if wanted.stop_at == "half":
         gateway.socket.sendall(frame(ATTACH, attach_body())[:40])
         stop_at("half", "half")
-    gateway.send(ATTACH, attach_body())
-
-    memory_bytes, contribution_offset, state_offset, elements = struct.unpack("<QQQQ", gateway.expect(MEMORY))
-    check(elements == ELEMENTS, "elements")
-    (descriptor,) = gateway.descriptors
-    for change in (lambda: os.ftruncate(descriptor, 0), lambda: os.ftruncate(descriptor, 2 * memory_bytes)):
-        try:
-            change()
-        except PermissionError:
-            continue
-        sys.exit("the memory is not sealed")
-    memory = memoryview(mmap.mmap(descriptor, memory_bytes))
-    contribution = memory[contribution_offset:contribution_offset + 4 * elements].cast("f")
-    state_area = memory[state_offset:state_offset + 4 * elements].cast("f")
+    gateway.attach()
     stop_at("attached", wanted.stop_at)
 
-    contribution[:] = array.array("f", range(ELEMENTS))
+    gateway.contribution[:] = array.array("f", range(ELEMENTS))
     gateway.send(INITIAL)
     stop_at("initial", wanted.stop_at)
 
     parameters = contributed = base = None
-    taken = False
     steps = 0
     while True:
-        kind, body = gateway.receive()
+        try:
+            kind, body = gateway.receive()
+        except ConnectionError:
+            gateway = attach_again(wanted.socket, contributed)
+            continue
         if kind == TAKEN:
-            taken |= struct.unpack("<Q", body)[0] == steps + 1
+            if wanted.tell and struct.unpack("<Q", body)[0] == steps + 1:
+                print("taken", flush=True)
             continue
         check(kind == STATE, f"message {kind}")
         publication, step, record, merge, final, is_open, kept = struct.unpack("<QQ32sBBBQ", body)
         check(merge == 0 and not is_open, "state")
         stop_at("state", wanted.stop_at)
-        values = list(state_area)
+        if parameters is not None and step == steps:
+            # Of a gateway that came back without what it had taken: the same again.
+            gateway.send(TOOK, struct.pack("<Q", publication))
+            gateway.send(CONTRIBUTE, struct.pack("<QQQ", publication, step + 1, 640))
+            continue
+        values = list(gateway.state)
         if parameters is None:
             parameters = values
         else:
-            check(step == steps + 1, f"step {step} after {steps}")
-            check(taken, "a contribution without an answer")
-            check(values == [x / 2 for x in contributed], "the state is half of the contribution")
-            start = contributed if taken else base
+            check(step > steps, f"step {step} after {steps}")
+            used = kept >= steps + 1
+            check(not used or values == [x / 2 for x in contributed], "the state is half of the contribution")
+            start = contributed if used else base
             parameters = [s + (x - f) for s, x, f in zip(values, parameters, start)]
-        base, taken, steps = values, False, step
+        base, steps = values, step
         gateway.send(TOOK, struct.pack("<Q", publication))
         if final or (wanted.steps <= steps and not wanted.stop_at):
             break
         parameters = [x + 1 for x in parameters]
         gateway.send(PROGRESS, struct.pack("<Qdd", 10 * steps, 2.5, 1000.0) + text("computing"))
         contributed = parameters
-        contribution[:] = array.array("f", contributed)
+        gateway.contribution[:] = array.array("f", contributed)
         message = struct.pack("<QQQ", publication, step + 1, 640)
         if wanted.stop_at == "half_contribution":
             gateway.socket.sendall(frame(CONTRIBUTE, message)[:11])
@@ -154,7 +182,7 @@ def main():
             print("flood", flush=True)
             while True:
                 gateway.send(PROGRESS, struct.pack("<Qdd", 1, 2.5, 1000.0) + text("flood"))
-                contribution[0] += 1
+                gateway.contribution[0] += 1
     gateway.send(LEAVING)
     print(f"done {steps} {parameters[0]} {parameters[-1]}", flush=True)
 

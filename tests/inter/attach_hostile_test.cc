@@ -127,6 +127,41 @@ TEST_F(AttachHostileTest, ARankInPythonTakesPart) {
   });
 }
 
+// Taken is said before anything is on disk: only a state tells what counts.
+TEST_F(AttachHostileTest, ARankInPythonKeepsWorkThatWasTakenAndLost) {
+  for (const std::uint64_t step : {0, 3}) {  // that the gateway is at when it is back
+    SCOPED_TRACE(step);
+    gateway = FakeGateway();
+    start_server();
+    Subprocess rank(path, {"--steps", "3", "--tell"});
+    ASSERT_EQ(rank.line(), "taken");
+    stop_server();
+    on_loop([&] {
+      gateway.is_open = false;
+      gateway.contributions.clear();
+      gateway.step = step;
+      if (step > 0) gateway.state = values(kWhole, 300);
+      gateway.final_step = 3;
+    });
+    start_server();
+    if (step == 0) {
+      EXPECT_EQ(rank.line(), "taken");
+      on_loop([&] {
+        ASSERT_EQ(gateway.contributions.size(), 1u);
+        EXPECT_EQ(gateway.contributions[0].parameters, values(kWhole, 1));
+        gateway.step = 2;
+        gateway.contributions.back().step = 3;
+        gateway.decide_half();
+      });
+      EXPECT_EQ(rank.line(), "done 3 0.5 12.0");
+    } else {
+      EXPECT_EQ(rank.line(), "done 3 301.0 324.0");  // the 1 that it had added is still there
+    }
+    EXPECT_EQ(rank.wait(), 0);
+    stop_server();
+  }
+}
+
 TEST_F(AttachHostileTest, ARankKilledAtAnyPointHarmsNobody) {
   start_server();
   for (const char* phase : {"connected", "half", "attached", "initial", "half_contribution",

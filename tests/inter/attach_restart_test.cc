@@ -76,6 +76,23 @@ TEST_F(AttachRestartTest, AStepDecidedMeanwhileIsMerged) {
   EXPECT_EQ(copy(state.parameters), values(kWhole, 300));
 }
 
+TEST_F(AttachRestartTest, WhatItTookAndLostBeforeALaterStateIsStillTheRanks) {
+  auto client = contributing_rank();
+  expect_no_state(*client);  // reads that it was taken
+  stop_server();
+  on_loop([&] {
+    gateway.step = 3;
+    gateway.is_open = false;
+    gateway.contributions.clear();
+  });
+  expect_closed(*client);
+  start_server();
+  ASSERT_TRUE(client->reattach(kPatience));
+  const AgreedState state = state_of(*client);
+  EXPECT_EQ(state.step, 3u);
+  EXPECT_EQ(state.from, MergeFrom::base);
+}
+
 TEST_F(AttachRestartTest, AContributionMadeWhileItIsAwayArrivesLater) {
   start_server();
   auto client = computing_rank();
