@@ -70,10 +70,6 @@ class Wire {
   // dials again: after silence, or when a connection misbehaves. Nothing when there is none.
   virtual void reset(GatewayId peer, Lane lane, ConnectionId connection) = 0;
 
-  // Opens or closes the wire to a peer. Closing drops its connections at once. (A gateway reads its
-  // roster when it starts, so who left it has no wire from then on.)
-  virtual void allow(GatewayId peer, bool allowed) = 0;
-
   // Bytes handed to the network for this peer, with the wire's own framing and sealing, on both
   // lanes; and received.
   virtual std::uint64_t bytes_sent(GatewayId peer) const = 0;

@@ -43,18 +43,8 @@ ZmqDialer::ZmqDialer(Loop& loop, EventLog& log, const ZmqContext& context,
 ZmqDialer::~ZmqDialer() { close_socket(); }
 
 void ZmqDialer::start() {
-  if (std::exchange(started_, true)) return;
   redial_delay_ = options_.redial_delay_min;
-  tasks_.post([this] {
-    if (started_ && !socket_) dial();
-  });
-}
-
-void ZmqDialer::stop() {
-  if (!std::exchange(started_, false)) return;
-  tasks_.stop_timer();
-  dropped_ = true;
-  tasks_.post([this] { end("closed by this gateway"); });
+  tasks_.post([this] { dial(); });
 }
 
 void ZmqDialer::dial() {
@@ -69,7 +59,7 @@ void ZmqDialer::dial() {
       address_.host, "",
       tasks_.guarded(
           [this, attempt = attempts_](boost::system::error_code error, const auto& addresses) {
-            if (!started_ || attempt != attempts_) return;
+            if (attempt != attempts_) return;
             if (error || addresses.empty())
               return end(fmt::format("no address for {}: {}", address_.host, error.message()));
             // Another one each time, should the first not be reachable from here.
@@ -176,16 +166,14 @@ void ZmqDialer::end(std::string_view reason) {
   const bool silence = connection_ == 0 && now - dialed_at_ >= kSilence;
   const auto ended = std::exchange(connection_, 0);
   close_socket();
-  if (started_) {
-    if (ended == 0 && why != logged_failure_) {
-      log_.warning("wire_unreachable", {peer_.name},
-                   {{"lane", to_string(lane_)}, {"address", address_.endpoint()}, {"reason", why}});
-      logged_failure_ = why;
-    }
-    if (was_good) redial_delay_ = options_.redial_delay_min;
-    tasks_.start_timer(silence ? options_.redial_delay_min : redial_delay_, [this] { dial(); });
-    if (!silence) redial_delay_ = std::min(2 * redial_delay_, options_.redial_delay_max);
+  if (ended == 0 && why != logged_failure_) {
+    log_.warning("wire_unreachable", {peer_.name},
+                 {{"lane", to_string(lane_)}, {"address", address_.endpoint()}, {"reason", why}});
+    logged_failure_ = why;
   }
+  if (was_good) redial_delay_ = options_.redial_delay_min;
+  tasks_.start_timer(silence ? options_.redial_delay_min : redial_delay_, [this] { dial(); });
+  if (!silence) redial_delay_ = std::min(2 * redial_delay_, options_.redial_delay_max);
   if (ended != 0) events_.closed(ended, why);
 }
 

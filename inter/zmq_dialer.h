@@ -27,8 +27,7 @@ class ZmqDialer final : public LaneEnd {
             LaneEvents& events, const ZmqPeer& peer, Lane lane, TcpAddress address);
   ~ZmqDialer() override;
 
-  void start();
-  void stop();  // ends the connection as drop() does
+  void start();  // once
 
   Result<void> send(ConnectionId connection, Bytes message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
@@ -53,7 +52,6 @@ class ZmqDialer final : public LaneEnd {
   const Lane lane_;
   const TcpAddress address_;  // the host may be a name, looked up for every attempt
 
-  bool started_ = false;
   ConnectionId connection_ = 0;  // 0: not up
   bool dropped_ = false;         // end() is on its way
   Nanoseconds dialed_at_ = 0;

@@ -31,8 +31,7 @@ class LaneEvents {
   virtual void writable(ConnectionId connection) = 0;
   // A TCP connection was made; libzmq's I/O thread may close it at any time.
   virtual void connected(int descriptor) = 0;
-  // May this gateway be connected now?
-  virtual bool allowed(GatewayId peer) const = 0;
+  virtual bool is_peer(GatewayId id) const = 0;
 };
 
 // The message that libzmq's queue had no room for. With it, send() knows before it takes a message

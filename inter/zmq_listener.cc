@@ -103,7 +103,7 @@ ZmqListener::Connection* ZmqListener::connection_of(const std::string& routing_i
   if (ended_.contains(routing_id)) return nullptr;
   const auto user_id = payload.property("User-Id");
   const auto peer = gateway_of_user_id(user_id);
-  if (!peer || !events_.allowed(*peer)) {
+  if (!peer || !events_.is_peer(*peer)) {
     refuse(payload, user_id, "not a gateway of the roster");
     return nullptr;
   }

@@ -48,14 +48,12 @@ class ZmqWire final : public Wire, public LaneEvents {
   void receive_with(WireReceiver& receiver) override;
   Result<void> send(GatewayId peer, Lane lane, Bytes message, ConnectionId connection) override;
   void reset(GatewayId peer, Lane lane, ConnectionId connection) override;
-  void allow(GatewayId peer, bool allowed) override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received(GatewayId peer) const override;
 
  private:
   struct Peer {
     ZmqPeer entry;
-    bool allowed = true;
     std::array<std::unique_ptr<ZmqDialer>, 2> dialers;     // null: it dials us, if anybody
     std::array<std::vector<ConnectionId>, 2> connections;  // oldest first
     std::uint64_t bytes_sent = 0;
@@ -83,7 +81,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   void received(ConnectionId id, std::span<const std::byte> message) override;
   void writable(ConnectionId id) override;
   void connected(int descriptor) override;
-  bool allowed(GatewayId peer) const override;
+  bool is_peer(GatewayId id) const override { return peers_.contains(id); }
 
   Loop& loop_;
   EventLog& log_;
@@ -186,7 +184,7 @@ void ZmqWire::receive_with(WireReceiver& receiver) {
     if (listener) listener->start();
   for (auto& [id, peer] : peers_)
     for (auto& dialer : peer.dialers)
-      if (dialer && peer.allowed) dialer->start();
+      if (dialer) dialer->start();
 }
 
 Result<void> ZmqWire::send(GatewayId peer_id, Lane lane, Bytes message, ConnectionId id) {
@@ -227,28 +225,6 @@ void ZmqWire::reset(GatewayId peer_id, Lane lane, ConnectionId id) {
     drop(id, "reset");
 }
 
-void ZmqWire::allow(GatewayId peer_id, bool allowed) {
-  const auto found = peers_.find(peer_id);
-  if (found == peers_.end() || found->second.allowed == allowed) return;
-  auto& peer = found->second;
-  peer.allowed = allowed;
-  log_.info(allowed ? "wire_peer_allowed" : "wire_peer_barred", {peer.entry.name});
-  if (allowed)
-    zap_->list(peer.entry.key, user_id_of(peer_id));
-  else
-    zap_->unlist(peer.entry.key);
-  for (const auto lane : kLanes) {
-    if (!allowed)
-      for (const auto id : peer.on(lane)) drop(id, "no longer in the roster");
-    auto& dialer = peer.dialers[static_cast<std::size_t>(lane)];
-    if (!dialer || receiver_ == nullptr) continue;
-    if (allowed)
-      dialer->start();
-    else
-      dialer->stop();
-  }
-}
-
 void ZmqWire::drop(ConnectionId id, std::string_view reason) {
   auto& connection = connections_.at(id);
   if (std::exchange(connection.dropped, true)) return;
@@ -273,11 +249,6 @@ void ZmqWire::connected(int descriptor) {
             {{"wanted", name},
              {"what_to_do", "load the kernel module tcp_" + name +
                                 " and add it to net.ipv4.tcp_allowed_congestion_control"}});
-}
-
-bool ZmqWire::allowed(GatewayId peer) const {
-  const auto found = peers_.find(peer);
-  return found != peers_.end() && found->second.allowed;
 }
 
 void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end) {

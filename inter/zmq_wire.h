@@ -84,7 +84,7 @@ struct ZmqWireOptions {
 // Listens, then checks each listening socket and who answers at our own address
 // (inter/socket_check.h), then dials; blocks for a few milliseconds, three seconds at most. Raises
 // the process' limit of open descriptors to what is allowed, since idle strangers must not exhaust
-// it. Errors: invalid_argument (an address, a key), unavailable (the port is taken), mismatch
+// it. Errors: invalid_argument (an address, a key), in_use (the port), mismatch
 // (another live process has our identity), unauthenticated (a socket let a stranger in, or kept a
 // listed key out), io.
 //

@@ -232,22 +232,6 @@ void SimulatedWire::reset(GatewayId peer, Lane lane, ConnectionId connection) {
   network_.schedule_connect(self_, peer, lane, kReconnect);
 }
 
-void SimulatedWire::allow(GatewayId peer, bool allowed) {
-  if (allowed) {
-    peers_.insert(peer);
-    for (const auto lane : {Lane::control, Lane::bulk})
-      network_.schedule_connect(self_, peer, lane, kReconnect / 10);
-    return;
-  }
-  for (auto& [id, told] : told_) {
-    if (told.peer != peer) continue;
-    told.dropped = true;
-    network_.tell_down(self_, id, kMillisecond);
-  }
-  for (const auto lane : {Lane::control, Lane::bulk}) network_.drop(self_, peer, lane, true);
-  peers_.erase(peer);
-}
-
 std::uint64_t SimulatedWire::bytes_sent(GatewayId peer) const {
   const auto found = sent_.find(peer);
   return found == sent_.end() ? 0 : found->second;

@@ -97,7 +97,6 @@ class SimulatedWire final : public Wire {
   void receive_with(WireReceiver& receiver) override;
   Result<void> send(GatewayId peer, Lane lane, Bytes message, ConnectionId connection) override;
   void reset(GatewayId peer, Lane lane, ConnectionId connection) override;
-  void allow(GatewayId peer, bool allowed) override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received(GatewayId peer) const override;
 

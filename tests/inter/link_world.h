@@ -159,7 +159,6 @@ class ScriptedPeer final : public Wire {
   void reset(GatewayId, Lane lane, ConnectionId connection) override {
     resets.emplace_back(lane, connection);
   }
-  void allow(GatewayId, bool) override {}
   std::uint64_t bytes_sent(GatewayId) const override { return 0; }
   std::uint64_t bytes_received(GatewayId) const override { return 0; }
 
@@ -200,7 +199,6 @@ class SiteWire final : public Wire, public WireReceiver {
     if (const auto found = whose_.find(connection); found != whose_.end())
       wire_.reset(found->second.first, lane, connection);
   }
-  void allow(GatewayId, bool) override {}
   std::uint64_t bytes_sent(GatewayId) const override { return wire_.bytes_sent(peers_[0]); }
   std::uint64_t bytes_received(GatewayId) const override { return wire_.bytes_received(peers_[0]); }
 

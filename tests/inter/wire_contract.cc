@@ -114,11 +114,6 @@ struct Gateway {
     wire->reset(world_gateway(peer), lane, connection);
     recorder.inside_call = false;
   }
-  void allow(std::size_t peer, bool allowed) {
-    recorder.inside_call = true;
-    wire->allow(world_gateway(peer), allowed);
-    recorder.inside_call = false;
-  }
 };
 
 // All gateways started, and every pair up on both lanes.
@@ -438,32 +433,6 @@ TEST_P(WireContract, AnOldConnectionsNumberMeansNothing) {
   f.gateways[0].wire->reset(world_gateway(1), Lane::bulk, before);
   f.run_for(kMoment);
   EXPECT_EQ(f.gateways[0].recorder.connection(1, Lane::bulk), now);
-}
-
-TEST_P(WireContract, WhoIsNotAllowedIsCutOffUntilAllowed) {
-  Federation f(GetParam(), 3);
-  ASSERT_TRUE(f.wait_until_up());
-  for (std::size_t barred : {0, 2}) {  // 1 dials 0, and 2 dials 1
-    auto& gateway = f.gateways[1];
-    gateway.allow(barred, false);
-    EXPECT_FALSE(gateway.send(barred, Lane::control, numbered_message(1, 8)));
-    ASSERT_TRUE(f.wait([&] { return gateway.recorder.down(barred); }));
-    EXPECT_TRUE(f.wait([&] { return f.gateways[barred].recorder.down(1); }));
-    gateway.recorder.arrivals.clear();
-    // Whatever the barred one tries, for longer than it waits between attempts.
-    for (int i = 0; i < 10; ++i) {
-      f.run_for(kMoment);
-      (void)f.gateways[barred].send(1, Lane::control, numbered_message(1, 8));
-    }
-    EXPECT_TRUE(gateway.recorder.down(barred));
-    EXPECT_TRUE(gateway.recorder.arrivals.empty());
-    // The third one notices nothing.
-    EXPECT_TRUE(gateway.recorder.up(2 - barred));
-
-    gateway.allow(barred, true);
-    EXPECT_TRUE(f.wait_until_up());
-    EXPECT_TRUE(gateway.send(barred, Lane::control, numbered_message(2, 8)));
-  }
 }
 
 TEST_P(WireContract, CountsBytes) {

@@ -285,18 +285,6 @@ TEST_F(ZmqPair, WhatNoGatewaySendsEndsTheConnection) {
   }
 }
 
-TEST_F(ZmqPair, ABarredGatewayThatHoldsOnIsCutOff) {
-  start(0);
-  RawClient client(endpoint(Lane::bulk), world_.key(0).public_key, world_.key(1));
-  client.send({8});
-  ASSERT_TRUE(wait([&] { return counters_[0].messages == 1; }));
-  wires_[0]->allow(world_gateway(1), false);
-  EXPECT_TRUE(wait([&] { return client.saw(ZMQ_EVENT_DISCONNECTED); }, kSecond));
-  EXPECT_EQ(*probe_socket(endpoint(Lane::bulk), ProbeAs::curve, world_.key(0).public_key,
-                          world_.key(1), 2 * kSecond),
-            ProbeOutcome::refused_key);
-}
-
 TEST_F(ZmqPair, WithoutAnAddressOnEitherSideThereIsNoConnection) {
   for (std::size_t i : {0, 1}) {
     world_.options(i).listen = "";
