@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "security/secret.h"
+
 namespace isthmus::launcher {
 
 void add_commands(CLI::App& program, Action& action) {
@@ -24,6 +26,11 @@ void add_site_arguments(CLI::App& command, SiteArguments& arguments, HowManySite
       ->type_name("SECTION.KEY=VALUE")
       ->take_all()
       ->expected(1);
+}
+
+void guard_secrets() {
+  for (const auto& refused : security::harden_process())
+    fmt::print(stderr, "isthmus: warning: {}\n", refused.text());
 }
 
 ExitCode fail(const Error& error) {

@@ -46,6 +46,10 @@ struct SiteArguments {
 enum class HowManySites { one, some };
 void add_site_arguments(CLI::App& command, SiteArguments& arguments, HowManySites how_many);
 
+// For a command that reads or makes a secret key, before anything else: security::harden_process,
+// with what the system would not do on stderr.
+void guard_secrets();
+
 // "isthmus: SENTENCE" on stderr; the exit code that fits the error.
 ExitCode fail(const Error& error);
 

@@ -23,6 +23,7 @@ ExitCode run(const Options& options) {
     fmt::print("{}", configuration_document());
     return ExitCode::done;
   }
+  guard_secrets();  // it looks at each site's identity
   const auto sites = load_checked_sites(options.sites.paths, options.sites.overrides);
   if (!sites) return fail(sites.error());
   for (const auto& site : *sites)

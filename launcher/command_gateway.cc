@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -99,8 +100,8 @@ class Site {
         loop_(*clock_),
         signals_(loop_.io()) {}
 
-  Result<ExitCode> run() {
-    const auto warnings = security::harden_process();
+  // `warnings`: what the system would not do to keep the secrets.
+  Result<ExitCode> run(std::span<const Error> warnings) {
     // Before the first thread is started: all of them inherit it.
     const bool confined = file_.gateway.cpus.empty() || confine_this_thread(file_.gateway.cpus);
     ISTHMUS_TRY(lock_, lock_run(*disk_, folder_));
@@ -302,6 +303,7 @@ class Site {
 };
 
 ExitCode run(const SiteArguments& arguments) {
+  const auto warnings = security::harden_process();
   const auto sites = load_checked_sites(arguments.paths, arguments.overrides);
   if (!sites) return fail(sites.error());
   const auto& checked = sites->front();
@@ -309,7 +311,7 @@ ExitCode run(const SiteArguments& arguments) {
     return fail(Error{ErrorCode::invalid_argument,
                       fmt::format("{} has no site.roster: a site that trains alone has no gateway",
                                   checked.text.path)});
-  const auto code = Site(checked).run();
+  const auto code = Site(checked).run(warnings);
   return code ? *code : fail(code.error());
 }
 

@@ -15,10 +15,12 @@ namespace {
 
 struct Options {
   std::string path;
+  std::string to;
   bool operator_key = false;
 };
 
 ExitCode generate(const Options& options) {
+  guard_secrets();
   const auto disk = make_system_disk();
   const auto saved =
       options.operator_key
@@ -46,6 +48,25 @@ Result<std::string> public_text(const Options& options) {
   return security::to_text(identity);
 }
 
+// Into a file of its own: the old key is what the others know until they have the new roster.
+ExitCode rotate(const Options& options) {
+  guard_secrets();
+  const auto identity = security::Identity::load(options.path);
+  if (!identity) return fail(identity.error());
+  const auto disk = make_system_disk();
+  const auto saved = identity->with_new_curve_key().save(*disk, options.to);
+  if (!saved) return fail(saved.error());
+  fmt::print(
+      "{0}        secret, mode 0600: stays at its site, and takes the place of {1} as "
+      "site.identity\n"
+      "{0}.pub    public: the operator puts its curve_key and curve_signature in place of the "
+      "site's\n"
+      "            in the roster, counts up its epoch and signs it\n"
+      "Every site needs the new roster, and its gateway a new start; delete {1} then.\n",
+      options.to, options.path);
+  return ExitCode::done;
+}
+
 ExitCode show(const Options& options) {
   if (options.path.ends_with(".pub")) {
     const auto text = public_text(options);
@@ -53,6 +74,7 @@ ExitCode show(const Options& options) {
     fmt::print("{}", *text);
     return ExitCode::done;
   }
+  guard_secrets();
   if (options.operator_key) {
     const auto key = security::load_operator_key(options.path);
     if (!key) return fail(key.error());
@@ -73,21 +95,30 @@ void add_keys(CLI::App& program, Action& action) {
   command->footer(
       "Example:\n  isthmus keys generate alpha.key\n  isthmus keys generate --operator "
       "operator.key");
+  std::shared_ptr<Options> options;
   const auto add = [&](const char* name, const char* meaning, const char* example,
                        ExitCode (*run)(const Options&)) {
     auto* one = command->add_subcommand(name, meaning);
-    const auto options = std::make_shared<Options>();
+    options = std::make_shared<Options>();
     one->add_option("PATH", options->path, "File of the secret; the public part is PATH.pub")
         ->required();
+    one->footer(fmt::format("Example:\n  {}", example));
+    one->callback(
+        [options = options, run, &action] { action = [options, run] { return run(*options); }; });
+    return one;
+  };
+  const auto either = [&](CLI::App* one) {
     one->add_flag("--operator", options->operator_key,
                   "The operator's key, which signs rosters, not a site's identity");
-    one->footer(fmt::format("Example:\n  {}", example));
-    one->callback([options, run, &action] { action = [options, run] { return run(*options); }; });
   };
-  add("generate", "Make new keys; never overwrites any", "isthmus keys generate alpha.key",
-      generate);
-  add("show", "Print the public part of keys, of PATH or of PATH.pub",
-      "isthmus keys show alpha.key", show);
+  either(add("generate", "Make new keys; never overwrites any", "isthmus keys generate alpha.key",
+             generate));
+  either(add("show", "Print the public part of keys, of PATH or of PATH.pub",
+             "isthmus keys show alpha.key", show));
+  add("rotate", "Make a new CURVE key, which its connections use, for a site that stays who it is",
+      "isthmus keys rotate alpha.key alpha-2.key", rotate)
+      ->add_option("NEW", options->to, "File that is made; never overwrites any")
+      ->required();
 }
 
 }  // namespace isthmus::launcher

@@ -264,6 +264,7 @@ class Launch {
 };
 
 ExitCode run(const Options& options) {
+  guard_secrets();  // it looks at each site's identity
   auto sites = load_checked_sites(options.sites.paths, options.sites.overrides);
   if (!sites) return fail(sites.error());
   Launch launch(std::move(*sites), options);

@@ -77,6 +77,7 @@ std::string likely_operator_key(const Disk& disk, const std::string& roster) {
 }
 
 Result<void> sign(const Options& options) {
+  guard_secrets();
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
   ISTHMUS_CHECK(refuse_expired(
@@ -215,6 +216,7 @@ Result<void> remove(const Options& options) {
 
 // A majority of voters is lost for good: where the others go on, by the operator's word alone.
 Result<void> recover(const Options& options) {
+  guard_secrets();
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
   ISTHMUS_TRY(const auto key, security::load_operator_key(options.key));

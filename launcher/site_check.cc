@@ -384,7 +384,8 @@ void check_trust(CheckedSite& checked, const Disk& disk, const Machine& machine)
   const auto fault = [&text](std::string_view key, const std::string& what) {
     text.faults.add(text.region(key), fmt::format("{}: {}", key, what));
   };
-  std::optional<security::PublicKey> operator_key, own;
+  std::optional<security::PublicKey> operator_key;
+  std::optional<security::PublicIdentity> own;
   if (!site.operator_key.empty()) {
     if (const auto key = read_operator_key(disk, site.operator_key))
       operator_key = *key;
@@ -393,7 +394,7 @@ void check_trust(CheckedSite& checked, const Disk& disk, const Machine& machine)
   }
   if (!site.identity.empty()) {
     if (const auto identity = security::Identity::load(site.identity))
-      own = identity->public_part().identity;
+      own = identity->public_part();
     else
       fault("site.identity",
             identity.error().text() + (identity.error().code == ErrorCode::not_found
@@ -419,10 +420,18 @@ void check_trust(CheckedSite& checked, const Disk& disk, const Machine& machine)
   }
   check_roster_fits(text, roster.roster, disk, machine);
   const auto* self = roster.roster.find(site.name);
-  if (self != nullptr && own && *own != self->identity)
+  if (self != nullptr && own && own->identity != self->identity)
     fault("site.identity",
           fmt::format("{} holds another key than the roster has for {}: {} against {}",
-                      site.identity, self->name, own->hex(), self->identity.hex()));
+                      site.identity, self->name, own->identity.hex(), self->identity.hex()));
+  else if (self != nullptr && own &&
+           std::none_of(self->gateways.begin(), self->gateways.end(),
+                        [&](const auto& gateway) { return gateway.curve_key == own->curve_key; }))
+    fault(
+        "site.identity",
+        fmt::format("{} holds another CURVE key than the roster has for {}: the operator must put "
+                    "that of {}.pub there, or site.identity must name the file with the other",
+                    site.identity, self->name, site.identity));
   if (is_signed) checked.roster = std::move(roster.roster);
 }
 

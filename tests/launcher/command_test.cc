@@ -1,7 +1,10 @@
 #include "launcher/command.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +18,7 @@
 #include "base/disk.h"
 #include "launcher/rank_setup.h"
 #include "launcher/run_folder.h"
+#include "security/identity.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -48,9 +52,11 @@ TEST_F(Commands, AreAllThere) {
   std::set<std::string> names;
   for (const auto& [words, command] : all_) names.insert(words);
   for (const char* name :
-       {"init", "launch", "gateway", "train", "check", "keys generate", "keys show", "roster add",
-        "roster sign", "roster verify", "roster show", "status", "top", "eval", "generate",
-        "simulate", "data prepare", "report"})
+       {"init",          "launch",         "gateway",       "train",       "check",
+        "keys generate", "keys rotate",    "keys show",     "roster add",  "roster sign",
+        "roster remove", "roster recover", "roster verify", "roster show", "status",
+        "top",           "eval",           "generate",      "simulate",    "data prepare",
+        "report"})
     EXPECT_TRUE(names.contains(std::string("isthmus ") + name)) << name;
 }
 
@@ -112,13 +118,21 @@ inner_steps = 1
 outer_steps = 1
 )";
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override {
+    std::filesystem::remove_all(folder_);
+    // A command that saw secrets has hardened this process, which a leak sanitizer wants to look
+    // at.
+    ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+  }
 
   ExitCode run(const std::string& command) {
+    return run_line(command + " " + (folder_ / "alone.toml").string());
+  }
+  static ExitCode run_line(const std::string& line) {
     CLI::App program("", "isthmus");
     Action action;
     add_commands(program, action);
-    program.parse("isthmus " + command + " " + (folder_ / "alone.toml").string(), true);
+    program.parse("isthmus " + line, true);
     return action();
   }
 
@@ -145,6 +159,58 @@ TEST_F(CommandsOfASite, AMissingFileIsAFaultOfUsage) {
   std::filesystem::remove(folder_ / "alone.toml");
   for (const char* command : {"check", "train", "launch", "eval", "generate", "status"})
     EXPECT_EQ(run(command), ExitCode::bad_usage) << command;
+}
+
+// Also when it then finds nothing: the guard comes before the secret.
+TEST_F(CommandsOfASite, EachThatSeesASecretIsGuardedFirst) {
+  const auto guarded = [](const std::string& line) {
+    run_line(line);
+    rlimit core{};
+    ::getrlimit(RLIMIT_CORE, &core);
+    ::_exit(core.rlim_cur == 0 && ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0 ? 0 : 1);
+  };
+  const auto at = [this](const char* name) { return (folder_ / name).string(); };
+  const auto roster = at("roster.toml"), key = at("none.key");
+  for (const std::string& line :
+       {"check " + at("none.toml"), "launch " + at("none.toml"), "gateway " + at("none.toml"),
+        "keys generate " + at("no/alpha.key"), "keys show " + key,
+        "keys rotate " + key + " " + at("new.key"), "roster sign " + roster + " --key " + key,
+        "roster recover " + roster + " --key " + key + " --run 1 --step 1 --root 1 --voter a"})
+    EXPECT_EXIT(guarded(line), ::testing::ExitedWithCode(0), "") << line;
+}
+
+TEST_F(CommandsOfASite, ARotatedKeyIsOfTheSameSiteAndNeedsItsPlaceInTheRoster) {
+  const auto at = [this](const char* name) { return (folder_ / name).string(); };
+  const auto done = [](const std::string& line) { EXPECT_EQ(run_line(line), ExitCode::done); };
+  done("keys generate --operator " + at("operator.key"));
+  done("keys generate " + at("alpha.key"));
+  done(fmt::format("roster add {} --name alone --public {}", at("roster.toml"),
+                   at("alpha.key.pub")));
+  done(fmt::format("roster sign {} --key {}", at("roster.toml"), at("operator.key")));
+  const auto check = [&](const char* identity) {
+    ::testing::internal::CaptureStderr();
+    run(
+        fmt::format("check --set site.roster={} --set site.operator_key={} --set site.identity={} "
+                    "--set sync.min_sites=1",
+                    at("roster.toml"), at("operator.key.pub"), at(identity)));
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(check("alpha.key"), "");
+
+  const auto rotate = fmt::format("keys rotate {} {}", at("alpha.key"), at("alpha-2.key"));
+  done(rotate);
+  const auto before = security::Identity::load(at("alpha.key"));
+  const auto after = security::Identity::load(at("alpha-2.key"));
+  ASSERT_TRUE(before && after);
+  EXPECT_EQ(after->public_part().identity, before->public_part().identity);
+  EXPECT_NE(after->public_part().curve_key, before->public_part().curve_key);
+  EXPECT_TRUE(std::filesystem::exists(at("alpha-2.key.pub")));
+  EXPECT_THAT(check("alpha-2.key"),
+              HasSubstr("alpha-2.key holds another CURVE key than the roster"));
+  EXPECT_NE(run_line(rotate), ExitCode::done);  // never overwrites
+  EXPECT_NE(run_line(fmt::format("keys rotate {} {}", at("none.key"), at("alpha-3.key"))),
+            ExitCode::done);
+  EXPECT_FALSE(std::filesystem::exists(at("alpha-3.key")));
 }
 
 // Of the model that the site began with: no checkpoint is there.
