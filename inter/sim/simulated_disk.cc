@@ -33,6 +33,7 @@ class SimulatedDisk::SimulatedFile final : public File {
     return {};
   }
   Result<void> truncate(std::uint64_t bytes) override {
+    ISTHMUS_CHECK(disk_.may_write());
     inode_->current.resize(bytes);
     inode_->dirty = true;
     return {};

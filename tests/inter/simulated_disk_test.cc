@@ -62,6 +62,19 @@ TEST_F(SimulatedDiskTest, AFailedSyncLosesSomeForGood) {
   EXPECT_EQ(disk.counters().failed_syncs, 1U);
 }
 
+TEST_F(SimulatedDiskTest, NothingIsCutOffOnceTheProcessCrashesOrTheDiskIsFull) {
+  disk.set_faults({.lying = false, .failing = 1});
+  EXPECT_EQ(file->truncate(512).error().code, ErrorCode::disk_full);
+  disk.set_faults({});
+  disk.freeze();
+  EXPECT_EQ(file->truncate(512).error().code, ErrorCode::io);
+  EXPECT_EQ(*file->size(), kBytes);
+  disk.crash();
+  EXPECT_EQ(read(disk, "folder/file").size(), kBytes);
+  ASSERT_TRUE(file->truncate(512));
+  EXPECT_EQ(*file->size(), 512U);
+}
+
 TEST_F(SimulatedDiskTest, ALyingDiskForgets) {
   disk.set_faults({.lying = true, .failing = 0});
   EXPECT_TRUE(file->sync());
