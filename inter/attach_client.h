@@ -107,7 +107,7 @@ class AttachClient {
   // reattach().
   std::span<const float> contributed() const;
 
-  // A state that the caller has not seen.
+  // A state that the caller has not seen, if there is one within `timeout`; 0: now.
   Result<std::optional<AgreedState>> wait_state(Nanoseconds timeout);
   // The last state has been merged: its memory is the gateway's again.
   Result<void> took();

@@ -222,8 +222,8 @@ struct GemmPlan::Parts {
   DType input;       // as oneDNN sees them
   DType output;
   Cut rows, columns;
-  // [shorter rows][shorter columns]; those that do not occur, or are not needed, stay empty.
-  std::array<std::array<BoundPrimitive, 2>, 2> plain, packed;
+  // [shorter rows][shorter columns]; those that do not occur stay empty.
+  std::array<std::array<BoundPrimitive, 2>, 2> tiles;
   std::array<BoundPrimitive, 2> packing;  // [shorter columns]
   std::size_t packed_piece_bytes = 0;
 
@@ -250,9 +250,9 @@ struct GemmPlan::Parts {
 
   void make_primitives(bool short_columns);
   void pack(ThreadPool& pool, const void* b, void* packed_b) const;
-  void multiply(ThreadPool& pool, const void* a, const void* b, bool b_is_packed, void* c) const;
-  void multiply_tile(const void* a, const void* b, bool b_is_packed, void* c, std::int64_t row,
-                     std::int64_t column, std::size_t worker) const;
+  void multiply(ThreadPool& pool, const void* a, const void* b, void* c) const;
+  void multiply_tile(const void* a, const void* b, void* c, std::int64_t row, std::int64_t column,
+                     std::size_t worker) const;
   void* a_tile(const void* a, std::int64_t row, std::size_t worker) const;
   void round_tile(const float* tile, std::int64_t m, std::int64_t n, bf16_t* out) const;
 
@@ -294,24 +294,21 @@ GemmPlan::Parts::Parts(const GemmShape& plan_shape, GemmScratch::Memory& memory,
 void GemmPlan::Parts::make_primitives(bool short_columns) {
   const std::int64_t n = columns.size(short_columns ? columns.pieces() - 1 : 0);
   if (short_columns && n == columns.length) return;
-  const bool packs = packs_first || shape.form != GemmForm::tn;
-  dnnl::memory::desc b_packed({shape.k, n}, dnnl_type(input), dnnl::memory::format_tag::any);
+  // Where b is packed, oneDNN chooses with the first how, and all others follow.
+  dnnl::memory::desc b = packs_first ? dnnl::memory::desc({shape.k, n}, dnnl_type(input),
+                                                          dnnl::memory::format_tag::any)
+                                     : b_layout(n);
   for (const bool short_rows : {false, true}) {
     const std::int64_t m = rows.size(short_rows ? rows.pieces() - 1 : 0);
     if (short_rows && m == rows.length) continue;
     const dnnl::memory::desc a = a_layout(m);
     const dnnl::memory::desc c = matrix(m, n, output, rounds() ? n : shape.n, 1);
-    if (!packs_first)
-      plain[short_rows][short_columns] =
-          BoundPrimitive::matmul(*scratch, a, b_layout(n), c, shape.accumulate);
-    if (!packs) continue;
-    packed[short_rows][short_columns] =
-        BoundPrimitive::matmul(*scratch, a, b_packed, c, shape.accumulate);
-    b_packed = packed[short_rows][short_columns].b_layout();
+    tiles[short_rows][short_columns] = BoundPrimitive::matmul(*scratch, a, b, c, shape.accumulate);
+    if (packs_first) b = tiles[short_rows][short_columns].b_layout();
   }
-  if (!packs) return;
-  packing[short_columns] = BoundPrimitive::reorder(*scratch, b_layout(n), b_packed);
-  const std::size_t bytes = (b_packed.get_size() + kAlignment - 1) / kAlignment * kAlignment;
+  if (!packs_first) return;
+  packing[short_columns] = BoundPrimitive::reorder(*scratch, b_layout(n), b);
+  const std::size_t bytes = (b.get_size() + kAlignment - 1) / kAlignment * kAlignment;
   packed_piece_bytes = std::max(packed_piece_bytes, bytes);
 }
 
@@ -324,12 +321,10 @@ void GemmPlan::Parts::pack(ThreadPool& pool, const void* b, void* packed_b) cons
   });
 }
 
-void GemmPlan::Parts::multiply(ThreadPool& pool, const void* a, const void* b, bool b_is_packed,
-                               void* c) const {
-  if (packs_first && !b_is_packed) {
+void GemmPlan::Parts::multiply(ThreadPool& pool, const void* a, const void* b, void* c) const {
+  if (packs_first) {
     pack(pool, b, scratch->packed.data());
     b = scratch->packed.data();
-    b_is_packed = true;
   }
   if (converts && !transposes) {
     convert_to_float(pool, static_cast<const bf16_t*>(a), shape.m * shape.k,
@@ -340,20 +335,18 @@ void GemmPlan::Parts::multiply(ThreadPool& pool, const void* a, const void* b, b
   pool.parallel_for(static_cast<std::size_t>(down * columns.pieces()),
                     [&](std::size_t task, std::size_t worker) {
                       const auto tile = static_cast<std::int64_t>(task);
-                      multiply_tile(a, b, b_is_packed, c, tile % down, tile / down, worker);
+                      multiply_tile(a, b, c, tile % down, tile / down, worker);
                     });
 }
 
-void GemmPlan::Parts::multiply_tile(const void* a, const void* b, bool b_is_packed, void* c,
-                                    std::int64_t row, std::int64_t column,
-                                    std::size_t worker) const {
-  const auto& primitives = b_is_packed ? packed : plain;
+void GemmPlan::Parts::multiply_tile(const void* a, const void* b, void* c, std::int64_t row,
+                                    std::int64_t column, std::size_t worker) const {
   const std::int64_t at = rows.first(row) * shape.n + columns.first(column);
   void* c_tile = rounds() ? scratch->workers[worker].c_tile.data() : advance(c, at, output);
-  primitives[rows.is_last_and_shorter(row)][columns.is_last_and_shorter(column)].execute(
+  tiles[rows.is_last_and_shorter(row)][columns.is_last_and_shorter(column)].execute(
       *scratch, worker,
       std::array<void*, 3>{a_tile(a, row, worker),
-                           b_is_packed ? packed_piece(b, column) : b_piece(b, column), c_tile});
+                           packs_first ? packed_piece(b, column) : b_piece(b, column), c_tile});
   if (rounds())
     round_tile(static_cast<const float*>(c_tile), rows.size(row), columns.size(column),
                static_cast<bf16_t*>(advance(c, at, DType::bf16)));
@@ -391,21 +384,7 @@ const GemmShape& GemmPlan::shape() const { return parts_->shape; }
 
 void GemmPlan::run(ThreadPool& pool, const void* a, const void* b, void* c) const {
   ISTHMUS_ASSERT(pool.workers() <= parts_->scratch->workers.size());
-  parts_->multiply(pool, a, b, false, c);
-}
-
-std::size_t GemmPlan::packed_bytes() const {
-  return parts_->shape.form == GemmForm::tn ? 0 : parts_->packed_bytes();
-}
-
-void GemmPlan::pack(ThreadPool& pool, const void* b, void* packed) const {
-  ISTHMUS_ASSERT(packed_bytes() > 0 && pool.workers() <= parts_->scratch->workers.size());
-  parts_->pack(pool, b, packed);
-}
-
-void GemmPlan::run_packed(ThreadPool& pool, const void* a, const void* packed, void* c) const {
-  ISTHMUS_ASSERT(packed_bytes() > 0 && pool.workers() <= parts_->scratch->workers.size());
-  parts_->multiply(pool, a, packed, true, c);
+  parts_->multiply(pool, a, b, c);
 }
 
 }  // namespace isthmus::kernels

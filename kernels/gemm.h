@@ -77,12 +77,6 @@ class GemmPlan {
   // a, b, c as the form says. c must not overlap a or b.
   void run(ThreadPool& pool, const void* a, const void* b, void* c) const;
 
-  // A weight (b of nt and nn) used by several runs can be laid out once in the order the kernel
-  // reads it; it must be packed again after each change. The last bit may differ from run().
-  std::size_t packed_bytes() const;  // 0: this plan gains nothing from packing, use run()
-  void pack(ThreadPool& pool, const void* b, void* packed) const;
-  void run_packed(ThreadPool& pool, const void* a, const void* packed, void* c) const;
-
  private:
   struct Parts;
   std::unique_ptr<Parts> parts_;

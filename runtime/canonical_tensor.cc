@@ -44,9 +44,4 @@ ParameterLayout lay_out_parameters(const Program& program) {
   return layout;
 }
 
-std::vector<CanonicalTensor> canonical_tensors(const ModelConfig& config) {
-  return lay_out_parameters(build_program(config, {.micro_batch = 1, .sequence = 1}, Head::loss))
-      .tensors;
-}
-
 }  // namespace isthmus::runtime

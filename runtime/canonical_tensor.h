@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/tensor_view.h"
-#include "runtime/model_config.h"
 #include "runtime/program.h"
 
 namespace isthmus::runtime {
@@ -26,15 +25,13 @@ struct CanonicalTensor {
   std::size_t elements() const { return static_cast<std::size_t>(shape.elements()); }
 };
 
-// The canonical tensors of a model, in ascending byte order of their names: the order of files, of
-// the federation and of fingerprints. A tied head has no tensor of its own.
-std::vector<CanonicalTensor> canonical_tensors(const ModelConfig& config);
-
 struct ParameterLayout {
   std::vector<std::size_t> first;  // element, per parameter of the program
   std::size_t matrix_elements = 0;
   std::size_t elements = 0;
-  std::vector<CanonicalTensor> tensors;  // ascending by name
+  // In ascending byte order of their names: the order of files, of the federation and of
+  // fingerprints. A tied head has no tensor of its own.
+  std::vector<CanonicalTensor> tensors;
 };
 
 ParameterLayout lay_out_parameters(const Program& program);

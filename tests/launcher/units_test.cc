@@ -114,7 +114,6 @@ TEST(Units, AboutHasThreeDigits) {
   EXPECT_EQ(about_bytes(812), "812 B");
   EXPECT_EQ(about_bytes(18.31e6), "18.3 MB");
   EXPECT_EQ(about_bytes(999.6e6), "1.00 GB");
-  EXPECT_EQ(about_rate(19.87e6), "19.9 Mbit/s");
   EXPECT_EQ(about_duration(0.94), "940 ms");
   EXPECT_EQ(about_duration(95), "1.58 min");
   EXPECT_EQ(about_count(4'523'456), "4.52 M");

@@ -10,6 +10,8 @@
 
 #include "base/random.h"
 #include "oracle.h"
+#include "runtime/family.h"
+#include "runtime/family.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -348,7 +350,9 @@ TEST(Model, CanonicalTensorsCoverTheModelOnceInOrderOfNames) {
   auto config = small_config();
   config.layers = 11;
   config.tied = false;
-  const auto tensors = canonical_tensors(config);
+  const auto tensors =
+      lay_out_parameters(build_program(config, {.micro_batch = 1, .sequence = 1}, Head::loss))
+          .tensors;
   EXPECT_EQ(tensors.size(), 11u * 9u + 3u);
   EXPECT_TRUE(std::ranges::is_sorted(tensors, {}, &CanonicalTensor::name));
   EXPECT_EQ(tensors[0].name, "lm_head.weight");
