@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-namespace isthmus::runtime {
+namespace isthmus {
 
 // Bytes of physical memory.
 std::uint64_t machine_memory_bytes();
 
-}  // namespace isthmus::runtime
+}  // namespace isthmus

@@ -1,7 +1,6 @@
 #include "inter/attach_server.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/machine_memory.h"
 #include "inter/attach_listener.h"
 #include "inter/attach_messages.h"
 #include "inter/box_runs.h"
@@ -21,11 +21,6 @@ namespace {
 constexpr std::uint64_t kSliceElements = 4 << 20;  // copied before others have a turn
 constexpr std::uint64_t kSliceBytes = 64 << 20;    // of memory reserved likewise
 constexpr std::uint64_t kPageBytes = 4096;
-
-std::uint64_t machine_memory_bytes() {
-  return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 std::uint64_t whole_pages(std::uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 
 #include "base/disk.h"
 
@@ -57,11 +56,7 @@ int poll_ms(Nanoseconds deadline) {
 
 }  // namespace
 
-Nanoseconds local_now() {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * kSecond + time.tv_nsec;
-}
+Nanoseconds local_now() { return make_system_clock()->now(); }
 
 FileDescriptor::~FileDescriptor() {
   if (valid()) ::close(number_);

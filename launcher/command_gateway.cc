@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/byte_stream.h"
 #include "base/clock.h"
 #include "base/disk.h"
 #include "base/event_log.h"
@@ -81,8 +82,7 @@ Traffic earlier_traffic(const Disk& disk, const RunFolder& folder) {
   constexpr std::size_t kBytesMax = std::size_t{1} << 20;
   const auto bytes = read_file(disk, folder.traffic(), kBytesMax);
   if (!bytes) return {};
-  auto traffic =
-      parse_traffic(std::string_view(reinterpret_cast<const char*>(bytes->data()), bytes->size()));
+  auto traffic = parse_traffic(text_of(*bytes));
   return traffic ? std::move(*traffic) : Traffic{};  // only the report is poorer for it
 }
 

@@ -10,6 +10,7 @@
 #include "launcher/command.h"
 #include "launcher/site_document.h"
 #include "security/identity.h"
+#include "security/roster.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -57,12 +58,12 @@ void add_init(CLI::App& program, Action& action) {
   command->add_option("NAME", *name, "What the site is called; also the name of the files")
       ->required()
       ->check([](const std::string& text) -> std::string {
-        const bool fits = !text.empty() && text.size() <= 64 && text.front() != '-' &&
-                          text.front() != '.' &&
-                          text.find_first_not_of(
-                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX"
-                              "YZ0123456789._-") == std::string::npos;
-        return fits ? "" : "a site's name is 1 to 64 letters, digits, '.', '_' or '-'";
+        // Files have it, too.
+        const bool fits =
+            security::is_site_name(text) && text.front() != '-' && text.front() != '.';
+        return fits ? ""
+                    : "a site's name is 1 to 64 letters, digits, '.', '_' or '-', of which neither "
+                      "'.' nor '-' comes first";
       });
   command->footer("Example:\n  isthmus init alpha");
   command->callback([name, &action] { action = [name] { return run(*name); }; });

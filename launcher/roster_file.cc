@@ -30,10 +30,6 @@ constexpr std::array<std::string_view, 3> kFormerKeys = {"id", "name", "identity
 constexpr std::array<std::string_view, 3> kGatewayKeys = {"address", "curve_key",
                                                           "curve_signature"};
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
 class RosterReader {
  public:
   explicit RosterReader(RosterText& text) : text_(text) {}
@@ -242,8 +238,7 @@ std::string roster_text(const security::Roster& roster) {
 Result<security::Roster> read_roster(const Disk& disk, const std::string& path,
                                      const security::PublicKey& operator_key) {
   ISTHMUS_TRY(const auto file, security::read_signed_roster(disk, path, operator_key));
-  auto text = parse_roster_text(
-      path, std::string(reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size()));
+  auto text = parse_roster_text(path, std::string(text_of(file.bytes)));
   if (!text.faults.empty())
     return Error{ErrorCode::invalid_argument,
                  "the roster has faults:\n" + text.faults.text(text.path, text.source)};
@@ -260,8 +255,7 @@ Result<security::PublicKey> read_operator_key(const Disk& disk, const std::strin
                     "read",
                     key_or_path),
         std::move(bytes).error()};
-  const auto key = operator_key_in(
-      std::string_view(reinterpret_cast<const char*>(bytes->data()), bytes->size()));
+  const auto key = operator_key_in(text_of(*bytes));
   if (!key)
     return Error{
         ErrorCode::corrupt,

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "base/byte_stream.h"
 #include "base/counted.h"
 #include "base/disk.h"
 #include "launcher/nearest_name.h"
@@ -329,8 +330,7 @@ Result<Scenario> read_scenario(const std::string& name_or_path) {
                     name_or_path, near ? fmt::format("; did you mean \"{}\"?", *near) : "",
                     fmt::join(views, ", "))};
   }
-  return parse_scenario(name_or_path,
-                        std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size()));
+  return parse_scenario(name_or_path, std::string(text_of(*bytes)));
 }
 
 std::string standard_scenarios_text() {

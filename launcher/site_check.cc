@@ -2,26 +2,25 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <set>
 #include <system_error>
 
 #include "base/byte_stream.h"
 #include "base/counted.h"
+#include "base/machine_memory.h"
+#include "base/thread_pool.h"
 #include "launcher/roster_file.h"
 #include "launcher/site_memory.h"
 #include "launcher/site_schema.h"
 #include "launcher/units.h"
 #include "runtime/checkpoint.h"
-#include "runtime/machine_memory.h"
 #include "security/identity.h"
 #include "security/roster_memory.h"
 #include "security/roster_signature.h"
@@ -233,14 +232,9 @@ class ValueCheck {
 }  // namespace
 
 Machine this_machine() {
-  Machine machine{.unix_time = make_system_clock()->unix_time(),
-                  .memory_bytes = static_cast<double>(runtime::machine_memory_bytes())};
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-      if (CPU_ISSET(cpu, &set)) machine.cpus.push_back(cpu);
-  return machine;
+  return {.cpus = available_cpus(),
+          .unix_time = make_system_clock()->unix_time(),
+          .memory_bytes = static_cast<double>(machine_memory_bytes())};
 }
 
 void check_values(SiteText& text, const Machine& machine) { ValueCheck(text, machine).run(); }

@@ -8,12 +8,14 @@
 #include <set>
 #include <utility>
 
+#include "base/byte_stream.h"
 #include "base/disk.h"
 #include "launcher/nearest_name.h"
 #include "launcher/site_schema.h"
 #include "launcher/toml_reader.h"
 #include "launcher/units.h"
 #include "security/keys.h"
+#include "security/roster.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -216,7 +218,7 @@ class SiteReader {
   std::optional<std::string> accepted_text(const SiteKey& key, const toml::node& node,
                                            const std::string& written) {
     bool fits = !written.empty() && written.find('\0') == std::string::npos;
-    if (key.kind == ValueKind::name) fits = fits && is_name(written);
+    if (key.kind == ValueKind::name) fits = fits && security::is_site_name(written);
     if (key.kind == ValueKind::address) fits = fits && parse_address(written).has_value();
     if (!fits) {
       if (written.empty() && !key.absent.empty())
@@ -229,13 +231,6 @@ class SiteReader {
                          (key.kind == ValueKind::key &&
                           !security::parse_hex<security::PublicKey>(written).has_value());
     return is_path ? joined(written) : written;
-  }
-
-  static bool is_name(std::string_view text) {
-    return text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
-             return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                    c == '.' || c == '_' || c == '-';
-           });
   }
 
   std::string joined(const std::string& path) const {
@@ -316,7 +311,7 @@ class SiteReader {
     for_each_table(key, node, kKnown, [&](const TableReader& entry) {
       const auto name = entry.text("name", "what reports call it");
       const auto path = entry.text("path", "a text file");
-      if (name && !is_name(*name))
+      if (name && !security::is_site_name(*name))
         entry.fault("name", fmt::format("{} name must be 1 to 64 letters, digits, '.', '_' or '-'",
                                         key.full_name()));
       if (name && !names.insert(*name).second)
@@ -356,8 +351,7 @@ Result<SiteText> read_site_file(const std::string& path, std::span<const std::st
   if (!bytes)
     return Error{ErrorCode::invalid_argument, fmt::format("cannot read the site file {}", path),
                  std::move(bytes).error()};
-  return parse_site_text(
-      path, std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size()), overrides);
+  return parse_site_text(path, std::string(text_of(*bytes)), overrides);
 }
 
 }  // namespace isthmus::launcher

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/machine_memory.h"
 #include "kernels/adamw.h"
 #include "kernels/bf16.h"
 #include "kernels/sum_of_squares.h"
@@ -15,7 +16,6 @@
 #include "runtime/executor.h"
 #include "runtime/family.h"
 #include "runtime/initialisation.h"
-#include "runtime/machine_memory.h"
 #include "runtime/training_memory.h"
 
 namespace isthmus::runtime {

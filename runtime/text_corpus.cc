@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
-#include <array>
 #include <cerrno>
 #include <memory>
-#include <span>
 #include <string_view>
 
 #include "base/byte_stream.h"

@@ -11,14 +11,15 @@
 #include "security/sodium_ready.h"
 
 namespace isthmus::security {
-namespace {
 
-bool is_name(std::string_view text) {
+bool is_site_name(std::string_view text) {
   return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '_' || c == '-';
   });
 }
+
+namespace {
 
 // "host:port" with a port that leaves room for the next one.
 bool is_address(std::string_view text) {
@@ -118,7 +119,7 @@ class Check {
   }
 
   void named(std::uint32_t id, const std::string& name, const PublicKey& identity) {
-    if (!is_name(name))
+    if (!is_site_name(name))
       fault(ErrorCode::invalid_argument,
             "site {} needs a name of 1 to 64 letters, digits, '.', '_' or '-'", id);
     if (crypto_core_ed25519_is_valid_point(octets(identity.bytes.data())) != 1)

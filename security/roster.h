@@ -26,6 +26,9 @@ struct RosterGateway {
   Signature curve_signature;  // by the site's identity: signs_curve_key
 };
 
+// What a site may be called: 1 to 64 letters, digits, '.', '_' or '-'.
+bool is_site_name(std::string_view text);
+
 struct RosterSite {
   std::uint32_t id = 0;  // never given to another site, not even in a later roster
   std::string name;
