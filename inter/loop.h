@@ -95,8 +95,8 @@ class Signal {
 Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::uint64_t cost_bytes,
                   Urgency urgency = Urgency::normal);
 
-// Runs `job` for 0, 1, … jobs − 1 on workers, and for each that succeeded `done` on the loop, until
-// one fails. Returns when all have ended: the first failure.
+// Runs `job` for 0, 1, … jobs − 1 on workers, all of them, and for each that succeeded before
+// another failed `done` on the loop. Returns when all have ended: the first failure.
 Task<Result<void>> run_all(Workers& workers, Loop& loop, std::uint32_t jobs,
                            std::uint64_t cost_bytes_each,
                            std::function<Result<void>(std::uint32_t)> job,

@@ -6,10 +6,8 @@
 // folder of the file, and come out joined with it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>

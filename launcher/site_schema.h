@@ -3,7 +3,6 @@
 // (launcher/site_document.h) all come from it.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
