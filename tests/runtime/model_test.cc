@@ -11,7 +11,6 @@
 #include "base/random.h"
 #include "oracle.h"
 #include "runtime/family.h"
-#include "runtime/family.h"
 
 namespace isthmus::runtime {
 namespace {
