@@ -248,6 +248,115 @@ HWY_INLINE void gradient_row(float* scores, float* dscores, std::int64_t columns
   }
 }
 
+// Of the block of rows that begins at `first`.
+HWY_INLINE std::int64_t rows_from(std::int64_t first, std::int64_t length) {
+  return length - first < kBlock ? length - first : kBlock;
+}
+
+// Where a backward task has what: of all keys, by block; of one block of queries; of one block of
+// queries and one of keys.
+struct BackwardScratch {
+  BackwardScratch(const AttentionLayout& layout, float* begin)
+      : keys_t(begin),
+        values_t(keys_t + layout.key_blocks * layout.transposed_floats()),
+        keys(values_t + layout.key_blocks * layout.transposed_floats()),
+        dkeys(keys + layout.key_blocks * layout.plain_floats()),
+        dvalues(dkeys + layout.key_blocks * layout.plain_floats()),
+        queries(dvalues + layout.key_blocks * layout.plain_floats()),
+        douts(queries + layout.plain_floats()),
+        dqueries(douts + layout.plain_floats()),
+        staging(dqueries + layout.plain_floats()),
+        scores(staging + layout.plain_floats()),
+        dscores(scores + kBlock * kBlock),
+        delta(dscores + kBlock * kBlock),
+        log_sum(delta + kBlock) {}
+
+  float *keys_t, *values_t, *keys, *dkeys, *dvalues;
+  float *queries, *douts, *dqueries, *staging;
+  float *scores, *dscores;
+  float *delta, *log_sum;  // of the queries
+};
+
+void load_keys(const AttentionShape& shape, const AttentionLayout& layout, const Rows& k,
+               const Rows& v, std::int64_t first_row, std::int64_t column,
+               const BackwardScratch& s) {
+  const std::int64_t plain = layout.plain_floats();
+  const std::int64_t transposed = layout.transposed_floats();
+  for (std::int64_t block = 0; block < layout.key_blocks; ++block) {
+    const std::int64_t key = block * kBlock;
+    const std::int64_t rows = rows_from(key, shape.sequence);
+    copy_block(k, first_row + key, column, rows, layout, 1.0F, s.keys + block * plain);
+    transpose_block(s.keys + block * plain, layout, s.keys_t + block * transposed);
+    copy_block(v, first_row + key, column, rows, layout, 1.0F, s.staging);
+    transpose_block(s.staging, layout, s.values_t + block * transposed);
+  }
+  for (std::int64_t i = 0; i < 2 * layout.key_blocks * plain; ++i) s.dkeys[i] = 0.0F;
+}
+
+// `count` queries with what their gradient needs: delta = dout · out, and `log_sums`.
+void load_queries(const AttentionShape& shape, const AttentionLayout& layout, const Rows& q,
+                  const Rows& out, const Rows& dout, const float* log_sums, std::int64_t row,
+                  std::int64_t column, std::int64_t count, const BackwardScratch& s) {
+  const std::int64_t w = layout.width;
+  copy_block(q, row, column, count, layout, shape.scale, s.queries);
+  copy_block(dout, row, column, count, layout, 1.0F, s.douts);
+  copy_block(out, row, column, count, layout, 1.0F, s.staging);
+  for (std::int64_t r = 0; r < kBlock; ++r) {
+    const float* left = s.douts + r * w;
+    const float* right = s.staging + r * w;
+    s.delta[r] = sum_over(static_cast<std::size_t>(w), [=](auto tag, std::size_t i) {
+      return hn::Mul(hn::LoadU(tag, left + i), hn::LoadU(tag, right + i));
+    });
+    s.log_sum[r] = r < count ? log_sums[r] : 0.0F;
+  }
+  for (std::int64_t i = 0; i < layout.plain_floats(); ++i) s.dqueries[i] = 0.0F;
+}
+
+// scores = p and dscores = ds of the block, and dqueries += ds k.
+void to_queries(const AttentionLayout& layout, std::int64_t rows, std::int64_t block, bool diagonal,
+                const BackwardScratch& s) {
+  const std::int64_t d = layout.head_dim;
+  const std::int64_t w = layout.width;
+  const float* keys_t = s.keys_t + block * layout.transposed_floats();
+  const float* values_t = s.values_t + block * layout.transposed_floats();
+  const float* keys = s.keys + block * layout.plain_floats();
+  for_strips(rows, diagonal,
+             [&](std::int64_t first, std::int64_t strip_rows, std::int64_t columns) {
+               float* strip = s.scores + first * kBlock;
+               float* dstrip = s.dscores + first * kBlock;
+               multiply<Sum::set>(strip_rows, columns, d, {s.queries + first * w, w, 1}, keys_t,
+                                  kBlock, strip, kBlock);
+               multiply<Sum::set>(strip_rows, columns, d, {s.douts + first * w, w, 1}, values_t,
+                                  kBlock, dstrip, kBlock);
+               for (std::int64_t r = 0; r < strip_rows; ++r) {
+                 if (diagonal) mask_row(strip + r * kBlock, columns, first + r + 1);
+                 gradient_row(strip + r * kBlock, dstrip + r * kBlock, columns,
+                              s.log_sum[first + r], s.delta[first + r]);
+               }
+               multiply<Sum::add>(strip_rows, w, columns, {dstrip, kBlock, 1}, keys, w,
+                                  s.dqueries + first * w, w);
+             });
+}
+
+// The same block by keys: dvalues += pᵀ dout, dkeys += dsᵀ q. On the diagonal, key strip s is seen
+// by the queries from its own first on.
+void to_keys(const AttentionLayout& layout, std::int64_t rows, std::int64_t block, bool diagonal,
+             const BackwardScratch& s) {
+  const std::int64_t w = layout.width;
+  float* dkeys = s.dkeys + block * layout.plain_floats();
+  float* dvalues = s.dvalues + block * layout.plain_floats();
+  const std::int64_t keys_here = diagonal ? kStrip : kBlock;
+  for (std::int64_t first = 0; first < kBlock; first += keys_here) {
+    const std::int64_t from = diagonal ? first : 0;
+    if (from >= rows) break;
+    const std::int64_t corner = from * kBlock + first;
+    multiply<Sum::add>(keys_here, w, rows - from, {s.scores + corner, 1, kBlock},
+                       s.douts + from * w, w, dvalues + first * w, w);
+    multiply<Sum::add>(keys_here, w, rows - from, {s.dscores + corner, 1, kBlock},
+                       s.queries + from * w, w, dkeys + first * w, w);
+  }
+}
+
 // All queries of the heads that share one kv head, so that dk and dv have one writer.
 //
 //   p = exp(scale q·k - log_sum)    dv += pᵀ dout         delta = dout · out
@@ -257,94 +366,30 @@ void backward_task(const AttentionShape& shape, const Rows& q, const Rows& k, co
                    const Rows& dk, const Rows& dv, float* scratch, std::int64_t b,
                    std::int64_t kv_head) {
   const AttentionLayout layout(shape);
+  const BackwardScratch s(layout, scratch);
   const std::int64_t d = shape.head_dim;
-  const std::int64_t w = layout.width;
   const std::int64_t length = shape.sequence;
   const std::int64_t group = shape.heads / shape.kv_heads;
-  const std::int64_t blocks = layout.key_blocks;
-  const std::int64_t plain = layout.plain_floats();
-  const std::int64_t transposed = layout.transposed_floats();
-  float* keys_t = scratch;
-  float* values_t = keys_t + blocks * transposed;
-  float* keys = values_t + blocks * transposed;
-  float* dkeys = keys + blocks * plain;
-  float* dvalues = dkeys + blocks * plain;
-  float* queries = dvalues + blocks * plain;
-  float* douts = queries + plain;
-  float* dqueries = douts + plain;
-  float* staging = dqueries + plain;
-  float* scores = staging + plain;
-  float* dscores = scores + kBlock * kBlock;
-  float* delta = dscores + kBlock * kBlock;
-  float* log_sum = delta + kBlock;
-
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const std::int64_t key = block * kBlock;
-    const std::int64_t rows = length - key < kBlock ? length - key : kBlock;
-    copy_block(k, b * length + key, kv_head * d, rows, layout, 1.0F, keys + block * plain);
-    transpose_block(keys + block * plain, layout, keys_t + block * transposed);
-    copy_block(v, b * length + key, kv_head * d, rows, layout, 1.0F, staging);
-    transpose_block(staging, layout, values_t + block * transposed);
-  }
-  for (std::int64_t i = 0; i < 2 * blocks * plain; ++i) dkeys[i] = 0.0F;
-
+  load_keys(shape, layout, k, v, b * length, kv_head * d, s);
   for (std::int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h)
     for (std::int64_t query = 0; query < length; query += kBlock) {
-      const std::int64_t count = length - query < kBlock ? length - query : kBlock;
+      const std::int64_t count = rows_from(query, length);
       const std::int64_t rows = (count + kTileRows - 1) / kTileRows * kTileRows;
       const std::int64_t row = b * length + query;
-      copy_block(q, row, h * d, count, layout, shape.scale, queries);
-      copy_block(dout, row, h * d, count, layout, 1.0F, douts);
-      copy_block(out, row, h * d, count, layout, 1.0F, staging);
-      for (std::int64_t r = 0; r < kBlock; ++r) {
-        const float* left = douts + r * w;
-        const float* right = staging + r * w;
-        delta[r] = sum_over(static_cast<std::size_t>(w), [=](auto tag, std::size_t i) {
-          return hn::Mul(hn::LoadU(tag, left + i), hn::LoadU(tag, right + i));
-        });
-        log_sum[r] = r < count ? log_sums[h * length + query + r] : 0.0F;
-      }
-      for (std::int64_t i = 0; i < plain; ++i) dqueries[i] = 0.0F;
-
+      load_queries(shape, layout, q, out, dout, log_sums + h * length + query, row, h * d, count,
+                   s);
       for (std::int64_t key = 0; key <= query; key += kBlock) {
-        const std::int64_t block = key / kBlock;
-        const bool diagonal = key == query;
-        for_strips(rows, diagonal,
-                   [&](std::int64_t first, std::int64_t strip_rows, std::int64_t columns) {
-                     float* strip = scores + first * kBlock;
-                     float* dstrip = dscores + first * kBlock;
-                     multiply<Sum::set>(strip_rows, columns, d, {queries + first * w, w, 1},
-                                        keys_t + block * transposed, kBlock, strip, kBlock);
-                     multiply<Sum::set>(strip_rows, columns, d, {douts + first * w, w, 1},
-                                        values_t + block * transposed, kBlock, dstrip, kBlock);
-                     for (std::int64_t r = 0; r < strip_rows; ++r) {
-                       if (diagonal) mask_row(strip + r * kBlock, columns, first + r + 1);
-                       gradient_row(strip + r * kBlock, dstrip + r * kBlock, columns,
-                                    log_sum[first + r], delta[first + r]);
-                     }
-                     multiply<Sum::add>(strip_rows, w, columns, {dstrip, kBlock, 1},
-                                        keys + block * plain, w, dqueries + first * w, w);
-                   });
-        // The same blocks by keys: key strip s is seen by the queries from its own first on.
-        for (std::int64_t first = 0; first < kBlock; first += diagonal ? kStrip : kBlock) {
-          const std::int64_t from = diagonal ? first : 0;
-          if (from >= rows) break;
-          const std::int64_t keys_here = diagonal ? kStrip : kBlock;
-          const std::int64_t corner = from * kBlock + first;
-          multiply<Sum::add>(keys_here, w, rows - from, {scores + corner, 1, kBlock},
-                             douts + from * w, w, dvalues + block * plain + first * w, w);
-          multiply<Sum::add>(keys_here, w, rows - from, {dscores + corner, 1, kBlock},
-                             queries + from * w, w, dkeys + block * plain + first * w, w);
-        }
+        to_queries(layout, rows, key / kBlock, key == query, s);
+        to_keys(layout, rows, key / kBlock, key == query, s);
       }
-      store_block(dqueries, count, shape.scale, layout, dq, row, h * d);
+      store_block(s.dqueries, count, shape.scale, layout, dq, row, h * d);
     }
-
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  for (std::int64_t block = 0; block < layout.key_blocks; ++block) {
     const std::int64_t key = block * kBlock;
-    const std::int64_t rows = length - key < kBlock ? length - key : kBlock;
-    store_block(dkeys + block * plain, rows, 1.0F, layout, dk, b * length + key, kv_head * d);
-    store_block(dvalues + block * plain, rows, 1.0F, layout, dv, b * length + key, kv_head * d);
+    const std::int64_t rows = rows_from(key, length);
+    const std::int64_t at = block * layout.plain_floats();
+    store_block(s.dkeys + at, rows, 1.0F, layout, dk, b * length + key, kv_head * d);
+    store_block(s.dvalues + at, rows, 1.0F, layout, dv, b * length + key, kv_head * d);
   }
 }
 

@@ -244,6 +244,132 @@ float dot(const Pair* a, const Pair* b, std::int64_t width) {
   return _mm512_reduce_add_ps(sum);
 }
 
+// Of the block of rows that begins at `first`.
+std::int64_t rows_from(std::int64_t first, std::int64_t length) {
+  return length - first < kBlock ? length - first : kBlock;
+}
+
+// Where a backward task has what: of all keys, by block; of one block of queries; of one block of
+// queries and one of keys.
+struct BackwardScratch {
+  BackwardScratch(const AttentionLayout& layout, float* begin)
+      : half(layout.plain_floats() / 2),
+        keys_across(reinterpret_cast<Pair*>(begin)),
+        values_across(keys_across + layout.key_blocks * layout.transposed_floats()),
+        keys_stacked(values_across + layout.key_blocks * layout.transposed_floats()),
+        dkeys(reinterpret_cast<float*>(keys_stacked + layout.key_blocks * layout.plain_floats())),
+        dvalues(dkeys + layout.key_blocks * layout.plain_floats()),
+        queries(reinterpret_cast<Pair*>(dvalues + layout.key_blocks * layout.plain_floats())),
+        queries_stacked(queries + half),
+        douts(queries_stacked + half),
+        douts_stacked(douts + half),
+        staging(douts_stacked + half),
+        dqueries(reinterpret_cast<float*>(staging + half)),
+        scores(dqueries + layout.plain_floats()),
+        dscores(scores + kBlock * kBlock),
+        p_stacked(reinterpret_cast<Pair*>(dscores + kBlock * kBlock)),
+        ds_stacked(p_stacked + kBlock * kBlock / 2),
+        ds_rows(ds_stacked + kBlock * kBlock / 2),
+        delta(reinterpret_cast<float*>(ds_rows + kBlock * kBlock / 2)),
+        log_sum(delta + kBlock) {}
+
+  std::int64_t half;  // pairs of a block
+  Pair *keys_across, *values_across, *keys_stacked;
+  float *dkeys, *dvalues;
+  Pair *queries, *queries_stacked, *douts, *douts_stacked, *staging;
+  float* dqueries;
+  float *scores, *dscores;
+  Pair *p_stacked, *ds_stacked, *ds_rows;
+  float *delta, *log_sum;  // of the queries
+};
+
+void load_keys(const AttentionShape& shape, const AttentionLayout& layout, const Rows& k,
+               const Rows& v, std::int64_t first_row, std::int64_t column,
+               const BackwardScratch& s) {
+  const std::int64_t plain = layout.plain_floats();
+  const std::int64_t across = layout.transposed_floats();
+  for (std::int64_t block = 0; block < layout.key_blocks; ++block) {
+    const std::int64_t key = block * kBlock;
+    const std::int64_t rows = rows_from(key, shape.sequence);
+    copy_block(k, first_row + key, column, rows, layout, s.staging);
+    lay_across(s.staging, layout, s.keys_across + block * across);
+    stack_rows(s.staging, kBlock, layout.width, s.keys_stacked + block * plain);
+    copy_block(v, first_row + key, column, rows, layout, s.staging);
+    lay_across(s.staging, layout, s.values_across + block * across);
+  }
+  for (std::int64_t i = 0; i < 2 * layout.key_blocks * plain; ++i) s.dkeys[i] = 0.0F;
+}
+
+// `count` queries with what their gradient needs: delta = dout · out, and `log_sums`.
+void load_queries(const AttentionLayout& layout, const Rows& q, const Rows& out, const Rows& dout,
+                  const float* log_sums, std::int64_t row, std::int64_t column, std::int64_t count,
+                  const BackwardScratch& s) {
+  const std::int64_t w = layout.width;
+  copy_block(q, row, column, count, layout, s.queries);
+  stack_rows(s.queries, kBlock, w, s.queries_stacked);
+  copy_block(dout, row, column, count, layout, s.douts);
+  stack_rows(s.douts, kBlock, w, s.douts_stacked);
+  copy_block(out, row, column, count, layout, s.staging);
+  for (std::int64_t r = 0; r < kBlock; ++r) {
+    s.delta[r] = dot(s.douts + r * w / 2, s.staging + r * w / 2, w);
+    s.log_sum[r] = r < count ? log_sums[r] : 0.0F;
+  }
+  for (std::int64_t i = 0; i < layout.plain_floats(); ++i) s.dqueries[i] = 0.0F;
+}
+
+// p and ds of the block, stacked, and dqueries += ds k.
+void to_queries(const AttentionLayout& layout, float scale, std::int64_t rows, std::int64_t block,
+                bool diagonal, const BackwardScratch& s) {
+  const std::int64_t d = layout.head_dim;
+  const std::int64_t w = layout.width;
+  const Pair* keys_across = s.keys_across + block * layout.transposed_floats();
+  const Pair* values_across = s.values_across + block * layout.transposed_floats();
+  const Pair* keys_stacked = s.keys_stacked + block * layout.plain_floats();
+  for_strips(
+      rows, diagonal, [&](std::int64_t first, std::int64_t strip_rows, std::int64_t columns) {
+        float* strip = s.scores + first * kBlock;
+        float* dstrip = s.dscores + first * kBlock;
+        Pair* ds_strip = s.ds_rows + first * kBlock / 2;
+        multiply<Sum::set>(strip_rows, columns, pairs_of(d), {s.queries + first * w / 2, w / 2, 1},
+                           keys_across, kBlock, strip, kBlock);
+        multiply<Sum::set>(strip_rows, columns, pairs_of(d), {s.douts + first * w / 2, w / 2, 1},
+                           values_across, kBlock, dstrip, kBlock);
+        for (std::int64_t r = 0; r < strip_rows; r += 2) {
+          if (diagonal) {
+            mask_row(strip + r * kBlock, columns, first + r + 1);
+            mask_row(strip + (r + 1) * kBlock, columns, first + r + 2);
+          }
+          const std::int64_t at = (first + r) / 2 * kBlock;
+          gradient_rows(strip + r * kBlock, dstrip + r * kBlock, columns, scale,
+                        s.log_sum + first + r, s.delta + first + r, s.p_stacked + at,
+                        s.ds_stacked + at,
+                        reinterpret_cast<std::uint16_t*>(ds_strip + r * kBlock / 2));
+        }
+        multiply<Sum::add>(strip_rows, w, columns / 2, {ds_strip, kBlock / 2, 1}, keys_stacked, w,
+                           s.dqueries + first * w, w);
+      });
+}
+
+// The same block by keys: dvalues += pᵀ dout, dkeys += dsᵀ q. On the diagonal, key strip s is seen
+// by the queries from its own first on.
+void to_keys(const AttentionLayout& layout, std::int64_t rows, std::int64_t block, bool diagonal,
+             const BackwardScratch& s) {
+  const std::int64_t w = layout.width;
+  float* dkeys = s.dkeys + block * layout.plain_floats();
+  float* dvalues = s.dvalues + block * layout.plain_floats();
+  const std::int64_t keys_here = diagonal ? kStrip : kBlock;
+  for (std::int64_t first = 0; first < kBlock; first += keys_here) {
+    const std::int64_t from = diagonal ? first : 0;
+    if (from >= rows) break;
+    const std::int64_t pairs = (rows - from) / 2;
+    const std::int64_t corner = from / 2 * kBlock + first;
+    multiply<Sum::add>(keys_here, w, pairs, {s.p_stacked + corner, 1, kBlock},
+                       s.douts_stacked + from / 2 * w, w, dvalues + first * w, w);
+    multiply<Sum::add>(keys_here, w, pairs, {s.ds_stacked + corner, 1, kBlock},
+                       s.queries_stacked + from / 2 * w, w, dkeys + first * w, w);
+  }
+}
+
 }  // namespace
 
 void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
@@ -318,111 +444,29 @@ void bf16_backward_task(const AttentionShape& shape, const Rows& q, const Rows& 
                         const Rows& dk, const Rows& dv, float* scratch, std::int64_t b,
                         std::int64_t kv_head) {
   const AttentionLayout layout(shape);
+  const BackwardScratch s(layout, scratch);
   const std::int64_t d = shape.head_dim;
-  const std::int64_t w = layout.width;
   const std::int64_t length = shape.sequence;
   const std::int64_t group = shape.heads / shape.kv_heads;
-  const std::int64_t blocks = layout.key_blocks;
-  const std::int64_t plain = layout.plain_floats();
-  const std::int64_t half = plain / 2;  // pairs of a block
-  const std::int64_t across = layout.transposed_floats();
-  auto* keys_across = reinterpret_cast<Pair*>(scratch);
-  Pair* values_across = keys_across + blocks * across;
-  Pair* keys_stacked = values_across + blocks * across;
-  auto* dkeys = reinterpret_cast<float*>(keys_stacked + blocks * plain);
-  float* dvalues = dkeys + blocks * plain;
-  auto* queries = reinterpret_cast<Pair*>(dvalues + blocks * plain);
-  Pair* queries_stacked = queries + half;
-  Pair* douts = queries_stacked + half;
-  Pair* douts_stacked = douts + half;
-  Pair* staging = douts_stacked + half;
-  auto* dqueries = reinterpret_cast<float*>(staging + half);
-  float* scores = dqueries + plain;
-  float* dscores = scores + kBlock * kBlock;
-  auto* p_stacked = reinterpret_cast<Pair*>(dscores + kBlock * kBlock);
-  Pair* ds_stacked = p_stacked + kBlock * kBlock / 2;
-  Pair* ds_rows = ds_stacked + kBlock * kBlock / 2;
-  auto* delta = reinterpret_cast<float*>(ds_rows + kBlock * kBlock / 2);
-  float* log_sum = delta + kBlock;
-
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const std::int64_t key = block * kBlock;
-    const std::int64_t rows = length - key < kBlock ? length - key : kBlock;
-    copy_block(k, b * length + key, kv_head * d, rows, layout, staging);
-    lay_across(staging, layout, keys_across + block * across);
-    stack_rows(staging, kBlock, w, keys_stacked + block * plain);
-    copy_block(v, b * length + key, kv_head * d, rows, layout, staging);
-    lay_across(staging, layout, values_across + block * across);
-  }
-  for (std::int64_t i = 0; i < 2 * blocks * plain; ++i) dkeys[i] = 0.0F;
-
+  load_keys(shape, layout, k, v, b * length, kv_head * d, s);
   for (std::int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h)
     for (std::int64_t query = 0; query < length; query += kBlock) {
-      const std::int64_t count = length - query < kBlock ? length - query : kBlock;
+      const std::int64_t count = rows_from(query, length);
       const std::int64_t rows = (count + kTileRows - 1) / kTileRows * kTileRows;
       const std::int64_t row = b * length + query;
-      copy_block(q, row, h * d, count, layout, queries);
-      stack_rows(queries, kBlock, w, queries_stacked);
-      copy_block(dout, row, h * d, count, layout, douts);
-      stack_rows(douts, kBlock, w, douts_stacked);
-      copy_block(out, row, h * d, count, layout, staging);
-      for (std::int64_t r = 0; r < kBlock; ++r) {
-        delta[r] = dot(douts + r * w / 2, staging + r * w / 2, w);
-        log_sum[r] = r < count ? log_sums[h * length + query + r] : 0.0F;
-      }
-      for (std::int64_t i = 0; i < plain; ++i) dqueries[i] = 0.0F;
-
+      load_queries(layout, q, out, dout, log_sums + h * length + query, row, h * d, count, s);
       for (std::int64_t key = 0; key <= query; key += kBlock) {
-        const std::int64_t block = key / kBlock;
-        const bool diagonal = key == query;
-        for_strips(rows, diagonal,
-                   [&](std::int64_t first, std::int64_t strip_rows, std::int64_t columns) {
-                     float* strip = scores + first * kBlock;
-                     float* dstrip = dscores + first * kBlock;
-                     Pair* ds_strip = ds_rows + first * kBlock / 2;
-                     multiply<Sum::set>(strip_rows, columns, pairs_of(d),
-                                        {queries + first * w / 2, w / 2, 1},
-                                        keys_across + block * across, kBlock, strip, kBlock);
-                     multiply<Sum::set>(strip_rows, columns, pairs_of(d),
-                                        {douts + first * w / 2, w / 2, 1},
-                                        values_across + block * across, kBlock, dstrip, kBlock);
-                     for (std::int64_t r = 0; r < strip_rows; r += 2) {
-                       if (diagonal) {
-                         mask_row(strip + r * kBlock, columns, first + r + 1);
-                         mask_row(strip + (r + 1) * kBlock, columns, first + r + 2);
-                       }
-                       const std::int64_t at = (first + r) / 2 * kBlock;
-                       gradient_rows(strip + r * kBlock, dstrip + r * kBlock, columns, shape.scale,
-                                     log_sum + first + r, delta + first + r, p_stacked + at,
-                                     ds_stacked + at,
-                                     reinterpret_cast<std::uint16_t*>(ds_strip + r * kBlock / 2));
-                     }
-                     multiply<Sum::add>(strip_rows, w, columns / 2, {ds_strip, kBlock / 2, 1},
-                                        keys_stacked + block * plain, w, dqueries + first * w, w);
-                   });
-        for (std::int64_t first = 0; first < kBlock; first += diagonal ? kStrip : kBlock) {
-          const std::int64_t from = diagonal ? first : 0;
-          if (from >= rows) break;
-          const std::int64_t keys_here = diagonal ? kStrip : kBlock;
-          const std::int64_t pairs = (rows - from) / 2;
-          const std::int64_t corner = from / 2 * kBlock + first;
-          multiply<Sum::add>(keys_here, w, pairs, {p_stacked + corner, 1, kBlock},
-                             douts_stacked + from / 2 * w, w, dvalues + block * plain + first * w,
-                             w);
-          multiply<Sum::add>(keys_here, w, pairs, {ds_stacked + corner, 1, kBlock},
-                             queries_stacked + from / 2 * w, w, dkeys + block * plain + first * w,
-                             w);
-        }
+        to_queries(layout, shape.scale, rows, key / kBlock, key == query, s);
+        to_keys(layout, rows, key / kBlock, key == query, s);
       }
-      store_block(dqueries, count, shape.scale, layout, dq, row, h * d);
+      store_block(s.dqueries, count, shape.scale, layout, dq, row, h * d);
     }
-
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  for (std::int64_t block = 0; block < layout.key_blocks; ++block) {
     const std::int64_t key = block * kBlock;
-    const std::int64_t rows = length - key < kBlock ? length - key : kBlock;
-    store_block(dkeys + block * plain, rows, shape.scale, layout, dk, b * length + key,
-                kv_head * d);
-    store_block(dvalues + block * plain, rows, 1.0F, layout, dv, b * length + key, kv_head * d);
+    const std::int64_t rows = rows_from(key, length);
+    const std::int64_t at = block * layout.plain_floats();
+    store_block(s.dkeys + at, rows, shape.scale, layout, dk, b * length + key, kv_head * d);
+    store_block(s.dvalues + at, rows, 1.0F, layout, dv, b * length + key, kv_head * d);
   }
 }
 
