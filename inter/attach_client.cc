@@ -266,6 +266,7 @@ AgreedState AttachClient::Connection::agreed() const {
   result.merge = state_->merge;
   result.final_step = state_->final_step;
   result.contribution_open = state_->contribution_open;
+  result.contributed = state_->contributed;
   result.parameters = area(state_offset_);
   if (base_)
     // What the gateway took and lost with its process is not in any state: it is still this rank's.

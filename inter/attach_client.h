@@ -59,6 +59,7 @@ struct AgreedState {
   MergeFrom from = MergeFrom::nothing;
   bool final_step = false;
   bool contribution_open = false;  // as in Published
+  std::uint64_t contributed = 0;   // likewise
   // The rank's boxes, dense and row-major, one after another. Valid until took() or reattach().
   std::span<const float> parameters;
 };

@@ -74,6 +74,7 @@ class AttachedSync final : public OuterSync {
                      .from = from_of(agreed.from),
                      .final_step = agreed.final_step,
                      .contribution_open = agreed.contribution_open,
+                     .contributed = agreed.contributed,
                      .parameters = {agreed.parameters.begin(), agreed.parameters.end()}};
     if (const auto status = client_->took(); !status) {
       if (status.error().code != ErrorCode::closed) return status.error();

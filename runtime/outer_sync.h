@@ -33,6 +33,7 @@ struct OuterState {
   From from = From::nothing;
   bool final_step = false;         // nothing follows
   bool contribution_open = false;  // this site's contribution to step + 1 is already made
+  std::uint64_t contributed = 0;   // newest step whose contribution of this site is not lost
   std::vector<float> parameters;
 };
 

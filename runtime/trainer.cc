@@ -189,7 +189,7 @@ class Trainer {
     }
     const bool same_base = !progress_.record.empty() && progress_.record == state->record;
     const bool contributed = !same_base || state->contribution_open;
-    note_lost(contributed);
+    note_lost(contributed, state->contribution_open || state->contributed > progress_.outer_step);
     if (!same_base || state->final_step) set_parameters(state->parameters);
     if (!same_base) forget_handed();
     if (contributed)
@@ -203,15 +203,16 @@ class Trainer {
     return true;
   }
 
-  // Once the gateway has the last contribution, everything up to it is, or will be, in the state,
-  // and what came after it is gone: it stands on parameters that no checkpoint has. Otherwise the
-  // checkpoint is what there is.
-  void note_lost(bool contributed) {
+  // Where parameters are taken from the gateway, what is in a contribution that it has is, or will
+  // be, in the state; the rest is gone. Otherwise the checkpoint is what there is. `has_handed`:
+  // the contribution that the checkpoint followed.
+  void note_lost(bool from_gateway, bool has_handed) {
     if (!is_root_ || metrics_ == nullptr || !metrics_->last()) return;
     const auto& last = *metrics_->last();
-    const std::uint64_t kept =
-        contributed ? std::max(last.tokens_contributed, progress_.tokens - progress_.tokens_since)
-                    : progress_.tokens;
+    std::uint64_t kept = progress_.tokens;
+    if (from_gateway)
+      kept = std::max(last.tokens_contributed, progress_.tokens - progress_.tokens_since) -
+             (has_handed ? 0 : progress_.handed_tokens);
     if (last.tokens > kept)
       parts_.log.warning("tokens_lost", {},
                          {{"tokens", last.tokens - kept},
@@ -506,7 +507,7 @@ class Trainer {
   Result<void> share(OuterState& state) {
     ByteWriter head;
     head.put(state.step).string(state.record).put(state.from);
-    head.put(state.final_step).put(state.contribution_open);
+    head.put(state.final_step).put(state.contribution_open).put(state.contributed);
     Bytes bytes = head.take();
     ISTHMUS_CHECK(share(bytes));
     ByteReader in(bytes);
@@ -515,6 +516,7 @@ class Trainer {
     state.from = in.get<OuterState::From>();
     state.final_step = in.get<bool>();
     state.contribution_open = in.get<bool>();
+    state.contributed = in.get<std::uint64_t>();
     ISTHMUS_ASSERT(in.done());
     ISTHMUS_ASSERT(!is_root_ || state.parameters.size() == canonical_elements_);
     state.parameters.resize(canonical_elements_);

@@ -1,5 +1,6 @@
 #include "runtime/trainer.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -442,6 +443,29 @@ TEST_F(TrainerTest, WhatWasTrainedPastAContributionThatTheGatewayNeverHadIsInThe
   EXPECT_EQ(gateway_.contributions[1].parameters, canonical(*first));
   EXPECT_EQ(gateway_.contributions[1].tokens, 5U * 48);
   EXPECT_THAT(events("tokens_lost"), SizeIs(0));
+}
+
+TEST_F(TrainerTest, AContributionThatNeverWasIsReportedLostWhenTheOthersWentOn) {
+  for (const std::uint64_t contributed : {0, 1}) {
+    SCOPED_TRACE(contributed);
+    events_.clear();
+    gateway_ = ScriptedSync();
+    federate();
+    options_.checkpoint_folder = folder_ / fmt::format("checkpoints_{}", contributed);
+    options_.metrics_path = folder_ / fmt::format("metrics_{}", contributed);
+    auto first = make_small_model(pool_);
+    stop_at_contribution();
+    run_well(*first);
+    stop_ = false;
+    auto later = state_of(4, canonical(*make_small_model(pool_, 5)), OuterState::From::nothing);
+    later.contributed = contributed;
+    gateway_has(std::move(later));
+    run_until_poll(*first, 3);
+    ASSERT_THAT(events("tokens_lost"), SizeIs(contributed == 0 ? 1 : 0));
+    if (contributed == 0) {
+      EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":144"));
+    }
+  }
 }
 
 TEST_F(TrainerTest, WhatWasTrainedPastAContributionThatTheGatewayHasIsReportedLost) {
