@@ -189,10 +189,10 @@ TEST_F(CommandsOfASite, ARotatedKeyIsOfTheSameSiteAndNeedsItsPlaceInTheRoster) {
   done(fmt::format("roster sign {} --key {}", at("roster.toml"), at("operator.key")));
   const auto check = [&](const char* identity) {
     ::testing::internal::CaptureStderr();
-    run(
-        fmt::format("check --set site.roster={} --set site.operator_key={} --set site.identity={} "
-                    "--set sync.min_sites=1",
-                    at("roster.toml"), at("operator.key.pub"), at(identity)));
+    run_line(
+        fmt::format("check {} --set site.roster={} --set site.operator_key={} --set "
+                    "site.identity={} --set sync.min_sites=1",
+                    at("alone.toml"), at("roster.toml"), at("operator.key.pub"), at(identity)));
     return ::testing::internal::GetCapturedStderr();
   };
   EXPECT_EQ(check("alpha.key"), "");
