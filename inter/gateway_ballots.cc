@@ -155,8 +155,7 @@ bool Gateway::all_held_by_majority(const View& view) const {
     if (peer == peers_.all().end() || !peer->second.link->up() || !peer->second.status)
       return false;
     const auto& status = *peer->second.status;
-    return status.step == working_step() &&
-           std::ranges::includes(status.holds, view.members);
+    return status.step == working_step() && std::ranges::includes(status.holds, view.members);
   });
   return static_cast<std::size_t>(holders) >= view.majority();
 }
