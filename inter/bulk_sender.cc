@@ -32,6 +32,7 @@ void BulkSender::end() {
   outgoing_.clear();
   in_flight_.clear();
   drop_reservation();
+  count_sending();
 }
 
 void BulkSender::use(ConnectionId connection) {
@@ -65,6 +66,7 @@ void BulkSender::offer(TransferId transfer, std::uint64_t priority, std::uint32_
 void BulkSender::withdraw(TransferId transfer) {
   outgoing_.erase(transfer);
   std::erase_if(in_flight_, [&](const auto& entry) { return entry.second.transfer == transfer; });
+  count_sending();
   if (!reserved_ || reserved_->transfer != transfer) return;
   drop_reservation();
   pump();
@@ -169,6 +171,7 @@ void BulkSender::drop_reservation() {
 }
 
 void BulkSender::pump() {
+  count_sending();
   while (session_ != 0 && connection_ != 0 && !blocked_ && !release_timer_) {
     if (!reserved_ && !reserve_next()) return;
     if (release_timer_ || !send_reserved()) return;
@@ -244,6 +247,24 @@ bool BulkSender::send_reserved() {
   counters_.codec_bytes += chunk.codec_bytes;
   counters_.zstd_bytes += chunk.bytes->size();
   return true;
+}
+
+// Whatever begins or ends a transfer, or the connection, calls this.
+void BulkSender::count_sending() {
+  const bool sending = connection_ != 0 && std::ranges::any_of(outgoing_, [](const auto& entry) {
+                         return entry.second.acknowledged_count < entry.second.chunks;
+                       });
+  if (sending == sending_since_.has_value()) return;
+  if (sending) {
+    sending_since_ = loop_.now();
+  } else {
+    sending_ += loop_.now() - *sending_since_;
+    sending_since_.reset();
+  }
+}
+
+double BulkSender::seconds_sending() const {
+  return seconds_of(sending_ + (sending_since_ ? loop_.now() - *sending_since_ : 0));
 }
 
 std::uint64_t BulkSender::floor() const {

@@ -82,6 +82,9 @@ class BulkSender {
     std::uint64_t parameter_bytes = 0, codec_bytes = 0, zstd_bytes = 0;
   };
   const Counters& counters() const { return counters_; }
+  // In which the peer had not acknowledged all that was offered to it. A chunk waits out its cost
+  // at the rate limit before it leaves, so chunks never seem faster than that.
+  double seconds_sending() const;
 
  private:
   struct Outgoing {
@@ -113,6 +116,7 @@ class BulkSender {
   void drop_reservation();
   void requeue(std::map<std::uint64_t, InFlight>::iterator entry);
   void requeue_all();
+  void count_sending();
 
   Loop& loop_;
   Wire& wire_;
@@ -132,6 +136,8 @@ class BulkSender {
   std::optional<Reserved> reserved_;
   std::optional<Loop::TimerId> release_timer_;  // the reserved chunk's turn
   Counters counters_;
+  std::optional<Nanoseconds> sending_since_;  // nothing: all is acknowledged
+  Nanoseconds sending_ = 0;                   // before that
 };
 
 }  // namespace isthmus::inter

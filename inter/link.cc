@@ -328,6 +328,7 @@ LinkStatus Link::status() const {
   s.zstd_bytes = sent.zstd_bytes;
   s.wire_sent_bytes = wire_.bytes_sent(peer_);
   s.wire_received_bytes = wire_.bytes_received(peer_);
+  s.sending_s = bulk_.seconds_sending();
   s.chunks_sent = sent.chunks_sent;
   s.chunks_resent = sent.chunks_resent;
   s.reconnects = counters_.sessions > 0 ? counters_.sessions - 1 : 0;

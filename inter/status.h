@@ -28,6 +28,7 @@ struct LinkStatus {
   std::uint64_t wire_sent_bytes =
       0;  // all bytes on the wire, control, framing and sealing included
   std::uint64_t wire_received_bytes = 0;
+  double sending_s = 0;  // in which the peer had not acknowledged all chunks that were offered
   std::uint64_t chunks_sent = 0;
   std::uint64_t chunks_resent = 0;
   std::uint64_t reconnects = 0;

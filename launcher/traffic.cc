@@ -8,9 +8,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Less than this is heartbeats and votes.
-constexpr double kKeepAliveBytesPerSecond = 20'000;
-
 template <class Visit, class Link>
 void each_field(Link& link, const Visit& visit) {
   visit("parameter_bytes", link.parameter_bytes);
@@ -88,19 +85,10 @@ void TrafficMeter::sample(const inter::GatewayStatus& status, Nanoseconds now) {
   current_.waits = status.waits;
   for (const auto& link : status.links) {
     auto& sum = current_.links[link.peer];
-    const auto sent = link.wire_sent_bytes - std::min(link.wire_sent_bytes, sum.wire_sent_bytes);
-    const Interval now_sent{
-        .sending = seconds > 0 && static_cast<double>(sent) > kKeepAliveBytesPerSecond * seconds,
-        .seconds = seconds,
-        .bytes = sent};
     sum.observed_seconds += seconds;
     if (seconds > 0 && !link.waiting_for.empty()) sum.waited_seconds[link.waiting_for] += seconds;
-    auto& recent = recent_[link.peer];
-    if (recent.before_last.sending && recent.last.sending && now_sent.sending) {
-      sum.sending_seconds += recent.last.seconds;
-      sum.sending_bytes += recent.last.bytes;
-    }
-    recent = {.last = now_sent, .before_last = recent.last};
+    sum.sending_seconds = link.sending_s;
+    sum.sending_bytes = link.zstd_bytes;
     sum.parameter_bytes = link.parameter_bytes;
     sum.codec_bytes = link.codec_bytes;
     sum.zstd_bytes = link.zstd_bytes;

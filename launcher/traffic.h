@@ -21,13 +21,13 @@ struct LinkTraffic {
   std::uint64_t wire_sent_bytes = 0;
   std::uint64_t wire_received_bytes = 0;
   std::uint64_t reconnects = 0;
-  double sending_seconds = 0;       // between two samples, with traffic before and after
-  std::uint64_t sending_bytes = 0;  // sent in them
-  double cap_mbit_s = 0;            // 0: none
-  double observed_seconds = 0;      // in which the link was sampled
+  double sending_seconds = 0;                    // in which chunks were on their way
+  std::uint64_t sending_bytes = 0;               // of chunks, sent in them
+  double cap_mbit_s = 0;                         // 0: none
+  double observed_seconds = 0;                   // in which the link was sampled
   std::map<std::string, double> waited_seconds;  // of them, by what the link waited for
 
-  // While it was sending; 0 when it never was.
+  // Of chunks, while it was sending; 0 when it never was.
   double achieved_mbit_s() const;
 };
 
@@ -44,25 +44,14 @@ class TrafficMeter {
  public:
   explicit TrafficMeter(Traffic earlier) : earlier_(std::move(earlier)) {}
 
-  // To be called several times a second. The rate counts whole intervals only: those at the edge of
-  // a burst were partly silent.
+  // To be called several times a second, for what links wait for.
   void sample(const inter::GatewayStatus& status, Nanoseconds now);
   // Earlier gateways' and this one's.
   Traffic total() const;
 
  private:
-  struct Interval {
-    bool sending = false;
-    double seconds = 0;
-    std::uint64_t bytes = 0;
-  };
-  struct Recent {
-    Interval last, before_last;
-  };
-
   Traffic earlier_;
   Traffic current_;
-  std::map<std::string, Recent> recent_;  // by peer
   Nanoseconds last_ = 0;
 };
 

@@ -23,14 +23,20 @@ inter::GatewayStatus status_of(std::uint64_t sent) {
 
 TEST(Traffic, RateCountsOnlyTheTimeItSends) {
   TrafficMeter meter({});
-  // Bytes by the end of each second: silence, an edge, 20 Mbit/s twice, an edge, keep-alives.
-  Nanoseconds second = 10;
-  for (const std::uint64_t sent : {0, 1'000'000, 3'500'000, 6'000'000, 6'500'000, 6'500'500})
-    meter.sample(status_of(sent), kSecond * second++);
+  Nanoseconds tenth = 10;
+  // One small transfer that waits most of its time at the limit, as its link has counted it.
+  for (const auto& [chunk_bytes, sending_s] :
+       {std::pair{0, 0.0}, {0, 0.05}, {0, 0.15}, {500'000, 0.2}, {500'000, 0.2}}) {
+    auto status = status_of(600'000);
+    status.links.front().zstd_bytes = static_cast<std::uint64_t>(chunk_bytes);
+    status.links.front().sending_s = sending_s;
+    meter.sample(status, kSecond / 10 * tenth++);
+  }
   const auto link = meter.total().links.at("beta");
   EXPECT_DOUBLE_EQ(link.achieved_mbit_s(), 20);
-  EXPECT_EQ(link.sending_seconds, 2);
-  EXPECT_EQ(link.wire_sent_bytes, 6'500'500U);
+  EXPECT_EQ(link.wire_sent_bytes, 600'000U);
+  TrafficMeter next(meter.total());
+  EXPECT_DOUBLE_EQ(next.total().links.at("beta").achieved_mbit_s(), 20);
   EXPECT_EQ(LinkTraffic{}.achieved_mbit_s(), 0);
 }
 
