@@ -36,6 +36,10 @@ Result<ProbeOutcome> probe_socket(const std::string& endpoint, ProbeAs mechanism
                                   const security::CurveKey& server, const CurveKeyPair& own,
                                   Nanoseconds timeout);
 
+// Connections of check_listening_socket that the ZapHandler does not refuse: by the listed key,
+// NULL and PLAIN.
+inline constexpr int kProbesUnnamed = 3;
+
 // A random key must be refused by the ZAP handler (silence is no refusal), `listed` must get
 // through, NULL and PLAIN must not. Errors: unauthenticated, naming endpoint and fault. Waits, two
 // seconds at most.

@@ -114,8 +114,10 @@ void ZapHandler::answer() {
   }
   std::string refusal;
   const auto user = user_of(request, refusal);
-  if (!user)
+  if (!user) {
+    ++refused_;
     log_refusal(request.size() > 3 ? std::string(request[3].text()) : std::string(), refusal);
+  }
 
   const std::string request_id(request.size() > 1 ? request[1].text() : std::string_view());
   const std::string name = user.value_or(std::string());
@@ -125,6 +127,13 @@ void ZapHandler::answer() {
     ZmqMessage part(reply[i]);
     if (socket_.send(part, i + 1 < std::size(reply)) != 0) return;
   }
+}
+
+bool ZapHandler::take_refused() {
+  auto left = refused_.load();
+  while (left > 0 && !refused_.compare_exchange_weak(left, left - 1)) {
+  }
+  return left > 0;
 }
 
 std::optional<std::string> ZapHandler::user_of(const std::vector<ZmqMessage>& request,

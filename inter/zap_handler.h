@@ -37,6 +37,9 @@ class ZapHandler {
   void unlist(const security::CurveKey& key);
   // While this process tries its own sockets, refusals are no news.
   void log_refusals(bool on) { quiet_ = !on; }
+  // Takes one of the connections that were refused for their key; false: there is none left.
+  // Whoever sees connections end learns thereby which of them are in the log already.
+  bool take_refused();
 
  private:
   ZapHandler(const Clock& clock, EventLog& log) : clock_(clock), log_(log) {}
@@ -53,6 +56,7 @@ class ZapHandler {
   ZmqSocket stop_here_;    // the thread's end of a pair: any message ends it
   ZmqSocket stop_sender_;  // ours
   LogPace refusals_;
+  std::atomic<std::uint64_t> refused_ = 0;  // and not taken yet
   std::atomic<bool> quiet_ = false;
   std::thread thread_;
 };

@@ -32,6 +32,8 @@ class LaneEvents {
   // A TCP connection was made; libzmq's I/O thread may close it at any time.
   virtual void connected(int descriptor) = 0;
   virtual bool is_peer(GatewayId id) const = 0;
+  // Takes one of the connections that were refused for their key, which is in the log already.
+  virtual bool take_refused() = 0;
 };
 
 // The message that libzmq's queue had no room for. With it, send() knows before it takes a message

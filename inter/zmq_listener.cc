@@ -54,9 +54,6 @@ ZmqListener::~ZmqListener() {
 }
 
 void ZmqListener::start() {
-  while (monitor_.next()) {
-    // What the check at start-up did on purpose is no news.
-  }
   monitor_watch_ =
       std::make_unique<SocketWatch>(loop_, monitor_.socket(), [this] { take_events(); });
   socket_watch_ = std::make_unique<SocketWatch>(loop_, socket_, [this] { take_messages(); });
@@ -146,14 +143,17 @@ void ZmqListener::take_events() {
       const int descriptor = static_cast<int>(event->value);
       const bool known = end_all_on(descriptor);
       const bool by_us = shut_down_.erase(descriptor) > 0;
-      if (!known && !by_us) log_stranger("its handshake failed, or it said nothing");
+      if (known || by_us) continue;
+      if (own_ends_ > 0)
+        --own_ends_;
+      else if (!events_.take_refused())  // shared by the lanes: last
+        log_stranger("its handshake failed, or it said nothing");
     } else {
       log_stranger("not accepted: out of descriptors?");
     }
   }
 }
 
-// Whoever showed a key is also in the ZapHandler's log.
 void ZmqListener::log_stranger(std::string_view what) {
   if (const auto unlogged = strangers_.due(loop_.now()))
     log_.warning("wire_stranger", {},

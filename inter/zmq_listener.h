@@ -34,6 +34,8 @@ class ZmqListener final : public LaneEnd {
   ~ZmqListener() override;
 
   void start();
+  // So many connections that this process made to itself, on purpose, are still to end.
+  void expect_ends(int connections) { own_ends_ += connections; }
 
   Result<void> send(ConnectionId connection, Bytes message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
@@ -86,6 +88,7 @@ class ZmqListener final : public LaneEnd {
   // Routing ids of connections that ended: what libzmq still holds of them is no new connection.
   std::unordered_map<std::string, Nanoseconds> ended_;
   std::deque<std::string> ended_order_;
+  int own_ends_ = 0;
   LogPace refused_peers_;
   LogPace strangers_;
   OwnedTasks tasks_;

@@ -82,6 +82,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   void writable(ConnectionId id) override;
   void connected(int descriptor) override;
   bool is_peer(GatewayId id) const override { return peers_.contains(id); }
+  bool take_refused() override { return zap_->take_refused(); }
 
   Loop& loop_;
   EventLog& log_;
@@ -126,6 +127,7 @@ Result<void> ZmqWire::listen() {
   for (const auto lane : kLanes) {
     const auto address = local_address(lane_address(control, lane));
     if (safe) safe = check_listening_socket(address.endpoint(), options_.public_key, listed);
+    listeners_[static_cast<std::size_t>(lane)]->expect_ends(kProbesUnnamed);
   }
   if (safe) safe = find_twin(listed);
   zap_->log_refusals(true);
@@ -143,7 +145,9 @@ Result<void> ZmqWire::find_twin(const CurveKeyPair& listed) {
   ISTHMUS_TRY(const auto address, parse_tcp_address(options_.own_address));
   ISTHMUS_TRY(const auto outcome,
               check_own_address(address.endpoint(), options_.public_key, listed));
-  if (outcome != ProbeOutcome::accepted)
+  if (outcome == ProbeOutcome::accepted)
+    listeners_[static_cast<std::size_t>(Lane::control)]->expect_ends(1);
+  else
     log_.info("own_address_not_checked", {},
               {{"address", options_.own_address},
                {"outcome", to_string(outcome)},

@@ -428,6 +428,28 @@ TEST_F(ZmqPair, AHugeFrameBeforeTheHandshakeTakesNoMemory) {
   expect_working();
 }
 
+// Nobody is called a stranger who is none: what a gateway tries on itself, and its peers.
+TEST_F(ZmqPair, AHealthyStartSpeaksOfNoStranger) {
+  start_both();
+  run_for(500 * kMillisecond);
+  for (const int site : {0, 1}) {
+    EXPECT_EQ(world_.count_events(site, "wire_stranger"), 0U) << site;
+    EXPECT_EQ(world_.count_events(site, "wire_key_refused"), 0U) << site;
+  }
+  // One that shows a wrong key is told of once.
+  for (const auto lane : kLanes)
+    EXPECT_EQ(*probe_socket(endpoint(lane), ProbeAs::curve, world_.key(0).public_key,
+                            make_curve_key_pair(), 2 * kSecond),
+              ProbeOutcome::refused_key);
+  EXPECT_TRUE(wait([&] { return world_.count_events(0, "wire_key_refused") == 1; }));
+  run_for(500 * kMillisecond);
+  EXPECT_EQ(world_.count_events(0, "wire_stranger"), 0U);
+  // And one that shows none, as before.
+  for (int i = 0; i < 3; ++i)
+    (void)probe_socket(endpoint(Lane::control), ProbeAs::null, {}, {}, 2 * kSecond);
+  EXPECT_TRUE(wait([&] { return world_.count_events(0, "wire_stranger") == 1; }));
+}
+
 TEST_F(ZmqPair, SilentStrangersAreThrownOutAndListedGatewaysServed) {
   world_.options(0).handshake_timeout = 500 * kMillisecond;
   start(0);
