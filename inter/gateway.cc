@@ -117,7 +117,8 @@ Result<void> Gateway::attached(const ModelLayout& layout, std::string_view) {
     return Error{ErrorCode::mismatch,
                  fmt::format("the ranks' model differs from the run's: {}",
                              Fingerprint::of(*layout_, options_.sync)
-                                 .difference(Fingerprint::of(layout, options_.sync)))};
+                                 .difference(Fingerprint::of(layout, options_.sync), "in the run",
+                                             "at the ranks"))};
   if (!layout_) take_layout(layout);
   rank_pulse_.attached(world_.loop.now());
   ranks_leaving_ = false;

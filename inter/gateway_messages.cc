@@ -39,14 +39,16 @@ Introduction Gateway::introduce() {
   return {.boot = boot_, .run = run_, .fingerprint = fingerprint_};
 }
 
-std::string Gateway::objection(GatewayId, const Introduction& theirs) {
+std::string Gateway::objection(GatewayId peer, const Introduction& theirs) {
   if (security::validity(roster_, world_.loop.clock().unix_time()) ==
       security::RosterValidity::expired)
     return "the roster has expired: ask the operator for a new one";
   if (run_ != security::Digest{} && theirs.run != security::Digest{} && run_ != theirs.run)
-    return fmt::format("run: {} here, {} there", run_.hex().substr(0, 16),
-                       theirs.run.hex().substr(0, 16));
-  return fingerprint_.difference(theirs.fingerprint);
+    return fmt::format("run: {} at {}, {} at {}", run_.hex().substr(0, 16), name_of(self_),
+                       theirs.run.hex().substr(0, 16), name_of(peer.site));
+  // Said at both ends: by name, because each end is the other's "there".
+  return fingerprint_.difference(theirs.fingerprint, "at " + name_of(self_),
+                                 "at " + name_of(peer.site));
 }
 
 void Gateway::on_session(Link& link, bool up) {

@@ -53,7 +53,8 @@ Task<Result<void>> Gateway::load() {
   genesis_ = std::move(loaded->genesis);
   run_ = genesis_->record.hash();
   named_roster_ = genesis_->record.roster;
-  if (const auto other = run_fingerprint_.difference(loaded->fingerprint); !other.empty())
+  if (const auto other = run_fingerprint_.difference(loaded->fingerprint, "now", "then");
+      !other.empty())
     co_return Error{ErrorCode::mismatch,
                     fmt::format("this site's run was begun with other settings ({}): restore them, "
                                 "or give the new run another run_dir",

@@ -2,7 +2,49 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+#include <utility>
+
 namespace isthmus::inter {
+namespace {
+
+constexpr std::size_t kFieldsMax = 64, kNameBytesMax = 64, kValueBytesMax = 256;
+constexpr std::size_t kShapesNamedMax = 40;  // the digests speak for the others
+
+// "model.layers.11.mlp.up_proj.weight": all layers have one.
+std::string without_numbers(std::string_view name) {
+  std::string out;
+  for (const char c : name) {
+    if (c < '0' || c > '9')
+      out += c;
+    else if (out.empty() || out.back() != '*')
+      out += '*';
+  }
+  return out;
+}
+
+// So that a refusal says in which tensor two models differ, not just that they do.
+std::vector<Fingerprint::Field> shapes_named(const ModelLayout& layout) {
+  struct Like {
+    std::string shape;  // of the first
+    std::size_t count = 0;
+  };
+  std::map<std::string, Like> by_name;
+  for (const auto& tensor : layout.tensors()) {
+    auto& like = by_name["shape of " + without_numbers(tensor.name)];
+    if (like.count++ == 0) like.shape = fmt::format("{}", fmt::join(tensor.shape.sizes(), " x "));
+  }
+  std::vector<Fingerprint::Field> fields;
+  for (const auto& [name, like] : by_name)
+    if (fields.size() < kShapesNamedMax && name.size() <= kNameBytesMax)
+      fields.push_back({name, like.count == 1
+                                  ? like.shape
+                                  : fmt::format("{} ({} times)", like.shape, like.count)});
+  return fields;
+}
+
+}  // namespace
 
 Fingerprint Fingerprint::of_run(const ModelLayout& layout, const SyncOptions& sync) {
   // Names and shapes apart, so that a refusal says which of them differs.
@@ -27,7 +69,8 @@ Fingerprint Fingerprint::of_run(const ModelLayout& layout, const SyncOptions& sy
 }
 
 Fingerprint Fingerprint::of(const ModelLayout& layout, const SyncOptions& sync) {
-  auto print = of_run(layout, sync);
+  Fingerprint print{shapes_named(layout)};
+  for (auto& field : of_run(layout, sync).fields) print.fields.push_back(std::move(field));
   for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::uint64_t>>{
            {"sync.inner_steps", sync.inner_steps},
            {"sync.outer_steps", sync.outer_steps},
@@ -44,19 +87,24 @@ security::Digest Fingerprint::digest() const {
   return security::blake2b(bytes.view());
 }
 
-std::string Fingerprint::difference(const Fingerprint& other) const {
+std::string Fingerprint::difference(const Fingerprint& other, std::string_view where,
+                                    std::string_view where_other) const {
   for (const auto& field : fields) {
     bool found = false;
     for (const auto& theirs : other.fields) {
       if (theirs.name != field.name) continue;
       found = true;
       if (theirs.value != field.value)
-        return fmt::format("{}: {} here, {} there", field.name, field.value, theirs.value);
+        return fmt::format("{}: {} {}, {} {}", field.name, field.value, where, theirs.value,
+                           where_other);
     }
-    if (!found) return fmt::format("{}: {} here, unknown there", field.name, field.value);
+    if (!found)
+      return fmt::format("{}: {} {}, none {}", field.name, field.value, where, where_other);
   }
-  if (other.fields.size() != fields.size()) return "fields that this version does not know";
-  return "";
+  for (const auto& theirs : other.fields)
+    if (std::ranges::none_of(fields, [&](const auto& own) { return own.name == theirs.name; }))
+      return fmt::format("{}: none {}, {} {}", theirs.name, where, theirs.value, where_other);
+  return other.fields.size() == fields.size() ? "" : "a field comes twice";
 }
 
 void Fingerprint::encode(ByteWriter& out) const {
@@ -66,10 +114,10 @@ void Fingerprint::encode(ByteWriter& out) const {
 
 Fingerprint Fingerprint::decode(ByteReader& in) {
   Fingerprint print;
-  print.fields.resize(in.count(64, 8));
+  print.fields.resize(in.count(kFieldsMax, 8));
   for (auto& field : print.fields) {
-    field.name = in.string(64);
-    field.value = in.string(256);
+    field.name = in.string(kNameBytesMax);
+    field.value = in.string(kValueBytesMax);
   }
   return print;
 }

@@ -54,8 +54,9 @@ struct Fingerprint {
   // of all sites.
   static Fingerprint of_run(const ModelLayout& layout, const SyncOptions& sync);
   security::Digest digest() const;
-  // The first name whose values differ ("" when equal).
-  std::string difference(const Fingerprint& other) const;
+  // The first name whose values differ, with both, and where each is ("" when equal).
+  std::string difference(const Fingerprint& other, std::string_view where = "here",
+                         std::string_view where_other = "there") const;
   void encode(ByteWriter& out) const;
   static Fingerprint decode(ByteReader& in);  // bounded; failure is the reader's
 };
