@@ -31,6 +31,7 @@ void describe(Fields&& field, Status& s) {
   field("zstd_bytes", s.zstd_bytes);
   field("wire_sent_bytes", s.wire_sent_bytes);
   field("wire_received_bytes", s.wire_received_bytes);
+  field("sending_s", s.sending_s);
   field("chunks_sent", s.chunks_sent);
   field("chunks_resent", s.chunks_resent);
   field("reconnects", s.reconnects);
@@ -41,7 +42,7 @@ template <class Fields, Either<WaitStatus> Status>
 void describe(Fields&& field, Status& s) {
   field("computing_s", s.computing_s);
   field("transfer_s", s.transfer_s);
-  field("straggler_s", s.straggler_s);
+  field("other_sites_s", s.straggler_s);
   field("agreement_s", s.agreement_s);
   field("applying_s", s.applying_s);
 }
@@ -296,8 +297,14 @@ class Reader {
 }  // namespace
 
 std::string to_json(const GatewayStatus& status) {
+  auto shown = status;
+  for (auto& rank : shown.ranks) {  // 0: it has not trained yet
+    constexpr auto kNone = std::numeric_limits<double>::quiet_NaN();
+    if (rank.loss == 0) rank.loss = kNone;
+    if (rank.tokens_per_second == 0) rank.tokens_per_second = kNone;
+  }
   Writer writer;
-  writer.value(status);
+  writer.value(shown);
   return writer.take();
 }
 

@@ -69,7 +69,7 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
             number(status.tokens_carried));
   for (const auto& [what, seconds] : {std::pair{"computing", status.waits.computing_s},
                                       {"transfer", status.waits.transfer_s},
-                                      {"straggler", status.waits.straggler_s},
+                                      {"other sites", status.waits.straggler_s},
                                       {"agreement", status.waits.agreement_s},
                                       {"applying", status.waits.applying_s}})
     out.counter("step_seconds", "Seconds of outer steps, by what they waited for", seconds,
@@ -93,6 +93,7 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
                 peer);
     out.counter("link_wire_received_bytes", "All bytes on the wire",
                 number(link.wire_received_bytes), peer);
+    out.counter("link_sending_seconds", "In which chunks were on their way", link.sending_s, peer);
     out.counter("link_chunks_sent", "Chunks", number(link.chunks_sent), peer);
     out.counter("link_chunks_resent", "Chunks sent again", number(link.chunks_resent), peer);
     out.counter("link_reconnects", "Sessions after the first", number(link.reconnects), peer);
@@ -100,7 +101,8 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
   for (const auto& rank : status.ranks) {
     const Labels which = {{"rank", fmt::format("{}", rank.rank)}};
     out.gauge("rank_inner_step", "Inner steps done", number(rank.inner_step), which);
-    out.gauge("rank_loss", "Nats per token, of the last inner step", rank.loss, which);
+    if (rank.loss > 0)  // none yet
+      out.gauge("rank_loss", "Nats per token, of the last inner step", rank.loss, which);
     out.gauge("rank_tokens_per_second", "Of this rank", rank.tokens_per_second, which);
   }
   return out.take();

@@ -223,6 +223,22 @@ TEST_F(LinkPair, AfterAReconnectOnlyTheGapsAreFilled) {
   EXPECT_EQ(alpha->link->bulk_counters().resumes, 1U);
 }
 
+// What the report calls "while sending": a small transfer counts as long as it takes, with what it
+// waits for, and never seems faster than the cap.
+TEST_F(LinkPair, CountsTheTimeItSends) {
+  start();
+  alpha->limit = RateLimit(100'000);
+  EXPECT_EQ(alpha->link->status().sending_s, 0);
+  alpha->link->offer(5, 0, 2, std::make_shared<NumberedChunks>(50'000), false);
+  ASSERT_TRUE(wait([&] { return alpha->link->acknowledged_chunks().size() == 2; }));
+  world->run_for(30 * kSecond);
+  const auto status = alpha->link->status();
+  EXPECT_GE(status.sending_s, static_cast<double>(status.zstd_bytes) / 100'000);
+  EXPECT_LT(status.sending_s, 1.5);
+  EXPECT_EQ(status.waiting_for, "");
+  EXPECT_EQ(beta->link->status().sending_s, 0);
+}
+
 TEST_F(LinkPair, TransfersFinishOverABadNetwork) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     start(bad(), {}, seed);

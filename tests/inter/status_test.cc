@@ -39,6 +39,7 @@ GatewayStatus a_status() {
                           .zstd_bytes = 3,
                           .wire_sent_bytes = 4,
                           .wire_received_bytes = 5,
+                          .sending_s = 5.5,
                           .chunks_sent = 6,
                           .chunks_resent = 7,
                           .reconnects = 8,
@@ -60,7 +61,7 @@ TEST(Status, JsonIsReadByAnotherParser) {
   EXPECT_EQ(json["outer_step"], std::numeric_limits<std::uint64_t>::max());
   EXPECT_EQ(json["members"], (std::vector<std::string>{"alpha", "beta"}));
   EXPECT_TRUE(json["voters"].is_array() && json["voters"].empty());
-  EXPECT_EQ(json["waits"]["straggler_s"], 3e300);
+  EXPECT_EQ(json["waits"]["other_sites_s"], 3e300);
   ASSERT_EQ(json["links"].size(), 2u);
   EXPECT_EQ(json["links"][0]["round_trip_ms"], 80.25);
   EXPECT_EQ(json["links"][0]["waiting_for"], "credit");
@@ -83,7 +84,7 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
   EXPECT_EQ(nlohmann::json::parse(json).size(), 15u);
-  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 16u);
+  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 17u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);
 }
@@ -97,6 +98,15 @@ TEST(Status, ReadsWhatAnotherWriterLaysOutDifferently) {
   EXPECT_EQ(status->site, a_status().site);  // through \u escapes and surrogates
   EXPECT_EQ(status->phase, "");
   EXPECT_EQ(status->ranks[0].inner_step, 77u);
+}
+
+TEST(Status, ARankThatHasNotTrainedHasNoLoss) {
+  GatewayStatus status;
+  status.ranks.emplace_back();
+  const auto rank = nlohmann::json::parse(to_json(status))["ranks"][0];
+  EXPECT_TRUE(rank["loss"].is_null());
+  EXPECT_TRUE(rank["tokens_per_second"].is_null());
+  EXPECT_EQ(rank["inner_step"], 0);
 }
 
 TEST(Status, ANumberThatIsNotFiniteIsNull) {
