@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <string_view>
 
@@ -13,12 +14,20 @@
 namespace isthmus::runtime {
 namespace {
 
+constexpr const char* kTemporaryEnding = ".new";
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 
 // One part of the text on its way to disk.
 class Part {
  public:
   Part(Disk& disk, std::string path) : disk_(disk), path_(std::move(path)) {}
+  ~Part() {
+    if (file_ == nullptr) return;
+    file_.reset();
+    (void)disk_.remove(temporary());  // half a part is of no use to anybody
+  }
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
 
   Result<void> create() {
     if (const auto folder = folder_of(path_); !folder.empty())
@@ -40,15 +49,15 @@ class Part {
     return file_->sync();
   }
   Result<void> publish() {
-    file_.reset();
     ISTHMUS_CHECK(disk_.rename(temporary(), path_));
+    file_.reset();
     return disk_.sync_folder(folder_of(path_));
   }
   std::uint64_t bytes() const { return written_ + buffer_.size(); }
   std::uint64_t paragraphs() const { return paragraphs_; }
 
  private:
-  std::string temporary() const { return path_ + ".new"; }
+  std::string temporary() const { return path_ + kTemporaryEnding; }
   Result<void> flush() {
     ISTHMUS_CHECK(file_->write_at(written_, bytes_of(buffer_)));
     written_ += buffer_.size();
@@ -133,10 +142,34 @@ Result<void> feed_all(gzFile source, const std::string& path, Splitter& splitter
   }
 }
 
+// However they are written.
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code none, ignored;
+  return std::filesystem::equivalent(a, b, none) ||
+         std::filesystem::weakly_canonical(a, ignored) ==
+             std::filesystem::weakly_canonical(b, ignored);
+}
+
+// Neither part may replace the text, or the other part.
+Result<void> refuse_same_files(const std::string& source, const std::string& train,
+                               const std::string& held_out) {
+  const auto temporary = [](const std::string& path) { return path + kTemporaryEnding; };
+  const std::string files[] = {source, train, held_out, temporary(train), temporary(held_out)};
+  for (std::size_t i = 0; i < std::size(files); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (same_file(files[i], files[j]))
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("the text, what is to train on and what is held out must be three "
+                                 "files: {} and {} are one",
+                                 files[j], files[i])};
+  return {};
+}
+
 }  // namespace
 
 Result<PreparedText> prepare_text(Disk& disk, const std::string& source,
                                   const std::string& train_path, const std::string& held_out_path) {
+  ISTHMUS_CHECK(refuse_same_files(source, train_path, held_out_path));
   errno = 0;
   const GzipReader reader(gzopen(source.c_str(), "rb"));
   if (reader == nullptr)
@@ -152,7 +185,8 @@ Result<PreparedText> prepare_text(Disk& disk, const std::string& source,
     return Error{
         ErrorCode::invalid_argument,
         fmt::format("{} has {} (parted by blank lines): at least {} are needed "
-                    "to hold one out",
+                    "to hold one out. A text that is not made of paragraphs can be trained on as "
+                    "it is: name it in data.train, and another one in data.held_out",
                     source, counted(splitter.paragraphs(), "paragraph"), kHeldOutPlace + 1)};
   ISTHMUS_CHECK(train.finish());
   ISTHMUS_CHECK(held_out.finish());

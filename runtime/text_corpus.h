@@ -22,7 +22,8 @@ struct PreparedText {
 
 // Reads plain or gzipped text (told apart by its first bytes), writes both parts in bounded memory
 // and replaces the two files only when both are whole and on disk. Errors: not_found, permission,
-// io, disk_full, corrupt (broken gzip), invalid_argument (too few paragraphs to hold one out).
+// io, disk_full, corrupt (broken gzip), invalid_argument (too few paragraphs to hold one out; two
+// of the three files are one). After an error nothing new is left.
 Result<PreparedText> prepare_text(Disk& disk, const std::string& source,
                                   const std::string& train_path, const std::string& held_out_path);
 

@@ -113,6 +113,29 @@ TEST_F(TextCorpusTest, BrokenInputLeavesTheOldFilesAlone) {
   EXPECT_EQ(missing.error().code, ErrorCode::not_found);
   EXPECT_EQ(contents_of(folder_ / "out/train.txt"), "old");
   EXPECT_EQ(contents_of(folder_ / "out/held_out.txt"), "old");
+  for (const char* rest : {"out/train.txt.new", "out/held_out.txt.new"})
+    EXPECT_FALSE(std::filesystem::exists(folder_ / rest)) << rest;
+}
+
+TEST_F(TextCorpusTest, OneFileIsNotTwo) {
+  const auto text = newline_soup(4, 400);
+  write_contents(folder_ / "text.txt", text);
+  write_contents(folder_ / "part.txt", "old");
+  std::filesystem::create_symlink("text.txt", folder_ / "link.txt");
+  const std::string source = folder_ / "text.txt", part = folder_ / "part.txt";
+  for (const auto& [train, held_out] :
+       {std::pair<std::string, std::string>{part, part},
+        {source, part},
+        {part, folder_ / "./text.txt"},
+        {part, folder_ / "link.txt"},
+        {part, part + ".new"}}) {
+    const auto prepared = prepare_text(*disk_, source, train, held_out);
+    ASSERT_FALSE(prepared) << train << " " << held_out;
+    EXPECT_EQ(prepared.error().code, ErrorCode::invalid_argument);
+    EXPECT_THAT(prepared.error().text(), HasSubstr("must be three files"));
+  }
+  EXPECT_EQ(contents_of(source), text);
+  EXPECT_EQ(contents_of(part), "old");
 }
 
 }  // namespace
