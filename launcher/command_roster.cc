@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -118,6 +119,10 @@ Result<void> show(const Options& options) {
   for (const auto& site : roster.former)
     fmt::print("{:>5}  {:<20} {:<5} {:<28} {}\n", site.id, site.name, "no", "a site no longer",
                site.identity.hex());
+  if (roster.run) fmt::print("\nrun {}\n", roster.run->hex());
+  for (const auto& given : roster.recoveries)
+    fmt::print("{}recovery: the run goes on from step {} with root {}, voters {}\n",
+               roster.run ? "" : "\n", given.step, given.root.hex(), fmt::join(given.voters, ", "));
   return {};
 }
 
@@ -152,6 +157,14 @@ Result<void> write_unsigned(Disk& disk, const std::string& path, const security:
   return {};
 }
 
+// Also where a site was deleted from the file by hand: next_id is above its id.
+std::uint32_t id_never_given(const security::Roster& roster) {
+  std::uint64_t id = std::max<std::uint64_t>(roster.next_id, 1);
+  for (const auto& site : roster.sites) id = std::max(id, std::uint64_t{site.id} + 1);
+  for (const auto& site : roster.former) id = std::max(id, std::uint64_t{site.id} + 1);
+  return static_cast<std::uint32_t>(id);
+}
+
 Result<void> add(const Options& options) {
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto identity, read_public_identity(*disk, options.public_part));
@@ -181,8 +194,8 @@ Result<void> add(const Options& options) {
                  fmt::format("{} lists a site {} already; to change it, edit the file and sign it",
                              options.path, options.name)};
   const auto place = roster.sites.size();
-  std::uint32_t id = roster.sites.empty() ? 1 : roster.sites.back().id + 1;
-  if (!roster.former.empty()) id = std::max(id, roster.former.back().id + 1);
+  const auto id = id_never_given(roster);
+  roster.next_id = std::uint64_t{id} + 1;
   roster.sites.push_back({.id = id,
                           .name = options.name,
                           .voter = !options.no_vote && security::voter_by_default(place),
@@ -203,6 +216,7 @@ Result<void> remove(const Options& options) {
       std::find_if(roster.former.begin(), roster.former.end(),
                    [id](const security::FormerSite& former) { return former.id > id; });
   roster.former.insert(after, {.id = id, .name = site->name, .identity = site->identity});
+  roster.next_id = id_never_given(roster);
   std::erase_if(roster.sites, [id](const security::RosterSite& one) { return one.id == id; });
   ++roster.epoch;
   if (!options.run.empty()) {
@@ -233,6 +247,8 @@ Result<void> recover(const Options& options) {
     recovery.voters.push_back(site->id);
   }
   std::sort(recovery.voters.begin(), recovery.voters.end());
+  if (std::adjacent_find(recovery.voters.begin(), recovery.voters.end()) != recovery.voters.end())
+    return Error{ErrorCode::invalid_argument, "--voter names a site twice: once is enough"};
   for (auto& site : roster.sites)
     site.voter = std::binary_search(recovery.voters.begin(), recovery.voters.end(), site.id);
   ++roster.epoch;
@@ -321,7 +337,9 @@ void add_roster(CLI::App& program, Action& action) {
   one->add_option("--run", options->run, "The run, as `isthmus status` shows it")->required();
   one->add_option("--step", options->step,
                   "The newest outer step whose state some site that is left has saved")
-      ->required();
+      ->required()
+      ->type_name("NUMBER")
+      ->check(whole_number);
   one->add_option("--root", options->root, "That state's root, as `isthmus status` shows it")
       ->required();
   one->add_option("--voter", options->voters, "A site that votes from then on; once for each")

@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kIdMax = 0xFFFF'FFFF;
 constexpr std::size_t kPublicFileBytesMax = 4096;
 
-constexpr std::array<std::string_view, 6> kRosterKeys = {"epoch", "expires",  "run",
+constexpr std::array<std::string_view, 7> kRosterKeys = {"epoch", "expires",  "run",   "next_id",
                                                          "site",  "recovery", "former"};
 constexpr std::array<std::string_view, 4> kRecoveryKeys = {"run", "step", "root", "voters"};
 constexpr std::array<std::string_view, 5> kSiteKeys = {"id", "name", "voter", "identity",
@@ -50,6 +50,10 @@ class RosterReader {
       key(top, "run", "which run these sites have", digest);
       roster.run = digest;
     }
+    if (top.find("next_id") != nullptr)
+      if (const auto next =
+              top.whole_number("next_id", "above every id that was ever given", 1, kIdMax + 1))
+        roster.next_id = static_cast<std::uint64_t>(*next);
     for_each(top, "recovery", [this](const auto& one) { recovery(one); });
     for_each(top, "former", [this](const auto& one) { former(one); });
     const auto* sites = list(top, "site", "[[site]]");
@@ -215,6 +219,7 @@ std::string roster_text(const security::Roster& roster) {
       "epoch = {}\nexpires = {}\n",
       roster.epoch, calendar_text(roster.expires));
   if (roster.run) out += fmt::format("run = \"{}\"\n", roster.run->hex());
+  if (roster.next_id > 0) out += fmt::format("next_id = {}\n", roster.next_id);
   for (const auto& site : roster.sites) {
     out += fmt::format("\n[[site]]\nid = {}\nname = \"{}\"\nvoter = {}\nidentity = \"{}\"\n",
                        site.id, site.name, site.voter, site.identity.hex());
@@ -288,6 +293,7 @@ Result<Nanoseconds> parse_calendar(std::string_view text) {
         ErrorCode::invalid_argument,
         fmt::format("\"{}\" is no date; write it like 2027-06-30 or 2027-06-30T12:00:00Z", text)};
   };
+  constexpr int kYearMin = 1970, kYearMax = 2261;  // what nanoseconds in 64 bits hold
   // Digits where the pattern has 0, the pattern's own characters elsewhere.
   static constexpr std::string_view kPattern = "0000-00-00T00:00:00Z";
   static constexpr std::size_t kDayLength = 10;
@@ -303,7 +309,10 @@ Result<Nanoseconds> parse_calendar(std::string_view text) {
   const std::chrono::year_month_day day{std::chrono::year(number(0, 4)),
                                         std::chrono::month(static_cast<unsigned>(number(5, 2))),
                                         std::chrono::day(static_cast<unsigned>(number(8, 2)))};
-  if (!day.ok() || number(0, 4) < 1970 || number(0, 4) > 2261) return refuse();
+  if (!day.ok()) return refuse();
+  if (number(0, 4) < kYearMin || number(0, 4) > kYearMax)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("\"{}\" is not in the years {} to {}", text, kYearMin, kYearMax)};
   std::int64_t seconds =
       86400 * static_cast<std::int64_t>(std::chrono::sys_days(day).time_since_epoch().count());
   if (text.size() > kDayLength) {

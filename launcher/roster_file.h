@@ -4,6 +4,7 @@
 //   epoch = 3                          # counts up with every change
 //   expires = 2027-06-30T00:00:00Z     # no new session begins after it
 //   run = "64 hexadecimal digits"      # left out until there is one, or for always
+//   next_id = 3                        # above every id ever given; left out: not known
 //   [[site]]
 //   id = 1                             # never given to another site
 //   name = "alpha"

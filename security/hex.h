@@ -24,8 +24,12 @@ Result<Value> parse_hex(std::string_view text) {
   Value value;
   if (!from_hex(text, value.bytes))
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("expected {} hexadecimal digits, got {} characters",
-                             2 * value.bytes.size(), text.size())};
+                 text.size() == 2 * value.bytes.size()
+                     ? fmt::format("expected {} hexadecimal digits (0-9, a-f), but one of these "
+                                   "characters is none",
+                                   text.size())
+                     : fmt::format("expected {} hexadecimal digits, got {} characters",
+                                   2 * value.bytes.size(), text.size())};
   return value;
 }
 

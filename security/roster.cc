@@ -67,6 +67,7 @@ class Check {
     if (roster_.former.size() > kFormerSitesMax)
       fault(ErrorCode::too_large, "the roster lists {} former sites: at most {} may be listed",
             roster_.former.size(), kFormerSitesMax);
+    never_given_ids();
     for (std::size_t i = 0; i < roster_.former.size(); ++i) {
       if (i > 0 && roster_.former[i].id <= roster_.former[i - 1].id)
         fault(ErrorCode::invalid_argument, "ids of former sites must ascend: {} comes after {}",
@@ -108,6 +109,19 @@ class Check {
     if (site.gateways.empty())
       fault(ErrorCode::invalid_argument, "site \"{}\" has no gateway", name);
     for (const auto& gateway : site.gateways) this->gateway(site, gateway);
+  }
+
+  void never_given_ids() {
+    if (roster_.next_id == 0) return;  // written by hand, or by an older version
+    const auto refuse = [this](const std::string& name, std::uint32_t id) {
+      if (id >= roster_.next_id)
+        fault(ErrorCode::invalid_argument,
+              "site \"{}\" has the id {}, but next_id = {} says that it was never given: next_id "
+              "must be above every id",
+              name, id, roster_.next_id);
+    };
+    for (const auto& site : roster_.sites) refuse(site.name, site.id);
+    for (const auto& site : roster_.former) refuse(site.name, site.id);
   }
 
   void former(const FormerSite& site) {

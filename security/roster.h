@@ -65,7 +65,9 @@ struct Roster {
   std::optional<Digest> run = {};
   std::vector<Recovery> recoveries = {};  // ascending steps; they stay in later rosters
   std::vector<FormerSite> former = {};    // ascending id; they stay in later rosters
-  Digest digest;                          // of its exact bytes
+  // Above every id that was ever given, also to sites that nobody lists any more; 0: not written.
+  std::uint64_t next_id = 0;
+  Digest digest;  // of its exact bytes
 
   const RosterSite* find(std::uint32_t id) const;  // nullptr: not listed
   const RosterSite* find(std::string_view name) const;
@@ -89,7 +91,8 @@ bool signs_curve_key(const PublicKey& identity, const CurveKey& key, const Signa
 // . _ -), identities unique and on the curve. At least one voter. Gateways: at least one a site;
 // addresses well-formed and unique; CURVE keys unique and signed by their site. Voters of a
 // recovery listed, ascending, at least one. Former sites: at most kFormerSitesMax, ids ascending,
-// no id or identity of a site. An expiry. Signature and epoch are checked before parsing, not here.
+// no id or identity of a site. All ids below next_id, where it is written. An expiry. Signature and
+// epoch are checked before parsing, not here.
 std::vector<Error> check_roster(const Roster& roster);
 
 enum class RosterValidity {
