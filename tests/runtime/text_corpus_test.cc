@@ -123,12 +123,11 @@ TEST_F(TextCorpusTest, OneFileIsNotTwo) {
   write_contents(folder_ / "part.txt", "old");
   std::filesystem::create_symlink("text.txt", folder_ / "link.txt");
   const std::string source = folder_ / "text.txt", part = folder_ / "part.txt";
-  for (const auto& [train, held_out] :
-       {std::pair<std::string, std::string>{part, part},
-        {source, part},
-        {part, folder_ / "./text.txt"},
-        {part, folder_ / "link.txt"},
-        {part, part + ".new"}}) {
+  for (const auto& [train, held_out] : {std::pair<std::string, std::string>{part, part},
+                                        {source, part},
+                                        {part, folder_ / "./text.txt"},
+                                        {part, folder_ / "link.txt"},
+                                        {part, part + ".new"}}) {
     const auto prepared = prepare_text(*disk_, source, train, held_out);
     ASSERT_FALSE(prepared) << train << " " << held_out;
     EXPECT_EQ(prepared.error().code, ErrorCode::invalid_argument);
