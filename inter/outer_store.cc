@@ -157,30 +157,56 @@ Result<void> OuterStore::begin_run(const Certificate& genesis, const ModelLayout
 
 // --- Records
 
-Result<std::vector<Certificate>> OuterStore::load_records() {
-  std::vector<Certificate> records;
-  ISTHMUS_TRY(const bool there, disk_.exists(path("records")));
-  if (!there) return records;
-  ISTHMUS_TRY(record_file_, disk_.open(path("records"), Disk::Open::update));
-  ISTHMUS_TRY(const auto size, record_file_->size());
-  while (record_bytes_ + 4 <= size) {
+namespace {
+
+struct WholeRecords {
+  std::vector<Certificate> records;  // 1, 2, …
+  std::vector<std::uint64_t> ends;   // in the file
+};
+
+Result<WholeRecords> whole_records(const File& file) {
+  WholeRecords whole;
+  ISTHMUS_TRY(const auto size, file.size());
+  for (std::uint64_t at = 0; at + 4 <= size;) {
     std::byte length_bytes[4];
-    ISTHMUS_CHECK(record_file_->read_at(record_bytes_, length_bytes));
+    ISTHMUS_CHECK(file.read_at(at, length_bytes));
     const auto length = ByteReader(length_bytes).get<std::uint32_t>();
-    if (length > kSmallFileBytesMax || record_bytes_ + 4 + length > size) break;
+    if (length > kSmallFileBytesMax || at + 4 + length > size) break;
     Bytes bytes(length);
-    ISTHMUS_CHECK(record_file_->read_at(record_bytes_ + 4, bytes));
+    ISTHMUS_CHECK(file.read_at(at + 4, bytes));
     if (!checks(bytes)) break;
     ByteReader in(std::span<const std::byte>(bytes).first(length - 32));
     auto certificate = Certificate::decode(in);
-    if (!certificate || certificate->record.step != records.size() + 1) break;
-    records.push_back(std::move(*certificate));
-    record_bytes_ += 4 + length;
-    record_ends_.push_back(record_bytes_);
+    if (!certificate || certificate->record.step != whole.records.size() + 1) break;
+    whole.records.push_back(std::move(*certificate));
+    at += 4 + length;
+    whole.ends.push_back(at);
   }
+  return whole;
+}
+
+}  // namespace
+
+Result<std::vector<Certificate>> OuterStore::load_records() {
+  ISTHMUS_TRY(const bool there, disk_.exists(path("records")));
+  if (!there) return std::vector<Certificate>();
+  ISTHMUS_TRY(record_file_, disk_.open(path("records"), Disk::Open::update));
+  ISTHMUS_TRY(auto whole, whole_records(*record_file_));
+  record_ends_ = std::move(whole.ends);
+  record_bytes_ = record_ends_.empty() ? 0 : record_ends_.back();
   // What follows was torn by a crash; peers have it, and more.
+  ISTHMUS_TRY(const auto size, record_file_->size());
   if (record_bytes_ < size) ISTHMUS_CHECK(record_file_->truncate(record_bytes_));
-  return records;
+  return std::move(whole.records);
+}
+
+Result<std::vector<Certificate>> OuterStore::read_records(Disk& disk, const std::string& folder) {
+  const auto path = folder + "/records";
+  ISTHMUS_TRY(const bool there, disk.exists(path));
+  if (!there) return std::vector<Certificate>();
+  ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));
+  ISTHMUS_TRY(auto whole, whole_records(*file));
+  return std::move(whole.records);
 }
 
 Result<void> OuterStore::append_record(const Certificate& certificate) {

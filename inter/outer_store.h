@@ -104,6 +104,9 @@ class OuterStore {
   Result<void> begin_run(const Certificate& genesis, const ModelLayout& layout,
                          const Fingerprint& fingerprint);
   Result<void> append_record(const Certificate& certificate);
+  // Those of a site's folder, as far as they are whole; nothing is changed. None where there are
+  // none.
+  static Result<std::vector<Certificate>> read_records(Disk& disk, const std::string& folder);
   // Forgets the records after `step`, of which the file has at least that many.
   Result<void> truncate_records(std::uint64_t step);
   Result<void> write_vote(std::uint64_t step, const Vote& vote);
