@@ -10,14 +10,17 @@
 
 #include "base/disk.h"
 #include "base/thread_pool.h"
+#include "inter/outer_store.h"
 #include "launcher/command.h"
 #include "launcher/rank_setup.h"
 #include "launcher/report.h"
+#include "launcher/roster_file.h"
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
 #include "runtime/checkpoint.h"
 #include "runtime/evaluate.h"
 #include "runtime/generate.h"
+#include "runtime/utf8_state.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -79,6 +82,18 @@ Result<std::string> prompt_of(Disk& disk, const std::string& path) {
   return cut_at_word(whole.substr(0, whole.find('\n')), kPrompt);
 }
 
+// The site's id is in the roster; without it, what the ranks wrote must do.
+Result<void> read_steps(Disk& disk, const SiteFile& file, SiteReport& report) {
+  ISTHMUS_TRY(const auto records,
+              inter::OuterStore::read_records(disk, RunFolder(file.site.run_dir).outer()));
+  const auto key = read_operator_key(disk, file.site.operator_key);
+  if (!key) return {};
+  const auto roster = read_roster(disk, file.site.roster, *key);
+  if (!roster) return {};
+  if (const auto* self = roster->find(file.site.name)) read_records(records, self->id, report);
+  return {};
+}
+
 Result<SiteReport> report_site(const std::string& path, const Options& options) {
   ISTHMUS_TRY(const auto file, load_site(path, options.sites.overrides));
   const RunFolder folder(file.site.run_dir);
@@ -90,6 +105,7 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
   report.events = folder.events();
   report.metrics = folder.metrics();
   read_metrics(folder.metrics(), file.sync.inner_steps, report);
+  if (!file.alone()) ISTHMUS_CHECK(read_steps(*disk, file, report));
   if (const auto bytes = read_file(*disk, folder.traffic(), kFileBytesMax)) {
     ISTHMUS_TRY(report.traffic, parse_traffic(text_of(*bytes)));
   }
@@ -105,9 +121,12 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
                 runtime::held_out_loss(*after, *disk, held_out.path, options.sequences));
     out.before = first.bits_per_byte;
     out.after = last.bits_per_byte;
-    ISTHMUS_TRY(out.prompt, prompt_of(*disk, held_out.path));
-    ISTHMUS_TRY(out.generated,
-                runtime::generate(*after, out.prompt, {.bytes_max = 80, .stop_at_newline = true}));
+    ISTHMUS_TRY(auto prompt, prompt_of(*disk, held_out.path));
+    if (runtime::is_utf8(prompt)) {  // else it is no text to go on with
+      out.prompt = std::move(prompt);
+      ISTHMUS_TRY(out.generated, runtime::generate(*after, out.prompt,
+                                                   {.bytes_max = 80, .stop_at_newline = true}));
+    }
     report.held_out.push_back(std::move(out));
   }
   return report;

@@ -60,6 +60,7 @@ Json json_of(const SiteReport& site) {
   json["outer_steps_planned"] = site.outer_steps_planned;
   json["inner_steps"] = site.inner_steps;
   json["tokens"] = site.tokens;
+  json["tokens_trained"] = site.tokens_trained;
   json["tokens_per_second"] = site.tokens_per_second;
   json["held_out"] = Json::object();
   for (const auto& text : site.held_out) {
@@ -150,10 +151,14 @@ std::string generated_text(const SiteReport& site, std::set<std::string>& said) 
 }
 
 std::string site_text(const SiteReport& site) {
-  std::string out = fmt::format("{}: {} of {}, {} tokens, {} tokens/s\n", site.site,
-                                site.outer_steps, counted(site.outer_steps_planned, "outer step"),
-                                about_count(static_cast<double>(site.tokens)),
-                                about_count(site.tokens_per_second));
+  const auto tokens = [](std::uint64_t count) { return about_count(static_cast<double>(count)); };
+  std::string out =
+      fmt::format("{}: {} of {}, {} tokens{}, {} tokens/s\n", site.site, site.outer_steps,
+                  counted(site.outer_steps_planned, "outer step"), tokens(site.tokens),
+                  site.tokens_trained == site.tokens
+                      ? std::string()
+                      : fmt::format(" ({} trained)", tokens(site.tokens_trained)),
+                  about_count(site.tokens_per_second));
   const auto bytes = [](std::uint64_t count) { return about_bytes(static_cast<double>(count)); };
   for (const auto& [peer, link] : site.traffic.links) {
     out +=
@@ -201,35 +206,44 @@ std::string to_text(const Report& report) {
 }
 
 void read_metrics(const std::string& path, std::int64_t inner_steps_per_outer, SiteReport& out) {
-  constexpr double kPauseSeconds = 60;  // longer than any step: between two runs
   EventTail tail(path, EventTail::From::beginning);
-  double before = 0, seconds = 0;
-  double tokens_before = 0, tokens_in_them = 0;
-  bool merged = false;
+  double before = 0, seconds = 0;  // unix; 0: no step of this process yet
+  double tokens = 0, tokens_trained = 0, tokens_in_seconds = 0;
   for (auto lines = tail.poll(); !lines.empty(); lines = tail.poll())
     for (const auto& line : lines) {
       const auto number = [&line](const char* name) {
         return std::strtod(line.field(name).c_str(), nullptr);
       };
-      if (line.id == "merge") {
-        out.outer_steps = line.outer_step;
-        merged = true;
+      if (line.id == "resumed") {
+        before = 0;
+        tokens = number("tokens");
+        continue;
       }
+      const double new_tokens = line.id == "inner_step" ? number("tokens") - tokens : 0;
+      if (before > 0) {
+        seconds += std::max(0.0, line.time - before);
+        tokens_in_seconds += new_tokens;
+      }
+      if (before > 0 || line.id == "inner_step") before = line.time;
+      if (line.id == "merge") out.outer_steps = line.outer_step;
       if (line.id != "inner_step") continue;
       out.inner_steps = static_cast<std::int64_t>(number("inner_step"));
-      const double tokens = number("tokens");
-      out.tokens = static_cast<std::uint64_t>(tokens);
-      if (before > 0 && line.time > before && line.time - before < kPauseSeconds &&
-          tokens > tokens_before) {
-        seconds += line.time - before;
-        tokens_in_them += tokens - tokens_before;
-      }
-      before = line.time;
-      tokens_before = tokens;
+      tokens_trained += new_tokens;
+      tokens += new_tokens;
     }
-  if (!merged && inner_steps_per_outer > 0)
+  if (out.outer_steps == 0 && inner_steps_per_outer > 0)
     out.outer_steps = out.inner_steps / inner_steps_per_outer;
-  out.tokens_per_second = seconds > 0 ? tokens_in_them / seconds : 0;
+  out.tokens = static_cast<std::uint64_t>(tokens);
+  out.tokens_trained = static_cast<std::uint64_t>(tokens_trained);
+  out.tokens_per_second = seconds > 0 ? tokens_in_seconds / seconds : 0;
+}
+
+void read_records(std::span<const inter::Certificate> records, std::uint32_t site,
+                  SiteReport& out) {
+  out.outer_steps = static_cast<std::int64_t>(records.size());
+  out.tokens = 0;
+  for (const auto& certificate : records)
+    if (const auto* part = certificate.record.part_of(site)) out.tokens += part->tokens;
 }
 
 }  // namespace isthmus::launcher

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "inter/record.h"
 #include "launcher/traffic.h"
 
 namespace isthmus::launcher {
@@ -20,8 +22,9 @@ struct SiteReport {
   std::string site;
   std::int64_t outer_steps = 0, outer_steps_planned = 0;
   std::int64_t inner_steps = 0;
-  std::uint64_t tokens = 0;
-  double tokens_per_second = 0;  // while it trained, waiting included
+  std::uint64_t tokens = 0;  // in its outer steps; of a site that trains alone, in its model
+  std::uint64_t tokens_trained = 0;  // also what a crash lost, or no outer step names yet
+  double tokens_per_second = 0;      // while it trained, waiting included
   std::vector<HeldOutReport> held_out = {};
   Traffic traffic = {};                      // empty for a site that trains alone
   std::string checkpoints, events, metrics;  // where they are
@@ -35,8 +38,11 @@ struct Report {
 std::string to_json(const Report& report);
 std::string to_text(const Report& report);
 
-// Steps, tokens and speed, from what the ranks wrote (runtime/metrics_log.h). Pauses between runs
-// do not count as training.
+// Steps, tokens and speed, from what the ranks wrote (runtime/metrics_log.h). From the end of one
+// process to the first step of the next no time counts.
 void read_metrics(const std::string& path, std::int64_t inner_steps_per_outer, SiteReport& out);
+
+// Outer steps, and the site's tokens in them, as they were decided.
+void read_records(std::span<const inter::Certificate> records, std::uint32_t site, SiteReport& out);
 
 }  // namespace isthmus::launcher

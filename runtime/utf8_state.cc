@@ -23,4 +23,11 @@ bool Utf8State::take(std::uint8_t byte) {
   return true;
 }
 
+bool is_utf8(std::string_view text) {
+  Utf8State state;
+  for (const char c : text)
+    if (!state.take(static_cast<std::uint8_t>(c))) return false;
+  return state.complete();
+}
+
 }  // namespace isthmus::runtime

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace isthmus::runtime {
 
@@ -19,5 +20,7 @@ class Utf8State {
   std::uint8_t low_ = 0x80;  // bounds of the next one
   std::uint8_t high_ = 0xBF;
 };
+
+bool is_utf8(std::string_view text);
 
 }  // namespace isthmus::runtime

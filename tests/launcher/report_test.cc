@@ -18,7 +18,7 @@ SiteReport site_of(std::string name, double after) {
   SiteReport site;
   site.site = std::move(name);
   site.outer_steps = site.outer_steps_planned = 24;
-  site.tokens = 491'520;
+  site.tokens = site.tokens_trained = 491'520;
   site.tokens_per_second = 2840;
   site.held_out = {{.name = "en",
                     .before = 8.02,
@@ -66,24 +66,66 @@ TEST(Report, JsonForPrograms) {
   EXPECT_TRUE(json["controls"].empty());
 }
 
-TEST(Report, SpeedLeavesPausesOut) {
+SiteReport report_of(const std::string& metrics) {
   const auto path =
       (std::filesystem::temp_directory_path() / ("isthmus_metrics_" + std::to_string(::getpid())))
           .string();
-  std::ofstream(path) << R"({"time":100,"kind":"inner_step","inner_step":1,"tokens":1000}
-{"time":101,"kind":"inner_step","inner_step":2,"tokens":2000}
-{"time":101.5,"kind":"merge","inner_step":2,"outer_step":1}
-{"time":9000,"kind":"resumed","inner_step":1,"tokens":1000}
-{"time":9001,"kind":"inner_step","inner_step":2,"tokens":2000}
-{"time":9003,"kind":"inner_step","inner_step":3,"tokens":4000}
-)";
+  std::ofstream(path) << metrics;
   SiteReport report;
   read_metrics(path, 2, report);
   std::filesystem::remove(path);
+  return report;
+}
+
+TEST(Report, SpeedLeavesPausesOut) {
+  const auto report = report_of(R"({"time":90,"kind":"resumed","inner_step":0,"tokens":0}
+{"time":100,"kind":"inner_step","inner_step":1,"tokens":1000}
+{"time":101,"kind":"inner_step","inner_step":2,"tokens":2000}
+{"time":102,"kind":"contribution","inner_step":2,"outer_step":1,"tokens":2000}
+{"time":102.5,"kind":"merge","inner_step":2,"outer_step":1}
+{"time":115,"kind":"resumed","inner_step":1,"tokens":1000}
+{"time":116,"kind":"merge","inner_step":1,"outer_step":1}
+{"time":117,"kind":"inner_step","inner_step":2,"tokens":2000}
+{"time":119,"kind":"inner_step","inner_step":3,"tokens":4000}
+)");
   EXPECT_EQ(report.inner_steps, 3);
   EXPECT_EQ(report.tokens, 4000U);
+  EXPECT_EQ(report.tokens_trained, 5000U);
   EXPECT_EQ(report.outer_steps, 1);
-  EXPECT_DOUBLE_EQ(report.tokens_per_second, 1000);
+  // The first step of each process tells no time: 1000 in 2.5 s, 2000 in 2 s.
+  EXPECT_DOUBLE_EQ(report.tokens_per_second, 3000 / 4.5);
+}
+
+// A slow link, a large model.
+TEST(Report, SpeedCountsStepsThatTakeMinutes) {
+  const auto report = report_of(R"({"time":90,"kind":"resumed","inner_step":0,"tokens":0}
+{"time":1000,"kind":"inner_step","inner_step":1,"tokens":1000}
+{"time":1500,"kind":"inner_step","inner_step":2,"tokens":2000}
+{"time":1900,"kind":"merge","inner_step":2,"outer_step":1}
+{"time":2000,"kind":"inner_step","inner_step":3,"tokens":3000}
+)");
+  EXPECT_DOUBLE_EQ(report.tokens_per_second, 2);
+}
+
+// What a crash lost was trained, but is in no step.
+TEST(Report, TokensAreThoseThatWereDecided) {
+  std::vector<inter::Certificate> records(2);
+  for (auto& certificate : records) certificate.record.parts.resize(2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    records[i].record.parts[0] = {.site = 1, .root = {}, .tokens = 300 + i, .base = {}};
+    records[i].record.parts[1] = {.site = 2, .root = {}, .tokens = 5, .base = {}};
+  }
+  records[1].record.parts.pop_back();
+  SiteReport report;
+  report.outer_steps_planned = 6;
+  report.tokens = report.tokens_trained = 10'000;
+  read_records(records, 2, report);
+  EXPECT_EQ(report.outer_steps, 2);
+  EXPECT_EQ(report.tokens, 5U);
+  EXPECT_THAT(to_text({{report}, {}}),
+              HasSubstr("2 of 6 outer steps, 5 tokens (10.0 k trained), "));
+  read_records(records, 1, report);
+  EXPECT_EQ(report.tokens, 601U);
 }
 
 }  // namespace
