@@ -21,6 +21,7 @@ struct Options {
 };
 
 struct Watched {
+  std::string path;
   SiteHistory history;
   std::unique_ptr<StatusSource> source;
 };
@@ -42,7 +43,7 @@ Result<std::vector<Watched>> watched_sites(std::vector<std::string> paths) {
       if (search) continue;  // another kind of file
       return Error{ErrorCode::invalid_argument, text.fault_text()};
     }
-    sites.push_back({SiteHistory(site.name), make_status_source(text.file)});
+    sites.push_back({path, SiteHistory(site.name), make_status_source(text.file)});
   }
   if (sites.empty())
     return Error{ErrorCode::invalid_argument,
@@ -57,8 +58,9 @@ ExitCode show_status(const Options& options) {
   for (const auto& site : *sites) {
     const auto status = site.source->poll();
     if (!status)
-      code = fail(
-          Error{status.error().code, fmt::format("site {}", site.history.name()), status.error()});
+      code =
+          fail(Error{status.error().code,
+                     fmt::format("{} (site {})", site.path, site.history.name()), status.error()});
     else if (options.json)
       fmt::print("{}\n", inter::to_json(*status));
     else

@@ -44,6 +44,9 @@ EventTail::EventTail(std::string path, From from) : path_(std::move(path)) {
   if (from == From::beginning) return;
   std::ifstream in(path_, std::ios::binary | std::ios::ate);
   if (in) position_ = static_cast<std::uint64_t>(std::max<std::streamoff>(in.tellg(), 0));
+  if (from == From::end) return;
+  skip_line_ = position_ > kPollBytesMax;
+  position_ -= std::min<std::uint64_t>(position_, kPollBytesMax);
 }
 
 std::vector<LoggedEvent> EventTail::poll(std::size_t bytes_max) {

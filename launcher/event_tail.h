@@ -29,16 +29,18 @@ std::optional<LoggedEvent> parse_event(const std::string& line);
 
 class EventTail {
  public:
-  enum class From : std::uint8_t { beginning, end };
+  static constexpr std::size_t kPollBytesMax = std::size_t{1} << 20;
+  // Near the end: what one poll() can read of it at once, whatever came before.
+  enum class From : std::uint8_t { beginning, near_end, end };
   EventTail(std::string path, From from);
 
   // What has been added since the last call, at most so many bytes of it; whole lines only.
-  std::vector<LoggedEvent> poll(std::size_t bytes_max = std::size_t{1} << 20);
+  std::vector<LoggedEvent> poll(std::size_t bytes_max = kPollBytesMax);
 
  private:
   std::string path_;
   std::uint64_t position_ = 0;
-  bool skip_line_ = false;  // longer than bytes_max: not an event of ours
+  bool skip_line_ = false;  // begun before we look, or longer than bytes_max: none of ours
 };
 
 }  // namespace isthmus::launcher

@@ -5,6 +5,9 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/counted.h"
+#include "base/disk.h"
+#include "inter/outer_store.h"
 #include "inter/status_client.h"
 #include "launcher/event_tail.h"
 #include "launcher/run_folder.h"
@@ -14,19 +17,40 @@ namespace {
 
 constexpr Nanoseconds kPatience = 500 * kMillisecond;
 
+// How far a run has come that nobody runs now.
+Error not_running(std::uint64_t steps, std::int64_t planned, bool complete) {
+  const auto of = fmt::format("{} of {}", steps, counted(planned, "outer step"));
+  return Error{ErrorCode::unavailable, complete ? fmt::format("its run is complete: {}", of)
+                                       : steps == 0
+                                           ? "it does not run, and no outer step is done yet"
+                                           : fmt::format("it does not run; {} are done", of)};
+}
+
 class GatewaySource final : public StatusSource {
  public:
-  explicit GatewaySource(std::string path) : path_(std::move(path)) {}
-  Result<inter::GatewayStatus> poll() override { return inter::fetch_status(path_, kPatience); }
+  explicit GatewaySource(const SiteFile& file)
+      : folder_(file.site.run_dir), planned_(file.sync.outer_steps), disk_(make_system_disk()) {}
+
+  Result<inter::GatewayStatus> poll() override {
+    auto status = inter::fetch_status(folder_.socket(), kPatience);
+    if (status || somebody_runs(folder_)) return status;
+    const auto records = inter::OuterStore::read_records(*disk_, folder_.outer());
+    if (!records) return status;
+    return not_running(records->size(), planned_,
+                       !records->empty() && records->back().record.final_step);
+  }
 
  private:
-  std::string path_;
+  RunFolder folder_;
+  std::int64_t planned_;
+  std::unique_ptr<Disk> disk_;
 };
 
 class AloneSource final : public StatusSource {
  public:
   explicit AloneSource(const SiteFile& file)
-      : tail_(RunFolder(file.site.run_dir).metrics(), EventTail::From::beginning),
+      : folder_(file.site.run_dir),
+        tail_(folder_.metrics(), EventTail::From::near_end),
         inner_steps_(static_cast<std::uint64_t>(file.sync.inner_steps)) {
     status_.site = file.site.name;
     status_.phase = "training alone";
@@ -34,23 +58,38 @@ class AloneSource final : public StatusSource {
   }
 
   Result<inter::GatewayStatus> poll() override {
-    for (const auto& line : tail_.poll()) {
-      if (line.id != "inner_step") continue;
-      if (first_time_ == 0) first_time_ = line.time;
-      inter::RankStatus rank;
-      rank.inner_step = std::strtoull(line.field("inner_step").c_str(), nullptr, 10);
-      rank.loss = std::strtod(line.field("loss").c_str(), nullptr);
-      rank.tokens_per_second = std::strtod(line.field("tokens_per_second").c_str(), nullptr);
-      rank.state = "computing";
-      status_.outer_step = rank.inner_step / inner_steps_;
-      status_.uptime_s = line.time - first_time_;
-      status_.ranks = {rank};
-    }
+    for (auto lines = tail_.poll(); !lines.empty(); lines = tail_.poll())
+      for (const auto& line : lines) take(line);
+    if (!somebody_runs(folder_))
+      return not_running(status_.outer_step, static_cast<std::int64_t>(status_.outer_steps),
+                         status_.outer_step >= status_.outer_steps);
     if (status_.ranks.empty()) return Error{ErrorCode::unavailable, "it has not trained yet"};
     return status_;
   }
 
  private:
+  void take(const LoggedEvent& line) {
+    if (line.id == "resumed") first_time_ = line.time;
+    if (line.id != "inner_step") return;
+    if (first_time_ == 0) first_time_ = begin_of_file();
+    inter::RankStatus rank;
+    rank.inner_step = std::strtoull(line.field("inner_step").c_str(), nullptr, 10);
+    rank.loss = std::strtod(line.field("loss").c_str(), nullptr);
+    rank.tokens_per_second = std::strtod(line.field("tokens_per_second").c_str(), nullptr);
+    rank.state = "computing";
+    status_.outer_step = rank.inner_step / inner_steps_;
+    status_.uptime_s = line.time - first_time_;
+    status_.ranks = {rank};
+  }
+
+  // Where this process began is further back than we look: what the file began with must do.
+  double begin_of_file() const {
+    constexpr std::size_t kFirstLine = 4096;
+    const auto lines = EventTail(folder_.metrics(), EventTail::From::beginning).poll(kFirstLine);
+    return lines.empty() ? 0 : lines.front().time;
+  }
+
+  RunFolder folder_;
   EventTail tail_;
   std::uint64_t inner_steps_;
   double first_time_ = 0;
@@ -61,7 +100,7 @@ class AloneSource final : public StatusSource {
 
 std::unique_ptr<StatusSource> make_status_source(const SiteFile& file) {
   if (file.alone()) return std::make_unique<AloneSource>(file);
-  return std::make_unique<GatewaySource>(RunFolder(file.site.run_dir).socket());
+  return std::make_unique<GatewaySource>(file);
 }
 
 void poll_into(SiteHistory& history, StatusSource& source) {

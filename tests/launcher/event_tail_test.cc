@@ -54,6 +54,27 @@ TEST_F(EventTailTest, HalfALineIsReadWhenItIsWhole) {
   EXPECT_EQ(events[0].id, "b");
 }
 
+// Of a long file the newest lines are what counts.
+TEST_F(EventTailTest, NearTheEndOnePollReadsTheLastLine) {
+  std::string text;
+  for (int i = 0; text.size() < 3 * EventTail::kPollBytesMax; ++i)
+    text +=
+        "{\"event\":\"e" + std::to_string(i) + "\",\"filler\":\"" + std::string(90, 'x') + "\"}\n";
+  append(text + "{\"event\":\"last\"}\n");
+  EventTail tail(path_, EventTail::From::near_end);
+  const auto events = tail.poll();
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.back().id, "last");
+  EXPECT_TRUE(tail.poll().empty());
+  append("{\"event\":\"more\"}\n");
+  EXPECT_EQ(tail.poll().size(), 1U);
+}
+
+TEST_F(EventTailTest, NearTheEndOfAShortFileIsAllOfIt) {
+  append("{\"event\":\"a\"}\n{\"event\":\"b\"}\n");
+  EXPECT_EQ(EventTail(path_, EventTail::From::near_end).poll().size(), 2U);
+}
+
 TEST_F(EventTailTest, StartsAtTheEndWhenAsked) {
   append("{\"event\":\"old\"}\n");
   EventTail tail(path_, EventTail::From::end);
