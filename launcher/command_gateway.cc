@@ -4,7 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <span>
@@ -84,6 +87,18 @@ Traffic earlier_traffic(const Disk& disk, const RunFolder& folder) {
   if (!bytes) return {};
   auto traffic = parse_traffic(text_of(*bytes));
   return traffic ? std::move(*traffic) : Traffic{};  // only the report is poorer for it
+}
+
+// Whole, but not made durable: on the loop's thread nothing may wait for the disk, and losing the
+// last of it makes only the report poorer.
+Result<void> replace_lazily(const std::string& path, std::string_view text) {
+  const auto temporary = path + ".new";
+  errno = 0;
+  std::ofstream out(temporary, std::ios::binary);
+  if (!(out << text << std::flush)) return error_of_errno(errno, "cannot write " + temporary);
+  if (std::rename(temporary.c_str(), path.c_str()) != 0)
+    return error_of_errno(errno, "cannot write " + path);
+  return {};
 }
 
 // Everything that is real, wired together, and run until the end.
@@ -263,7 +278,7 @@ class Site {
 
   void note(const TrafficMeter& meter) {
     const auto text = to_json(meter.total());
-    if (auto written = replace_file(*disk_, folder_.traffic(), std::as_bytes(std::span(text)));
+    if (auto written = replace_lazily(folder_.traffic(), text);
         !written && !std::exchange(traffic_lost_, true))
       log_.warning("traffic_not_written", {}, {{"why", written.error().text()}});
   }

@@ -11,18 +11,24 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/counted.h"
 #include "base/disk.h"
 #include "base/event_log.h"
+#include "base/printable.h"
 #include "base/thread_pool.h"
+#include "inter/outer_store.h"
 #include "launcher/command.h"
+#include "launcher/event_sentence.h"
 #include "launcher/event_tail.h"
 #include "launcher/monitor.h"
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
+#include "launcher/site_doubts.h"
 #include "launcher/site_processes.h"
 #include "launcher/status_source.h"
 #include "launcher/supervisor.h"
@@ -55,8 +61,10 @@ class Launch {
     for (const auto& site : sites_) ISTHMUS_CHECK(watch(site.file()));
     if (!options_.plain)
       if (auto terminal = Terminal::open()) terminal_ = std::move(*terminal);
+    SupervisorOptions supervision;
+    supervision.go_on_without = [this](int site) { return others_suffice(site); };
     Supervisor supervisor(
-        io_, *clock_, all_processes(), {},
+        io_, *clock_, all_processes(), supervision,
         [this](const Happening& happening) { on_happening(happening); },
         [this](ExitCode code) { code_ = code; });
     supervisor_ = &supervisor;
@@ -113,6 +121,26 @@ class Launch {
     return all;
   }
 
+  // Whether the sites of this launch that are left can commit steps: their run has begun, and they
+  // hold a majority of the voters. Sites launched elsewhere are not counted on.
+  bool others_suffice(int site) {
+    gone_.insert(static_cast<std::size_t>(site));
+    std::size_t left = 0, voters_left = 0, voters = 0;
+    for (std::size_t i = 0; i < sites_.size(); ++i) {
+      const auto& file = sites_[i].file();
+      if (gone_.contains(i)) continue;
+      const auto& roster = sites_[i].roster;
+      const auto begun = disk_->exists(RunFolder(file.site.run_dir).outer() + "/run");
+      if (!roster || !begun || !*begun) return false;
+      voters = roster->voters();
+      if (const auto* self = roster->find(file.site.name); self != nullptr && self->voter)
+        ++voters_left;
+      ++left;
+    }
+    return 2 * voters_left > voters &&
+           static_cast<std::int64_t>(left) >= sites_.front().file().sync.min_sites;
+  }
+
   // Grows with each checkpoint and each outer step of the site.
   std::int64_t progress_of(std::size_t site) {
     const RunFolder folder(sites_[site].file().site.run_dir);
@@ -148,19 +176,21 @@ class Launch {
     });
   }
 
-  void say(const std::string& line) {
+  // Peers have written parts of what events tell.
+  void say(std::string line) {
+    line = printable_lines(line);
     if (terminal_ == nullptr) {
       fmt::print("{}\n", line);
       std::fflush(stdout);
       return;
     }
-    notes_.push_back(line);
+    notes_.push_back(std::move(line));
     if (notes_.size() > kNotes) notes_.erase(notes_.begin());
   }
 
   // Into the event log of its site too: who looks there later must see it.
   void on_happening(const Happening& happening) {
-    const auto line = fmt::format("{} {}", now_text(), happening.text);
+    const auto line = printable_lines(fmt::format("{} {}", now_text(), happening.text));
     say(line);
     if (terminal_ != nullptr) kept_ += line + "\n";
     if (happening.id.empty()) return;
@@ -186,17 +216,10 @@ class Launch {
       for (const auto& event : events_[i].poll()) {
         if (event.severity != "warning" && event.severity != "alarm") continue;
         if (event.fields.contains("process")) continue;  // our own, said already
-        say(fmt::format("{} {} {}", time_text(event.time), event.site, sentence(event)));
+        if (const auto sentence = sentence_of(event); !sentence.empty())
+          say(fmt::format("{} {} {}", time_text(event.time), event.site, sentence));
       }
     }
-  }
-
-  static std::string sentence(const LoggedEvent& event) {
-    std::string text = fmt::format("{}: {}", event.severity, event.id);
-    if (event.outer_step >= 0) text += fmt::format(" step {}", event.outer_step);
-    if (!event.peer.empty()) text += fmt::format(" peer {}", event.peer);
-    for (const auto& [name, value] : event.fields) text += fmt::format(" {}={}", name, value);
-    return text;
   }
 
   void on_metrics(const SiteFile& file, std::size_t site, const LoggedEvent& line) {
@@ -224,6 +247,19 @@ class Launch {
     say(text);
   }
 
+  // A complete run stays as it is, whatever its file says by now.
+  void say_if_shorter(const SiteFile& file) const {
+    if (file.alone()) return;
+    const auto records =
+        inter::OuterStore::read_records(*disk_, RunFolder(file.site.run_dir).outer());
+    const auto steps = records ? static_cast<std::int64_t>(records->size()) : 0;
+    if (steps == 0 || steps >= file.sync.outer_steps) return;
+    fmt::print(
+        "{0}: it was complete after {1}, and sync.outer_steps = {2} adds none. To train on from\n"
+        "its result, give each site a new run_dir, and a checkpoint of this run as model.from\n",
+        file.site.name, counted(steps, "outer step"), file.sync.outer_steps);
+  }
+
   void say_goodbye() const {
     fmt::print("{}", kept_);
     for (const auto& site : sites_) {
@@ -231,9 +267,10 @@ class Launch {
       fmt::print("{}: checkpoints in {}, events in {}, metrics in {}\n", site.file().site.name,
                  folder.checkpoints(), folder.events(), folder.metrics());
     }
-    if (*code_ == ExitCode::done)
+    if (*code_ == ExitCode::done) {
       fmt::print("the run is complete\n");
-    else if (*code_ == ExitCode::stopped)
+      for (const auto& site : sites_) say_if_shorter(site.file());
+    } else if (*code_ == ExitCode::stopped)
       fmt::print("stopped; the same command goes on from here\n");
     else
       fmt::print(
@@ -254,6 +291,7 @@ class Launch {
   std::vector<EventTail> events_, metrics_;
   std::map<std::size_t, LoggedEvent> last_metrics_;      // by site
   std::map<std::size_t, std::int64_t> last_outer_step_;  // by site
+  std::set<std::size_t> gone_;                           // sites that have given up
   std::vector<SiteHistory> histories_;
   std::vector<std::unique_ptr<StatusSource>> sources_;
   std::vector<std::string> notes_;
@@ -267,6 +305,7 @@ ExitCode run(const Options& options) {
   guard_secrets();  // it looks at each site's identity
   auto sites = load_checked_sites(options.sites.paths, options.sites.overrides);
   if (!sites) return fail(sites.error());
+  for (const auto& doubt : doubts_about(*sites)) fmt::print("note: {}\n", doubt);
   Launch launch(std::move(*sites), options);
   const auto code = launch.run();
   return code ? *code : fail(code.error());

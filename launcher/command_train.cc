@@ -2,9 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -46,7 +48,7 @@ runtime::TrainOptions train_options(const SiteFile& file, const RunFolder& folde
 bool started_by_mpi() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
 
 // One rank of a site, with everything that is real. The first one writes the log, speaks with the
-// gateway, and where there is none holds the run's lock.
+// gateway, and holds the lock of the ranks, or where there is no gateway that of the run.
 class SiteRank {
  public:
   explicit SiteRank(const SiteFile& file)
@@ -78,14 +80,22 @@ class SiteRank {
   }
 
   Result<void> take_folder() {
-    if (file_.alone()) {
-      ISTHMUS_TRY(lock_, lock_run(*disk_, folder_));
-    }
+    ISTHMUS_TRY(lock_, file_.alone() ? lock_run(*disk_, folder_) : patient_lock());
     ISTHMUS_CHECK(disk_->make_folders(folder_.path()));
     ISTHMUS_TRY(auto events, make_file_sink(folder_.events()));
     log_.add(std::move(events));
     log_.add(make_terminal_sink(2, Severity::info));
     return {};
+  }
+
+  // The ranks before may have been killed just now, and still be on their way out.
+  Result<std::unique_ptr<DiskLock>> patient_lock() {
+    constexpr int kLooks = 20;
+    for (int look = 1;; ++look) {
+      auto lock = lock_ranks(*disk_, folder_);
+      if (lock || lock.error().code != ErrorCode::busy || look == kLooks) return lock;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
   }
 
   Result<void> open_model_and_data() {

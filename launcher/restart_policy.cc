@@ -10,7 +10,7 @@
 namespace isthmus::launcher {
 
 std::string ProcessEnd::text() const {
-  if (signal != 0) return fmt::format("was ended by signal {} ({})", signal, ::strsignal(signal));
+  if (signal != 0) return fmt::format("ended by signal {} ({})", signal, ::strsignal(signal));
   if (code == 0) return "finished";
   return fmt::format("ended with exit code {}", code);
 }

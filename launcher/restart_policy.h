@@ -16,7 +16,7 @@ struct ProcessEnd {
   int signal = 0;  // 0: it exited
 
   bool done() const { return signal == 0 && code == 0; }
-  std::string text() const;  // "ended with exit code 5", "was ended by signal 9 (Killed)"
+  std::string text() const;  // "ended with exit code 5", "ended by signal 9 (Killed)"
 };
 
 struct RestartOptions {

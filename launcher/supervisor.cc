@@ -8,6 +8,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/assert.h"
@@ -22,7 +23,7 @@ class Supervisor::State {
         SupervisorOptions options, std::function<void(const Happening&)> tell,
         std::function<void(ExitCode)> over)
       : clock_(clock),
-        options_(options),
+        options_(std::move(options)),
         tell_(std::move(tell)),
         over_(std::move(over)),
         child_signals_(io, SIGCHLD),
@@ -88,7 +89,7 @@ class Supervisor::State {
 
   // Nothing once the whole is being stopped: what would start now had missed the signal.
   void launch(Process& process) {
-    if (phase_ != Phase::running) return;
+    if (phase_ != Phase::running || given_up_.contains(process.plan.site)) return;
     process.waiting = false;
     process.finished = false;
     process.started = clock_.now();
@@ -105,6 +106,12 @@ class Supervisor::State {
   void ended(Process& process, const ProcessEnd& end) {
     using enum RestartDecision::What;
     process.pid = 0;
+    if (phase_ == Phase::running && given_up_.contains(process.plan.site)) {
+      process.delay.cancel();
+      process.finished = true;
+      stop_site(process.plan.site);
+      return settle();
+    }
     if (phase_ != Phase::running) {
       note_end_of_stop(process, end);
       return settle();
@@ -119,19 +126,19 @@ class Supervisor::State {
       case stopped:
         tell_about(
             process, "process_stopped",
-            fmt::format("{} was stopped by somebody else; stopping the rest", process.plan.name));
+            fmt::format("{}: stopped by somebody else; stopping the rest", process.plan.name));
         begin_stop(ExitCode::stopped);
         break;
       case give_up:
         tell_about(process, "process_given_up",
-                   fmt::format("{} {}; {}", process.plan.name, end.text(), decision.reason));
+                   fmt::format("{}: {}; {}", process.plan.name, end.text(), decision.reason));
         tell_log(process);
-        begin_stop(end.signal == 0 ? static_cast<ExitCode>(end.code) : ExitCode::failed);
+        give_up_site(process, end.signal == 0 ? static_cast<ExitCode>(end.code) : ExitCode::failed);
         break;
       case restart:
         tell_about(process, "process_restarted",
-                   fmt::format("{} {}; it is started again in {:.1f} s{}", process.plan.name,
-                               end.text(), seconds_of(decision.delay), reason_of(process, end)));
+                   fmt::format("{}: {}; started again in {:.1f} s{}", process.plan.name, end.text(),
+                               seconds_of(decision.delay), reason_of(process, end)));
         start_later(process, decision.delay);
         break;
     }
@@ -147,7 +154,7 @@ class Supervisor::State {
     if (clean || code_ != ExitCode::stopped) return;
     code_ = ExitCode::failed;
     tell_about(process, "process_failed_to_stop",
-               fmt::format("{} {} while it stopped: what it did since its last checkpoint is lost",
+               fmt::format("{}: {} while it stopped: what it did since its last checkpoint is lost",
                            process.plan.name, end.text()));
     tell_log(process);
   }
@@ -204,6 +211,40 @@ class Supervisor::State {
     tell_({.text = fmt::format("the end of {}:\n{}", path, last_lines(path, kLines))});
   }
 
+  // The end of all, unless the other sites can do without this one.
+  void give_up_site(Process& process, ExitCode code) {
+    const int site = process.plan.site;
+    if (!options_.go_on_without(site)) return begin_stop(code);
+    given_up_.insert(site);
+    given_up_code_ = code;
+    tell_about(process, "site_given_up", "the other sites go on without it");
+    process.finished = true;
+    stop_site(site);
+  }
+
+  // What is left of a site that is given up: its ranks, then its gateway.
+  void stop_site(int site) {
+    bool ranks = false;
+    for (const auto& process : all_) {
+      if (process->plan.site != site) continue;
+      if (process->pid == 0) {
+        process->delay.cancel();
+        process->waiting = false;
+        process->finished = true;
+      }
+      ranks |= process->pid > 0 && !process->plan.is_gateway;
+    }
+    for (const auto& process : all_) {
+      if (process->plan.site != site || process->pid == 0 || process->plan.is_gateway == ranks)
+        continue;
+      signal_child(process->pid, process->plan.stop_signal);
+      process->delay.expires_after(std::chrono::nanoseconds(options_.patience));
+      process->delay.async_wait([&slow = *process](const boost::system::error_code& error) {
+        if (!error && slow.pid > 0) signal_child(slow.pid, SIGKILL);
+      });
+    }
+  }
+
   void begin_stop(ExitCode code) {
     if (phase_ != Phase::running) return;
     phase_ = Phase::stopping_ranks;
@@ -243,7 +284,7 @@ class Supervisor::State {
   void settle() {
     if (phase_ == Phase::running &&
         std::all_of(all_.begin(), all_.end(), [](const auto& p) { return p->finished; }))
-      finish(ExitCode::done);
+      finish(given_up_code_);
     if (phase_ == Phase::stopping_ranks && !any(false)) {
       phase_ = Phase::stopping_gateways;
       for (const auto& process : all_)
@@ -270,14 +311,16 @@ class Supervisor::State {
   Phase phase_ = Phase::running;
   std::optional<Nanoseconds> last_wish_;  // the last stop that was obeyed
   ExitCode code_ = ExitCode::done;
+  std::set<int> given_up_;  // sites that the others go on without
+  ExitCode given_up_code_ = ExitCode::done;
 };
 
 Supervisor::Supervisor(asio::io_context& io, const Clock& clock,
                        std::vector<SupervisedProcess> processes, SupervisorOptions options,
                        std::function<void(const Happening&)> tell,
                        std::function<void(ExitCode)> over)
-    : state_(std::make_unique<State>(io, clock, std::move(processes), options, std::move(tell),
-                                     std::move(over))) {}
+    : state_(std::make_unique<State>(io, clock, std::move(processes), std::move(options),
+                                     std::move(tell), std::move(over))) {}
 
 Supervisor::~Supervisor() = default;
 

@@ -5,7 +5,8 @@
 //   running ──stop──► stopping ranks ──all gone──► stopping gateways ──all gone──► over
 //      │                    └─────── stop again, or patience ends: all are killed ──────┘
 //      ├── all finished ──────────────────────────────────────────────────────────► over
-//      └── one gives up ── as stop, but over with its exit code
+//      └── one gives up ── as stop, but over with its exit code; where the other sites can do
+//                          without its site, only that one is stopped
 //
 // On one thread, the io_context's.
 #pragma once
@@ -49,6 +50,8 @@ struct SupervisorOptions {
   // So soon after a stop that was obeyed, another is the same wish: a key that repeats, a sender
   // that signals both the process and its group (timeout).
   Nanoseconds same_wish = kSecond / 2;
+  // Whether the other sites can do without this one, which has given up for good.
+  std::function<bool(int site)> go_on_without = [](int) { return false; };
 };
 
 class Supervisor {

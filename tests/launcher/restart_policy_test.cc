@@ -57,7 +57,7 @@ TEST(RestartPolicy, GivesUpAfterFailuresWithoutProgress) {
 
 TEST(ProcessEnd, Text) {
   EXPECT_EQ(kBroken.text(), "ended with exit code 5");
-  EXPECT_EQ(kKilled.text(), "was ended by signal 9 (Killed)");
+  EXPECT_EQ(kKilled.text(), "ended by signal 9 (Killed)");
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST_F(SupervisorTest, StartsAgainWhatDied) {
   run();
   EXPECT_EQ(code_, ExitCode::done);
   EXPECT_EQ(notes(), "again\n");
-  EXPECT_THAT(told_, HasSubstr("alpha ranks was ended by signal 9 (Killed); it is started again"));
+  EXPECT_THAT(told_, HasSubstr("alpha ranks: ended by signal 9 (Killed); started again in 0.0 s"));
 }
 
 TEST_F(SupervisorTest, WhatDiesWhileItStopsHasSavedNothing) {
@@ -112,7 +112,7 @@ TEST_F(SupervisorTest, SaysWhyItStartsAgain) {
       true);
   run();
   EXPECT_EQ(code_, ExitCode::done);
-  EXPECT_THAT(told_, HasSubstr("it is started again in 0.0 s: the port is taken"));
+  EXPECT_THAT(told_, HasSubstr("started again in 0.0 s: the port is taken"));
 }
 
 TEST_F(SupervisorTest, GivesUpAfterInstantFailuresAndShowsTheLog) {
@@ -123,6 +123,20 @@ TEST_F(SupervisorTest, GivesUpAfterInstantFailuresAndShowsTheLog) {
   EXPECT_EQ(code_, ExitCode::broken);
   EXPECT_THAT(told_, HasSubstr("it failed 3 times in a row"));
   EXPECT_THAT(told_, HasSubstr("the reason"));
+}
+
+TEST_F(SupervisorTest, OthersGoOnWhereTheyCanDoWithoutASite) {
+  const auto wait = "trap 'note stopped; exit 3' TERM; while :; do sleep 0.02; done";
+  add("alpha gateway", "sleep 0.5; note alpha_done", true);
+  add("gamma gateway", wait, true);
+  add("gamma ranks", "exit 2", false);
+  processes_[1].site = processes_[2].site = 1;
+  options_.go_on_without = [](int site) { return site == 1; };
+  run();
+  EXPECT_EQ(code_, ExitCode::bad_usage);
+  EXPECT_THAT(notes(), HasSubstr("stopped"));
+  EXPECT_THAT(notes(), HasSubstr("alpha_done"));
+  EXPECT_THAT(told_, HasSubstr("the other sites go on"));
 }
 
 TEST_F(SupervisorTest, AFaultyFileIsNotTriedTwice) {

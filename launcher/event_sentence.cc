@@ -1,0 +1,65 @@
+#include "launcher/event_sentence.h"
+
+#include <fmt/format.h>
+
+namespace isthmus::launcher {
+namespace {
+
+std::string bare(const LoggedEvent& event) {
+  std::string text = event.id;
+  if (event.outer_step >= 0) text += fmt::format(" step {}", event.outer_step);
+  if (!event.peer.empty()) text += fmt::format(" peer {}", event.peer);
+  for (const auto& [name, value] : event.fields) text += fmt::format(" {}={}", name, value);
+  return text;
+}
+
+// A dialing end's handshake was refused for its key.
+constexpr std::string_view kKeyRefused = "handshake_failed_auth";
+
+std::string unreachable(const LoggedEvent& event) {
+  const auto reason = event.field("reason");
+  if (reason != kKeyRefused)
+    return fmt::format("{} cannot be reached at {}: {}", event.peer, event.field("address"),
+                       reason);
+  if (event.field("lane") == "bulk") return {};
+  return fmt::format(
+      "{} does not know this site's key: the roster there does not list it, or another key for it. "
+      "The operator adds it (isthmus roster add), signs, and gives every site the new roster",
+      event.peer);
+}
+
+std::string plain(const LoggedEvent& event) {
+  const auto& id = event.id;
+  const auto why = event.field("why");
+  if (id == "wire_unreachable") return unreachable(event);
+  if (id == "gateway_away") return "the gateway is away; the ranks wait until it is started again";
+  if (id == "session_refused") return fmt::format("no session with {}: {}", event.peer, why);
+  if (id == "session_refused_by_peer")
+    return fmt::format("{} refuses a session: {}", event.peer, why);
+  if (id == "session_ended") return fmt::format("the session with {} ended: {}", event.peer, why);
+  if (id == "wire_key_refused")
+    return fmt::format("a connection from {} was refused: {}", event.field("address"),
+                       event.field("reason"));
+  if (id == "wire_stranger")
+    return fmt::format("a stranger's connection ended: {}", event.field("what"));
+  if (id == "training_failed") return fmt::format("training failed: {}", why);
+  if (id == "tokens_lost")
+    return fmt::format(
+        "{} tokens that were trained are lost: no contribution or checkpoint had "
+        "them",
+        event.field("tokens"));
+  if (id == "vote_file_lost")
+    return "this site has lost its votes, and does not vote until the other voters take it back, "
+           "which a majority of all voters must agree on; where too few of them are left, the "
+           "operator names the state to go on from (isthmus roster recover)";
+  return bare(event);
+}
+
+}  // namespace
+
+std::string sentence_of(const LoggedEvent& event) {
+  const auto text = plain(event);
+  return text.empty() ? text : fmt::format("{}: {}", event.severity, text);
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,14 @@
+// What an event of the log says to a person who watches a run: a sentence for those that people
+// meet, the bare fields for the others.
+#pragma once
+
+#include <string>
+
+#include "launcher/event_tail.h"
+
+namespace isthmus::launcher {
+
+// "warning: the session with beta has ended: …"; "" for what another event says as well.
+std::string sentence_of(const LoggedEvent& event);
+
+}  // namespace isthmus::launcher

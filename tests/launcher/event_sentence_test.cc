@@ -1,0 +1,43 @@
+#include "launcher/event_sentence.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace isthmus::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+
+LoggedEvent event_of(const std::string& line) { return parse_event(line).value(); }
+
+TEST(EventSentence, SaysWhatToDoWhereOneCan) {
+  EXPECT_THAT(sentence_of(event_of(R"({"severity":"warning","event":"wire_unreachable",)"
+                                   R"("peer":"beta","lane":"control",)"
+                                   R"("reason":"handshake_failed_auth"})")),
+              HasSubstr("warning: beta does not know this site's key"));
+  EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"wire_unreachable",)"
+                                 R"("peer":"beta","lane":"bulk",)"
+                                 R"("reason":"handshake_failed_auth"})")),
+            "")
+      << "once for both lanes";
+  EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"wire_unreachable",)"
+                                 R"("peer":"beta","lane":"bulk","address":"tcp://h:1",)"
+                                 R"("reason":"refused"})")),
+            "warning: beta cannot be reached at tcp://h:1: refused");
+  EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"gateway_away",)"
+                                 R"("then":"waiting"})")),
+            "warning: the gateway is away; the ranks wait until it is started again");
+  EXPECT_EQ(
+      sentence_of(event_of(R"({"severity":"alarm","event":"session_refused_by_peer",)"
+                           R"("peer":"beta","why":"sync.codec: int8 at alpha, bf16 at beta"})")),
+      "alarm: beta refuses a session: sync.codec: int8 at alpha, bf16 at beta");
+}
+
+TEST(EventSentence, WhatItDoesNotKnowIsShownAsItIs) {
+  EXPECT_EQ(sentence_of(event_of(R"({"severity":"alarm","event":"odd","peer":"beta",)"
+                                 R"("outer_step":3,"a":1,"b":"x"})")),
+            "alarm: odd step 3 peer beta a=1 b=x");
+}
+
+}  // namespace
+}  // namespace isthmus::launcher
