@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 
+#include "base/printable.h"
 #include "security/secret.h"
 
 namespace isthmus::launcher {
@@ -33,8 +37,17 @@ void guard_secrets() {
     fmt::print(stderr, "isthmus: warning: {}\n", refused.text());
 }
 
+std::string whole_number(const std::string& text) {
+  std::int64_t number = 0;
+  const auto* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, number);
+  if (read.ec == std::errc{} && read.ptr == end && number >= 0) return {};
+  return fmt::format("\"{}\" is no whole number from 0 to {}", text,
+                     std::numeric_limits<std::int64_t>::max());
+}
+
 ExitCode fail(const Error& error) {
-  auto text = error.text();
+  auto text = printable_lines(error.text());  // a peer may have written a part of it
   // Else it is a list of faults, each with its place.
   if (!text.ends_with('\n')) text = fmt::format("isthmus: {}\n", text);
   std::fputs(text.c_str(), stderr);  // where the disk is full, the exit code still says it

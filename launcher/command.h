@@ -50,6 +50,10 @@ void add_site_arguments(CLI::App& command, SiteArguments& arguments, HowManySite
 // with what the system would not do on stderr.
 void guard_secrets();
 
+// For CLI::Option::check, because CLI11 takes -1 for the largest of all numbers: "" for a whole
+// number of 0 or more, else what is wrong.
+std::string whole_number(const std::string& text);
+
 // "isthmus: SENTENCE" on stderr; the exit code that fits the error.
 ExitCode fail(const Error& error);
 

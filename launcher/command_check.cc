@@ -8,6 +8,7 @@
 #include "launcher/command.h"
 #include "launcher/site_check.h"
 #include "launcher/site_document.h"
+#include "launcher/site_doubts.h"
 #include "launcher/site_meaning.h"
 
 namespace isthmus::launcher {
@@ -29,6 +30,7 @@ ExitCode run(const Options& options) {
   for (const auto& site : *sites)
     fmt::print("{}: site {} is fine\n{}", site.text.path, site.file().site.name,
                meaning_of(site.file(), site.roster ? &*site.roster : nullptr));
+  for (const auto& doubt : doubts_about(*sites)) fmt::print("note: {}\n", doubt);
   return ExitCode::done;
 }
 

@@ -62,7 +62,8 @@ void add_generate(CLI::App& program, Action& action) {
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
   command->add_option("--seed", generate.seed, "The same seed gives the same text")
-      ->check(CLI::Range(0.0, 9.2e18))  // CLI11 takes a sign and wraps what is too long
+      ->type_name("NUMBER")
+      ->check(whole_number)
       ->capture_default_str();
   command->add_flag("--line", generate.stop_at_newline, "Stop at the end of the line");
   command->footer(

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "base/byte_stream.h"
 #include "base/disk.h"
 #include "launcher/command.h"
 #include "launcher/site_document.h"
@@ -14,6 +15,12 @@
 
 namespace isthmus::launcher {
 namespace {
+
+// Another one at each site, so that sites with the same text do not train on the same batches.
+std::uint32_t seed_of(const security::Identity& identity) {
+  const auto& bytes = identity.public_part().identity.bytes;
+  return ByteReader(std::span(bytes).first(4)).get<std::uint32_t>();
+}
 
 ExitCode run(const std::string& name) {
   const auto disk = make_system_disk();
@@ -30,7 +37,8 @@ ExitCode run(const std::string& name) {
   if (auto saved = identity.save(*disk, key); !saved) return fail(saved.error());
   const auto text = starting_site_file({{"site.name", fmt::format("\"{}\"", name)},
                                         {"site.run_dir", fmt::format("\"runs/{}\"", name)},
-                                        {"site.identity", fmt::format("\"{}\"", key)}});
+                                        {"site.identity", fmt::format("\"{}\"", key)},
+                                        {"train.seed", fmt::format("{}", seed_of(identity))}});
   if (auto written = replace_file(*disk, file, std::as_bytes(std::span(text))); !written)
     return fail(written.error());
   fmt::print(
@@ -62,8 +70,8 @@ void add_init(CLI::App& program, Action& action) {
         const bool fits =
             security::is_site_name(text) && text.front() != '-' && text.front() != '.';
         return fits ? ""
-                    : "a site's name is 1 to 64 letters, digits, '.', '_' or '-', of which neither "
-                      "'.' nor '-' comes first";
+                    : "a site's name is 1 to 64 letters (a-z, A-Z), digits, '.', '_' or '-', and "
+                      "begins with neither '.' nor '-'";
       });
   command->footer("Example:\n  isthmus init alpha");
   command->callback([name, &action] { action = [name] { return run(*name); }; });

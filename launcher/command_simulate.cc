@@ -46,9 +46,9 @@ ExitCode run(const Options& options) {
     for (const auto& [name, count] : outcome.counters) fmt::print("  {:<24} {}\n", name, count);
     for (const auto& violation : outcome.violations) fmt::print("  VIOLATED: {}\n", violation);
     fmt::print("  log {}\n{}\n", outcome.log_hash,
-               good               ? "all invariants held"
-               : outcome.finished ? "invariants were violated"
-                                  : "the run did not finish");
+               good                          ? "all invariants held"
+               : !outcome.violations.empty() ? "invariants were violated"
+                                             : "the run did not finish");
   }
   return good ? ExitCode::done : ExitCode::failed;
 }
@@ -63,6 +63,8 @@ void add_simulate(CLI::App& program, Action& action) {
   command->add_option("SCENARIO", options->scenario, "A TOML file, or a standard scenario")
       ->required();
   command->add_option("--seed", options->seed, "The same seed gives the same run, event for event")
+      ->type_name("NUMBER")
+      ->check(whole_number)
       ->capture_default_str();
   command->add_flag("--json", options->json, "One JSON object");
   command->add_flag("--log", options->log, "The events of all gateways as well");

@@ -10,35 +10,63 @@
 #include <vector>
 
 #include "launcher/command.h"
+#include "launcher/help_text.h"
 #include "launcher/nearest_name.h"
 
 namespace isthmus::launcher {
 namespace {
 
 constexpr std::string_view kHelpTail =
-    "A first run, of two sites on this machine: tools/quickstart. All keys of a site file:\n"
-    "docs/configuration.md. Exit codes: 0 done, 1 failed, 2 wrong command line or site file,\n"
-    "3 stopped on request, 4 gateway or site not there, 5 device or collective broke,\n"
-    "6 a file missing or damaged, a port taken, or a limit: starting again cannot help.";
+    "A first run, of two sites on this machine: tools/quickstart. All keys of a site\n"
+    "file: docs/configuration.md. Exit codes: 0 done, 1 failed, 2 wrong command line\n"
+    "or site file, 3 stopped on request, 4 gateway or site not there, 5 device or\n"
+    "collective broke, 6 a file missing or damaged, a port taken, or a limit:\n"
+    "starting again cannot help.";
 
-// A wrong first word is most often a typo.
+// A wrong word where a command belongs is most often a typo.
 bool refuse_unknown_command(const CLI::App& program, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-') return false;
-  std::vector<std::string> names;
-  for (const auto* command : program.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(command->get_name());
-  std::vector<std::string_view> views(names.begin(), names.end());
-  for (const auto name : views)
-    if (name == argv[1]) return false;
-  const auto near = nearest_name(argv[1], views);
-  fmt::print(
-      stderr, "isthmus: there is no command \"{}\"; {}\n", argv[1],
-      near ? fmt::format("did you mean \"{}\"?", *near) : std::string("isthmus --help lists them"));
-  return true;
+  const CLI::App* app = &program;
+  std::string called = "isthmus";
+  for (int i = 1; i < argc; ++i) {
+    const auto commands = app->get_subcommands([](const CLI::App*) { return true; });
+    if (commands.empty()) return false;
+    const std::string word = argv[i];
+    if (word == "-h" || word == "--help" || word == "--version") return false;
+    std::vector<std::string> names;
+    const CLI::App* chosen = nullptr;
+    for (const auto* command : commands) {
+      names.push_back(command->get_name());
+      if (command->get_name() == word) chosen = command;
+    }
+    if (chosen == nullptr) {
+      const std::vector<std::string_view> views(names.begin(), names.end());
+      const auto near = nearest_name(word, views);
+      fmt::print(stderr, "{}: there is no {} \"{}\"; {}\n", called,
+                 word.starts_with('-') ? "option" : "command", word,
+                 near ? fmt::format("did you mean \"{}\"?", *near)
+                      : fmt::format("{} --help lists what there is", called));
+      return true;
+    }
+    app = chosen;
+    called += " " + word;
+  }
+  return false;
+}
+
+// "isthmus roster recover ": as far as commands were recognised.
+std::string called_so_far(const CLI::App& program) {
+  std::string called = "isthmus ";
+  auto chosen = program.get_subcommands();
+  while (!chosen.empty()) {
+    called += chosen.front()->get_name() + " ";
+    chosen = chosen.front()->get_subcommands();
+  }
+  return called;
 }
 
 int run(int argc, char** argv) {
   CLI::App program("isthmus trains one model on clusters that only a thin link joins.", "isthmus");
+  program.formatter(make_help_text());
   program.set_version_flag("--version", "isthmus " ISTHMUS_VERSION, "Print the version");
   program.set_help_flag("-h,--help", "Print this help");
   program.require_subcommand(1);
@@ -51,9 +79,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
     fmt::print(stderr, "isthmus: {}\n", error.what());
-    const auto chosen = program.get_subcommands();
-    fmt::print(stderr, "isthmus {}--help says how\n",
-               chosen.empty() ? "" : chosen.front()->get_name() + " ");
+    fmt::print(stderr, "{}--help says how\n", called_so_far(program));
     return static_cast<int>(ExitCode::bad_usage);
   }
   return static_cast<int>(action());

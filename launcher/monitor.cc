@@ -148,15 +148,16 @@ std::vector<Cell> link_cells(const inter::LinkStatus& link, const std::deque<dou
                              std::size_t spark_width, Glyphs glyphs) {
   const auto cap = link.cap_mbit_s ? megabits(*link.cap_mbit_s)
                                    : std::string(glyphs == Glyphs::unicode ? "∞" : "-");
-  return {{printable(link.peer)},
-          {printable(link.state), style_of_state(link.state)},
-          {milliseconds(link.round_trip_ms)},
-          {fmt::format("{}/{}", megabits(link.sent_mbit_s), cap)},
-          {megabits(link.received_mbit_s)},
-          {sparkline(sent, spark_width, link.cap_mbit_s.value_or(0), glyphs), Style::good},
-          {ratio(link.parameter_bytes, link.zstd_bytes)},
-          {about_bytes(static_cast<double>(link.wire_sent_bytes))},
-          {printable(link.waiting_for), Style::dim}};
+  return {
+      {printable(link.peer)},
+      {link.state == "connecting" ? "no link" : printable(link.state), style_of_state(link.state)},
+      {milliseconds(link.round_trip_ms)},
+      {fmt::format("{}/{}", megabits(link.sent_mbit_s), cap)},
+      {megabits(link.received_mbit_s)},
+      {sparkline(sent, spark_width, link.cap_mbit_s.value_or(0), glyphs), Style::good},
+      {ratio(link.parameter_bytes, link.zstd_bytes)},
+      {about_bytes(static_cast<double>(link.wire_sent_bytes))},
+      {printable(link.waiting_for), Style::dim}};
 }
 
 std::vector<Column> rank_columns(std::size_t width) {

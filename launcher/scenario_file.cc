@@ -17,6 +17,7 @@
 #include "launcher/nearest_name.h"
 #include "launcher/toml_reader.h"
 #include "launcher/units.h"
+#include "launcher/wrapped_text.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -324,26 +325,30 @@ Result<Scenario> read_scenario(const std::string& name_or_path) {
     if (is_path)
       return Error{ErrorCode::invalid_argument, "cannot read the scenario file", bytes.error()};
     const auto near = nearest_name(name_or_path, views);
-    return Error{
-        ErrorCode::invalid_argument,
-        fmt::format("there is no standard scenario or file \"{}\"{}; standard scenarios are {}",
-                    name_or_path, near ? fmt::format("; did you mean \"{}\"?", *near) : "",
-                    fmt::join(views, ", "))};
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("there is no standard scenario or file \"{}\"; {}", name_or_path,
+                             near ? fmt::format("did you mean \"{}\"?", *near)
+                                  : std::string("isthmus simulate --help lists them"))};
   }
   return parse_scenario(name_or_path, std::string(text_of(*bytes)));
+}
+
+namespace {
+constexpr std::size_t kHelpColumn = 26, kHelpWidth = 80;
 }
 
 std::string standard_scenarios_text() {
   std::string text;
   for (const auto& standard : inter::sim::standard_scenarios())
-    text += fmt::format("  {:<24} {}\n", standard.name, standard.about);
+    text += entry_of(standard.name, standard.about, kHelpColumn, kHelpWidth);
   return text;
 }
 
 std::string scenario_keys_text() {
   std::string text;
   for (const auto& key : keys())
-    text += fmt::format("  {:<20} {}: {}\n", key.name, kind_text(key), key.meaning);
+    text += entry_of(key.name, fmt::format("{}: {}", kind_text(key), key.meaning), kHelpColumn,
+                     kHelpWidth);
   return text;
 }
 

@@ -184,8 +184,8 @@ class ValueCheck {
     std::set_difference(wished.begin(), wished.end(), machine_.cpus.begin(), machine_.cpus.end(),
                         std::back_inserter(missing));
     if (!missing.empty())
-      fault(key, "{}: there is no CPU {} here; this process may use {}", key,
-            fmt::join(missing, ", "), ranges(machine_.cpus));
+      fault(key, "{}: there is no CPU {} here; this process may use {}", key, ranges(missing),
+            ranges(machine_.cpus));
   }
 
   static std::string ranges(const std::vector<int>& numbers) {
@@ -395,19 +395,15 @@ void check_trust(CheckedSite& checked, const Disk& disk, const Machine& machine)
                                            ? "; `isthmus keys generate` makes one"
                                            : ""));
   }
-  auto bytes = read_file(disk, site.roster, security::kRosterBytesMax);
-  if (!bytes) return fault("site.roster", bytes.error().text());
-  bool is_signed = false;
-  if (operator_key) {
-    auto file = security::read_signed_roster(disk, site.roster, *operator_key);
-    is_signed = file.has_value();
-    if (file)
-      bytes = std::move(file->bytes);
-    else
-      fault("site.roster", file.error().text());
+  if (!operator_key) {
+    if (const auto there = disk.exists(site.roster); there && !*there)
+      fault("site.roster", fmt::format("{} is not there", site.roster));
+    return;
   }
-  // One that nobody signed counts for nothing, but what else is wrong with it is said as well.
-  auto roster = parse_roster_text(site.roster, std::string(text_of(*bytes)));
+  // What the operator has not signed is not parsed.
+  const auto file = security::read_signed_roster(disk, site.roster, *operator_key);
+  if (!file) return fault("site.roster", file.error().text());
+  auto roster = parse_roster_text(site.roster, std::string(text_of(file->bytes)));
   if (!roster.faults.empty()) {
     checked.roster_faults = roster.faults.text(roster.path, roster.source);
     return;
@@ -426,7 +422,7 @@ void check_trust(CheckedSite& checked, const Disk& disk, const Machine& machine)
         fmt::format("{} holds another CURVE key than the roster has for {}: the operator must put "
                     "that of {}.pub there, or site.identity must name the file with the other",
                     site.identity, self->name, site.identity));
-  if (is_signed) checked.roster = std::move(roster.roster);
+  checked.roster = std::move(roster.roster);
 }
 
 namespace {
@@ -486,6 +482,7 @@ void check_together(std::span<CheckedSite> sites) {
   };
   for (std::size_t i = 1; i < sites.size(); ++i) {
     auto& text = sites[i].text;
+    std::set<std::string> differing;  // keys, said once
     for (std::size_t j = 0; j < i; ++j) {
       const auto& other = sites[j].text;
       if (!text.is_toml || !other.is_toml) continue;
@@ -507,7 +504,8 @@ void check_together(std::span<CheckedSite> sites) {
       if (metrics && taken_metrics && metrics->port == taken_metrics->port)
         fault("gateway.metrics", "has the same port as in");
       for (const auto& key : site_keys())
-        if (key.shared && key.value_text(mine) != key.value_text(theirs))
+        if (key.shared && key.value_text(mine) != key.value_text(theirs) &&
+            differing.insert(key.full_name()).second)
           text.faults.add(text.region(key.full_name()),
                           fmt::format("{} = {} here and {} in {}; it must be equal at all sites",
                                       key.full_name(), key.value_text(mine), key.value_text(theirs),

@@ -70,7 +70,8 @@ memory, traffic, and what happens when a site is lost.
 - Sizes, rates and durations are text with a unit: `"64 MiB"` (B, kB, MB, GB, KiB, MiB, GiB), `"20 Mbit/s"` (bit/s,
   kbit/s, Mbit/s, Gbit/s, kB/s, MB/s, KiB/s, MiB/s, or `"unlimited"`), `"60 s"` (ns, us, ms, s, min, h, d; `"1 h 30 min"`).
 - *Shared* keys must be equal at all sites of a run: they are part of the fingerprint that gateways compare before they
-  exchange anything. A site that differs is refused, and both ends name the key.
+  exchange anything. A site that differs is refused, and both ends name the key; of [model] they name the first tensor
+  whose shape differs, as each site has it.
 - Any key can be replaced for one command: `isthmus launch alpha.toml --set sync.outer_steps=8`.
 
 )";
@@ -105,7 +106,8 @@ When a majority of the voters is lost for good, nothing commits any more. Then t
 again, and votes once the others have readmitted it. What was decided later is given up; a site that has a later state
 refuses and says which one it has.
 
-Which settings may change with a restart of all sites: `inner_steps`, `outer_steps`, `min_sites`, `absent_steps`,
+Which settings may change with a restart of all sites: `inner_steps`, `outer_steps` (until the run is complete: its last
+record is final, and a larger number adds nothing to it), `min_sites`, `absent_steps`,
 `max_lead`, and all that is a site's own. The model, `outer`, its rate and momentum, and `codec` stay for a whole run; a
 gateway that is started with others refuses and names the one that differs.
 
@@ -123,7 +125,8 @@ gateway that is started with others refuses and names the one that differs.
 
 `launch` starts again what ends with 1, 4 or 5 or by a signal, after a delay that doubles up to half a minute. It gives
 up, stops the rest and ends with the code of what failed after 5 failures in a row within 10 s of a start, or after 12
-without a new checkpoint or outer step in between.
+without a new checkpoint or outer step in between. Where it launched several sites, and those that are left hold a majority
+of the voters of a run that has begun, it stops only the site that failed.
 )";
 
 }  // namespace

@@ -61,7 +61,7 @@ class SiteReader {
     const auto value = trimmed(written.substr(equals + 1));
     Faults no_toml;
     auto parsed = parse_toml("value = " + value, no_toml);
-    if (!parsed || parsed->size() != 1) {
+    if (!no_toml.empty() || !parsed || parsed->size() != 1) {
       parsed = toml::table{};
       parsed->insert("value", value);
     }
@@ -263,7 +263,9 @@ class SiteReader {
   void for_each_table(const SiteKey& key, const toml::node& node,
                       std::span<const std::string_view> known, const Each& each) {
     const auto* list = node.as_array();
-    if (list == nullptr || list->empty()) return refuse(key, node);
+    if (list == nullptr) return refuse(key, node);
+    if (list->empty())
+      return fault(key, node, fmt::format("must be {}, with at least one entry", key.allowed()));
     Faults found;
     for (const auto& entry : *list) {
       const auto* table = entry.as_table();
@@ -312,8 +314,10 @@ class SiteReader {
       const auto name = entry.text("name", "what reports call it");
       const auto path = entry.text("path", "a text file");
       if (name && !security::is_site_name(*name))
-        entry.fault("name", fmt::format("{} name must be 1 to 64 letters, digits, '.', '_' or '-'",
-                                        key.full_name()));
+        entry.fault(
+            "name",
+            fmt::format("{} name must be 1 to 64 letters (a-z, A-Z), digits, '.', '_' or '-'",
+                        key.full_name()));
       if (name && !names.insert(*name).second)
         entry.fault("name", fmt::format("{} has the name \"{}\" twice", key.full_name(), *name));
       if (!name || !path) return;

@@ -224,7 +224,9 @@ std::vector<SiteKey> make_keys() {
        .name = "held_out",
        .kind = held_out_texts,
        .field = field(data, &DataOptions::held_out),
-       .meaning = "Text files never trained on, whose loss is reported under `name`.",
+       .meaning = "Text files never trained on, whose loss is reported under `name`: 1 to 64 "
+                  "letters (a-z, "
+                  "A-Z), digits, '.', '_' or '-'.",
        .absent = "no evaluation",
        .example = "[{ name = \"en\", path = \"data/en.held.bin\" }]"},
 
@@ -420,7 +422,8 @@ std::vector<SiteKey> make_keys() {
        .min = 1,
        .max = 1e6,
        .unit = "outer steps",
-       .meaning = "Length of the run.",
+       .meaning = "Length of the run. A run that is complete stays as it is: to train on from its "
+                  "result, give new run_dirs, and a checkpoint of it as model.from.",
        .required = true,
        .example = "24",
        .shared = true},

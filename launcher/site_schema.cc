@@ -85,7 +85,7 @@ std::string SiteKey::allowed() const {
     case ValueKind::text:
       return "text";
     case ValueKind::name:
-      return "1 to 64 letters, digits, '.', '_' or '-'";
+      return "1 to 64 letters (a-z, A-Z), digits, '.', '_' or '-'";
     case ValueKind::key:
       return "64 hexadecimal digits or a path";
     case ValueKind::path:
@@ -98,7 +98,7 @@ std::string SiteKey::allowed() const {
     case ValueKind::duration:
       return fmt::format("{} to {}", bound_text(kind, min), bound_text(kind, max));
     case ValueKind::address:
-      return "\"host:port\"";
+      return "\"host:port\" with a port from 1 to 65535";
     case ValueKind::cpus:
       return "a list like \"0-3,8\"";
     case ValueKind::train_texts:

@@ -4,22 +4,63 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "launcher/nearest_name.h"
 
 namespace isthmus::launcher {
 
-std::optional<toml::table> parse_toml(std::string_view text, Faults& faults) {
-  try {
-    return toml::parse(text);
-  } catch (const toml::parse_error& error) {
-    faults.add(region_of(error.source()),
-               fmt::format("{}; other faults show once this is mended", error.description()));
-  } catch (const std::exception& error) {
-    faults.add({}, error.what());
+namespace {
+
+// Of a line `key = word`, where text lacks its quotes, the commonest slip: where the word is.
+struct UnquotedWord {
+  std::size_t first = 0, length = 0;  // in the whole text
+};
+std::optional<UnquotedWord> unquoted_word(std::string_view text, std::size_t line) {
+  std::size_t begin = 0;
+  for (; line > 1; --line) {
+    const auto end = text.find('\n', begin);
+    if (end == std::string_view::npos) return std::nullopt;
+    begin = end + 1;
   }
-  return std::nullopt;
+  const auto whole = text.substr(begin, text.substr(begin).find('\n'));
+  const auto equals = whole.find('=');
+  if (equals == std::string_view::npos) return std::nullopt;
+  const auto first = whole.find_first_not_of(" \t", equals + 1);
+  if (first == std::string_view::npos ||
+      std::isalpha(static_cast<unsigned char>(whole[first])) == 0)
+    return std::nullopt;
+  const auto past = std::min(whole.find_first_of(" \t#\r", first), whole.size());
+  const auto rest = whole.find_first_not_of(" \t\r", past);
+  if (rest != std::string_view::npos && whole[rest] != '#') return std::nullopt;
+  const auto word = whole.substr(first, past - first);
+  if (word.find_first_of("\"'[]{},=\\") != std::string_view::npos) return std::nullopt;
+  return UnquotedWord{begin + first, word.size()};
+}
+
+}  // namespace
+
+std::optional<toml::table> parse_toml(std::string_view source, Faults& faults) {
+  std::string text(source);
+  for (;;) {
+    try {
+      return toml::parse(text);
+    } catch (const toml::parse_error& error) {
+      const auto region = region_of(error.source());
+      if (const auto word = unquoted_word(text, region.line)) {
+        const auto value = text.substr(word->first, word->length);
+        faults.add(region, fmt::format("text needs quotes: \"{}\"", value));
+        text.replace(word->first, word->length, fmt::format("\"{}\"", value));
+        continue;  // so that the other faults are found as well
+      }
+      faults.add(region,
+                 fmt::format("{}; other faults show once this is mended", error.description()));
+    } catch (const std::exception& error) {
+      faults.add({}, error.what());
+    }
+    return std::nullopt;
+  }
 }
 
 Region region_of(const toml::source_region& source) {

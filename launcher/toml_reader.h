@@ -14,6 +14,7 @@
 namespace isthmus::launcher {
 
 // Nothing when the text is no TOML; then `faults` has the reason. TOML++ stops at its first fault.
+// Text without quotes is a fault as well, but is read as text, so that the others are found.
 std::optional<toml::table> parse_toml(std::string_view text, Faults& faults);
 
 // The one line a region begins on.

@@ -23,4 +23,14 @@ std::string wrapped(std::string_view text, std::string_view prefix, std::size_t 
   return out;
 }
 
+std::string entry_of(std::string_view name, std::string_view meaning, std::size_t column,
+                     std::size_t width) {
+  const auto text = wrapped(meaning, std::string(column, ' '), width);
+  auto line = fmt::format("  {}", name);
+  if (text.empty()) return line + "\n";
+  if (line.size() + 2 > column) return line + "\n" + text;
+  line.resize(column, ' ');
+  return line + text.substr(column);
+}
+
 }  // namespace isthmus::launcher

@@ -69,6 +69,49 @@ class Commands(Case):
         self.assertIn("--root must be the state root",
                       self.run_it(*recover, "--run", "00" * 32, "--root", "zz", code=BAD_USAGE))
 
+    def test_an_id_is_never_given_again(self):
+        def ids():
+            return [int(line.split("=")[1]) for line in roster.read_text().splitlines() if line.startswith("id =")]
+        for name in ("a", "b", "c", "d"):
+            self.run_it("keys", "generate", f"{name}.key")
+        roster = self.folder / "roster.toml"
+        for name in ("a", "b"):
+            self.run_it("roster", "add", roster, "--name", name, "--public", f"{name}.key.pub")
+        roster.write_text(roster.read_text()[:roster.read_text().rindex("[[site]]")])  # b, by hand
+        self.run_it("roster", "add", roster, "--name", "c", "--public", "c.key.pub")
+        self.assertEqual(ids(), [1, 3])
+        # A roster of an older version knows no next_id.
+        roster.write_text("".join(line for line in roster.read_text().splitlines(keepends=True)
+                                  if not line.startswith("next_id")))
+        self.run_it("roster", "remove", roster, "--name", "c")
+        self.run_it("roster", "add", roster, "--name", "d", "--public", "d.key.pub")
+        self.assertEqual(ids(), [1, 4, 3])
+
+    def test_a_typo_is_named_where_it_stands(self):
+        for typed, said in ((("roster", "sgn"), "isthmus roster: there is no command \"sgn\"; did you mean \"sign\"?"),
+                            (("keys", "foo"), "isthmus keys: there is no command \"foo\""),
+                            (("lanch", "a.toml"), "isthmus: there is no command \"lanch\"; did you mean \"launch\"?"),
+                            (("-v",), "there is no option \"-v\""),
+                            (("roster", "recover", "r.toml"), "isthmus roster recover --help says how"),
+                            (("simulate", "pair", "--seed", "-1"), "no whole number"),
+                            (("simulate", "pair", "--seed", "9" * 23), "no whole number"),
+                            (("init", "."), "begins with neither")):
+            self.assertIn(said, self.run_it(*typed, code=BAD_USAGE))
+        self.assertIn("recover", self.run_it("roster", "--help"))
+
+    def test_preparing_a_text_overwrites_nothing_else(self):
+        text = self.folder / "text.txt"
+        text.write_text("\n\n".join(f"paragraph {i}" for i in range(40)))
+        before = text.read_text()
+        self.assertIn("must be three files", self.run_it("data", "prepare", "text.txt", "--train", "data/x",
+                                                         "--held-out", "data/x", code=BAD_USAGE))
+        self.run_it("data", "prepare", "text.txt", "--train", "text.txt", "--held-out", "y", code=BAD_USAGE)
+        self.assertEqual(text.read_text(), before)
+        (self.folder / "one.txt").write_text("one paragraph")
+        self.assertIn("data.train", self.run_it("data", "prepare", "one.txt", "--train", "x", "--held-out", "y",
+                                                code=BAD_USAGE))
+        self.assertEqual([path.name for path in self.folder.rglob("*.new")], [])
+
     def test_the_exit_code_says_it_where_the_disk_is_full(self):
         with open("/dev/full", "w") as full:
             code = subprocess.run([ISTHMUS, "check", "none.toml"], cwd=self.folder, stdout=full, stderr=full).returncode

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """`rate_limit` holds on the wire: counted by a relay between the sites, which knows nothing of isthmus."""
+import json
 import selectors
 import socket
 import threading
 import time
 import unittest
 
-from federation import Case, Federation, PORT
+from federation import Case, Federation, PORT, isthmus
 
 CAP_MBIT = 2
 
@@ -69,6 +70,8 @@ class RateLimit(Case):
             bulk = Relay((federation.relay_host, PORT + 1), (host, PORT + 1))
             federation.launch("--set", f'gateway.rate_limit="{CAP_MBIT} Mbit/s"', "--set", "train.warmup_steps=0")
             federation.wait(100)
+            said = isthmus("report", "alpha.toml", "beta.toml", "--json", cwd=federation.folder).stdout
+            report = {site["site"]: next(iter(site["links"].values())) for site in json.loads(said)["sites"]}
         for direction, notes in (("beta to alpha", bulk.forth), ("alpha to beta", bulk.back)):
             seconds, size, first_chunk = duration(notes)
             at_cap = size * 8 / (CAP_MBIT * 1e6)
@@ -77,6 +80,9 @@ class RateLimit(Case):
             self.assertGreater(size, 500_000, direction)
             self.assertGreaterEqual(seconds, at_cap, direction)
             self.assertLessEqual(seconds, 1.15 * at_cap, direction)
+        for site, link in report.items():  # the same, as the sites have measured it
+            self.assertLessEqual(link["achieved_mbit_s"], CAP_MBIT, site)
+            self.assertGreaterEqual(link["achieved_mbit_s"], 0.7 * CAP_MBIT, site)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import re
 import time
 import unittest
 
-from federation import BAD_USAGE, Case, DONE, Federation, STOPPED, Site, isthmus, wait_until, some_text, SITE_FILE, PORT
+from federation import BAD_USAGE, Case, DONE, Federation, STOPPED, UNAVAILABLE, Site, isthmus, wait_until, some_text, SITE_FILE, PORT
 
 
 class Refusals(Case):
@@ -46,14 +46,34 @@ class Refusals(Case):
                 self.assertIn("expired", site.output())
                 self.assertEqual(site.events("step_applied"), [])
 
+    def test_a_second_trainer_leaves_the_run_alone(self):
+        with Federation("alpha", outer_steps=400) as federation:
+            alpha = federation["alpha"].launch()
+            alpha.wait_for_event("step_applied", 60)
+            result = isthmus("train", alpha.file, cwd=federation.folder)
+            self.assertEqual(result.returncode, UNAVAILABLE, result.stdout)
+            self.assertIn("another process already trains this site", result.stdout)
+            self.assertEqual(alpha.events("training_failed"), [])
+            step = len(alpha.events("step_applied"))
+            alpha.wait_for_event("step_applied", 60, count=step + 2)
+
+    def test_a_roster_that_was_changed_is_not_even_read(self):
+        with Federation("alpha", "beta") as federation:
+            roster = federation.folder / "roster.toml"
+            roster.write_text(re.sub("expires = .*", "expires = 2020-01-01T00:00:00Z", roster.read_text()))
+            result = isthmus("check", "alpha.toml", cwd=federation.folder)
+            self.assertEqual(result.returncode, BAD_USAGE)
+            self.assertIn("not signed by the operator", result.stdout)
+            self.assertNotIn("expired", result.stdout)
+
     def test_another_model_at_one_site_is_refused_at_both_ends(self):
         with Federation("alpha", "beta") as federation:
             alpha, beta = federation.sites
             alpha.launch()
             beta.launch("--set", "model.hidden=64")
             for site, peer in ((alpha, "beta"), (beta, "alpha")):
-                wait_until(lambda: "model shapes" in site.output() or
-                           any("model shapes" in str(e) for e in site.events()), 30,
+                wait_until(lambda: "shape of " in site.output() or
+                           any("shape of " in str(e) for e in site.events()), 30,
                            lambda: f"{site.name} does not name the field:\n{site.output()}")
                 self.assertEqual(site.events("step_applied"), [])
             # Put right, the run goes on with what alpha has.

@@ -4,7 +4,7 @@ import subprocess
 import time
 import unittest
 
-from federation import Case, DONE, Federation, ISTHMUS, STOPPED, isthmus
+from federation import Case, DONE, Federation, ISTHMUS, STOPPED, UNAVAILABLE, isthmus
 import outer_files
 
 
@@ -71,6 +71,17 @@ class Run(Case):
             federation.wait()
             _, after = states(federation.sites[0])
             self.assertEqual(before[0].claimed_root, after[0].claimed_root)
+            for site in federation.sites:
+                self.assertEqual(site.events("wire_stranger"), [], "nobody but the sites came")
+            result = isthmus("status", "alpha.toml", cwd=federation.folder)
+            self.assertEqual(result.returncode, UNAVAILABLE)
+            self.assertIn("its run is complete: 5 of 5 outer steps", result.stdout)
+
+            # Nor does it become longer.
+            federation.launch("--set", "sync.outer_steps=7")
+            federation.wait()
+            self.check_end(federation, 5)
+            self.assertIn("sync.outer_steps = 7 adds none", federation.sites[0].output())
 
             # Also where the ranks come when their gateways have nothing more to say to each other.
             gateways = [subprocess.Popen([ISTHMUS, "gateway", site.file], cwd=federation.folder, stdin=subprocess.DEVNULL,

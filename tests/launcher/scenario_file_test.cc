@@ -66,6 +66,7 @@ TEST(ScenarioFile, TheExampleIsAStorm) {
   const std::string source{std::istreambuf_iterator<char>(in), {}};
   std::istringstream keys(scenario_keys_text());
   for (std::string line, key; std::getline(keys, line);) {
+    if (line.starts_with("   ")) continue;  // the rest of a meaning
     std::istringstream(line) >> key;
     EXPECT_THAT(source, HasSubstr("\n" + key + " = "));
   }
@@ -89,7 +90,6 @@ TEST(ScenarioFile, StandardScenariosHaveNames) {
   const auto none = read_scenario("storn");
   ASSERT_FALSE(none);
   EXPECT_THAT(none.error().text(), HasSubstr("did you mean \"storm\"?"));
-  EXPECT_THAT(none.error().text(), HasSubstr("standard scenarios are calm, pair"));
   const auto no_file = read_scenario("none.toml");
   ASSERT_FALSE(no_file);
   EXPECT_THAT(no_file.error().text(), HasSubstr("cannot open none.toml: No such file"));

@@ -1,0 +1,62 @@
+#include "launcher/site_doubts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "launcher/site_schema.h"
+
+namespace isthmus::launcher {
+namespace {
+
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
+}
+
+void about_one(const CheckedSite& site, std::vector<std::string>& doubts) {
+  const auto& file = site.file();
+  const auto doubt = [&](const std::string& what) {
+    doubts.push_back(fmt::format("{}: {}", site.text.path, what));
+  };
+  if (const auto metrics = parse_address(file.gateway.metrics);
+      metrics && !is_loopback(metrics->host))
+    doubt(
+        fmt::format("gateway.metrics = \"{}\" shows the run to whoever can reach it: nobody is "
+                    "asked for a key there",
+                    file.gateway.metrics));
+  const auto* self = site.roster ? site.roster->find(file.site.name) : nullptr;
+  if (self == nullptr) return;
+  const auto listen = parse_address(file.gateway.listen);
+  const auto told = parse_address(self->gateways.front().address);
+  if (listen && told && listen->port != told->port)
+    doubt(
+        fmt::format("gateway.listen = \"{}\", but the roster sends others to {}: right only if "
+                    "something in between passes that port, and the next, on to this one",
+                    file.gateway.listen, self->gateways.front().address));
+}
+
+std::set<std::string> texts_of(const SiteFile& file) {
+  std::set<std::string> paths;
+  for (const auto& text : file.data.train) paths.insert(text.path);
+  return paths;
+}
+
+}  // namespace
+
+std::vector<std::string> doubts_about(std::span<const CheckedSite> sites) {
+  std::vector<std::string> doubts;
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    about_one(sites[i], doubts);
+    for (std::size_t j = 0; j < i; ++j)
+      if (const auto& mine = sites[i].file(), &theirs = sites[j].file();
+          mine.train.seed == theirs.train.seed && texts_of(mine) == texts_of(theirs))
+        doubts.push_back(fmt::format(
+            "{} and {}: the same text with the same train.seed = {}: both train on the very same "
+            "batches; give each a seed of its own",
+            sites[j].text.path, sites[i].text.path, mine.train.seed));
+  }
+  return doubts;
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,15 @@
+// What site files without faults may say, but seldom mean.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "launcher/site_check.h"
+
+namespace isthmus::launcher {
+
+// One sentence for each doubt, with the file's name; of files that are sites of one run.
+std::vector<std::string> doubts_about(std::span<const CheckedSite> sites);
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,60 @@
+#include "launcher/site_doubts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace isthmus::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+CheckedSite site_of(const std::string& name, std::int64_t seed, const std::string& text,
+                    const std::string& listen, const std::string& address) {
+  CheckedSite site;
+  site.text.path = name + ".toml";
+  site.text.file.site.name = name;
+  site.text.file.train.seed = seed;
+  site.text.file.data.train = {{.path = text}};
+  site.text.file.gateway.listen = listen;
+  security::Roster roster;
+  roster.sites = {{.id = 1,
+                   .name = name,
+                   .voter = true,
+                   .identity = {},
+                   .gateways = {{.address = address, .curve_key = {}, .curve_signature = {}}}}};
+  site.roster = roster;
+  return site;
+}
+
+TEST(SiteDoubts, NoneWhereThereIsNoReason) {
+  const CheckedSite sites[] = {site_of("alpha", 0, "en", "0.0.0.0:7700", "a.example:7700"),
+                               site_of("beta", 0, "de", "0.0.0.0:7700", "b.example:7700"),
+                               site_of("gamma", 1, "en", "", "")};
+  EXPECT_THAT(doubts_about(sites), IsEmpty());
+}
+
+TEST(SiteDoubts, TheSameBatchesTwice) {
+  const CheckedSite sites[] = {site_of("alpha", 3, "en", "", ""), site_of("beta", 3, "en", "", "")};
+  EXPECT_THAT(doubts_about(sites), ElementsAre(HasSubstr("train.seed = 3")));
+}
+
+TEST(SiteDoubts, APortThatOthersAreNotSentTo) {
+  const CheckedSite sites[] = {site_of("alpha", 0, "en", "0.0.0.0:7790", "a.example:7700")};
+  EXPECT_THAT(doubts_about(sites),
+              ElementsAre(HasSubstr("alpha.toml: gateway.listen = \"0.0.0.0:7790\"")));
+}
+
+TEST(SiteDoubts, MetricsForEverybody) {
+  CheckedSite sites[] = {site_of("alpha", 0, "en", "", "")};
+  for (const char* fine : {"", "127.0.0.1:9464", "localhost:9464", "[::1]:9464"}) {
+    sites[0].text.file.gateway.metrics = fine;
+    EXPECT_THAT(doubts_about(sites), IsEmpty()) << fine;
+  }
+  sites[0].text.file.gateway.metrics = "0.0.0.0:9464";
+  EXPECT_THAT(doubts_about(sites), ElementsAre(HasSubstr("whoever can reach it")));
+}
+
+}  // namespace
+}  // namespace isthmus::launcher
