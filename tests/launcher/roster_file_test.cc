@@ -84,6 +84,21 @@ TEST(RosterFile, NamesTheRunAndWhereItGoesOn) {
               HasSubstr("[[recovery]] has no \"witnesses\""));
 }
 
+TEST(RosterFile, NextIdIsAboveEveryId) {
+  auto roster = two_sites();
+  const auto old = parse_roster_text("roster.toml", roster_text(roster));
+  EXPECT_TRUE(old.faults.empty()) << "rosters of older versions have none";
+  EXPECT_EQ(old.roster.next_id, 0U);
+  roster.next_id = roster.sites.back().id + 5;
+  const auto text = parse_roster_text("roster.toml", roster_text(roster));
+  ASSERT_TRUE(text.faults.empty());
+  EXPECT_EQ(text.roster.next_id, roster.next_id);
+  roster.next_id = roster.sites.back().id;
+  const auto wrong = parse_roster_text("roster.toml", roster_text(roster));
+  EXPECT_THAT(wrong.faults.text("roster.toml", wrong.source),
+              HasSubstr("next_id must be above every id"));
+}
+
 TEST(RosterFile, AllFaultsAtOnce) {
   const auto text = parse_roster_text("roster.toml", R"(epoch = 0
 expires = "tomorrow"
