@@ -474,6 +474,14 @@ std::string resolved(const std::string& path) {
   return std::filesystem::weakly_canonical(path, ignored).string();
 }
 
+// Whether two sockets on one machine could be in each other's way; of names nobody knows.
+bool same_host(const std::string& a, const std::string& b) {
+  const auto number = [](const std::string& host) {
+    return host.find_first_not_of("0123456789.") == std::string::npos && host != "0.0.0.0";
+  };
+  return a == b || !number(a) || !number(b);
+}
+
 }  // namespace
 
 void check_together(std::span<CheckedSite> sites) {
@@ -497,11 +505,13 @@ void check_together(std::span<CheckedSite> sites) {
         fault("site.run_dir", "is the same folder as in");
       const auto listen = parse_address(mine.gateway.listen);
       const auto taken = parse_address(theirs.gateway.listen);
-      if (listen && taken && std::abs(listen->port - taken->port) <= 1)
+      if (listen && taken && same_host(listen->host, taken->host) &&
+          std::abs(listen->port - taken->port) <= 1)
         fault("gateway.listen", "needs a port (its own or the next) that is taken by that of");
       const auto metrics = parse_address(mine.gateway.metrics);
       const auto taken_metrics = parse_address(theirs.gateway.metrics);
-      if (metrics && taken_metrics && metrics->port == taken_metrics->port)
+      if (metrics && taken_metrics && same_host(metrics->host, taken_metrics->host) &&
+          metrics->port == taken_metrics->port)
         fault("gateway.metrics", "has the same port as in");
       for (const auto& key : site_keys())
         if (key.shared && key.value_text(mine) != key.value_text(theirs) &&

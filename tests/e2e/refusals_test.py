@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """What is wrong is said clearly, by the process that sees it, and nothing is lost for the others."""
 import datetime
+import os
 import pathlib
 import re
+import signal
 import time
 import unittest
 
@@ -56,6 +58,21 @@ class Refusals(Case):
             self.assertEqual(alpha.events("training_failed"), [])
             step = len(alpha.events("step_applied"))
             alpha.wait_for_event("step_applied", 60, count=step + 2)
+
+    def test_a_site_that_gives_up_does_not_stop_those_that_can_go_on(self):
+        with Federation("alpha", "beta", "gamma", outer_steps=60, min_sites=2) as federation:
+            alpha, _, gamma = federation.sites
+            launch = alpha.launch(*(str(site.file) for site in federation.sites[1:]), "--plain")
+            gamma.wait_for_event("step_applied", 60)
+            gamma.file.write_text(gamma.file.read_text().replace("micro_batch = 2", "micro_batch = 0"))
+            own = f"{gamma.file}".encode()
+            for pid in launch.pids():
+                if own in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() and \
+                        b"gateway" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+            self.assertEqual(launch.wait(120), BAD_USAGE, launch.output())
+            self.assertIn("the other sites go on without it", launch.output())
+            self.assertEqual(len(alpha.events("run_finished")), 1, launch.output())
 
     def test_a_roster_that_was_changed_is_not_even_read(self):
         with Federation("alpha", "beta") as federation:
