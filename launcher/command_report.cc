@@ -104,7 +104,7 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
   report.checkpoints = folder.checkpoints();
   report.events = folder.events();
   report.metrics = folder.metrics();
-  read_metrics(folder.metrics(), file.sync.inner_steps, report);
+  read_metrics(folder.metrics(), file.alone() ? file.sync.inner_steps : 0, report);
   if (!file.alone()) ISTHMUS_CHECK(read_steps(*disk, file, report));
   if (const auto bytes = read_file(*disk, folder.traffic(), kFileBytesMax)) {
     ISTHMUS_TRY(report.traffic, parse_traffic(text_of(*bytes)));

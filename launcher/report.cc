@@ -165,7 +165,7 @@ std::string site_text(const SiteReport& site) {
         fmt::format("  to {}: parameters {}, after the codec {}, after zstd {}, on the wire {}\n",
                     peer, bytes(link.parameter_bytes), bytes(link.codec_bytes),
                     bytes(link.zstd_bytes), bytes(link.wire_sent_bytes));
-    out += fmt::format("    {:.1f} Mbit/s while sending, {}; received {}\n", link.achieved_mbit_s(),
+    out += fmt::format("    {:.3g} Mbit/s while sending, {}; received {}\n", link.achieved_mbit_s(),
                        link.cap_mbit_s > 0 ? fmt::format("capped to {:.4g}", link.cap_mbit_s)
                                            : std::string("no cap"),
                        bytes(link.wire_received_bytes));
