@@ -82,7 +82,13 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "{}--help says how\n", called_so_far(program));
     return static_cast<int>(ExitCode::bad_usage);
   }
-  return static_cast<int>(action());
+  const auto code = action();
+  // What was printed may still be on its way.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fputs("isthmus: cannot write the output: is the disk full?\n", stderr);
+    if (code == ExitCode::done) return static_cast<int>(ExitCode::failed);
+  }
+  return static_cast<int>(code);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ import tempfile
 import time
 import unittest
 
-from federation import BAD_USAGE, Case, DONE, Federation, HOPELESS, ISTHMUS, isthmus
+from federation import BAD_USAGE, Case, DONE, FAILED, Federation, HOPELESS, ISTHMUS, isthmus
 
 
 class Commands(Case):
@@ -116,6 +116,11 @@ class Commands(Case):
         with open("/dev/full", "w") as full:
             code = subprocess.run([ISTHMUS, "check", "none.toml"], cwd=self.folder, stdout=full, stderr=full).returncode
         self.assertEqual(code, BAD_USAGE)
+        self.run_it("keys", "generate", "alpha.key")
+        with open("/dev/full", "w") as full:
+            code = subprocess.run([ISTHMUS, "keys", "show", "alpha.key.pub"], cwd=self.folder, stdout=full,
+                                  stderr=subprocess.DEVNULL).returncode
+        self.assertEqual(code, FAILED)
 
     def test_public_parts_are_shown_whatever_their_mode(self):
         self.run_it("keys", "generate", "alpha.key")
