@@ -62,6 +62,11 @@ class AttachServer::Server final : public AttachReceiver,
   void stop();
   void publish(const Published& state);
   bool reading() const { return !published_values_.empty(); }
+  bool all_took() const {
+    return complete_ && published_ && !reading() &&
+           std::ranges::none_of(
+               ranks_, [](const auto& one) { return one.second.told || one.second.state_waits; });
+  }
   void forget();
   void refuse(const Error& why);
   std::vector<RankStatus> rank_status() const;
@@ -667,6 +672,7 @@ AttachServer::~AttachServer() { server_->stop(); }
 Result<void> AttachServer::listen() { return server_->listen(); }
 void AttachServer::publish(const Published& state) { server_->publish(state); }
 bool AttachServer::reading() const { return server_->reading(); }
+bool AttachServer::all_took() const { return server_->all_took(); }
 void AttachServer::forget() { server_->forget(); }
 void AttachServer::refuse(const Error& why) { server_->refuse(why); }
 std::vector<RankStatus> AttachServer::status() const { return server_->rank_status(); }

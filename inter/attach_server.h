@@ -46,6 +46,7 @@ class AttachServer final : public Ranks {
   // attached() follows when they are back.
   void publish(const Published& state) override;
   bool reading() const override;
+  bool all_took() const override;
   void forget() override;
   void refuse(const Error& why) override;
   std::vector<RankStatus> status() const override;

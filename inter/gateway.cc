@@ -531,6 +531,8 @@ bool Gateway::ranks_have_the_end(Nanoseconds told) const {
   const auto now = world_.loop.now();
   if (ranks_reading()) return false;
   if (!ranks_know_end_) return now - told >= options_.linger;
+  // They may write a checkpoint first, which of a large model takes its time.
+  if (rank_pulse_.here() && !ranks_->all_took()) return now - told >= options_.straggler_wait;
   return now - std::max(told, rank_pulse_.last()) >= kRankFarewell;
 }
 

@@ -50,6 +50,8 @@ class Ranks {
   virtual void publish(const Published& state) = 0;
   // The parameters of the last publish() are still being handed to the ranks.
   virtual bool reading() const = 0;
+  // All ranks are attached and have said that they have the last publish().
+  virtual bool all_took() const = 0;
   // They are not valid any more: whoever published ends.
   virtual void forget() = 0;
   // Nothing more will be published: the run's configuration does not match, or the gateway ends.

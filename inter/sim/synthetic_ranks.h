@@ -46,6 +46,7 @@ class SyntheticRanks final : public Ranks {
   void live();
   bool attached_to(const OuterSteps& gateway) const { return gateway_ == &gateway; }
   bool reading() const override { return false; }
+  bool all_took() const override { return true; }
   void forget() override {}
   void publish(const Published& state) override;
   void refuse(const Error&) override { refused_ = true; }

@@ -115,6 +115,7 @@ class SyntheticRanks final : public Ranks {
       : loop_(loop), gateway_(gateway), progress_(std::move(progress)) {}
 
   bool reading() const override { return false; }
+  bool all_took() const override { return true; }
   void forget() override {}
   void publish(const Published& state) override {
     if (state.step == kWarmSteps) {

@@ -210,6 +210,26 @@ TEST_F(AttachTest, ANewStateWaitsUntilTheLastOneIsTaken) {
   expect_no_state(*client);
 }
 
+// A gateway ends when it is through, and a rank may still write a checkpoint before it takes the
+// last state.
+TEST_F(AttachTest, TheGatewayKnowsWhetherTheRanksHaveTheState) {
+  start_server();
+  auto client = computing_rank();
+  EXPECT_TRUE(eventually([&] { return server->all_took(); }));
+  ASSERT_TRUE(client->contribute(1, values(kWhole, 0), 1));
+  ASSERT_TRUE(eventually([&] { return gateway.contributions.size() == 1; }));
+  on_loop([&] {
+    gateway.final_step = 1;
+    gateway.decide(values(kWhole, 1));
+  });
+  EXPECT_EQ(state_of(*client).step, 1u);
+  EXPECT_FALSE(on_loop([&] { return server->all_took(); }));
+  ASSERT_TRUE(client->took());
+  EXPECT_TRUE(eventually([&] { return server->all_took(); }));
+  client.reset();
+  EXPECT_TRUE(eventually([&] { return !server->all_took(); }));
+}
+
 TEST_F(AttachTest, WhatIsCopiedIsWhatCountsWhateverTheRankWritesLater) {
   start_server();
   auto client = computing_rank();
