@@ -166,7 +166,7 @@ void BulkSender::resend_overdue(Nanoseconds round_trip, double bytes_per_second)
 void BulkSender::drop_reservation() {
   if (release_timer_) loop_.cancel(*release_timer_);
   release_timer_.reset();
-  if (reserved_) limit_.give_back(reserved_->bytes);
+  if (reserved_) limit_.give_back(reserved_->cost());
   reserved_.reset();
 }
 
@@ -184,21 +184,23 @@ bool BulkSender::reserve_next() {
     if (next_sequence_ > credit_ || in_flight_.size() >= kInFlightMax) return false;
     Outgoing* best = nullptr;
     TransferId best_id = 0;
+    ChunkBytes best_chunk;
     for (auto& [id, out] : outgoing_) {
       if (out.wait_for_have || out.queue.empty() ||
           (best != nullptr && best->priority <= out.priority))
         continue;
-      if (!out.source->chunk(out.queue.front()).bytes) continue;
+      auto chunk = out.source->chunk(out.queue.front());
+      if (!chunk.bytes) continue;
       best = &out;
       best_id = id;
+      best_chunk = std::move(chunk);
     }
     if (best == nullptr) return false;
     const auto index = best->queue.front();
     best->queue.pop_front();
     if (best->acknowledged[index]) continue;
-    const auto bytes = best->source->chunk(index).bytes->size() + kFramingBytes;
-    reserved_ = Reserved{best_id, index, bytes};
-    const auto when = limit_.reserve(loop_.now(), bytes);
+    reserved_ = Reserved{best_id, index, std::move(best_chunk)};
+    const auto when = limit_.reserve(loop_.now(), reserved_->cost());
     if (when > loop_.now())
       release_timer_ = loop_.call_at(when, [this] {
         release_timer_.reset();
@@ -215,12 +217,7 @@ bool BulkSender::send_reserved() {
     drop_reservation();
     return true;
   }
-  const auto chunk = found->second.source->chunk(reserved_->index);
-  if (!chunk.bytes) {  // gone while it waited for its turn
-    found->second.queue.push_front(reserved_->index);
-    drop_reservation();
-    return true;
-  }
+  const auto& chunk = reserved_->chunk;
   auto message = Chunk{.session = session_,
                        .sequence = next_sequence_,
                        .transfer = reserved_->transfer,
@@ -241,11 +238,11 @@ bool BulkSender::send_reserved() {
   }
   in_flight_.emplace(next_sequence_++,
                      InFlight{reserved_->transfer, reserved_->index, loop_.now(), bytes});
-  reserved_.reset();
   ++counters_.chunks_sent;
   counters_.parameter_bytes += chunk.parameter_bytes;
   counters_.codec_bytes += chunk.codec_bytes;
   counters_.zstd_bytes += chunk.bytes->size();
+  reserved_.reset();
   return true;
 }
 

@@ -108,7 +108,8 @@ class BulkSender {
   struct Reserved {  // a chunk whose turn at the rate limit is known
     TransferId transfer = 0;
     std::uint32_t index = 0;
-    std::size_t bytes = 0;
+    ChunkBytes chunk;
+    std::size_t cost() const { return chunk.bytes->size() + kFramingBytes; }
   };
 
   bool reserve_next();
