@@ -49,6 +49,8 @@ std::vector<std::string> loss_lines(const security::Roster& roster, const SyncOp
     lost_with[outcome].push_back(lost.name);
   }
   std::vector<std::string> lines;
+  if (voters > 1)
+    lines.push_back(fmt::format("the run begins when all {} voters are here", voters));
   for (const auto& outcome : order) {
     const auto& names = lost_with[outcome];
     lines.push_back(names.size() == 1 ? fmt::format("if {} is lost: {}", names.front(), outcome)

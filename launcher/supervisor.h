@@ -45,7 +45,7 @@ struct Happening {
 
 struct SupervisorOptions {
   RestartOptions restart;
-  Nanoseconds patience = 60 * kSecond;    // for ranks to write a checkpoint, then for gateways
+  Nanoseconds patience = 60 * kSecond;     // for ranks to write a checkpoint, then for gateways
   Nanoseconds serve_again = 30 * kSecond;  // after which ranks get back a gateway that had finished
   // So soon after a stop that was obeyed, another is the same wish: a key that repeats, a sender
   // that signals both the process and its group (timeout).

@@ -498,6 +498,7 @@ TEST(LossLines, TwoEqualVoters) {
   EXPECT_THAT(
       loss_lines(roster_of({true, true}), sync_of(2)),
       ElementsAre(
+          "the run begins when all 2 voters are here",
           "if any one of alpha and beta is lost: nothing commits until it returns: 1 of 2 "
           "voters is no majority. Each other site trains on for 10 inner steps past the last "
           "agreed state, then waits",
@@ -515,11 +516,13 @@ TEST(LossLines, OneVoterOfTwo) {
 
 TEST(LossLines, ThreeVotersAndMinSites) {
   EXPECT_THAT(loss_lines(roster_of({true, true, true}), sync_of(2)),
-              ElementsAre("if any one of alpha, beta and gamma is lost: the others go on; its work "
+              ElementsAre("the run begins when all 3 voters are here",
+                          "if any one of alpha, beta and gamma is lost: the others go on; its work "
                           "is used when it returns",
                           "voters that may be lost at the same time: 1"));
   EXPECT_THAT(loss_lines(roster_of({true, true, true}), sync_of(3)),
-              ElementsAre("if any one of alpha, beta and gamma is lost: nothing commits until it "
+              ElementsAre("the run begins when all 3 voters are here",
+                          "if any one of alpha, beta and gamma is lost: nothing commits until it "
                           "returns: min_sites = 3, and 2 sites are left",
                           "voters that may be lost at the same time: 1"));
 }
