@@ -49,7 +49,7 @@ class Refusals(Case):
                 self.assertEqual(site.events("step_applied"), [])
 
     def test_a_second_trainer_leaves_the_run_alone(self):
-        with Federation("alpha", outer_steps=400) as federation:
+        with Federation("alpha", outer_steps=100_000) as federation:
             alpha = federation["alpha"].launch()
             alpha.wait_for_event("step_applied", 60)
             result = isthmus("train", alpha.file, cwd=federation.folder)
