@@ -22,11 +22,11 @@ constexpr int kMonitorEventsMax = 10'000;
 
 Error zmq_error(std::string sentence) {
   const int number = zmq_errno();
-  const auto code = number == EADDRINUSE                   ? ErrorCode::in_use
-                    : number == EADDRNOTAVAIL              ? ErrorCode::unavailable
-                    : number == EINVAL || number == ENODEV ? ErrorCode::invalid_argument
-                    : number == EACCES                     ? ErrorCode::permission
-                                                           : ErrorCode::io;
+  const bool not_ours = number == EADDRNOTAVAIL || number == ENODEV;  // no address of this machine
+  const auto code = number == EADDRINUSE           ? ErrorCode::in_use
+                    : not_ours || number == EINVAL ? ErrorCode::invalid_argument
+                    : number == EACCES             ? ErrorCode::permission
+                                                   : ErrorCode::io;
   return {code, fmt::format("{}: {}", sentence, zmq_strerror(number))};
 }
 

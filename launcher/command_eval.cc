@@ -68,9 +68,11 @@ void add_eval(CLI::App& program, Action& action) {
       "eval", "Held-out loss of a site's model, in bits per byte, on each text of data.held_out");
   const auto options = std::make_shared<Options>();
   add_site_arguments(*command, options->site, HowManySites::one);
-  command->add_option("--checkpoint", options->checkpoint,
-                      "A checkpoint or any Hugging Face directory (default: the site's newest)");
-  command->add_flag("--initial", options->initial, "The model before any training instead");
+  auto* checkpoint = command->add_option(
+      "--checkpoint", options->checkpoint,
+      "A checkpoint or any Hugging Face directory (default: the site's newest)");
+  command->add_flag("--initial", options->initial, "The model before any training instead")
+      ->excludes(checkpoint);
   command->add_option("--sequences", options->sequences, "How many sequences of each text, at most")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

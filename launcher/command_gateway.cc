@@ -160,6 +160,12 @@ class Site {
         wire_ = std::move(*wire);
         return {};
       }
+      if (wire.error().code == ErrorCode::invalid_argument)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("gateway.listen = \"{}\" must be an address of this machine, or "
+                                 "0.0.0.0 for all of them",
+                                 file_.gateway.listen),
+                     wire.error()};
       if (wire.error().code != ErrorCode::in_use) return wire.error();
       if (look == kLooks)
         return Error{ErrorCode::in_use,

@@ -149,7 +149,9 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::string& a
     return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(served), std::move(server)));
   } catch (const std::exception& error) {
     return Error{ErrorCode::unavailable,
-                 fmt::format("cannot serve metrics at {}: {}", address, error.what())};
+                 fmt::format("no metrics at {}: another process has the port, or it is no address "
+                             "of this machine; the site runs on without ({})",
+                             address, error.what())};
   }
 }
 

@@ -48,6 +48,13 @@ class Refusals(Case):
                 self.assertIn("expired", site.output())
                 self.assertEqual(site.events("step_applied"), [])
 
+    def test_an_address_of_another_machine_is_refused_at_once(self):
+        with Federation("alpha") as federation:
+            result = isthmus("launch", federation["alpha"].file, "--plain", "--set", 'gateway.listen="192.0.2.1:7700"',
+                             cwd=federation.folder)
+            self.assertEqual(result.returncode, BAD_USAGE, result.stdout)
+            self.assertIn("must be an address of this machine", result.stdout)
+
     def test_a_second_trainer_leaves_the_run_alone(self):
         with Federation("alpha", outer_steps=100_000) as federation:
             alpha = federation["alpha"].launch()
