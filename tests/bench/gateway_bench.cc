@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -174,6 +175,7 @@ Figures run_site(const LoopbackFederation& federation, std::size_t self, const O
   GatewayOptions gateway_options;
   gateway_options.sync = sync_of(options);
   gateway_options.folder = folder;
+  std::optional<SyntheticRanks> ranks;  // until the gateway has gone
   Gateway gateway({.loop = loop,
                    .wire = *wire,
                    .disk = *disk,
@@ -184,8 +186,8 @@ Figures run_site(const LoopbackFederation& federation, std::size_t self, const O
                    .verifier = *verifier},
                   federation.roster, federation.roster.sites[self].id, std::move(gateway_options));
   const auto layout = layout_of(options.parameters);
-  SyntheticRanks ranks(loop, gateway, inner_progress(layout.elements(), self + 10));
-  gateway.serve(ranks);
+  ranks.emplace(loop, gateway, inner_progress(layout.elements(), self + 10));
+  gateway.serve(*ranks);
   loop.post([&] {
     check(gateway.attached(layout, "gateway_bench"));
     gateway.offer_initial(std::vector<float>(layout.elements()));
@@ -195,7 +197,7 @@ Figures run_site(const LoopbackFederation& federation, std::size_t self, const O
   loop.run();
   check(ended);
   workers.reset();  // their jobs use what the suspended coroutines own
-  auto figures = ranks.figures();
+  auto figures = ranks->figures();
   figures.wire_bytes = wire->bytes_sent({federation.roster.sites[1 - self].id, 0});
   loop.abandon();
   return figures;

@@ -73,6 +73,7 @@ class Site {
     GatewayOptions options;
     options.sync = sync_options();
     options.folder = folder_;
+    std::unique_ptr<AttachServer> ranks;  // until the gateway has gone
     Gateway gateway({.loop = *loop_,
                      .wire = **wire,
                      .disk = *disk,
@@ -82,9 +83,10 @@ class Site {
                      .signer = federation_.identities[self_],
                      .verifier = *verifier},
                     federation_.roster, self.id, std::move(options));
-    AttachServer ranks(*loop_, log, socket_, gateway, [&] { return gateway.status(); }, {});
-    gateway.serve(ranks);
-    const auto listens = ranks.listen();
+    ranks = std::make_unique<AttachServer>(
+        *loop_, log, socket_, gateway, [&] { return gateway.status(); }, AttachOptions{});
+    gateway.serve(*ranks);
+    const auto listens = ranks->listen();
     EXPECT_TRUE(listens) << listens.error().text();
     Result<void> ended;
     loop_->spawn(stop_after(gateway, *loop_, ended));
