@@ -14,19 +14,6 @@
 namespace isthmus {
 namespace {
 
-std::string json_value(const Field& field) {
-  struct Visitor {
-    std::string operator()(std::int64_t v) const { return fmt::format("{}", v); }
-    std::string operator()(std::uint64_t v) const { return fmt::format("{}", v); }
-    std::string operator()(bool v) const { return v ? "true" : "false"; }
-    std::string operator()(double v) const {
-      return std::isfinite(v) ? fmt::format("{}", v) : "null";
-    }
-    std::string operator()(const std::string& v) const { return json_string(v); }
-  };
-  return std::visit(Visitor{}, field.value);
-}
-
 std::string plain_value(const Field& field) {
   if (const auto* text = std::get_if<std::string>(&field.value)) return *text;
   if (const auto* number = std::get_if<double>(&field.value)) return fmt::format("{:.4g}", *number);
@@ -96,6 +83,19 @@ std::string_view to_string(Severity severity) {
       return "alarm";
   }
   return "unknown";
+}
+
+std::string json_value(const Field& field) {
+  struct Visitor {
+    std::string operator()(std::int64_t v) const { return fmt::format("{}", v); }
+    std::string operator()(std::uint64_t v) const { return fmt::format("{}", v); }
+    std::string operator()(bool v) const { return v ? "true" : "false"; }
+    std::string operator()(double v) const {
+      return std::isfinite(v) ? fmt::format("{}", v) : "null";
+    }
+    std::string operator()(const std::string& v) const { return json_string(v); }
+  };
+  return std::visit(Visitor{}, field.value);
 }
 
 std::string json_string(std::string_view text) {

@@ -66,6 +66,9 @@ std::string to_sentence(const Event& event);
 // Text as a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD.
 std::string json_string(std::string_view text);
 
+// A field's value as JSON; a number that is not finite is null.
+std::string json_value(const Field& field);
+
 class EventSink {
  public:
   virtual ~EventSink() = default;

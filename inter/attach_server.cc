@@ -3,139 +3,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include "base/assert.h"
 #include "base/machine_memory.h"
-#include "inter/attach_listener.h"
-#include "inter/attach_messages.h"
-#include "inter/box_runs.h"
-#include "inter/shared_memory.h"
+#include "inter/attached_ranks.h"
 
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kSliceElements = 4 << 20;  // copied before others have a turn
-constexpr std::uint64_t kSliceBytes = 64 << 20;    // of memory reserved likewise
+constexpr std::uint64_t kSliceBytes = 64 << 20;  // of memory reserved before others have a turn
 constexpr std::uint64_t kPageBytes = 4096;
 
 std::uint64_t whole_pages(std::uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-struct Rank {
-  enum class InitialState { none, offered, taken };
-
-  AttachConnectionPointer connection;
-  std::vector<Box> boxes;
-  std::uint64_t elements = 0;
-  std::shared_ptr<SharedMemory> memory;  // none until the ranks are complete, or without elements
-  bool has_memory = false;
-  std::uint64_t state_offset = 0;
-  InitialState initial = InitialState::none;
-  std::optional<attach::Contribute> contribution;
-  std::optional<std::uint64_t> told;  // the publication in its state area, until it took it
-  bool state_waits = false;           // for that area
-  RankStatus status;
-};
-
 }  // namespace
 
-class AttachServer::Server final : public AttachReceiver,
-                                   public std::enable_shared_from_this<AttachServer::Server> {
- public:
-  Server(Loop& loop, EventLog& log, std::string path, OuterSteps& outer,
-         std::function<GatewayStatus()> status, AttachOptions options)
-      : loop_(loop),
-        log_(log),
-        path_(std::move(path)),
-        outer_(outer),
-        gateway_status_(std::move(status)),
-        options_(options) {
-    if (options_.memory_bytes_max == 0) options_.memory_bytes_max = machine_memory_bytes() / 4 * 3;
-  }
-
-  Result<void> listen();
-  void stop();
-  void publish(const Published& state);
-  bool reading() const { return !published_values_.empty(); }
-  bool all_took() const {
-    return complete_ && published_ && !reading() &&
-           std::ranges::none_of(
-               ranks_, [](const auto& one) { return one.second.told || one.second.state_waits; });
-  }
-  void forget();
-  void refuse(const Error& why);
-  std::vector<RankStatus> rank_status() const;
-
- private:
-  using Self = std::shared_ptr<Server>;
-
-  // Messages.
-  void on_message(const AttachConnectionPointer& connection, attach::Kind kind,
-                  std::span<const std::byte> body) override;
-  void on_closed(const AttachConnectionPointer& connection) override;
-  void handle_of_rank(Rank& rank, attach::Kind kind, std::span<const std::byte> body);
-  Result<void> on_attach(const AttachConnectionPointer& connection, attach::Attach message);
-  Result<void> check_size(const std::vector<TensorInfo>& tensors) const;
-  Result<Rank> check_attach(const AttachConnectionPointer& connection,
-                            const attach::Attach& message, const ModelLayout& layout);
-  void on_initial(Rank& rank);
-  void on_contribute(Rank& rank, const attach::Contribute& message);
-  void on_took(Rank& rank, const attach::Took& message);
-  void on_progress(Rank& rank, const attach::Progress& message);
-
-  // The ranks as one.
-  using Era = std::pair<std::uint64_t, std::uint64_t>;
-  static Task<void> complete(Self self, std::uint64_t generation);
-  Task<Result<void>> give_memory();
-  void remove_rank(std::uint32_t number);
-  void refuse_all(const Error& why);
-  void not_complete();
-  void tell_soon();
-  static Task<void> tell_all(Self self, Era began);
-  void gather_initial_if_all();
-  void gather_contribution_if_all();
-  static Task<void> gather_initial(Self self, Era began);
-  static Task<void> gather_contribution(Self self, Era began, std::uint64_t step,
-                                        std::uint64_t tokens);
-  // Calls with each run of the rank's boxes and the place in its areas where it stands; `budget`
-  // elements are left before others have a turn. False: the era has ended.
-  using Copy = std::function<void(const BoxRun& run, std::uint64_t place)>;
-  Task<bool> each_run(std::uint32_t number, Era began, std::uint64_t& budget, const Copy& copy);
-  // All contribution areas as one canonical vector; nothing when ranks or states changed meanwhile.
-  Task<std::optional<std::vector<float>>> gather(Era began);
-  // Changes when what a gather is about does.
-  Era era() const { return {generation_, publication_}; }
-
-  Loop& loop_;
-  EventLog& log_;
-  std::string path_;
-  OuterSteps& outer_;
-  std::function<GatewayStatus()> gateway_status_;
-  AttachOptions options_;
-  std::unique_ptr<AttachListener> listener_;
-  bool stopped_ = false;
-
-  std::optional<Error> refused_;
-  std::uint32_t world_ = 0;  // of the ranks that are attached, or were last
-  std::string model_;
-  ModelLayout layout_;
-  std::map<std::uint32_t, Rank> ranks_;
-  bool complete_ = false;
-  std::uint64_t generation_ = 0;  // counts changes of ranks_
-  bool gathering_ = false;
-
-  std::uint64_t publication_ = 0;
-  bool published_ = false;  // since the ranks are complete
-  attach::State latest_;
-  bool telling_ = false;                     // somebody copies the newest state to the ranks
-  std::span<const float> published_values_;  // the gateway's; {} once it is free to change them
-  std::vector<float> waiting_values_;        // the same, for ranks whose area was not free
-};
+AttachServer::Server::Server(Loop& loop, EventLog& log, std::string path, OuterSteps& outer,
+                             std::function<GatewayStatus()> status, AttachOptions options)
+    : loop_(loop),
+      log_(log),
+      path_(std::move(path)),
+      outer_(outer),
+      gateway_status_(std::move(status)),
+      options_(options) {
+  if (options_.memory_bytes_max == 0) options_.memory_bytes_max = machine_memory_bytes() / 4 * 3;
+}
 
 Result<void> AttachServer::Server::listen() {
   ISTHMUS_TRY(listener_, AttachListener::listen(loop_, log_, path_, *this, options_.listener));
@@ -177,7 +71,7 @@ void AttachServer::Server::on_closed(const AttachConnectionPointer& connection) 
   if (connection->rank()) remove_rank(*connection->rank());
 }
 
-void AttachServer::Server::handle_of_rank(Rank& rank, attach::Kind kind,
+void AttachServer::Server::handle_of_rank(AttachedRank& rank, attach::Kind kind,
                                           std::span<const std::byte> body) {
   const auto with = [&]<class Message>(std::optional<Message> message, auto&& act) {
     if (message) return act(*message);
@@ -219,7 +113,7 @@ Result<void> AttachServer::Server::on_attach(const AttachConnectionPointer& conn
     return Error{ErrorCode::invalid_argument, "tensors must be in ascending order of their names"};
   ISTHMUS_CHECK(check_size(message.tensors));
   ISTHMUS_TRY(ModelLayout layout, ModelLayout::make(message.tensors));
-  ISTHMUS_TRY(Rank rank, check_attach(connection, message, layout));
+  ISTHMUS_TRY(AttachedRank rank, check_attach(connection, message, layout));
   if (ranks_.empty()) {
     world_ = message.world;
     model_ = std::move(message.model);
@@ -258,15 +152,15 @@ Result<void> AttachServer::Server::check_size(const std::vector<TensorInfo>& ten
   return {};
 }
 
-Result<Rank> AttachServer::Server::check_attach(const AttachConnectionPointer& connection,
-                                                const attach::Attach& message,
-                                                const ModelLayout& layout) {
+Result<AttachedRank> AttachServer::Server::check_attach(const AttachConnectionPointer& connection,
+                                                        const attach::Attach& message,
+                                                        const ModelLayout& layout) {
   if (connection->rank()) return Error{ErrorCode::bad_frame, "attached twice on one connection"};
   if (message.world == 0 || message.world > options_.world_max || message.rank >= message.world)
     return Error{ErrorCode::invalid_argument,
                  fmt::format("rank {} of a world of {} (at most {})", message.rank, message.world,
                              options_.world_max)};
-  Rank rank;
+  AttachedRank rank;
   for (const Box& box : message.boxes) {
     ISTHMUS_TRY(const std::uint64_t elements, check_box(layout.tensors(), box));
     rank.elements += elements;
@@ -296,7 +190,7 @@ Result<Rank> AttachServer::Server::check_attach(const AttachConnectionPointer& c
   return rank;
 }
 
-void AttachServer::Server::on_progress(Rank& rank, const attach::Progress& message) {
+void AttachServer::Server::on_progress(AttachedRank& rank, const attach::Progress& message) {
   rank.status.inner_step = message.inner_step;
   rank.status.loss = message.loss;
   rank.status.tokens_per_second = message.tokens_per_second;
@@ -304,14 +198,14 @@ void AttachServer::Server::on_progress(Rank& rank, const attach::Progress& messa
   if (complete_) outer_.progressing();
 }
 
-void AttachServer::Server::on_initial(Rank& rank) {
+void AttachServer::Server::on_initial(AttachedRank& rank) {
   // A state that has been told answers it.
   if (complete_ && published_) return;
-  rank.initial = Rank::InitialState::offered;
+  rank.initial = AttachedRank::InitialState::offered;
   gather_initial_if_all();
 }
 
-void AttachServer::Server::on_contribute(Rank& rank, const attach::Contribute& message) {
+void AttachServer::Server::on_contribute(AttachedRank& rank, const attach::Contribute& message) {
   // Overtaken by a state, which answers it.
   if (!complete_ || !published_ || message.publication != publication_) return;
   if (rank.contribution)
@@ -321,7 +215,7 @@ void AttachServer::Server::on_contribute(Rank& rank, const attach::Contribute& m
   gather_contribution_if_all();
 }
 
-void AttachServer::Server::on_took(Rank& rank, const attach::Took& message) {
+void AttachServer::Server::on_took(AttachedRank& rank, const attach::Took& message) {
   if (rank.told != message.publication) return;
   rank.told.reset();
   if (rank.state_waits) tell_soon();
@@ -372,7 +266,7 @@ Task<Result<void>> AttachServer::Server::give_memory() {
   for (std::uint32_t number = 0; number < world_; ++number) {
     // Looked up anew: ranks may come and go while others have their turn.
     if (generation_ != generation) co_return Result<void>();
-    Rank& rank = ranks_.at(number);
+    AttachedRank& rank = ranks_.at(number);
     if (rank.has_memory) continue;
     attach::Memory message;
     message.elements = rank.elements;
@@ -454,215 +348,7 @@ std::vector<RankStatus> AttachServer::Server::rank_status() const {
   return all;
 }
 
-void AttachServer::Server::publish(const Published& state) {
-  ++publication_;
-  if (!complete_) return;
-  ISTHMUS_ASSERT(state.parameters.size() == layout_.elements());
-  published_ = true;
-  latest_.publication = publication_;
-  latest_.step = state.step;
-  latest_.record = state.record;
-  latest_.merge = state.merge;
-  latest_.final_step = state.final_step;
-  latest_.contribution_open = state.contribution_open;
-  latest_.contributed = state.contributed;
-  for (auto& [number, rank] : ranks_) {
-    rank.contribution.reset();
-    if (rank.initial == Rank::InitialState::offered) rank.initial = Rank::InitialState::none;
-    rank.state_waits = true;
-  }
-  telling_ = false;
-  waiting_values_ = {};
-  published_values_ = state.parameters;
-  tell_soon();
-}
-
-// What is being told ends unsaid; the ranks hear the next state.
-void AttachServer::Server::forget() {
-  ++publication_;
-  telling_ = false;
-  published_values_ = {};
-  waiting_values_ = {};
-}
-
-// Not within the call: a state must not overtake the answer to the contribution that it follows
-// from.
-void AttachServer::Server::tell_soon() {
-  if (std::exchange(telling_, true)) return;
-  loop_.post(
-      [self = shared_from_this(), began = era()] { self->loop_.spawn(tell_all(self, began)); });
-}
-
-// Copies the newest state to every rank whose area is free, then what the others will need, so that
-// the gateway may go on.
-Task<void> AttachServer::Server::tell_all(Self self, Era began) {
-  std::uint64_t budget = kSliceElements;
-  while (!self->stopped_ && self->era() == began) {
-    const auto next = std::ranges::find_if(self->ranks_, [](const auto& entry) {
-      return entry.second.state_waits && !entry.second.told;
-    });
-    if (next != self->ranks_.end()) {
-      const auto number = next->first;
-      const Copy copy = [&](const BoxRun& run, std::uint64_t place) {
-        const Rank& rank = self->ranks_.at(number);
-        const auto values = self->reading() ? self->published_values_
-                                            : std::span<const float>(self->waiting_values_);
-        std::ranges::copy(values.subspan(run.canonical, run.count),
-                          rank.memory->floats(rank.state_offset, rank.elements)
-                              .subspan(place, run.count)
-                              .begin());
-      };
-      const bool all = co_await self->each_run(number, began, budget, copy);
-      if (!all) co_return;
-      Rank& rank = self->ranks_.at(number);
-      rank.state_waits = false;
-      rank.told = self->latest_.publication;
-      rank.connection->send(attach::encode(self->latest_));
-      continue;
-    }
-    const bool waits = std::ranges::any_of(
-        self->ranks_, [](const auto& entry) { return entry.second.state_waits; });
-    if (!waits) self->waiting_values_ = {};
-    if (waits && self->reading()) {
-      std::vector<float> kept;
-      kept.reserve(self->published_values_.size());
-      while (kept.size() < self->published_values_.size()) {
-        const auto rest = self->published_values_.subspan(kept.size());
-        const auto slice = rest.first(std::min<std::uint64_t>(rest.size(), kSliceElements));
-        kept.insert(kept.end(), slice.begin(), slice.end());
-        co_await self->loop_.sleep(0);
-        if (self->stopped_ || self->era() != began) co_return;
-      }
-      self->waiting_values_ = std::move(kept);
-      self->published_values_ = {};
-      continue;  // some may have taken theirs meanwhile
-    }
-    self->published_values_ = {};
-    self->telling_ = false;
-    co_return;
-  }
-}
-
-void AttachServer::Server::gather_initial_if_all() {
-  using enum Rank::InitialState;
-  if (!complete_ || published_ || gathering_) return;
-  bool all = true;
-  bool any = false;
-  for (const auto& [number, rank] : ranks_) {
-    if (rank.initial == none) return;
-    all &= rank.initial == offered;
-    any |= rank.initial == offered;
-  }
-  if (!any) return;
-  if (all) {
-    gathering_ = true;
-    return loop_.spawn(gather_initial(shared_from_this(), era()));
-  }
-  // Some ranks came later than those whose parameters the gateway has.
-  for (auto& [number, rank] : ranks_) {
-    if (rank.initial == offered) rank.connection->send(attach::encode(attach::Taken{0}));
-    rank.initial = taken;
-  }
-}
-
-Task<void> AttachServer::Server::gather_initial(Self self, Era began) {
-  auto parameters = co_await self->gather(began);
-  if (!parameters) co_return;
-  for (auto& [number, rank] : self->ranks_) {
-    rank.initial = Rank::InitialState::taken;
-    rank.connection->send(attach::encode(attach::Taken{0}));
-  }
-  self->outer_.offer_initial(std::move(*parameters));
-}
-
-void AttachServer::Server::gather_contribution_if_all() {
-  if (!complete_ || gathering_) return;
-  std::uint64_t tokens = 0;
-  const auto& first = ranks_.begin()->second.contribution;
-  for (const auto& [number, rank] : ranks_) {
-    if (!rank.contribution) return;
-    if (rank.contribution->step != first->step)
-      return refuse_all({ErrorCode::mismatch, "the ranks contributed to different steps"});
-    if (rank.contribution->tokens > ~tokens)
-      return refuse_all({ErrorCode::invalid_argument, "too many tokens"});
-    tokens += rank.contribution->tokens;
-  }
-  gathering_ = true;
-  loop_.spawn(gather_contribution(shared_from_this(), era(), first->step, tokens));
-}
-
-Task<void> AttachServer::Server::gather_contribution(Self self, Era began, std::uint64_t step,
-                                                     std::uint64_t tokens) {
-  auto parameters = co_await self->gather(began);
-  if (!parameters) co_return;
-  const std::uint64_t generation = self->generation_;
-  const auto accepted = self->outer_.contribute(step, std::move(*parameters), tokens);
-  if (self->stopped_ || self->generation_ != generation) co_return;
-  if (accepted) {
-    for (auto& [number, rank] : self->ranks_)
-      rank.connection->send(attach::encode(attach::Taken{step}));
-  } else if (accepted.error().code != ErrorCode::mismatch) {
-    self->refuse_all(accepted.error());
-    co_return;
-  } else {
-    // Late: the state of that step is on its way, and says so by coming without an answer.
-    self->log_.info("contribution_not_taken", {{}, static_cast<std::int64_t>(step)},
-                    {{"reason", accepted.error().text()}});
-  }
-}
-
-Task<bool> AttachServer::Server::each_run(std::uint32_t number, Era began, std::uint64_t& budget,
-                                          const Copy& copy) {
-  std::uint64_t before = 0;  // elements of the boxes before this one
-  // The rank is looked up anew after each turn of others: one that goes ends the era.
-  for (std::size_t b = 0; b < ranks_.at(number).boxes.size(); ++b) {
-    BoxRuns runs(layout_, ranks_.at(number).boxes[b]);
-    std::uint64_t copied = 0;
-    for (;;) {
-      const auto run = runs.next(budget);
-      if (!run) break;
-      copy(*run, before + run->dense);
-      copied += run->count;
-      budget -= run->count;
-      if (budget > 0) continue;
-      co_await loop_.sleep(0);
-      budget = kSliceElements;
-      if (stopped_ || era() != began) co_return false;
-    }
-    before += copied;
-  }
-  co_return true;
-}
-
-Task<std::optional<std::vector<float>>> AttachServer::Server::gather(Era began) {
-  std::vector<float> whole;
-  whole.reserve(layout_.elements());
-  std::uint64_t budget = kSliceElements;
-  bool current = !stopped_ && era() == began;
-  while (current && whole.size() < layout_.elements()) {
-    whole.resize(std::min(layout_.elements(), whole.size() + kSliceElements));
-    if (whole.size() < layout_.elements()) co_await loop_.sleep(0);
-    current = !stopped_ && era() == began;
-  }
-  for (std::uint32_t number = 0; current && number < world_; ++number) {
-    const Copy copy = [&](const BoxRun& run, std::uint64_t place) {
-      const Rank& rank = ranks_.at(number);
-      std::ranges::copy(rank.memory->floats(0, rank.elements).subspan(place, run.count),
-                        whole.begin() + static_cast<std::ptrdiff_t>(run.canonical));
-    };
-    current = co_await each_run(number, began, budget, copy);
-  }
-  gathering_ = false;
-  if (current) co_return std::optional(std::move(whole));
-  // What came meanwhile has waited for this.
-  if (!stopped_ && published_)
-    gather_contribution_if_all();
-  else if (!stopped_)
-    gather_initial_if_all();
-  co_return std::nullopt;
-}
-
-// ----
+// ---- What others see of it
 
 AttachServer::AttachServer(Loop& loop, EventLog& log, std::string path, OuterSteps& outer,
                            std::function<GatewayStatus()> status, AttachOptions options)

@@ -11,10 +11,7 @@ namespace {
 
 constexpr Nanoseconds kBytesPatience =
     3 * kSecond;  // nobody has the bytes of a decided record: then the state is fetched
-// Of a contribution; tensors' ends may double them, and a link takes twice as many.
-constexpr std::uint64_t kChunksMax = 1 << 17;
-constexpr Nanoseconds kFarewell = 500 * kMillisecond;      // for what was said last
-constexpr Nanoseconds kRankFarewell = 200 * kMillisecond;  // for the last state to reach a rank
+constexpr Nanoseconds kFarewell = 500 * kMillisecond;  // for what was said last
 
 }  // namespace
 
@@ -96,155 +93,6 @@ Task<Result<void>> Gateway::run() {
   co_return Result<void>();
 }
 
-// --- The ranks' side
-
-Result<void> Gateway::attached(const ModelLayout& layout, std::string_view) {
-  if (layout.elements() / options_.sync.chunk_elements >= kChunksMax)
-    return Error{ErrorCode::too_large,
-                 fmt::format("a model of {} parameters: one gateway exchanges {} at most",
-                             layout.elements(), kChunksMax * options_.sync.chunk_elements)};
-  const auto& tensors = layout.tensors();
-  if (const auto found =
-          std::find_if(tensors.begin(), tensors.end(),
-                       [](const TensorInfo& tensor) { return tensor.fragment != 0; });
-      found != tensors.end())
-    return Error{
-        ErrorCode::unsupported,
-        fmt::format("{} is of fragment {}: this gateway exchanges the whole model at once, "
-                    "as fragment 0",
-                    found->name, found->fragment)};
-  if (layout_ && layout_->digest() != layout.digest())
-    return Error{ErrorCode::mismatch,
-                 fmt::format("the ranks' model differs from the run's: {}",
-                             Fingerprint::of(*layout_, options_.sync)
-                                 .difference(Fingerprint::of(layout, options_.sync), "in the run",
-                                             "at the ranks"))};
-  if (!layout_) take_layout(layout);
-  rank_pulse_.attached(world_.loop.now());
-  ranks_leaving_ = false;
-  // After the caller is done with its own bookkeeping.
-  world_.loop.call_after(0, [this] {
-    if (state_ && !applying_ && (!finished_ || end_told_)) publish();
-    changed_.notify();
-  });
-  return {};
-}
-
-void Gateway::detached() {
-  rank_pulse_.detached();
-  send_status();
-  changed_.notify();
-}
-
-void Gateway::offer_initial(std::vector<float> parameters) {
-  if (!layout_ || parameters.size() != layout_->elements() || state_) return;
-  world_.loop.spawn(take_initial(std::move(parameters)));
-}
-
-Result<void> Gateway::contribute(std::uint64_t step, std::vector<float> parameters,
-                                 std::uint64_t tokens) {
-  rank_pulse_.handed_over(world_.loop.now());
-  if (!state_ || !exchange_ || finished_)
-    return Error{ErrorCode::unavailable, "there is no state to contribute to"};
-  if (tokens > kTokensMax - carried_tokens_)
-    return Error{
-        ErrorCode::invalid_argument,
-        fmt::format("a contribution of {} tokens: one has {} at most", tokens, kTokensMax)};
-  if (step != working_step() || chain_.size() >= step)
-    return Error{ErrorCode::mismatch, fmt::format("step {} is decided: a new state comes", step)};
-  if (taking_contribution_ || exchange_->contributed() || applying_ ||
-      (pending_ && pending_->step == step))
-    return Error{ErrorCode::mismatch, fmt::format("step {} has this site's contribution", step)};
-  if (!current_view().is_member(self_))
-    return Error{ErrorCode::mismatch,
-                 "this site is not a member yet: its work goes on from the next state"};
-  if (parameters.size() != layout_->elements())
-    return Error{ErrorCode::invalid_argument, "a contribution of another size than the model"};
-  taking_contribution_ = true;
-  count_waits();
-  world_.loop.spawn(contribute_task(std::move(parameters), tokens));
-  return {};
-}
-
-void Gateway::progressing() { rank_pulse_.note(world_.loop.now()); }
-
-void Gateway::leaving() {
-  ranks_leaving_ = true;
-  rank_pulse_.detached();
-  send_status();
-}
-
-// A site whose disk was lost may have contributed to this step and not know it; two contributions
-// of one site are two values for ballot 0. Until a record names its new disk it contributes only
-// when all other members say that they have nothing of it. False: they have, or the step is over.
-Task<bool> Gateway::may_contribute() {
-  const auto k = working_step();
-  while (!stopping_ && !failure_ && working_step() == k && chain_.size() < k) {
-    const auto view = current_view();
-    if (!lost_its_disk(view, self_)) co_return true;
-    const bool nobody_has = std::all_of(view.members.begin(), view.members.end(), [&](SiteId site) {
-      if (site == self_) return true;
-      const auto* peer = peers_.find(site);
-      const auto* status = peer != nullptr && peer->status ? &*peer->status : nullptr;
-      return status != nullptr && status->step == k &&
-             std::count(status->holds.begin(), status->holds.end(), self_) == 0;
-    });
-    if (nobody_has) co_return true;
-    co_await changed_.wait_until(world_.loop.now() + kSecond);
-  }
-  co_return false;
-}
-
-Task<void> Gateway::contribute_task(std::vector<float> parameters, std::uint64_t tokens) {
-  const bool may = co_await may_contribute();
-  if (!may) {
-    taking_contribution_ = false;  // the ranks keep it for the next state
-    changed_.notify();
-    co_return;
-  }
-  contributed_at_ = world_.loop.now();
-  const std::span<const float> base = misled_base_ ? *misled_base_ : state_->agreed;
-  auto made = co_await exchange_->contribute(base, std::move(parameters), feedback_,
-                                             tokens + carried_tokens_);
-  taking_contribution_ = false;
-  count_waits();
-  if (!made) {
-    // The ranks' numbers, or our disk: nothing was promised to anybody yet.
-    world_.log.alarm("contribution_failed",
-                     {.outer_step = static_cast<std::int64_t>(working_step())},
-                     {{"why", made.error().text()}});
-    if (made.error().code == ErrorCode::non_finite && ranks_)
-      ranks_->refuse(Error{ErrorCode::non_finite,
-                           "the ranks contributed values that are not finite: the training has "
-                           "diverged; lower the learning rate or go back to a checkpoint",
-                           made.error()});
-    changed_.notify();
-    // The ranks still have what they contributed: they give it again when the state is published
-    // again.
-    co_await world_.loop.sleep(kRetryDisk);
-    if (state_ && !applying_ && !taking_contribution_) publish();
-    co_return;
-  }
-  pending_ = std::move(*made);
-  contributed_step_ = pending_->step;
-  feedback_.clear();  // it is part of the contribution now
-  carried_tokens_ = 0;
-  changed_.notify();
-}
-
-void Gateway::publish() {
-  if (!ranks_ || !rank_pulse_.here() || !state_) return;
-  rank_pulse_.told(world_.loop.now());
-  ranks_know_end_ |= finished_;
-  ranks_->publish({.step = state_->step,
-                   .record = state_->record,
-                   .parameters = state_->agreed,
-                   .merge = MergeRule::keep_progress,
-                   .final_step = finished_,
-                   .contributed = contributed_step_,
-                   .contribution_open = pending_ && pending_->step == working_step()});
-}
-
 // --- Steps
 
 View Gateway::current_view() const { return view_of_step(working_step()); }
@@ -303,6 +151,53 @@ bool Gateway::append(const Certificate& certificate) {
   return true;
 }
 
+Agreement::Setup Gateway::agreement_setup(const View& view) const {
+  const auto k = working_step();
+  Agreement::Setup setup;
+  setup.self = self_;
+  // A vote in a later step is never written over.
+  setup.may_vote = !lacks_vote() && (!stored_vote_ || stored_vote_->first <= k);
+  setup.frame.run = run_;
+  setup.frame.step = k;
+  setup.frame.parent = parent_hash();
+  setup.frame.parent_root = state_root_;
+  setup.frame.view = view;
+  setup.frame.next_view = view;
+  setup.frame.rule = options_.sync.outer;
+  // Or of fewer steps than the run has already, since its sites were started again.
+  setup.frame.final_step = k >= options_.sync.outer_steps;
+  setup.min_sites = options_.sync.min_sites;
+  for (const auto& site : roster_.sites) setup.roster.insert(site.id);
+  if (roster_.digest != named_roster_) {
+    setup.newer_roster = roster_.digest;
+    setup.newer_voters = view_of_roster().voters;
+  }
+  setup.complete = [this](Record& record) { complete(record); };
+  return setup;
+}
+
+// What this voter's proposal says beside its parts: who leaves, joins or has another vote file, and
+// a newer roster that is due.
+void Gateway::complete(Record& record) const {
+  const auto wishes = peers_.wishes(record.step, self_);
+  record.next_view = next_view(record.view, record.step, record.parts, last_named_,
+                               options_.sync.absent_steps, wishes, peers_);
+  if (my_status().wants_in && !record.next_view.is_member(self_))
+    record.next_view.take_in(self_, vote_file_);
+  if (newer_roster_due()) {
+    record.roster = roster_.digest;
+    auto newer = with_vote_files(view_of_roster());
+    for (const auto& [site, file] : record.next_view.vote_files)
+      if (newer.takes_part(site)) newer.set_vote_file(site, file);
+    record.next_view.voters = newer.voters;
+    std::erase_if(record.next_view.members,
+                  [this](SiteId site) { return roster_.find(site) == nullptr; });
+    for (const auto& [site, file] : newer.vote_files)
+      if (record.next_view.takes_part(site)) record.next_view.set_vote_file(site, file);
+    record.next_view.forget_others();
+  }
+}
+
 void Gateway::begin_step() {
   const auto k = working_step();
   const auto id = step_id();
@@ -325,45 +220,7 @@ void Gateway::begin_step() {
   persisted_version_ = 0;
   exchange_->begin_step(id, view, parent_hash(), state_root_, kept_from_);
   if (chain_.size() < k) {
-    Agreement::Setup setup;
-    setup.self = self_;
     note_vote();
-    // A vote in a later step is never written over.
-    setup.may_vote = !lacks_vote() && (!stored_vote_ || stored_vote_->first <= k);
-    setup.frame.run = run_;
-    setup.frame.step = k;
-    setup.frame.parent = parent_hash();
-    setup.frame.parent_root = state_root_;
-    setup.frame.view = view;
-    setup.frame.next_view = view;
-    setup.frame.rule = options_.sync.outer;
-    // Or of fewer steps than the run has already, since its sites were started again.
-    setup.frame.final_step = k >= options_.sync.outer_steps;
-    setup.min_sites = options_.sync.min_sites;
-    for (const auto& site : roster_.sites) setup.roster.insert(site.id);
-    if (roster_.digest != named_roster_) {
-      setup.newer_roster = roster_.digest;
-      setup.newer_voters = view_of_roster().voters;
-    }
-    setup.complete = [this](Record& record) {
-      const auto wishes = peers_.wishes(record.step, self_);
-      record.next_view = next_view(record.view, record.step, record.parts, last_named_,
-                                   options_.sync.absent_steps, wishes, peers_);
-      if (my_status().wants_in && !record.next_view.is_member(self_))
-        record.next_view.take_in(self_, vote_file_);
-      if (newer_roster_due()) {
-        record.roster = roster_.digest;
-        auto newer = with_vote_files(view_of_roster());
-        for (const auto& [site, file] : record.next_view.vote_files)
-          if (newer.takes_part(site)) newer.set_vote_file(site, file);
-        record.next_view.voters = newer.voters;
-        std::erase_if(record.next_view.members,
-                      [this](SiteId site) { return roster_.find(site) == nullptr; });
-        for (const auto& [site, file] : newer.vote_files)
-          if (record.next_view.takes_part(site)) record.next_view.set_vote_file(site, file);
-        record.next_view.forget_others();
-      }
-    };
     Vote vote;
     if (stored_vote_ && stored_vote_->first == k) vote = stored_vote_->second;
     // Cast while this site's state was wrong: no majority can have voted for it. Or by a view that
@@ -371,7 +228,7 @@ void Gateway::begin_step() {
     if (vote.accepted &&
         (vote.accepted->record.parent_root != state_root_ || vote.accepted->record.view != view))
       vote.accepted.reset();
-    agreement_ = std::make_unique<Agreement>(std::move(setup), std::move(vote), vote_on_disk_);
+    agreement_ = std::make_unique<Agreement>(agreement_setup(view), std::move(vote), vote_on_disk_);
     agreement_->set_view_change_due(view_change_due());
     for (const auto site : exchange_->holds()) {
       agreement_->hold(exchange_->held(k, site)->part());
@@ -523,17 +380,6 @@ Task<Result<void>> Gateway::advance() {
     co_await changed_.wait_until(world_.loop.now() + kSecond);
   }
   co_return Result<void>();
-}
-
-// Ranks of a run that is launched once more come for its last state, even if it is all that there
-// is to say to them.
-bool Gateway::ranks_have_the_end(Nanoseconds told) const {
-  const auto now = world_.loop.now();
-  if (ranks_reading()) return false;
-  if (!ranks_know_end_) return now - told >= options_.linger;
-  // They may write a checkpoint first, which of a large model takes its time.
-  if (rank_pulse_.here() && !ranks_->all_took()) return now - told >= options_.straggler_wait;
-  return now - std::max(told, rank_pulse_.last()) >= kRankFarewell;
 }
 
 // The last step: told to the ranks when a majority has it too, or nobody else is there; served

@@ -171,19 +171,23 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> restore_contributions(std::uint64_t step, View view, security::Digest parent,
                                            security::Digest state_root);
   void begin_step();
+  Agreement::Setup agreement_setup(const View& view) const;
+  void complete(Record& record) const;
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
   bool append(const Certificate& certificate);
   Task<Result<void>> start_steps();
   Task<Result<void>> steps();
   Task<Result<void>> fetch_first_state();
   Task<Result<void>> advance();
+  Task<Result<void>> serve_the_end();
+  void fail(const Error& error);
+
+  // --- Ranks (gateway_ranks.cc)
   Task<bool> may_contribute();
   Task<void> contribute_task(std::vector<float> parameters, std::uint64_t tokens);
   void publish();
   bool ranks_reading() const { return ranks_ && ranks_->reading(); }
-  Task<Result<void>> serve_the_end();
   bool ranks_have_the_end(Nanoseconds told) const;
-  void fail(const Error& error);
 
   // --- Apply (gateway_apply.cc)
   // The likely record, all members', reduced chunk by chunk while it arrives. It counts only if it

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/counted.h"
+#include "base/printable.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -23,15 +24,6 @@ std::string_view line_of(std::string_view source, std::size_t line) {
   auto text = source.substr(0, source.find('\n'));
   if (!text.empty() && text.back() == '\r') text.remove_suffix(1);
   return text;
-}
-
-std::string printable(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += c == '\t' ? ' ' : byte < 0x20 || byte == 0x7f ? '?' : c;
-  }
-  return out;
 }
 
 std::size_t characters(std::string_view text) {

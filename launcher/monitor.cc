@@ -23,8 +23,8 @@ constexpr std::size_t kIndent = 2;
 constexpr std::size_t kGap = 1;
 constexpr std::string_view kTrend = "up trend";
 
-// Text of peers and gateways: nothing that moves the cursor, nothing wide.
-std::string printable(std::string_view text) {
+// Text of peers and gateways: nothing that moves the cursor, nothing that is not one column wide.
+std::string narrow(std::string_view text) {
   std::string out;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -148,16 +148,15 @@ std::vector<Cell> link_cells(const inter::LinkStatus& link, const std::deque<dou
                              std::size_t spark_width, Glyphs glyphs) {
   const auto cap = link.cap_mbit_s ? megabits(*link.cap_mbit_s)
                                    : std::string(glyphs == Glyphs::unicode ? "∞" : "-");
-  return {
-      {printable(link.peer)},
-      {link.state == "connecting" ? "no link" : printable(link.state), style_of_state(link.state)},
-      {milliseconds(link.round_trip_ms)},
-      {fmt::format("{}/{}", megabits(link.sent_mbit_s), cap)},
-      {megabits(link.received_mbit_s)},
-      {sparkline(sent, spark_width, link.cap_mbit_s.value_or(0), glyphs), Style::good},
-      {ratio(link.parameter_bytes, link.zstd_bytes)},
-      {about_bytes(static_cast<double>(link.wire_sent_bytes))},
-      {printable(link.waiting_for), Style::dim}};
+  return {{narrow(link.peer)},
+          {link.state == "connecting" ? "no link" : narrow(link.state), style_of_state(link.state)},
+          {milliseconds(link.round_trip_ms)},
+          {fmt::format("{}/{}", megabits(link.sent_mbit_s), cap)},
+          {megabits(link.received_mbit_s)},
+          {sparkline(sent, spark_width, link.cap_mbit_s.value_or(0), glyphs), Style::good},
+          {ratio(link.parameter_bytes, link.zstd_bytes)},
+          {about_bytes(static_cast<double>(link.wire_sent_bytes))},
+          {narrow(link.waiting_for), Style::dim}};
 }
 
 std::vector<Column> rank_columns(std::size_t width) {
@@ -179,7 +178,7 @@ std::vector<Cell> rank_cells(const inter::RankStatus& rank, std::size_t rows) {
           {std::isfinite(rank.loss) && rank.loss > 0 ? fmt::format("{:.4f}", rank.loss) : "-"},
           {rank.tokens_per_second > 0 ? about_count(rank.tokens_per_second) : "-"},
           {""},
-          {printable(rank.state) +
+          {narrow(rank.state) +
                (for_all ? fmt::format(" (all {} ranks in step)", rank.world) : std::string()),
            Style::dim}};
 }
@@ -212,14 +211,14 @@ StyledLine clipped(StyledLine line, std::size_t width) {
 }
 
 StyledLine title_line(const SiteHistory& site, std::size_t width, Glyphs glyphs) {
-  StyledLine line{{printable(site.name()), Style::title}, {"  "}};
+  StyledLine line{{narrow(site.name()), Style::title}, {"  "}};
   const auto& status = site.latest();
   if (!status) {
-    line.push_back({site.trouble().empty() ? "asking its gateway" : printable(site.trouble()),
+    line.push_back({site.trouble().empty() ? "asking its gateway" : narrow(site.trouble()),
                     site.trouble().empty() ? Style::dim : Style::bad});
     return clipped(std::move(line), width);
   }
-  line.push_back({printable(status->phase), style_of_phase(status->phase)});
+  line.push_back({narrow(status->phase), style_of_phase(status->phase)});
   const auto step = fmt::format("  outer step {}/{} ", status->outer_step, status->outer_steps);
   const auto uptime = fmt::format("  {}", about_duration(status->uptime_s));
   std::size_t used = columns(step) + columns(uptime);
@@ -232,7 +231,7 @@ StyledLine title_line(const SiteHistory& site, std::size_t width, Glyphs glyphs)
                         std::min<std::size_t>(width - used, 24), glyphs),
                     Style::good});
   line.push_back({uptime, Style::dim});
-  if (!site.trouble().empty()) line.push_back({"  " + printable(site.trouble()), Style::bad});
+  if (!site.trouble().empty()) line.push_back({"  " + narrow(site.trouble()), Style::bad});
   return clipped(std::move(line), width);
 }
 
@@ -355,7 +354,7 @@ std::vector<StyledLine> render_monitor(const std::vector<SiteHistory>& sites,
     lines.push_back({});
     const auto shown = std::min(notes.size(), body - lines.size());
     for (auto note = notes.end() - static_cast<std::ptrdiff_t>(shown); note != notes.end(); ++note)
-      lines.push_back(clipped({{printable(*note), Style::dim}}, columns_max));
+      lines.push_back(clipped({{narrow(*note), Style::dim}}, columns_max));
   }
   if (footer_rows > 0) {
     lines.resize(body);
@@ -398,26 +397,26 @@ std::string status_text(const inter::GatewayStatus& status) {
     const auto lines = wrapped(text, std::string(16, ' '), kStatusTextWidth);
     if (!lines.empty()) out += fmt::format("  {:<13} {}", name, std::string_view(lines).substr(16));
   };
-  fact("run", printable(status.run));
-  fact("state root", printable(status.state_root));
+  fact("run", narrow(status.run));
+  fact("state root", narrow(status.state_root));
   fact("saved step", fmt::format("{}", status.saved_step));
-  fact("members", printable(fmt::format("{}", fmt::join(status.members, ", "))));
-  fact("voters", printable(fmt::format("{}", fmt::join(status.voters, ", "))));
+  fact("members", narrow(fmt::format("{}", fmt::join(status.members, ", "))));
+  fact("voters", narrow(fmt::format("{}", fmt::join(status.voters, ", "))));
   fact("tokens", fmt::format("{} in decided steps, {} carried over", status.tokens_named,
                              status.tokens_carried));
   const auto bytes = [](std::uint64_t count) { return about_bytes(static_cast<double>(count)); };
   for (const auto& link : status.links) {
     std::string text;  // what the table cut off comes first
-    if (link.state.size() > kStateWidth) text += printable(link.state) + "; ";
+    if (link.state.size() > kStateWidth) text += narrow(link.state) + "; ";
     if (link.waiting_for.size() > kWaitWidth)
-      text += fmt::format("waits for {}; ", printable(link.waiting_for));
+      text += fmt::format("waits for {}; ", narrow(link.waiting_for));
     text += fmt::format("{} of parameters, {} after the codec, {} after zstd, {} on the wire; ",
                         bytes(link.parameter_bytes), bytes(link.codec_bytes),
                         bytes(link.zstd_bytes), bytes(link.wire_sent_bytes));
     text += fmt::format("{} received; {}, {} sent again; {}", bytes(link.wire_received_bytes),
                         counted(link.chunks_sent, "chunk"), link.chunks_resent,
                         counted(link.reconnects, "reconnect"));
-    fact(fmt::format("to {}", printable(link.peer)), text);
+    fact(fmt::format("to {}", narrow(link.peer)), text);
   }
   return out;
 }

@@ -6,31 +6,34 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string_view>
 
 namespace isthmus::launcher {
+namespace {
 
-Result<std::unique_ptr<DiskLock>> lock_run(Disk& disk, const RunFolder& folder) {
+Result<std::unique_ptr<DiskLock>> lock_for(Disk& disk, const RunFolder& folder,
+                                           const std::string& path,
+                                           std::string_view somebody_else) {
   ISTHMUS_CHECK(disk.make_folders(folder.path()));
-  auto lock = disk.lock(folder.lock());
+  auto lock = disk.lock(path);
   if (!lock && lock.error().code == ErrorCode::busy)
-    return Error{ErrorCode::busy,
-                 fmt::format("another process already runs this site in {}; stop it first, or give "
-                             "this site a run_dir of its own",
-                             folder.path()),
+    return Error{ErrorCode::busy, fmt::format(fmt::runtime(somebody_else), folder.path()),
                  std::move(lock).error()};
   return lock;
 }
 
+}  // namespace
+
+Result<std::unique_ptr<DiskLock>> lock_run(Disk& disk, const RunFolder& folder) {
+  return lock_for(disk, folder, folder.lock(),
+                  "another process already runs this site in {}; stop it first, or give this site "
+                  "a run_dir of its own");
+}
+
 Result<std::unique_ptr<DiskLock>> lock_ranks(Disk& disk, const RunFolder& folder) {
-  ISTHMUS_CHECK(disk.make_folders(folder.path()));
-  auto lock = disk.lock(folder.rank_lock());
-  if (!lock && lock.error().code == ErrorCode::busy)
-    return Error{ErrorCode::busy,
-                 fmt::format("another process already trains this site in {}: leave that to it, or "
-                             "stop it first",
-                             folder.path()),
-                 std::move(lock).error()};
-  return lock;
+  return lock_for(disk, folder, folder.rank_lock(),
+                  "another process already trains this site in {}: leave that to it, or stop it "
+                  "first");
 }
 
 // Shared, and for an instant: who looks at the same time does not disturb.

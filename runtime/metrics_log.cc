@@ -14,18 +14,6 @@ namespace {
 
 constexpr off_t kTailBytes = 1 << 16;  // a line is far shorter
 
-std::string json_value(const Field& field) {
-  return std::visit(
-      [](const auto& v) -> std::string {
-        using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, std::string>) return json_string(v);
-        if constexpr (std::is_same_v<T, double>)
-          if (!std::isfinite(v)) return "null";
-        return fmt::format("{}", v);
-      },
-      field.value);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const Clock& clock, const std::string& path) {

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "tests/inter/attach_site.h"
 
 namespace isthmus::inter {
@@ -14,6 +16,16 @@ class AttachRestartTest : public AttachTest {
     EXPECT_TRUE(client->contribute(1, values(kWhole, 7), 30));
     EXPECT_TRUE(eventually([&] { return gateway.contributions.size() == 1; }));
     return client;
+  }
+  // The gateway's process ends when the contribution is known to be taken; `then` is what the next
+  // one begins with.
+  void restart_gateway(AttachClient& client, const std::function<void()>& then) {
+    expect_no_state(client);
+    stop_server();
+    on_loop(then);
+    expect_closed(client);
+    start_server();
+    ASSERT_TRUE(client.reattach(kPatience));
   }
   void expect_closed(AttachClient& client) {
     const auto state = client.wait_state(kPatience);
@@ -60,16 +72,11 @@ TEST_F(AttachRestartTest, AContributionThatItLostIsMadeAgainToTheByte) {
 
 TEST_F(AttachRestartTest, AStepDecidedMeanwhileIsMerged) {
   auto client = contributing_rank();
-  expect_no_state(*client);  // reads that it was taken
-  stop_server();
-  on_loop([&] {
+  restart_gateway(*client, [&] {
     gateway.step = 3;
     gateway.is_open = false;
     gateway.state = values(kWhole, 300);
   });
-  expect_closed(*client);
-  start_server();
-  ASSERT_TRUE(client->reattach(kPatience));
   const AgreedState state = state_of(*client);
   EXPECT_EQ(state.step, 3u);
   EXPECT_EQ(state.from, MergeFrom::contribution);
@@ -78,16 +85,11 @@ TEST_F(AttachRestartTest, AStepDecidedMeanwhileIsMerged) {
 
 TEST_F(AttachRestartTest, WhatItTookAndLostBeforeALaterStateIsStillTheRanks) {
   auto client = contributing_rank();
-  expect_no_state(*client);  // reads that it was taken
-  stop_server();
-  on_loop([&] {
+  restart_gateway(*client, [&] {
     gateway.step = 3;
     gateway.is_open = false;
     gateway.contributions.clear();
   });
-  expect_closed(*client);
-  start_server();
-  ASSERT_TRUE(client->reattach(kPatience));
   const AgreedState state = state_of(*client);
   EXPECT_EQ(state.step, 3u);
   EXPECT_EQ(state.from, MergeFrom::base);

@@ -165,6 +165,14 @@ TEST(DivergenceTest, ASiteWithoutAVoteStopsNoVoter) {
 
 class HostilePeerTest : public testing::Test {
  protected:
+  // The first of four sites is the puppet, without a vote.
+  static ScriptedFederation::Options endless_with_puppet() {
+    auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+    options.puppets = {1};
+    options.without_vote = {1};
+    options.gateway.sync.outer_steps = 1000;
+    return options;
+  }
   // The puppet is on the step of the others, so that they tell it everything.
   static void follow(Puppet& puppet, Link& from, MessageType type, ByteReader& in) {
     if (type != MessageType::status) return;
@@ -253,10 +261,7 @@ TEST_F(HostilePeerTest, AServerOfFalseLeavesIsLeftForAnother) {
 }
 
 TEST_F(HostilePeerTest, FalseChunksHoldNoFetchUp) {
-  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.puppets = {1};
-  options.without_vote = {1};
-  options.gateway.sync.outer_steps = 1000;
+  auto options = endless_with_puppet();
   ScriptedFederation federation(std::move(options));
   auto& puppet = federation.puppet(1);
   auto& second = federation.gateway(2);
@@ -287,12 +292,9 @@ TEST_F(HostilePeerTest, FalseChunksHoldNoFetchUp) {
 }
 
 TEST_F(HostilePeerTest, WhatItAsksForAgainAndAgainIsServedOnceAtATime) {
-  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.puppets = {1};
-  options.without_vote = {1};
+  auto options = endless_with_puppet();
   options.elements = 200'000;
   options.gateway.sync.chunk_elements = 8192;
-  options.gateway.sync.outer_steps = 1000;
   ScriptedFederation federation(std::move(options));
   auto& puppet = federation.puppet(1);
   auto& second = federation.gateway(2);
@@ -340,10 +342,7 @@ TEST_F(HostilePeerTest, WhatItAsksForAgainAndAgainIsServedOnceAtATime) {
 
 // Whoever has no vote leads nothing, however often it says so.
 TEST_F(HostilePeerTest, PreparesOfOneWithoutAVoteHoldNoBallotUp) {
-  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.puppets = {1};
-  options.without_vote = {1};
-  options.gateway.sync.outer_steps = 1000;
+  auto options = endless_with_puppet();
   ScriptedFederation federation(std::move(options));
   auto& puppet = federation.puppet(1);
   auto& second = federation.gateway(2);
