@@ -8,19 +8,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/base/temporary_folder.h"
+
 namespace isthmus {
 namespace {
 
 class DiskTest : public testing::Test {
  protected:
-  DiskTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "isthmus-disk-XXXXXX").string();
-    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  ~DiskTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string path(const std::string& name) const { return folder_ / name; }
   std::string contents(const std::string& name) const {
     const auto bytes = read_file(*disk_, path(name), 1 << 20);
     EXPECT_TRUE(bytes) << (bytes ? "" : bytes.error().text());
@@ -31,7 +26,7 @@ class DiskTest : public testing::Test {
   }
 
   std::unique_ptr<Disk> disk_ = make_system_disk();
-  std::string folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(DiskTest, WritesAndReadsAtOffsets) {
@@ -101,7 +96,8 @@ TEST_F(DiskTest, ErrorsNameThePath) {
 
 TEST_F(DiskTest, ListsNamesInOrder) {
   for (const auto* name : {"b", "a", "B", "10", "9"}) write(name, "");
-  EXPECT_EQ(disk_->list(folder_).value(), (std::vector<std::string>{"10", "9", "B", "a", "b"}));
+  EXPECT_EQ(disk_->list(folder_.path()).value(),
+            (std::vector<std::string>{"10", "9", "B", "a", "b"}));
 }
 
 TEST_F(DiskTest, MakesFoldersAtAnyDepthTwice) {
@@ -124,7 +120,7 @@ TEST_F(DiskTest, ReplaceFileLeavesOnlyTheNewOne) {
   EXPECT_EQ(contents("a"), "one");
   ASSERT_TRUE(replace_file(*disk_, path("a"), bytes_of("second")));
   EXPECT_EQ(contents("a"), "second");
-  EXPECT_EQ(disk_->list(folder_).value(), std::vector<std::string>{"a"});
+  EXPECT_EQ(disk_->list(folder_.path()).value(), std::vector<std::string>{"a"});
 }
 
 TEST_F(DiskTest, ReplaceFileThatFailsKeepsTheOldOne) {
@@ -192,7 +188,8 @@ TEST_F(DiskTest, ReplaceFileSyncsBeforeItRenamesAndTheFolderAfter) {
   std::vector<std::string> calls;
   NotingDisk noting(*disk_, calls);
   ASSERT_TRUE(replace_file(noting, path("a"), bytes_of("x")));
-  EXPECT_EQ(calls, (std::vector<std::string>{"write", "sync", "rename", "sync_folder " + folder_}));
+  EXPECT_EQ(calls,
+            (std::vector<std::string>{"write", "sync", "rename", "sync_folder " + folder_.path()}));
 }
 
 TEST_F(DiskTest, ALockIsHeldOnce) {

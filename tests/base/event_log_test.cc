@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus {
 namespace {
@@ -144,19 +145,14 @@ TEST(EventSentence, CarriesNoControlCharactersToTheTerminal) {
 
 class EventFile : public testing::Test {
  protected:
-  EventFile()
-      : path_((std::filesystem::temp_directory_path() /
-               ("isthmus-events-" + std::to_string(::getpid()) + "-" +
-                testing::UnitTest::GetInstance()->current_test_info()->name()))
-                  .string()) {}
-  ~EventFile() override { std::filesystem::remove(path_); }
   std::vector<json> lines() const {
     std::vector<json> all;
     std::ifstream file(path_);
     for (std::string line; std::getline(file, line);) all.push_back(json::parse(line));
     return all;
   }
-  std::string path_;
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_ / "events.jsonl";
   FixedClock clock_;
 };
 

@@ -367,7 +367,7 @@ TEST_F(AttachHostileTest, WhatADeadGatewayLeftIsReplaced) {
 }
 
 TEST_F(AttachHostileTest, APathMayBeLongerThanAnAddress) {
-  path = folder + "/" + std::string(100, 'd') + "/" + std::string(100, 'e');
+  path = folder / std::string(100, 'd') + "/" + std::string(100, 'e');
   std::filesystem::create_directories(path);
   path += "/gateway.sock";
   start_server();
@@ -376,7 +376,7 @@ TEST_F(AttachHostileTest, APathMayBeLongerThanAnAddress) {
 }
 
 TEST_F(AttachHostileTest, AFolderThatIsNotThereIsAnError) {
-  const auto listens = listen_local(folder + "/none/gateway.sock");
+  const auto listens = listen_local(folder / "none/gateway.sock");
   ASSERT_FALSE(listens);
   EXPECT_EQ(listens.error().code, ErrorCode::not_found);
 }
@@ -387,7 +387,7 @@ TEST_F(AttachHostileTest, AnotherUserIsTurnedAway) {
   // First as it is; then with the modes opened, so that only the credentials are left to tell.
   for (const bool opened : {false, true}) {
     if (opened) {
-      ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+      ASSERT_EQ(chmod(folder.path().c_str(), 0755), 0);
       ASSERT_EQ(chmod(path.c_str(), 0666), 0);
     }
     sockaddr_un address{};

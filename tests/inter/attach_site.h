@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <limits>
@@ -24,6 +22,7 @@
 #include "inter/attach_server.h"
 #include "inter/local_socket.h"
 #include "inter/status_client.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::inter {
 
@@ -124,9 +123,6 @@ class FakeGateway final : public OuterSteps {
 class AttachTest : public testing::Test {
  protected:
   AttachTest() {
-    char name[] = "/tmp/isthmus-attach-XXXXXX";
-    folder = mkdtemp(name);
-    path = folder + "/gateway.sock";
     log.add(make_callback_sink([this](const Event& event) {
       const std::lock_guard lock(events_mutex);
       events.emplace_back(event.id);
@@ -137,7 +133,6 @@ class AttachTest : public testing::Test {
     stop_server();
     loop.post([this] { loop.stop(); });
     thread.join();
-    std::filesystem::remove_all(folder);
   }
 
   // Runs on the loop's thread and returns its value.
@@ -220,7 +215,8 @@ class AttachTest : public testing::Test {
     EXPECT_FALSE(*state);
   }
 
-  std::string folder, path;
+  const TemporaryFolder folder;
+  std::string path = folder / "gateway.sock";
   std::unique_ptr<Clock> clock = make_system_clock();
   EventLog log{*clock, "alpha"};
   Loop loop{*clock};

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "inter/attach_client.h"
 #include "inter/attach_server.h"
 #include "inter/status_client.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/inter/loopback_federation.h"
 
 namespace isthmus::inter {
@@ -153,19 +153,13 @@ void train(const std::string& socket, float progress) {
 class TwoSites : public testing::Test {
  protected:
   TwoSites() : federation(make_loopback_federation(2)) {
-    std::string name = testing::TempDir() + "isthmus-XXXXXX";
-    folder = ::mkdtemp(name.data());
     for (std::size_t i = 0; i < 2; ++i) {
-      sites.push_back(std::make_unique<Site>(federation, i, folder + "/" + std::to_string(i)));
+      sites.push_back(std::make_unique<Site>(federation, i, folder / std::to_string(i)));
       sites[i]->start();
     }
     // One and three: two in the mean.
     ranks.emplace_back(train, sites[0]->socket(), 1.0F);
     ranks.emplace_back(train, sites[1]->socket(), 3.0F);
-  }
-  ~TwoSites() override {
-    sites.clear();
-    std::filesystem::remove_all(folder);
   }
 
   void wait_for_step(std::size_t site, std::uint64_t step) {
@@ -189,7 +183,7 @@ class TwoSites : public testing::Test {
     }
   }
 
-  std::string folder;
+  const TemporaryFolder folder;
   LoopbackFederation federation;
   std::vector<std::unique_ptr<Site>> sites;
   std::vector<std::thread> ranks;

@@ -19,6 +19,7 @@
 #include "launcher/rank_setup.h"
 #include "launcher/run_folder.h"
 #include "security/identity.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -94,9 +95,6 @@ TEST_F(Commands, NothingIsDoneWhileReading) {
 class CommandsOfASite : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ =
-        std::filesystem::temp_directory_path() / ("isthmus_command_" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
     std::ofstream(folder_ / "text") << std::string(1000, 'x');
     std::ofstream(folder_ / "alone.toml") << R"([site]
 name = "alone"
@@ -119,14 +117,13 @@ outer_steps = 1
 )";
   }
   void TearDown() override {
-    std::filesystem::remove_all(folder_);
     // A command that saw secrets has hardened this process, which a leak sanitizer wants to look
     // at.
     ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
   }
 
   ExitCode run(const std::string& command) {
-    return run_line(command + " " + (folder_ / "alone.toml").string());
+    return run_line(command + " " + folder_ / "alone.toml");
   }
   static ExitCode run_line(const std::string& line) {
     CLI::App program("", "isthmus");
@@ -136,12 +133,12 @@ outer_steps = 1
     return action();
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(CommandsOfASite, OneProcessTrainsInARunFolder) {
   const auto disk = make_system_disk();
-  const RunFolder folder((folder_ / "run").string());
+  const RunFolder folder(folder_ / "run");
   auto lock = lock_run(*disk, folder);
   ASSERT_TRUE(lock) << lock.error().text();
   const auto second = lock_run(*disk, folder);
@@ -169,7 +166,7 @@ TEST_F(CommandsOfASite, EachThatSeesASecretIsGuardedFirst) {
     ::getrlimit(RLIMIT_CORE, &core);
     ::_exit(core.rlim_cur == 0 && ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0 ? 0 : 1);
   };
-  const auto at = [this](const char* name) { return (folder_ / name).string(); };
+  const auto at = [this](const char* name) { return folder_ / name; };
   const auto roster = at("roster.toml"), key = at("none.key");
   for (const std::string& line :
        {"check " + at("none.toml"), "launch " + at("none.toml"), "gateway " + at("none.toml"),
@@ -180,7 +177,7 @@ TEST_F(CommandsOfASite, EachThatSeesASecretIsGuardedFirst) {
 }
 
 TEST_F(CommandsOfASite, ARotatedKeyIsOfTheSameSiteAndNeedsItsPlaceInTheRoster) {
-  const auto at = [this](const char* name) { return (folder_ / name).string(); };
+  const auto at = [this](const char* name) { return folder_ / name; };
   const auto done = [](const std::string& line) { EXPECT_EQ(run_line(line), ExitCode::done); };
   done("keys generate --operator " + at("operator.key"));
   done("keys generate " + at("alpha.key"));

@@ -1,25 +1,22 @@
 #include "launcher/event_tail.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "base/event_log.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::launcher {
 namespace {
 
 class EventTailTest : public ::testing::Test {
  protected:
-  void TearDown() override { std::filesystem::remove(path_); }
   void append(const std::string& text) { std::ofstream(path_, std::ios::app) << text; }
 
-  std::string path_ =
-      (std::filesystem::temp_directory_path() / ("isthmus_events_" + std::to_string(::getpid())))
-          .string();
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_ / "events.jsonl";
 };
 
 TEST_F(EventTailTest, ReadsWhatTheLogWrites) {

@@ -2,12 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -16,24 +17,17 @@ using ::testing::HasSubstr;
 
 class Quickstart : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              ("isthmus_quickstart_" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   void write(const std::string& name) const {
-    std::filesystem::create_directories((folder_ / name).parent_path());
+    std::filesystem::create_directories(std::filesystem::path(folder_ / name).parent_path());
     std::ofstream(folder_ / name) << "mine";
   }
 
   // Its exit code, with a program in the place of isthmus that fails at once.
   int run(const std::string& arguments) {
-    const auto output = folder_.string() + ".output";
+    const auto output = folder_.path() + ".output";
     const int status =
         std::system(("ISTHMUS=/bin/false " ISTHMUS_SOURCE_DIR "/tools/quickstart --folder " +
-                     folder_.string() + " " + arguments + " >" + output + " 2>&1")
+                     folder_.path() + " " + arguments + " >" + output + " 2>&1")
                         .c_str());
     std::ifstream in(output);
     said_.assign(std::istreambuf_iterator<char>(in), {});
@@ -41,7 +35,7 @@ class Quickstart : public ::testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder folder_;
   std::string said_;
 };
 

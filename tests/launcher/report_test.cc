@@ -2,12 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -67,13 +67,11 @@ TEST(Report, JsonForPrograms) {
 }
 
 SiteReport report_of(const std::string& metrics) {
-  const auto path =
-      (std::filesystem::temp_directory_path() / ("isthmus_metrics_" + std::to_string(::getpid())))
-          .string();
+  const TemporaryFolder folder;
+  const auto path = folder / "metrics.jsonl";
   std::ofstream(path) << metrics;
   SiteReport report;
   read_metrics(path, 2, report);
-  std::filesystem::remove(path);
   return report;
 }
 

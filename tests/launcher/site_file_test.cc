@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -17,6 +16,7 @@
 #include "launcher/site_memory.h"
 #include "launcher/site_schema.h"
 #include "security/identity.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -302,15 +302,12 @@ TEST(SiteCheck, WhatTheRuntimeRefusesIsAFaultAtItsKey) {
 class SiteFiles : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ =
-        std::filesystem::temp_directory_path() / ("isthmus_site_" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_ / "model");
     write("text", std::string(257, 'x'));
     write("short", std::string(256, 'x'));
     write("model/config.json", config(260, 512));
     write("model/model.safetensors", "weights");
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(folder_ / name) << text;
@@ -327,7 +324,7 @@ class SiteFiles : public ::testing::Test {
 
   // All that is wrong with a site that trains `text` from the model.
   std::string faults(const std::string& text, std::vector<std::string> overrides = {}) const {
-    auto site = parse_site_text((folder_ / "site.toml").string(),
+    auto site = parse_site_text(folder_ / "site.toml",
                                 fmt::format(R"([site]
 name = "alpha"
 run_dir = "run"
@@ -346,7 +343,7 @@ outer_steps = 24
     return site_checked.text.fault_text() + site_checked.roster_faults;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder folder_;
   Machine machine_ = kMachine;
 };
 
@@ -378,7 +375,7 @@ TEST_F(SiteFiles, TheModelThatIsThereMustFit) {
 // Each thing that a site trusts is looked at for itself.
 TEST_F(SiteFiles, AllFaultsOfTrustAreToldAtOnce) {
   const auto disk = make_system_disk();
-  const auto key = (folder_ / "alpha.key").string();
+  const auto key = folder_ / "alpha.key";
   ASSERT_TRUE(security::Identity::generate().save(*disk, key));
   std::filesystem::permissions(key, std::filesystem::perms(0644));
   write("roster.toml", "epoch = 0\nexpires = 2100-01-01\n");
@@ -418,8 +415,7 @@ TEST(SiteMemory, NothingIsTooLargeToBeRefused) {
 
 TEST_F(SiteFiles, AFileNamedTwiceIsRefused) {
   write("alpha.toml", std::string(kGood));
-  const std::vector<std::string> paths = {(folder_ / "alpha.toml").string(),
-                                          (folder_ / "." / "alpha.toml").string()};
+  const std::vector<std::string> paths = {folder_ / "alpha.toml", folder_ / "./alpha.toml"};
   const auto sites = load_checked_sites(paths, {});
   ASSERT_FALSE(sites);
   EXPECT_EQ(sites.error().code, ErrorCode::invalid_argument);

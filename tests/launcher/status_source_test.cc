@@ -8,6 +8,7 @@
 #include <string>
 
 #include "launcher/run_folder.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -18,29 +19,27 @@ class StatusSourceTest : public ::testing::Test {
  protected:
   StatusSourceTest() {
     file_.site.name = "solo";
-    file_.site.run_dir = folder_;
+    file_.site.run_dir = folder_.path();
     file_.sync.inner_steps = 10;
     file_.sync.outer_steps = 1000;
-    std::filesystem::create_directories(folder_);
   }
-  ~StatusSourceTest() override { std::filesystem::remove_all(folder_); }
 
   void train(int first, int last) {
-    std::ofstream out(folder_ + "/metrics.jsonl", std::ios::app);
+    std::ofstream out(folder_ / "metrics.jsonl", std::ios::app);
     for (int i = first; i <= last; ++i)
       out << R"({"time":)" << 1000 + i << R"(,"kind":"inner_step","inner_step":)" << i
           << R"(,"loss":2.5,"tokens_per_second":)" << i << R"(,"filler":")" << std::string(200, 'x')
           << "\"}\n";
   }
 
-  const std::string folder_ = ::testing::TempDir() + "isthmus_status_source";
+  const TemporaryFolder folder_;
   SiteFile file_;
   std::unique_ptr<Disk> disk_ = make_system_disk();
 };
 
 TEST_F(StatusSourceTest, ALongRunAloneStandsWhereItStands) {
   train(1, 9995);
-  const auto lock = lock_run(*disk_, RunFolder(folder_));
+  const auto lock = lock_run(*disk_, RunFolder(folder_.path()));
   ASSERT_TRUE(lock);
   const auto source = make_status_source(file_);
   auto status = source->poll();
@@ -54,7 +53,7 @@ TEST_F(StatusSourceTest, ALongRunAloneStandsWhereItStands) {
 
 TEST_F(StatusSourceTest, WhatNobodyRunsIsNotTraining) {
   EXPECT_THAT(make_status_source(file_)->poll().error().text(), HasSubstr("no outer step"));
-  EXPECT_FALSE(std::filesystem::exists(folder_ + "/lock")) << "looking changes nothing";
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "lock")) << "looking changes nothing";
   train(1, 995);
   const auto stopped = make_status_source(file_)->poll();
   ASSERT_FALSE(stopped);

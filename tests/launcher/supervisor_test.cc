@@ -17,33 +17,30 @@
 #include <thread>
 #include <vector>
 
+#include "tests/base/temporary_folder.h"
+
 namespace isthmus::launcher {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Shell scripts in the place of gateways and ranks; each notes what it does in one file.
 class SupervisorTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              ("isthmus_supervisor_" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
     options_.restart.first_delay = 20 * kMillisecond;
     options_.restart.instant_failures_max = 3;
     options_.patience = 20 * kSecond;
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   void add(std::string name, const std::string& script, bool is_gateway) {
     processes_.push_back({.name = std::move(name),
                           .command = {.arguments = {"/bin/sh", "-c",
                                                     "note() { echo \"$1\" >> notes; }; cd " +
-                                                        folder_.string() + "; " + script},
+                                                        folder_.path() + "; " + script},
                                       .environment = {},
-                                      .log_path = (folder_ / "log").string()},
+                                      .log_path = folder_ / "log"},
                           .is_gateway = is_gateway});
   }
 
@@ -72,7 +69,7 @@ class SupervisorTest : public ::testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder folder_;
   boost::asio::io_context io_;
   std::unique_ptr<Clock> clock_ = make_system_clock();
   std::vector<SupervisedProcess> processes_;
@@ -249,10 +246,8 @@ TEST_F(SupervisorTest, GivesUpWithoutProgress) {
 }
 
 TEST(ChildProcess, DiesWithItsParent) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("isthmus_child_" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
-  const auto pid_file = (folder / "pid").string();
+  const TemporaryFolder folder;
+  const auto pid_file = folder / "pid";
   const int middle = ::fork();
   if (middle == 0) {
     const auto child =
@@ -274,18 +269,15 @@ TEST(ChildProcess, DiesWithItsParent) {
   };
   for (int i = 0; i < 500 && !gone(); ++i) std::this_thread::sleep_for(milliseconds(10));
   EXPECT_TRUE(gone());
-  std::filesystem::remove_all(folder);
 }
 
 TEST(ChildProcess, LastLines) {
-  const auto path =
-      (std::filesystem::temp_directory_path() / ("isthmus_lines_" + std::to_string(::getpid())))
-          .string();
+  const TemporaryFolder folder;
+  const auto path = folder / "lines";
   std::ofstream(path) << "one\ntwo\nthree\n";
   EXPECT_EQ(last_lines(path, 2), "two\nthree");
   EXPECT_EQ(last_lines(path, 9), "one\ntwo\nthree");
   EXPECT_EQ(last_lines("/no/such/file", 2), "");
-  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 #include "inter/attach_server.h"
 #include "inter/loop.h"
 #include "runtime/trainer.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/runtime/small_model.h"
-#include "tests/runtime/temporary_folder.h"
 
 namespace isthmus::runtime {
 namespace {

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "tests/base/temporary_folder.h"
 #include "tests/runtime/small_model.h"
-#include "tests/runtime/temporary_folder.h"
 
 namespace isthmus::runtime {
 namespace {

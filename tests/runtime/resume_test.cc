@@ -16,8 +16,8 @@
 
 #include "base/random.h"
 #include "runtime/safetensors.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/runtime/small_model.h"
-#include "tests/runtime/temporary_folder.h"
 
 namespace isthmus::runtime {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/random.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::runtime {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "tests/runtime/temporary_folder.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::runtime {
 namespace {

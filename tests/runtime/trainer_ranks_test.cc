@@ -13,9 +13,9 @@
 
 #include "runtime/checkpoint.h"
 #include "runtime/trainer.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/runtime/scripted_sync.h"
 #include "tests/runtime/small_model.h"
-#include "tests/runtime/temporary_folder.h"
 
 namespace isthmus::runtime {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "security/operator_key.h"
 #include "security/roster.h"
-#include "tests/security/temporary_folder.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::security {
 namespace {

@@ -4,13 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "base/random.h"
 #include "security/identity.h"
 #include "security/roster_memory.h"
 #include "security/roster_signature.h"
-#include "tests/security/temporary_folder.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::security {
 namespace {

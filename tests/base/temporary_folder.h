@@ -1,4 +1,4 @@
-// A folder of a test's own, removed with everything in it.
+// A folder of a test's own, removed with everything in it: tests of one fixture run side by side.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace isthmus::runtime {
+namespace isthmus {
 
 class TemporaryFolder {
  public:
@@ -41,4 +41,4 @@ inline void write_contents(const std::string& path, std::string_view text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-}  // namespace isthmus::runtime
+}  // namespace isthmus

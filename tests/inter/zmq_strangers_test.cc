@@ -1,0 +1,261 @@
+// What strangers on the network can reach and cost: each trap of libzmq that the wire avoids, once.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <set>
+
+#include "inter/socket_check.h"
+#include "inter/zap_handler.h"
+#include "inter/zmq_socket.h"
+#include "inter/zmq_wire.h"
+#include "tests/inter/zmq_pair.h"
+
+namespace isthmus::inter {
+namespace {
+
+// A program of somebody's with a key that is listed.
+struct RawClient {
+  RawClient(const std::string& endpoint, const security::CurveKey& server, const CurveKeyPair& key,
+            std::string_view routing_id = {})
+      : context(*ZmqContext::make(1, 16)), socket(*ZmqSocket::open(*context, ZMQ_DEALER)) {
+    EXPECT_TRUE(use_curve_client(socket, server, key.public_key, key.secret_key));
+    EXPECT_TRUE(socket.set(ZMQ_RECONNECT_IVL, -1));
+    if (!routing_id.empty()) {
+      EXPECT_TRUE(socket.set(ZMQ_ROUTING_ID, routing_id));
+    }
+    monitor = *SocketMonitor::make(*context, socket, ZMQ_EVENT_ALL);
+    EXPECT_TRUE(socket.connect(endpoint));
+  }
+  ~RawClient() {
+    monitor.close();
+    socket.close();
+  }
+  void send(std::initializer_list<std::size_t> parts) {
+    std::size_t left = parts.size();
+    for (const auto size : parts) {
+      ZmqMessage part(message_of(size));
+      EXPECT_EQ(socket.send(part, --left > 0), 0);
+    }
+  }
+  bool saw(int wanted) {
+    while (const auto event = monitor.next()) events.insert(event->event);
+    return events.contains(wanted);
+  }
+  std::unique_ptr<ZmqContext> context;
+  ZmqSocket socket;
+  SocketMonitor monitor;
+  std::set<int> events;
+};
+
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t total = 0;
+  std::size_t resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+// ---- Who gets in.
+
+TEST_F(ZmqPair, StrangersAreRefusedOnBothLanes) {
+  start_both();
+  const auto stranger = make_curve_key_pair();
+  const auto& server = world_.key(0).public_key;
+  for (const auto lane : kLanes) {
+    EXPECT_EQ(*probe_socket(endpoint(lane), ProbeAs::curve, server, stranger, 2 * kSecond),
+              ProbeOutcome::refused_key);
+    for (const auto mechanism : {ProbeAs::null, ProbeAs::plain}) {
+      const auto outcome = *probe_socket(endpoint(lane), mechanism, server, {}, 2 * kSecond);
+      EXPECT_TRUE(outcome == ProbeOutcome::refused_protocol || outcome == ProbeOutcome::closed)
+          << to_string(outcome);
+    }
+    // The right client, who takes the gateway for another.
+    EXPECT_EQ(*probe_socket(endpoint(lane), ProbeAs::curve, stranger.public_key, world_.key(1),
+                            2 * kSecond),
+              ProbeOutcome::closed);
+  }
+  EXPECT_GE(world_.count_events(0, "wire_key_refused"), 1U);
+  EXPECT_TRUE(wait([&] { return world_.count_events(0, "wire_stranger") > 0; }));
+  EXPECT_EQ(counters_[0].messages, 0U);
+  expect_working();
+}
+
+TEST_F(ZmqPair, TheZapHandlerAnswersWhileTheLoopIsBusy) {
+  start_both();
+  // Nobody runs the loops during a probe.
+  EXPECT_EQ(*probe_socket(endpoint(Lane::control), ProbeAs::curve, world_.key(0).public_key,
+                          world_.key(1), 2 * kSecond),
+            ProbeOutcome::accepted);
+}
+
+TEST_F(ZmqPair, AWrongServerKeyIsNoGatewayAndIsTriedAgain) {
+  const auto right = world_.options(1).peers[0].key;
+  world_.options(1).peers[0].key = make_curve_key_pair().public_key;
+  start(0);
+  start(1);
+  EXPECT_FALSE(wait([&] { return !counters_[1].down() || !counters_[0].down(); }, 2 * kSecond));
+  EXPECT_EQ(world_.count_events(1, "wire_unreachable"), 2U);  // once a lane, not once an attempt
+  world_.kill(1);
+  world_.options(1).peers[0].key = right;
+  start(1);
+  EXPECT_TRUE(wait_until_up());
+}
+
+TEST_F(ZmqPair, ASelfChosenRoutingIdIsRefused) {
+  start(0);
+  RawClient client(endpoint(Lane::control), world_.key(0).public_key, world_.key(1), "gateway 1");
+  client.send({8});
+  EXPECT_TRUE(wait([&] { return client.saw(ZMQ_EVENT_DISCONNECTED); }));
+  EXPECT_TRUE(counters_[0].down());
+  EXPECT_EQ(counters_[0].messages, 0U);
+  EXPECT_EQ(world_.count_events(0, "wire_peer_refused"), 1U);
+  start(1);
+  EXPECT_TRUE(wait_until_up());
+  expect_working();
+}
+
+TEST_F(ZmqPair, TwoProcessesWithOneKeyAreTwoConnections) {
+  start_both();
+  RawClient twin(endpoint(Lane::control), world_.key(0).public_key, world_.key(1));
+  twin.send({8});
+  EXPECT_TRUE(wait([&] { return counters_[0].live[Lane::control].size() == 2; }));
+  // Both live, and each can be answered; the newest one by default.
+  const auto older = *counters_[0].live[Lane::control].begin();
+  ASSERT_TRUE(wires_[0]->send(world_gateway(1), Lane::control, message_of(8), older));
+  EXPECT_TRUE(wait([&] { return counters_[1].messages == 1; }));
+  ASSERT_TRUE(wires_[0]->send(world_gateway(1), Lane::control, message_of(8)));
+  ZmqMessage answer;
+  EXPECT_TRUE(wait([&] { return twin.socket.receive(answer); }));
+  EXPECT_EQ(counters_[1].messages, 1U);
+}
+
+TEST_F(ZmqPair, EverMoreConnectionsEndTheOldestOnes) {
+  start(0);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (std::size_t i = 0; i < 12; ++i) {
+    clients.push_back(std::make_unique<RawClient>(endpoint(Lane::control), world_.key(0).public_key,
+                                                  world_.key(1)));
+    clients.back()->send({8});
+    ASSERT_TRUE(wait([&] { return counters_[0].messages == i + 1; }));
+  }
+  EXPECT_TRUE(wait([&] { return clients[3]->saw(ZMQ_EVENT_DISCONNECTED); }));
+  EXPECT_TRUE(wait([&] { return counters_[0].live[Lane::control].size() == 8; }));
+  EXPECT_FALSE(clients[4]->saw(ZMQ_EVENT_DISCONNECTED));
+}
+
+TEST_F(ZmqPair, WhatNoGatewaySendsEndsTheConnection) {
+  start(0);
+  const std::initializer_list<std::size_t> violations[] = {
+      {8, 8}, {0, 0, 0}, {0, 8}, {kControlMessageBytesMax + 1}};
+  for (const auto& violation : violations) {
+    RawClient client(endpoint(Lane::control), world_.key(0).public_key, world_.key(1));
+    client.send({0, 0});  // the greeting
+    ASSERT_TRUE(wait([&] { return !counters_[0].live[Lane::control].empty(); }));
+    client.send(violation);
+    EXPECT_TRUE(wait([&] { return client.saw(ZMQ_EVENT_DISCONNECTED); }));
+    EXPECT_TRUE(wait([&] { return counters_[0].live[Lane::control].empty(); }));
+    EXPECT_EQ(counters_[0].messages, 0U);
+  }
+}
+
+// ---- What strangers can cost.
+
+TEST_F(ZmqPair, AHugeFrameBeforeTheHandshakeTakesNoMemory) {
+  start_both();
+  const auto port = parse_tcp_address(world_.options(0).listen)->port;
+  const auto before = resident_bytes();
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    const int stranger = connect_tcp(port);
+    // ZMTP 3.0 greeting of a CURVE client; then the header of a command of 1 GiB, and its body.
+    Bytes start(64, std::byte{0});
+    start[0] = std::byte{0xff};
+    start[8] = std::byte{0x01};
+    start[9] = std::byte{0x7f};
+    start[10] = std::byte{3};
+    std::memcpy(start.data() + 12, "CURVE", 5);
+    start.push_back(std::byte{0x06});
+    for (const unsigned b : {0U, 0U, 0U, 0U, 0x40U, 0U, 0U, 0U}) start.push_back(std::byte(b));
+    ASSERT_EQ(::send(stranger, start.data(), start.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(start.size()));
+    const Bytes body(1 << 16);
+    bool closed = false;
+    for (int i = 0; i < 1024 && !closed; ++i) {
+      closed = ::send(stranger, body.data(), body.size(), MSG_NOSIGNAL) < 0;
+      if (i % 64 == 0) run_for(kMillisecond);
+    }
+    EXPECT_TRUE(closed);
+    ::close(stranger);
+  }
+  if (!kSanitized) {
+    EXPECT_LT(resident_bytes(), before + (4 << 20));
+  }
+  expect_working();
+}
+
+// Nobody is called a stranger who is none: what a gateway tries on itself, and its peers.
+TEST_F(ZmqPair, AHealthyStartSpeaksOfNoStranger) {
+  start_both();
+  run_for(500 * kMillisecond);
+  for (const int site : {0, 1}) {
+    EXPECT_EQ(world_.count_events(site, "wire_stranger"), 0U) << site;
+    EXPECT_EQ(world_.count_events(site, "wire_key_refused"), 0U) << site;
+  }
+  // One that shows a wrong key is told of once.
+  for (const auto lane : kLanes)
+    EXPECT_EQ(*probe_socket(endpoint(lane), ProbeAs::curve, world_.key(0).public_key,
+                            make_curve_key_pair(), 2 * kSecond),
+              ProbeOutcome::refused_key);
+  EXPECT_TRUE(wait([&] { return world_.count_events(0, "wire_key_refused") == 1; }));
+  run_for(500 * kMillisecond);
+  EXPECT_EQ(world_.count_events(0, "wire_stranger"), 0U);
+  // And one that shows none, as before.
+  for (int i = 0; i < 3; ++i)
+    (void)probe_socket(endpoint(Lane::control), ProbeAs::null, {}, {}, 2 * kSecond);
+  EXPECT_TRUE(wait([&] { return world_.count_events(0, "wire_stranger") == 1; }));
+}
+
+TEST_F(ZmqPair, SilentStrangersAreThrownOutAndListedGatewaysServed) {
+  world_.options(0).handshake_timeout = 500 * kMillisecond;
+  start(0);
+  const auto port = parse_tcp_address(world_.options(0).listen)->port;
+  std::vector<int> strangers;
+  for (int i = 0; i < 300; ++i) strangers.push_back(connect_tcp(port));
+  start(1);
+  EXPECT_TRUE(wait_until_up());
+  run_for(kSecond);
+  for (const int stranger : strangers) {
+    // The greeting, then the end.
+    char bytes[256];
+    ssize_t got = 0;
+    while ((got = ::recv(stranger, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) {
+    }
+    EXPECT_TRUE(got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK));
+    ::close(stranger);
+  }
+  // Said, but not three hundred times.
+  EXPECT_GE(world_.count_events(0, "wire_stranger"), 1U);
+  EXPECT_LT(world_.count_events(0, "wire_stranger"), 10U);
+  expect_working();
+}
+
+TEST_F(ZmqPair, AStoppedReaderCostsTheSenderLittle) {
+  start_both();
+  world_.pause(1);
+  const auto before = resident_bytes();
+  wait(
+      [&] {
+        while (wires_[0]->send(world_gateway(1), Lane::bulk, message_of(kBulkMessageBytesMax))) {
+        }
+        return false;
+      },
+      kSecond);
+  // Both ends live in this process: two queues, and what TCP buffers is not ours.
+  if (!kSanitized) {
+    EXPECT_LT(resident_bytes(), before + (32 << 20));
+  }
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,286 @@
+// A rank that begins again in a federation: whose parameters and learning rate it goes on with, and
+// what it reports lost.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "runtime/checkpoint.h"
+#include "tests/runtime/trainer_fixture.h"
+
+namespace isthmus::runtime {
+namespace {
+
+using testing::HasSubstr;
+using testing::SizeIs;
+
+// ---- parameters and contributions
+
+TEST_F(TrainerTest, ARestartOnTheSameStateGoesOnWithItsOwnParameters) {
+  federate();
+  auto straight = make_small_model(pool_);
+  stop_ = false;
+  stop_at_contribution();
+  run_well(*straight);
+  const auto expected = gateway_.contributions.back();
+
+  options_.checkpoint_folder = folder_ / "restarted";
+  stop_ = false;
+  gateway_.contributions.clear();
+  auto first = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*first, 3).inner_step, 2);
+  EXPECT_TRUE(gateway_.left);
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  auto second = make_small_model(pool_, 99);
+  run_well(*second);
+  ASSERT_THAT(gateway_.contributions, SizeIs(1));
+  EXPECT_EQ(gateway_.contributions[0].parameters, expected.parameters);
+  EXPECT_EQ(gateway_.contributions[0].tokens, expected.tokens);
+  EXPECT_THAT(events("tokens_lost"), SizeIs(0));
+}
+
+TEST_F(TrainerTest, ARestartAfterACrashReportsWhatIsLost) {
+  federate();
+  options_.inner_steps = 8;
+  auto first = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*first, 8).inner_step, 7);
+  // As if it had been killed then: what was kept at the stop is gone, step 5 is there.
+  std::filesystem::remove_all(options_.checkpoint_folder + "/step_00000007");
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  stop_at_contribution();
+  auto second = make_small_model(pool_);
+  run_well(*second);
+  ASSERT_THAT(events("tokens_lost"), SizeIs(1));
+  EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":96"));  // two steps of 2 x 24
+  ASSERT_THAT(gateway_.contributions, SizeIs(1));
+  EXPECT_EQ(gateway_.contributions[0].tokens, 8U * 48);
+}
+
+TEST_F(TrainerTest, AContributionThatTheGatewayNeverHadIsMadeAgain) {
+  federate();
+  auto first = make_small_model(pool_);
+  stop_at_contribution();
+  run_well(*first);
+  stop_ = false;
+  // The gateway died before anything was on its disk: to it nothing is open.
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  auto second = make_small_model(pool_, 99);
+  EXPECT_EQ(run_well(*second).inner_step, 3);
+  ASSERT_THAT(gateway_.contributions, SizeIs(2));
+  EXPECT_EQ(gateway_.contributions[1].step, 1U);
+  EXPECT_EQ(gateway_.contributions[1].parameters, gateway_.contributions[0].parameters);
+  EXPECT_EQ(gateway_.contributions[1].tokens, 3U * 48);
+  EXPECT_THAT(events("tokens_lost"), SizeIs(0));
+  EXPECT_EQ(metrics("resumed").back()["tokens_contributed"], 3U * 48);
+  EXPECT_EQ(metrics("contribution").back()["tokens_contributed"], 3U * 48);
+}
+
+TEST_F(TrainerTest, WhatWasTrainedPastAContributionThatTheGatewayNeverHadIsInTheNext) {
+  federate();
+  options_.lead_steps = 2;
+  auto first = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*first, 6).inner_step, 3 + 2);
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  stop_at_contribution();
+  auto second = make_small_model(pool_, 99);
+  run_well(*second);
+  ASSERT_THAT(gateway_.contributions, SizeIs(2));
+  EXPECT_EQ(gateway_.contributions[1].parameters, canonical(*first));
+  EXPECT_EQ(gateway_.contributions[1].tokens, 5U * 48);
+  EXPECT_THAT(events("tokens_lost"), SizeIs(0));
+}
+
+TEST_F(TrainerTest, AContributionThatNeverWasIsReportedLostWhenTheOthersWentOn) {
+  for (const std::uint64_t contributed : {0, 1}) {
+    SCOPED_TRACE(contributed);
+    events_.clear();
+    gateway_ = ScriptedSync();
+    federate();
+    options_.checkpoint_folder = folder_ / fmt::format("checkpoints_{}", contributed);
+    options_.metrics_path = folder_ / fmt::format("metrics_{}", contributed);
+    auto first = make_small_model(pool_);
+    stop_at_contribution();
+    run_well(*first);
+    stop_ = false;
+    auto later = state_of(4, canonical(*make_small_model(pool_, 5)), OuterState::From::nothing);
+    later.contributed = contributed;
+    gateway_has(std::move(later));
+    run_until_poll(*first, 3);
+    ASSERT_THAT(events("tokens_lost"), SizeIs(contributed == 0 ? 1 : 0));
+    if (contributed == 0) {
+      EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":144"));
+    }
+  }
+}
+
+TEST_F(TrainerTest, WhatWasTrainedPastAContributionThatTheGatewayHasIsReportedLost) {
+  federate();
+  options_.lead_steps = 2;
+  auto first = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*first, 6).inner_step, 3 + 2);
+  auto open = state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing);
+  open.contribution_open = true;
+  gateway_has(std::move(open));
+  auto second = make_small_model(pool_);
+  run_until_poll(*second, 3);
+  EXPECT_THAT(gateway_.contributions, SizeIs(1));
+  ASSERT_THAT(events("tokens_lost"), SizeIs(1));
+  EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":96"));
+}
+
+TEST_F(TrainerTest, AContributionThatNeitherGatewayNorCheckpointHasIsReportedLost) {
+  federate();
+  options_.inner_steps = 8;
+  auto first = make_small_model(pool_);
+  stop_at_contribution();
+  run_well(*first);
+  stop_ = false;
+  // As if both had been killed then: step 5 is there.
+  std::filesystem::remove_all(options_.checkpoint_folder + "/step_00000008");
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  auto second = make_small_model(pool_);
+  run_until_poll(*second, 3);
+  ASSERT_THAT(events("tokens_lost"), SizeIs(1));
+  EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":144"));  // three steps of 2 x 24
+}
+
+TEST_F(TrainerTest, ARestartOnANewerStateDropsItsParameters) {
+  federate();
+  auto first = make_small_model(pool_);
+  run_until_poll(*first, 3);
+  gateway_has(state_of(4, canonical(*make_small_model(pool_, 5)), OuterState::From::nothing));
+  stop_at_contribution();
+  auto second = make_small_model(pool_);
+  const auto outcome = run_well(*second);
+  EXPECT_EQ(outcome.inner_step, 2 + 3);  // the optimizer's and data's position go on
+  ASSERT_THAT(gateway_.contributions, SizeIs(1));
+  EXPECT_EQ(gateway_.contributions[0].step, 5U);
+  EXPECT_EQ(gateway_.contributions[0].tokens, 3U * 48);
+  ASSERT_THAT(events("tokens_lost"), SizeIs(1));
+  EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":96"));
+}
+
+TEST_F(TrainerTest, ARestartAfterItsContributionWaitsForTheState) {
+  federate();
+  auto model = make_small_model(pool_);
+  const auto state = canonical(*model);
+  auto open = state_of(3, state, OuterState::From::nothing);
+  open.contribution_open = true;
+  gateway_has(std::move(open));
+  gateway_.on_poll = [&, polls = 0]() mutable {
+    if (++polls != 5) return;
+    auto next = state_of(4, state, OuterState::From::base);
+    next.final_step = true;
+    gateway_.states.push_back(std::move(next));
+  };
+  const auto outcome = run_well(*model);
+  EXPECT_EQ(outcome.outer_step, 4U);
+  EXPECT_EQ(outcome.inner_step, 0);
+  EXPECT_THAT(gateway_.contributions, SizeIs(0));
+  EXPECT_TRUE(gateway_.statuses.back().waiting);
+}
+
+TEST_F(TrainerTest, ARestartWithItsWorkContributedAddsItOnlyOnce) {
+  federate();
+  auto first = make_small_model(pool_);
+  stop_at_contribution();
+  run_well(*first);  // stopped between contribution and state: x_c is in its checkpoint
+  stop_ = false;
+  const auto initial = canonical(*make_small_model(pool_));
+  gateway_.on_attach = [&] {
+    auto open = state_of(0, initial, OuterState::From::nothing);
+    open.contribution_open = true;
+    gateway_.states.push_back(std::move(open));
+    // This process has contributed nothing, so to its client the state replaces the base.
+    gateway_.states.push_back(
+        state_of(1, gateway_.contributions[0].parameters, OuterState::From::base));
+  };
+  auto second = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*second, 2).inner_step, 3 + 1);
+  // One step on top of what was agreed, and not six.
+  double one = 0, three = 0;
+  const auto now = canonical(*second);
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    one += std::abs(now[i] - gateway_.contributions[0].parameters[i]);
+    three += std::abs(gateway_.contributions[0].parameters[i] - initial[i]);
+  }
+  EXPECT_GT(one, 0);
+  EXPECT_LT(one, 0.75 * three);
+}
+
+// ---- the learning rate follows the federation
+
+TEST_F(TrainerTest, TheRateOfAnUndisturbedSiteIsThatOfItsSteps) {
+  federate();
+  options_.lead_steps = 2;
+  auto model = make_small_model(pool_);
+  // Each state comes two inner steps after its contribution.
+  std::optional<OuterState> agreed;
+  gateway_.on_contribute = [&](const Contribution& c) {
+    agreed = state_of(c.step, c.parameters, OuterState::From::contribution);
+    agreed->final_step = c.step == 4;
+  };
+  gateway_.on_poll = [&, steps = std::size_t{0}]() mutable {
+    steps = metrics("inner_step").size();
+    if (agreed && steps == 3 * agreed->step + 2) {
+      gateway_.states.push_back(*std::exchange(agreed, std::nullopt));
+    }
+  };
+  run_well(*model);
+  const auto lines = metrics("inner_step");
+  ASSERT_THAT(lines, SizeIs(14));
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    EXPECT_EQ(rate_of(lines[i]), options_.schedule.rate(static_cast<std::int64_t>(i))) << i;
+}
+
+TEST_F(TrainerTest, ARestartHasTheRateOfTheFederation) {
+  federate();
+  options_.schedule.warmup_steps = 0;
+  auto first = make_small_model(pool_);
+  run_until_poll(*first, 3);  // two inner steps on state 0
+  gateway_.on_attach = [&] {
+    gateway_.states.push_back(state_of(9, gateway_.initial_parameters, OuterState::From::nothing));
+  };
+  stop_at_contribution();
+  auto second = make_small_model(pool_);
+  EXPECT_EQ(run_well(*second).inner_step, 2 + 3);
+  const auto lines = metrics("inner_step");
+  ASSERT_THAT(lines, SizeIs(5));
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(rate_of(lines[static_cast<std::size_t>(2 + i)]), options_.schedule.rate(9 * 3 + i));
+}
+
+TEST_F(TrainerTest, ARestartOnTheSameStateGoesOnWithItsRate) {
+  federate();
+  auto first = make_small_model(pool_);
+  run_until_poll(*first, 3);
+  gateway_has(state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing));
+  stop_at_contribution();
+  auto second = make_small_model(pool_);
+  run_well(*second);
+  const auto lines = metrics("inner_step");
+  ASSERT_THAT(lines, SizeIs(3));
+  EXPECT_EQ(rate_of(lines[2]), options_.schedule.rate(2));
+}
+
+TEST_F(TrainerTest, ASiteThatComesLateHasTheRateOfTheFederation) {
+  federate();
+  options_.schedule.warmup_steps = 0;
+  auto model = make_small_model(pool_);
+  gateway_.on_contribute = [&](const Contribution& c) {
+    // Others decided steps 1 to 6 without this site.
+    if (c.step == 1)
+      gateway_.states.push_back(state_of(6, c.parameters, OuterState::From::base));
+    else
+      stop_ = true;
+  };
+  run_well(*model);
+  const auto lines = metrics("inner_step");
+  ASSERT_THAT(lines, SizeIs(4));
+  EXPECT_EQ(rate_of(lines[2]), options_.schedule.rate(2));
+  EXPECT_EQ(rate_of(lines[3]), options_.schedule.rate(6 * 3));
+}
+
+}  // namespace
+}  // namespace isthmus::runtime
