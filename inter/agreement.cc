@@ -167,7 +167,9 @@ bool Agreement::well_formed(const Record& record) const {
   same.parts = frame.parts;
   same.next_view = frame.next_view;
   same.roster = frame.roster;
-  if (same != frame || record.parts.size() < setup_.min_sites) return false;
+  // A vote stands when the number of steps or of sites was changed since (PROTOCOL.md, "Ballots").
+  same.final_step = frame.final_step;
+  if (same != frame || record.parts.empty()) return false;
   for (const auto& part : record.parts)
     if (!frame.view.is_member(part.site)) return false;
   // Voters change only with a newer roster, that this site has too (PROTOCOL.md, "Views"); members

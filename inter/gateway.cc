@@ -206,8 +206,7 @@ void Gateway::begin_step() {
   first_held_at_.reset();
   next_ballot_at_ = 0;
   ballots_tried_ = 0;
-  signed_seen_.clear();
-  signed_seen_of_.clear();
+  said_.clear();
   to_say_.clear();
   // What this site voted in this step stands, whatever state it goes on from.
   if (agreement_ && agreement_step_ == k) {
@@ -448,41 +447,6 @@ Gateway::Counters Gateway::counters() const {
 std::string Gateway::name_of(SiteId id) const {
   const auto* site = roster_.find(id);
   return site != nullptr ? site->name : fmt::format("site {}", id);
-}
-
-GatewayStatus Gateway::status() const {
-  GatewayStatus s;
-  s.site = name_of(self_);
-  s.run = genesis_ ? run_.hex() : "";
-  s.outer_step = state_ ? state_->step : 0;
-  s.outer_steps = options_.sync.outer_steps;
-  s.saved_step = saved_step_;
-  s.state_root = state_ ? state_root_.hex() : "";
-  s.uptime_s = seconds_of(world_.loop.now() - started_);
-  s.tokens_named = tokens_named_;
-  s.tokens_carried = carried_tokens_;
-  const auto view = current_view();
-  for (const auto id : view.members) s.members.push_back(name_of(id));
-  for (const auto id : view.voters) s.voters.push_back(name_of(id));
-  s.waits = waits_;
-  s.phase = finished_                                          ? "finished"
-            : !layout_                                         ? "waiting for ranks"
-            : !genesis_ || !exchange_                          ? "starting"
-            : !state_ || (transfer_ && transfer_->fetching())  ? "catching up"
-            : applying_                                        ? "applying"
-            : exchange_->contributed() || taking_contribution_ ? "exchanging"
-            : rank_pulse_.here()                               ? "training"
-                                                               : "waiting for ranks";
-  for (const auto& [id, peer] : peers_.all()) {
-    auto link = peer.link->status();
-    if (link.waiting_for.empty() && exchange_ && state_ && !finished_ && exchange_->contributed())
-      link.waiting_for = exchange_->held(working_step(), id) ? "vote"
-                         : exchange_->arriving(id)           ? "transfer"
-                                                             : "contribution";
-    s.links.push_back(std::move(link));
-  }
-  if (ranks_) s.ranks = ranks_->status();
-  return s;
 }
 
 }  // namespace isthmus::inter

@@ -27,6 +27,7 @@
 #include "inter/peers.h"
 #include "inter/rank_pulse.h"
 #include "inter/ranks.h"
+#include "inter/said_in_step.h"
 #include "inter/state_transfer.h"
 #include "inter/status.h"
 #include "security/roster.h"
@@ -76,7 +77,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // The user's wish: others are told that this site leaves; run() returns.
   void stop();
 
-  GatewayStatus status() const;
+  GatewayStatus status() const;  // gateway_status.cc
 
   // OuterSteps.
   Result<void> attached(const ModelLayout& layout, std::string_view model_description) override;
@@ -147,6 +148,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
   void say_founding_is_stuck();
   void say_founding_waits(const View& view);
+  std::string voters_away(const View& view) const;  // by name, with commas
   Task<Result<void>> adopt_run(Certificate genesis);
   Task<void> take_initial(std::vector<float> parameters);
   bool adopt_initial();
@@ -181,6 +183,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> advance();
   Task<Result<void>> serve_the_end();
   void fail(const Error& error);
+  std::vector<std::string> attention() const;
 
   // --- Ranks (gateway_ranks.cc)
   Task<bool> may_contribute();
@@ -292,6 +295,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<OuterState> state_;
   security::Digest state_root_;
   std::uint64_t saved_step_ = 0;
+  std::string not_saved_why_;  // "": it is, or is being saved
   bool saved_any_ = false, saving_ = false, applying_ = false, pruning_ = false;
   std::map<SiteId, Saved> saved_by_;
   std::uint64_t kept_from_ = 1;    // named bytes of this step and later are here
@@ -325,8 +329,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<Nanoseconds> first_held_at_;
   Nanoseconds step_began_ = 0, next_ballot_at_ = 0;
   std::uint32_t ballots_tried_ = 0;
-  std::map<security::Digest, Signed> signed_seen_;  // of this step, to pass on
-  std::map<SiteId, std::size_t> signed_seen_of_;    // by signer
+  SaidInStep said_;  // by others
   std::map<SiteId, Nanoseconds> records_asked_, genesis_relayed_;
   LogPace bad_signatures_, refused_records_;
 

@@ -307,9 +307,10 @@ Task<void> Gateway::save(OuterState* state, security::Digest root, std::uint64_t
   for (;;) {
     auto written = co_await write_state(*state, root);
     if (written) break;
+    not_saved_why_ = written.error().text();
     // The step stays unsaved, and no further one is applied, until the disk has room again.
     world_.log.alarm("state_not_saved", {.outer_step = static_cast<std::int64_t>(step)},
-                     {{"why", written.error().text()},
+                     {{"why", not_saved_why_},
                       {"then", "tried again until it works; no further step is applied before"}});
     if (stopping_) {
       saving_ = false;
@@ -321,6 +322,7 @@ Task<void> Gateway::save(OuterState* state, security::Digest root, std::uint64_t
   co_await run_on(world_.workers, world_.loop, std::move(hash), layout_->elements() / 4,
                   Urgency::background);
   saving_ = false;
+  not_saved_why_.clear();
   announce();
   changed_.notify();
 }

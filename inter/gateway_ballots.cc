@@ -90,7 +90,8 @@ void Gateway::give_way_to_twin() {
 // What the step at hand waits for at this site; null: there is none.
 double WaitStatus::*Gateway::waits_for() const {
   if (!exchange_ || finished_ || stopping_) return nullptr;
-  if (!state_ || transfer_->fetching()) return &WaitStatus::transfer_s;
+  if (transfer_->fetching()) return &WaitStatus::transfer_s;
+  if (!state_) return &WaitStatus::straggler_s;  // to begin the run with, or to fetch a state from
   if (applying_ || taking_contribution_) return &WaitStatus::applying_s;
   // Decided, but not all of it is here.
   if (chain_.size() >= working_step()) return &WaitStatus::transfer_s;

@@ -9,7 +9,6 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
-constexpr std::size_t kSignedSeenMax = 64;  // of one signer and step: open, close, a few ballots
 
 }  // namespace
 
@@ -154,8 +153,7 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
   std::copy(view.begin(), view.end(), id.view.bytes.begin());
   // A fetched contribution's announcement comes again, to begin the transfer anew: it is not
   // dropped as known.
-  const auto digest = message.digest();
-  const bool known = signed_seen_.count(digest) > 0;
+  const bool known = said_.knows(message);
   if (id != step_id() ||
       (known && message.type != MessageType::open && message.type != MessageType::close))
     return;
@@ -167,11 +165,7 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
           {{"signer", message.signer}, {"left_out", *left_out}});
     return;
   }
-  if (!known && signed_seen_of_[message.signer] < kSignedSeenMax) {
-    ++signed_seen_of_[message.signer];
-    signed_seen_.emplace(digest, message);
-    relay(message, from);
-  }
+  if (!known && said_.note(message)) relay(message, from);
   switch (message.type) {
     case MessageType::open:
       exchange_->on_open(from, message);
@@ -216,7 +210,6 @@ void Gateway::relay(const Signed& message, Link* from) {
 }
 
 void Gateway::broadcast_signed(const Signed& message) {
-  signed_seen_.emplace(message.digest(), message);
   for (auto* peer : peers_.working_on(working_step())) peer->link->send(message.encode());
 }
 
@@ -228,13 +221,14 @@ void Gateway::announce_step(PeerSite& peer) {
   if (agreement_ && persisted_version_ >= agreement_->vote_version())
     for (const auto& standing : agreement_->standing())
       peer.link->send(sign(world_.signer, self_, step_id(), standing.message).encode());
-  for (const auto& [digest, message] : signed_seen_) {
+  const auto& sees = peer.status->sees;
+  said_.each([&](const Signed& message) {
     if (message.signer == self_ || message.signer == peer.site ||
-        std::count(peer.status->sees.begin(), peer.status->sees.end(), message.signer) > 0)
-      continue;
+        std::count(sees.begin(), sees.end(), message.signer) > 0)
+      return;
     peer.link->send(message.encode());
     ++counters_.relayed_messages;
-  }
+  });
 }
 
 // --- Status

@@ -274,15 +274,19 @@ void Gateway::say_founding_is_stuck() {
          {"left_out", *left_out}});
 }
 
+std::string Gateway::voters_away(const View& view) const {
+  std::string away;
+  for (const auto voter : view.voters)
+    if (voter != self_ && !peers_.sees(voter)) away += (away.empty() ? "" : ", ") + name_of(voter);
+  return away;
+}
+
 // Without a word of it two of three voters would wait for the third for ever.
 void Gateway::say_founding_waits(const View& view) {
   const auto now = world_.loop.now();
   if (now - started_ < kFoundingPatience || (founding_said_ && now - *founding_said_ < kMinute))
     return;
-  std::string missing;
-  for (const auto voter : view.voters)
-    if (voter != self_ && !peers_.sees(voter))
-      missing += (missing.empty() ? "" : ", ") + name_of(voter);
+  const auto missing = voters_away(view);
   if (missing.empty()) return;
   founding_said_ = now;
   world_.log.warning("founding_waits", {},

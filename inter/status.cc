@@ -72,6 +72,7 @@ void describe(Fields&& field, Status& s) {
   field("tokens_carried", s.tokens_carried);
   field("members", s.members);
   field("voters", s.voters);
+  field("attention", s.attention);
   field("waits", s.waits);
   field("links", s.links);
   field("ranks", s.ranks);

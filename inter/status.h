@@ -60,6 +60,7 @@ struct GatewayStatus {
   std::uint64_t tokens_carried = 0;
   std::vector<std::string> members;
   std::vector<std::string> voters;
+  std::vector<std::string> attention;  // what holds it up and an operator should know, in sentences
   WaitStatus waits;
   std::vector<LinkStatus> links;
   std::vector<RankStatus> ranks;

@@ -39,6 +39,8 @@ namespace isthmus::launcher {
 namespace {
 
 constexpr Nanoseconds kSampleEvery = 100 * kMillisecond;
+constexpr std::string_view kRosterExpired =
+    "sessions go on, but none begins; ask the operator for a newer roster";
 constexpr int kSamplesPerNote = 50;  // between two writes of the traffic file
 
 inter::SyncOptions sync_options(const SyncOptions& sync) {
@@ -215,6 +217,8 @@ class Site {
     auto status = gateway_->status();
     if (status.ranks.size() == 1)
       status.ranks.front().world = static_cast<std::uint32_t>(file_.mesh.ranks());
+    if (expiry_told_)
+      status.attention.push_back(fmt::format("the roster has expired: {}", kRosterExpired));
     return status;
   }
 
@@ -295,9 +299,7 @@ class Site {
         security::validity(roster_, clock_->unix_time()) != security::RosterValidity::expired)
       return;
     expiry_told_ = true;
-    log_.alarm(
-        "roster_expired", {},
-        {{"effect", "sessions go on, but none begins; ask the operator for a newer roster"}});
+    log_.alarm("roster_expired", {}, {{"effect", kRosterExpired}});
   }
 
   const SiteFile& file_;

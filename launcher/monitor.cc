@@ -197,17 +197,31 @@ std::string bar(double share, std::size_t width, Glyphs glyphs) {
   return text;
 }
 
-// Cuts a line to the width.
+// Cuts a line to the width; sentences end in "..." then, where that is not most of them.
 StyledLine clipped(StyledLine line, std::size_t width) {
+  constexpr std::string_view kMore = "...";
   std::size_t used = 0;
   StyledLine out;
   for (auto& part : line) {
     if (used >= width) break;
-    part.text = cut(std::move(part.text), width - used);
+    const auto room = width - used;
+    if (columns(part.text) > room)
+      part.text = room > 4 * kMore.size()
+                      ? cut(std::move(part.text), room - kMore.size()) + std::string(kMore)
+                      : cut(std::move(part.text), room);
     used += columns(part.text);
     out.push_back(std::move(part));
   }
   return out;
+}
+
+// What a person should know of a site, most important first.
+std::vector<std::string> alerts(const SiteHistory& site) {
+  std::vector<std::string> all;
+  if (site.latest() && !site.trouble().empty()) all.push_back(narrow(site.trouble()));
+  if (site.latest())
+    for (const auto& sentence : site.latest()->attention) all.push_back(narrow(sentence));
+  return all;
 }
 
 StyledLine title_line(const SiteHistory& site, std::size_t width, Glyphs glyphs) {
@@ -230,8 +244,7 @@ StyledLine title_line(const SiteHistory& site, std::size_t width, Glyphs glyphs)
                                                        static_cast<double>(status->outer_steps),
                         std::min<std::size_t>(width - used, 24), glyphs),
                     Style::good});
-  line.push_back({uptime, Style::dim});
-  if (!site.trouble().empty()) line.push_back({"  " + narrow(site.trouble()), Style::bad});
+  if (used <= width) line.push_back({uptime, Style::dim});
   return clipped(std::move(line), width);
 }
 
@@ -268,6 +281,11 @@ std::vector<StyledLine> site_lines(const SiteHistory& site, std::size_t width, s
 
   // Headings and at least one row of each kind come first; then links, then ranks.
   std::size_t free = height > 1 ? height - 1 : 0;
+  for (const auto& sentence : alerts(site)) {
+    if (free == 0) break;
+    lines.push_back(clipped({{"  " + sentence, Style::bad}}, width));
+    --free;
+  }
   const auto take = [&free](std::size_t rows, std::size_t keep) {
     if (rows == 0 || free < 2 + keep) return std::size_t{0};
     const auto shown = std::min(rows, free - 1 - keep);
@@ -301,6 +319,18 @@ std::vector<StyledLine> site_lines(const SiteHistory& site, std::size_t width, s
       lines.push_back(
           clipped(row_line(ranks, rank_cells(status->ranks[i], status->ranks.size())), width));
     if (cut_short) lines.push_back(more(status->ranks.size() - rows, "ranks"));
+  }
+  if (free > 0 && (links_shown == 0 || ranks_shown == 0)) {
+    std::vector<std::string> hidden;
+    if (links_shown == 0 && !status->links.empty())
+      hidden.push_back(counted(status->links.size(), "link"));
+    if (ranks_shown == 0 && !status->ranks.empty())
+      hidden.push_back(counted(status->ranks.size(), "rank"));
+    if (!hidden.empty()) {
+      lines.push_back(clipped(
+          {{fmt::format("  in a higher window: {}", fmt::join(hidden, ", ")), Style::dim}}, width));
+      --free;
+    }
   }
   if (const auto waits = waits_text(status->waits); free > 0 && !waits.empty())
     lines.push_back(clipped({{"  " + waits}}, width));
@@ -341,15 +371,23 @@ std::vector<StyledLine> render_monitor(const std::vector<SiteHistory>& sites,
   const auto rows_max = static_cast<std::size_t>(height);
   const std::size_t footer_rows = rows_max > 2 ? 1 : 0;
   const std::size_t body = rows_max - footer_rows;
-  for (std::size_t i = 0; i < sites.size() && lines.size() < body; ++i) {
+  const bool crowded = sites.size() > body && body > 1;
+  const auto sites_shown = crowded ? body - 1 : sites.size();
+  const auto room = crowded ? body - 1 : body;
+  for (std::size_t i = 0; i < sites_shown && lines.size() < room; ++i) {
     // What the sites above left over goes to the ones below.
-    const auto share = (body - lines.size()) / (sites.size() - i);
+    const auto share = (room - lines.size()) / (sites_shown - i);
     const bool spaced = i > 0 && share > 6;
     if (spaced) lines.push_back({});
     for (auto& line : site_lines(sites[i], columns_max,
                                  std::max<std::size_t>(share - (spaced ? 1 : 0), 1), glyphs))
-      if (lines.size() < body) lines.push_back(std::move(line));
+      if (lines.size() < room) lines.push_back(std::move(line));
   }
+  if (crowded)
+    lines.push_back(clipped({{fmt::format("and {} in a higher window",
+                                          counted(sites.size() - sites_shown, "more site")),
+                              Style::dim}},
+                            columns_max));
   if (!notes.empty() && lines.size() + 2 < body) {
     lines.push_back({});
     const auto shown = std::min(notes.size(), body - lines.size());
@@ -385,7 +423,9 @@ std::string sparkline(const std::deque<double>& samples, std::size_t width, doub
 
 std::string status_text(const inter::GatewayStatus& status) {
   SiteHistory site(status.site);
-  site.add(status);
+  auto table = status;
+  table.attention.clear();  // in full, below
+  site.add(std::move(table));
   const auto height = 8 + status.links.size() + status.ranks.size();
   std::string out;
   for (const auto& line : site_lines(site, kStatusTextWidth, height, Glyphs::ascii)) {
@@ -397,6 +437,7 @@ std::string status_text(const inter::GatewayStatus& status) {
     const auto lines = wrapped(text, std::string(16, ' '), kStatusTextWidth);
     if (!lines.empty()) out += fmt::format("  {:<13} {}", name, std::string_view(lines).substr(16));
   };
+  for (const auto& sentence : status.attention) fact("attention", narrow(sentence));
   fact("run", narrow(status.run));
   fact("state root", narrow(status.state_root));
   fact("saved step", fmt::format("{}", status.saved_step));

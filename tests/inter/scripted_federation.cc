@@ -45,7 +45,8 @@ void ScriptedFederation::start(SiteId id) {
   options_.adjust(id, own);
   site.process = std::make_unique<sim::SimulatedProcess>(
       sim::SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, actor}, roster_,
-      id, own, Random(id), [&site](const Event& event) { site.events.emplace_back(event.id); });
+      id, own, Random(id).split(static_cast<std::uint64_t>(now())),
+      [&site](const Event& event) { site.events.emplace_back(event.id); });
   simulation_.after(100 * kMillisecond, actor, [this, id] { ranks(id).attach(gateway(id)); });
   site.process->loop().run_ready();
 }
@@ -81,6 +82,13 @@ bool ScriptedFederation::run_until(const std::function<bool()>& condition, Nanos
 
 void ScriptedFederation::run_for(Nanoseconds time) {
   run_until([] { return false; }, time);
+}
+
+void ScriptedFederation::kill(SiteId id) {
+  auto& site = sites_[id - 1];
+  site.ranks->detach();
+  site.process.reset();
+  site.disk->crash();
 }
 
 void ScriptedFederation::end_ranks(SiteId site) {

@@ -38,6 +38,10 @@ class ScriptedFederation {
   void run_for(Nanoseconds time);
 
   void start(SiteId site);
+  // Like kill -9 of the machine: what was not synced is gone.
+  void kill(SiteId site);
+  // The options of gateways that are started from now on.
+  void change(const std::function<void(GatewayOptions&)>& change) { change(options_.gateway); }
   Gateway& gateway(SiteId site) { return process(site).gateway(); }
   sim::SimulatedProcess& process(SiteId site) { return *sites_[site - 1].process; }
   Puppet& puppet(SiteId site) { return *sites_[site - 1].puppet; }

@@ -444,7 +444,65 @@ TEST_F(RanksTest, FragmentsThatNobodyExchangesAreRefused) {
   EXPECT_THAT(refused.error().text(), testing::HasSubstr("b is of fragment 1"));
 }
 
-TEST(FoundingTest, WhoIsMissingIsNamed) {
+// ---- Votes that outlive what they were cast under
+
+class AwayTest : public testing::TestWithParam<int> {};
+
+// Each opened ballots by itself all the time: what the other said before does not drown what it
+// says now.
+TEST_P(AwayTest, VotersThatSeeEachOtherThroughAThirdAgreeAgain) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.without_vote = {2};
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  federation.cut(1, 3, true);
+  auto& first = federation.gateway(1);
+  ASSERT_TRUE(federation.run_until([&] { return first.state() && first.state()->step >= 4; },
+                                   600 * kSecond));
+  federation.cut_off(3, true);
+  federation.run_for(GetParam() * 60 * kSecond);
+  const auto step = first.state()->step;
+  federation.cut(2, 3, false);
+  EXPECT_TRUE(federation.run_until([&] { return first.state()->step > step + 3; }, 600 * kSecond));
+}
+
+INSTANTIATE_TEST_SUITE_P(Minutes, AwayTest, testing::Values(1, 30, 120));
+
+class SettingsTest : public testing::TestWithParam<std::pair<int, int>> {};
+
+// The number of steps may change when all sites are started again, also while one has voted.
+TEST_P(SettingsTest, ChangeWhileAStepIsVotedOn) {
+  const auto [before, after] = GetParam();
+  auto options = options_of({2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = static_cast<std::uint64_t>(before);
+  bool voted = false;
+  options.adjust = [&](SiteId site, GatewayOptions& of_site) {
+    if (site == 1)
+      of_site.at_point = [&](const char* point, std::uint64_t step) {
+        voted |= step == 4 && point == std::string_view("between_vote_and_accept");
+      };
+  };
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until([&] { return voted; }, 600 * kSecond));
+  federation.kill(1);
+  federation.kill(2);
+  federation.change([&](GatewayOptions& all) {
+    all.sync.outer_steps = static_cast<std::uint64_t>(after);
+    all.sync.min_sites = 2;
+  });
+  federation.start(1);
+  federation.start(2);
+  const auto step = [&](SiteId site) {
+    const auto& state = federation.gateway(site).state();
+    return state ? state->step : 0;
+  };
+  EXPECT_TRUE(federation.run_until([&] { return step(1) >= 4 && step(2) >= 4; }, 300 * kSecond));
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, SettingsTest,
+                         testing::Values(std::pair(20, 30), std::pair(20, 4), std::pair(4, 20)));
+
+TEST(FoundingTest, WhoIsMissingIsNamedAndWaitedFor) {
   auto options = options_of({kSecond, kSecond, kSecond});
   options.late = {3};
   ScriptedFederation federation(std::move(options));
@@ -452,8 +510,13 @@ TEST(FoundingTest, WhoIsMissingIsNamed) {
   EXPECT_EQ(federation.gateway(1).genesis(), std::nullopt);
   EXPECT_GE(federation.events(1, "founding_waits"), 2U);
   EXPECT_LE(federation.events(1, "founding_waits"), 4U);
+  const auto waiting = federation.gateway(1).status();
+  EXPECT_GT(waiting.waits.straggler_s, 0.9 * sum_of(waiting.waits));
+  EXPECT_THAT(waiting.attention,
+              testing::ElementsAre("the run begins when all its voters are here: s3 missing"));
   federation.start(3);
   EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_TRUE(federation.gateway(1).status().attention.empty());
 }
 
 TEST(FoundingTest, NoRunBeginsWithParametersThatAreNotFinite) {

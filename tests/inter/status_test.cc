@@ -26,6 +26,7 @@ GatewayStatus a_status() {
   status.tokens_carried = 7;
   status.members = {"alpha", "beta"};
   status.voters = {};
+  status.attention = {"it waits: for \"beta\""};
   status.waits = {1.5, 2.5e-9, 3e300, 0, -0.0};
   status.links.push_back({.peer = "beta",
                           .address = "10.0.0.1:7700",
@@ -83,7 +84,7 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_FALSE(status->links[1].cap_mbit_s);
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
-  EXPECT_EQ(nlohmann::json::parse(json).size(), 15u);
+  EXPECT_EQ(nlohmann::json::parse(json).size(), 16u);
   EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 17u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);

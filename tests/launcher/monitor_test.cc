@@ -115,6 +115,38 @@ TEST(Monitor, OneRankThatSpeaksForAllSaysSo) {
       HasSubstr("  0-3           120   2.8134    12.3 k   computing (all 4 ranks in step)\n"));
 }
 
+TEST(Monitor, WhatHoldsARunUpIsSaid) {
+  auto site = history();
+  auto status = alpha(1, 1);
+  status.attention = {
+      "this site lost its vote file: it does not vote until a record names its new "
+      "one, which the others see to"};
+  EXPECT_THAT(status_text(status),
+              HasSubstr("attention     this site lost its vote file: it does"));
+  EXPECT_THAT(status_text(status), HasSubstr("which the others see to\n"));
+  site.add(std::move(status));
+  const auto lines = render_monitor({site}, {}, "q quits", 80, 24, Glyphs::unicode);
+  const auto line = plain_text(lines.at(1));
+  EXPECT_THAT(line, HasSubstr("  this site lost its vote file"));
+  EXPECT_TRUE(line.ends_with("..."));
+  EXPECT_EQ(columns(line), 80U);
+}
+
+TEST(Monitor, ALowScreenSaysWhatItHides) {
+  EXPECT_EQ(shown(render_monitor({history(2, 1), history(1, 0), history(0, 0)}, {}, "q quits", 40,
+                                 7, Glyphs::ascii)),
+            "alpha  exchanging  outer step 12/24\n"
+            "  in a higher window: 2 links, 1 rank\n"
+            "alpha  exchanging  outer step 12/24\n"
+            "  in a higher window: 1 link\n"
+            "alpha  exchanging  outer step 12/24\n"
+            "  computing 61 %  transfer 20 %  othe...\n"
+            "q quits\n");
+  const std::vector<SiteHistory> many(5, history());
+  EXPECT_THAT(shown(render_monitor(many, {}, "q quits", 80, 4, Glyphs::ascii)),
+              HasSubstr("and 3 more sites in a higher window\nq quits"));
+}
+
 TEST(Monitor, ANarrowScreenKeepsWhatMatters) {
   const auto text = shown(render_monitor({history()}, {}, "q quits", 40, 10, Glyphs::unicode));
   EXPECT_THAT(text, HasSubstr("beta"));

@@ -22,7 +22,7 @@ namespace {
 // More seeds by hand: ISTHMUS_SIM_SEEDS=2000.
 std::uint64_t seeds_per_scenario() {
   const char* wanted = std::getenv("ISTHMUS_SIM_SEEDS");
-  if (wanted == nullptr) return 160;
+  if (wanted == nullptr) return 150;
   const auto seeds = std::strtoull(wanted, nullptr, 10);
   EXPECT_GT(seeds, 0U) << "ISTHMUS_SIM_SEEDS is a number of seeds, not " << wanted;
   return seeds;

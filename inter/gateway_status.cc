@@ -1,0 +1,67 @@
+// What a gateway shows of itself.
+#include <fmt/format.h>
+
+#include "inter/gateway.h"
+
+namespace isthmus::inter {
+
+GatewayStatus Gateway::status() const {
+  GatewayStatus s;
+  s.site = name_of(self_);
+  s.run = genesis_ ? run_.hex() : "";
+  s.outer_step = state_ ? state_->step : 0;
+  s.outer_steps = options_.sync.outer_steps;
+  s.saved_step = saved_step_;
+  s.state_root = state_ ? state_root_.hex() : "";
+  s.uptime_s = seconds_of(world_.loop.now() - started_);
+  s.tokens_named = tokens_named_;
+  s.tokens_carried = carried_tokens_;
+  const auto view = current_view();
+  for (const auto id : view.members) s.members.push_back(name_of(id));
+  for (const auto id : view.voters) s.voters.push_back(name_of(id));
+  s.attention = attention();
+  s.waits = waits_;
+  s.phase = finished_                                          ? "finished"
+            : !layout_                                         ? "waiting for ranks"
+            : !genesis_ || !exchange_                          ? "starting"
+            : !state_ || (transfer_ && transfer_->fetching())  ? "catching up"
+            : applying_                                        ? "applying"
+            : exchange_->contributed() || taking_contribution_ ? "exchanging"
+            : rank_pulse_.here()                               ? "training"
+                                                               : "waiting for ranks";
+  for (const auto& [id, peer] : peers_.all()) {
+    auto link = peer.link->status();
+    if (link.waiting_for.empty() && exchange_ && state_ && !finished_ && exchange_->contributed())
+      link.waiting_for = exchange_->held(working_step(), id) ? "vote"
+                         : exchange_->arriving(id)           ? "transfer"
+                                                             : "contribution";
+    s.links.push_back(std::move(link));
+  }
+  if (ranks_) s.ranks = ranks_->status();
+  return s;
+}
+
+// What is so now, unlike the event log, which says when it became so.
+std::vector<std::string> Gateway::attention() const {
+  std::vector<std::string> all;
+  if (failure_) all.push_back(fmt::format("it ends: {}", failure_->text()));
+  if (!genesis_) {
+    const auto away = voters_away(view_of_roster());
+    if (layout_ && !away.empty())
+      all.push_back(fmt::format("the run begins when all its voters are here: {} missing", away));
+  } else if (lacked_vote_) {
+    const auto view = current_view();
+    all.push_back(view.voters.size() - 1 < view.majority()
+                      ? "this site lost its vote file, and no record is decided without it: the "
+                        "operator says where to go on (isthmus roster recover)"
+                      : "this site lost its vote file: it does not vote until a record names its "
+                        "new one");
+  }
+  if (!not_saved_why_.empty())
+    all.push_back(fmt::format("the state cannot be saved, and is tried again: {}", not_saved_why_));
+  if (disputed_since_)
+    all.push_back("its state differs from that of others: it is computed again, or fetched");
+  return all;
+}
+
+}  // namespace isthmus::inter
