@@ -234,6 +234,9 @@ void Gateway::begin_step() {
       first_held_at_ = step_began_;
     }
   }
+  if (const auto few = too_few_members(); !few.empty())
+    world_.log.alarm("too_few_members", {.outer_step = static_cast<std::int64_t>(k)},
+                     {{"why", few}});
   if (pending_ && pending_->step == k && !exchange_->contributed())
     fail(Error{ErrorCode::corrupt, "this site's own contribution does not check on disk"});
   send_status();
@@ -311,8 +314,7 @@ Task<Result<void>> Gateway::start_steps() {
   if (saved_any_) {
     Saved saved{.id = step_id(), .state_root = state_root_, .strong_root = {}, .spot_root = {}};
     saved.id.step = saved_step_;
-    note_saved(self_, saved);
-    peers_.send_to_all(sign(world_.signer, self_, MessageType::saved, encode(saved)).encode());
+    announce_saved(saved);
   }
   co_return Result<void>();
 }
@@ -402,7 +404,7 @@ Task<Result<void>> Gateway::serve_the_end() {
     bool reachable = false;
     for (const auto& [site, peer] : peers_.all()) {
       const auto saved = saved_by_.find(site);
-      const bool has = saved != saved_by_.end() && saved->second.id.step >= last;
+      const bool has = saved != saved_by_.end() && saved->second.saved.id.step >= last;
       const bool up = peer.link->up();
       // Whoever has saved the last step may end before it acknowledges what we say last.
       const bool farewell = up && !peer.link->drained() && now - began < kSecond;

@@ -147,8 +147,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool genesis_acceptable(const Record& record) const;
   void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
   void say_founding_is_stuck();
-  void say_founding_waits(const View& view);
-  std::string voters_away(const View& view) const;  // by name, with commas
+  void say_founding_waits();
+  std::string founding_waits_for() const;
+  View view_to_begin_with() const;
   Task<Result<void>> adopt_run(Certificate genesis);
   Task<void> take_initial(std::vector<float> parameters);
   bool adopt_initial();
@@ -184,6 +185,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> serve_the_end();
   void fail(const Error& error);
   std::vector<std::string> attention() const;
+  std::string too_few_members() const;
 
   // --- Ranks (gateway_ranks.cc)
   Task<bool> may_contribute();
@@ -215,7 +217,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> settle_feedback(std::uint64_t applied);
   Task<Result<void>> write_state(const OuterState& state, const security::Digest& root);
   Task<void> save(OuterState* state, security::Digest root, std::uint64_t step);
-  void note_saved(SiteId site, const Saved& saved);
   void prune();
   Task<void> remove_pruned();
 
@@ -252,6 +253,12 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void on_records(Link& link, const Records& records);
   void on_record_request(Link& link, const RecordRequest& request);
   void relay(const Signed& message, Link* from);
+  void relay_to_all(const Signed& message, Link* from);
+  void relay_to(PeerSite& peer, const Signed& message, Link* from);
+  void announce_saved(const Saved& saved);
+  bool note_saved(const Signed& message, const Saved& saved, bool from_signer);
+  void pass_on_saved(PeerSite& peer);
+  std::size_t vouch_for(std::uint64_t step, const security::Digest& root) const;
   void announce_step(PeerSite& peer);
   void broadcast_signed(const Signed& message);
   Status my_status() const;
@@ -297,8 +304,12 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t saved_step_ = 0;
   std::string not_saved_why_;  // "": it is, or is being saved
   bool saved_any_ = false, saving_ = false, applying_ = false, pruning_ = false;
-  std::map<SiteId, Saved> saved_by_;
-  std::uint64_t kept_from_ = 1;    // named bytes of this step and later are here
+  struct KnownSaved {
+    Saved saved;
+    Signed message;
+  };
+  std::map<SiteId, KnownSaved> saved_by_;  // the newest of each site
+  std::uint64_t kept_from_ = 1;            // named bytes of this step and later are here
   std::uint64_t restored_to_ = 0;  // contributions from before a restart are taken up until here
   std::map<SiteId, std::uint64_t> last_named_;
 

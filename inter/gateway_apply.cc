@@ -300,8 +300,7 @@ Task<void> Gateway::save(OuterState* state, security::Digest root, std::uint64_t
   const auto announce = [&] {
     saved_step_ = step;
     saved_any_ = true;
-    peers_.send_to_all(sign(world_.signer, self_, MessageType::saved, encode(saved)).encode());
-    note_saved(self_, saved);
+    announce_saved(saved);
   };
   if (options_.link.bug == PlantedBug::announce_before_saved) announce();
   for (;;) {
@@ -333,7 +332,7 @@ void Gateway::prune() {
   std::vector<std::uint64_t> steps;
   for (const auto voter : current_view().voters) {
     const auto found = saved_by_.find(voter);
-    steps.push_back(found == saved_by_.end() ? 0 : found->second.id.step);
+    steps.push_back(found == saved_by_.end() ? 0 : found->second.saved.id.step);
   }
   std::sort(steps.rbegin(), steps.rend());
   const auto majority_saved = steps[current_view().majority() - 1];

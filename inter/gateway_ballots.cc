@@ -152,11 +152,12 @@ Nanoseconds Gateway::votes_late() const { return 2 * kSecond + 4 * peers_.longes
 bool Gateway::all_held_by_majority(const View& view) const {
   const auto holders = std::count_if(view.voters.begin(), view.voters.end(), [&](SiteId voter) {
     if (voter == self_) return true;
-    const auto peer = peers_.all().find(voter);
-    if (peer == peers_.all().end() || !peer->second.link->up() || !peer->second.status)
-      return false;
-    const auto& status = *peer->second.status;
-    return status.step == working_step() && std::ranges::includes(status.holds, view.members);
+    return std::ranges::any_of(peers_.all(), [&](const auto& entry) {
+      const auto& [site, peer] = entry;
+      if (!peer.link->up() || !peer.status || peer.status->step != working_step()) return false;
+      return site == voter ? std::ranges::includes(peer.status->holds, view.members)
+                           : std::ranges::count(peer.status->sees_complete, voter) > 0;
+    });
   });
   return static_cast<std::size_t>(holders) >= view.majority();
 }

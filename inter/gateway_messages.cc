@@ -10,6 +10,16 @@ namespace {
 
 constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
 
+bool sees(const PeerSite& peer, SiteId site) {
+  return peer.status && std::ranges::count(peer.status->sees, site) > 0;
+}
+
+// Equal to a root that is quick, and not to one that is strong.
+bool differ_in_spots(const Saved& a, const Saved& b) {
+  return a.id.step == b.id.step && a.state_root == b.state_root && a.spot_root && b.spot_root &&
+         *a.spot_root != *b.spot_root;
+}
+
 }  // namespace
 
 // --- From the wire
@@ -57,7 +67,7 @@ void Gateway::on_session(Link& link, bool up) {
   if (up) {
     link.send(encode(my_status()));
     if (const auto saved = saved_by_.find(self_); saved != saved_by_.end())
-      link.send(sign(world_.signer, self_, MessageType::saved, encode(saved->second)).encode());
+      link.send(saved->second.message.encode());
   } else if (exchange_) {
     exchange_->session_ended(link);
   }
@@ -121,7 +131,8 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
     const auto saved = decode_saved(message.body);
     if (!saved || saved->id.run != run_ || !verify(world_.verifier, message)) return;
     if (transfer_) transfer_->on_saved(from, message.signer, *saved);
-    note_saved(message.signer, *saved);
+    const bool from_signer = from != nullptr && from->peer().site == message.signer;
+    if (note_saved(message, *saved, from_signer)) relay_to_all(message, from);
     return;
   }
   if (message.type == MessageType::accept && !genesis_) {
@@ -131,10 +142,7 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
     auto& relayed = genesis_relayed_[message.signer];
     if (world_.loop.now() - relayed >= kSecond / 2 || relayed == 0) {
       relayed = world_.loop.now();
-      for (auto& [site, peer] : peers_.all())
-        if (site != message.signer && peer.link.get() != from && peer.link->up() && peer.status &&
-            !std::count(peer.status->sees.begin(), peer.status->sees.end(), message.signer))
-          peer.link->send(message.encode());
+      relay_to_all(message, from);
     }
     on_genesis_accept(message.signer, std::get<Accept>(ballot->ballot), message.signature);
     return;
@@ -197,16 +205,22 @@ void Gateway::receive_ballot(const Signed& message) {
   if (agreement_->decided()) changed_.notify();
 }
 
-// Passes a signed message on to those that do not see its signer.
+// Passes a signed message of this step on to those that do not see its signer.
 void Gateway::relay(const Signed& message, Link* from) {
-  for (auto* peer : peers_.working_on(working_step())) {
-    const auto& sees = peer->status->sees;
-    if (peer->site == message.signer || peer->link.get() == from ||
-        std::count(sees.begin(), sees.end(), message.signer) > 0)
-      continue;
-    peer->link->send(message.encode());
-    ++counters_.relayed_messages;
-  }
+  for (auto* peer : peers_.working_on(working_step())) relay_to(*peer, message, from);
+}
+
+void Gateway::relay_to_all(const Signed& message, Link* from) {
+  for (auto& [site, peer] : peers_.all())
+    if (peer.link->up() && peer.status) relay_to(peer, message, from);
+}
+
+void Gateway::relay_to(PeerSite& peer, const Signed& message, Link* from) {
+  if (message.signer == self_ || message.signer == peer.site || peer.link.get() == from ||
+      sees(peer, message.signer))
+    return;
+  peer.link->send(message.encode());
+  ++counters_.relayed_messages;
 }
 
 void Gateway::broadcast_signed(const Signed& message) {
@@ -221,14 +235,7 @@ void Gateway::announce_step(PeerSite& peer) {
   if (agreement_ && persisted_version_ >= agreement_->vote_version())
     for (const auto& standing : agreement_->standing())
       peer.link->send(sign(world_.signer, self_, step_id(), standing.message).encode());
-  const auto& sees = peer.status->sees;
-  said_.each([&](const Signed& message) {
-    if (message.signer == self_ || message.signer == peer.site ||
-        std::count(sees.begin(), sees.end(), message.signer) > 0)
-      return;
-    peer.link->send(message.encode());
-    ++counters_.relayed_messages;
-  });
+  said_.each([&](const Signed& message) { relay_to(peer, message, nullptr); });
 }
 
 // --- Status
@@ -250,6 +257,12 @@ Status Gateway::my_status() const {
   s.first_record = kept_from_;
   s.sees = peers_.seen();
   if (exchange_ && state_) s.holds = exchange_->holds_soon();
+  const auto view = current_view();
+  for (const auto& [site, peer] : peers_.all()) {
+    if (!peer.link->up() || !peer.status || peer.status->step != s.step) continue;
+    if (peer.status->contributes) s.sees_contribute.push_back(site);
+    if (std::ranges::includes(peer.status->holds, view.members)) s.sees_complete.push_back(site);
+  }
   for (auto wish : peers_.wishes(s.step, self_))
     if (wish.hops++ < Wish::kHopsMax && changes(current_view(), wish)) s.wishes.push_back(wish);
   return s;
@@ -263,10 +276,15 @@ void Gateway::send_status() {
 
 void Gateway::on_status(Link& link, const Status& status) {
   auto& peer = *peers_.of(link);
-  peer.status = status;
+  const bool first = !std::exchange(peer.status, status).has_value();
   peer.vote_file = status.vote_file;
   const auto now = world_.loop.now();
   if (status.contributes) peer.last_progress = now;
+  if (status.step == working_step())
+    for (const auto site : status.sees_contribute)
+      if (auto* other = peers_.find(site); other != nullptr && !other->link->up())
+        other->last_progress = now;
+  if (first) pass_on_saved(peer);
   if (!genesis_) {
     changed_.notify();
     return;
@@ -343,20 +361,52 @@ void Gateway::on_records(Link& link, const Records& records) {
   changed_.notify();
 }
 
-void Gateway::note_saved(SiteId site, const Saved& saved) {
-  auto& known = saved_by_[site];
-  if (saved.id.step >= known.id.step) known = saved;
+// --- Saved
+
+void Gateway::announce_saved(const Saved& saved) {
+  const auto message = sign(world_.signer, self_, MessageType::saved, encode(saved));
+  peers_.send_to_all(message.encode());
+  note_saved(message, saved, true);
+}
+
+// True: newer than what was known of its signer. A step counts as newer once; of the same step only
+// what its signer says itself is taken, so that nothing is passed round for ever.
+bool Gateway::note_saved(const Signed& message, const Saved& saved, bool from_signer) {
+  const auto found = saved_by_.find(message.signer);
+  if (found != saved_by_.end()) {
+    const auto known = found->second.saved.id.step;
+    if (saved.id.step < known || (saved.id.step == known && !from_signer)) return false;
+    if (found->second.message.digest() == message.digest()) return false;
+  }
+  saved_by_[message.signer] = {saved, message};
   const auto mine = saved_by_.find(self_);
   if (mine != saved_by_.end())
     for (const auto& [other, theirs] : saved_by_)
-      if ((other == site || site == self_) && theirs.id.step == mine->second.id.step &&
-          theirs.state_root == mine->second.state_root && theirs.spot_root &&
-          mine->second.spot_root && *theirs.spot_root != *mine->second.spot_root)
+      if ((other == message.signer || message.signer == self_) &&
+          differ_in_spots(theirs.saved, mine->second.saved))
         world_.log.alarm("spot_root_differs",
-                         {.outer_step = static_cast<std::int64_t>(theirs.id.step)},
-                         {{"signer", other}, {"root", theirs.state_root.hex()}});
+                         {.outer_step = static_cast<std::int64_t>(theirs.saved.id.step)},
+                         {{"signer", other}, {"root", theirs.saved.state_root.hex()}});
   prune();
   changed_.notify();
+  return true;
+}
+
+std::size_t Gateway::vouch_for(std::uint64_t step, const security::Digest& root) const {
+  const auto view = current_view();
+  return static_cast<std::size_t>(std::ranges::count_if(saved_by_, [&](const auto& entry) {
+    const auto& [site, known] = entry;
+    return site != self_ && view.is_voter(site) && known.saved.id.step == step &&
+           known.saved.state_root == root;
+  }));
+}
+
+// What others have saved, for a peer whose session is new and that does not see them: it prunes by
+// it, and the last state has no other proof.
+void Gateway::pass_on_saved(PeerSite& peer) {
+  for (const auto& [site, known] : saved_by_)
+    if (site != self_ && site != peer.site && !sees(peer, site))
+      peer.link->send(known.message.encode());
 }
 
 }  // namespace isthmus::inter

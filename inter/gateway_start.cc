@@ -1,6 +1,7 @@
 // How a gateway begins: from its disk, by founding a run with all other voters (record 0), or by
 // joining one.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -19,8 +20,7 @@ View Gateway::view_of_roster() const {
   View view;
   for (const auto& site : roster_.sites)
     if (site.voter) view.voters.push_back(site.id);
-  // Who has no vote joins once its state is current.
-  view.members = view.voters;
+  view.members = view.voters;  // at least
   return view;
 }
 
@@ -201,7 +201,10 @@ void Gateway::start_links() {
       [this](std::uint32_t chunk) { reduce_early(chunk); }, [this] { changed_.notify(); });
   transfer_ = std::make_unique<StateTransfer>(
       StateTransfer::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
-                             self_, options_.at_point},
+                             self_, options_.at_point,
+                             [this](std::uint64_t step, const security::Digest& root) {
+                               return vouch_for(step, root);
+                             }},
       *layout_, options_.sync.outer.has_momentum());
   for (auto& [site, peer] : peers_.all()) peer.link->start();
 }
@@ -210,18 +213,33 @@ void Gateway::start_links() {
 
 bool Gateway::genesis_acceptable(const Record& record) const {
   const auto listed = view_of_roster();
-  return record.step == 0 && record.run == security::Digest{} &&
-         record.parent == security::Digest{} && record.view.members == listed.members &&
-         record.view.voters == listed.voters && record.next_view == record.view &&
-         record.parts.empty() && record.rule == options_.sync.outer && !record.final_step &&
+  const auto known = [this](SiteId site) { return roster_.find(site) != nullptr; };
+  return !roster_.run && record.step == 0 && record.run == security::Digest{} &&
+         record.parent == security::Digest{} &&
+         std::ranges::includes(record.view.members, listed.members) &&
+         std::ranges::all_of(record.view.members, known) && record.view.voters == listed.voters &&
+         record.next_view == record.view && record.parts.empty() &&
+         record.rule == options_.sync.outer && !record.final_step &&
          record.fingerprint == run_fingerprint_.digest() && record.roster == roster_.digest;
+}
+
+// Who takes part from the first step: the voters, and who else is here. Others join once their
+// state is current, by a record, which needs min_sites contributions of those who take part.
+View Gateway::view_to_begin_with() const {
+  auto view = view_of_roster();
+  for (const auto& [site, peer] : peers_.all())
+    if (peer.link->up() && peer.vote_file != kNoVoteFile && !view.is_member(site))
+      view.take_in(site, peer.vote_file);
+  return with_vote_files(std::move(view));
 }
 
 // Once all voters have said which vote files they have: record 0 names them.
 void Gateway::propose_genesis() {
   Record record;
-  record.view = with_vote_files(view_of_roster());
-  if (record.view.vote_files.size() < record.view.voters.size()) return;
+  record.view = view_to_begin_with();
+  if (roster_.run || record.view.vote_files.size() < record.view.members.size() ||
+      record.view.members.size() < options_.sync.min_sites)
+    return;
   record.next_view = record.view;
   record.rule = options_.sync.outer;
   record.fingerprint = run_fingerprint_.digest();
@@ -274,26 +292,35 @@ void Gateway::say_founding_is_stuck() {
          {"left_out", *left_out}});
 }
 
-std::string Gateway::voters_away(const View& view) const {
-  std::string away;
-  for (const auto voter : view.voters)
-    if (voter != self_ && !peers_.sees(voter)) away += (away.empty() ? "" : ", ") + name_of(voter);
-  return away;
+// Without a word of it two of three voters would wait for the third for ever. "": for nothing.
+std::string Gateway::founding_waits_for() const {
+  if (roster_.run)
+    return fmt::format("a site of run {}, which the roster names",
+                       roster_.run->hex().substr(0, 16));
+  const auto view = view_of_roster();
+  std::vector<std::string> voters, others;
+  for (const auto& site : roster_.sites)
+    if (site.id != self_ && !peers_.sees(site.id))
+      (view.is_voter(site.id) ? voters : others).push_back(site.name);
+  if (!voters.empty())
+    return fmt::format(
+        "{}: a run begins when all its voters are here, and who joins one that has "
+        "begun needs a site of it",
+        fmt::join(voters, ", "));
+  const auto here = roster_.sites.size() - others.size();
+  if (here >= options_.sync.min_sites) return {};
+  return fmt::format("{} of {}: a run begins with min_sites = {}", options_.sync.min_sites - here,
+                     fmt::join(others, ", "), options_.sync.min_sites);
 }
 
-// Without a word of it two of three voters would wait for the third for ever.
-void Gateway::say_founding_waits(const View& view) {
+void Gateway::say_founding_waits() {
   const auto now = world_.loop.now();
   if (now - started_ < kFoundingPatience || (founding_said_ && now - *founding_said_ < kMinute))
     return;
-  const auto missing = voters_away(view);
-  if (missing.empty()) return;
+  const auto what = founding_waits_for();
+  if (what.empty()) return;
   founding_said_ = now;
-  world_.log.warning("founding_waits", {},
-                     {{"waits_for", missing},
-                      {"why",
-                       "a run begins when all its voters are here; who joins one that has begun "
-                       "needs a site of it"}});
+  world_.log.warning("founding_waits", {}, {{"waits_for", what}});
 }
 
 Task<Result<void>> Gateway::begin_or_join_run() {
@@ -332,7 +359,7 @@ Task<Result<void>> Gateway::begin_or_join_run() {
         break;
       }
     }
-    say_founding_waits(view);
+    say_founding_waits();
     if (now - asked >= kSecond) {
       for (auto& [site, peer] : peers_.all()) {
         if (!peer.link->up()) continue;

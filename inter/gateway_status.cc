@@ -1,6 +1,7 @@
 // What a gateway shows of itself.
 #include <fmt/format.h>
 
+#include "base/counted.h"
 #include "inter/gateway.h"
 
 namespace isthmus::inter {
@@ -41,14 +42,23 @@ GatewayStatus Gateway::status() const {
   return s;
 }
 
+// A record takes nobody in that would make the contributions enough. "": there are enough.
+std::string Gateway::too_few_members() const {
+  const auto members = genesis_ ? current_view().members.size() : 0;
+  if (!genesis_ || finished_ || members >= options_.sync.min_sites) return {};
+  return fmt::format(
+      "min_sites = {}, and the run has {}: no step can be made, and nobody taken in; "
+      "lower it at all sites",
+      options_.sync.min_sites, counted(members, "member"));
+}
+
 // What is so now, unlike the event log, which says when it became so.
 std::vector<std::string> Gateway::attention() const {
   std::vector<std::string> all;
   if (failure_) all.push_back(fmt::format("it ends: {}", failure_->text()));
   if (!genesis_) {
-    const auto away = voters_away(view_of_roster());
-    if (layout_ && !away.empty())
-      all.push_back(fmt::format("the run begins when all its voters are here: {} missing", away));
+    const auto what = founding_waits_for();
+    if (layout_ && !what.empty()) all.push_back(fmt::format("it waits for {}", what));
   } else if (lacked_vote_) {
     const auto view = current_view();
     all.push_back(view.voters.size() - 1 < view.majority()
@@ -57,6 +67,7 @@ std::vector<std::string> Gateway::attention() const {
                       : "this site lost its vote file: it does not vote until a record names its "
                         "new one");
   }
+  if (const auto few = too_few_members(); !few.empty()) all.push_back(few);
   if (!not_saved_why_.empty())
     all.push_back(fmt::format("the state cannot be saved, and is tried again: {}", not_saved_why_));
   if (disputed_since_)

@@ -256,6 +256,8 @@ Bytes encode(const Status& s) {
   out.put(s.roster_epoch).put(s.first_record);
   put_sites(out, s.sees);
   put_sites(out, s.holds);
+  put_sites(out, s.sees_contribute);
+  put_sites(out, s.sees_complete);
   out.put(static_cast<std::uint32_t>(s.wishes.size()));
   for (const auto& wish : s.wishes)
     out.put(wish.site).put(wish.joins).put(wish.vote_file).put(wish.hops);
@@ -271,6 +273,8 @@ std::optional<Status> decode_status(ByteReader& in) {
   s.first_record = in.get<std::uint64_t>();
   s.sees = get_sites(in);
   s.holds = get_sites(in);
+  s.sees_contribute = get_sites(in);
+  s.sees_complete = get_sites(in);
   s.wishes.resize(in.count(kSitesMax, 14));
   for (std::size_t i = 0; i < s.wishes.size(); ++i) {
     auto& wish = s.wishes[i];

@@ -115,7 +115,10 @@ struct Status {
   std::uint64_t first_record = 0;  // the oldest step whose named bytes it still has
   std::vector<SiteId> sees;        // sites it has a session with
   std::vector<SiteId> holds;       // contributions of `step` that are whole there
-  std::vector<Wish> wishes;        // of others that work on `step`; ascending site
+  // Of those it sees and that work on `step`, for whoever does not see them: which contribute, and
+  // which hold the contributions of all members.
+  std::vector<SiteId> sees_contribute, sees_complete;
+  std::vector<Wish> wishes;  // of others that work on `step`; ascending site
 };
 
 struct RecordRequest {

@@ -172,8 +172,9 @@ void StateTransfer::on_saved(Link* from, SiteId signer, const Saved& saved) {
 }
 
 // Which of the offers to fetch: one of a state whose root is proved, by the decided record after it
-// or by a majority of the other voters, and of its strong roots the one that most voters signed. A
-// majority's is taken at once, a lesser one only when no more offers are waited for.
+// or by a majority of the other voters that saved it, and of its strong roots the one that most
+// voters signed. A majority's is taken at once, a lesser one only when no more offers are waited
+// for.
 std::optional<Saved> StateTransfer::choose(std::uint64_t at_least, const View& view,
                                            const RecordOf& record_of, bool last_call) const {
   const auto others = view.voters.size() - (view.is_voter(context_.self) ? 1 : 0);
@@ -193,9 +194,11 @@ std::optional<Saved> StateTransfer::choose(std::uint64_t at_least, const View& v
     }
     const bool majority = voters >= others / 2 + 1;
     const auto* next = record_of(saved.id.step + 1);
-    const bool proven = saved.id.step == 0 ? record_of(0)->initial_root == saved.state_root
-                        : next != nullptr  ? next->parent_root == saved.state_root
-                                           : majority;
+    const bool proven =
+        saved.id.step == 0 ? record_of(0)->initial_root == saved.state_root
+        : next != nullptr
+            ? next->parent_root == saved.state_root
+            : majority || context_.vouch_for(saved.id.step, saved.state_root) >= others / 2 + 1;
     if (!proven || (!majority && !last_call)) continue;
     const std::tuple rank(voters, -least_failed, saved.id.step);
     if (best && rank <= best_rank) continue;

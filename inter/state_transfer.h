@@ -28,6 +28,8 @@ class StateTransfer {
     const security::Signer& signer;
     SiteId self;
     std::function<void(const char* point, std::uint64_t step)> at_point;
+    // How many other voters have said that they saved a state with this root.
+    std::function<std::size_t(std::uint64_t step, const security::Digest& root)> vouch_for;
   };
   StateTransfer(Context context, const ModelLayout& layout, bool has_momentum);
   ~StateTransfer();

@@ -144,6 +144,8 @@ std::vector<SampleMessage> sample_messages() {
   status.first_record = 2;
   status.sees = {1, 2, 5};
   status.holds = {2, 5};
+  status.sees_contribute = {1, 5};
+  status.sees_complete = {5};
   all.push_back({"status", encode(status), tagged(decode_status, encoded)});
   all.push_back(
       {"record request", encode(RecordRequest{4}), tagged(decode_record_request, encoded)});
