@@ -118,9 +118,12 @@ class SystemDisk final : public Disk {
   }
   Result<void> make_folders(const std::string& path) override {
     std::error_code error;
-    std::filesystem::create_directories(path, error);
+    if (path.empty() || std::filesystem::is_directory(path, error)) return {};
+    const auto above = folder_of(path);
+    if (above != path) ISTHMUS_CHECK(make_folders(above));
+    std::filesystem::create_directory(path, error);
     if (error) return disk_error(error.value(), fmt::format("cannot make the folder {}", path));
-    return {};
+    return sync_folder(above);  // or it may be gone, with all that was synced in it
   }
   Result<void> sync_folder(const std::string& path) override {
     const int descriptor =

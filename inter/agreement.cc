@@ -30,6 +30,10 @@ bool better(const std::vector<Part>& a, const std::vector<Part>& b) {
   return a < b;
 }
 
+bool admits(const Record& record) {
+  return !std::ranges::includes(record.view.members, record.next_view.members);
+}
+
 }  // namespace
 
 Agreement::Agreement(Setup setup, Vote vote, bool on_disk)
@@ -98,7 +102,7 @@ void Agreement::write_vote(std::uint64_t ballot, const Record& record) {
   say(Accept{ballot, record});
 }
 
-void Agreement::open_ballot() {
+void Agreement::open_ballot(bool may_admit) {
   if (!setup_.may_vote || decided_) return;
   const auto& voters = setup_.frame.view.voters;
   const auto turn = static_cast<std::uint64_t>(
@@ -108,6 +112,7 @@ void Agreement::open_ballot() {
   std::uint64_t ballot = vote_.promised + 1;
   while (ballot % voters.size() != turn) ++ballot;
   opened_ = ballot;
+  may_admit_ = may_admit;
   promises_.clear();
   proposed_.reset();
   proposal_.reset();
@@ -169,7 +174,8 @@ bool Agreement::well_formed(const Record& record) const {
   same.roster = frame.roster;
   // A vote stands when the number of steps or of sites was changed since (PROTOCOL.md, "Ballots").
   same.final_step = frame.final_step;
-  if (same != frame || record.parts.empty()) return false;
+  if (same != frame || (record.parts.empty() && (record.final_step || !admits(record))))
+    return false;
   for (const auto& part : record.parts)
     if (!frame.view.is_member(part.site)) return false;
   // Voters change only with a newer roster, that this site has too (PROTOCOL.md, "Views"); members
@@ -252,15 +258,27 @@ void Agreement::try_propose() {
     proposed_ = Propose{opened_, std::move(*before.record)};
     ++counters_.reproposals;
   } else {
-    const auto parts = best_common_set();
-    if (!parts) return;
-    Record record = setup_.frame;
-    record.parts = *parts;
-    setup_.complete(record);
-    proposed_ = Propose{opened_, std::move(record)};
+    auto record = new_proposal();
+    if (!record) return;
+    proposed_ = Propose{opened_, std::move(*record)};
     ++counters_.proposals;
   }
   say(*proposed_);
+}
+
+// What a majority holds; or, where that cannot suffice, a record without contributions, which
+// leaves the state as it is and takes sites in (PROTOCOL.md, "Views").
+std::optional<Record> Agreement::new_proposal() const {
+  Record record = setup_.frame;
+  if (auto parts = best_common_set()) {
+    record.parts = std::move(*parts);
+    setup_.complete(record);
+    return record;
+  }
+  if (!may_admit_) return std::nullopt;
+  record.final_step = false;
+  setup_.complete(record);
+  return admits(record) ? std::optional(std::move(record)) : std::nullopt;
 }
 
 void Agreement::try_vote_for_proposal() {

@@ -76,8 +76,9 @@ class Agreement {
   // While the view has to change, nobody votes in ballot 0, whose view is fixed.
   void set_view_change_due(bool due);
   // This voter's deadline passed, or the view has to change and it holds what it waits for. Opens
-  // its next ballot.
-  void open_ballot();
+  // its next ballot. `may_admit`: contributions will not suffice, so that a record without any may
+  // take sites in.
+  void open_ballot(bool may_admit = false);
 
   // From a site whose signature is checked. Accepts carry it, for the certificate.
   void receive(SiteId from, const Ballot& message, const security::Signature& signature);
@@ -118,6 +119,7 @@ class Agreement {
   Earlier earlier() const;
   void write_vote(std::uint64_t ballot, const Record& record);
   void lack(const Part& part);
+  std::optional<Record> new_proposal() const;
   bool well_formed(const Record& record) const;
   bool holds(const std::vector<Part>& parts) const;
   std::vector<Part> held_parts() const;
@@ -132,6 +134,7 @@ class Agreement {
   bool view_change_due_ = false;
 
   std::uint64_t opened_ = 0;            // the ballot this voter opened last; 0: none
+  bool may_admit_ = false;              // in it
   std::map<SiteId, Promise> promises_;  // for opened_
   std::optional<Propose> proposed_;     // in opened_
   std::optional<Propose> proposal_;     // the newest received, not yet voted for: parts are missing

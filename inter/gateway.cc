@@ -204,6 +204,7 @@ void Gateway::begin_step() {
   const auto view = current_view();
   step_began_ = world_.loop.now();
   first_held_at_.reset();
+  view_change_since_.reset();
   next_ballot_at_ = 0;
   ballots_tried_ = 0;
   said_.clear();
@@ -235,8 +236,8 @@ void Gateway::begin_step() {
     }
   }
   if (const auto few = too_few_members(); !few.empty())
-    world_.log.alarm("too_few_members", {.outer_step = static_cast<std::int64_t>(k)},
-                     {{"why", few}});
+    world_.log.warning("too_few_members", {.outer_step = static_cast<std::int64_t>(k)},
+                       {{"why", few}});
   if (pending_ && pending_->step == k && !exchange_->contributed())
     fail(Error{ErrorCode::corrupt, "this site's own contribution does not check on disk"});
   send_status();
@@ -307,6 +308,8 @@ Task<Result<void>> Gateway::start_steps() {
   auto restored =
       co_await restore_contributions(working_step(), current_view(), parent_hash(), state_root_);
   if (!restored) co_return restored;
+  auto recall = [this] { misled_base_ = store_.read_diverged(*layout_, state_->step); };
+  co_await run_on(world_.workers, world_.loop, std::move(recall), 4096);
   enter_state(state_->step == 0 && !saved_any_, true);
   auto closed = co_await exchange_->close_again();
   if (!closed) co_return closed;

@@ -239,7 +239,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::ptrdiff_t turn() const;
   Nanoseconds votes_late() const;
   bool all_held_by_majority(const View& view) const;  // as far as it is known: all contributions
-  Nanoseconds deadline() const;
+  bool progresses(const PeerSite& peer) const;
+  bool contributions_may_suffice() const;
+  Nanoseconds deadline(Nanoseconds since) const;
   void consider_ballot();
   void give_way_to_twin();
   double WaitStatus::*waits_for() const;
@@ -322,7 +324,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::shared_ptr<EarlyReduction> early_;  // shared with jobs on workers
 
   // A state that turned out wrong, of the step that the ranks go on from: what they contribute next
-  // is the way from there.
+  // is the way from there, and ranks that are started anew begin there too.
   std::optional<std::vector<float>> misled_base_;
   std::optional<security::Digest> rechecked_root_;  // computed twice, with the same result
   std::optional<Nanoseconds> disputed_since_;
@@ -338,6 +340,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool vote_on_disk_ = true;  // stored_vote_ is
   bool taking_contribution_ = false;
   std::optional<Nanoseconds> first_held_at_;
+  std::optional<Nanoseconds> view_change_since_;  // it is due
   Nanoseconds step_began_ = 0, next_ballot_at_ = 0;
   std::uint32_t ballots_tried_ = 0;
   SaidInStep said_;  // by others

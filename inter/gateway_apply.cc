@@ -86,6 +86,8 @@ Task<Result<security::Digest>> Gateway::take_step(OuterState& state, const Recor
   std::vector<const Contribution*> reduced_from;
   for (const auto& part : parts) reduced_from.push_back(part.get());
   const auto weights = weights_of(record);
+  const auto chunks =
+      record.parts.empty() ? 0 : plan_->chunks();  // nothing is averaged: nothing moves
   const std::vector<bool> reduced = early ? early->done : std::vector<bool>(plan_->chunks());
   const auto step_chunk = [&](std::uint32_t i) -> Result<void> {
     if (reduced[i]) {
@@ -97,7 +99,7 @@ Task<Result<security::Digest>> Gateway::take_step(OuterState& state, const Recor
     outer_step_chunk(*plan_, i, record.rule, aggregate, state);
     return {};
   };
-  auto stepped = co_await run_all(world_.workers, world_.loop, plan_->chunks(),
+  auto stepped = co_await run_all(world_.workers, world_.loop, chunks,
                                   4 * plan_->chunk_elements() * (parts.size() + 2), step_chunk);
   if (!stepped)
     co_return Error{
@@ -206,10 +208,10 @@ Task<Result<void>> Gateway::adopt_state(OuterState fetched) {
   while (ranks_reading()) co_await world_.loop.sleep(kReadingTurn);
   // Ranks that were told this step take no second state for it.
   const bool again = state_ && state_->step == step;
-  if (again)
-    misled_base_ = std::move(state_->agreed);
-  else
+  if (!again)
     misled_base_.reset();
+  else if (!misled_base_)
+    misled_base_ = std::move(state_->agreed);
   security::Digest root;
   auto hash = [this, &fetched, &root] { root = inter::state_root(*layout_, fetched); };
   co_await run_on(world_.workers, world_.loop, std::move(hash), 8 * layout_->elements());

@@ -162,7 +162,24 @@ bool Gateway::all_held_by_majority(const View& view) const {
   return static_cast<std::size_t>(holders) >= view.majority();
 }
 
-Nanoseconds Gateway::deadline() const {
+bool Gateway::progresses(const PeerSite& peer) const {
+  return peer.last_progress > 0 && world_.loop.now() - peer.last_progress < options_.link.silence;
+}
+
+// Whether contributions of the members that are here, or show progress, may still suffice.
+bool Gateway::contributions_may_suffice() const {
+  const auto view = current_view();
+  const auto possible = std::ranges::count_if(view.members, [&](SiteId member) {
+    if (agreement_->held().count(member) > 0) return true;
+    if (member == self_) return rank_pulse_.live(world_.loop.now());
+    return peers_.reachable(member) && progresses(peers_.all().at(member)) &&
+           !lost_its_disk(view, member);
+  });
+  return possible >= std::max<std::ptrdiff_t>(options_.sync.min_sites, 1);
+}
+
+// `since`: the first contribution is held, or, where none is, the view has to change.
+Nanoseconds Gateway::deadline(Nanoseconds since) const {
   const auto view = current_view();
   const auto now = world_.loop.now();
   Nanoseconds wait = 0;
@@ -184,14 +201,13 @@ Nanoseconds Gateway::deadline() const {
     }
     const auto& lateness = found->second.lateness;
     const auto learnt = lateness.samples() >= 5 ? lateness.spread() + kGrace : options_.first_wait;
-    const bool progresses = found->second.last_progress > 0 &&
-                            now - found->second.last_progress < options_.link.silence;
-    wait = std::max(
-        wait, progresses && now - *first_held_at_ >= learnt ? options_.straggler_wait : learnt);
+    wait =
+        std::max(wait, progresses(found->second) && now - since >= learnt ? options_.straggler_wait
+                                                                          : learnt);
   }
   // Everything is here and yet nothing is decided: the votes are late, or not everything is there.
   if (all_here) wait = all_held_by_majority(view) ? votes_late() : options_.straggler_wait;
-  return *first_held_at_ + wait + turn() * (kGrace + peers_.longest_round_trip());
+  return since + wait + turn() * (kGrace + peers_.longest_round_trip());
 }
 
 void Gateway::consider_ballot() {
@@ -201,9 +217,12 @@ void Gateway::consider_ballot() {
   const auto now = world_.loop.now();
   const bool due = view_change_due();
   agreement_->set_view_change_due(due);
+  if (!due) view_change_since_.reset();
+  if (due && !view_change_since_) view_change_since_ = now;
   votes_.notify();
   if (now < next_ballot_at_) return;
-  bool open = first_held_at_ && now >= deadline();
+  const auto since = first_held_at_ ? first_held_at_ : view_change_since_;
+  bool open = since && now >= deadline(*since);
   if (due && !open && first_held_at_) {
     // A change of the view waits only for those whose contributions can come.
     const auto view = current_view();
@@ -219,7 +238,7 @@ void Gateway::consider_ballot() {
   next_ballot_at_ =
       now + back_off +
       static_cast<Nanoseconds>(world_.random.uniform() * static_cast<double>(back_off));
-  agreement_->open_ballot();
+  agreement_->open_ballot(!contributions_may_suffice());
   world_.log.info("ballot_opened", {.outer_step = static_cast<std::int64_t>(working_step())},
                   {{"ballot", agreement_->ballot_opened()},
                    {"held", static_cast<std::uint64_t>(agreement_->held().size())}});

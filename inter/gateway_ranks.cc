@@ -155,7 +155,7 @@ void Gateway::publish() {
   ranks_know_end_ |= finished_;
   ranks_->publish({.step = state_->step,
                    .record = state_->record,
-                   .parameters = state_->agreed,
+                   .parameters = misled_base_ && !finished_ ? *misled_base_ : state_->agreed,
                    .merge = MergeRule::keep_progress,
                    .final_step = finished_,
                    .contributed = contributed_step_,

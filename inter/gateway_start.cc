@@ -223,8 +223,7 @@ bool Gateway::genesis_acceptable(const Record& record) const {
          record.fingerprint == run_fingerprint_.digest() && record.roster == roster_.digest;
 }
 
-// Who takes part from the first step: the voters, and who else is here. Others join once their
-// state is current, by a record, which needs min_sites contributions of those who take part.
+// Who takes part from the first step: the voters, and who else is here.
 View Gateway::view_to_begin_with() const {
   auto view = view_of_roster();
   for (const auto& [site, peer] : peers_.all())

@@ -42,14 +42,12 @@ GatewayStatus Gateway::status() const {
   return s;
 }
 
-// A record takes nobody in that would make the contributions enough. "": there are enough.
+// "": there are enough.
 std::string Gateway::too_few_members() const {
   const auto members = genesis_ ? current_view().members.size() : 0;
   if (!genesis_ || finished_ || members >= options_.sync.min_sites) return {};
-  return fmt::format(
-      "min_sites = {}, and the run has {}: no step can be made, and nobody taken in; "
-      "lower it at all sites",
-      options_.sync.min_sites, counted(members, "member"));
+  return fmt::format("no step is made until more sites join: the run has {}, and min_sites = {}",
+                     counted(members, "member"), options_.sync.min_sites);
 }
 
 // What is so now, unlike the event log, which says when it became so.

@@ -125,9 +125,9 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   loaded.layout = std::move(*layout);
   loaded.fingerprint = Fingerprint::decode(in);
   if (!in.ok() || loaded.fingerprint.digest() != loaded.genesis->record.fingerprint) return damaged;
-  ISTHMUS_TRY(loaded.records, load_records());
+  ISTHMUS_TRY(loaded.records, load_records(loaded.damaged));
   for (int slot = 0; slot < 2; ++slot) {
-    auto read = read_slot(*loaded.layout, slot);
+    auto read = read_state_file(*loaded.layout, slot_path(slot));
     ISTHMUS_TRY(const bool whole, is_whole(read, loaded.damaged));
     if (!whole || (loaded.state && loaded.state->step > read->first.step)) continue;
     loaded.state = std::move(read->first);
@@ -160,6 +160,7 @@ Result<void> OuterStore::begin_run(const Certificate& genesis, const ModelLayout
 namespace {
 
 struct WholeRecords {
+  bool damaged = false;              // more follows than a record that was torn
   std::vector<Certificate> records;  // 1, 2, …
   std::vector<std::uint64_t> ends;   // in the file
 };
@@ -171,13 +172,17 @@ Result<WholeRecords> whole_records(const File& file) {
     std::byte length_bytes[4];
     ISTHMUS_CHECK(file.read_at(at, length_bytes));
     const auto length = ByteReader(length_bytes).get<std::uint32_t>();
+    // Unless it turns out to be whole. A record is about as long as those before it.
+    whole.damaged = at > 0 && size - at > 4 * at / whole.records.size();
     if (length > kSmallFileBytesMax || at + 4 + length > size) break;
+    whole.damaged |= length > 0 && at + 4 + length < size;
     Bytes bytes(length);
     ISTHMUS_CHECK(file.read_at(at + 4, bytes));
     if (!checks(bytes)) break;
     ByteReader in(std::span<const std::byte>(bytes).first(length - 32));
     auto certificate = Certificate::decode(in);
     if (!certificate || certificate->record.step != whole.records.size() + 1) break;
+    whole.damaged = false;
     whole.records.push_back(std::move(*certificate));
     at += 4 + length;
     whole.ends.push_back(at);
@@ -187,15 +192,22 @@ Result<WholeRecords> whole_records(const File& file) {
 
 }  // namespace
 
-Result<std::vector<Certificate>> OuterStore::load_records() {
+Result<std::vector<Certificate>> OuterStore::load_records(std::vector<std::string>& damaged) {
   ISTHMUS_TRY(const bool there, disk_.exists(path("records")));
   if (!there) return std::vector<Certificate>();
   ISTHMUS_TRY(record_file_, disk_.open(path("records"), Disk::Open::update));
   ISTHMUS_TRY(auto whole, whole_records(*record_file_));
   record_ends_ = std::move(whole.ends);
   record_bytes_ = record_ends_.empty() ? 0 : record_ends_.back();
-  // What follows was torn by a crash; peers have it, and more.
+  // What follows was torn by a crash; peers have it, and more. A crash tears the last record only:
+  // of anything else the operator can still make something.
   ISTHMUS_TRY(const auto size, record_file_->size());
+  if (whole.damaged) {
+    ISTHMUS_TRY(const auto all, read_file(disk_, path("records"), size));
+    ISTHMUS_CHECK(replace_file(disk_, path("records.damaged"), all));
+    damaged.push_back(fmt::format("{} is damaged after record {}: all of it is kept as {}",
+                                  path("records"), whole.records.size(), path("records.damaged")));
+  }
   if (record_bytes_ < size) ISTHMUS_CHECK(record_file_->truncate(record_bytes_));
   return std::move(whole.records);
 }
@@ -328,8 +340,7 @@ Result<std::unique_ptr<StateFile>> OuterStore::begin_state(const OuterState& sta
   header.raw(state.record.bytes)
       .raw(root.bytes)
       .put(static_cast<std::uint64_t>(state.agreed.size()));
-  ISTHMUS_TRY(auto file, disk_.open(path(fmt::format("state.{}", 1 - newest_state_slot_)),
-                                    Disk::Open::create));
+  ISTHMUS_TRY(auto file, disk_.open(slot_path(1 - newest_state_slot_), Disk::Open::create));
   ISTHMUS_CHECK(file->write_at(0, with_checksum(header)));
   return std::make_unique<StateFile>(*this, std::move(file), state);
 }
@@ -359,15 +370,29 @@ Result<bool> StateFile::write_slice() {
   return false;
 }
 
+std::string OuterStore::slot_path(int slot) const { return path(fmt::format("state.{}", slot)); }
+std::string OuterStore::diverged_path(std::uint64_t step) const {
+  return path(fmt::format("state.diverged-{}", step));
+}
+
 Result<void> OuterStore::set_older_state_aside(std::uint64_t step) {
-  ISTHMUS_CHECK(disk_.rename(path(fmt::format("state.{}", 1 - newest_state_slot_)),
-                             path(fmt::format("state.diverged-{}", step))));
+  const auto names = disk_.list(folder_);
+  if (names && std::ranges::count(*names, diverged_path(step).substr(folder_.size() + 1)) > 0)
+    return {};
+  ISTHMUS_CHECK(disk_.rename(slot_path(1 - newest_state_slot_), diverged_path(step)));
   return disk_.sync_folder(folder_);
 }
 
-Result<std::pair<OuterState, security::Digest>> OuterStore::read_slot(const ModelLayout& layout,
-                                                                      int slot) const {
-  ISTHMUS_TRY(const auto file, disk_.open(path(fmt::format("state.{}", slot)), Disk::Open::read));
+std::optional<std::vector<float>> OuterStore::read_diverged(const ModelLayout& layout,
+                                                            std::uint64_t step) const {
+  auto read = read_state_file(layout, diverged_path(step));
+  if (!read || read->first.step != step) return std::nullopt;
+  return std::move(read->first.agreed);
+}
+
+Result<std::pair<OuterState, security::Digest>> OuterStore::read_state_file(
+    const ModelLayout& layout, const std::string& name) const {
+  ISTHMUS_TRY(const auto file, disk_.open(name, Disk::Open::read));
   Bytes header(kStateHeaderBytes);
   ISTHMUS_CHECK(file->read_at(0, header));
   ByteReader in(header);
@@ -380,8 +405,7 @@ Result<std::pair<OuterState, security::Digest>> OuterStore::read_slot(const Mode
   const auto root = get_digest(in);
   if (!checks(header) || magic != kStateMagic || version != 1 ||
       in.get<std::uint64_t>() != layout.elements())
-    return Error{ErrorCode::corrupt, fmt::format("{} is damaged, or of another model",
-                                                 path(fmt::format("state.{}", slot)))};
+    return Error{ErrorCode::corrupt, fmt::format("{} is damaged, or of another model", name)};
   state.agreed.resize(layout.elements());
   ISTHMUS_CHECK(file->read_at(kHeaderBytes, floats(state.agreed)));
   if (momentum != 0) {
@@ -389,14 +413,13 @@ Result<std::pair<OuterState, security::Digest>> OuterStore::read_slot(const Mode
     ISTHMUS_CHECK(file->read_at(kHeaderBytes + 4 * layout.elements(), floats(state.momentum)));
   }
   if (state_root(layout, state) != root)
-    return Error{ErrorCode::corrupt,
-                 fmt::format("{} does not have its root", path(fmt::format("state.{}", slot)))};
+    return Error{ErrorCode::corrupt, fmt::format("{} does not have its root", name)};
   return std::pair(std::move(state), root);
 }
 
 Result<OuterState> OuterStore::read_state(const ModelLayout& layout, std::uint64_t step) const {
   for (int slot = 0; slot < 2; ++slot) {
-    auto read = read_slot(layout, slot);
+    auto read = read_state_file(layout, slot_path(slot));
     if (read && read->first.step == step) return std::move(read->first);
   }
   return Error{ErrorCode::not_found, fmt::format("state {} is not kept any more", step)};

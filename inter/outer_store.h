@@ -122,6 +122,9 @@ class OuterStore {
   // Keeps the older slot, a state of this step that turned out wrong, under another name for the
   // operator.
   Result<void> set_older_state_aside(std::uint64_t step);
+  // The parameters of what was set aside first for this step, if anything was.
+  std::optional<std::vector<float>> read_diverged(const ModelLayout& layout,
+                                                  std::uint64_t step) const;
   // Into the slot of what does not count: neither a crash nor a second attempt loses what counts.
   Result<void> write_feedback(const Feedback& feedback);
   // This feedback counts from now on: its contribution's close is durable, or a record names it.
@@ -156,11 +159,13 @@ class OuterStore {
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   using FeedbackName = std::pair<std::uint64_t, security::Digest>;  // step and root
   Result<std::vector<std::pair<std::uint64_t, SiteId>>> contribution_files() const;
-  Result<std::pair<OuterState, security::Digest>> read_slot(const ModelLayout& layout,
-                                                            int slot) const;
+  std::string slot_path(int slot) const;
+  std::string diverged_path(std::uint64_t step) const;
+  Result<std::pair<OuterState, security::Digest>> read_state_file(const ModelLayout& layout,
+                                                                  const std::string& name) const;
   Result<Feedback> read_feedback(int slot) const;
   Result<void> load_vote(Loaded& loaded);
-  Result<std::vector<Certificate>> load_records();
+  Result<std::vector<Certificate>> load_records(std::vector<std::string>& damaged);
 
   Disk& disk_;
   std::string folder_;

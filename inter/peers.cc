@@ -96,6 +96,7 @@ View next_view(const View& view, std::uint64_t step, const std::vector<Part>& pa
     const auto peer = peers.all().find(site);
     if (peer != peers.all().end() && peer->second.status && peer->second.status->leaving)
       return true;
+    if (parts.empty()) return false;  // names nobody, and says nothing of who is absent
     const auto named = last_named.find(site);
     return step - (named == last_named.end() ? 0 : named->second) >= absent_steps;
   });

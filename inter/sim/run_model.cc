@@ -103,6 +103,7 @@ RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t
       for (std::size_t i = 0; i < elements_; ++i) r[i] += made->second.pseudo_gradient[i];
       carried += made->second.tokens;
     }
+    if (record.parts.empty()) continue;  // took sites in
     for (std::size_t i = 0; i < elements_; ++i) {
       if (rule_.has_momentum()) {
         momentum[i] = static_cast<double>(rule_.momentum) * momentum[i] + delta[i];

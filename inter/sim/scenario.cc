@@ -93,6 +93,25 @@ std::vector<Scenario> standard_scenarios() {
     s.blind_pair = true;
     s.crashes = 0.5;
   });
+  add("comebacks",
+      "a step needs two contributions; sites are away until they are dropped, one for good",
+      [](Scenario& s) {
+        s.sites = 4;
+        s.min_sites = 2;
+        s.absent_steps = 1;
+        s.one_leaves_for_good = true;
+        s.partitions = 3;
+        s.crashes = 0.5;
+        s.outer_steps = 12;
+      });
+  add("few-voters", "a step needs more contributions than there are voters", [](Scenario& s) {
+    s.sites = 4;
+    s.voters = 2;
+    s.min_sites = 3;
+    s.absent_start = 0.5;
+    s.crashes = 0.5;
+    s.network.loss = 0.01;
+  });
   add("late-members", "sites without a vote join a run that has begun", [](Scenario& s) {
     s.sites = 6;
     s.voters = 3;

@@ -125,6 +125,36 @@ TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
   EXPECT_THAT(loaded->damaged, ElementsAre(testing::HasSubstr(path)));
 }
 
+// Torn at its end by a crash is one thing; records that come after damage are not given up unseen.
+TEST_F(OuterStoreTest, RecordsBehindDamageAreKeptAside) {
+  {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load(kVoteFile));
+    for (std::uint64_t step = 1; step <= 8; ++step)
+      ASSERT_TRUE(store.append_record(sample_certificate(step)));
+  }
+  const auto whole = *read_file(disk, "outer/records", 1 << 20);
+  const auto load_with = [&](const Bytes& bytes, std::size_t records) {
+    EXPECT_TRUE(replace_file(disk, "outer/records", bytes));
+    OuterStore store(disk, "outer");
+    const auto loaded = store.load(kVoteFile);
+    EXPECT_TRUE(loaded);
+    EXPECT_EQ(loaded->records.size(), records);
+    return loaded->damaged;
+  };
+  auto torn = whole;
+  torn.resize(whole.size() - 5);
+  EXPECT_THAT(load_with(torn, 7), testing::IsEmpty());
+  EXPECT_FALSE(*disk.exists("outer/records.damaged"));
+  for (const std::size_t at : {whole.size() / 2, std::size_t{4} + 2 * whole.size() / 8}) {
+    auto damaged = whole;
+    damaged[at] ^= std::byte{0x80};
+    EXPECT_THAT(load_with(damaged, at / (whole.size() / 8)),
+                ElementsAre(testing::HasSubstr("outer/records.damaged")));
+    EXPECT_EQ(*read_file(disk, "outer/records.damaged", 1 << 20), damaged);
+  }
+}
+
 TEST_F(OuterStoreTest, AStateIsWrittenInSlicesAndCountsWhenTheLastOneIs) {
   OuterState state;
   for (int i = 0; i < 5; ++i) {

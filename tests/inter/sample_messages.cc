@@ -21,14 +21,6 @@ std::vector<SiteId> sites_upto(std::size_t count) {
   return sites;
 }
 
-Certificate sample_certificate(std::uint64_t step) {
-  Certificate certificate{.record = sample_record(step, 3), .ballot = 4, .accepts = {}};
-  for (SiteId site = 1; site <= 2; ++site)
-    certificate.accepts.push_back(
-        {site, sim::SimulatedSigner(site).sign("accept", certificate.record.hash().bytes)});
-  return certificate;
-}
-
 // Of a decoder that is given what follows the first byte.
 template <class Decode, class Encode>
 auto tagged(Decode decode, Encode encode) {
@@ -60,6 +52,14 @@ SampleMessage ballot(const std::string& name, const Ballot& ballot) {
 }
 
 }  // namespace
+
+Certificate sample_certificate(std::uint64_t step) {
+  Certificate certificate{.record = sample_record(step, 3), .ballot = 4, .accepts = {}};
+  for (SiteId site = 1; site <= 2; ++site)
+    certificate.accepts.push_back(
+        {site, sim::SimulatedSigner(site).sign("accept", certificate.record.hash().bytes)});
+  return certificate;
+}
 
 Record sample_record(std::uint64_t step, std::size_t sites) {
   Record record;

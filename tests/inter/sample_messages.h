@@ -25,6 +25,7 @@ struct SampleMessage {
 };
 
 Record sample_record(std::uint64_t step, std::size_t sites);
+Certificate sample_certificate(std::uint64_t step);
 std::vector<SampleMessage> sample_messages();
 
 }  // namespace isthmus::inter

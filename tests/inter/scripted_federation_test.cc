@@ -20,6 +20,8 @@ ScriptedFederation::Options options_of(std::vector<Nanoseconds> compute) {
   return options;
 }
 
+constexpr Nanoseconds kHour = 3600 * kSecond;
+
 bool is_member(Gateway& gateway, const std::string& site) {
   const auto members = gateway.status().members;
   return std::ranges::find(members, site) != members.end();
@@ -446,6 +448,32 @@ TEST_F(RanksTest, FragmentsThatNobodyExchangesAreRefused) {
 
 // ---- Votes that outlive what they were cast under
 
+// What a majority has saved is let go, also by who does not see that majority.
+TEST(NarrowTest, WhatIsSavedIsLetGo) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.without_vote = {2, 4};
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  federation.cut(1, 3, true);  // the voters
+  federation.cut(1, 4, true);
+  federation.cut(2, 4, true);
+  const auto held_after = [&](std::uint64_t steps) {
+    EXPECT_TRUE(federation.run_until(
+        [&] {
+          return federation.gateway(4).state() && federation.gateway(4).state()->step >= steps;
+        },
+        kHour));
+    std::vector<std::uint64_t> bytes;
+    for (SiteId site = 1; site <= 4; ++site)
+      bytes.push_back(federation.gateway(site).memory_bytes());
+    return bytes;
+  };
+  const auto early = held_after(20);
+  const auto late = held_after(60);
+  for (std::size_t i = 0; i < early.size(); ++i)
+    EXPECT_LT(late[i], 2 * early[i]) << "site " << i + 1;
+}
+
 class AwayTest : public testing::TestWithParam<int> {};
 
 // Each opened ballots by itself all the time: what the other said before does not drown what it
@@ -467,6 +495,54 @@ TEST_P(AwayTest, VotersThatSeeEachOtherThroughAThirdAgreeAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Minutes, AwayTest, testing::Values(1, 30, 120));
+
+ScriptedFederation::Options three_sites(std::uint32_t min_sites) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = 1000;
+  options.gateway.sync.absent_steps = 3;
+  options.gateway.sync.min_sites = min_sites;
+  return options;
+}
+
+class ComebackTest : public testing::TestWithParam<std::uint32_t> {};
+
+// A majority of the voters goes on, whoever was a member when the others were lost.
+TEST_P(ComebackTest, WhoWasDroppedTakesThePlaceOfWhoIsLost) {
+  ScriptedFederation federation(three_sites(GetParam()));
+  auto& second = federation.gateway(2);
+  auto& third = federation.gateway(3);
+  ASSERT_TRUE(
+      federation.run_until([&] { return third.state() && third.state()->step >= 4; }, kHour));
+  federation.cut_off(2, true);
+  ASSERT_TRUE(federation.run_until([&] { return !third.view().is_member(2); }, kHour));
+  federation.kill(1);
+  federation.cut_off(2, false);
+  const auto step = third.state()->step;
+  EXPECT_TRUE(federation.run_until([&] { return second.state()->step >= step + 5; }, kHour));
+  EXPECT_TRUE(second.view().is_member(2));
+  EXPECT_LE(federation.events(3, "ballot_opened"), 30U);
+}
+
+TEST(LastMemberTest, WhoWasDroppedGoesOnWithoutIt) {
+  ScriptedFederation federation(three_sites(1));
+  auto& first = federation.gateway(1);
+  auto& third = federation.gateway(3);
+  ASSERT_TRUE(
+      federation.run_until([&] { return first.state() && first.state()->step >= 4; }, kHour));
+  federation.end_ranks(2);
+  federation.end_ranks(3);
+  ASSERT_TRUE(
+      federation.run_until([&] { return first.view().members == std::vector<SiteId>{1}; }, kHour));
+  federation.run_for(20 * kSecond);
+  federation.kill(1);
+  federation.run_for(10 * kSecond);
+  federation.ranks(2).attach(federation.gateway(2));
+  federation.ranks(3).attach(third);
+  const auto step = third.state()->step;
+  EXPECT_TRUE(federation.run_until([&] { return third.state()->step >= step + 5; }, kHour));
+}
+
+INSTANTIATE_TEST_SUITE_P(MinSites, ComebackTest, testing::Values(1, 2));
 
 class SettingsTest : public testing::TestWithParam<std::pair<int, int>> {};
 
