@@ -13,6 +13,18 @@ constexpr Nanoseconds kBytesPatience =
     3 * kSecond;  // nobody has the bytes of a decided record: then the state is fetched
 constexpr Nanoseconds kFarewell = 500 * kMillisecond;  // for what was said last
 
+// Over a slow line what keeps links alive leaves room for what they are for: heartbeats are as far
+// apart as their peers' patience allows.
+LinkOptions paced(LinkOptions link, double bytes_per_second, std::size_t peers) {
+  constexpr double kBytes = 600;  // of a heartbeat on one link, with all that the wire adds
+  constexpr double kShare = 0.05;
+  if (bytes_per_second <= 0) return link;
+  const auto wanted = kBytes * static_cast<double>(peers) / (kShare * bytes_per_second);
+  const auto longest = std::max(link.heartbeat, link.silence * 2 / 5);
+  link.heartbeat = std::clamp(static_cast<Nanoseconds>(wanted * 1e9), link.heartbeat, longest);
+  return link;
+}
+
 }  // namespace
 
 Gateway::Gateway(World world, security::Roster roster, SiteId self, GatewayOptions options)
@@ -26,6 +38,8 @@ Gateway::Gateway(World world, security::Roster roster, SiteId self, GatewayOptio
       votes_(world_.loop) {
   ISTHMUS_ASSERT(roster_.find(self_) != nullptr);
   started_ = world_.loop.now();
+  options_.link =
+      paced(options_.link, options_.rate_limit_bytes_per_second, roster_.sites.size() - 1);
   for (const auto& site : roster_.sites) {
     if (site.id == self_ || site.gateways.empty()) continue;
     auto& peer = peers_.all()[site.id];

@@ -147,7 +147,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool genesis_acceptable(const Record& record) const;
   void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
   void say_founding_is_stuck();
-  void say_founding_waits();
   std::string founding_waits_for() const;
   View view_to_begin_with() const;
   Task<Result<void>> adopt_run(Certificate genesis);
@@ -186,6 +185,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void fail(const Error& error);
   std::vector<std::string> attention() const;
   std::string too_few_members() const;
+  std::string missed_sites() const;
+  void say_missed_sites();
 
   // --- Ranks (gateway_ranks.cc)
   Task<bool> may_contribute();
@@ -291,7 +292,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     OuterState state;
     security::Digest root;
   };
-  std::optional<Nanoseconds> founding_said_;
   std::optional<Initial> initial_;  // that the ranks offer, until there is a state
   VoteFileId vote_file_ = kNoVoteFile;
   bool lacked_vote_ = false;  // and said so
@@ -341,6 +341,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool taking_contribution_ = false;
   std::optional<Nanoseconds> first_held_at_;
   std::optional<Nanoseconds> view_change_since_;  // it is due
+  std::optional<Nanoseconds> missed_since_, missed_said_;
   Nanoseconds step_began_ = 0, next_ballot_at_ = 0;
   std::uint32_t ballots_tried_ = 0;
   SaidInStep said_;  // by others

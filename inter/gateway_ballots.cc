@@ -66,6 +66,7 @@ void Gateway::tick() {
   consider_ballot();
   give_way_to_twin();
   count_waits();
+  say_missed_sites();
   tick_timer_ = world_.loop.call_after(kTick, [this] { tick(); });
 }
 

@@ -9,13 +9,6 @@
 #include "kernels/outer_arithmetic.h"
 
 namespace isthmus::inter {
-namespace {
-
-constexpr Nanoseconds kFoundingPatience = 20 * kSecond;
-constexpr Nanoseconds kMinute = 60 * kSecond;
-
-}  // namespace
-
 View Gateway::view_of_roster() const {
   View view;
   for (const auto& site : roster_.sites)
@@ -145,8 +138,9 @@ Result<void> Gateway::take_up_records(const std::vector<Certificate>& records) {
       if (state_ && state_->step >= step)
         return Error{ErrorCode::mismatch,
                      fmt::format("the roster goes on from step {}, but this site has step {} with "
-                                 "the root {}: the operator must recover from that",
-                                 given->step, state_->step, state_root_.hex())};
+                                 "the root {}: the operator must recover from that (isthmus roster "
+                                 "recover --replace, if no site has gone on from step {})",
+                                 given->step, state_->step, state_root_.hex(), given->step)};
       world_.log.alarm("records_given_up", {.outer_step = static_cast<std::int64_t>(step)},
                        {{"records", static_cast<std::uint64_t>(records.size() - chain_.size())}});
       ISTHMUS_CHECK(store_.truncate_records(given->step));
@@ -312,16 +306,6 @@ std::string Gateway::founding_waits_for() const {
                      fmt::join(others, ", "), options_.sync.min_sites);
 }
 
-void Gateway::say_founding_waits() {
-  const auto now = world_.loop.now();
-  if (now - started_ < kFoundingPatience || (founding_said_ && now - *founding_said_ < kMinute))
-    return;
-  const auto what = founding_waits_for();
-  if (what.empty()) return;
-  founding_said_ = now;
-  world_.log.warning("founding_waits", {}, {{"waits_for", what}});
-}
-
 Task<Result<void>> Gateway::begin_or_join_run() {
   const View view = view_of_roster();
   Nanoseconds asked = 0, said = 0;
@@ -358,7 +342,6 @@ Task<Result<void>> Gateway::begin_or_join_run() {
         break;
       }
     }
-    say_founding_waits();
     if (now - asked >= kSecond) {
       for (auto& [site, peer] : peers_.all()) {
         if (!peer.link->up()) continue;

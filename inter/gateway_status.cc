@@ -1,5 +1,6 @@
 // What a gateway shows of itself.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/counted.h"
 #include "inter/gateway.h"
@@ -50,14 +51,45 @@ std::string Gateway::too_few_members() const {
                      counted(members, "member"), options_.sync.min_sites);
 }
 
+// Sites without which nothing goes on here, and what that means. "": none.
+std::string Gateway::missed_sites() const {
+  if (!layout_ || finished_ || stopping_) return {};
+  if (!genesis_) return founding_waits_for();
+  const auto view = current_view();
+  std::vector<std::string> away;
+  for (const auto voter : view.voters)
+    if (voter != self_ && !peers_.reachable(voter)) away.push_back(name_of(voter));
+  if (view.voters.size() - away.size() < view.majority())
+    return fmt::format("{}: no outer step is decided without a majority of the voters",
+                       fmt::join(away, ", "));
+  if (!state_ && peers_.seen().empty()) return "any site that has the run's state";
+  return {};
+}
+
+// A link that breaks for a moment is not worth a word.
+void Gateway::say_missed_sites() {
+  constexpr Nanoseconds kPatience = 20 * kSecond, kAgain = 120 * kSecond;
+  const auto missed = missed_sites();
+  const auto now = world_.loop.now();
+  if (missed.empty()) {
+    if (missed_said_) world_.log.info("sites_are_back", {}, {});
+    missed_since_.reset();
+    missed_said_.reset();
+    return;
+  }
+  if (!missed_since_) missed_since_ = now;
+  if (now - *missed_since_ < kPatience || (missed_said_ && now - *missed_said_ < kAgain)) return;
+  missed_said_ = now;
+  world_.log.warning("sites_missed", {}, {{"waits_for", missed}});
+}
+
 // What is so now, unlike the event log, which says when it became so.
 std::vector<std::string> Gateway::attention() const {
   std::vector<std::string> all;
   if (failure_) all.push_back(fmt::format("it ends: {}", failure_->text()));
-  if (!genesis_) {
-    const auto what = founding_waits_for();
-    if (layout_ && !what.empty()) all.push_back(fmt::format("it waits for {}", what));
-  } else if (lacked_vote_) {
+  if (const auto missed = missed_sites(); !missed.empty())
+    all.push_back(fmt::format("it waits for {}", missed));
+  if (genesis_ && lacked_vote_) {
     const auto view = current_view();
     all.push_back(view.voters.size() - 1 < view.majority()
                       ? "this site lost its vote file, and no record is decided without it: the "

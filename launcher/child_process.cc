@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <fstream>
+#include <sstream>
 #include <string_view>
 
 #include "base/disk.h"
@@ -122,6 +124,16 @@ std::string last_lines(const std::string& path, int count) {
     --count;
   }
   return at == std::string::npos ? text : text.substr(at == 0 ? 0 : at + 1);
+}
+
+std::string last_words(const std::string& path) {
+  constexpr int kLines = 20;
+  std::string last;
+  std::istringstream lines(last_lines(path, kLines));
+  for (std::string line; std::getline(lines, line);)
+    if (std::ranges::any_of(line, [](unsigned char c) { return std::isalnum(c) != 0; }))
+      last = line;
+  return last;
 }
 
 }  // namespace isthmus::launcher

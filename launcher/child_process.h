@@ -33,5 +33,7 @@ std::vector<EndedChild> reap_children();
 
 // The last lines of a log, for a message; "" when there is none.
 std::string last_lines(const std::string& path, int count);
+// The last of these that says something: MPI ends its reports with a line of dashes.
+std::string last_words(const std::string& path);
 
 }  // namespace isthmus::launcher

@@ -10,7 +10,6 @@
 #include "base/thread_pool.h"
 #include "launcher/command.h"
 #include "launcher/rank_setup.h"
-#include "launcher/run_folder.h"
 #include "launcher/site_check.h"
 #include "runtime/checkpoint.h"
 #include "runtime/evaluate.h"
@@ -32,8 +31,10 @@ Result<void> evaluate(const Options& options, const SiteFile& file) {
                  "the site file has no data.held_out: there is nothing to evaluate on"};
   const auto disk = make_system_disk();
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
-  const auto checkpoint =
-      options.checkpoint.empty() ? RunFolder(file.site.run_dir).checkpoints() : options.checkpoint;
+  auto checkpoint = options.checkpoint;
+  if (checkpoint.empty() && !options.initial) {
+    ISTHMUS_TRY(checkpoint, trained_model_of(file, *disk));
+  }
   const auto shape = evaluation_shape(file);
   auto opened = options.initial ? make_initial_model(file, shape, *disk, pool)
                                 : runtime::open_model(*disk, checkpoint, shape, pool);

@@ -1,14 +1,15 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
 #include "base/disk.h"
+#include "base/printable.h"
 #include "base/thread_pool.h"
 #include "launcher/command.h"
 #include "launcher/rank_setup.h"
-#include "launcher/run_folder.h"
 #include "launcher/site_check.h"
 #include "runtime/checkpoint.h"
 #include "runtime/generate.h"
@@ -26,8 +27,10 @@ struct Options {
 Result<std::string> continue_text(const Options& options, const SiteFile& file) {
   const auto disk = make_system_disk();
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
-  const auto checkpoint =
-      options.checkpoint.empty() ? RunFolder(file.site.run_dir).checkpoints() : options.checkpoint;
+  auto checkpoint = options.checkpoint;
+  if (checkpoint.empty()) {
+    ISTHMUS_TRY(checkpoint, trained_model_of(file, *disk));
+  }
   ISTHMUS_TRY(const auto model,
               runtime::open_model(*disk, checkpoint, evaluation_shape(file), pool));
   return runtime::generate(*model, options.prompt, options.generate);
@@ -38,7 +41,9 @@ ExitCode run(const Options& options) {
   if (!file) return fail(file.error());
   const auto more = continue_text(options, *file);
   if (!more) return fail(more.error());
-  fmt::print("{}{}\n", options.prompt, *more);
+  // A terminal would obey what a young model says.
+  const auto text = options.prompt + *more;
+  fmt::print("{}\n", ::isatty(STDOUT_FILENO) != 0 ? printable_lines(text) : text);
   return ExitCode::done;
 }
 

@@ -35,10 +35,6 @@ struct Options {
   bool json = false;
 };
 
-std::string text_of(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // A text of at most `bytes`, ending with a word, else with a whole character.
 std::string cut_at_word(std::string text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
@@ -69,7 +65,7 @@ Result<std::string> prompt_of(Disk& disk, const std::string& path) {
   ISTHMUS_TRY(const auto size, file->size());
   Bytes bytes(std::min<std::uint64_t>(size, kLook));
   ISTHMUS_CHECK(file->read_at(0, bytes));
-  const auto whole = text_of(bytes);
+  const std::string whole(text_of(bytes));
   std::string_view rest = whole;
   while (!rest.empty()) {
     auto paragraph = rest.substr(0, rest.find("\n\n"));
@@ -112,14 +108,17 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
   const auto shape = evaluation_shape(file);
   ISTHMUS_TRY(const auto before, make_initial_model(file, shape, *disk, pool));
-  ISTHMUS_TRY(const auto after, runtime::open_model(*disk, folder.checkpoints(), shape, pool));
+  ISTHMUS_TRY(const auto trained, trained_model_of(file, *disk));
+  ISTHMUS_TRY(const auto after, runtime::open_model(*disk, trained, shape, pool));
   for (const auto& held_out : file.data.held_out) {
     HeldOutReport out{.name = held_out.name};
-    ISTHMUS_TRY(const auto first,
-                runtime::held_out_loss(*before, *disk, held_out.path, options.sequences));
+    if (!report.initial_replaced) {
+      ISTHMUS_TRY(const auto first,
+                  runtime::held_out_loss(*before, *disk, held_out.path, options.sequences));
+      out.before = first.bits_per_byte;
+    }
     ISTHMUS_TRY(const auto last,
                 runtime::held_out_loss(*after, *disk, held_out.path, options.sequences));
-    out.before = first.bits_per_byte;
     out.after = last.bits_per_byte;
     ISTHMUS_TRY(auto prompt, prompt_of(*disk, held_out.path));
     if (runtime::is_utf8(prompt)) {  // else it is no text to go on with

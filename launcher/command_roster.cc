@@ -29,6 +29,7 @@ struct Options {
   std::string public_part;
   std::string address;
   std::string expires;
+  bool replace = false;
   bool no_vote = false;
   std::string run;
   std::uint64_t step = 0;
@@ -256,6 +257,7 @@ Result<void> recover(const Options& options) {
   std::erase_if(roster.recoveries, [&](const auto& earlier) {
     return earlier.run != recovery.run || earlier.step >= recovery.step;
   });
+  if (options.replace && !roster.recoveries.empty()) roster.recoveries.pop_back();
   roster.recoveries.push_back(std::move(recovery));
   ISTHMUS_TRY(const auto written, text_of_good(roster, options.path));
   ISTHMUS_TRY(const auto signature, security::sign_roster(std::as_bytes(std::span(written)), key));
@@ -335,6 +337,8 @@ void add_roster(CLI::App& program, Action& action) {
       recover, options);
   one->add_option("--key", options->key, "The operator's secret key")->required();
   one->add_option("--run", options->run, "The run, as `isthmus status` shows it")->required();
+  one->add_flag("--replace", options->replace,
+                "In place of the last recovery of this run, that every site has refused");
   one->add_option("--step", options->step,
                   "The newest outer step whose state some site that is left has saved")
       ->required()

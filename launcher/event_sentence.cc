@@ -48,6 +48,8 @@ std::string plain(const LoggedEvent& event) {
         "{} tokens that were trained are lost: no contribution or checkpoint had "
         "them",
         event.field("tokens"));
+  if (id == "sites_missed") return fmt::format("it waits for {}", event.field("waits_for"));
+  if (id == "initial_replaced" || id == "too_few_members") return why;
   if (id == "vote_file_lost")
     return "this site has lost its votes, and does not vote until the other voters take it back, "
            "which a majority of all voters must agree on; where too few of them are left, the "

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -84,8 +85,10 @@ int run(int argc, char** argv) {
   }
   const auto code = action();
   // What was printed may still be on its way.
+  errno = 0;
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    std::fputs("isthmus: cannot write the output: is the disk full?\n", stderr);
+    if (errno != EPIPE)  // a reader that has seen enough
+      std::fputs("isthmus: cannot write the output: is the disk full?\n", stderr);
     if (code == ExitCode::done) return static_cast<int>(ExitCode::failed);
   }
   return static_cast<int>(code);

@@ -1,8 +1,11 @@
 #include "launcher/rank_setup.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 
+#include "launcher/run_folder.h"
 #include "runtime/checkpoint.h"
 
 namespace isthmus::launcher {
@@ -36,6 +39,15 @@ std::vector<runtime::TextSource> text_sources(const SiteFile& file) {
   std::vector<runtime::TextSource> sources;
   for (const auto& text : file.data.train) sources.push_back({text.path, text.weight});
   return sources;
+}
+
+Result<std::string> trained_model_of(const SiteFile& file, const Disk& disk) {
+  const auto folder = RunFolder(file.site.run_dir).checkpoints();
+  ISTHMUS_TRY(const auto steps, runtime::list_checkpoints(disk, folder));
+  if (!steps.empty()) return folder;
+  return Error{
+      ErrorCode::not_found,
+      fmt::format("site {} has no checkpoint in {} yet: launch it first", file.site.name, folder)};
 }
 
 Result<std::unique_ptr<runtime::Model>> make_initial_model(const SiteFile& file,

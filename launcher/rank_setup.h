@@ -25,6 +25,9 @@ runtime::BatchShape evaluation_shape(const SiteFile& file);
 
 std::vector<runtime::TextSource> text_sources(const SiteFile& file);
 
+// Where the site's own checkpoints are, for runtime::open_model. Errors: not_found (none yet), io.
+Result<std::string> trained_model_of(const SiteFile& file, const Disk& disk);
+
 // The model with the parameters a new run begins with: of model.from, or initialised from
 // model.seed.
 Result<std::unique_ptr<runtime::Model>> make_initial_model(const SiteFile& file,

@@ -65,7 +65,7 @@ Json json_of(const SiteReport& site) {
   json["held_out"] = Json::object();
   for (const auto& text : site.held_out) {
     auto& to = json["held_out"][text.name];
-    to["bits_per_byte_before"] = text.before;
+    to["bits_per_byte_before"] = text.before ? Json(*text.before) : Json();
     to["bits_per_byte_after"] = text.after;
     if (!text.generated.empty()) {
       to["prompt"] = text.prompt;
@@ -126,8 +126,10 @@ std::string loss_table(const Report& report) {
   for (const auto& name : names) {
     const HeldOutReport* first = nullptr;
     for (const auto& [title, site] : columns)
-      if (first == nullptr) first = find(*site, name);
-    out += fmt::format("{:<14}{:>10.3f}", name, first->before);
+      if (const auto* text = find(*site, name); first == nullptr && text != nullptr && text->before)
+        first = text;
+    out += fmt::format("{:<14}{:>10}", name,
+                       first != nullptr ? fmt::format("{:.3f}", *first->before) : "-");
     for (const auto& [title, site] : columns) {
       const auto* text = find(*site, name);
       out +=
@@ -214,6 +216,10 @@ void read_metrics(const std::string& path, std::int64_t inner_steps_per_outer, S
       const auto number = [&line](const char* name) {
         return std::strtod(line.field(name).c_str(), nullptr);
       };
+      if (line.id == "initial_replaced") {
+        out.initial_replaced = true;
+        continue;
+      }
       if (line.id == "resumed") {
         before = 0;
         tokens = number("tokens");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,8 +13,9 @@
 namespace isthmus::launcher {
 
 struct HeldOutReport {
-  std::string name;                         // "en"
-  double before = 0, after = 0;             // bits per byte
+  std::string name;                   // "en"
+  std::optional<double> before = {};  // bits per byte; none: of a model that is elsewhere
+  double after = 0;
   std::string prompt = {}, generated = {};  // "": nothing was generated
 };
 
@@ -25,6 +27,7 @@ struct SiteReport {
   std::uint64_t tokens = 0;  // in its outer steps; of a site that trains alone, in its model
   std::uint64_t tokens_trained = 0;  // also what a crash lost, or no outer step names yet
   double tokens_per_second = 0;      // while it trained, waiting included
+  bool initial_replaced = false;     // its own first parameters were never used
   std::vector<HeldOutReport> held_out = {};
   Traffic traffic = {};                      // empty for a site that trains alone
   std::string checkpoints, events, metrics;  // where they are

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <set>
 
+#include "base/counted.h"
 #include "launcher/site_schema.h"
+#include "launcher/units.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -27,6 +29,25 @@ void about_one(const CheckedSite& site, std::vector<std::string>& doubts) {
                     file.gateway.metrics));
   const auto* self = site.roster ? site.roster->find(file.site.name) : nullptr;
   if (self == nullptr) return;
+  const auto& all = site.roster->sites;
+  const auto first = std::ranges::find_if(all, [](const auto& other) { return other.voter; });
+  if (!file.model.from.empty() && first != all.end() && first->name != file.site.name)
+    doubt(
+        fmt::format("a run begins with the parameters of its first voter, {}: model.from = \"{}\" "
+                    "counts only if {} has the same",
+                    first->name, file.model.from, first->name));
+  // As far apart as heartbeats get (inter/gateway.cc).
+  constexpr double kControlBits = 2000;
+  const auto peers = all.size() - 1;
+  const double share =
+      file.gateway.rate_limit > 0
+          ? kControlBits * static_cast<double>(peers) / static_cast<double>(file.gateway.rate_limit)
+          : 0;
+  if (share > 0.1)
+    doubt(fmt::format(
+        "gateway.rate_limit = \"{}\": what keeps the links to {} alive takes about "
+        "{:.0f} % of it",
+        exact_rate(file.gateway.rate_limit), counted(peers, "site"), 100 * std::min(share, 1.0)));
   const auto listen = parse_address(file.gateway.listen);
   const auto told = parse_address(self->gateways.front().address);
   if (listen && told && listen->port != told->port)

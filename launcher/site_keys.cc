@@ -209,7 +209,8 @@ std::vector<SiteKey> make_keys() {
        .field = field(model, &ModelOptions::seed),
        .min = 0,
        .max = kSeedMax,
-       .meaning = "Of the initial parameters. Sites that differ take those the run began with."},
+       .meaning = "Of the initial parameters. A run begins with those of its first voter (the "
+                  "lowest id), and sites that differ take them."},
 
       {.section = "data",
        .name = "train",
@@ -514,7 +515,7 @@ std::vector<SiteKey> make_keys() {
        .name = "rate_limit",
        .kind = rate,
        .field = field(gateway, &GatewayOptions::rate_limit),
-       .min = 8000,
+       .min = 64'000,
        .max = 1e13,
        .meaning = "Over all bytes this gateway sends to other sites."},
       {.section = "gateway",

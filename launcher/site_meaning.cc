@@ -67,6 +67,8 @@ std::vector<std::string> loss_lines(const security::Roster& roster, const SyncOp
   return lines;
 }
 
+constexpr double kStepsKept = 3;
+
 std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   std::string out;
   const auto line = [&out](std::string_view name, const std::string& text) {
@@ -114,7 +116,15 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
         "; {} each at {}", about_duration(8 * coded / static_cast<double>(file.gateway.rate_limit)),
         exact_rate(file.gateway.rate_limit));
   line("exchange", exchange);
-  line("disk", fmt::format("{} for the gateway's state", about_bytes(5 * bytes)));
+  // Two states, two feedbacks, and what every site contributed to the steps that some may still ask
+  // for.
+  const double vectors = file.sync.outer == inter::OuterRuleKind::nesterov ? 6 : 4;
+  const double gateway =
+      vectors * bytes + kStepsKept * static_cast<double>(roster->sites.size()) * coded;
+  // Parameters and the two moments of AdamW; one more while it is written.
+  const double checkpoints = 3 * bytes * static_cast<double>(file.train.checkpoints_kept + 1);
+  line("disk", fmt::format("{} for the gateway, {} for checkpoints; logs grow with the steps",
+                           about_bytes(gateway), about_bytes(checkpoints)));
   std::vector<std::string> voters;
   for (const auto& site : roster->sites)
     if (site.voter) voters.push_back(site.name);

@@ -200,7 +200,7 @@ class Supervisor::State {
   static std::string reason_of(const Process& process, const ProcessEnd& end) {
     const auto& path = process.plan.command.log_path;
     if (end.signal != 0 || path.empty()) return "";
-    const auto line = last_lines(path, 1);
+    const auto line = last_words(path);
     return line.empty() ? "" : ": " + line;
   }
 

@@ -3,6 +3,7 @@
 //   inner_step    after each: loss (nats per token), tokens/s, learning rate, gradient norm
 //   contribution  parameters handed to the gateway for outer step k
 //   merge         a new agreed state taken over, and the seconds waited for it
+//   initial_replaced  the run began with the first parameters of another site
 //   resumed       training goes on from a checkpoint: later lines may repeat earlier steps
 //
 // `tokens` counts all tokens trained, `tokens_contributed` those in contributions so far: after a

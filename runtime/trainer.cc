@@ -187,6 +187,7 @@ class Trainer {
       if (stopped) return false;
       ISTHMUS_TRY(state, next_state(kStatePoll));
     }
+    note_other_beginning(*state);
     const bool same_base = !progress_.record.empty() && progress_.record == state->record;
     const bool contributed = !same_base || state->contribution_open;
     note_lost(contributed, state->contribution_open || state->contributed > progress_.outer_step);
@@ -201,6 +202,18 @@ class Trainer {
     // What an earlier process contributed is in the next state: only what comes from here on adds.
     if (contribution_open_) base_ = canonical(model_.parameters());
     return true;
+  }
+
+  // Sites may have different first parameters: the run has those of one of them.
+  void note_other_beginning(const OuterState& state) {
+    if (!is_root_ || state.step > 0 || progress_.inner_step > 0 || !progress_.record.empty() ||
+        std::ranges::equal(canonical(model_.parameters()), state.parameters))
+      return;
+    parts_.log.warning("initial_replaced", {},
+                       {{"why",
+                         "the run begins with the first parameters of its first voter, which are "
+                         "not this site's"}});
+    if (metrics_ != nullptr) metrics_->write("initial_replaced", {{"inner_step", 0}});
   }
 
   // Where parameters are taken from the gateway, what is in a contribution that it has is, or will

@@ -46,6 +46,30 @@ TEST(SiteDoubts, APortThatOthersAreNotSentTo) {
               ElementsAre(HasSubstr("alpha.toml: gateway.listen = \"0.0.0.0:7790\"")));
 }
 
+TEST(SiteDoubts, AModelThatTheRunDoesNotBeginWith) {
+  CheckedSite sites[] = {site_of("beta", 0, "en", "", "")};
+  sites[0].text.file.model.from = "model";
+  EXPECT_THAT(doubts_about(sites), IsEmpty());
+  auto alpha = sites[0].roster->sites.front();
+  alpha.name = "alpha";
+  sites[0].roster->sites.front().id = 2;
+  sites[0].roster->sites.insert(sites[0].roster->sites.begin(), alpha);
+  EXPECT_THAT(doubts_about(sites), ElementsAre(HasSubstr("its first voter, alpha")));
+}
+
+TEST(SiteDoubts, ARateThatHeartbeatsFill) {
+  CheckedSite sites[] = {site_of("alpha", 0, "en", "", "")};
+  sites[0].text.file.gateway.rate_limit = 64'000;
+  auto other = sites[0].roster->sites.front();
+  while (sites[0].roster->sites.size() < 4) {
+    EXPECT_THAT(doubts_about(sites), IsEmpty());
+    sites[0].roster->sites.push_back(other);
+  }
+  sites[0].roster->sites.push_back(other);
+  EXPECT_THAT(doubts_about(sites),
+              ElementsAre(HasSubstr("the links to 4 sites alive takes about")));
+}
+
 TEST(SiteDoubts, MetricsForEverybody) {
   CheckedSite sites[] = {site_of("alpha", 0, "en", "", "")};
   for (const char* fine : {"", "127.0.0.1:9464", "localhost:9464", "[::1]:9464"}) {

@@ -173,11 +173,12 @@ TEST(SiteFile, EachValueSaysWhatIsAllowed) {
             "train.learning_rate must be above 0 to 10, not nan");
   EXPECT_EQ(
       only_fault(checked(replaced("\"20 Mbit/s\"", "20"))),
-      "gateway.rate_limit needs a unit: \"8 kbit/s\" to \"10000 Gbit/s\" or \"unlimited\", not "
+      "gateway.rate_limit needs a unit: \"64 kbit/s\" to \"10000 Gbit/s\" or \"unlimited\", not "
       "20");
-  EXPECT_EQ(only_fault(checked(replaced("\"20 Mbit/s\"", "\"1 bit/s\""))),
-            "gateway.rate_limit must be \"8 kbit/s\" to \"10000 Gbit/s\" or \"unlimited\", not \"1 "
-            "bit/s\"");
+  EXPECT_EQ(
+      only_fault(checked(replaced("\"20 Mbit/s\"", "\"1 bit/s\""))),
+      "gateway.rate_limit must be \"64 kbit/s\" to \"10000 Gbit/s\" or \"unlimited\", not \"1 "
+      "bit/s\"");
   EXPECT_THAT(only_fault(checked(replaced("\"1 min\"", "\"1 m\""))),
               HasSubstr("\"m\" could be minutes or milliseconds"));
   EXPECT_EQ(only_fault(checked(replaced("\"0-1\"", "\"1-0\""))),
