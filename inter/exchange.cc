@@ -271,6 +271,12 @@ Result<Open> Exchange::check_open(const Signed& message) const {
   return *open;
 }
 
+void Exchange::say_disk_failed(const Error& error) {
+  if (const auto left_out = disk_failures_.due(context_.loop.now()))
+    context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                       {{"why", error.text()}, {"left_out", *left_out}});
+}
+
 void Exchange::on_open(Link* from, const Signed& message) {
   const auto open = check_open(message);
   if (!open) {
@@ -309,8 +315,7 @@ void Exchange::on_open(Link* from, const Signed& message) {
   entry->last_arrival = began;
   auto file = context_.store.create_contribution(id_.step, message);
   if (!file) {
-    context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                       {{"why", file.error().text()}});
+    say_disk_failed(file.error());
     return;
   }
   entry->file = std::move(*file);
@@ -410,8 +415,7 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
       return;
     }
     if (!job->written) {
-      context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"why", job->written.error().text()}});
+      say_disk_failed(job->written.error());
       link.settle(arrival, false);
       return;
     }
@@ -454,11 +458,13 @@ Task<void> Exchange::finish(EntryPtr entry) {
     co_return;
   }
   if (contribution.close()->state_root != state_root_) {
-    context_.log.alarm("state_differs",
-                       {.outer_step = static_cast<std::int64_t>(contribution.step())},
-                       {{"signer", site},
-                        {"theirs", contribution.close()->state_root.hex()},
-                        {"ours", state_root_.hex()}});
+    if (const auto left_out = differing_.due(context_.loop.now()))
+      context_.log.alarm("state_differs",
+                         {.outer_step = static_cast<std::int64_t>(contribution.step())},
+                         {{"signer", site},
+                          {"theirs", contribution.close()->state_root.hex()},
+                          {"ours", state_root_.hex()},
+                          {"left_out", *left_out}});
     entry->finishing = false;
     on_differing_state_();
     co_return;
@@ -466,8 +472,7 @@ Task<void> Exchange::finish(EntryPtr entry) {
   const auto root = state_root_;
   auto written = co_await write_close(entry);
   while (!written) {
-    context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                       {{"why", written.error().text()}});
+    say_disk_failed(written.error());
     co_await context_.loop.sleep(kRetryDisk);
     if (contribution.step() != id_.step) break;
     // Linux may have dropped what it could not write: all of it again, into a new file.

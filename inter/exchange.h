@@ -137,6 +137,7 @@ class Exchange {
   Entry* current(SiteId site) const;
   Task<void> finish(EntryPtr entry);
   Task<Result<void>> write_close(EntryPtr entry);
+  void say_disk_failed(const Error& error);
   void forget(SiteId site);
   Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival, Bytes sealed);
@@ -155,13 +156,14 @@ class Exchange {
   std::map<std::pair<std::uint64_t, SiteId>, EntryPtr> entries_;
   std::vector<EarlyChunk> early_;
   std::map<SiteId, Part> wanted_;
+  LogPace differing_, disk_failures_;
   struct Asked {
     SiteId peer = 0;
     Nanoseconds when = 0;
   };
-  std::map<SiteId, Asked> asked_;                     // for the contribution of this site
-  std::map<SiteId, std::map<SiteId, bool>> lacking_;  // site → peers that lack its contribution
-  std::map<SiteId, std::set<SiteId>> refused_of_;     // site → peers that sent bad chunks of its
+  std::map<SiteId, Asked> asked_;                  // for the contribution of this site
+  std::map<SiteId, std::set<SiteId>> lacking_;     // site → peers that lack its contribution
+  std::map<SiteId, std::set<SiteId>> refused_of_;  // site → peers that sent bad chunks of its
   std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
   std::map<SiteId, std::set<std::pair<std::uint64_t, SiteId>>> serving_;  // peer → of them, for it
   LogPace refused_chunks_, refused_opens_, refused_closes_;

@@ -220,7 +220,7 @@ Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
 
 void Exchange::on_lacking(Link& link, const Lacking& lacking) {
   if (lacking.step != id_.step || !view_.is_member(lacking.site)) return;
-  lacking_[lacking.site][link.peer().site] = true;
+  lacking_[lacking.site].insert(link.peer().site);
   consider_fetching();
 }
 

@@ -346,7 +346,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint32_t ballots_tried_ = 0;
   SaidInStep said_;  // by others
   std::map<SiteId, Nanoseconds> records_asked_, genesis_relayed_;
-  LogPace bad_signatures_, refused_records_;
+  LogPace bad_signatures_, refused_records_, differing_spots_;
 
   RankPulse rank_pulse_;
   bool ranks_leaving_ = false, stopping_ = false, finished_ = false,

@@ -187,7 +187,12 @@ void Gateway::enter_state(bool save_it, bool tell) {
   }
   applying_ = false;
   begun_ = true;
-  if (!finished_) begin_step();
+  if (finished_) {
+    agreement_.reset();  // what it still wants to say is of a step that is over
+    ++agreements_;
+  } else {
+    begin_step();
+  }
   count_waits();
   // The last state is not taken back: it is told once it is known to be right.
   if (finished_)

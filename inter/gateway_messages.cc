@@ -384,9 +384,12 @@ bool Gateway::note_saved(const Signed& message, const Saved& saved, bool from_si
     for (const auto& [other, theirs] : saved_by_)
       if ((other == message.signer || message.signer == self_) &&
           differ_in_spots(theirs.saved, mine->second.saved))
-        world_.log.alarm("spot_root_differs",
-                         {.outer_step = static_cast<std::int64_t>(theirs.saved.id.step)},
-                         {{"signer", other}, {"root", theirs.saved.state_root.hex()}});
+        if (const auto left_out = differing_spots_.due(world_.loop.now()))
+          world_.log.alarm("spot_root_differs",
+                           {.outer_step = static_cast<std::int64_t>(theirs.saved.id.step)},
+                           {{"signer", other},
+                            {"root", theirs.saved.state_root.hex()},
+                            {"left_out", *left_out}});
   prune();
   changed_.notify();
   return true;

@@ -68,13 +68,16 @@ Bytes encode(const Open& open) {
 }
 
 // A promise of all there can be, the longest message, is far from it.
-static_assert(512 + kSitesMax * (76 + 5 * 4 + 76) + 25 < kControlMessageBytesMax);
+static_assert(512 + kSitesMax * kPromiseBytesOfSite + 25 < kControlMessageBytesMax);
 
 std::optional<Open> decode_open(std::span<const std::byte> body) {
   ByteReader in(body);
   Open open;
   open.id = get_step(in);
-  open.codec = in.get<compress::CodecId>();
+  if (const auto codec = compress::codec_of_wire(in.get<std::uint8_t>()))
+    open.codec = *codec;
+  else
+    in.fail();
   open.first_element = in.get<std::uint64_t>();
   open.elements = in.get<std::uint64_t>();
   open.chunk_elements = in.get<std::uint64_t>();

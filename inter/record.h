@@ -18,9 +18,12 @@
 
 namespace isthmus::inter {
 
-// So that every message that lists them fits the control lane: a Promise, the longest, takes 184
-// bytes a site (a record that names all in both views and as parts, and the parts held).
+// So that every message that lists them fits the control lane. The longest is a Promise: a record
+// that names all in both views and as parts, and the parts held.
 inline constexpr std::size_t kSitesMax = security::kRosterSitesMax;
+inline constexpr std::size_t kPartBytes = 4 + 32 + 8 + 32;
+inline constexpr std::size_t kViewBytesOfSite = 4 + 4 + 8;  // a member, a voter, its vote file
+inline constexpr std::size_t kPromiseBytesOfSite = 2 * kViewBytesOfSite + 2 * kPartBytes;
 
 // Drawn at random when a vote file is made: once in the life of a site's disk.
 using VoteFileId = std::uint64_t;

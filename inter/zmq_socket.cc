@@ -124,12 +124,6 @@ bool ZmqSocket::receive(ZmqMessage& part) {
   return true;
 }
 
-bool ZmqSocket::receive_waiting(ZmqMessage& part) {
-  while (zmq_msg_recv(part.get(), socket_, 0) < 0)
-    if (zmq_errno() != EINTR) return false;
-  return true;
-}
-
 int ZmqSocket::send(ZmqMessage& part, bool more) {
   while (zmq_msg_send(part.get(), socket_, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) < 0)
     if (zmq_errno() != EINTR) return zmq_errno();

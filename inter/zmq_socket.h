@@ -98,8 +98,6 @@ class ZmqSocket {
   // Zero, or zmq's errno: EAGAIN (queue full), EHOSTUNREACH (no such route). The message is kept
   // when not sent. Never waits.
   int send(ZmqMessage& part, bool more = false);
-  // For threads of their own: waits. False: the context has ended.
-  bool receive_waiting(ZmqMessage& part);
 
   void* get() const { return socket_; }
 

@@ -151,7 +151,7 @@ class Launch {
   void watch_signals() {
     signals_.async_wait([this](const boost::system::error_code& error, int) {
       if (error) return;
-      supervisor_->stop();
+      ask_to_stop();
       if (!code_) watch_signals();
     });
   }
@@ -162,7 +162,7 @@ class Launch {
     show_events();
     if (terminal_ != nullptr) {
       for (Key key; (key = terminal_->read_key(0)) != Key::none;)
-        if (key == Key::quit) supervisor_->stop();
+        if (key == Key::quit) ask_to_stop();
       if (ticks_++ % kTicksPerPoll == 0)
         for (std::size_t i = 0; i < sources_.size(); ++i) poll_into(histories_[i], *sources_[i]);
       terminal_->draw(render_monitor(histories_, notes_,
@@ -260,6 +260,11 @@ class Launch {
         file.site.name, counted(steps, "outer step"), file.sync.outer_steps);
   }
 
+  void ask_to_stop() {
+    stop_asked_ = true;
+    supervisor_->stop();
+  }
+
   void say_goodbye() const {
     fmt::print("{}", kept_);
     for (const auto& site : sites_) {
@@ -273,9 +278,9 @@ class Launch {
     } else if (*code_ == ExitCode::stopped)
       fmt::print("stopped; the same command goes on from here\n");
     else
-      fmt::print(
-          "the run is not complete; once that is mended, the same command goes on from what is "
-          "saved\n");
+      fmt::print("{}; the same command goes on from what is saved\n",
+                 stop_asked_ ? "stopped, and not everything was saved first"
+                             : "the run has not ended well: mend what is said above");
     std::fflush(stdout);
   }
 
@@ -287,6 +292,7 @@ class Launch {
   asio::signal_set signals_;
   asio::steady_timer tick_;
   Supervisor* supervisor_ = nullptr;
+  bool stop_asked_ = false;
   std::vector<std::unique_ptr<EventLog>> logs_;
   std::vector<EventTail> events_, metrics_;
   std::map<std::size_t, LoggedEvent> last_metrics_;      // by site

@@ -159,7 +159,9 @@ std::string site_text(const SiteReport& site) {
                   counted(site.outer_steps_planned, "outer step"), tokens(site.tokens),
                   site.tokens_trained == site.tokens
                       ? std::string()
-                      : fmt::format(" ({} trained)", tokens(site.tokens_trained)),
+                      : fmt::format(" (of {} trained: the rest was lost by a crash, or waits "
+                                    "for a next step)",
+                                    tokens(site.tokens_trained)),
                   about_count(site.tokens_per_second));
   const auto bytes = [](std::uint64_t count) { return about_bytes(static_cast<double>(count)); };
   for (const auto& [peer, link] : site.traffic.links) {

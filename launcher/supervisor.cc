@@ -27,7 +27,8 @@ class Supervisor::State {
         tell_(std::move(tell)),
         over_(std::move(over)),
         child_signals_(io, SIGCHLD),
-        patience_(io) {
+        patience_(io),
+        slow_(io) {
     for (auto& process : processes)
       all_.push_back(std::make_unique<Process>(io, std::move(process), options_.restart));
     watch_children();
@@ -258,7 +259,21 @@ class Supervisor::State {
     wait_patiently();
   }
 
+  // A rank that hangs should not look like one that writes.
+  void say_who_is_slow() {
+    slow_.expires_after(std::chrono::nanoseconds(options_.patience / 4));
+    slow_.async_wait([this](const boost::system::error_code& error) {
+      if (error) return;
+      std::string names;
+      for (const auto& process : all_)
+        if (process->pid > 0 && (phase_ == Phase::stopping_gateways || !process->plan.is_gateway))
+          names += (names.empty() ? "" : ", ") + process->plan.name;
+      if (!names.empty()) tell_({.text = fmt::format("still waits for {}", names)});
+    });
+  }
+
   void wait_patiently() {
+    say_who_is_slow();
     patience_.expires_after(std::chrono::nanoseconds(options_.patience));
     patience_.async_wait([this](const boost::system::error_code& error) {
       if (!error) kill_all(fmt::format("not gone after {:.0f} s", seconds_of(options_.patience)));
@@ -297,6 +312,7 @@ class Supervisor::State {
   void finish(ExitCode code) {
     phase_ = Phase::over;
     patience_.cancel();
+    slow_.cancel();
     child_signals_.cancel();
     over_(code);
   }
@@ -306,7 +322,7 @@ class Supervisor::State {
   std::function<void(const Happening&)> tell_;
   std::function<void(ExitCode)> over_;
   asio::signal_set child_signals_;
-  asio::steady_timer patience_;
+  asio::steady_timer patience_, slow_;
   std::vector<std::unique_ptr<Process>> all_;  // handlers keep references
   Phase phase_ = Phase::running;
   std::optional<Nanoseconds> last_wish_;  // the last stop that was obeyed

@@ -136,6 +136,12 @@ Result<std::vector<SecretBytes>> read_secret_file(const std::string& path, std::
       ErrorCode::corrupt,
       fmt::format("{} is not a key file of the kind \"{}\", or is damaged", path, title)};
   const auto content = text_of(text.bytes().first(size));
+  for (const std::string_view kind : {"identity", "operator"})
+    if (!content.starts_with(title) &&
+        content.starts_with(fmt::format("isthmus secret {} v1\n", kind)))
+      return Error{
+          ErrorCode::invalid_argument,
+          fmt::format("{} is a secret {} key: another kind is asked for here", path, kind)};
   if (!content.starts_with(title)) return malformed;  // nothing to protect
   ISTHMUS_CHECK(check_access(status, path));
   if (size != file_bytes(title, keys) || content[title.size()] != '\n') return malformed;

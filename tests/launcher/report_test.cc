@@ -121,7 +121,7 @@ TEST(Report, TokensAreThoseThatWereDecided) {
   EXPECT_EQ(report.outer_steps, 2);
   EXPECT_EQ(report.tokens, 5U);
   EXPECT_THAT(to_text({{report}, {}}),
-              HasSubstr("2 of 6 outer steps, 5 tokens (10.0 k trained), "));
+              HasSubstr("2 of 6 outer steps, 5 tokens (of 10.0 k trained: "));
   read_records(records, 1, report);
   EXPECT_EQ(report.tokens, 601U);
 }

@@ -193,6 +193,7 @@ TEST_F(SupervisorTest, PatienceEnds) {
   add("alpha ranks", "trap '' TERM; note ready; while :; do sleep 0.02; done", false);
   run("ready", [](Supervisor& supervisor) { supervisor.stop(); });
   EXPECT_EQ(code_, ExitCode::failed);
+  EXPECT_THAT(told_, HasSubstr("still waits for alpha ranks"));
 }
 
 TEST_F(SupervisorTest, RanksThatComeBackGetTheirGatewayBack) {

@@ -147,11 +147,11 @@ TEST_F(IdentityFile, ErrorsDoNotRepeatSecrets) {
 }
 
 TEST_F(IdentityFile, OneKindOfKeyIsNotTakenForAnother) {
-  EXPECT_EQ(load_operator_key(path_).error().code, ErrorCode::corrupt);
+  EXPECT_EQ(load_operator_key(path_).error().code, ErrorCode::invalid_argument);
   const auto operator_path = folder_ / "operator.key";
   const auto key = SigningKey::generate();
   ASSERT_TRUE(save_operator_key(*disk_, key, operator_path));
-  EXPECT_EQ(Identity::load(operator_path).error().code, ErrorCode::corrupt);
+  EXPECT_EQ(Identity::load(operator_path).error().code, ErrorCode::invalid_argument);
   EXPECT_EQ(load_operator_key(operator_path)->public_key(), key.public_key());
   EXPECT_EQ(mode_of(operator_path), 0600u);
   EXPECT_EQ(contents(operator_path + ".pub"),
