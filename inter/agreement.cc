@@ -30,8 +30,13 @@ bool better(const std::vector<Part>& a, const std::vector<Part>& b) {
   return a < b;
 }
 
+// Whether it lets a site contribute that could not: a new member, or one with a new disk.
 bool admits(const Record& record) {
-  return !std::ranges::includes(record.view.members, record.next_view.members);
+  const auto& view = record.view;
+  const auto& next = record.next_view;
+  return std::ranges::any_of(next.members, [&](SiteId site) {
+    return !view.is_member(site) || next.vote_file_of(site) != view.vote_file_of(site);
+  });
 }
 
 }  // namespace

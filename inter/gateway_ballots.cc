@@ -172,9 +172,9 @@ bool Gateway::contributions_may_suffice() const {
   const auto view = current_view();
   const auto possible = std::ranges::count_if(view.members, [&](SiteId member) {
     if (agreement_->held().count(member) > 0) return true;
+    if (lost_its_disk(view, member)) return false;
     if (member == self_) return rank_pulse_.live(world_.loop.now());
-    return peers_.reachable(member) && progresses(peers_.all().at(member)) &&
-           !lost_its_disk(view, member);
+    return peers_.reachable(member) && progresses(peers_.all().at(member));
   });
   return possible >= std::max<std::ptrdiff_t>(options_.sync.min_sites, 1);
 }
