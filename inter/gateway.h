@@ -358,7 +358,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Signal votes_;
   std::optional<Loop::TimerId> tick_timer_;
   Nanoseconds last_status_ = 0;
-  Bytes last_status_bytes_;
+  Bytes last_status_bytes_;  // encode_own
   Counters counters_;
   std::uint64_t tokens_named_ = 0, tokens_unnamed_ = 0;
   WaitStatus waits_;

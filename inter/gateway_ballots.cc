@@ -57,9 +57,8 @@ Task<void> Gateway::vote_writer() {
 
 void Gateway::tick() {
   const auto now = world_.loop.now();
-  const auto status = encode(my_status());
   if (now - last_status_ >= options_.link.heartbeat ||
-      (status != last_status_bytes_ && now - last_status_ >= kTick / 2))
+      (now - last_status_ >= kTick / 2 && encode_own(my_status()) != last_status_bytes_))
     send_status();
   if (exchange_ && state_ && !finished_) exchange_->consider_fetching();
   if (transfer_) transfer_->tidy();

@@ -270,8 +270,9 @@ Status Gateway::my_status() const {
 
 void Gateway::send_status() {
   last_status_ = world_.loop.now();
-  last_status_bytes_ = encode(my_status());
-  peers_.send_to_all(last_status_bytes_);
+  const auto status = my_status();
+  last_status_bytes_ = encode_own(status);
+  peers_.send_to_all(encode(status));
 }
 
 void Gateway::on_status(Link& link, const Status& status) {

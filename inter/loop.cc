@@ -79,13 +79,12 @@ bool Loop::run_due_timers() {
 
 bool Loop::run_ready() {
   bool any = false;
-  for (;;) {
-    bool now_any = run_due_timers();
+  do {
+    any |= run_due_timers();
     io_->restart();
-    now_any |= io_->poll() > 0;
-    if (!now_any) return any;
-    any = true;
-  }
+    any |= io_->poll() > 0;  // until nothing is ready, with one system call
+  } while (!stopped_ && !timers_.empty() && timers_.begin()->first.first <= now());
+  return any;
 }
 
 std::optional<Nanoseconds> Loop::next_timer() const {

@@ -267,6 +267,12 @@ Bytes encode(const Status& s) {
   return out.take();
 }
 
+Bytes encode_own(Status status) {
+  status.sees_contribute.clear();
+  status.sees_complete.clear();
+  return encode(status);
+}
+
 std::optional<Status> decode_status(ByteReader& in) {
   Status s;
   s.step = in.get<std::uint64_t>();

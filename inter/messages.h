@@ -168,6 +168,9 @@ bool verify(const security::Verifier& verifier, const Signed& message);
 std::optional<Signed> decode_signed(MessageType type, ByteReader& in);
 
 Bytes encode(const Status& status);
+// Without what it says of others. That is worth no message of its own: each piece of news would
+// make everybody speak to everybody.
+Bytes encode_own(Status status);
 Bytes encode(const RecordRequest& request);
 Bytes encode(const Records& records);
 Bytes encode(const Fetch& fetch);
