@@ -78,4 +78,21 @@ class ScriptedFederation {
   std::vector<Site> sites_;
 };
 
+inline double sum_of(const WaitStatus& waits) {
+  return waits.computing_s + waits.transfer_s + waits.straggler_s + waits.agreement_s +
+         waits.applying_s;
+}
+
+// A short run that waits a little for those that are late.
+inline ScriptedFederation::Options options_of(std::vector<Nanoseconds> compute) {
+  ScriptedFederation::Options options;
+  options.compute = std::move(compute);
+  options.gateway.sync.outer_steps = 6;
+  options.gateway.sync.chunk_elements = 256;
+  options.gateway.sync.absent_steps = 2;
+  options.gateway.first_wait = 20 * kSecond;
+  options.gateway.straggler_wait = 120 * kSecond;
+  return options;
+}
+
 }  // namespace isthmus::inter

@@ -1,0 +1,182 @@
+// What the sites that are there do while others are away, for long or for good, and what was said
+// before.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/inter/scripted_federation.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr Nanoseconds kHour = 3600 * kSecond;
+
+// What a majority has saved is let go, also by who does not see that majority.
+TEST(NarrowTest, WhatIsSavedIsLetGo) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.without_vote = {2, 4};
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  federation.cut(1, 3, true);  // the voters
+  federation.cut(1, 4, true);
+  federation.cut(2, 4, true);
+  const auto held_after = [&](std::uint64_t steps) {
+    EXPECT_TRUE(federation.run_until(
+        [&] {
+          return federation.gateway(4).state() && federation.gateway(4).state()->step >= steps;
+        },
+        kHour));
+    std::vector<std::uint64_t> bytes;
+    for (SiteId site = 1; site <= 4; ++site)
+      bytes.push_back(federation.gateway(site).memory_bytes());
+    return bytes;
+  };
+  const auto early = held_after(20);
+  const auto late = held_after(60);
+  for (std::size_t i = 0; i < early.size(); ++i)
+    EXPECT_LT(late[i], 2 * early[i]) << "site " << i + 1;
+}
+
+class AwayTest : public testing::TestWithParam<int> {};
+
+// Each opened ballots by itself all the time: what the other said before does not drown what it
+// says now.
+TEST_P(AwayTest, VotersThatSeeEachOtherThroughAThirdAgreeAgain) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.without_vote = {2};
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  federation.cut(1, 3, true);
+  auto& first = federation.gateway(1);
+  ASSERT_TRUE(federation.run_until([&] { return first.state() && first.state()->step >= 4; },
+                                   600 * kSecond));
+  federation.cut_off(3, true);
+  federation.run_for(GetParam() * 60 * kSecond);
+  const auto step = first.state()->step;
+  federation.cut(2, 3, false);
+  EXPECT_TRUE(federation.run_until([&] { return first.state()->step > step + 3; }, 600 * kSecond));
+}
+
+INSTANTIATE_TEST_SUITE_P(Minutes, AwayTest, testing::Values(1, 30, 120));
+
+ScriptedFederation::Options three_sites(std::uint32_t min_sites) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = 1000;
+  options.gateway.sync.absent_steps = 3;
+  options.gateway.sync.min_sites = min_sites;
+  return options;
+}
+
+class ComebackTest : public testing::TestWithParam<std::uint32_t> {};
+
+// A majority of the voters goes on, whoever was a member when the others were lost.
+TEST_P(ComebackTest, WhoWasDroppedTakesThePlaceOfWhoIsLost) {
+  ScriptedFederation federation(three_sites(GetParam()));
+  auto& second = federation.gateway(2);
+  auto& third = federation.gateway(3);
+  ASSERT_TRUE(
+      federation.run_until([&] { return third.state() && third.state()->step >= 4; }, kHour));
+  federation.cut_off(2, true);
+  ASSERT_TRUE(federation.run_until([&] { return !third.view().is_member(2); }, kHour));
+  federation.kill(1);
+  federation.cut_off(2, false);
+  const auto step = third.state()->step;
+  EXPECT_TRUE(federation.run_until([&] { return second.state()->step >= step + 5; }, kHour));
+  EXPECT_TRUE(second.view().is_member(2));
+  EXPECT_LE(federation.events(3, "ballot_opened"), 30U);
+}
+
+TEST(LastMemberTest, WhoWasDroppedGoesOnWithoutIt) {
+  ScriptedFederation federation(three_sites(1));
+  auto& first = federation.gateway(1);
+  auto& third = federation.gateway(3);
+  ASSERT_TRUE(
+      federation.run_until([&] { return first.state() && first.state()->step >= 4; }, kHour));
+  federation.end_ranks(2);
+  federation.end_ranks(3);
+  ASSERT_TRUE(
+      federation.run_until([&] { return first.view().members == std::vector<SiteId>{1}; }, kHour));
+  federation.run_for(20 * kSecond);
+  federation.kill(1);
+  federation.run_for(10 * kSecond);
+  federation.ranks(2).attach(federation.gateway(2));
+  federation.ranks(3).attach(third);
+  const auto step = third.state()->step;
+  EXPECT_TRUE(federation.run_until([&] { return third.state()->step >= step + 5; }, kHour));
+}
+
+INSTANTIATE_TEST_SUITE_P(MinSites, ComebackTest, testing::Values(1, 2));
+
+class SettingsTest : public testing::TestWithParam<std::pair<int, int>> {};
+
+// The number of steps may change when all sites are started again, also while one has voted.
+TEST_P(SettingsTest, ChangeWhileAStepIsVotedOn) {
+  const auto [before, after] = GetParam();
+  auto options = options_of({2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = static_cast<std::uint64_t>(before);
+  bool voted = false;
+  options.adjust = [&](SiteId site, GatewayOptions& of_site) {
+    if (site == 1)
+      of_site.at_point = [&](const char* point, std::uint64_t step) {
+        voted |= step == 4 && point == std::string_view("between_vote_and_accept");
+      };
+  };
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until([&] { return voted; }, 600 * kSecond));
+  federation.kill(1);
+  federation.kill(2);
+  federation.change([&](GatewayOptions& all) {
+    all.sync.outer_steps = static_cast<std::uint64_t>(after);
+    all.sync.min_sites = 2;
+  });
+  federation.start(1);
+  federation.start(2);
+  const auto step = [&](SiteId site) {
+    const auto& state = federation.gateway(site).state();
+    return state ? state->step : 0;
+  };
+  EXPECT_TRUE(federation.run_until([&] { return step(1) >= 4 && step(2) >= 4; }, 300 * kSecond));
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, SettingsTest,
+                         testing::Values(std::pair(20, 30), std::pair(20, 4), std::pair(4, 20)));
+
+TEST(FoundingTest, WhoIsMissingIsNamedAndWaitedFor) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.late = {3};
+  ScriptedFederation federation(std::move(options));
+  federation.run_for(200 * kSecond);
+  EXPECT_EQ(federation.gateway(1).genesis(), std::nullopt);
+  EXPECT_EQ(federation.events(1, "sites_missed"), 2U);
+  const auto waiting = federation.gateway(1).status();
+  EXPECT_GT(waiting.waits.straggler_s, 0.9 * sum_of(waiting.waits));
+  EXPECT_THAT(waiting.attention,
+              testing::ElementsAre(testing::StartsWith(
+                  "it waits for s3: a run begins when all its voters are here")));
+  federation.start(3);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_TRUE(federation.gateway(1).status().attention.empty());
+}
+
+TEST(MissedSitesTest, AreNamedWhenNothingGoesOnWithoutThem) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& first = federation.gateway(1);
+  ASSERT_TRUE(
+      federation.run_until([&] { return first.state() && first.state()->step >= 3; }, kHour));
+  federation.cut_off(2, true);
+  federation.run_for(60 * kSecond);
+  EXPECT_EQ(federation.events(1, "sites_missed"), 0U);  // two of three go on
+  federation.cut_off(3, true);
+  federation.run_for(60 * kSecond);
+  EXPECT_EQ(federation.events(1, "sites_missed"), 1U);
+  EXPECT_THAT(first.status().attention,
+              testing::Contains(testing::StartsWith("it waits for s2, s3: no outer step")));
+  federation.cut_off(2, false);
+  federation.run_for(60 * kSecond);
+  EXPECT_EQ(federation.events(1, "sites_are_back"), 1U);
+  EXPECT_TRUE(first.status().attention.empty());
+}
+
+}  // namespace
+}  // namespace isthmus::inter

@@ -1,0 +1,223 @@
+// What a listed peer can cost that does not keep to the protocol.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/inter/scripted_federation.h"
+
+namespace isthmus::inter {
+namespace {
+
+// ---- A peer that sends garbage
+
+class HostilePeerTest : public testing::Test {
+ protected:
+  // The first of four sites is the puppet, without a vote.
+  static ScriptedFederation::Options endless_with_puppet() {
+    auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+    options.puppets = {1};
+    options.without_vote = {1};
+    options.gateway.sync.outer_steps = 1000;
+    return options;
+  }
+  // The puppet is on the step of the others, so that they tell it everything.
+  static void follow(Puppet& puppet, Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::status) return;
+    const auto theirs = decode_status(in);
+    if (!theirs) return;
+    Status mine;
+    mine.step = theirs->step;
+    mine.first_record = 1;
+    mine.sees = {1, 2, 3, 4};
+    from.send(encode(mine));
+    (void)puppet;
+  }
+};
+
+// Chunks of which nothing is true, as many as are asked for.
+class Garbage final : public ChunkSource {
+ public:
+  explicit Garbage(std::size_t bytes) : bytes_(bytes) {}
+  ChunkBytes chunk(std::uint32_t) override { return {std::make_shared<const Bytes>(bytes_), 1, 1}; }
+
+ private:
+  std::size_t bytes_;
+};
+
+// The list of a state's leaves is true, the leaves are not.
+class FalseLeaves final : public ChunkSource {
+ public:
+  explicit FalseLeaves(const std::vector<security::Digest>& leaves) {
+    ByteWriter out;
+    for (const auto& leaf : leaves) out.raw(leaf.bytes);
+    list_ = std::make_shared<const Bytes>(out.take());
+  }
+  ChunkBytes chunk(std::uint32_t index) override {
+    return {index == 0 ? list_ : std::make_shared<const Bytes>(4 * ModelLayout::kLeafElements), 1,
+            1};
+  }
+
+ private:
+  std::shared_ptr<const Bytes> list_;
+};
+
+TEST_F(HostilePeerTest, AServerOfFalseLeavesIsLeftForAnother) {
+  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.puppets = {1};
+  options.late = {4};
+  options.without_vote = {1, 4};
+  options.elements = 3 * static_cast<std::int64_t>(ModelLayout::kLeafElements);
+  options.gateway.sync.chunk_elements = 1 << 18;
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  auto& server = federation.gateway(2);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::state_request) return;
+    const auto request = decode_state_request(in);
+    if (!request || !server.state() || server.saved_step() != server.state()->step) return;
+    const auto& state = *server.state();
+    const auto leaves = strong_leaves(federation.layout(), state);
+    const Saved saved{.id = {.run = server.genesis()->record.hash(),
+                             .view = {},
+                             .step = state.step,
+                             .fragment = 0},
+                      .state_root = server.root(),
+                      .strong_root = strong_root(leaves),
+                      .spot_root = {}};
+    if (request->send)
+      from.offer(transfer_of_state(saved.id.run, state.step, *saved.strong_root), 1,
+                 static_cast<std::uint32_t>(1 + leaves.size()),
+                 std::make_shared<FalseLeaves>(leaves), false);
+    from.send(sign(puppet.signer, 1, MessageType::saved, encode(saved)).encode());
+  };
+  ASSERT_TRUE(federation.run_until([&] { return server.state() && server.state()->step >= 6; },
+                                   120 * kSecond));
+  federation.end_ranks(2);
+  federation.end_ranks(3);
+  federation.run_for(30 * kSecond);
+  const auto step = server.state()->step;
+  federation.start(4);
+  auto& late = federation.gateway(4);
+  const auto began = federation.now();
+  ASSERT_TRUE(federation.run_until([&] { return late.state() && late.state()->step == step; },
+                                   600 * kSecond));
+  EXPECT_LT(federation.now() - began, 40 * kSecond);
+  EXPECT_GE(federation.events(4, "state_fetch_stopped"), 1U) << "the puppet was never asked";
+  EXPECT_EQ(late.root(), server.root());
+}
+
+TEST_F(HostilePeerTest, FalseChunksHoldNoFetchUp) {
+  auto options = endless_with_puppet();
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  auto& second = federation.gateway(2);
+  auto& fourth = federation.gateway(4);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    follow(puppet, from, type, in);
+    if (type != MessageType::open || from.peer().site == 2) return;
+    const auto open = decode_signed(type, in);
+    if (!open || open->signer != 4) return;
+    // Of the fourth site's contribution to the second, for which it comes from elsewhere.
+    auto& victim = puppet.link(2);
+    const auto transfer = transfer_of(*open);
+    victim.send(open->encode());
+    if (!victim.offers(transfer))
+      victim.offer(transfer, 1, decode_open(open->body)->chunks, std::make_shared<Garbage>(100),
+                   false);
+  };
+  ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 3; },
+                                   60 * kSecond));
+  federation.cut(2, 4, true);
+  const auto unnamed = fourth.counters().unnamed;
+  const auto step = second.state()->step;
+  federation.run_for(120 * kSecond);
+  EXPECT_GT(federation.events(2, "chunk_refused"), 3U);
+  EXPECT_LT(federation.events(2, "chunk_refused"), 200U) << "the log is flooded";
+  EXPECT_GE(second.state()->step, step + 8);
+  EXPECT_LE(fourth.counters().unnamed, unnamed + 1);
+}
+
+TEST_F(HostilePeerTest, WhatItAsksForAgainAndAgainIsServedOnceAtATime) {
+  auto options = endless_with_puppet();
+  options.elements = 200'000;
+  options.gateway.sync.chunk_elements = 8192;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  auto& second = federation.gateway(2);
+  std::size_t opens = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    follow(puppet, from, type, in);
+    opens += type == MessageType::open;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 6; },
+                                   120 * kSecond));
+  for (SiteId site = 2; site <= 4; ++site) federation.end_ranks(site);
+  federation.run_for(60 * kSecond);
+  const auto last = second.state()->step;
+  auto& link = puppet.link(2);
+
+  opens = 0;
+  auto reads = federation.disk(2).counters().opened_to_read;
+  for (int i = 0; i < 500; ++i) link.send(encode(Fetch{last, 3}));
+  federation.run_for(5 * kSecond);
+  EXPECT_GE(opens, 1U);
+  EXPECT_LE(opens, 100U);
+  for (std::uint64_t step = 0; step < 500; ++step) link.send(encode(Fetch{step, 9}));
+  federation.run_for(5 * kSecond);
+  EXPECT_LE(federation.disk(2).counters().opened_to_read - reads, 200U);
+
+  // Both states that are kept stay in memory while they are asked for, and there is room for no
+  // other.
+  reads = federation.disk(2).counters().opened_to_read;
+  for (int i = 0; i < 100; ++i) {
+    for (const auto step : {last, last - 1, last - 2}) link.send(encode(StateRequest{step, false}));
+    federation.run_for(kSecond / 2);
+  }
+  EXPECT_LE(federation.disk(2).counters().opened_to_read - reads, 10U);
+
+  // One that is not there: looking for it takes a fifth of the time at most.
+  federation.run_for(300 * kSecond);
+  reads = federation.disk(2).counters().opened_to_read;
+  for (int i = 0; i < 3000; ++i) {
+    link.send(encode(StateRequest{last - 2, false}));
+    federation.run_for(kMillisecond);
+  }
+  EXPECT_GE(federation.disk(2).counters().opened_to_read - reads, 10U);
+  EXPECT_LE(federation.disk(2).counters().opened_to_read - reads, 450U);
+}
+
+// Whoever has no vote leads nothing, however often it says so.
+TEST_F(HostilePeerTest, PreparesOfOneWithoutAVoteHoldNoBallotUp) {
+  auto options = endless_with_puppet();
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  auto& second = federation.gateway(2);
+  std::uint64_t ballot = 1, prepares = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    follow(puppet, from, type, in);
+    if (type != MessageType::open && type != MessageType::close) return;
+    const auto contribution = decode_signed(type, in);
+    if (!contribution || contribution->signer == 1) return;
+    ByteReader body(contribution->body);
+    StepId id;
+    const auto run = body.raw(32), view = body.raw(32);
+    std::copy(run.begin(), run.end(), id.run.bytes.begin());
+    std::copy(view.begin(), view.end(), id.view.bytes.begin());
+    id.step = body.get<std::uint64_t>();
+    id.fragment = body.get<std::uint32_t>();
+    for (int i = 0; i < 200; ++i, ++prepares)
+      for (const SiteId voter : {2U, 3U})
+        federation.puppet(1).link(voter).send(
+            sign(puppet.signer, 1, id, Prepare{ballot++}).encode());
+  };
+  ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 3; },
+                                   60 * kSecond));
+  federation.cut_off(4, true);
+  const auto step = second.state()->step;
+  federation.run_for(120 * kSecond);
+  EXPECT_GT(prepares, 100U);
+  EXPECT_GE(second.state()->step, step + 8) << "the fourth site is absent: ballots are needed";
+}
+
+}  // namespace
+}  // namespace isthmus::inter
