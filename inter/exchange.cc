@@ -141,7 +141,7 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   entry->contribution = std::make_shared<Contribution>(
       plan_, sign(context_.signer, context_.self, MessageType::open, encode(open)), open);
   entry->checking.resize(plan_->chunks());
-  auto file = context_.store.create_contribution(step, entry->contribution->announcement());
+  auto file = context_.store.contributions().create(step, entry->contribution->announcement());
   if (!file) co_return file.error();
   entry->file = std::move(*file);
   const bool again = entries_.count({step, context_.self}) > 0;
@@ -234,7 +234,7 @@ Task<Result<void>> Exchange::close_again() {
   const auto message = sign(context_.signer, context_.self, MessageType::close, encode(close));
   Result<void> written;
   auto write = [this, &written, &message, step = close.id.step] {
-    written = context_.store.append_close(step, message);
+    written = context_.store.contributions().append_close(step, message);
   };
   co_await run_on(context_.workers, context_.loop, std::move(write), 4096);
   if (!written) co_return written;
@@ -313,7 +313,7 @@ void Exchange::on_open(Link* from, const Signed& message) {
   entry->contribution = std::make_shared<Contribution>(plan_, message, *open);
   entry->checking.resize(plan_->chunks());
   entry->last_arrival = began;
-  auto file = context_.store.create_contribution(id_.step, message);
+  auto file = context_.store.contributions().create(id_.step, message);
   if (!file) {
     say_disk_failed(file.error());
     return;
@@ -477,7 +477,7 @@ Task<void> Exchange::finish(EntryPtr entry) {
     if (contribution.step() != id_.step) break;
     // Linux may have dropped what it could not write: all of it again, into a new file.
     auto file =
-        context_.store.create_contribution(contribution.step(), contribution.announcement());
+        context_.store.contributions().create(contribution.step(), contribution.announcement());
     if (!file) {
       written = file.error();
       continue;

@@ -100,7 +100,7 @@ void Exchange::on_fetch(Link& link, const Fetch& fetch) {
 
 std::shared_ptr<Contribution> Exchange::read_back(std::uint64_t step, SiteId site,
                                                   std::uint64_t* bytes) const {
-  const auto stored = context_.store.read_contribution(step, site);
+  const auto stored = context_.store.contributions().read(step, site);
   const auto open = stored ? decode_open(stored->announcement.body) : std::nullopt;
   if (!open || open->id.step != step || stored->announcement.signer != site || !plan_->fits(*open))
     return nullptr;
@@ -130,7 +130,7 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
   const auto step = id.step;
   std::vector<SiteId> sites;
   auto list = [this, &sites, step] {
-    if (auto listed = context_.store.contributions(step)) sites = std::move(*listed);
+    if (auto listed = context_.store.contributions().sites(step)) sites = std::move(*listed);
   };
   co_await run_on(context_.workers, context_.loop, std::move(list), 4096);
   for (const auto site : sites) {
@@ -146,8 +146,9 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
       if (!contribution || contribution->open().id != id || contribution->open().base != parent ||
           !verify(context_.verifier, contribution->announcement()))
         return;
-      auto file = contribution->proven() ? context_.store.rewrite_contribution(*contribution)
-                                         : context_.store.continue_contribution(step, site, bytes);
+      auto file = contribution->proven()
+                      ? context_.store.contributions().rewrite(*contribution)
+                      : context_.store.contributions().go_on_with(step, site, bytes);
       if (file)
         restored.file = std::move(*file);
       else

@@ -358,7 +358,7 @@ Task<void> Gateway::remove_pruned() {
     // What a restart makes feedback of stays as well: our own newest one.
     Result<void> removed;
     auto remove = [this, &removed, below = kept_from_, own = contributed_step_] {
-      removed = store_.remove_contributions_below(below, own, self_);
+      removed = store_.contributions().remove_below(below, own, self_);
     };
     co_await run_on(world_.workers, world_.loop, std::move(remove), 4096, Urgency::background);
     if (!removed)

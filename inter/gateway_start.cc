@@ -75,7 +75,7 @@ Task<Result<void>> Gateway::load() {
     kept_from_ = state_->step + 1;
     const auto all_here = [this](const Record& record) {
       return std::all_of(record.parts.begin(), record.parts.end(), [&](const Part& part) {
-        return store_.has_contribution(record.step, part.site).value_or(false);
+        return store_.contributions().has(record.step, part.site).value_or(false);
       });
     };
     while (kept_from_ > 1 && all_here(chain_[kept_from_ - 2].record)) --kept_from_;
@@ -83,7 +83,7 @@ Task<Result<void>> Gateway::load() {
   stored_vote_ = std::pair(loaded->vote_step, loaded->vote);
   auto recovered = take_up_recovery();
   if (!recovered) co_return recovered;
-  auto newest = store_.newest_contribution();
+  auto newest = store_.contributions().newest();
   if (!newest) co_return newest.error();
   restored_to_ = *newest;
   if (options_.link.bug == PlantedBug::two_contributions) loaded->feedbacks.clear();
@@ -94,7 +94,7 @@ Task<Result<void>> Gateway::load() {
                   chain_[feedback.step - 1].record.part_of(self_) != nullptr &&
                   chain_[feedback.step - 1].record.part_of(self_)->root == feedback.root;
     if (!closed) {
-      const auto stored = store_.read_contribution(feedback.step, self_);
+      const auto stored = store_.contributions().read(feedback.step, self_);
       const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
       closed = close && close->root == feedback.root;
       // Of a view that was given up: the ranks contribute anew.

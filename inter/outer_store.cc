@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/assert.h"
 #include "inter/encoding.h"
@@ -11,13 +10,11 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kStateMagic = 0x0065746174736d69;         // "imstate\0"
-constexpr std::uint64_t kFeedbackMagic = 0x0064656566736d69;      // "imsfeed\0"
-constexpr std::uint64_t kContributionMagic = 0x006e6f63736d6969;  // "iimscon\0"
-constexpr std::uint64_t kHeaderBytes = 4096;                      // so that the data can be mapped
-constexpr std::uint64_t kVoteSlotBytes = 1 << 18;                 // the longest record fits
+constexpr std::uint64_t kStateMagic = 0x0065746174736d69;     // "imstate\0"
+constexpr std::uint64_t kFeedbackMagic = 0x0064656566736d69;  // "imsfeed\0"
+constexpr std::uint64_t kHeaderBytes = 4096;                  // so that the data can be mapped
+constexpr std::uint64_t kVoteSlotBytes = 1 << 18;             // the longest record fits
 constexpr std::uint64_t kSmallFileBytesMax = 1 << 26;
-constexpr std::uint32_t kCloseIndex = 0xFFFFFFFF;
 
 // Appends a checksum, so that a torn or rotten header is known as such.
 Bytes with_checksum(ByteWriter& out) {
@@ -52,39 +49,17 @@ Result<bool> is_whole(const Result<Slot>& read, std::vector<std::string>& damage
   return false;
 }
 
-std::string contribution_name(std::uint64_t step, SiteId site) {
-  return fmt::format("contributions/{:08}-{}", step, site);
-}
-
 }  // namespace
 
-Result<void> ContributionFile::append(std::span<const std::byte> bytes) {
-  const std::lock_guard lock(mutex_);
-  ISTHMUS_CHECK(file_->write_at(size_, bytes));
-  size_ += bytes.size();
-  return {};
-}
-
-Result<void> ContributionFile::add(std::uint32_t index, std::span<const std::byte> sealed) {
-  return append(ByteWriter().put(index).block(sealed).view());
-}
-
-Result<void> ContributionFile::add_close(const Signed& close) {
-  return append(ByteWriter().put(kCloseIndex).block(close.encode()).view());
-}
-
-Result<void> ContributionFile::sync() {
-  const std::lock_guard lock(mutex_);
-  ISTHMUS_CHECK(file_->sync());
-  return disk_.sync_folder(folder_);
-}
-
 OuterStore::OuterStore(Disk& disk, std::string folder, std::uint64_t slice_bytes)
-    : disk_(disk), folder_(std::move(folder)), slice_bytes_(slice_bytes) {}
+    : disk_(disk),
+      folder_(std::move(folder)),
+      contributions_(disk, path("contributions")),
+      slice_bytes_(slice_bytes) {}
 
 Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   Loaded loaded;
-  ISTHMUS_CHECK(disk_.make_folders(path("contributions")));
+  ISTHMUS_CHECK(disk_.make_folders(contributions_.folder()));
 
   ISTHMUS_TRY(const bool has_boot, disk_.exists(path("boot")));
   if (has_boot) {
@@ -478,138 +453,6 @@ Result<Feedback> OuterStore::read_feedback(int slot) const {
   if (kernels::leaf_hash(floats(feedback.residual)) != hash)
     return Error{ErrorCode::corrupt, name + " is damaged"};
   return feedback;
-}
-
-// --- Contributions
-
-Result<std::unique_ptr<ContributionFile>> OuterStore::create_contribution(
-    std::uint64_t step, const Signed& announcement) {
-  ISTHMUS_TRY(auto file,
-              disk_.open(path(contribution_name(step, announcement.signer)), Disk::Open::create));
-  ByteWriter out;
-  out.put(kContributionMagic).block(announcement.encode());
-  ISTHMUS_CHECK(file->write_at(0, out.view()));
-  return std::make_unique<ContributionFile>(disk_, path("contributions"), std::move(file),
-                                            out.size());
-}
-
-Result<void> OuterStore::append_close(std::uint64_t step, const Signed& close) {
-  ISTHMUS_TRY(auto file,
-              disk_.open(path(contribution_name(step, close.signer)), Disk::Open::update));
-  ISTHMUS_TRY(const auto size, file->size());
-  ContributionFile contribution(disk_, path("contributions"), std::move(file), size);
-  ISTHMUS_CHECK(contribution.add_close(close));
-  return contribution.sync();
-}
-
-Result<std::unique_ptr<ContributionFile>> OuterStore::rewrite_contribution(
-    const Contribution& contribution) {
-  const auto name = path(contribution_name(contribution.step(), contribution.site()));
-  const auto temporary = name + ".new";
-  ISTHMUS_TRY(auto file, disk_.open(temporary, Disk::Open::create));
-  ByteWriter out;
-  out.put(kContributionMagic).block(contribution.announcement().encode());
-  ISTHMUS_CHECK(file->write_at(0, out.view()));
-  auto written =
-      std::make_unique<ContributionFile>(disk_, path("contributions"), std::move(file), out.size());
-  for (std::uint32_t i = 0; i < contribution.plan().chunks(); ++i)
-    ISTHMUS_CHECK(written->add(i, contribution.sealed(i)));
-  ISTHMUS_CHECK(written->add_close(*contribution.close_message()));
-  ISTHMUS_CHECK(written->sync());
-  ISTHMUS_CHECK(disk_.rename(temporary, name));
-  ISTHMUS_CHECK(disk_.sync_folder(path("contributions")));
-  return written;
-}
-
-Result<StoredContribution> OuterStore::read_contribution(std::uint64_t step, SiteId site) const {
-  const auto name = path(contribution_name(step, site));
-  ISTHMUS_TRY(const auto file, disk_.open(name, Disk::Open::read));
-  ISTHMUS_TRY(const auto size, file->size());
-  Bytes bytes(size);
-  ISTHMUS_CHECK(file->read_at(0, bytes));
-  ByteReader in(bytes);
-  const auto decode = [](std::span<const std::byte> encoded) {
-    ByteReader message(encoded);
-    const auto type = message.get<MessageType>();
-    return decode_signed(type, message);
-  };
-  if (in.get<std::uint64_t>() != kContributionMagic)
-    return Error{ErrorCode::corrupt, name + " is damaged"};
-  auto announcement = decode(in.block(kControlMessageBytesMax));
-  if (!announcement || announcement->type != MessageType::open)
-    return Error{ErrorCode::corrupt, name + " is damaged"};
-  StoredContribution stored;
-  stored.announcement = std::move(*announcement);
-  while (!in.rest().empty()) {
-    stored.bytes = size - in.rest().size();
-    const auto index = in.get<std::uint32_t>();
-    const auto block = in.block(kBulkMessageBytesMax);
-    if (!in.ok()) return stored;  // torn
-    if (index != kCloseIndex) {
-      stored.chunks.emplace_back(index, Bytes(block.begin(), block.end()));
-      continue;
-    }
-    auto close = decode(block);
-    if (!close || close->type != MessageType::close)
-      return Error{ErrorCode::corrupt, name + " is damaged"};
-    stored.close = std::move(*close);
-  }
-  stored.bytes = size;
-  return stored;
-}
-
-Result<std::vector<std::pair<std::uint64_t, SiteId>>> OuterStore::contribution_files() const {
-  ISTHMUS_TRY(const auto names, disk_.list(path("contributions")));
-  std::vector<std::pair<std::uint64_t, SiteId>> files;
-  for (const auto& name : names) {
-    std::uint64_t step = 0;
-    SiteId site = 0;
-    const auto* end = name.data() + name.size();
-    const auto dash = std::from_chars(name.data(), end, step);
-    if (dash.ec != std::errc() || dash.ptr == end || *dash.ptr != '-') continue;
-    if (std::from_chars(dash.ptr + 1, end, site).ptr == end) files.emplace_back(step, site);
-  }
-  return files;
-}
-
-Result<std::uint64_t> OuterStore::newest_contribution() const {
-  ISTHMUS_TRY(const auto files, contribution_files());
-  std::uint64_t newest = 0;
-  for (const auto& [step, site] : files) newest = std::max(newest, step);
-  return newest;
-}
-
-Result<std::vector<SiteId>> OuterStore::contributions(std::uint64_t step) const {
-  ISTHMUS_TRY(const auto files, contribution_files());
-  std::vector<SiteId> sites;
-  for (const auto& [of, site] : files)
-    if (of == step) sites.push_back(site);
-  return sites;
-}
-
-Result<std::unique_ptr<ContributionFile>> OuterStore::continue_contribution(std::uint64_t step,
-                                                                            SiteId site,
-                                                                            std::uint64_t bytes) {
-  ISTHMUS_TRY(auto file, disk_.open(path(contribution_name(step, site)), Disk::Open::update));
-  ISTHMUS_CHECK(file->truncate(bytes));
-  return std::make_unique<ContributionFile>(disk_, path("contributions"), std::move(file), bytes);
-}
-
-Result<bool> OuterStore::has_contribution(std::uint64_t step, SiteId site) const {
-  return disk_.exists(path(contribution_name(step, site)));
-}
-
-Result<void> OuterStore::remove_contributions_below(std::uint64_t step, std::uint64_t keep_step,
-                                                    SiteId keep_site) {
-  ISTHMUS_TRY(const auto names, disk_.list(path("contributions")));
-  const auto keep = contribution_name(keep_step, keep_site);
-  for (const auto& name : names) {
-    std::uint64_t of = 0;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), of);
-    const auto full = "contributions/" + name;
-    if (error == std::errc() && of < step && full != keep) ISTHMUS_CHECK(disk_.remove(path(full)));
-  }
-  return {};
 }
 
 }  // namespace isthmus::inter

@@ -1,19 +1,19 @@
 // OuterStore: what a gateway must not forget, on disk (PROTOCOL.md, "Files", has the formats): its
 // boot counter, the run, the decided records, its vote, two slots of outer state, the feedback, and
-// contributions. Every file is complete or recognisably not.
+// contributions (contribution_store.h). Every file is complete or recognisably not.
 //
 // Calls block; those with much data are made on workers. One at a time for each kind of file.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/disk.h"
 #include "inter/agreement.h"
+#include "inter/contribution_store.h"
 #include "inter/outer_state.h"
 
 namespace isthmus::inter {
@@ -29,33 +29,6 @@ struct Feedback {
   security::Digest root;        // of the contribution
   std::uint64_t tokens = 0;     // of the contribution
   std::vector<float> residual;  // layout order
-};
-
-struct StoredContribution {
-  Signed announcement;
-  std::vector<std::pair<std::uint32_t, Bytes>> chunks;  // index, sealed
-  std::optional<Signed> close;
-  std::uint64_t bytes = 0;  // of the file, as far as it is whole
-};
-
-// One contribution, written as it arrives. Any thread; chunks in any order.
-class ContributionFile {
- public:
-  ContributionFile(Disk& disk, std::string folder, std::unique_ptr<File> file, std::uint64_t size)
-      : disk_(disk), folder_(std::move(folder)), file_(std::move(file)), size_(size) {}
-  Result<void> add(std::uint32_t index, std::span<const std::byte> sealed);
-  // Of several the last one counts.
-  Result<void> add_close(const Signed& close);
-  // After a failure the file cannot be trusted any more: make a new one.
-  Result<void> sync();
-
- private:
-  Result<void> append(std::span<const std::byte> bytes);
-  Disk& disk_;
-  const std::string folder_;
-  std::mutex mutex_;  // guards what follows
-  std::unique_ptr<File> file_;
-  std::uint64_t size_;
 };
 
 class OuterStore;
@@ -130,35 +103,14 @@ class OuterStore {
   // This feedback counts from now on: its contribution's close is durable, or a record names it.
   void settle_feedback(const Feedback& feedback);
 
-  // A new file, also where one was. Its name is durable with its first sync().
-  Result<std::unique_ptr<ContributionFile>> create_contribution(std::uint64_t step,
-                                                                const Signed& announcement);
-  // Adds a close to a file from before a restart.
-  Result<void> append_close(std::uint64_t step, const Signed& close);
-  // not_found when it is not there; what is torn at its end is left out.
-  Result<StoredContribution> read_contribution(std::uint64_t step, SiteId site) const;
-  // The newest step to which a contribution is here, 0 for none; and the sites whose are, whole or
-  // not.
-  Result<std::uint64_t> newest_contribution() const;
-  Result<std::vector<SiteId>> contributions(std::uint64_t step) const;
-  // Goes on with a file from before a restart after its first `bytes`, which are whole.
-  Result<std::unique_ptr<ContributionFile>> continue_contribution(std::uint64_t step, SiteId site,
-                                                                  std::uint64_t bytes);
-  // Writes a whole one once more, in place of the file that it was read from: what was read may be
-  // in the system's cache alone, if its sync failed.
-  Result<std::unique_ptr<ContributionFile>> rewrite_contribution(const Contribution& contribution);
-  Result<bool> has_contribution(std::uint64_t step, SiteId site) const;
-  // Removes those of steps below, but for one that is still needed (the site's own, that feedback
-  // refers to).
-  Result<void> remove_contributions_below(std::uint64_t step, std::uint64_t keep_step,
-                                          SiteId keep_site);
+  ContributionStore& contributions() { return contributions_; }
+  const ContributionStore& contributions() const { return contributions_; }
 
  private:
   friend class StateFile;
   Result<void> finish_state();
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   using FeedbackName = std::pair<std::uint64_t, security::Digest>;  // step and root
-  Result<std::vector<std::pair<std::uint64_t, SiteId>>> contribution_files() const;
   std::string slot_path(int slot) const;
   std::string diverged_path(std::uint64_t step) const;
   Result<std::pair<OuterState, security::Digest>> read_state_file(const ModelLayout& layout,
@@ -169,6 +121,7 @@ class OuterStore {
 
   Disk& disk_;
   std::string folder_;
+  ContributionStore contributions_;
   const std::uint64_t slice_bytes_;
   int newest_state_slot_ = 1;                      // the other one is written next
   std::optional<FeedbackName> feedback_names_[2];  // of the slots; nothing: empty or damaged

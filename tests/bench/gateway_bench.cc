@@ -271,7 +271,7 @@ class Stages {
       own_->add(i, std::make_shared<const Bytes>(std::move(sealed)), hash);
     });
     // Our own, and the peer's.
-    auto file = value_of(store_.create_contribution(1, own_->announcement()));
+    auto file = value_of(store_.contributions().create(1, own_->announcement()));
     each_chunk("write contributions", 2,
                [&](std::uint32_t i) { check(file->add(i, *own_->chunk(i).bytes)); });
     check(file->sync());

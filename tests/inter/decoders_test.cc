@@ -263,7 +263,7 @@ class StoreFiles : public testing::Test {
     }
     const sim::SimulatedSigner signer(4);
     const auto open = sign(signer, 4, MessageType::open, encode(Open{}));
-    auto file = store.create_contribution(3, open);
+    auto file = store.contributions().create(3, open);
     ASSERT_TRUE(file);
     for (std::uint32_t i = 0; i < 3; ++i) ASSERT_TRUE((*file)->add(i, Bytes(30)));
     ASSERT_TRUE((*file)->add_close(sign(signer, 4, MessageType::close, encode(Close{}))));
@@ -290,7 +290,7 @@ class StoreFiles : public testing::Test {
     OuterStore store(disk, kFolder);
     largest_allocation = 0;
     auto loaded = store.load(kNewVoteFile);
-    auto contribution = store.read_contribution(3, 4);
+    auto contribution = store.contributions().read(3, 4);
     EXPECT_LE(largest_allocation, std::size_t{1} << 21) << changed;
     return {std::move(loaded), std::move(contribution)};
   }

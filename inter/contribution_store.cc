@@ -1,0 +1,166 @@
+#include "inter/contribution_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace isthmus::inter {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x006e6f63736d6969;  // "iimscon\0"
+constexpr std::uint32_t kCloseIndex = 0xFFFFFFFF;
+
+}  // namespace
+
+Result<void> ContributionFile::append(std::span<const std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
+  ISTHMUS_CHECK(file_->write_at(size_, bytes));
+  size_ += bytes.size();
+  return {};
+}
+
+Result<void> ContributionFile::add(std::uint32_t index, std::span<const std::byte> sealed) {
+  return append(ByteWriter().put(index).block(sealed).view());
+}
+
+Result<void> ContributionFile::add_close(const Signed& close) {
+  return append(ByteWriter().put(kCloseIndex).block(close.encode()).view());
+}
+
+Result<void> ContributionFile::sync() {
+  const std::lock_guard lock(mutex_);
+  ISTHMUS_CHECK(file_->sync());
+  return disk_.sync_folder(folder_);
+}
+
+std::string ContributionStore::path(std::uint64_t step, SiteId site) const {
+  return fmt::format("{}/{:08}-{}", folder_, step, site);
+}
+
+Result<std::unique_ptr<ContributionFile>> ContributionStore::create(std::uint64_t step,
+                                                                    const Signed& announcement) {
+  ISTHMUS_TRY(auto file, disk_.open(path(step, announcement.signer), Disk::Open::create));
+  ByteWriter out;
+  out.put(kMagic).block(announcement.encode());
+  ISTHMUS_CHECK(file->write_at(0, out.view()));
+  return std::make_unique<ContributionFile>(disk_, folder_, std::move(file), out.size());
+}
+
+Result<void> ContributionStore::append_close(std::uint64_t step, const Signed& close) {
+  ISTHMUS_TRY(auto file, disk_.open(path(step, close.signer), Disk::Open::update));
+  ISTHMUS_TRY(const auto size, file->size());
+  ContributionFile contribution(disk_, folder_, std::move(file), size);
+  ISTHMUS_CHECK(contribution.add_close(close));
+  return contribution.sync();
+}
+
+Result<std::unique_ptr<ContributionFile>> ContributionStore::rewrite(
+    const Contribution& contribution) {
+  const auto name = path(contribution.step(), contribution.site());
+  const auto temporary = name + ".new";
+  ISTHMUS_TRY(auto file, disk_.open(temporary, Disk::Open::create));
+  ByteWriter out;
+  out.put(kMagic).block(contribution.announcement().encode());
+  ISTHMUS_CHECK(file->write_at(0, out.view()));
+  auto written = std::make_unique<ContributionFile>(disk_, folder_, std::move(file), out.size());
+  for (std::uint32_t i = 0; i < contribution.plan().chunks(); ++i)
+    ISTHMUS_CHECK(written->add(i, contribution.sealed(i)));
+  ISTHMUS_CHECK(written->add_close(*contribution.close_message()));
+  ISTHMUS_CHECK(written->sync());
+  ISTHMUS_CHECK(disk_.rename(temporary, name));
+  ISTHMUS_CHECK(disk_.sync_folder(folder_));
+  return written;
+}
+
+Result<StoredContribution> ContributionStore::read(std::uint64_t step, SiteId site) const {
+  const auto name = path(step, site);
+  ISTHMUS_TRY(const auto file, disk_.open(name, Disk::Open::read));
+  ISTHMUS_TRY(const auto size, file->size());
+  Bytes bytes(size);
+  ISTHMUS_CHECK(file->read_at(0, bytes));
+  ByteReader in(bytes);
+  const auto decode = [](std::span<const std::byte> encoded) {
+    ByteReader message(encoded);
+    const auto type = message.get<MessageType>();
+    return decode_signed(type, message);
+  };
+  if (in.get<std::uint64_t>() != kMagic) return Error{ErrorCode::corrupt, name + " is damaged"};
+  auto announcement = decode(in.block(kControlMessageBytesMax));
+  if (!announcement || announcement->type != MessageType::open)
+    return Error{ErrorCode::corrupt, name + " is damaged"};
+  StoredContribution stored;
+  stored.announcement = std::move(*announcement);
+  while (!in.rest().empty()) {
+    stored.bytes = size - in.rest().size();
+    const auto index = in.get<std::uint32_t>();
+    const auto block = in.block(kBulkMessageBytesMax);
+    if (!in.ok()) return stored;  // torn
+    if (index != kCloseIndex) {
+      stored.chunks.emplace_back(index, Bytes(block.begin(), block.end()));
+      continue;
+    }
+    auto close = decode(block);
+    if (!close || close->type != MessageType::close)
+      return Error{ErrorCode::corrupt, name + " is damaged"};
+    stored.close = std::move(*close);
+  }
+  stored.bytes = size;
+  return stored;
+}
+
+Result<std::vector<std::pair<std::uint64_t, SiteId>>> ContributionStore::files() const {
+  ISTHMUS_TRY(const auto names, disk_.list(folder_));
+  std::vector<std::pair<std::uint64_t, SiteId>> files;
+  for (const auto& name : names) {
+    std::uint64_t step = 0;
+    SiteId site = 0;
+    const auto* end = name.data() + name.size();
+    const auto dash = std::from_chars(name.data(), end, step);
+    if (dash.ec != std::errc() || dash.ptr == end || *dash.ptr != '-') continue;
+    if (std::from_chars(dash.ptr + 1, end, site).ptr == end) files.emplace_back(step, site);
+  }
+  return files;
+}
+
+Result<std::uint64_t> ContributionStore::newest() const {
+  ISTHMUS_TRY(const auto files, files());
+  std::uint64_t newest = 0;
+  for (const auto& [step, site] : files) newest = std::max(newest, step);
+  return newest;
+}
+
+Result<std::vector<SiteId>> ContributionStore::sites(std::uint64_t step) const {
+  ISTHMUS_TRY(const auto files, files());
+  std::vector<SiteId> sites;
+  for (const auto& [of, site] : files)
+    if (of == step) sites.push_back(site);
+  return sites;
+}
+
+Result<std::unique_ptr<ContributionFile>> ContributionStore::go_on_with(std::uint64_t step,
+                                                                        SiteId site,
+                                                                        std::uint64_t bytes) {
+  ISTHMUS_TRY(auto file, disk_.open(path(step, site), Disk::Open::update));
+  ISTHMUS_CHECK(file->truncate(bytes));
+  return std::make_unique<ContributionFile>(disk_, folder_, std::move(file), bytes);
+}
+
+Result<bool> ContributionStore::has(std::uint64_t step, SiteId site) const {
+  return disk_.exists(path(step, site));
+}
+
+Result<void> ContributionStore::remove_below(std::uint64_t step, std::uint64_t keep_step,
+                                             SiteId keep_site) {
+  ISTHMUS_TRY(const auto names, disk_.list(folder_));
+  for (const auto& name : names) {
+    std::uint64_t of = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), of);
+    const auto file = folder_ + "/" + name;
+    if (error == std::errc() && of < step && file != path(keep_step, keep_site))
+      ISTHMUS_CHECK(disk_.remove(file));
+  }
+  return {};
+}
+
+}  // namespace isthmus::inter

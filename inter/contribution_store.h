@@ -1,0 +1,83 @@
+// ContributionStore: contributions on disk, a site's own and those that it received, each in a file
+// that grows as it arrives (PROTOCOL.md, "Files", has the format). A file is whole, or torn at its
+// end and recognisably so.
+//
+// Calls block; those with much data are made on workers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/disk.h"
+#include "inter/contribution.h"
+#include "inter/messages.h"
+
+namespace isthmus::inter {
+
+struct StoredContribution {
+  Signed announcement;
+  std::vector<std::pair<std::uint32_t, Bytes>> chunks;  // index, sealed
+  std::optional<Signed> close;
+  std::uint64_t bytes = 0;  // of the file, as far as it is whole
+};
+
+// One contribution, written as it arrives. Any thread; chunks in any order.
+class ContributionFile {
+ public:
+  ContributionFile(Disk& disk, std::string folder, std::unique_ptr<File> file, std::uint64_t size)
+      : disk_(disk), folder_(std::move(folder)), file_(std::move(file)), size_(size) {}
+  Result<void> add(std::uint32_t index, std::span<const std::byte> sealed);
+  // Of several the last one counts.
+  Result<void> add_close(const Signed& close);
+  // After a failure the file cannot be trusted any more: make a new one.
+  Result<void> sync();
+
+ private:
+  Result<void> append(std::span<const std::byte> bytes);
+  Disk& disk_;
+  const std::string folder_;
+  std::mutex mutex_;  // guards what follows
+  std::unique_ptr<File> file_;
+  std::uint64_t size_;
+};
+
+class ContributionStore {
+ public:
+  ContributionStore(Disk& disk, std::string folder) : disk_(disk), folder_(std::move(folder)) {}
+  const std::string& folder() const { return folder_; }
+
+  // A new file, also where one was. Its name is durable with its first sync().
+  Result<std::unique_ptr<ContributionFile>> create(std::uint64_t step, const Signed& announcement);
+  // Adds a close to a file from before a restart.
+  Result<void> append_close(std::uint64_t step, const Signed& close);
+  // not_found when it is not there; what is torn at its end is left out.
+  Result<StoredContribution> read(std::uint64_t step, SiteId site) const;
+  // The newest step to which a contribution is here, 0 for none; and the sites whose are, whole or
+  // not.
+  Result<std::uint64_t> newest() const;
+  Result<std::vector<SiteId>> sites(std::uint64_t step) const;
+  // Goes on with a file from before a restart after its first `bytes`, which are whole.
+  Result<std::unique_ptr<ContributionFile>> go_on_with(std::uint64_t step, SiteId site,
+                                                       std::uint64_t bytes);
+  // Writes a whole one once more, in place of the file that it was read from: what was read may be
+  // in the system's cache alone, if its sync failed.
+  Result<std::unique_ptr<ContributionFile>> rewrite(const Contribution& contribution);
+  Result<bool> has(std::uint64_t step, SiteId site) const;
+  // Removes those of steps below, but for one that is still needed (the site's own, that feedback
+  // refers to).
+  Result<void> remove_below(std::uint64_t step, std::uint64_t keep_step, SiteId keep_site);
+
+ private:
+  std::string path(std::uint64_t step, SiteId site) const;
+  Result<std::vector<std::pair<std::uint64_t, SiteId>>> files() const;
+
+  Disk& disk_;
+  const std::string folder_;
+};
+
+}  // namespace isthmus::inter
