@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "runtime/shallow_json.h"
 
 namespace isthmus::launcher {
 
@@ -14,7 +15,7 @@ std::string LoggedEvent::field(const std::string& name) const {
 }
 
 std::optional<LoggedEvent> parse_event(const std::string& line) {
-  const auto json = nlohmann::json::parse(line, nullptr, false);
+  const auto json = runtime::parse_shallow_json(line);
   if (!json.is_object()) return std::nullopt;
   LoggedEvent event;
   for (const auto& [name, value] : json.items()) {

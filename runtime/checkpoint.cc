@@ -16,6 +16,7 @@
 #include "base/byte_stream.h"
 #include "runtime/model_description.h"
 #include "runtime/safetensors.h"
+#include "runtime/shallow_json.h"
 #include "security/hash.h"
 
 namespace isthmus::runtime {
@@ -33,6 +34,7 @@ constexpr std::array kHashedFiles{kConfigFile, kModelFile, kOptimizerFile};
 constexpr std::string_view kStepPrefix = "step_";
 constexpr std::string_view kWritingPrefix = ".writing_";
 constexpr std::string_view kRemovingPrefix = ".removing_";
+constexpr std::string_view kReplacedSuffix = ".old";
 constexpr std::string_view kDamagedSuffix = ".damaged";
 
 constexpr std::string_view kFirstMoment = "first_moment.";
@@ -117,7 +119,7 @@ std::string encode(const TrainerFile& content) {
 }
 
 Result<TrainerFile> decode(std::string_view text) {
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto json = parse_shallow_json<Json>(text);
   if (json.is_discarded() || !json.is_object() || !json.contains("blake2b") ||
       !json["blake2b"].is_string())
     return Error{ErrorCode::corrupt, "it was cut short or edited"};
@@ -293,14 +295,31 @@ Result<void> publish(Disk& disk, const std::string& writing, const std::string& 
   if (::renameat2(AT_FDCWD, writing.c_str(), AT_FDCWD, checkpoint.c_str(), RENAME_EXCHANGE) != 0) {
     if (errno != EINVAL && errno != ENOSYS)
       return error_of_errno(errno, fmt::format("cannot replace {}", checkpoint));
-    // A file system that cannot exchange: for a moment only older checkpoints have a name.
-    const std::string old = writing + ".old";
+    // A file system that cannot exchange: for a moment neither has its name (restore_replaced).
+    const std::string old = writing + std::string(kReplacedSuffix);
     ISTHMUS_CHECK(remove_folder(old));
     ISTHMUS_CHECK(disk.rename(checkpoint, old));
     ISTHMUS_CHECK(disk.rename(writing, checkpoint));
     return remove_folder(old);
   }
   return remove_folder(writing);
+}
+
+// A crash in publish() may have left a checkpoint under the name it had while another took its
+// place.
+Result<void> restore_replaced(Disk& disk, const std::string& folder) {
+  ISTHMUS_TRY(const bool any, disk.exists(folder));
+  if (!any) return {};
+  ISTHMUS_TRY(const auto names, disk.list(folder));
+  for (std::string_view name : names) {
+    if (!name.starts_with(kWritingPrefix) || !name.ends_with(kReplacedSuffix)) continue;
+    auto original = name.substr(kWritingPrefix.size());
+    original.remove_suffix(kReplacedSuffix.size());
+    const auto path = fmt::format("{}/{}", folder, original);
+    ISTHMUS_TRY(const bool there, disk.exists(path));
+    if (!there) ISTHMUS_CHECK(disk.rename(fmt::format("{}/{}", folder, name), path));
+  }
+  return {};
 }
 
 // Old checkpoints are renamed before they are emptied, so that no half of one looks like a whole.
@@ -370,6 +389,7 @@ Result<Progress> load_checkpoint(Disk& disk, const std::string& checkpoint, Mode
 
 Result<std::optional<Progress>> load_newest_checkpoint(Disk& disk, const std::string& folder,
                                                        Model& model, EventLog& log) {
+  ISTHMUS_CHECK(restore_replaced(disk, folder));
   ISTHMUS_TRY(auto steps, list_checkpoints(disk, folder));
   std::optional<Error> newest_fault;
   std::vector<std::string> damaged;
@@ -427,15 +447,28 @@ Result<ModelConfig> read_model_config(Disk& disk, const std::string& checkpoint)
   return config;
 }
 
+namespace {
+
+Result<std::unique_ptr<Model>> open_directory(Disk& disk, const std::string& directory,
+                                              const BatchShape& shape, ThreadPool& pool) {
+  ISTHMUS_TRY(const auto config, read_model_config(disk, directory));
+  ISTHMUS_TRY(auto model, Model::create(config, shape, pool));
+  ISTHMUS_CHECK(load_parameters(disk, directory, *model));
+  return model;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Model>> open_model(Disk& disk, const std::string& path,
                                           const BatchShape& shape, ThreadPool& pool) {
-  std::string checkpoint = path;
   ISTHMUS_TRY(const auto steps, list_checkpoints(disk, path));
-  if (!steps.empty()) checkpoint += "/" + name_of(steps.back());
-  ISTHMUS_TRY(const auto config, read_model_config(disk, checkpoint));
-  ISTHMUS_TRY(auto model, Model::create(config, shape, pool));
-  ISTHMUS_CHECK(load_parameters(disk, checkpoint, *model));
-  return model;
+  if (steps.empty()) return open_directory(disk, path, shape, pool);
+  auto model = open_directory(disk, path + "/" + name_of(steps.back()), shape, pool);
+  if (model || model.error().code != ErrorCode::corrupt || steps.size() == 1) return model;
+  return Error{ErrorCode::corrupt,
+               fmt::format("the newest checkpoint is damaged; the one before it is {}/{}", path,
+                           name_of(steps[steps.size() - 2])),
+               std::move(model).error()};
 }
 
 }  // namespace isthmus::runtime

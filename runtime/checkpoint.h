@@ -73,7 +73,8 @@ Result<void> load_parameters(Disk& disk, const std::string& checkpoint, Model& m
 Result<ModelConfig> read_model_config(Disk& disk, const std::string& checkpoint);
 
 // A model with the parameters of a Hugging Face directory, or of the newest checkpoint in a folder
-// of checkpoints: for evaluation and generation.
+// of checkpoints: for evaluation and generation. Errors: as load_parameters; where the newest is
+// corrupt, it names the one before.
 Result<std::unique_ptr<Model>> open_model(Disk& disk, const std::string& path,
                                           const BatchShape& shape, ThreadPool& pool);
 

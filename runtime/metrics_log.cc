@@ -57,7 +57,10 @@ void MetricsLog::write(std::string_view kind, std::initializer_list<Field> field
   for (const auto& field : fields)
     line += fmt::format(",{}:{}", json_string(field.name), json_value(field));
   line += "}\n";
-  [[maybe_unused]] const auto ignored = ::write(descriptor_, line.data(), line.size());
+  if (torn_) line.insert(line.begin(), '\n');
+  const auto written = ::write(descriptor_, line.data(), line.size());
+  // A full disk: the rest of the line is lost, and must not take the next one along.
+  torn_ = written < static_cast<ssize_t>(line.size()) && (torn_ || written > 0);
 }
 
 }  // namespace isthmus::runtime

@@ -51,6 +51,7 @@ class MetricsLog {
   const Clock& clock_;
   int descriptor_;
   std::optional<Last> last_;
+  bool torn_ = false;  // the last line has no end
 };
 
 }  // namespace isthmus::runtime

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/shallow_json.h"
 #include "runtime/text_tokens.h"
 
 namespace isthmus::runtime {
@@ -105,8 +106,13 @@ std::string to_config_json(const ModelConfig& config) {
   return json.dump(2) + "\n";
 }
 
+std::string settings_text(const ModelConfig& config) {
+  return fmt::format("{}, heads {}/{}, rope_theta {}, norm_eps {}", config.family, config.heads,
+                     config.kv_heads, config.rope_theta, config.norm_eps);
+}
+
 Result<ModelConfig> from_config_json(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = parse_shallow_json<Json>(text);
   if (json.is_discarded() || !json.is_object())
     return Error{ErrorCode::corrupt, "config.json is not a JSON object"};
   ISTHMUS_CHECK(check_architecture(json));

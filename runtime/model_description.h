@@ -17,4 +17,8 @@ std::string to_config_json(const ModelConfig& config);
 // missing or of the wrong kind), unsupported, invalid_argument (sizes that do not fit each other).
 Result<ModelConfig> from_config_json(std::string_view text);
 
+// What sites must agree on and the shapes of the tensors do not say, in one line: "llama, heads
+// 8/4, rope_theta 10000, norm_eps 1e-05" (query heads, key and value heads).
+std::string settings_text(const ModelConfig& config);
+
 }  // namespace isthmus::runtime

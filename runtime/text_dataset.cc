@@ -18,6 +18,21 @@ namespace {
 // weights say; large enough for weights a thousandfold apart.
 constexpr std::uint64_t kMixtureSlots = 4096;
 
+// What tells an edited text from the one it was: all of a small file, of a large one 64 blocks
+// spread over it.
+Result<security::Digest> content_of(const File& file, std::uint64_t bytes) {
+  constexpr std::uint64_t kBlocks = 64, kBlockBytes = 1 << 16;
+  const auto step = std::max(kBlockBytes, bytes / kBlocks);
+  security::Hasher hasher;
+  Bytes block;
+  for (std::uint64_t at = 0; at < bytes; at += step) {
+    block.resize(std::min(kBlockBytes, bytes - at));
+    ISTHMUS_CHECK(file.read_at(at, block));
+    hasher.update(block);
+  }
+  return hasher.finish();
+}
+
 }  // namespace
 
 Result<TextDataset> TextDataset::open(Disk& disk, const std::vector<TextSource>& sources,
@@ -47,7 +62,8 @@ Result<TextDataset> TextDataset::open(Disk& disk, const std::vector<TextSource>&
     // As many windows as fit behind the largest offset, so that all epochs have equally many.
     opened.windows = std::max<std::uint64_t>(1, (opened.bytes - window) / window);
     opened.offsets = std::min(window, opened.bytes - opened.windows * window);
-    identity.put(opened.bytes).put(source.weight);
+    ISTHMUS_TRY(const auto content, content_of(*opened.file, opened.bytes));
+    identity.put(opened.bytes).put(source.weight).raw(content.bytes);
     dataset.sources_.push_back(std::move(opened));
   }
   ISTHMUS_CHECK(dataset.share_slots(sources));

@@ -248,6 +248,23 @@ TEST_F(CheckpointTest, OpensTheNewestOfAFolderForEvaluation) {
       EXPECT_TRUE(std::ranges::equal((*opened)->parameters(i), model_->parameters(i)));
   }
   EXPECT_FALSE(open_model(*disk_, folder_ / "none", small_shape(), pool_));
+  std::filesystem::resize_file(folder_ / "step_00000010/model.safetensors", 100);
+  const auto damaged = open_model(*disk_, folder_.path(), small_shape(), pool_);
+  ASSERT_FALSE(damaged);
+  EXPECT_EQ(damaged.error().code, ErrorCode::corrupt);
+  EXPECT_THAT(damaged.error().text(),
+              HasSubstr("the one before it is " + folder_.path() + "/step_00000005"));
+}
+
+// Where a file system cannot exchange two folders, a crash may fall between two renames.
+TEST_F(CheckpointTest, OneThatWasAboutToBeReplacedIsTakenUpAgain) {
+  const auto path = write(5);
+  std::filesystem::rename(path, folder_ / ".writing_step_00000005.old");
+  const auto progress = load_newest_checkpoint(*disk_, folder_.path(), *model_, log_);
+  ASSERT_TRUE(progress) << progress.error().text();
+  ASSERT_TRUE(progress->has_value());
+  EXPECT_EQ((*progress)->inner_step, 5);
+  EXPECT_TRUE(std::filesystem::exists(path));
 }
 
 TEST_F(CheckpointTest, TakesParametersThatAreNotANumberForDamage) {

@@ -87,10 +87,27 @@ TEST(ModelDescription, NamesTheFaultyField) {
             ErrorCode::invalid_argument);
 }
 
+// Two models of equal shapes that compute differently must not look alike to sites.
+TEST(ModelDescription, SettingsSayWhatShapesDoNot) {
+  const auto text = settings_text(small_config());
+  for (const auto& change : std::initializer_list<void (*)(ModelConfig&)>{
+           [](ModelConfig& c) { c.heads *= 2; }, [](ModelConfig& c) { c.kv_heads *= 2; },
+           [](ModelConfig& c) { c.rope_theta = 10001; }, [](ModelConfig& c) { c.norm_eps = 2e-5; },
+           [](ModelConfig& c) { c.family = "other"; }}) {
+    auto config = small_config();
+    change(config);
+    EXPECT_NE(settings_text(config), text);
+  }
+}
+
 TEST(ModelDescription, SurvivesAnyText) {
   for (const char* text :
        {"", "{", "[]", "null", "{\"model_type\":3}", "{\"model_type\":\"llama\"}"})
     EXPECT_FALSE(from_config_json(text)) << text;
+  // Deeper than a stack.
+  const std::size_t levels = 300'000;
+  const auto deep = std::string(levels, '[') + std::string(levels, ']');
+  EXPECT_FALSE(from_config_json("{\"model_type\":\"llama\",\"rope_scaling\":" + deep + "}"));
   const auto whole = to_config_json(small_config());
   for (std::size_t n = 0; n + 2 < whole.size(); ++n)
     EXPECT_FALSE(from_config_json(whole.substr(0, n)));

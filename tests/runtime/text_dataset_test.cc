@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -98,6 +100,20 @@ TEST_F(TextDatasetTest, SamplesDependOnSeedAndNumberAlone) {
   EXPECT_LT(equal, 30);
   EXPECT_EQ(one.digest(), again.digest());
   EXPECT_NE(one.digest(), other.digest());
+}
+
+TEST_F(TextDatasetTest, AnEditedTextOfTheSameLengthIsAnother) {
+  for (const std::size_t bytes : {std::size_t{4000}, std::size_t{9'000'000}}) {
+    const auto path = file("text", bytes);
+    const auto before = open({{path}}, 30).digest();
+    EXPECT_EQ(open({{path}}, 30).digest(), before);
+    std::fstream text(path, std::ios::binary | std::ios::in | std::ios::out);
+    text.seekp(static_cast<std::streamoff>(bytes / 2));
+    const std::string page(std::min<std::size_t>(200'000, bytes / 4), '#');
+    text << page << std::flush;
+    EXPECT_EQ(std::filesystem::file_size(path), bytes);
+    EXPECT_NE(open({{path}}, 30).digest(), before);
+  }
 }
 
 TEST_F(TextDatasetTest, TheSmallestFileGivesItsOnlyWindow) {
