@@ -74,7 +74,6 @@ class Trainer {
     if (options_.federated) {
       ISTHMUS_TRY(const bool begun, begin_federated());
       if (!begun) return outcome(/*finished=*/false);
-      if (!ended() && contribution_due()) ISTHMUS_CHECK(contribute());
     }
     bool stopped = false;
     while (!ended()) {
@@ -82,7 +81,10 @@ class Trainer {
       if (stopped) break;
       if (options_.federated) {
         ISTHMUS_CHECK(take_newest_state());
-        if (ended() || waiting()) continue;
+        if (ended()) continue;
+        // What was trained past the last contribution, or before a restart, may be a whole one.
+        if (contribution_due()) ISTHMUS_CHECK(contribute());
+        if (waiting()) continue;
       }
       ISTHMUS_CHECK(inner_step());
       if (contribution_due()) ISTHMUS_CHECK(contribute());

@@ -269,17 +269,19 @@ TEST_F(TrainerTest, ASiteThatComesLateHasTheRateOfTheFederation) {
   options_.schedule.warmup_steps = 0;
   auto model = make_small_model(pool_);
   gateway_.on_contribute = [&](const Contribution& c) {
-    // Others decided steps 1 to 6 without this site.
+    // Others decided steps 1 to 6 without this site, whose work is in step 7.
     if (c.step == 1)
       gateway_.states.push_back(state_of(6, c.parameters, OuterState::From::base));
+    else if (c.step == 7)
+      gateway_.states.push_back(state_of(7, c.parameters, OuterState::From::contribution));
     else
       stop_ = true;
   };
   run_well(*model);
   const auto lines = metrics("inner_step");
-  ASSERT_THAT(lines, SizeIs(4));
+  ASSERT_THAT(lines, SizeIs(6));
   EXPECT_EQ(rate_of(lines[2]), options_.schedule.rate(2));
-  EXPECT_EQ(rate_of(lines[3]), options_.schedule.rate(6 * 3));
+  EXPECT_EQ(rate_of(lines[3]), options_.schedule.rate(7 * 3));
 }
 
 }  // namespace
