@@ -183,13 +183,15 @@ bool Agreement::well_formed(const Record& record) const {
     return false;
   for (const auto& part : record.parts)
     if (!frame.view.is_member(part.site)) return false;
-  // Voters change only with a newer roster, that this site has too (PROTOCOL.md, "Views"); members
-  // must be listed.
-  const bool names_roster = record.roster != frame.roster;
-  if (names_roster && record.roster != setup_.newer_roster) return false;
-  if (record.next_view.voters != (names_roster ? setup_.newer_voters : frame.view.voters) ||
-      record.next_view.members.empty())
-    return false;
+  // Voters change only with a newer roster, that this site has or had too (PROTOCOL.md, "Views");
+  // members must be listed.
+  const auto* voters = &frame.view.voters;
+  if (record.roster != frame.roster) {
+    const auto newer = setup_.newer_rosters.find(record.roster);
+    if (newer == setup_.newer_rosters.end()) return false;
+    voters = &newer->second;
+  }
+  if (record.next_view.voters != *voters || record.next_view.members.empty()) return false;
   // Who is no more in this site's roster may still be in the one by which others voted before.
   return std::all_of(
       record.next_view.members.begin(), record.next_view.members.end(),

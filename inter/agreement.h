@@ -51,6 +51,14 @@ struct Accept {
 };
 using Ballot = std::variant<Prepare, Promise, Propose, Accept>;
 
+// What votes need of a roster.
+struct KnownRoster {
+  security::Digest digest;
+  std::vector<SiteId> sites;   // ascending; who may be a member
+  std::vector<SiteId> voters;  // ascending
+  bool operator==(const KnownRoster&) const = default;
+};
+
 class Agreement {
  public:
   struct Setup {
@@ -60,9 +68,8 @@ class Agreement {
         frame;  // run, step, parent, view, fragment, rule, final_step; no parts, next_view = view
     std::uint32_t min_sites = 1;
     std::set<SiteId> roster;  // who may be in a next view
-    // A roster that no record names yet, and the voters it would bring; zero and empty: none.
-    security::Digest newer_roster;
-    std::vector<SiteId> newer_voters;
+    // That this site has, or had, and no record names yet; and the voters each would bring.
+    std::map<security::Digest, std::vector<SiteId>> newer_rosters;
     // Fills in what a proposal with these parts should carry: next_view, roster.
     std::function<void(Record&)> complete;
   };

@@ -152,7 +152,7 @@ Result<void> AttachClient::Connection::present() {
   hello.rank = request_.rank;
   hello.world = request_.world;
   hello.pid = getpid();
-  hello.model = request_.model;
+  hello.model_settings = request_.model_settings;
   hello.tensors = request_.tensors;
   hello.boxes = request_.boxes;
   return send(attach::encode(hello));

@@ -37,8 +37,10 @@ namespace isthmus::inter {
 
 struct AttachRequest {
   std::uint32_t rank = 0;
-  std::uint32_t world = 1;          // ranks of this site that attach to this gateway
-  std::string model;                // one line for people; equal at all ranks of the site
+  std::uint32_t world = 1;  // ranks of this site that attach to this gateway
+  // Of the model, what shapes do not say (heads, the base of rotary positions), in one line: equal
+  // at all ranks and all sites.
+  std::string model_settings;
   std::vector<TensorInfo> tensors;  // all of the model, in ascending byte order of names
   // What this rank contributes and takes; `tensor` is the index above. The boxes of all ranks cover
   // every element exactly once. None: this rank sends tokens and is told steps, without values.

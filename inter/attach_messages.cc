@@ -41,7 +41,8 @@ bool read_flag(ByteReader& in) {
 }  // namespace
 
 void Attach::write(ByteWriter& out) const {
-  out.put(version).put(rank).put(world).put(pid).string(front(model, kTextBytesMax));
+  out.put(version).put(rank).put(world).put(pid).string(
+      front(model_settings, ModelLayout::kSettingsBytesMax));
   out.put(static_cast<std::uint32_t>(tensors.size()));
   for (const TensorInfo& tensor : tensors) {
     out.string(tensor.name).put(static_cast<std::uint8_t>(tensor.shape.rank()));
@@ -66,7 +67,7 @@ void Attach::read(ByteReader& in) {
   rank = in.get<std::uint32_t>();
   world = in.get<std::uint32_t>();
   pid = in.get<std::int64_t>();
-  model = in.string(kTextBytesMax);
+  model_settings = in.string(ModelLayout::kSettingsBytesMax);
   tensors.resize(in.count(ModelLayout::kTensorsMax, kTensorBytesMin));
   for (TensorInfo& tensor : tensors) {
     tensor.name = in.string(ModelLayout::kNameBytesMax);

@@ -23,7 +23,7 @@ inline constexpr std::size_t kAttachBytesMax = 16 << 20;   // of Attach
 inline constexpr std::size_t kRankMessageBytesMax = 4096;  // of all others from a rank
 inline constexpr std::size_t kReplyBytesMax = 16 << 20;    // of those from a gateway
 inline constexpr std::size_t kBoxesMax = 1 << 16;          // of one rank
-inline constexpr std::size_t kTextBytesMax = 200;          // a model's description, a rank's state
+inline constexpr std::size_t kTextBytesMax = 200;          // a rank's state, an error's code
 inline constexpr std::size_t kSentenceBytesMax = 4000;
 
 enum class Kind : std::uint8_t {
@@ -49,7 +49,7 @@ struct Attach {
   std::uint32_t rank = 0;
   std::uint32_t world = 1;
   std::int64_t pid = 0;
-  std::string model;
+  std::string model_settings;
   std::vector<TensorInfo> tensors;
   std::vector<Box> boxes;
   void write(ByteWriter& out) const;

@@ -112,11 +112,10 @@ Result<void> AttachServer::Server::on_attach(const AttachConnectionPointer& conn
   if (!ascending)
     return Error{ErrorCode::invalid_argument, "tensors must be in ascending order of their names"};
   ISTHMUS_CHECK(check_size(message.tensors));
-  ISTHMUS_TRY(ModelLayout layout, ModelLayout::make(message.tensors));
+  ISTHMUS_TRY(ModelLayout layout, ModelLayout::make(message.tensors, message.model_settings));
   ISTHMUS_TRY(AttachedRank rank, check_attach(connection, message, layout));
   if (ranks_.empty()) {
     world_ = message.world;
-    model_ = std::move(message.model);
     layout_ = std::move(layout);
   }
   connection->set_rank(message.rank);
@@ -176,8 +175,8 @@ Result<AttachedRank> AttachServer::Server::check_attach(const AttachConnectionPo
     held->close();
     remove_rank(message.rank);
   }
-  if (!ranks_.empty() &&
-      (message.world != world_ || message.model != model_ || layout.tensors() != layout_.tensors()))
+  if (!ranks_.empty() && (message.world != world_ || message.model_settings != layout_.settings() ||
+                          layout.tensors() != layout_.tensors()))
     return Error{ErrorCode::mismatch,
                  fmt::format("rank {} has another {} than the ranks that are attached",
                              message.rank, message.world != world_ ? "world size" : "model")};
@@ -242,7 +241,7 @@ Task<void> AttachServer::Server::complete(Self self, std::uint64_t generation) {
   self->published_ = false;
   self->log_.info("ranks_complete", {},
                   {{"world", self->world_}, {"elements", self->layout_.elements()}});
-  const auto accepted = self->outer_.attached(self->layout_, self->model_);
+  const auto accepted = self->outer_.attached(self->layout_);
   if (self->stopped_ || self->generation_ != generation) co_return;
   if (!accepted)
     self->refuse_all(accepted.error());

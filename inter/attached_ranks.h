@@ -111,7 +111,6 @@ class AttachServer::Server final : public AttachReceiver,
 
   std::optional<Error> refused_;
   std::uint32_t world_ = 0;  // of the ranks that are attached, or were last
-  std::string model_;
   ModelLayout layout_;
   std::map<std::uint32_t, AttachedRank> ranks_;
   bool complete_ = false;

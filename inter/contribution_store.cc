@@ -8,7 +8,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x006e6f63736d6969;  // "iimscon\0"
+constexpr std::uint64_t kMagic = 0x00746e6f63736d69;  // "imscont\0"
 constexpr std::uint32_t kCloseIndex = 0xFFFFFFFF;
 
 }  // namespace

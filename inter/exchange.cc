@@ -86,9 +86,17 @@ std::vector<SiteId> Exchange::holds_soon() const {
   return sites;
 }
 
-bool Exchange::lacks_chunk(TransferId transfer, std::uint32_t index) const {
-  const auto entry = find(transfer);
-  return entry && index < plan_->chunks() && !entry->contribution->has(index);
+std::optional<Exchange::ChunkName> Exchange::first_missing(
+    std::span<const ChunkName> chunks) const {
+  std::optional<TransferId> looked_up;
+  EntryPtr entry;
+  for (const auto& [transfer, index] : chunks) {
+    if (looked_up != transfer) entry = find(transfer);
+    looked_up = transfer;
+    if (entry && index < plan_->chunks() && !entry->contribution->has(index))
+      return ChunkName(transfer, index);
+  }
+  return std::nullopt;
 }
 
 std::map<SiteId, security::Digest> Exchange::claimed_roots(std::uint64_t step) const {
@@ -446,10 +454,7 @@ Task<void> Exchange::finish(EntryPtr entry) {
                          {{"signer", site},
                           {"why", "the root is not that of its chunks"},
                           {"left_out", *left_out}});
-    // Jobs on workers may still read this one.
-    entry->contribution =
-        std::make_shared<Contribution>(plan_, contribution.announcement(), contribution.open());
-    entry->finishing = false;
+    begin_anew(*entry);
     co_return;
   }
   if (const auto wanted = wanted_.find(site);
@@ -475,18 +480,7 @@ Task<void> Exchange::finish(EntryPtr entry) {
     say_disk_failed(written.error());
     co_await context_.loop.sleep(kRetryDisk);
     if (contribution.step() != id_.step) break;
-    // Linux may have dropped what it could not write: all of it again, into a new file.
-    auto file =
-        context_.store.contributions().create(contribution.step(), contribution.announcement());
-    if (!file) {
-      written = file.error();
-      continue;
-    }
-    entry->file = std::move(*file);
-    for (std::uint32_t i = 0; i < plan_->chunks(); ++i)
-      if (auto added = entry->file->add(i, *entry->contribution->chunk(i).bytes); !added)
-        written = added;
-    written = co_await write_close(entry);
+    written = co_await write_anew(entry);
   }
   entry->finishing = false;
   if (!written) co_return;
@@ -499,14 +493,53 @@ Task<void> Exchange::finish(EntryPtr entry) {
     on_held_(contribution.part());
 }
 
+// Nothing of it counts, on disk neither: what comes again may be other chunks.
+void Exchange::begin_anew(Entry& entry) {
+  const auto refused = entry.contribution;  // jobs on workers may still read it
+  entry.contribution =
+      std::make_shared<Contribution>(plan_, refused->announcement(), refused->open());
+  entry.finishing = false;
+  auto file = context_.store.contributions().create(refused->step(), refused->announcement());
+  if (file) {
+    entry.file = std::move(*file);
+  } else {
+    say_disk_failed(file.error());
+    forget(refused->site());
+  }
+}
+
 Task<Result<void>> Exchange::write_close(EntryPtr entry) {
   Result<void> written;
-  auto write = [&written, entry] {
-    written = entry->file->add_close(*entry->contribution->close_message());
+  auto write = [&written, entry, close = *entry->contribution->close_message()] {
+    written = entry->file->add_close(close);
     if (written) written = entry->file->sync();
   };
   co_await run_on(context_.workers, context_.loop, std::move(write), entry->contribution->bytes());
   co_return written;
+}
+
+// All of it into a new file: Linux may have dropped what it could not write. The old one goes
+// first, so that a full disk needs no more room.
+Task<Result<void>> Exchange::write_anew(EntryPtr entry) {
+  entry->file.reset();
+  Result<std::unique_ptr<ContributionFile>> file = nullptr;
+  auto write = [&file, entry, close = *entry->contribution->close_message(),
+                &store = context_.store.contributions()] {
+    const auto all = [&]() -> Result<std::unique_ptr<ContributionFile>> {
+      const auto& contribution = *entry->contribution;
+      ISTHMUS_TRY(auto made, store.create(contribution.step(), contribution.announcement()));
+      for (std::uint32_t i = 0; i < contribution.plan().chunks(); ++i)
+        ISTHMUS_CHECK(made->add(i, contribution.sealed(i)));
+      ISTHMUS_CHECK(made->add_close(close));
+      ISTHMUS_CHECK(made->sync());
+      return made;
+    };
+    file = all();
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(write), entry->contribution->bytes());
+  if (!file) co_return file.error();
+  entry->file = std::move(*file);
+  co_return Result<void>();
 }
 
 void Exchange::forget(SiteId site) {

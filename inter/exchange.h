@@ -97,7 +97,9 @@ class Exchange {
   // State roots of the base of `step`, as the closes of others say; of the current step only.
   std::map<SiteId, security::Digest> claimed_roots(std::uint64_t step) const;
   // A contribution that is known here, but not this chunk of it.
-  bool lacks_chunk(TransferId transfer, std::uint32_t index) const;
+  // The first of these (those of a transfer in a row) that is of a contribution here, and missing.
+  using ChunkName = std::pair<TransferId, std::uint32_t>;
+  std::optional<ChunkName> first_missing(std::span<const ChunkName> chunks) const;
   // Our own contribution is not all at the members and voters that can be reached.
   bool sending(const View& view) const;
   // Some chunk of it arrived lately.
@@ -136,7 +138,9 @@ class Exchange {
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;
   Task<void> finish(EntryPtr entry);
+  void begin_anew(Entry& entry);
   Task<Result<void>> write_close(EntryPtr entry);
+  Task<Result<void>> write_anew(EntryPtr entry);
   void say_disk_failed(const Error& error);
   void forget(SiteId site);
   Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);

@@ -181,10 +181,12 @@ Agreement::Setup Gateway::agreement_setup(const View& view) const {
   // Or of fewer steps than the run has already, since its sites were started again.
   setup.frame.final_step = k >= options_.sync.outer_steps;
   setup.min_sites = options_.sync.min_sites;
-  for (const auto& site : roster_.sites) setup.roster.insert(site.id);
-  if (roster_.digest != named_roster_) {
-    setup.newer_roster = roster_.digest;
-    setup.newer_voters = view_of_roster().voters;
+  // A vote under way may name a roster that another one has replaced since.
+  auto known = std::ranges::find(rosters_, named_roster_, &KnownRoster::digest);
+  if (known == rosters_.end()) known = rosters_.begin();
+  for (; known != rosters_.end(); ++known) {
+    setup.roster.insert(known->sites.begin(), known->sites.end());
+    if (known->digest != named_roster_) setup.newer_rosters.emplace(known->digest, known->voters);
   }
   setup.complete = [this](Record& record) { complete(record); };
   return setup;

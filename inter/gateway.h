@@ -39,11 +39,10 @@ struct GatewayOptions {
   std::string folder;                          // of the durable files
   double rate_limit_bytes_per_second = 0;      // 0: none
   Nanoseconds straggler_wait = 600 * kSecond;  // for a member that shows progress
-  Nanoseconds first_wait =
-      60 * kSecond;  // for a member's contribution while fewer than five are known
-  Nanoseconds linger =
-      10 *
-      kSecond;  // at the end, for members that have not saved the last step and cannot be reached
+  // For a member's contribution while fewer than five are known.
+  Nanoseconds first_wait = 60 * kSecond;
+  // At the end, for members that have not saved the last step and cannot be reached.
+  Nanoseconds linger = 10 * kSecond;
   LinkOptions link;
   // Named points of a step, for tests that end the process there: before_close, feedback_written,
   // between_vote_and_accept, saving, merging, state_transfer, final.
@@ -80,7 +79,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   GatewayStatus status() const;  // gateway_status.cc
 
   // OuterSteps.
-  Result<void> attached(const ModelLayout& layout, std::string_view model_description) override;
+  Result<void> attached(const ModelLayout& layout) override;
   void offer_initial(std::vector<float> parameters) override;
   Result<void> contribute(std::uint64_t step, std::vector<float> parameters,
                           std::uint64_t tokens) override;
@@ -98,10 +97,11 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   const std::optional<Certificate>& genesis() const { return genesis_; }
   std::uint64_t saved_step() const { return saved_step_; }
   std::uint64_t memory_bytes() const;  // of contributions held
-  // Chunks that this peer acknowledged in the session that both have, and whether we miss one.
+  // Chunks that this peer acknowledged in the session that both have, and which of some we miss.
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks(SiteId peer) const;
-  bool lacks_chunk(TransferId transfer, std::uint32_t index) const {
-    return exchange_ && exchange_->lacks_chunk(transfer, index);
+  std::optional<Exchange::ChunkName> first_missing(
+      std::span<const Exchange::ChunkName> chunks) const {
+    return exchange_ ? exchange_->first_missing(chunks) : std::nullopt;
   }
   std::uint64_t session_with(SiteId peer) const;
   bool has_vote() const { return !lacks_vote(); }
@@ -140,6 +140,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void take_layout(ModelLayout layout);
   Task<Result<void>> load();
   Result<void> take_up_records(const std::vector<Certificate>& records);
+  bool was_closed(const Feedback& feedback) const;
   std::optional<SiteId> unknown_to_roster() const;  // took part in the run, and has no key there
   void start_links();
   Task<Result<void>> begin_or_join_run();
@@ -251,6 +252,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // --- Messages (gateway_messages.cc)
   void receive_signed(Link* from, const Signed& message);
+  void receive_saved(Link* from, const Signed& message);
+  void receive_founding(Link* from, const Signed& message);
+  void receive_in_step(Link* from, const Signed& message);
   void receive_ballot(const Signed& message);
   void on_status(Link& link, const Status& status);
   void on_records(Link& link, const Records& records);
@@ -288,6 +292,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t logged_records_ = 0;  // on disk
   std::vector<Certificate> chain_;    // records 1, 2, …: chain_[k - 1] is record k
   security::Digest named_roster_;     // by the newest record that names one
+  std::vector<KnownRoster> rosters_;  // that this site has had, the newest last: roster_
   struct Initial {
     OuterState state;
     security::Digest root;

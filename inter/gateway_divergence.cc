@@ -143,7 +143,7 @@ Task<std::optional<OuterState>> Gateway::find_right_state() {
 Error Gateway::dispute_without_end() const {
   std::string roots = fmt::format("{} here", state_root_.hex());
   for (const auto& [site, root] : roots_elsewhere())
-    roots += fmt::format(", {} at {}", root.hex(), roster_.find(site)->name);
+    roots += fmt::format(", {} at {}", root.hex(), name_of(site));
   return Error{ErrorCode::corrupt,
                fmt::format("the sites hold different states of step {}, and no majority agrees on "
                            "one: {}. Check the memory of these machines; move {} away at the site "

@@ -68,8 +68,9 @@ void Gateway::on_session(Link& link, bool up) {
     link.send(encode(my_status()));
     if (const auto saved = saved_by_.find(self_); saved != saved_by_.end())
       link.send(saved->second.message.encode());
-  } else if (exchange_) {
-    exchange_->session_ended(link);
+  } else {
+    if (exchange_) exchange_->session_ended(link);
+    if (transfer_) transfer_->session_ended(link);
   }
   changed_.notify();
 }
@@ -127,38 +128,39 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
 void Gateway::receive_signed(Link* from, const Signed& message) {
   const bool contribution = message.type == MessageType::open || message.type == MessageType::close;
   if (message.signer == self_ && !(contribution && exchange_ && exchange_->lacks_own())) return;
-  if (message.type == MessageType::saved) {
-    const auto saved = decode_saved(message.body);
-    if (!saved || saved->id.run != run_ || !verify(world_.verifier, message)) return;
-    if (transfer_) transfer_->on_saved(from, message.signer, *saved);
-    const bool from_signer = from != nullptr && from->peer().site == message.signer;
-    if (note_saved(message, *saved, from_signer)) relay_to_all(message, from);
-    return;
+  if (message.type == MessageType::saved)
+    receive_saved(from, message);
+  else if (message.type == MessageType::accept && !genesis_)
+    receive_founding(from, message);
+  else if (state_ && exchange_)
+    receive_in_step(from, message);
+}
+
+void Gateway::receive_saved(Link* from, const Signed& message) {
+  const auto saved = decode_saved(message.body);
+  if (!saved || saved->id.run != run_ || !verify(world_.verifier, message)) return;
+  if (transfer_) transfer_->on_saved(from, message.signer, *saved);
+  const bool from_signer = from != nullptr && from->peer().site == message.signer;
+  if (note_saved(message, *saved, from_signer)) relay_to_all(message, from);
+}
+
+// An Accept of record 0.
+void Gateway::receive_founding(Link* from, const Signed& message) {
+  const auto ballot = decode_ballot(message.type, message.body);
+  if (!ballot || ballot->id.step != 0 || !verify(world_.verifier, message)) return;
+  // Its signer says it every second; it is passed on no more often, so that it cannot go round.
+  auto& relayed = genesis_relayed_[message.signer];
+  if (world_.loop.now() - relayed >= kSecond / 2 || relayed == 0) {
+    relayed = world_.loop.now();
+    relay_to_all(message, from);
   }
-  if (message.type == MessageType::accept && !genesis_) {
-    const auto ballot = decode_ballot(message.type, message.body);
-    if (!ballot || ballot->id.step != 0 || !verify(world_.verifier, message)) return;
-    // Its signer says it every second; it is passed on no more often, so that it cannot go round.
-    auto& relayed = genesis_relayed_[message.signer];
-    if (world_.loop.now() - relayed >= kSecond / 2 || relayed == 0) {
-      relayed = world_.loop.now();
-      relay_to_all(message, from);
-    }
-    on_genesis_accept(message.signer, std::get<Accept>(ballot->ballot), message.signature);
-    return;
-  }
-  if (!state_ || !exchange_) return;
-  // Of this step, or not for us: whoever is elsewhere says so in its status, and is told again what
-  // stands.
-  ByteReader in(message.body);
-  StepId id;
-  const auto run = in.raw(32);
-  const auto view = in.raw(32);
-  id.step = in.get<std::uint64_t>();
-  id.fragment = in.get<std::uint32_t>();
-  if (!in.ok()) return;
-  std::copy(run.begin(), run.end(), id.run.bytes.begin());
-  std::copy(view.begin(), view.end(), id.view.bytes.begin());
+  on_genesis_accept(message.signer, std::get<Accept>(ballot->ballot), message.signature);
+}
+
+// Of this step, or not for us: whoever is elsewhere says so in its status, and is told again what
+// stands.
+void Gateway::receive_in_step(Link* from, const Signed& message) {
+  const auto id = step_of(message);
   // A fetched contribution's announcement comes again, to begin the transfer anew: it is not
   // dropped as known.
   const bool known = said_.knows(message);

@@ -15,7 +15,7 @@ constexpr Nanoseconds kRankFarewell = 200 * kMillisecond;  // for the last state
 
 }  // namespace
 
-Result<void> Gateway::attached(const ModelLayout& layout, std::string_view) {
+Result<void> Gateway::attached(const ModelLayout& layout) {
   if (layout.elements() / options_.sync.chunk_elements >= kChunksMax)
     return Error{ErrorCode::too_large,
                  fmt::format("a model of {} parameters: one gateway exchanges {} at most",

@@ -31,6 +31,11 @@ Task<Result<void>> Gateway::load() {
   auto loaded = store_.load(world_.random.split("vote file").next() | 1);
   if (!loaded) co_return loaded.error();
   boot_ = loaded->boot;
+  KnownRoster own{.digest = roster_.digest, .sites = {}, .voters = view_of_roster().voters};
+  for (const auto& site : roster_.sites) own.sites.push_back(site.id);
+  auto rosters = store_.note_roster(own);
+  if (!rosters) co_return rosters.error();
+  rosters_ = std::move(*rosters);
   for (const auto& damaged : loaded->damaged)
     world_.log.warning("file_damaged", {},
                        {{"what", damaged},
@@ -87,22 +92,8 @@ Task<Result<void>> Gateway::load() {
   if (!newest) co_return newest.error();
   restored_to_ = *newest;
   if (options_.link.bug == PlantedBug::two_contributions) loaded->feedbacks.clear();
-  // The newest feedback counts if its contribution was closed: a record names it, or the file has
-  // its close.
   for (auto& feedback : loaded->feedbacks) {
-    bool closed = feedback.step <= chain_.size() &&
-                  chain_[feedback.step - 1].record.part_of(self_) != nullptr &&
-                  chain_[feedback.step - 1].record.part_of(self_)->root == feedback.root;
-    if (!closed) {
-      const auto stored = store_.contributions().read(feedback.step, self_);
-      const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
-      closed = close && close->root == feedback.root;
-      // Of a view that was given up: the ranks contribute anew.
-      if (recovery_before(feedback.step) != nullptr &&
-          (!close || close->id.view != view_of_step(feedback.step).digest()))
-        closed = false;
-    }
-    if (!closed) continue;
+    if (!was_closed(feedback)) continue;
     store_.settle_feedback(feedback);
     contributed_step_ = feedback.step;
     pending_ = std::move(feedback);
@@ -114,6 +105,20 @@ Task<Result<void>> Gateway::load() {
                    {"records", static_cast<std::uint64_t>(chain_.size())},
                    {"root", state_root_.hex()}});
   co_return Result<void>();
+}
+
+// A feedback counts if its contribution was closed: a record names it, or its file has the close.
+bool Gateway::was_closed(const Feedback& feedback) const {
+  if (feedback.step <= chain_.size()) {
+    const auto* part = chain_[feedback.step - 1].record.part_of(self_);
+    if (part != nullptr && part->root == feedback.root) return true;
+  }
+  const auto stored = store_.contributions().read(feedback.step, self_);
+  const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
+  if (!close || close->root != feedback.root) return false;
+  // Of a view that was given up, it does not: the ranks contribute anew.
+  return recovery_before(feedback.step) == nullptr ||
+         close->id.view == view_of_step(feedback.step).digest();
 }
 
 std::optional<SiteId> Gateway::unknown_to_roster() const {

@@ -52,6 +52,12 @@ std::optional<Signed> decode_signed(MessageType type, ByteReader& in) {
   return message;
 }
 
+std::optional<StepId> step_of(const Signed& message) {
+  ByteReader in(message.body);
+  const auto id = get_step(in);
+  return in.ok() ? std::optional(id) : std::nullopt;
+}
+
 Bytes encode(const Open& open) {
   ByteWriter out;
   put_step(out, open.id);

@@ -152,6 +152,9 @@ std::optional<Open> decode_open(std::span<const std::byte> body);
 std::optional<Close> decode_close(std::span<const std::byte> body);
 std::optional<Saved> decode_saved(std::span<const std::byte> body);
 
+// What the body of an open, a close or a ballot begins with; nothing when it is too short.
+std::optional<StepId> step_of(const Signed& message);
+
 MessageType type_of(const Ballot& ballot);
 std::string_view context_of(MessageType type);
 struct BallotMessage {

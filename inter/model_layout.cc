@@ -55,12 +55,16 @@ bool all_cancel(std::vector<Corner>& corners) {
 
 }  // namespace
 
-Result<ModelLayout> ModelLayout::make(std::vector<TensorInfo> tensors) {
+Result<ModelLayout> ModelLayout::make(std::vector<TensorInfo> tensors, std::string settings) {
   if (tensors.empty())
     return Error{ErrorCode::invalid_argument, "a model needs at least one tensor"};
   if (tensors.size() > kTensorsMax)
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} tensors, at most {} are allowed", tensors.size(), kTensorsMax)};
+  if (settings.size() > kSettingsBytesMax)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("the model's settings take {} bytes; at most {} are allowed",
+                             settings.size(), kSettingsBytesMax)};
   std::sort(tensors.begin(), tensors.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   ModelLayout layout;
@@ -83,6 +87,7 @@ Result<ModelLayout> ModelLayout::make(std::vector<TensorInfo> tensors) {
       layout.leaves_.push_back({i, first, std::min(kLeafElements, elements - first)});
   }
   layout.tensors_ = std::move(tensors);
+  layout.settings_ = std::move(settings);
   return layout;
 }
 
@@ -158,6 +163,7 @@ void ModelLayout::encode(ByteWriter& out) const {
         .put(static_cast<std::uint32_t>(tensor.shape.rank()));
     for (const auto size : tensor.shape.sizes()) out.put(size);
   }
+  out.string(settings_);
 }
 
 Result<ModelLayout> ModelLayout::decode(ByteReader& in) {
@@ -170,8 +176,9 @@ Result<ModelLayout> ModelLayout::decode(ByteReader& in) {
     for (std::size_t d = 0; d < rank; ++d) sizes[d] = in.get<std::int64_t>();
     tensor.shape = Shape(std::span<const std::int64_t>(sizes, rank));
   }
+  auto settings = in.string(kSettingsBytesMax);
   if (!in.ok()) return Error{ErrorCode::corrupt, "a model layout ends too early"};
-  return make(std::move(tensors));
+  return make(std::move(tensors), std::move(settings));
 }
 
 }  // namespace isthmus::inter

@@ -44,13 +44,16 @@ class ModelLayout {
       1 << 16;  // a multiple of 256, so that any cut gives the same codec blocks
   static constexpr std::size_t kTensorsMax = 1 << 16;
   static constexpr std::size_t kNameBytesMax = 512;
+  static constexpr std::size_t kSettingsBytesMax = 200;
 
   ModelLayout() = default;
-  // Sorts by name. Errors: invalid_argument (no tensor, a name twice or too long, an empty shape,
-  // too many elements).
-  static Result<ModelLayout> make(std::vector<TensorInfo> tensors);
+  // Sorts by name. `settings`: of the model, what shapes do not say (heads, the base of rotary
+  // positions), in one line. Errors: invalid_argument (no tensor, a name twice or too long, an
+  // empty shape, too many elements, settings too long).
+  static Result<ModelLayout> make(std::vector<TensorInfo> tensors, std::string settings = {});
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  const std::string& settings() const { return settings_; }
   std::uint64_t elements() const { return elements_; }
   // Where the tensor starts when all are laid end to end, as gateways keep them.
   std::uint64_t offset(std::uint32_t tensor) const { return offsets_[tensor]; }
@@ -73,7 +76,7 @@ class ModelLayout {
   // than one.
   Result<void> check_cover(const std::vector<Box>& boxes) const;
 
-  // Names, shapes and fragments: part of the fingerprint that sites compare.
+  // Names, shapes, fragments and settings: part of the fingerprint that sites compare.
   security::Digest digest() const;
 
   void encode(ByteWriter& out) const;
@@ -81,6 +84,7 @@ class ModelLayout {
 
  private:
   std::vector<TensorInfo> tensors_;
+  std::string settings_;
   std::vector<std::uint64_t> offsets_;
   std::vector<ElementRange> leaves_;
   std::uint64_t elements_ = 0;

@@ -61,18 +61,7 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   Loaded loaded;
   ISTHMUS_CHECK(disk_.make_folders(contributions_.folder()));
 
-  ISTHMUS_TRY(const bool has_boot, disk_.exists(path("boot")));
-  if (has_boot) {
-    ISTHMUS_TRY(const auto bytes, read_file(disk_, path("boot"), 64));
-    ByteReader in(bytes);
-    loaded.boot = in.get<std::uint64_t>();
-    if (!in.done())
-      return Error{ErrorCode::corrupt,
-                   path("boot") + " is damaged: remove it if no other process uses this run_dir"};
-  }
-  ++loaded.boot;
-  ISTHMUS_CHECK(replace_file(disk_, path("boot"), ByteWriter().put(loaded.boot).view()));
-
+  ISTHMUS_TRY(loaded.boot, count_boot());
   ISTHMUS_TRY(const bool has_run, disk_.exists(path("run")));
   ISTHMUS_TRY(const bool has_vote, disk_.exists(path("vote")));
   ISTHMUS_TRY(vote_file_,
@@ -84,8 +73,28 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   ISTHMUS_CHECK(write_vote(loaded.vote_step, loaded.vote));
   if (!has_vote) ISTHMUS_CHECK(disk_.sync_folder(folder_));
   loaded.vote_file = vote_file_id_;
-  if (!has_run) return loaded;
+  if (has_run) ISTHMUS_CHECK(load_run(loaded));
+  return loaded;
+}
 
+// The number of this start, written before anybody is told.
+Result<std::uint64_t> OuterStore::count_boot() {
+  std::uint64_t boot = 0;
+  ISTHMUS_TRY(const bool any, disk_.exists(path("boot")));
+  if (any) {
+    ISTHMUS_TRY(const auto bytes, read_file(disk_, path("boot"), 64));
+    ByteReader in(bytes);
+    boot = in.get<std::uint64_t>();
+    if (!in.done())
+      return Error{ErrorCode::corrupt,
+                   path("boot") + " is damaged: remove it if no other process uses this run_dir"};
+  }
+  ++boot;
+  ISTHMUS_CHECK(replace_file(disk_, path("boot"), ByteWriter().put(boot).view()));
+  return boot;
+}
+
+Result<void> OuterStore::load_run(Loaded& loaded) {
   ISTHMUS_TRY(const auto run, read_file(disk_, path("run"), kSmallFileBytesMax));
   const Error damaged{
       ErrorCode::corrupt,
@@ -118,7 +127,7 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
     loaded.feedbacks.insert(newest ? loaded.feedbacks.begin() : loaded.feedbacks.end(),
                             std::move(*read));
   }
-  return loaded;
+  return {};
 }
 
 Result<void> OuterStore::begin_run(const Certificate& genesis, const ModelLayout& layout,
@@ -303,6 +312,36 @@ Result<void> OuterStore::note_recovery(const security::Digest& recovery) {
   return replace_file(disk_, path("recovery"), recovery.bytes);
 }
 
+Result<std::vector<KnownRoster>> OuterStore::note_roster(const KnownRoster& roster) {
+  std::vector<KnownRoster> rosters;
+  ISTHMUS_TRY(const bool any, disk_.exists(path("rosters")));
+  if (any) {
+    ISTHMUS_TRY(const auto bytes, read_file(disk_, path("rosters"), kSmallFileBytesMax));
+    // One that is damaged is begun anew: it only helps votes that were under way.
+    ByteReader in(checks(bytes) ? std::span(bytes).first(bytes.size() - 32)
+                                : std::span<const std::byte>());
+    while (in.ok() && !in.done()) {
+      KnownRoster known;
+      known.digest = get_digest(in);
+      known.sites = get_sites(in);
+      known.voters = get_sites(in);
+      if (in.ok()) rosters.push_back(std::move(known));
+    }
+  }
+  if (!rosters.empty() && rosters.back() == roster) return rosters;
+  std::erase(rosters, roster);
+  rosters.push_back(roster);
+  if (rosters.size() > kRostersKept) rosters.erase(rosters.begin());
+  ByteWriter out;
+  for (const auto& known : rosters) {
+    put(out, known.digest);
+    put_sites(out, known.sites);
+    put_sites(out, known.voters);
+  }
+  ISTHMUS_CHECK(replace_file(disk_, path("rosters"), with_checksum(out)));
+  return rosters;
+}
+
 // --- State
 
 Result<std::unique_ptr<StateFile>> OuterStore::begin_state(const OuterState& state,
@@ -317,7 +356,8 @@ Result<std::unique_ptr<StateFile>> OuterStore::begin_state(const OuterState& sta
       .put(static_cast<std::uint64_t>(state.agreed.size()));
   ISTHMUS_TRY(auto file, disk_.open(slot_path(1 - newest_state_slot_), Disk::Open::create));
   ISTHMUS_CHECK(file->write_at(0, with_checksum(header)));
-  return std::make_unique<StateFile>(*this, std::move(file), state);
+  return std::make_unique<StateFile>(std::move(file), state, slice_bytes_,
+                                     [this] { return finish_state(); });
 }
 
 Result<void> OuterStore::finish_state() {
@@ -329,7 +369,7 @@ Result<void> OuterStore::finish_state() {
 std::uint64_t StateFile::next_slice_bytes() const {
   const auto agreed = 4 * state_.agreed.size();
   const auto end = written_ < agreed ? agreed : agreed + 4 * state_.momentum.size();
-  return std::min<std::uint64_t>(end - written_, store_.slice_bytes_);
+  return std::min<std::uint64_t>(end - written_, slice_bytes_);
 }
 
 Result<bool> StateFile::write_slice() {
@@ -341,7 +381,7 @@ Result<bool> StateFile::write_slice() {
   ISTHMUS_CHECK(file_->sync());
   written_ += bytes;
   if (written_ < agreed.size() + momentum.size()) return true;
-  ISTHMUS_CHECK(store_.finish_state());
+  ISTHMUS_CHECK(finish_());
   return false;
 }
 

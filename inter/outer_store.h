@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,22 +32,26 @@ struct Feedback {
   std::vector<float> residual;  // layout order
 };
 
-class OuterStore;
-
 // A state on its way into the slot of the older one. Its slices are durable one after another, so
 // that no single call keeps a disk busy for long.
 class StateFile {
  public:
-  StateFile(OuterStore& store, std::unique_ptr<File> file, const OuterState& state)
-      : store_(store), file_(std::move(file)), state_(state) {}
+  // `finish`: when the last slice is durable.
+  StateFile(std::unique_ptr<File> file, const OuterState& state, std::uint64_t slice_bytes,
+            std::function<Result<void>()> finish)
+      : file_(std::move(file)),
+        state_(state),
+        slice_bytes_(slice_bytes),
+        finish_(std::move(finish)) {}
   std::uint64_t next_slice_bytes() const;
   // False: that was the last one, and the state is durable. After a failure: begin anew.
   Result<bool> write_slice();
 
  private:
-  OuterStore& store_;
   std::unique_ptr<File> file_;
   const OuterState& state_;
+  const std::uint64_t slice_bytes_;
+  const std::function<Result<void>()> finish_;
   std::uint64_t written_ = 0;  // bytes, of agreed and then of momentum
 };
 
@@ -88,6 +93,10 @@ class OuterStore {
   // The operator's recovery that was noted last, so that it is taken up once.
   Result<bool> knows_recovery(const security::Digest& recovery) const;
   Result<void> note_recovery(const security::Digest& recovery);
+  // Adds the roster of this start to those that this site had (the newest last), and returns the
+  // newest kRostersKept.
+  static constexpr std::size_t kRostersKept = 8;
+  Result<std::vector<KnownRoster>> note_roster(const KnownRoster& roster);
   // The rest is StateFile::write_slice's; the state, of this root, stays as it is meanwhile.
   Result<std::unique_ptr<StateFile>> begin_state(const OuterState& state,
                                                  const security::Digest& root);
@@ -107,7 +116,6 @@ class OuterStore {
   const ContributionStore& contributions() const { return contributions_; }
 
  private:
-  friend class StateFile;
   Result<void> finish_state();
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   using FeedbackName = std::pair<std::uint64_t, security::Digest>;  // step and root
@@ -116,7 +124,9 @@ class OuterStore {
   Result<std::pair<OuterState, security::Digest>> read_state_file(const ModelLayout& layout,
                                                                   const std::string& name) const;
   Result<Feedback> read_feedback(int slot) const;
+  Result<std::uint64_t> count_boot();
   Result<void> load_vote(Loaded& loaded);
+  Result<void> load_run(Loaded& loaded);
   Result<std::vector<Certificate>> load_records(std::vector<std::string>& damaged);
 
   Disk& disk_;

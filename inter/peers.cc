@@ -29,6 +29,7 @@ bool Peers::sees(SiteId site) const {
 }
 
 bool Peers::reachable(SiteId site) const {
+  if (sites_.count(site) == 0) return false;
   if (sees(site)) return true;
   return std::any_of(sites_.begin(), sites_.end(), [&](const auto& entry) {
     const auto& [id, peer] = entry;

@@ -46,7 +46,8 @@ class Peers {
   PeerSite* of(const Link& link);
 
   bool sees(SiteId site) const;  // a session stands
-  // Somebody we see has a session with it, or we do.
+  // Somebody we see has a session with it, or we do. Not what our roster does not list, though
+  // others, with an older one, may still see it.
   bool reachable(SiteId site) const;
   std::vector<SiteId> seen() const;
   // Of all sites but `self`, of those that work on `step`: what they say themselves, or what others

@@ -66,7 +66,7 @@ class OuterSteps {
   // A site's ranks are there (again) and agree on this layout. The first time it becomes the
   // gateway's; later it must be equal (mismatch). publish() follows once there is a state, at once
   // when there is one.
-  virtual Result<void> attached(const ModelLayout& layout, std::string_view model_description) = 0;
+  virtual Result<void> attached(const ModelLayout& layout) = 0;
   // Not all of them are there any more: nothing can be contributed before attached() follows.
   virtual void detached() = 0;
   // Parameters to begin the run with, should it be a new one; ignored when the gateway has a state.

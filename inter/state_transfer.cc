@@ -317,6 +317,12 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
   co_return result;
 }
 
+// The next session brings new credit, and they come again.
+void StateTransfer::session_ended(Link& link) {
+  if (incoming_)
+    std::erase_if(incoming_->early, [&](const auto& early) { return early.link == &link; });
+}
+
 bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival,
                              std::span<const std::byte> bytes) {
   if (!incoming_ || arrival.transfer != incoming_->transfer) return false;

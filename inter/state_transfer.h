@@ -48,6 +48,7 @@ class StateTransfer {
   void on_saved(Link* from, SiteId signer, const Saved& saved);
   bool on_chunk(Link& link, const ChunkArrival& arrival,
                 std::span<const std::byte> bytes);  // false: not of a state
+  void session_ended(Link& link);
   bool fetching() const { return fetching_; }
 
  private:
@@ -62,12 +63,12 @@ class StateTransfer {
   std::uint32_t manifest_chunks() const;
   std::uint32_t chunk_count() const;
 
-  Context context_;
-  const ModelLayout& layout_;
-  bool has_momentum_;
   void drop_snapshots(Nanoseconds unused_for);
   bool room_for_snapshot();
 
+  Context context_;
+  const ModelLayout& layout_;
+  bool has_momentum_;
   std::vector<std::shared_ptr<Snapshot>> snapshots_;  // shared with the links that send them
   bool reading_ = false;                              // a snapshot, from disk
   std::map<SiteId, Nanoseconds> next_snapshot_at_;    // that this peer may cause

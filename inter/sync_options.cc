@@ -62,6 +62,7 @@ Fingerprint Fingerprint::of_run(const ModelLayout& layout, const SyncOptions& sy
                                     security::blake2b(names.view()).hex().substr(0, 16))},
       {"model shapes", fmt::format("{} elements ({})", layout.elements(),
                                    security::blake2b(shapes.view()).hex().substr(0, 16))},
+      {"model settings", layout.settings()},
       {"sync.outer", rule},
       {"sync.codec", std::string(compress::to_string(sync.codec))},
       {"sync.chunk_elements", fmt::format("{}", sync.chunk_elements)},

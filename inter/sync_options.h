@@ -31,12 +31,12 @@ struct SyncOptions {
   std::uint64_t outer_steps = 100;  // the run ends with this one
   OuterRule outer;
   compress::CodecId codec = compress::CodecId::int8;
-  std::uint64_t chunk_elements =
-      1 << 17;  // at most, of a chunk: the unit of sealing, acknowledgement and resume
+  // At most, of a chunk: the unit of sealing, acknowledgement and resume.
+  std::uint64_t chunk_elements = 1 << 17;
   std::uint32_t min_sites = 1;     // parts that make a step worth committing; no quorum
   std::uint32_t absent_steps = 3;  // records without a member before it is dropped from the view
-  std::uint32_t max_lead =
-      1;  // × inner_steps: how far past its base a site trains alone before it waits
+  // × inner_steps: how far past its base a site trains alone before it waits.
+  std::uint32_t max_lead = 1;
 };
 
 // What must be equal, as named values, so that a refusal can name the one that differs.

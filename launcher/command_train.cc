@@ -20,6 +20,7 @@
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
 #include "launcher/stop_request.h"
+#include "runtime/model_description.h"
 #include "runtime/outer_sync.h"
 #include "runtime/trainer.h"
 
@@ -108,9 +109,7 @@ class SiteRank {
   }
 
   void find_gateway() {
-    outer_ = runtime::make_attached_sync(folder_.socket(),
-                                         fmt::format("{} of {} parameters", model_->config().family,
-                                                     runtime::parameter_count(model_->config())),
+    outer_ = runtime::make_attached_sync(folder_.socket(), runtime::settings_text(model_->config()),
                                          log_);
   }
 

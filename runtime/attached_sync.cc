@@ -12,9 +12,9 @@ constexpr Nanoseconds kProgressPeriod = 250 * kMillisecond;
 
 // One rank holds all of the model: a box per whole tensor.
 inter::AttachRequest request_for(std::span<const CanonicalTensor> tensors,
-                                 const std::string& model) {
+                                 const std::string& model_settings) {
   inter::AttachRequest request;
-  request.model = model;
+  request.model_settings = model_settings;
   for (const auto& tensor : tensors) {
     const auto index = static_cast<std::uint32_t>(request.tensors.size());
     const std::vector<std::int64_t> origin(tensor.shape.rank(), 0);
@@ -40,11 +40,14 @@ OuterState::From from_of(inter::MergeFrom from) {
 // A gateway that is away (closed), or not yet there (timeout), comes back; it never ends training.
 class AttachedSync final : public OuterSync {
  public:
-  AttachedSync(std::string path, std::string model, EventLog& log)
-      : path_(std::move(path)), model_(std::move(model)), log_(log), clock_(make_system_clock()) {}
+  AttachedSync(std::string path, std::string model_settings, EventLog& log)
+      : path_(std::move(path)),
+        model_settings_(std::move(model_settings)),
+        log_(log),
+        clock_(make_system_clock()) {}
 
   void attach(std::span<const CanonicalTensor> tensors, std::span<const float> initial) override {
-    request_ = request_for(tensors, model_);
+    request_ = request_for(tensors, model_settings_);
     initial_.emplace(initial.begin(), initial.end());
   }
 
@@ -124,7 +127,7 @@ class AttachedSync final : public OuterSync {
     away_ = true;
   }
 
-  std::string path_, model_;
+  std::string path_, model_settings_;
   EventLog& log_;
   std::unique_ptr<Clock> clock_;
   inter::AttachRequest request_;
@@ -138,8 +141,8 @@ class AttachedSync final : public OuterSync {
 }  // namespace
 
 std::unique_ptr<OuterSync> make_attached_sync(const std::string& socket_path,
-                                              const std::string& model, EventLog& log) {
-  return std::make_unique<AttachedSync>(socket_path, model, log);
+                                              const std::string& model_settings, EventLog& log) {
+  return std::make_unique<AttachedSync>(socket_path, model_settings, log);
 }
 
 }  // namespace isthmus::runtime

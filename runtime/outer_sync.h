@@ -62,8 +62,8 @@ class OuterSync {
   virtual void leave() = 0;
 };
 
-// Through the gateway's socket. `model` is one line for people. `log` outlives it.
+// Through the gateway's socket. `model_settings`: inter::AttachRequest. `log` outlives it.
 std::unique_ptr<OuterSync> make_attached_sync(const std::string& socket_path,
-                                              const std::string& model, EventLog& log);
+                                              const std::string& model_settings, EventLog& log);
 
 }  // namespace isthmus::runtime

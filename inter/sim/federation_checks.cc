@@ -64,23 +64,28 @@ void FederationRun::check_failure(std::uint32_t index) {
   simulation_.after(kSecond, -1, [this, index] { crash(index); });
 }
 
-// 5. A site has one contribution to a step.
-void FederationRun::check_held(const Site& site) {
+// A site has one contribution to a step.
+void FederationRun::check_held(Site& site) {
   const auto& gateway = site.process->gateway();
   if (!gateway.state() || gateway.finished()) return;
   const auto step = gateway.state()->step + 1;
-  for (const auto& [origin, part] : gateway.held()) {
-    votes_.holds(site.id, gateway.view(), step, part);
+  Site::Held held{site.starts, step, gateway.view(), gateway.held()};
+  if (site.held == held) return;
+  for (const auto& [origin, part] : held.parts) {
+    votes_.holds(site.id, held.view, step, part);
     if (origin == site.id) model_.held(site.id, site.wipes, step, part.root);
   }
+  site.held = std::move(held);
 }
 
-// 2. A decided record is never undone, and there is one history.
+// A decided record is never undone, and there is one history.
 void FederationRun::check_records(std::uint32_t index) {
   const auto& site = sites_[index];
   const auto& chain = site.process->gateway().chain();
   for (auto k = chain.size(); k > 0; --k) {
     const auto& record = chain[k - 1].record;
+    if (const auto known = records_.find(k); known != records_.end() && known->second == record)
+      break;  // and so are those before it
     const auto [known, fresh] = record_of_.emplace(k, record.hash());
     if (fresh) {
       records_.emplace(k, record);
@@ -97,7 +102,7 @@ void FederationRun::check_records(std::uint32_t index) {
 void FederationRun::check_state(std::uint32_t index) {
   auto& site = sites_[index];
   const auto& gateway = site.process->gateway();
-  // 1. Equal records, equal bits.
+  // Equal records, equal bits.
   // With broken memory only records tell which root is right, in the end.
   const auto step = gateway.state()->step;
   const auto [known, fresh] = root_of_.emplace(step, gateway.root());
@@ -109,20 +114,20 @@ void FederationRun::check_state(std::uint32_t index) {
     site.worked_step = step;
     check_work(site);
   }
-  // 3. What was announced as saved is there, also after a crash.
+  // What was announced as saved is there, also after a crash.
   if (site.announced_any && gateway.saved_step() < site.announced_saved &&
       step < site.announced_saved)
     violation(fmt::format("s{} had announced step {} as saved, and came back with {}", site.id,
                           site.announced_saved, step));
   site.announced_saved = std::max(site.announced_saved, gateway.saved_step());
   site.announced_any = true;
-  // 7. Memory: the contributions of the few steps that are not yet pruned.
+  // Memory: the contributions of the few steps that are not yet pruned.
   const auto bound = 4 * (4 * layout_.elements() + 4096) * scenario_.sites;
   if (gateway.memory_bytes() > bound)
     violation(fmt::format("s{} holds {} bytes of contributions", site.id, gateway.memory_bytes()));
 }
 
-// 4, 6. An acknowledged chunk is there.
+// An acknowledged chunk is there.
 void FederationRun::check_chunks(const Site& site) {
   const auto& gateway = site.process->gateway();
   for (const auto& peer : sites_) {
@@ -131,10 +136,9 @@ void FederationRun::check_chunks(const Site& site) {
     if (gateway.session_with(peer.id) == 0 ||
         gateway.session_with(peer.id) != theirs.session_with(site.id))
       continue;
-    for (const auto& [transfer, chunk] : gateway.acknowledged_chunks(peer.id))
-      if (theirs.lacks_chunk(transfer, chunk))
-        violation(fmt::format("s{} acknowledged chunk {} of a transfer of s{} and does not have it",
-                              peer.id, chunk, site.id));
+    if (const auto missing = theirs.first_missing(gateway.acknowledged_chunks(peer.id)))
+      violation(fmt::format("s{} acknowledged chunk {} of a transfer of s{} and does not have it",
+                            peer.id, missing->second, site.id));
   }
 }
 
@@ -180,7 +184,7 @@ void FederationRun::check_at_end() {
   if (scenario_.narrow_site) check_narrow_site();
 }
 
-// 9. Work is conserved: the state is made of what the ranks contributed and records name, and the
+// Work is conserved: the state is made of what the ranks contributed and records name, and the
 // rest of it rides in the next contribution.
 void FederationRun::check_work(Site& site) {
   const auto& gateway = site.process->gateway();
@@ -202,7 +206,7 @@ void FederationRun::check_work(Site& site) {
                           away, step));
 }
 
-// 10. A site whose ranks are away costs the others the wait for them once, and a change of the
+// A site whose ranks are away costs the others the wait for them once, and a change of the
 // view.
 void FederationRun::check_dead_ranks() {
   const SiteId site = scenario_.sites;
@@ -235,7 +239,7 @@ void FederationRun::check_dead_ranks() {
     violation(fmt::format("s{} takes part no more, although its ranks came back", site));
 }
 
-// 11. Who sees but one of the voters is a member like others, and gets its vote back like others.
+// Who sees but one of the voters is a member like others, and gets its vote back like others.
 void FederationRun::check_narrow_site() {
   const auto& site = sites_.back();
   const auto named = std::count_if(records_.begin(), records_.end(), [&](const auto& entry) {

@@ -361,10 +361,13 @@ void FederationRun::change_roster() {
     newer_roster_.former.push_back(
         {.id = first.id, .name = first.name, .identity = first.identity});
     newer_roster_.sites.erase(newer_roster_.sites.begin());
-    kill(0);
-    sites_[0].gone_for_good = true;
+    // It is switched off while some still have the older roster, and others have the newer one.
+    simulation_.after(static_cast<Nanoseconds>(faults_.uniform() * 30e9), -1, [this] {
+      kill(0);
+      sites_[0].gone_for_good = true;
+    });
   }
-  for (std::uint32_t i = 0; i < sites_.size(); ++i)
+  for (std::uint32_t i = scenario_.roster_drops ? 1 : 0; i < sites_.size(); ++i)
     simulation_.after(static_cast<Nanoseconds>(faults_.uniform() * 20e9), -1, [this, i] {
       sites_[i].has_newer_roster = true;
       crash(i);

@@ -51,8 +51,15 @@ class FederationRun {
     std::uint64_t announced_saved = 0;
     bool announced_any = false;
     std::optional<std::uint64_t> worked_step;  // whose work was checked, in this life
-    std::string crash_at;                      // a named point
-    bool crashes_again = false;                // at it
+    struct Held {
+      std::uint64_t starts = 0, step = 0;
+      View view;
+      std::map<SiteId, Part> parts;
+      bool operator==(const Held&) const = default;
+    };
+    std::optional<Held> held;    // that was checked last
+    std::string crash_at;        // a named point
+    bool crashes_again = false;  // at it
   };
   // Several sites that die together.
   struct Outage {
@@ -106,7 +113,7 @@ class FederationRun {
   void check(std::uint32_t index);
   bool has_vote_back(const Site& site) const;
   void check_failure(std::uint32_t index);
-  void check_held(const Site& site);
+  void check_held(Site& site);
   void check_records(std::uint32_t index);
   void check_state(std::uint32_t index);
   void check_chunks(const Site& site);

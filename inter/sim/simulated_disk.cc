@@ -24,7 +24,7 @@ class SimulatedDisk::SimulatedFile final : public File {
     return {};
   }
   Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
-    ISTHMUS_CHECK(disk_.may_write());
+    ISTHMUS_CHECK(disk_.may_write(bytes.size()));
     if (inode_->current.size() < offset + bytes.size())
       inode_->current.resize(offset + bytes.size());
     std::copy(bytes.begin(), bytes.end(),
@@ -63,9 +63,10 @@ class SimulatedDisk::SimulatedLock final : public DiskLock {
   std::shared_ptr<int> held_;  // shared: alive while the lock is
 };
 
-Result<void> SimulatedDisk::may_write() {
+Result<void> SimulatedDisk::may_write(std::size_t bytes) {
   if (frozen_) return Error{ErrorCode::io, "the process is crashing"};
-  if (faults_.failing <= 0 || !random_.chance(faults_.failing)) return {};
+  const bool fails = faults_.failing > 0 && random_.chance(faults_.failing);
+  if (!fails && bytes <= faults_.fits) return {};
   ++counters_.refused_writes;
   return Error{ErrorCode::disk_full, "the simulated disk is full"};
 }

@@ -5,6 +5,7 @@
 // (fsyncgate, 2018). The disk outlives the processes that use it.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,6 +18,8 @@ namespace isthmus::inter::sim {
 struct DiskFaults {
   bool lying = false;  // sync does nothing
   double failing = 0;  // probability that a write says disk full
+  // All but full: bytes of the largest write that still fits.
+  std::size_t fits = std::numeric_limits<std::size_t>::max();
 };
 
 class SimulatedDisk final : public Disk {
@@ -58,7 +61,7 @@ class SimulatedDisk final : public Disk {
   };
   class SimulatedFile;
   class SimulatedLock;
-  Result<void> may_write();
+  Result<void> may_write(std::size_t bytes = 0);
   void lose_some(Inode& inode);
 
   Random random_;

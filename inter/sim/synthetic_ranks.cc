@@ -4,7 +4,7 @@ namespace isthmus::inter::sim {
 
 void SyntheticRanks::attach(OuterSteps& gateway) {
   gateway_ = &gateway;
-  const auto attached = gateway.attached(layout_, "synthetic");
+  const auto attached = gateway.attached(layout_);
   if (!attached) {
     refused_ = true;
     return;

@@ -189,7 +189,7 @@ Figures run_site(const LoopbackFederation& federation, std::size_t self, const O
   ranks.emplace(loop, gateway, inner_progress(layout.elements(), self + 10));
   gateway.serve(*ranks);
   loop.post([&] {
-    check(gateway.attached(layout, "gateway_bench"));
+    check(gateway.attached(layout));
     gateway.offer_initial(std::vector<float>(layout.elements()));
   });
   Result<void> ended;

@@ -264,6 +264,41 @@ TEST(Agreement, OneWhoMayNotVoteLearnsAndStaysSilent) {
   EXPECT_TRUE(agreement.take_outgoing().empty());
 }
 
+// A roster may be replaced while the vote on the record that names it is under way: whoever had it
+// votes for it all the same, else two voters of which one has accepted it would stand still.
+TEST(Agreement, RecordsMayNameEachRosterThatThisSiteHad) {
+  const auto roster = [](int number) {
+    return security::blake2b(std::as_bytes(std::span(&number, 1)));
+  };
+  const auto votes_for = [](const Record& record, Agreement::Setup setup) {
+    setup.self = 1;
+    setup.frame = record;
+    setup.frame.parts.clear();
+    setup.frame.next_view = record.view;
+    setup.frame.roster = {};
+    Agreement agreement(setup, {});
+    agreement.hold(record.parts.front());
+    agreement.receive(2, Propose{1, record}, {});
+    return agreement.vote().accepted.has_value();
+  };
+  Record record;
+  record.step = 1;
+  record.view = View{{1, 2}, {1, 2}, {{1, 101}, {2, 102}}};
+  record.next_view = View{{1, 2, 3}, {1}, {{1, 101}, {2, 102}, {3, 103}}};
+  record.parts = {{.site = 1, .root = {}, .tokens = 10, .base = {}}};
+  record.roster = roster(2);
+  Agreement::Setup setup;
+  setup.roster = {1, 2, 3};
+  setup.newer_rosters = {{roster(2), {1}}, {roster(3), {1, 2}}};
+  EXPECT_TRUE(votes_for(record, setup));
+  record.next_view.voters = {1, 2};
+  EXPECT_FALSE(votes_for(record, setup)) << "the other one's voters";
+  record.roster = roster(3);
+  EXPECT_TRUE(votes_for(record, setup));
+  record.roster = roster(4);
+  EXPECT_FALSE(votes_for(record, setup)) << "this site never had it";
+}
+
 TEST(Agreement, RefusesRecordsOfAnotherStepViewOrRule) {
   Voters voters(2, 1, 1);
   Record record;

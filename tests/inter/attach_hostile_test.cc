@@ -58,7 +58,7 @@ attach::Attach whole_message() {
   const AttachRequest request = whole();
   attach::Attach message;
   message.pid = getpid();
-  message.model = request.model;
+  message.model_settings = request.model_settings;
   message.tensors = request.tensors;
   message.boxes = request.boxes;
   return message;

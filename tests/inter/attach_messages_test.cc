@@ -13,7 +13,7 @@ attach::Attach an_attach() {
   message.rank = 1;
   message.world = 3;
   message.pid = 4711;
-  message.model = "llama";
+  message.model_settings = "llama";
   message.tensors = {{"a", {4, 6}, 0}, {"b", {5}, 1}};
   message.boxes = {{0, {0, 2}, {4, 2}}, {1, {1}, {3}}};
   return message;

@@ -39,7 +39,7 @@ inline std::vector<float> copy(std::span<const float> span) { return {span.begin
 // As attach_client.py has it.
 inline AttachRequest whole() {
   AttachRequest request;
-  request.model = "a model of one tensor";
+  request.model_settings = "a model of one tensor";
   request.tensors = {{"weight", {4, 6}, 0}};
   request.boxes = {{0, {0, 0}, {4, 6}}};
   return request;
@@ -55,10 +55,10 @@ class FakeGateway final : public OuterSteps {
     std::uint64_t tokens = 0;
   };
 
-  Result<void> attached(const ModelLayout& layout, std::string_view model) override {
+  Result<void> attached(const ModelLayout& layout) override {
     if (attach_error) return *attach_error;
     ++attached_count;
-    model_description = model;
+    settings = layout.settings();
     elements = layout.elements();
     if (state) publish();
     return {};
@@ -115,7 +115,7 @@ class FakeGateway final : public OuterSteps {
   std::optional<Error> attach_error, contribute_error;
   int attached_count = 0, detached_count = 0, initial_count = 0, progress_count = 0,
       leaving_count = 0;
-  std::string model_description;
+  std::string settings;
   std::uint64_t elements = 0;
   std::vector<Contribution> contributions;
 };

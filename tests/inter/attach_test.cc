@@ -18,7 +18,7 @@ AttachRequest slice(std::uint32_t rank) {
   AttachRequest request;
   request.rank = rank;
   request.world = 4;
-  request.model = "sliced";
+  request.model_settings = "sliced";
   request.tensors = {{"a", {4, 6}, 0}, {"b", {5}, 0}, {"c", {2, 3, 4}, 0}};
   if (rank == 0) request.boxes = {{0, {0, 0}, {4, 2}}, {1, {0}, {5}}};
   if (rank == 1) request.boxes = {{2, {0, 0, 0}, {2, 2, 4}}, {0, {0, 2}, {4, 4}}};
@@ -101,7 +101,7 @@ TEST_F(AttachTest, ARankStartsTheRunAndTakesPartInOuterSteps) {
   }
   on_loop([&] {
     EXPECT_EQ(gateway.attached_count, 1);
-    EXPECT_EQ(gateway.model_description, "a model of one tensor");
+    EXPECT_EQ(gateway.settings, "a model of one tensor");
     EXPECT_EQ(gateway.contributions[1].step, 2u);
     EXPECT_EQ(gateway.contributions[1].tokens, 200u);
     EXPECT_EQ(gateway.contributions[1].parameters, values(kWhole, 2));

@@ -115,10 +115,11 @@ class Site {
 
 // A rank that adds `progress` to each parameter between two states. Ends with the last one.
 void train(const std::string& socket, float progress) {
-  auto attached = AttachClient::attach(
-      socket,
-      {.model = "one tensor", .tensors = {{"w", {300, 40}, 0}}, .boxes = {{0, {0, 0}, {300, 40}}}},
-      kPatience);
+  auto attached = AttachClient::attach(socket,
+                                       {.model_settings = "one tensor",
+                                        .tensors = {{"w", {300, 40}, 0}},
+                                        .boxes = {{0, {0, 0}, {300, 40}}}},
+                                       kPatience);
   ASSERT_TRUE(attached) << attached.error().text();
   auto& client = **attached;
   // The gateway is gone: what is noted is said again when it is back.

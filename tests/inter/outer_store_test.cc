@@ -107,6 +107,30 @@ TEST_F(OuterStoreTest, AVoteThatCannotBeReadIsNoVoteThatWasNeverCast) {
   }
 }
 
+TEST_F(OuterStoreTest, RostersAreRememberedAcrossStarts) {
+  const auto roster = [](int number) {
+    return KnownRoster{.digest = security::blake2b(std::as_bytes(std::span(&number, 1))),
+                       .sites = {1, 2, 7},
+                       .voters = {1, 7}};
+  };
+  for (const int number : {1, 2, 2})
+    ASSERT_TRUE(OuterStore(disk, "outer").note_roster(roster(number)));
+  EXPECT_THAT(*OuterStore(disk, "outer").note_roster(roster(3)),
+              ElementsAre(roster(1), roster(2), roster(3)));
+  disk.crash();
+  EXPECT_THAT(*OuterStore(disk, "outer").note_roster(roster(1)),
+              ElementsAre(roster(2), roster(3), roster(1)));
+  for (int number = 10; number < 20; ++number)
+    ASSERT_TRUE(OuterStore(disk, "outer").note_roster(roster(number)));
+  const auto kept = *OuterStore(disk, "outer").note_roster(roster(20));
+  EXPECT_EQ(kept.size(), OuterStore::kRostersKept);
+  EXPECT_EQ(kept.back(), roster(20));
+
+  auto file = *disk.open("outer/rosters", Disk::Open::update);
+  ASSERT_TRUE(file->write_at(3, Bytes(2, std::byte{0x55})));
+  EXPECT_THAT(*OuterStore(disk, "outer").note_roster(roster(21)), ElementsAre(roster(21)));
+}
+
 TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
   {
     OuterStore store(disk, "outer");

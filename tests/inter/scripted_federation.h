@@ -45,7 +45,7 @@ class ScriptedFederation {
   Gateway& gateway(SiteId site) { return process(site).gateway(); }
   sim::SimulatedProcess& process(SiteId site) { return *sites_[site - 1].process; }
   Puppet& puppet(SiteId site) { return *sites_[site - 1].puppet; }
-  const sim::SimulatedDisk& disk(SiteId site) const { return *sites_[site - 1].disk; }
+  sim::SimulatedDisk& disk(SiteId site) { return *sites_[site - 1].disk; }
   const ModelLayout& layout() const { return layout_; }
   sim::SyntheticRanks& ranks(SiteId site) { return *sites_[site - 1].ranks; }
   // Its ranks are gone, and its gateway knows.

@@ -211,7 +211,7 @@ TEST_F(RanksTest, MoreTokensThanARecordCanNameAreRefused) {
 
 TEST_F(RanksTest, FragmentsThatNobodyExchangesAreRefused) {
   const auto layout = *ModelLayout::make({{"a", Shape{1000}, 0}, {"b", Shape{1000}, 1}});
-  const auto refused = first().attached(layout, "in two fragments");
+  const auto refused = first().attached(layout);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
   EXPECT_THAT(refused.error().text(), testing::HasSubstr("b is of fragment 1"));
@@ -222,7 +222,7 @@ TEST(FoundingTest, NoRunBeginsWithParametersThatAreNotFinite) {
   auto& first = federation.gateway(1);
   std::vector<float> parameters(federation.layout().elements(), 1.0f);
   parameters[77] = std::numeric_limits<float>::quiet_NaN();
-  ASSERT_TRUE(first.attached(federation.layout(), "of a training that diverged"));
+  ASSERT_TRUE(first.attached(federation.layout()));
   first.offer_initial(std::move(parameters));
   EXPECT_TRUE(federation.run_until([&] { return federation.ranks(1).refused(); }, 60 * kSecond));
   EXPECT_EQ(first.genesis(), std::nullopt);

@@ -29,6 +29,14 @@ TEST(Fingerprint, NamesTheTensorThatDiffers) {
             "131 x 60 (4 times) there");
 }
 
+TEST(Fingerprint, NamesSettingsThatDifferWhereShapesDoNot) {
+  const auto of = [](const char* settings) {
+    return Fingerprint::of_run(*ModelLayout::make({{"a", Shape{5}, 0}}, settings), {});
+  };
+  EXPECT_EQ(of("heads 8/4").difference(of("heads 4/2"), "at alpha", "at beta"),
+            "model settings: heads 8/4 at alpha, heads 4/2 at beta");
+}
+
 TEST(Fingerprint, NamesTheKeyThatDiffers) {
   SyncOptions options;
   const auto ours = Fingerprint::of(layout_of(8), options);

@@ -21,8 +21,8 @@ using std::chrono::milliseconds;
 // Agrees on whatever the site contributes, minus a little, until the final step.
 class AgreeingGateway final : public inter::OuterSteps {
  public:
-  Result<void> attached(const inter::ModelLayout&, std::string_view model) override {
-    model_line = model;
+  Result<void> attached(const inter::ModelLayout& layout) override {
+    model_line = layout.settings();
     if (refusal) return *refusal;
     if (state) publish();
     return {};

@@ -1,0 +1,141 @@
+// What a site keeps of a contribution that goes wrong on its way: its disk refuses it, or whoever
+// signed it signed what is not so.
+#include "inter/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/inter/scripted_federation.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr SiteId kReceiver = 1, kOrigin = 2;
+
+// The receiver has the only vote, and its ranks take so long that no step is decided meanwhile. The
+// origin's contributions are made by hand.
+class ExchangeTest : public testing::Test {
+ protected:
+  ExchangeTest() : federation_(options()) {
+    origin().heard = [this](Link& from, MessageType type, ByteReader& in) {
+      const auto theirs = type == MessageType::status ? decode_status(in) : std::nullopt;
+      if (!theirs) return;
+      Status mine;
+      mine.step = theirs->step;
+      mine.contributes = true;
+      mine.vote_file = 77;
+      mine.sees = {kReceiver};
+      from.send(encode(mine));
+    };
+    founded_ = federation_.run_until(
+        [this] { return receiver().state() && receiver().view().is_member(kOrigin); },
+        60 * kSecond);
+  }
+  void SetUp() override { ASSERT_TRUE(founded_); }
+
+  static ScriptedFederation::Options options() {
+    auto options = options_of({100'000 * kSecond, kSecond});
+    options.puppets = {kOrigin};
+    options.without_vote = {kOrigin};
+    options.gateway.sync.min_sites = 2;
+    return options;
+  }
+
+  Gateway& receiver() { return federation_.gateway(kReceiver); }
+  Puppet& origin() { return federation_.puppet(kOrigin); }
+  Link& link() { return origin().link(kReceiver); }
+  bool held() { return receiver().held().count(kOrigin) > 0; }
+  bool run_until(const std::function<bool()>& condition) {
+    return federation_.run_until(condition, 60 * kSecond);
+  }
+
+  // A whole contribution to the first step. All of them have one announcement.
+  std::shared_ptr<Contribution> made_from(std::uint64_t seed) {
+    const auto run = receiver().genesis()->record.hash();
+    const auto open = plan_->announce({.run = run, .view = receiver().view().digest(), .step = 1},
+                                      100, run, /*attempt=*/7);
+    auto made = std::make_shared<Contribution>(
+        plan_, sign(origin().signer, kOrigin, MessageType::open, encode(open)), open);
+    Random random(seed);
+    std::vector<float> parameters(receiver().state()->agreed), residual(parameters.size());
+    for (auto& value : parameters) value += static_cast<float>(random.uniform());
+    for (std::uint32_t i = 0; i < plan_->chunks(); ++i) {
+      const auto payload =
+          *code_chunk(*plan_, i, receiver().state()->agreed, {}, parameters, residual);
+      const auto hash = chunk_hash(made->transfer(), i, payload);
+      made->add(i, std::make_shared<const Bytes>(seal_chunk(origin().signer, hash, payload)), hash);
+    }
+    return made;
+  }
+  // The announcement and the chunks; true when all of them are acknowledged.
+  bool send(const std::shared_ptr<Contribution>& made) {
+    link().withdraw(made->transfer());
+    link().send(made->announcement().encode());
+    link().offer(made->transfer(), 1, plan_->chunks(), made, false);
+    return run_until([&] { return !link().sends(made->transfer()); });
+  }
+  void close(const Contribution& made) {
+    const Close close{.id = made.open().id,
+                      .transfer = made.transfer(),
+                      .root = made.root(),
+                      .bytes = made.bytes(),
+                      .tokens = made.open().tokens,
+                      .base = made.open().base,
+                      .state_root = receiver().root()};
+    link().send(sign(origin().signer, kOrigin, MessageType::close, encode(close)).encode());
+  }
+  // What is held must be held by the disk.
+  void expect_held_after_a_crash() {
+    federation_.kill(kReceiver);
+    federation_.start(kReceiver);
+    EXPECT_TRUE(run_until([this] { return held(); }));
+    EXPECT_EQ(federation_.events(kReceiver, "contribution_restored"), 1U);
+  }
+
+  ScriptedFederation federation_;
+  std::shared_ptr<const ChunkPlan> plan_ = std::make_shared<ChunkPlan>(
+      federation_.layout(), 0, options().gateway.sync.chunk_elements, compress::CodecId::int8);
+  bool founded_ = false;
+};
+
+TEST_F(ExchangeTest, WhatIsHeldOutlivesACrash) {
+  const auto made = made_from(1);
+  ASSERT_TRUE(send(made));
+  close(*made);
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  expect_held_after_a_crash();
+}
+
+// The announcement and the close still fit on the disk, the chunks do not.
+TEST_F(ExchangeTest, AContributionIsHeldOnlyWhenAllOfItIsOnDisk) {
+  auto& disk = federation_.disk(kReceiver);
+  const auto made = made_from(1);
+  ASSERT_GT(made->bytes(), 1000U);
+  ASSERT_TRUE(send(made));
+  disk.set_faults({.failing = 1});
+  close(*made);
+  ASSERT_TRUE(run_until([this] { return federation_.events(kReceiver, "disk_failed") > 0; }));
+  disk.set_faults({.fits = 1000});
+  federation_.run_for(60 * kSecond);
+  EXPECT_FALSE(held());
+  disk.set_faults({});
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  expect_held_after_a_crash();
+}
+
+// Of chunks that are not those of the close nothing stays: the right ones come under the same name.
+TEST_F(ExchangeTest, NothingOfARefusedContributionStays) {
+  const auto wrong = made_from(1), right = made_from(2);
+  ASSERT_EQ(wrong->transfer(), right->transfer());
+  ASSERT_TRUE(send(wrong));
+  close(*right);
+  ASSERT_TRUE(
+      run_until([this] { return federation_.events(kReceiver, "contribution_refused") > 0; }));
+  EXPECT_FALSE(held());
+  ASSERT_TRUE(send(right));
+  close(*right);
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  expect_held_after_a_crash();
+}
+
+}  // namespace
+}  // namespace isthmus::inter
