@@ -21,8 +21,11 @@ void add_commands(CLI::App& program, Action& action) {
 }
 
 void add_site_arguments(CLI::App& command, SiteArguments& arguments, HowManySites how_many) {
-  auto* paths = command.add_option("FILE", arguments.paths, "Site file (isthmus init writes one)");
-  paths->required();
+  const bool in_folder = how_many == HowManySites::any_in_folder;
+  auto* paths = command.add_option("FILE", arguments.paths,
+                                   in_folder ? "Site files (default: all in this folder)"
+                                             : "Site file (isthmus init writes one)");
+  paths->required(!in_folder);
   if (how_many == HowManySites::one) paths->expected(1);
   command
       .add_option("--set", arguments.overrides,

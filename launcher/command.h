@@ -43,7 +43,7 @@ struct SiteArguments {
   std::vector<std::string> paths;
   std::vector<std::string> overrides;
 };
-enum class HowManySites { one, some };
+enum class HowManySites { one, some, any_in_folder };  // the last: none named, all of this folder
 void add_site_arguments(CLI::App& command, SiteArguments& arguments, HowManySites how_many);
 
 // For a command that reads or makes a secret key, before anything else: security::harden_process,

@@ -63,6 +63,7 @@ class Launch {
       if (auto terminal = Terminal::open()) terminal_ = std::move(*terminal);
     SupervisorOptions supervision;
     supervision.go_on_without = [this](int site) { return others_suffice(site); };
+    supervision.patience = std::max(supervision.patience, longest_checkpoint());
     Supervisor supervisor(
         io_, *clock_, all_processes(), supervision,
         [this](const Happening& happening) { on_happening(happening); },
@@ -107,6 +108,17 @@ class Launch {
       if (lock.error().code != ErrorCode::busy || look == kLooks) return lock.error();
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
+  }
+
+  // Parameters and the two moments of AdamW, written and read again, on a slow disk.
+  Nanoseconds longest_checkpoint() const {
+    constexpr double kBytesPerParameter = 2 * 12, kBytesPerSecond = 100e6;
+    double longest = 0;
+    for (const auto& site : sites_)
+      longest = std::max(
+          longest, kBytesPerParameter / kBytesPerSecond *
+                       static_cast<double>(runtime::parameter_count(site.file().model.config)));
+    return static_cast<Nanoseconds>(longest * 1e9);
   }
 
   std::vector<SupervisedProcess> all_processes() {

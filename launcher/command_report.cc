@@ -103,7 +103,12 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
   read_metrics(folder.metrics(), file.alone() ? file.sync.inner_steps : 0, report);
   if (!file.alone()) ISTHMUS_CHECK(read_steps(*disk, file, report));
   if (const auto bytes = read_file(*disk, folder.traffic(), kFileBytesMax)) {
-    ISTHMUS_TRY(report.traffic, parse_traffic(text_of(*bytes)));
+    auto traffic = parse_traffic(text_of(*bytes));
+    if (traffic)
+      report.traffic = std::move(*traffic);
+    else  // a power failure may leave it empty
+      fmt::print(stderr, "isthmus: warning: the report has no traffic of {}: {}\n", file.site.name,
+                 traffic.error().text());
   }
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
   const auto shape = evaluation_shape(file);

@@ -16,7 +16,7 @@ namespace isthmus::launcher {
 namespace {
 
 struct Options {
-  std::vector<std::string> paths;
+  SiteArguments sites;
   bool json = false;
 };
 
@@ -27,7 +27,8 @@ struct Watched {
 };
 
 // Without files: every site file in this folder. A file with faults is still good to find its site.
-Result<std::vector<Watched>> watched_sites(std::vector<std::string> paths) {
+Result<std::vector<Watched>> watched_sites(const SiteArguments& arguments) {
+  auto paths = arguments.paths;
   const bool search = paths.empty();
   if (search) {
     std::error_code ignored;
@@ -37,7 +38,8 @@ Result<std::vector<Watched>> watched_sites(std::vector<std::string> paths) {
   }
   std::vector<Watched> sites;
   for (const auto& path : paths) {
-    ISTHMUS_TRY(const auto text, read_site_file(path));
+    ISTHMUS_TRY(const auto text, read_site_file(path, arguments.overrides));
+    if (text.faults.has_override()) return Error{ErrorCode::invalid_argument, text.fault_text()};
     const auto& site = text.file.site;
     if (site.name.empty() || site.run_dir.empty()) {
       if (search) continue;  // another kind of file
@@ -52,7 +54,7 @@ Result<std::vector<Watched>> watched_sites(std::vector<std::string> paths) {
 }
 
 ExitCode show_status(const Options& options) {
-  auto sites = watched_sites(options.paths);
+  auto sites = watched_sites(options.sites);
   if (!sites) return fail(sites.error());
   auto code = ExitCode::done;
   for (const auto& site : *sites) {
@@ -72,7 +74,7 @@ ExitCode show_status(const Options& options) {
 ExitCode show_top(const Options& options) {
   constexpr Nanoseconds kPollEvery = kSecond;
   constexpr Nanoseconds kLook = 100 * kMillisecond;
-  auto sites = watched_sites(options.paths);
+  auto sites = watched_sites(options.sites);
   if (!sites) return fail(sites.error());
   const auto& stop = watch_for_stop();
   auto terminal = Terminal::open();
@@ -105,7 +107,7 @@ ExitCode show_top(const Options& options) {
 void add_status(CLI::App& program, Action& action) {
   auto* command = program.add_subcommand("status", "Where running sites stand: links and ranks");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->paths, "Site files (default: all in this folder)");
+  add_site_arguments(*command, options->sites, HowManySites::any_in_folder);
   command->add_flag("--json", options->json, "One JSON object a line for each site");
   command->footer(
       "In JSON, null is a number that there is not: the cap of a link without a rate_limit, a loss "
@@ -117,7 +119,7 @@ void add_top(CLI::App& program, Action& action) {
   auto* command = program.add_subcommand(
       "top", "The same, live on the terminal: a row for each link and each rank");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->paths, "Site files (default: all in this folder)");
+  add_site_arguments(*command, options->sites, HowManySites::any_in_folder);
   command->footer(
       "q quits. Colour where the terminal has it and NO_COLOR is not set.\n\n"
       "Example:\n  isthmus top alpha.toml");

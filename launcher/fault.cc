@@ -41,6 +41,11 @@ std::string_view first_characters(std::string_view text, std::size_t count) {
 
 }  // namespace
 
+bool Faults::has_override() const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [](const Fault& fault) { return fault.region.line == kNotInFile.line; });
+}
+
 std::vector<Fault> Faults::sorted() const {
   auto faults = all_;
   std::stable_sort(faults.begin(), faults.end(), [](const Fault& a, const Fault& b) {

@@ -30,6 +30,7 @@ class Faults {
   void add(Region region, std::string message) { all_.push_back({region, std::move(message)}); }
   bool empty() const { return all_.empty(); }
   std::size_t size() const { return all_.size(); }
+  bool has_override() const;  // one that is kNotInFile
 
   // In the order of the file.
   std::vector<Fault> sorted() const;

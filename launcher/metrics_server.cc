@@ -83,7 +83,8 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
     out.gauge("link_received_bits_per_second", "Over the last few seconds",
               link.received_mbit_s * 1e6, peer);
     if (link.cap_mbit_s)
-      out.gauge("link_cap_bits_per_second", "rate_limit; absent when unlimited",
+      out.gauge("link_cap_bits_per_second",
+                "rate_limit, of all links of the gateway together; absent when unlimited",
                 *link.cap_mbit_s * 1e6, peer);
     out.counter("link_parameter_bytes", "f32 that contributions sent on this link stand for",
                 number(link.parameter_bytes), peer);
@@ -103,7 +104,8 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
     out.gauge("rank_inner_step", "Inner steps done", number(rank.inner_step), which);
     if (rank.loss > 0)  // none yet
       out.gauge("rank_loss", "Nats per token, of the last inner step", rank.loss, which);
-    out.gauge("rank_tokens_per_second", "Of this rank", rank.tokens_per_second, which);
+    out.gauge("rank_tokens_per_second", "Of all ranks of the site together", rank.tokens_per_second,
+              which);
   }
   return out.take();
 }

@@ -111,7 +111,9 @@ StyledLine heading_line(const std::vector<Column>& table) {
 
 std::string megabits(double value) {
   if (!std::isfinite(value) || value < 0) return "?";
-  return value >= 99.95 ? fmt::format("{:.0f}", value) : fmt::format("{:.1f}", value);
+  return value >= 99.95                  ? fmt::format("{:.0f}", value)
+         : value >= 0.0995 || value == 0 ? fmt::format("{:.1f}", value)
+                                         : fmt::format("{:.2f}", value);
 }
 
 std::string milliseconds(double value) {

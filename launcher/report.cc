@@ -249,6 +249,9 @@ void read_metrics(const std::string& path, std::int64_t inner_steps_per_outer, S
 void read_records(std::span<const inter::Certificate> records, std::uint32_t site,
                   SiteReport& out) {
   out.outer_steps = static_cast<std::int64_t>(records.size());
+  // The number of steps may have been another for one launch.
+  if (!records.empty() && records.back().record.final_step)
+    out.outer_steps_planned = out.outer_steps;
   out.tokens = 0;
   for (const auto& certificate : records)
     if (const auto* part = certificate.record.part_of(site)) out.tokens += part->tokens;

@@ -19,6 +19,7 @@
 #include "launcher/roster_file.h"
 #include "launcher/site_memory.h"
 #include "launcher/site_schema.h"
+#include "launcher/sites_together.h"
 #include "launcher/units.h"
 #include "runtime/checkpoint.h"
 #include "security/identity.h"
@@ -217,7 +218,8 @@ class ValueCheck {
       fault("gateway.listen",
             "gateway.listen uses port 65535, but bulk data need the next port as well; at most "
             "65534");
-    if (listen && metrics && (metrics->port == listen->port || metrics->port == listen->port + 1))
+    if (listen && metrics && same_host(*listen, *metrics) &&
+        (metrics->port == listen->port || metrics->port == listen->port + 1))
       fault("gateway.metrics",
             "gateway.metrics uses port {}, which gateway.listen takes (it uses {} and {})",
             metrics->port, listen->port, listen->port + 1);
@@ -466,64 +468,6 @@ CheckedSite check_site(SiteText text, Disk& disk, const Machine& machine) {
   return checked;
 }
 
-namespace {
-
-// However it is written.
-std::string resolved(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::weakly_canonical(path, ignored).string();
-}
-
-// Whether two sockets on one machine could be in each other's way; of names nobody knows.
-bool same_host(const std::string& a, const std::string& b) {
-  const auto number = [](const std::string& host) {
-    return host.find_first_not_of("0123456789.") == std::string::npos && host != "0.0.0.0";
-  };
-  return a == b || !number(a) || !number(b);
-}
-
-}  // namespace
-
-void check_together(std::span<CheckedSite> sites) {
-  const auto same_path = [](const std::string& a, const std::string& b) {
-    return !a.empty() && resolved(a) == resolved(b);
-  };
-  for (std::size_t i = 1; i < sites.size(); ++i) {
-    auto& text = sites[i].text;
-    std::set<std::string> differing;  // keys, said once
-    for (std::size_t j = 0; j < i; ++j) {
-      const auto& other = sites[j].text;
-      if (!text.is_toml || !other.is_toml) continue;
-      const auto& mine = text.file;
-      const auto& theirs = other.file;
-      const auto fault = [&](std::string_view key, const std::string& what) {
-        text.faults.add(text.region(key), fmt::format("{} {} {}", key, what, other.path));
-      };
-      if (!mine.site.name.empty() && mine.site.name == theirs.site.name)
-        fault("site.name", "is the same as in");
-      if (same_path(mine.site.run_dir, theirs.site.run_dir))
-        fault("site.run_dir", "is the same folder as in");
-      const auto listen = parse_address(mine.gateway.listen);
-      const auto taken = parse_address(theirs.gateway.listen);
-      if (listen && taken && same_host(listen->host, taken->host) &&
-          std::abs(listen->port - taken->port) <= 1)
-        fault("gateway.listen", "needs a port (its own or the next) that is taken by that of");
-      const auto metrics = parse_address(mine.gateway.metrics);
-      const auto taken_metrics = parse_address(theirs.gateway.metrics);
-      if (metrics && taken_metrics && same_host(metrics->host, taken_metrics->host) &&
-          metrics->port == taken_metrics->port)
-        fault("gateway.metrics", "has the same port as in");
-      for (const auto& key : site_keys())
-        if (key.shared && key.value_text(mine) != key.value_text(theirs) &&
-            differing.insert(key.full_name()).second)
-          text.faults.add(text.region(key.full_name()),
-                          fmt::format("{} = {} here and {} in {}; it must be equal at all sites",
-                                      key.full_name(), key.value_text(mine), key.value_text(theirs),
-                                      other.path));
-    }
-  }
-}
-
 Result<SiteFile> load_site(const std::string& path, std::span<const std::string> overrides) {
   ISTHMUS_TRY(auto text, read_site_file(path, overrides));
   if (text.is_toml) check_values(text, this_machine());
@@ -538,7 +482,7 @@ Result<std::vector<CheckedSite>> load_checked_sites(std::span<const std::string>
   std::vector<CheckedSite> sites;
   std::set<std::string> named;
   for (const auto& path : paths) {
-    if (!named.insert(resolved(path)).second)
+    if (!named.insert(resolved_path(path)).second)
       return Error{ErrorCode::invalid_argument,
                    fmt::format("{} is named twice: each site has a file of its own", path)};
     ISTHMUS_TRY(auto text, read_site_file(path, overrides));

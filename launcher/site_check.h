@@ -50,12 +50,8 @@ void check_trust(CheckedSite& checked, const Disk& disk, const Machine& machine)
 // All of the above.
 CheckedSite check_site(SiteText text, Disk& disk, const Machine& machine);
 
-// Several files that are to run together on one machine: adds a fault where two have the same name,
-// folder or port, and where a shared key differs.
-void check_together(std::span<CheckedSite> sites);
-
-// Reads and checks site files as those of one run, on this machine. Errors: invalid_argument with
-// the text of all faults of all files.
+// Reads and checks site files as those of one run, on this machine (also: sites_together.h).
+// Errors: invalid_argument with the text of all faults of all files.
 Result<std::vector<CheckedSite>> load_checked_sites(std::span<const std::string> paths,
                                                     std::span<const std::string> overrides);
 

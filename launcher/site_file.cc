@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -32,13 +33,13 @@ class SiteReader {
     text_.is_toml = true;
     for (const auto& one : overrides) override_key(*table, one);
     refuse_unknown(*table);
-    for (const auto& section : site_sections()) {
-      const auto* values = table->get_as<toml::table>(section.name);
-      if (values == nullptr) continue;
-      text_.regions.emplace(section.name, place(*values));
+    for (const auto& [section, written] : meant_sections(*table)) {
+      const auto& values = *table->get_as<toml::table>(written);
+      text_.regions.emplace(section, place(values));
+      const auto keys = meant_keys(section, values);
       for (const auto& key : site_keys())
-        if (key.section == section.name)
-          if (const auto* node = values->get(key.name)) read(key, *node);
+        if (const auto name = keys.find(key.name); key.section == section && name != keys.end())
+          read(key, *values.get(name->second), overridden(written, name->second));
     }
     for (const auto& key : site_keys())
       if (key.required && !text_.written(key.full_name()))
@@ -82,17 +83,63 @@ class SiteReader {
     return text.substr(first, text.find_last_not_of(" \t") - first + 1);
   }
 
+  bool overridden(std::string_view section, std::string_view key) const {
+    return overridden_.contains(fmt::format("{}.{}", section, key));
+  }
+
   Region place(const toml::node& node) const { return in_override_ ? kNotInFile : region_of(node); }
 
+  // Known names → those written for them. A misspelt one stands for the nearest that is not there
+  // itself: so what it holds is checked too, and is not taken as left out.
+  using Meant = std::map<std::string_view, std::string_view>;
+  template <class Counts>
+  static Meant meant(const toml::table& table, std::span<const std::string_view> known,
+                     const Counts& counts) {
+    Meant names;
+    for (const auto name : known)
+      if (const auto found = table.find(name); found != table.end() && counts(*found))
+        names.emplace(name, found->first.str());
+    for (const auto& entry : table) {
+      const auto written = entry.first.str();
+      if (std::find(known.begin(), known.end(), written) != known.end() || !counts(entry)) continue;
+      if (const auto near = nearest_name(written, known); near && !table.contains(*near))
+        names.emplace(*near, written);
+    }
+    return names;
+  }
+
+  static Meant meant_sections(const toml::table& table) {
+    return meant(table, section_names(), [](const auto& entry) { return entry.second.is_table(); });
+  }
+  static Meant meant_keys(std::string_view section, const toml::table& values) {
+    const auto known = key_names(section);
+    return meant(values, known, [&](const auto& entry) {
+      const auto name = entry.first.str();
+      return std::find(known.begin(), known.end(), name) != known.end() || homes(name).empty();
+    });
+  }
+
+  static std::vector<std::string_view> section_names() {
+    std::vector<std::string_view> names;
+    for (const auto& section : site_sections()) names.push_back(section.name);
+    return names;
+  }
+  static std::vector<std::string_view> key_names(std::string_view section) {
+    std::vector<std::string_view> names;
+    for (const auto& key : site_keys())
+      if (key.section == section) names.push_back(key.name);
+    return names;
+  }
+
   void refuse_unknown(const toml::table& table) {
-    std::vector<std::string_view> sections;
-    for (const auto& section : site_sections()) sections.push_back(section.name);
+    const auto sections = section_names();
+    for (const auto& [section, written] : meant_sections(table))
+      refuse_unknown_keys(section, written, *table.get_as<toml::table>(written));
     for (const auto& [key, node] : table) {
       const auto region = overridden_.contains(key.str()) ? kNotInFile : region_of(key);
       const bool known = std::find(sections.begin(), sections.end(), key.str()) != sections.end();
-      if (known && node.is_table()) {
-        refuse_unknown_keys(key.str(), *node.as_table());
-      } else if (known) {
+      if (known && node.is_table()) continue;
+      if (known) {
         text_.faults.add(
             region, fmt::format("{} must be a section: write [{}] on a line of its own", key.str(),
                                 key.str()));
@@ -105,14 +152,13 @@ class SiteReader {
     }
   }
 
-  void refuse_unknown_keys(std::string_view section, const toml::table& values) {
-    std::vector<std::string_view> known;
-    for (const auto& key : site_keys())
-      if (key.section == section) known.push_back(key.name);
+  // `written`: how the section is spelt.
+  void refuse_unknown_keys(std::string_view section, std::string_view written,
+                           const toml::table& values) {
+    const auto known = key_names(section);
     for (const auto& [key, node] : values) {
       if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
-      const auto full = fmt::format("{}.{}", section, key.str());
-      const auto region = overridden_.contains(full) ? kNotInFile : region_of(key);
+      const auto region = overridden(written, key.str()) ? kNotInFile : region_of(key);
       if (const auto home = homes(key.str()); !home.empty())
         text_.faults.add(
             region, fmt::format("[{}] has no \"{}\"; it belongs in {}", section, key.str(), home));
@@ -130,8 +176,8 @@ class SiteReader {
     return text;
   }
 
-  void read(const SiteKey& key, const toml::node& node) {
-    in_override_ = overridden_.contains(key.full_name());
+  void read(const SiteKey& key, const toml::node& node, bool in_override) {
+    in_override_ = in_override;
     text_.regions.emplace(key.full_name(), place(node));
     std::visit([&](const auto& field) { read_into(key, node, field); }, key.field);
     in_override_ = false;

@@ -10,7 +10,8 @@ SiteMemory memory_of(const SiteFile& file, std::size_t sites) {
   SiteMemory memory{.rank = runtime::model_memory_bytes(model, training_shape(file))};
   if (file.alone()) return memory;
   const auto parameters = static_cast<double>(runtime::parameter_count(model));
-  const double momentum = file.sync.outer == inter::OuterRuleKind::nesterov ? sizeof(float) : 0;
+  const double momentum =
+      file.sync.outer == inter::OuterRuleKind::nesterov ? runtime::kGatewayMomentumBytes : 0;
   // Each site's as it came and as it is checked.
   const double coded =
       2 * static_cast<double>(sites) * sizeof(float) * codec_share(file.sync.codec);

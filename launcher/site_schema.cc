@@ -168,4 +168,11 @@ std::optional<HostPort> parse_address(std::string_view text) {
   return HostPort{std::string(host), static_cast<std::uint16_t>(port)};
 }
 
+bool same_host(const HostPort& a, const HostPort& b) {
+  const auto number = [](const std::string& host) {
+    return host.find_first_not_of("0123456789.") == std::string::npos && host != "0.0.0.0";
+  };
+  return a.host == b.host || !number(a.host) || !number(b.host);
+}
+
 }  // namespace isthmus::launcher

@@ -85,5 +85,8 @@ struct HostPort {
 };
 // "host:port", "[::1]:7700", "*:7700" (all interfaces).
 std::optional<HostPort> parse_address(std::string_view text);
+// Whether two sockets of one machine could be in each other's way, were their ports equal. Of names
+// nobody knows: then they could.
+bool same_host(const HostPort& a, const HostPort& b);
 
 }  // namespace isthmus::launcher

@@ -20,10 +20,10 @@ constexpr Nanoseconds kPatience = 500 * kMillisecond;
 // How far a run has come that nobody runs now.
 Error not_running(std::uint64_t steps, std::int64_t planned, bool complete) {
   const auto of = fmt::format("{} of {}", steps, counted(planned, "outer step"));
-  return Error{ErrorCode::unavailable, complete ? fmt::format("its run is complete: {}", of)
-                                       : steps == 0
-                                           ? "it does not run, and no outer step is done yet"
-                                           : fmt::format("it does not run; {} are done", of)};
+  return Error{ErrorCode::unavailable,
+               complete     ? fmt::format("its run is complete: {}", counted(steps, "outer step"))
+               : steps == 0 ? "it does not run, and no outer step is done yet"
+                            : fmt::format("it does not run; {} are done", of)};
 }
 
 class GatewaySource final : public StatusSource {

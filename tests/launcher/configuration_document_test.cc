@@ -12,6 +12,7 @@
 #include "launcher/site_check.h"
 #include "launcher/site_document.h"
 #include "launcher/site_file.h"
+#include "launcher/sites_together.h"
 
 namespace isthmus::launcher {
 namespace {

@@ -15,6 +15,7 @@
 #include "launcher/site_meaning.h"
 #include "launcher/site_memory.h"
 #include "launcher/site_schema.h"
+#include "launcher/sites_together.h"
 #include "security/identity.h"
 #include "tests/base/temporary_folder.h"
 
@@ -111,8 +112,8 @@ TEST(SiteFile, FewerKeyValueHeadsAreOptional) {
   EXPECT_EQ(checked(replaced("kv_heads = 4\n", "")).file.model.config.kv_heads, 8);
 }
 
-// What a user sees who has made five mistakes.
-TEST(SiteFile, FiveFaultsAtOnce) {
+// What a user sees who has made six mistakes, one of them in a section whose name is another.
+TEST(SiteFile, EveryFaultAtOnce) {
   const auto text = checked(R"([site]
 name = "alpha"
 run_dir = "run"
@@ -153,7 +154,10 @@ site.toml:16:13: error: train.precision must be "f32" or "bf16"; did you mean "f
 site.toml:22:2: error: there is no section "gatewy"; did you mean "gateway"?
    22 | [gatewy]
       |  ^~~~~~
-site.toml: 5 faults
+site.toml:23:14: error: gateway.rate_limit needs a unit: "64 kbit/s" to "10000 Gbit/s" or "unlimited", not 20
+   23 | rate_limit = 20
+      |              ^~
+site.toml: 6 faults
 )");
 }
 
@@ -193,6 +197,20 @@ TEST(SiteFile, MissingKeysAreNamed) {
             "[sync] needs inner_steps: Between two outer steps. Allowed: 1 to 1000000 inner steps");
   EXPECT_EQ(only_fault(checked(replaced("hidden = 256\n", ""))),
             "[model] needs hidden, or from = \"a Hugging Face directory\"");
+}
+
+// What its value is for is clear: it counts as one fault, and its value is checked.
+TEST(SiteFile, AMisspeltNameIsNotTakenAsLeftOut) {
+  EXPECT_EQ(only_fault(checked(replaced("hidden = 256", "hiden = 256"))),
+            "[model] has no \"hiden\"; did you mean \"hidden\"?");
+  const auto text = checked(replaced("[sync]\ninner_steps = 10", "[snyc]\niner_steps = 0"));
+  EXPECT_THAT(text.fault_text(), HasSubstr("no section \"snyc\"; did you mean \"sync\"?"));
+  EXPECT_THAT(text.fault_text(), HasSubstr("no \"iner_steps\"; did you mean \"inner_steps\"?"));
+  EXPECT_THAT(text.fault_text(), HasSubstr("sync.inner_steps must be 1 to"));
+  EXPECT_EQ(text.faults.size(), 3U) << text.fault_text();
+  EXPECT_EQ(checked(std::string(kGood), {"snyc.codec=int9"}).fault_text(),
+            "site.toml: error: --set: there is no section \"snyc\"; did you mean \"sync\"?\n"
+            "site.toml: 1 fault\n");
 }
 
 TEST(SiteFile, MisplacedKeysAreSentHome) {
@@ -536,6 +554,27 @@ TEST(CheckTogether, SharedKeysMustBeEqual) {
   EXPECT_TRUE(sites[0].fault_free());
   EXPECT_EQ(only_fault(sites[1].text),
             "sync.inner_steps = 20 here and 10 in site.toml; it must be equal at all sites");
+}
+
+TEST(CheckTogether, PortsMustDifferWhateverTheyAreFor) {
+  const auto faults = [](const std::string& gateway, const std::string& other_gateway) {
+    std::vector<CheckedSite> sites;
+    sites.push_back(
+        {parse_site_text("alpha.toml", replaced("[gateway]", "[gateway]\n" + gateway))});
+    auto other =
+        replaced("name = \"alpha\"\nrun_dir = \"run\"", "name = \"beta\"\nrun_dir = \"b\"");
+    other.replace(other.find("[gateway]"), 9, "[gateway]\n" + other_gateway);
+    sites.push_back({parse_site_text("beta.toml", other)});
+    check_together(sites);
+    return sites[1].text.fault_text();
+  };
+  EXPECT_EQ(faults("listen = \"127.0.0.1:7700\"", "listen = \"127.0.0.1:7702\""), "");
+  EXPECT_EQ(faults("listen = \"10.0.0.5:7700\"", "metrics = \"127.0.0.1:7701\""), "");
+  EXPECT_THAT(faults("listen = \"127.0.0.1:7700\"", "listen = \"127.0.0.1:7699\""),
+              HasSubstr("gateway.listen needs port 7700 (it uses its own and the next), which "
+                        "gateway.listen takes in alpha.toml"));
+  EXPECT_THAT(faults("listen = \"*:7700\"", "metrics = \"127.0.0.1:7701\""),
+              HasSubstr("gateway.metrics needs port 7701, which gateway.listen takes in alpha"));
 }
 
 TEST(CheckTogether, NamesAndFoldersMustDiffer) {

@@ -61,7 +61,7 @@ TEST_F(StatusSourceTest, WhatNobodyRunsIsNotTraining) {
   EXPECT_THAT(stopped.error().text(), HasSubstr("does not run; 99 of 1000 outer steps"));
   train(996, 10'000);
   EXPECT_THAT(make_status_source(file_)->poll().error().text(),
-              HasSubstr("complete: 1000 of 1000"));
+              HasSubstr("complete: 1000 outer steps"));
   file_.site.roster = "roster.toml";
   EXPECT_THAT(make_status_source(file_)->poll().error().text(), HasSubstr("no outer step"));
 }
