@@ -108,6 +108,7 @@ def read_layout(r):
         tensor.shape = [r.get("q") for _ in range(r.get("I"))]
         offset += tensor.elements
         tensors.append(tensor)
+    r.string()  # what the shapes do not say of the model
     return tensors
 
 

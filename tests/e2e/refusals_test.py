@@ -91,13 +91,19 @@ class Refusals(Case):
             self.assertNotIn("expired", result.stdout)
 
     def test_another_model_at_one_site_is_refused_at_both_ends(self):
+        self.refused_at_both_ends("model.hidden=64", "shape of ")
+
+    def test_a_model_of_the_same_shapes_that_computes_differently_is_refused_too(self):
+        self.refused_at_both_ends("model.rope_theta=20000", "model settings")
+
+    def refused_at_both_ends(self, override, field):
         with Federation("alpha", "beta") as federation:
             alpha, beta = federation.sites
             alpha.launch()
-            beta.launch("--set", "model.hidden=64")
+            beta.launch("--set", override)
             for site, peer in ((alpha, "beta"), (beta, "alpha")):
-                wait_until(lambda: "shape of " in site.output() or
-                           any("shape of " in str(e) for e in site.events()), 30,
+                wait_until(lambda: field in site.output() or
+                           any(field in str(e) for e in site.events()), 30,
                            lambda: f"{site.name} does not name the field:\n{site.output()}")
                 self.assertEqual(site.events("step_applied"), [])
             # Put right, the run goes on with what alpha has.
