@@ -88,6 +88,12 @@ Task<Result<void>> Gateway::load() {
   stored_vote_ = std::pair(loaded->vote_step, loaded->vote);
   auto recovered = take_up_recovery();
   if (!recovered) co_return recovered;
+  if (const auto owner = other_owner())
+    co_return Error{
+        ErrorCode::mismatch,
+        fmt::format("{} is of the run_dir of site {}: its vote file is that site's. Give "
+                    "each site its own run_dir again",
+                    options_.folder, name_of(*owner))};
   auto newest = store_.contributions().newest();
   if (!newest) co_return newest.error();
   restored_to_ = *newest;
@@ -119,6 +125,12 @@ bool Gateway::was_closed(const Feedback& feedback) const {
   // Of a view that was given up, it does not: the ranks contribute anew.
   return recovery_before(feedback.step) == nullptr ||
          close->id.view == view_of_step(feedback.step).digest();
+}
+
+std::optional<SiteId> Gateway::other_owner() const {
+  for (const auto& [site, file] : current_view().vote_files)
+    if (site != self_ && file == vote_file_) return site;
+  return std::nullopt;
 }
 
 std::optional<SiteId> Gateway::unknown_to_roster() const {

@@ -40,6 +40,8 @@ class ScriptedFederation {
   void start(SiteId site);
   // Like kill -9 of the machine: what was not synced is gone.
   void kill(SiteId site);
+  // Of two that are down.
+  void swap_disks(SiteId a, SiteId b) { std::swap(sites_[a - 1].disk, sites_[b - 1].disk); }
   // The options of gateways that are started from now on.
   void change(const std::function<void(GatewayOptions&)>& change) { change(options_.gateway); }
   Gateway& gateway(SiteId site) { return process(site).gateway(); }

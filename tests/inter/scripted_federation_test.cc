@@ -217,6 +217,23 @@ TEST_F(RanksTest, FragmentsThatNobodyExchangesAreRefused) {
   EXPECT_THAT(refused.error().text(), testing::HasSubstr("b is of fragment 1"));
 }
 
+// As after a mistake with mounts: the folder of another site is no lost vote.
+TEST(RunFolderTest, ThatOfAnotherSiteIsRefusedByName) {
+  ScriptedFederation federation(options_of({kSecond, kSecond, kSecond}));
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.gateway(1).saved_step() >= 2 && federation.gateway(2).state(); },
+      60 * kSecond));
+  federation.kill(1);
+  federation.kill(2);
+  federation.swap_disks(1, 2);
+  federation.start(1);
+  ASSERT_TRUE(federation.run_until([&] { return federation.process(1).ended(); }, 60 * kSecond));
+  ASSERT_TRUE(federation.process(1).failure());
+  EXPECT_EQ(federation.process(1).failure()->code, ErrorCode::mismatch);
+  EXPECT_THAT(federation.process(1).failure()->text(),
+              testing::HasSubstr("run_dir of site s2: its vote file is that site's"));
+}
+
 TEST(FoundingTest, NoRunBeginsWithParametersThatAreNotFinite) {
   ScriptedFederation federation(options_of({kSecond, kSecond}));
   auto& first = federation.gateway(1);
