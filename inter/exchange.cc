@@ -150,6 +150,7 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
       plan_, sign(context_.signer, context_.self, MessageType::open, encode(open)), open);
   entry->checking.resize(plan_->chunks());
   auto file = context_.store.contributions().create(step, entry->contribution->announcement());
+  note_disk(file);
   if (!file) co_return file.error();
   entry->file = std::move(*file);
   const bool again = entries_.count({step, context_.self}) > 0;
@@ -191,6 +192,7 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
       peer.link->withdraw(entry->contribution->transfer());
     entries_.erase({step, context_.self});
   };
+  note_disk(all_coded);
   if (!all_coded) {
     take_back();
     co_return all_coded.error();
@@ -215,6 +217,7 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
     if (written) context_.store.settle_feedback(result);
   };
   co_await run_on(context_.workers, context_.loop, std::move(write), 4 * agreed.size());
+  note_disk(written);
   if (!written) {
     take_back();
     co_return written.error();
@@ -279,10 +282,15 @@ Result<Open> Exchange::check_open(const Signed& message) const {
   return *open;
 }
 
-void Exchange::say_disk_failed(const Error& error) {
+void Exchange::note_disk_error(const Error* error) {
+  if (error == nullptr) return disk_refuses_.clear();
+  if (error->code != ErrorCode::disk_full && error->code != ErrorCode::io &&
+      error->code != ErrorCode::permission)
+    return;
+  disk_refuses_ = error->text();
   if (const auto left_out = disk_failures_.due(context_.loop.now()))
     context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                       {{"why", error.text()}, {"left_out", *left_out}});
+                       {{"why", disk_refuses_}, {"left_out", *left_out}});
 }
 
 void Exchange::on_open(Link* from, const Signed& message) {
@@ -322,8 +330,14 @@ void Exchange::on_open(Link* from, const Signed& message) {
   entry->checking.resize(plan_->chunks());
   entry->last_arrival = began;
   auto file = context_.store.contributions().create(id_.step, message);
+  note_disk(file);
   if (!file) {
-    say_disk_failed(file.error());
+    // An announcement comes but once in a session.
+    if (opening_again_.insert(message.signer).second)
+      context_.loop.call_after(kRetryDisk, [this, from, message, id = id_] {
+        opening_again_.erase(message.signer);
+        if (id == id_) on_open(from, message);
+      });
     return;
   }
   entry->file = std::move(*file);
@@ -397,43 +411,53 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
     return;
   }
   entry->checking[index] = true;
-  struct Job {
-    std::shared_ptr<Bytes> sealed;
-    Result<security::Digest> hash = Error{ErrorCode::cancelled, ""};
-    Result<void> written;
-  };
-  auto job = std::make_shared<Job>();
-  job->sealed = std::make_shared<Bytes>(std::move(sealed));
-  auto run = [job, entry, contribution = entry->contribution, index, plan = plan_,
+  auto chunk = std::make_shared<ArrivedChunk>(link, entry, arrival);
+  chunk->sealed = std::make_shared<Bytes>(std::move(sealed));
+  check(std::move(chunk));
+}
+
+void Exchange::check(std::shared_ptr<ArrivedChunk> chunk) {
+  const auto index = chunk->arrival.index;
+  auto run = [chunk, contribution = chunk->entry->contribution, index, plan = plan_,
               &verifier = context_.verifier] {
-    job->hash = check_chunk(*plan, verifier, contribution->site(), contribution->transfer(), index,
-                            *job->sealed);
-    if (job->hash) job->written = entry->file->add(index, *job->sealed);
+    chunk->hash = check_chunk(*plan, verifier, contribution->site(), contribution->transfer(),
+                              index, *chunk->sealed);
+    if (chunk->hash) chunk->written = chunk->entry->file->add(index, *chunk->sealed);
   };
-  auto after = [this, job, entry, index, &link, arrival] {
-    entry->checking[index] = false;
-    if (!job->hash) {
-      refused_of_[entry->contribution->site()].insert(link.peer().site);
-      if (const auto left_out = refused_chunks_.due(context_.loop.now()))
-        context_.log.alarm("chunk_refused",
-                           {.peer = link.peer_name(),
-                            .outer_step = static_cast<std::int64_t>(entry->contribution->step())},
-                           {{"why", job->hash.error().text()}, {"left_out", *left_out}});
-      link.settle(arrival, false);
-      return;
-    }
-    if (!job->written) {
-      say_disk_failed(job->written.error());
-      link.settle(arrival, false);
-      return;
-    }
-    entry->last_arrival = context_.loop.now();
-    entry->contribution->add(index, job->sealed, *job->hash);
-    link.settle(arrival, true);
-    if (entry->contribution->step() == id_.step) on_chunk_added_(index);
-    if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
-  };
-  context_.workers.submit(std::move(run), std::move(after), 8 * plan_->elements(index));
+  context_.workers.submit(
+      std::move(run), [this, chunk] { on_checked(chunk); }, 8 * plan_->elements(index));
+}
+
+void Exchange::on_checked(const std::shared_ptr<ArrivedChunk>& chunk) {
+  const auto& entry = chunk->entry;
+  auto& link = chunk->link;
+  if (!chunk->hash) {
+    entry->checking[chunk->arrival.index] = false;
+    refused_of_[entry->contribution->site()].insert(link.peer().site);
+    if (const auto left_out = refused_chunks_.due(context_.loop.now()))
+      context_.log.alarm("chunk_refused",
+                         {.peer = link.peer_name(),
+                          .outer_step = static_cast<std::int64_t>(entry->contribution->step())},
+                         {{"why", chunk->hash.error().text()}, {"left_out", *left_out}});
+    link.settle(chunk->arrival, false);
+    return;
+  }
+  note_disk(chunk->written);
+  if (!chunk->written) {
+    // Refused it would come again at once, and again. It stays, under the credit that it has.
+    context_.loop.call_after(kRetryDisk, [this, chunk] {
+      if (chunk->entry->contribution->step() == id_.step) return check(chunk);
+      chunk->entry->checking[chunk->arrival.index] = false;
+      chunk->link.settle(chunk->arrival, false);
+    });
+    return;
+  }
+  entry->checking[chunk->arrival.index] = false;
+  entry->last_arrival = context_.loop.now();
+  entry->contribution->add(chunk->arrival.index, chunk->sealed, *chunk->hash);
+  link.settle(chunk->arrival, true);
+  if (entry->contribution->step() == id_.step) on_chunk_added_(chunk->arrival.index);
+  if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
 }
 
 // All chunks and the close are here: does it hold? Its bytes are synced before any vote may name
@@ -476,11 +500,12 @@ Task<void> Exchange::finish(EntryPtr entry) {
   }
   const auto root = state_root_;
   auto written = co_await write_close(entry);
+  note_disk(written);
   while (!written) {
-    say_disk_failed(written.error());
     co_await context_.loop.sleep(kRetryDisk);
     if (contribution.step() != id_.step) break;
     written = co_await write_anew(entry);
+    note_disk(written);
   }
   entry->finishing = false;
   if (!written) co_return;
@@ -500,12 +525,11 @@ void Exchange::begin_anew(Entry& entry) {
       std::make_shared<Contribution>(plan_, refused->announcement(), refused->open());
   entry.finishing = false;
   auto file = context_.store.contributions().create(refused->step(), refused->announcement());
-  if (file) {
+  note_disk(file);
+  if (file)
     entry.file = std::move(*file);
-  } else {
-    say_disk_failed(file.error());
+  else
     forget(refused->site());
-  }
 }
 
 Task<Result<void>> Exchange::write_close(EntryPtr entry) {

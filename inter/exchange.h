@@ -100,6 +100,8 @@ class Exchange {
   // The first of these (those of a transfer in a row) that is of a contribution here, and missing.
   using ChunkName = std::pair<TransferId, std::uint32_t>;
   std::optional<ChunkName> first_missing(std::span<const ChunkName> chunks) const;
+  // Why the disk did not take what was written last, and is tried again; "": it took it.
+  const std::string& disk_refuses() const { return disk_refuses_; }
   // Our own contribution is not all at the members and voters that can be reached.
   bool sending(const View& view) const;
   // Some chunk of it arrived lately.
@@ -123,6 +125,17 @@ class Exchange {
     Nanoseconds last_arrival = 0;
   };
   using EntryPtr = std::shared_ptr<Entry>;  // shared with jobs on workers that outlive the step
+  // On its way through a worker.
+  struct ArrivedChunk {
+    ArrivedChunk(Link& of, EntryPtr to, const ChunkArrival& at)
+        : link(of), entry(std::move(to)), arrival(at) {}
+    Link& link;
+    const EntryPtr entry;
+    const ChunkArrival arrival;
+    std::shared_ptr<Bytes> sealed;
+    Result<security::Digest> hash = Error{ErrorCode::cancelled, ""};
+    Result<void> written;
+  };
   struct EarlyChunk {
     Link* link;
     ChunkArrival arrival;
@@ -141,10 +154,16 @@ class Exchange {
   void begin_anew(Entry& entry);
   Task<Result<void>> write_close(EntryPtr entry);
   Task<Result<void>> write_anew(EntryPtr entry);
-  void say_disk_failed(const Error& error);
+  void note_disk_error(const Error* error);  // null: it was written
+  template <class T>
+  void note_disk(const Result<T>& written) {
+    note_disk_error(written ? nullptr : &written.error());
+  }
   void forget(SiteId site);
   Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival, Bytes sealed);
+  void check(std::shared_ptr<ArrivedChunk> chunk);
+  void on_checked(const std::shared_ptr<ArrivedChunk>& chunk);
   void drop_early();
   void offer(Link& link, const std::shared_ptr<Contribution>& contribution);
   void send_signed(Link& link, const Signed& message);
@@ -161,6 +180,8 @@ class Exchange {
   std::vector<EarlyChunk> early_;
   std::map<SiteId, Part> wanted_;
   LogPace differing_, disk_failures_;
+  std::string disk_refuses_;        // why; "": it does not
+  std::set<SiteId> opening_again_;  // their files, when the disk may have room
   struct Asked {
     SiteId peer = 0;
     Nanoseconds when = 0;

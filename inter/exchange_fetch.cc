@@ -31,7 +31,8 @@ bool Exchange::lacks_own() const {
 void Exchange::consider_fetching() {
   const auto now = context_.loop.now();
   // A chunk whose announcement never came gives its credit back.
-  while (!early_.empty() && now - early_.front().since > kEarlyPatience) {
+  // While no file can be made they wait: they would come again at once.
+  while (!early_.empty() && now - early_.front().since > kEarlyPatience && disk_refuses_.empty()) {
     const auto chunk = std::move(early_.front());
     early_.erase(early_.begin());
     chunk.link->settle(chunk.arrival, false);

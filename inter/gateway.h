@@ -141,7 +141,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> load();
   Result<void> take_up_records(const std::vector<Certificate>& records);
   bool was_closed(const Feedback& feedback) const;
-  std::optional<SiteId> other_owner() const;  // whose vote file is here
+  std::optional<SiteId> other_owner() const;        // whose vote file is here
   std::optional<SiteId> unknown_to_roster() const;  // took part in the run, and has no key there
   void start_links();
   Task<Result<void>> begin_or_join_run();

@@ -248,10 +248,12 @@ Status Gateway::my_status() const {
   // Before it has begun its step, nothing of that can be told to it.
   s.step = begun_ ? working_step() : 0;
   s.leaving = stopping_ || ranks_leaving_;
-  s.contributes = !ranks_leaving_ &&
-                  (rank_pulse_.live(now) || (exchange_ && state_ && exchange_->contributed()));
+  // Whoever cannot write contributes nothing, however its ranks compute: nobody waits for it.
+  const bool writes = !exchange_ || exchange_->disk_refuses().empty();
+  s.contributes = !ranks_leaving_ && ((rank_pulse_.live(now) && writes) ||
+                                      (exchange_ && state_ && exchange_->contributed()));
   // Once its ranks compute: a site of which nothing comes would be dropped and taken in for ever.
-  s.wants_in = state_ && !current_view().is_member(self_) && !ranks_leaving_ &&
+  s.wants_in = state_ && !current_view().is_member(self_) && !ranks_leaving_ && writes &&
                rank_pulse_.compute(now) && chain_.size() < working_step();
   s.finished = finished_;
   s.vote_file = vote_file_;

@@ -92,12 +92,18 @@ std::vector<std::string> Gateway::attention() const {
   if (genesis_ && lacked_vote_) {
     const auto view = current_view();
     all.push_back(view.voters.size() - 1 < view.majority()
-                      ? "this site lost its vote file, and no record is decided without it: the "
-                        "operator says where to go on (isthmus roster recover)"
-                      : "this site lost its vote file: it does not vote until a record names its "
-                        "new one");
+                      ? "this site lost its vote file (or run_dir is another folder than before), "
+                        "and no record is decided without it: the operator says where to go on "
+                        "(isthmus roster recover)"
+                      : "this site lost its vote file (or run_dir is another folder than before): "
+                        "it does not vote until a record names its new one");
   }
   if (const auto few = too_few_members(); !few.empty()) all.push_back(few);
+  if (exchange_ && !exchange_->disk_refuses().empty())
+    all.push_back(
+        fmt::format("its contributions cannot be written, and are tried again; the "
+                    "others go on without it where they can: {}",
+                    exchange_->disk_refuses()));
   if (!not_saved_why_.empty())
     all.push_back(fmt::format("the state cannot be saved, and is tried again: {}", not_saved_why_));
   if (disputed_since_)

@@ -178,5 +178,64 @@ TEST(MissedSitesTest, AreNamedWhenNothingGoesOnWithoutThem) {
   EXPECT_TRUE(first.status().attention.empty());
 }
 
+// A site is taken out while the others are started again one after the other: those that still have
+// the older roster see it, whoever has the newer one must not wait for it.
+TEST(RemovedSiteTest, IsNotWaitedForThoughOthersStillSeeIt) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.without_vote = {2, 3};
+  options.gateway.sync.outer_steps = 40;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.gateway(1).state() && federation.gateway(1).state()->step >= 2; },
+      60 * kSecond));
+  auto newer = federation.roster();
+  newer.epoch += 1;
+  newer.digest = security::blake2b(bytes_of("without the third"));
+  const auto& third = newer.sites.back();
+  newer.former.push_back({.id = third.id, .name = third.name, .identity = third.identity});
+  newer.sites.pop_back();
+  federation.end_ranks(3);
+  for (const SiteId site : {1, 2}) {
+    federation.kill(site);
+    federation.give_roster(site, newer);
+    federation.start(site);
+    const auto began = federation.gateway(site).chain().size();
+    EXPECT_TRUE(federation.run_until(
+        [&] { return federation.gateway(site).chain().size() >= began + 2; }, 60 * kSecond))
+        << "site " << site;
+  }
+  for (const SiteId site : {1, 2})
+    EXPECT_TRUE(federation.run_until(
+        [&] {
+          return federation.gateway(site).state() && federation.gateway(site).state()->step == 40;
+        },
+        600 * kSecond))
+        << "site " << site;
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
+// It still votes, and its ranks still compute; but no contribution fits, its own or another one's.
+TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.elements = 100'000;
+  options.gateway.straggler_wait = 10'000 * kSecond;
+  options.gateway.sync.outer_steps = 30;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.gateway(1).state() && federation.gateway(1).state()->step >= 6; },
+      120 * kSecond));
+  federation.disk(2).set_faults({.fits = 2000});
+  const auto step = federation.gateway(1).state()->step;
+  const auto sent = federation.gateway(1).status().links.at(0).chunks_sent;
+  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).state()->step >= step + 6; },
+                                   300 * kSecond));
+  EXPECT_GT(federation.events(2, "disk_failed"), 0U);
+  EXPECT_FALSE(federation.gateway(2).status().attention.empty());
+  EXPECT_LE(federation.gateway(1).status().links.at(0).chunks_sent, sent + 30) << "again and again";
+  federation.disk(2).set_faults({});
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
 }  // namespace
 }  // namespace isthmus::inter

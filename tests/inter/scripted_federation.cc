@@ -43,9 +43,11 @@ void ScriptedFederation::start(SiteId id) {
   const auto actor = static_cast<int>(id - 1);
   auto own = options_.gateway;
   options_.adjust(id, own);
+  const auto newer = newer_rosters_.find(id);
   site.process = std::make_unique<sim::SimulatedProcess>(
-      sim::SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, actor}, roster_,
-      id, own, Random(id).split(static_cast<std::uint64_t>(now())),
+      sim::SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, actor},
+      newer != newer_rosters_.end() ? newer->second : roster_, id, own,
+      Random(id).split(static_cast<std::uint64_t>(now())),
       [&site](const Event& event) { site.events.emplace_back(event.id); });
   simulation_.after(100 * kMillisecond, actor, [this, id] { ranks(id).attach(gateway(id)); });
   site.process->loop().run_ready();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <vector>
@@ -42,6 +43,9 @@ class ScriptedFederation {
   void kill(SiteId site);
   // Of two that are down.
   void swap_disks(SiteId a, SiteId b) { std::swap(sites_[a - 1].disk, sites_[b - 1].disk); }
+  const security::Roster& roster() const { return roster_; }
+  // From its next start on.
+  void give_roster(SiteId site, const security::Roster& roster) { newer_rosters_[site] = roster; }
   // The options of gateways that are started from now on.
   void change(const std::function<void(GatewayOptions&)>& change) { change(options_.gateway); }
   Gateway& gateway(SiteId site) { return process(site).gateway(); }
@@ -77,6 +81,7 @@ class ScriptedFederation {
   sim::SimulatedNetwork network_;
   ModelLayout layout_;
   security::Roster roster_;
+  std::map<SiteId, security::Roster> newer_rosters_;
   std::vector<Site> sites_;
 };
 
