@@ -27,22 +27,26 @@ class FileSink final : public EventSink {
   void write(const Event& event) override {
     std::string line = to_json(event);
     if (lost_ > 0) line.insert(line.size() - 1, fmt::format(",\"lines_lost_before\":{}", lost_));
-    if (torn_) line.insert(0, 1, '\n');
+    if (!ends_whole()) line.insert(0, 1, '\n');
     line += '\n';
     const auto written = ::write(descriptor_, line.data(), line.size());
-    if (written == static_cast<ssize_t>(line.size())) {
+    if (written == static_cast<ssize_t>(line.size()))
       lost_ = 0;
-      torn_ = false;
-    } else {
+    else
       ++lost_;
-      if (written > 0) torn_ = true;
-    }
   }
 
  private:
+  // Of a full disk part of a line may be written, by any of the processes that share the log: the
+  // next one must not continue it.
+  bool ends_whole() const {
+    const off_t size = ::lseek(descriptor_, 0, SEEK_END);
+    char last = '\n';
+    return size <= 0 || ::pread(descriptor_, &last, 1, size - 1) != 1 || last == '\n';
+  }
+
   int descriptor_;
   std::uint64_t lost_ = 0;
-  bool torn_ = false;  // part of a line was written: the next one must not continue it
 };
 
 class TerminalSink final : public EventSink {
@@ -175,7 +179,7 @@ void EventLog::write(Severity severity, std::string_view id, About about,
 }
 
 Result<std::unique_ptr<EventSink>> make_file_sink(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor < 0)
     return error_of_errno(errno, fmt::format("cannot open the event log {}", path));
   return std::unique_ptr<EventSink>(std::make_unique<FileSink>(descriptor));

@@ -332,12 +332,7 @@ void Exchange::on_open(Link* from, const Signed& message) {
   auto file = context_.store.contributions().create(id_.step, message);
   note_disk(file);
   if (!file) {
-    // An announcement comes but once in a session.
-    if (opening_again_.insert(message.signer).second)
-      context_.loop.call_after(kRetryDisk, [this, from, message, id = id_] {
-        opening_again_.erase(message.signer);
-        if (id == id_) on_open(from, message);
-      });
+    open_again(from, message);
     return;
   }
   entry->file = std::move(*file);
@@ -350,6 +345,21 @@ void Exchange::on_open(Link* from, const Signed& message) {
     else
       early_.push_back(std::move(chunk));
   }
+}
+
+// An announcement comes but once in a session: it is kept until the disk may have room. Of several
+// the origin's own newest one counts.
+void Exchange::open_again(Link* from, const Signed& message) {
+  const auto site = message.signer;
+  const bool pending = opening_again_.contains(site);
+  if (pending && (from == nullptr || from->peer().site != site)) return;
+  opening_again_.insert_or_assign(site, std::pair(from, message));
+  if (pending) return;
+  context_.loop.call_after(kRetryDisk, [this, site, id = id_] {
+    const auto kept = opening_again_.extract(site);
+    const auto& [link, open] = kept.mapped();
+    if (id == id_ && entries_.count({id_.step, site}) == 0) on_open(link, open);
+  });
 }
 
 void Exchange::on_close(const Signed& message) {

@@ -154,6 +154,7 @@ class Exchange {
   void begin_anew(Entry& entry);
   Task<Result<void>> write_close(EntryPtr entry);
   Task<Result<void>> write_anew(EntryPtr entry);
+  void open_again(Link* from, const Signed& message);
   void note_disk_error(const Error* error);  // null: it was written
   template <class T>
   void note_disk(const Result<T>& written) {
@@ -180,8 +181,9 @@ class Exchange {
   std::vector<EarlyChunk> early_;
   std::map<SiteId, Part> wanted_;
   LogPace differing_, disk_failures_;
-  std::string disk_refuses_;        // why; "": it does not
-  std::set<SiteId> opening_again_;  // their files, when the disk may have room
+  std::string disk_refuses_;  // why; "": it does not
+  std::map<SiteId, std::pair<Link*, Signed>>
+      opening_again_;  // their files, when the disk may have room
   struct Asked {
     SiteId peer = 0;
     Nanoseconds when = 0;

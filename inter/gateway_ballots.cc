@@ -134,6 +134,8 @@ bool Gateway::view_change_due() const {
   const auto view = current_view();
   if (newer_roster_due()) return true;
   if (my_status().wants_in) return true;
+  if (peers_.about_to_join(working_step(), view) && world_.loop.now() - step_began_ < votes_late())
+    return true;
   const auto wishes = peers_.wishes(working_step(), self_);
   return std::any_of(wishes.begin(), wishes.end(), [&](const Wish& wish) {
     return roster_.find(wish.site) != nullptr && changes(view, wish);

@@ -346,7 +346,8 @@ void Gateway::on_records(Link& link, const Records& records) {
               {{"run", record.hash().hex()},
                {"why", ours ? std::string("its record does not prove itself")
                             : std::string("it was not begun by the roster's voters; if it is the "
-                                          "right one, the operator adds run = to the roster")},
+                                          "right one, the operator names it (isthmus roster add "
+                                          "or remove --run)")},
                {"left_out", *left_out}});
         return;
       }

@@ -128,6 +128,7 @@ bool Gateway::was_closed(const Feedback& feedback) const {
 }
 
 std::optional<SiteId> Gateway::other_owner() const {
+  if (!recoveries().empty()) return std::nullopt;  // gives all voters the same number
   for (const auto& [site, file] : current_view().vote_files)
     if (site != self_ && file == vote_file_) return site;
   return std::nullopt;

@@ -405,6 +405,28 @@ std::optional<std::vector<float>> OuterStore::read_diverged(const ModelLayout& l
   return std::move(read->first.agreed);
 }
 
+Result<std::optional<OuterStore::StateName>> OuterStore::newest_state(Disk& disk,
+                                                                      const std::string& folder) {
+  std::optional<StateName> newest;
+  for (int slot = 0; slot < 2; ++slot) {
+    const auto path = fmt::format("{}/state.{}", folder, slot);
+    ISTHMUS_TRY(const bool there, disk.exists(path));
+    if (!there) continue;
+    ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));
+    Bytes header(kStateHeaderBytes);
+    ISTHMUS_TRY(const auto size, file->size());
+    if (size < header.size()) continue;
+    ISTHMUS_CHECK(file->read_at(0, header));
+    if (!checks(header)) continue;
+    ByteReader in(header);
+    in.raw(8 + 4 + 4);
+    const auto step = in.get<std::uint64_t>();
+    get_digest(in);
+    if (!newest || newest->step < step) newest = StateName{step, get_digest(in)};
+  }
+  return newest;
+}
+
 Result<std::pair<OuterState, security::Digest>> OuterStore::read_state_file(
     const ModelLayout& layout, const std::string& name) const {
   ISTHMUS_TRY(const auto file, disk_.open(name, Disk::Open::read));

@@ -85,6 +85,13 @@ class OuterStore {
   // Those of a site's folder, as far as they are whole; nothing is changed. None where there are
   // none.
   static Result<std::vector<Certificate>> read_records(Disk& disk, const std::string& folder);
+  // Step and root that the newest state of a site's folder claims; nothing is changed, or checked
+  // but the header. None where there is none.
+  struct StateName {
+    std::uint64_t step = 0;
+    security::Digest root;
+  };
+  static Result<std::optional<StateName>> newest_state(Disk& disk, const std::string& folder);
   // Forgets the records after `step`, of which the file has at least that many.
   Result<void> truncate_records(std::uint64_t step);
   Result<void> write_vote(std::uint64_t step, const Vote& vote);

@@ -62,6 +62,14 @@ std::vector<Wish> Peers::wishes(std::uint64_t step, SiteId self) const {
   return wishes;
 }
 
+bool Peers::about_to_join(std::uint64_t step, const View& view) const {
+  return std::ranges::any_of(sites_, [&](const auto& entry) {
+    const auto& [site, peer] = entry;
+    return peer.link->up() && peer.status && peer.status->step + 1 == step &&
+           peer.status->wants_in && !peer.status->leaving && !view.is_member(site);
+  });
+}
+
 void Peers::send_to_all(const Bytes& message) {
   for (auto& [site, peer] : sites_)
     if (peer.link->up()) peer.link->send(message);

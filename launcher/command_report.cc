@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/counted.h"
 #include "base/disk.h"
 #include "base/thread_pool.h"
 #include "inter/outer_store.h"
@@ -82,6 +83,12 @@ Result<std::string> prompt_of(Disk& disk, const std::string& path) {
 Result<void> read_steps(Disk& disk, const SiteFile& file, SiteReport& report) {
   ISTHMUS_TRY(const auto records,
               inter::OuterStore::read_records(disk, RunFolder(file.site.run_dir).outer()));
+  ISTHMUS_TRY(const auto state,
+              inter::OuterStore::newest_state(disk, RunFolder(file.site.run_dir).outer()));
+  if (state) {
+    report.state_step = state->step;
+    report.state_root = state->root.hex();
+  }
   const auto key = read_operator_key(disk, file.site.operator_key);
   if (!key) return {};
   const auto roster = read_roster(disk, file.site.roster, *key);
@@ -102,6 +109,12 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
   report.metrics = folder.metrics();
   read_metrics(folder.metrics(), file.alone() ? file.sync.inner_steps : 0, report);
   if (!file.alone()) ISTHMUS_CHECK(read_steps(*disk, file, report));
+  const auto steps = static_cast<std::uint64_t>(report.outer_steps);
+  if (report.state_step && *report.state_step > steps)
+    fmt::print(stderr,
+               "isthmus: warning: {} has the state of step {} and whole records of {} only: its "
+               "steps and tokens are told too low\n",
+               file.site.name, *report.state_step, counted(steps, "step"));
   if (const auto bytes = read_file(*disk, folder.traffic(), kFileBytesMax)) {
     auto traffic = parse_traffic(text_of(*bytes));
     if (traffic)

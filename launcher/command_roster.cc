@@ -37,6 +37,9 @@ struct Options {
   std::vector<std::string> voters;
 };
 
+constexpr auto kRunOption =
+    "The run that lasts, as `isthmus status` shows it: when its first voters are not those of the "
+    "roster any more, sites join it only if the roster names it";
 constexpr Nanoseconds kLifetime = 365LL * 86400 * kSecond;
 
 // The file as written, signed or not.
@@ -166,6 +169,12 @@ std::uint32_t id_never_given(const security::Roster& roster) {
   return static_cast<std::uint32_t>(id);
 }
 
+Result<void> name_run(security::Roster& roster, const Options& options) {
+  if (options.run.empty()) return {};
+  ISTHMUS_TRY(roster.run, digest_of("--run", options.run, "the run as `isthmus status` shows it"));
+  return {};
+}
+
 Result<void> add(const Options& options) {
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto identity, read_public_identity(*disk, options.public_part));
@@ -194,6 +203,7 @@ Result<void> add(const Options& options) {
     return Error{ErrorCode::already_exists,
                  fmt::format("{} lists a site {} already; to change it, edit the file and sign it",
                              options.path, options.name)};
+  ISTHMUS_CHECK(name_run(roster, options));
   const auto place = roster.sites.size();
   const auto id = id_never_given(roster);
   roster.next_id = std::uint64_t{id} + 1;
@@ -220,10 +230,7 @@ Result<void> remove(const Options& options) {
   roster.next_id = id_never_given(roster);
   std::erase_if(roster.sites, [id](const security::RosterSite& one) { return one.id == id; });
   ++roster.epoch;
-  if (!options.run.empty()) {
-    ISTHMUS_TRY(roster.run,
-                digest_of("--run", options.run, "the run as `isthmus status` shows it"));
-  }
+  ISTHMUS_CHECK(name_run(roster, options));
   ISTHMUS_CHECK(write_unsigned(*disk, options.path, roster));
   return {};
 }
@@ -308,15 +315,14 @@ void add_roster(CLI::App& program, Action& action) {
                   "host:port at which others reach it; left out: it only dials");
   one->add_option("--expires", options->expires,
                   "Date from which no new session begins, not past (default: a year from now)");
+  one->add_option("--run", options->run, kRunOption);
   one->add_flag("--no-vote", options->no_vote,
                 "Its acceptance is not needed to commit a step (default: the first seven vote)");
 
   one = start("remove", "Let a site in no more; what it signed while it was one still counts",
               "isthmus roster remove roster.toml --name beta", remove, options);
   one->add_option("--name", options->name, "The site")->required();
-  one->add_option("--run", options->run,
-                  "The run, as `isthmus status` shows it: when the site was one of its first "
-                  "voters, only a roster that names the run lets others join it");
+  one->add_option("--run", options->run, kRunOption);
 
   one = start("sign", "Sign the exact bytes of the file, into ROSTER.sig",
               "isthmus roster sign roster.toml --key operator.key", sign, options);

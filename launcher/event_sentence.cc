@@ -9,7 +9,8 @@ std::string bare(const LoggedEvent& event) {
   std::string text = event.id;
   if (event.outer_step >= 0) text += fmt::format(" step {}", event.outer_step);
   if (!event.peer.empty()) text += fmt::format(" peer {}", event.peer);
-  for (const auto& [name, value] : event.fields) text += fmt::format(" {}={}", name, value);
+  for (const auto& [name, value] : event.fields)
+    if (name != "left_out" || value != "0") text += fmt::format(" {}={}", name, value);
   return text;
 }
 
@@ -50,8 +51,26 @@ std::string plain(const LoggedEvent& event) {
         event.field("tokens"));
   if (id == "sites_missed") return fmt::format("it waits for {}", event.field("waits_for"));
   if (id == "initial_replaced" || id == "too_few_members") return why;
+  if (id == "disk_failed")
+    return fmt::format("a contribution to step {} cannot be written, and is tried again: {}",
+                       event.outer_step, why);
+  if (id == "contribution_failed")
+    return fmt::format("this site's contribution to step {} failed: {}", event.outer_step, why);
+  if (id == "checkpoint_failed")
+    return fmt::format("the checkpoint cannot be written: {}; {}", why, event.field("then"));
+  if (id == "checkpoint_damaged")
+    return fmt::format("the checkpoint {} is damaged: {}; {}", event.field("checkpoint"), why,
+                       event.field("then"));
+  if (id == "file_damaged")
+    return fmt::format("a file is damaged: {}; {}", event.field("what"), event.field("then"));
+  if (id == "traffic_not_written")
+    return fmt::format("what the report says of traffic is not saved: {}", why);
+  if (id == "genesis_refused")
+    return fmt::format("{} knows a run {} that this site does not take for its own: {}", event.peer,
+                       event.field("run").substr(0, 16), why);
   if (id == "vote_file_lost")
-    return "this site has lost its votes, and does not vote until the other voters take it back, "
+    return "this site has lost its votes (or run_dir is another folder than before: then stop it "
+           "and name the right one), and does not vote until the other voters take it back, "
            "which a majority of all voters must agree on; where too few of them are left, the "
            "operator names the state to go on from (isthmus roster recover)";
   return bare(event);

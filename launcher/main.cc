@@ -1,9 +1,10 @@
 // isthmus: one program, one command per task.
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -65,6 +66,12 @@ std::string called_so_far(const CLI::App& program) {
   return called;
 }
 
+// Not a pipe whose reader has seen enough, nor a closed descriptor.
+bool somebody_reads() {
+  pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return ::poll(&output, 1, 0) >= 0 && (output.revents & (POLLERR | POLLHUP | POLLNVAL)) == 0;
+}
+
 int run(int argc, char** argv) {
   CLI::App program("isthmus trains one model on clusters that only a thin link joins.", "isthmus");
   program.formatter(make_help_text());
@@ -85,10 +92,8 @@ int run(int argc, char** argv) {
   }
   const auto code = action();
   // What was printed may still be on its way.
-  errno = 0;
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    if (errno != EPIPE)  // a reader that has seen enough
-      std::fputs("isthmus: cannot write the output: is the disk full?\n", stderr);
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && somebody_reads()) {
+    std::fputs("isthmus: cannot write the output: is the disk full?\n", stderr);
     if (code == ExitCode::done) return static_cast<int>(ExitCode::failed);
   }
   return static_cast<int>(code);

@@ -88,6 +88,7 @@ Json json_of(const SiteReport& site) {
   }
   json["time_shares"] = Json::object();
   for (const auto& [name, share] : shares_of(site.traffic.waits)) json["time_shares"][name] = share;
+  if (site.state_step) json["state"] = {{"step", *site.state_step}, {"root", site.state_root}};
   json["checkpoints"] = site.checkpoints;
   json["events"] = site.events;
   json["metrics"] = site.metrics;
@@ -152,17 +153,23 @@ std::string generated_text(const SiteReport& site, std::set<std::string>& said) 
   return out;
 }
 
+std::string of_trained(const SiteReport& site) {
+  const auto trained = about_count(static_cast<double>(site.tokens_trained));
+  if (site.tokens_trained > site.tokens)
+    return fmt::format(" (of {} trained: the rest was lost by a crash, or waits for a next step)",
+                       trained);
+  // An earlier run_dir had the others' metrics, or they are damaged.
+  if (site.tokens_trained < site.tokens)
+    return fmt::format(" ({} of them in the metrics that are here)", trained);
+  return "";
+}
+
 std::string site_text(const SiteReport& site) {
   const auto tokens = [](std::uint64_t count) { return about_count(static_cast<double>(count)); };
   std::string out =
       fmt::format("{}: {} of {}, {} tokens{}, {} tokens/s\n", site.site, site.outer_steps,
                   counted(site.outer_steps_planned, "outer step"), tokens(site.tokens),
-                  site.tokens_trained == site.tokens
-                      ? std::string()
-                      : fmt::format(" (of {} trained: the rest was lost by a crash, or waits "
-                                    "for a next step)",
-                                    tokens(site.tokens_trained)),
-                  about_count(site.tokens_per_second));
+                  of_trained(site), about_count(site.tokens_per_second));
   const auto bytes = [](std::uint64_t count) { return about_bytes(static_cast<double>(count)); };
   for (const auto& [peer, link] : site.traffic.links) {
     out +=
@@ -183,6 +190,9 @@ std::string site_text(const SiteReport& site) {
     time += fmt::format("{}{} {:.0f} %", time.empty() ? "" : ", ", what, 100 * share);
   }
   if (!time.empty()) out += fmt::format("  time: {}\n", time);
+  if (site.state_step)
+    out += fmt::format("  state       of step {}, root {}\n", *site.state_step,
+                       site.state_root.substr(0, 16));
   out += fmt::format("  checkpoints {}\n  events      {}\n  metrics     {}\n", site.checkpoints,
                      site.events, site.metrics);
   return out;

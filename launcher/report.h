@@ -29,7 +29,9 @@ struct SiteReport {
   double tokens_per_second = 0;      // while it trained, waiting included
   bool initial_replaced = false;     // its own first parameters were never used
   std::vector<HeldOutReport> held_out = {};
-  Traffic traffic = {};                      // empty for a site that trains alone
+  Traffic traffic = {};                          // empty for a site that trains alone
+  std::optional<std::uint64_t> state_step = {};  // none for a site that trains alone
+  std::string state_root = {};               // hex: sites whose roots are equal hold the same bits
   std::string checkpoints, events, metrics;  // where they are
 };
 

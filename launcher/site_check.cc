@@ -254,9 +254,8 @@ void check_model_folder(SiteText& text, Disk& disk) {
   if (config->vocabulary < kByteTokens)
     fault(fmt::format("its vocabulary is {}, but text is read as bytes, so at least {}",
                       config->vocabulary, kByteTokens));
-  const auto weights = from + "/model.safetensors";
-  if (const auto there = disk.exists(weights); !there || !*there)
-    fault(fmt::format("there is no {}", weights));
+  if (const auto whole = runtime::check_parameters(disk, from, *config); !whole)
+    fault(whole.error().text());
   text.file.model.config = *config;
   check_context(text);
   check_memory(text);

@@ -30,6 +30,10 @@ class SiteReader {
   void run(std::span<const std::string> overrides) {
     auto table = parse_toml(text_.source, text_.faults);
     if (!table) return;
+    if (const auto* epoch = table->get("epoch");
+        epoch != nullptr && table->get_as<toml::array>("site"))
+      return text_.faults.add(region_of(*epoch),
+                              "this is a roster; a site file names it as site.roster");
     text_.is_toml = true;
     for (const auto& one : overrides) override_key(*table, one);
     refuse_unknown(*table);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -36,8 +37,11 @@ class GatewaySource final : public StatusSource {
     if (status || somebody_runs(folder_)) return status;
     const auto records = inter::OuterStore::read_records(*disk_, folder_.outer());
     if (!records) return status;
-    return not_running(records->size(), planned_,
-                       !records->empty() && records->back().record.final_step);
+    std::uint64_t steps = records->size();
+    if (const auto state = inter::OuterStore::newest_state(*disk_, folder_.outer());
+        state && *state)
+      steps = std::max(steps, (*state)->step);  // where records are damaged
+    return not_running(steps, planned_, !records->empty() && records->back().record.final_step);
   }
 
  private:

@@ -120,8 +120,10 @@ const toml::node* TableReader::require(std::string_view key, std::string_view me
 std::optional<std::string> TableReader::text(std::string_view key, std::string_view meaning) const {
   const auto* node = require(key, meaning);
   if (node == nullptr) return std::nullopt;
-  if (const auto* value = node->as_string()) return value->get();
-  fault(key, fmt::format("{} must be text ({}), not {}", key, meaning, kind_of(*node)));
+  const auto* value = node->as_string();
+  if (value != nullptr && !value->get().empty()) return value->get();
+  fault(key, fmt::format("{} must be text ({}), not {}", key, meaning,
+                         value != nullptr ? "empty" : kind_of(*node)));
   return std::nullopt;
 }
 

@@ -14,6 +14,8 @@
 
 #include "base/assert.h"
 #include "base/byte_stream.h"
+#include "runtime/canonical_tensor.h"
+#include "runtime/family.h"
 #include "runtime/model_description.h"
 #include "runtime/safetensors.h"
 #include "runtime/shallow_json.h"
@@ -237,6 +239,18 @@ Result<void> read_finite(const SafetensorsReader& reader, const std::string& pat
   return {};
 }
 
+Result<std::string> parameter_file(const Disk& disk, const std::string& checkpoint) {
+  const auto file = checkpoint + "/" + kModelFile;
+  ISTHMUS_TRY(const bool whole, disk.exists(file));
+  if (whole) return file;
+  ISTHMUS_TRY(const bool sharded, disk.exists(file + ".index.json"));
+  if (sharded)
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{} is cut into several files; save it again as one {}", checkpoint,
+                             kModelFile)};
+  return Error{ErrorCode::not_found, fmt::format("there is no {}", file)};
+}
+
 // Finds everything before it writes anything: a file that does not fit leaves the model alone.
 Result<void> read_model(Disk& disk, const std::string& path, Model& model) {
   ISTHMUS_TRY(const auto reader, SafetensorsReader::open(disk, path));
@@ -429,13 +443,19 @@ Result<void> load_parameters(Disk& disk, const std::string& checkpoint, Model& m
   }
   ISTHMUS_TRY(const auto config, read_model_config(disk, checkpoint));
   ISTHMUS_CHECK(check_same(config, model.config(), checkpoint));
-  ISTHMUS_TRY(const bool sharded, disk.exists(checkpoint + "/model.safetensors.index.json"));
-  ISTHMUS_TRY(const bool whole, disk.exists(checkpoint + "/" + kModelFile));
-  if (sharded && !whole)
-    return Error{ErrorCode::unsupported,
-                 fmt::format("{} is cut into several files; save it again as one {}", checkpoint,
-                             kModelFile)};
-  return read_model(disk, checkpoint + "/" + kModelFile, model);
+  ISTHMUS_TRY(const auto file, parameter_file(disk, checkpoint));
+  return read_model(disk, file, model);
+}
+
+Result<void> check_parameters(Disk& disk, const std::string& checkpoint,
+                              const ModelConfig& config) {
+  ISTHMUS_TRY(const auto file, parameter_file(disk, checkpoint));
+  ISTHMUS_TRY(const auto reader, SafetensorsReader::open(disk, file));
+  const BatchShape least{.micro_batch = 1, .sequence = 1};
+  for (const auto& tensor : lay_out_parameters(build_program(config, least, Head::loss)).tensors) {
+    ISTHMUS_CHECK(find(reader, file, tensor.name, tensor.shape));
+  }
+  return {};
 }
 
 Result<ModelConfig> read_model_config(Disk& disk, const std::string& checkpoint) {

@@ -69,6 +69,10 @@ Result<std::optional<Progress>> load_newest_checkpoint(Disk& disk, const std::st
 // mismatch, unsupported, non_finite, not_found, io.
 Result<void> load_parameters(Disk& disk, const std::string& checkpoint, Model& model);
 
+// Whether load_parameters would find every tensor of this configuration, with its shape; no values
+// are read. Errors: as load_parameters.
+Result<void> check_parameters(Disk& disk, const std::string& checkpoint, const ModelConfig& config);
+
 // The configuration of a Hugging Face directory.
 Result<ModelConfig> read_model_config(Disk& disk, const std::string& checkpoint);
 

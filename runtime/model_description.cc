@@ -64,6 +64,8 @@ Result<double> rope_theta(const Json& json) {
 Result<void> check_architecture(const Json& json) {
   if (!has(json, "model_type")) return fault("model_type", "is missing");
   if (json["model_type"] != "llama") return not_ours("model_type", json["model_type"], "\"llama\"");
+  if (has(json, "architectures") && json["architectures"] != Json::array({"LlamaForCausalLM"}))
+    return not_ours("architectures", json["architectures"], "[\"LlamaForCausalLM\"]");
   if (has(json, "hidden_act") && json["hidden_act"] != "silu")
     return not_ours("hidden_act", json["hidden_act"], "\"silu\"");
   for (const char* bias : {"attention_bias", "mlp_bias"}) {
@@ -114,7 +116,9 @@ std::string settings_text(const ModelConfig& config) {
 Result<ModelConfig> from_config_json(std::string_view text) {
   const auto json = parse_shallow_json<Json>(text);
   if (json.is_discarded() || !json.is_object())
-    return Error{ErrorCode::corrupt, "config.json is not a JSON object"};
+    return Error{
+        ErrorCode::corrupt,
+        "config.json is cut short, no JSON object, nested too deep, or has a number out of range"};
   ISTHMUS_CHECK(check_architecture(json));
   ModelConfig config;
   ISTHMUS_TRY(config.vocabulary, whole_number(json, "vocab_size"));

@@ -214,6 +214,22 @@ TEST(RemovedSiteTest, IsNotWaitedForThoughOthersStillSeeIt) {
   EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
 }
 
+// Its word that it would like to join in a step comes when the others have voted in it already.
+TEST(ShortStepsTest, KeepNobodyOut) {
+  auto options = options_of({5 * kMillisecond, 5 * kMillisecond});
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  const auto member = [&] { return federation.gateway(1).view().is_member(2); };
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.gateway(1).state() && federation.gateway(1).state()->step >= 4; },
+      60 * kSecond));
+  federation.end_ranks(2);
+  ASSERT_TRUE(federation.run_until([&] { return !member(); }, 200 * kSecond));
+  federation.run_for(5 * kSecond);
+  federation.ranks(2).attach(federation.gateway(2));
+  EXPECT_TRUE(federation.run_until(member, 30 * kSecond));
+}
+
 // It still votes, and its ranks still compute; but no contribution fits, its own or another one's.
 TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
   auto options = options_of({kSecond, kSecond, kSecond});

@@ -10,12 +10,16 @@
 #include <vector>
 
 #include "base/disk.h"
+#include "base/thread_pool.h"
 #include "launcher/site_check.h"
 #include "launcher/site_document.h"
 #include "launcher/site_meaning.h"
 #include "launcher/site_memory.h"
 #include "launcher/site_schema.h"
 #include "launcher/sites_together.h"
+#include "runtime/model.h"
+#include "runtime/model_description.h"
+#include "runtime/safetensors.h"
 #include "security/identity.h"
 #include "tests/base/temporary_folder.h"
 
@@ -325,11 +329,26 @@ class SiteFiles : public ::testing::Test {
     write("text", std::string(257, 'x'));
     write("short", std::string(256, 'x'));
     write("model/config.json", config(260, 512));
-    write("model/model.safetensors", "weights");
+    write_weights();
   }
 
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(folder_ / name) << text;
+  }
+
+  // Of the model that config() describes.
+  void write_weights() const {
+    const auto disk = make_system_disk();
+    ThreadPool pool({-1});
+    const auto described = runtime::from_config_json(config(260, 512));
+    const auto model = *runtime::Model::create(*described, {.micro_batch = 1, .sequence = 1}, pool);
+    std::vector<runtime::TensorToStore> tensors;
+    for (std::size_t i = 0; i < model->tensors().size(); ++i)
+      tensors.push_back(
+          {model->tensors()[i].name, model->tensors()[i].shape, model->parameters(i)});
+    std::filesystem::remove(folder_ / "model/model.safetensors");
+    ASSERT_TRUE(
+        runtime::write_safetensors(*disk, folder_ / "model/model.safetensors", tensors, {}));
   }
 
   static std::string config(int vocabulary, int context) {
@@ -384,7 +403,11 @@ TEST_F(SiteFiles, TheModelThatIsThereMustFit) {
                                     HasSubstr("its vocabulary is 100, but text is read as bytes")));
   write("model/config.json", "{\"model_type\": \"gpt2\"}");
   EXPECT_THAT(faults("text"), HasSubstr("model.from: "));
+  write("model/config.json", config(261, 512));
+  EXPECT_THAT(faults("text"), HasSubstr("has shape [260, "));
   write("model/config.json", config(260, 512));
+  write("model/model.safetensors", "short");
+  EXPECT_THAT(faults("text"), HasSubstr("shorter than any safetensors file"));
   std::filesystem::remove(folder_ / "model/model.safetensors");
   EXPECT_THAT(faults("text"), HasSubstr("there is no"));
   std::filesystem::remove(folder_ / "model/config.json");
