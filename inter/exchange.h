@@ -182,8 +182,8 @@ class Exchange {
   std::map<SiteId, Part> wanted_;
   LogPace differing_, disk_failures_;
   std::string disk_refuses_;  // why; "": it does not
-  std::map<SiteId, std::pair<Link*, Signed>>
-      opening_again_;  // their files, when the disk may have room
+  // Announcements whose files wait for room on the disk, and who brought them.
+  std::map<SiteId, std::pair<Link*, Signed>> opening_again_;
   struct Asked {
     SiteId peer = 0;
     Nanoseconds when = 0;

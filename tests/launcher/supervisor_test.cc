@@ -208,8 +208,8 @@ TEST_F(SupervisorTest, RanksThatComeBackGetTheirGatewayBack) {
 TEST_F(SupervisorTest, LateRanksGetAGatewayThatHadFinished) {
   options_.serve_again = 100 * kMillisecond;
   add("alpha gateway", "note gateway", true);
-  add("alpha ranks", "while [ $(cat notes | grep -c gateway) -lt 3 ]; do sleep 0.02; done; note ranks",
-      false);
+  add("alpha ranks",
+      "while [ $(cat notes | grep -c gateway) -lt 3 ]; do sleep 0.02; done; note ranks", false);
   run();
   EXPECT_EQ(code_, ExitCode::done);
   EXPECT_EQ(notes(), "gateway\ngateway\ngateway\nranks\n");
