@@ -150,8 +150,10 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
       plan_, sign(context_.signer, context_.self, MessageType::open, encode(open)), open);
   entry->checking.resize(plan_->chunks());
   auto file = context_.store.contributions().create(step, entry->contribution->announcement());
-  note_disk(file);
-  if (!file) co_return file.error();
+  if (!file) {
+    note_disk_error(file.error());
+    co_return file.error();
+  }
   entry->file = std::move(*file);
   const bool again = entries_.count({step, context_.self}) > 0;
   if (again)
@@ -282,12 +284,19 @@ Result<Open> Exchange::check_open(const Signed& message) const {
   return *open;
 }
 
-void Exchange::note_disk_error(const Error* error) {
-  if (error == nullptr) return disk_refuses_.clear();
-  if (error->code != ErrorCode::disk_full && error->code != ErrorCode::io &&
-      error->code != ErrorCode::permission)
+// A full disk may still take what is small: only bytes of a contribution show that it has room.
+void Exchange::note_disk(const Result<void>& written) {
+  if (written)
+    disk_refuses_.clear();
+  else
+    note_disk_error(written.error());
+}
+
+void Exchange::note_disk_error(const Error& error) {
+  if (error.code != ErrorCode::disk_full && error.code != ErrorCode::io &&
+      error.code != ErrorCode::permission)
     return;
-  disk_refuses_ = error->text();
+  disk_refuses_ = error.text();
   if (const auto left_out = disk_failures_.due(context_.loop.now()))
     context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
                        {{"why", disk_refuses_}, {"left_out", *left_out}});
@@ -330,8 +339,8 @@ void Exchange::on_open(Link* from, const Signed& message) {
   entry->checking.resize(plan_->chunks());
   entry->last_arrival = began;
   auto file = context_.store.contributions().create(id_.step, message);
-  note_disk(file);
   if (!file) {
+    note_disk_error(file.error());
     open_again(from, message);
     return;
   }
@@ -535,11 +544,12 @@ void Exchange::begin_anew(Entry& entry) {
       std::make_shared<Contribution>(plan_, refused->announcement(), refused->open());
   entry.finishing = false;
   auto file = context_.store.contributions().create(refused->step(), refused->announcement());
-  note_disk(file);
-  if (file)
+  if (file) {
     entry.file = std::move(*file);
-  else
+  } else {
+    note_disk_error(file.error());
     forget(refused->site());
+  }
 }
 
 Task<Result<void>> Exchange::write_close(EntryPtr entry) {

@@ -155,11 +155,8 @@ class Exchange {
   Task<Result<void>> write_close(EntryPtr entry);
   Task<Result<void>> write_anew(EntryPtr entry);
   void open_again(Link* from, const Signed& message);
-  void note_disk_error(const Error* error);  // null: it was written
-  template <class T>
-  void note_disk(const Result<T>& written) {
-    note_disk_error(written ? nullptr : &written.error());
-  }
+  void note_disk(const Result<void>& written);
+  void note_disk_error(const Error& error);
   void forget(SiteId site);
   Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival, Bytes sealed);
