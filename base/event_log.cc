@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <mutex>
+#include <thread>
 
 #include "base/printable.h"
 
@@ -38,8 +40,16 @@ class FileSink final : public EventSink {
 
  private:
   // Of a full disk part of a line may be written, by any of the processes that share the log: the
-  // next one must not continue it.
+  // next one must not continue it. A line that is being written right now looks the same, for some
+  // microseconds.
   bool ends_whole() const {
+    constexpr auto kBeingWritten = std::chrono::milliseconds(2);
+    if (ends_with_newline()) return true;
+    std::this_thread::sleep_for(kBeingWritten);
+    return ends_with_newline();
+  }
+
+  bool ends_with_newline() const {
     const off_t size = ::lseek(descriptor_, 0, SEEK_END);
     char last = '\n';
     return size <= 0 || ::pread(descriptor_, &last, 1, size - 1) != 1 || last == '\n';
