@@ -41,18 +41,17 @@ class FileSink final : public EventSink {
  private:
   // Of a full disk part of a line may be written, by any of the processes that share the log: the
   // next one must not continue it. A line that is being written right now looks the same, for some
-  // microseconds.
+  // microseconds, and grows.
   bool ends_whole() const {
-    constexpr auto kBeingWritten = std::chrono::milliseconds(2);
-    if (ends_with_newline()) return true;
-    std::this_thread::sleep_for(kBeingWritten);
-    return ends_with_newline();
-  }
-
-  bool ends_with_newline() const {
-    const off_t size = ::lseek(descriptor_, 0, SEEK_END);
-    char last = '\n';
-    return size <= 0 || ::pread(descriptor_, &last, 1, size - 1) != 1 || last == '\n';
+    constexpr auto kBeingWritten = std::chrono::milliseconds(10);
+    for (off_t before = -1;;) {
+      const off_t size = ::lseek(descriptor_, 0, SEEK_END);
+      char last = '\n';
+      if (size <= 0 || ::pread(descriptor_, &last, 1, size - 1) != 1 || last == '\n') return true;
+      if (size == before) return false;
+      before = size;
+      std::this_thread::sleep_for(kBeingWritten);
+    }
   }
 
   int descriptor_;

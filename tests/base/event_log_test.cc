@@ -217,6 +217,27 @@ TEST_F(EventFile, CountsWhatItLostAndStartsANewLineAfterATornOne) {
   EXPECT_FALSE(json::parse(lines[3]).contains("lines_lost_before"));
 }
 
+// As the gateway, the ranks and the launcher of a site do.
+TEST_F(EventFile, LinesOfSeveralWritersStayWhole) {
+  constexpr int kWriters = 4, kLines = 4000;
+  std::vector<std::thread> writers;
+  for (int w = 0; w < kWriters; ++w)
+    writers.emplace_back([this, w] {
+      EventLog log(clock_, "alpha");
+      log.add(std::move(*make_file_sink(path_)));
+      for (int i = 0; i < kLines; ++i)
+        log.info("line", {},
+                 {{"why", std::string(static_cast<std::size_t>(i % 700), 'x')},
+                  {"writer", std::int64_t{w}}});
+    });
+  for (auto& writer : writers) writer.join();
+  std::ifstream file(path_);
+  int count = 0;
+  for (std::string line; std::getline(file, line); ++count)
+    ASSERT_TRUE(json::accept(line)) << "line " << count << ": " << line;
+  EXPECT_EQ(count, kWriters * kLines);
+}
+
 TEST(EventLog, GivesEverySinkEveryEventAndTerminalsOnlyTheSevere) {
   FixedClock clock;
   int pipe_ends[2];
