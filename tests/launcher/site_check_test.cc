@@ -1,0 +1,192 @@
+#include "launcher/site_check.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/disk.h"
+#include "base/thread_pool.h"
+#include "launcher/site_schema.h"
+#include "runtime/model.h"
+#include "runtime/model_description.h"
+#include "runtime/safetensors.h"
+#include "security/identity.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/launcher/sample_site.h"
+
+namespace isthmus::launcher {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// What the table allows the runtime takes: else a file that checks would fail when it is launched.
+TEST(SiteCheck, TheRangesOfAModelAreTheRuntimes) {
+  for (const auto& key : site_keys()) {
+    if (key.section != "model" || key.max == 0) continue;
+    for (const double value : {key.above_min ? key.min * (1 + 1e-6) + 1e-9 : key.min, key.max}) {
+      const auto written = key.kind == ValueKind::whole_number
+                               ? std::to_string(static_cast<std::int64_t>(value))
+                               : fmt::format("{:e}", value);
+      const auto text = checked(std::string(kGood), {key.full_name() + "=" + written});
+      EXPECT_TRUE(!text.faults.empty() || runtime::check(text.file.model.config))
+          << key.full_name() << " = " << written;
+    }
+  }
+  for (const char* wrong : {"vocabulary = 4194305", "vocabulary = 255", "rope_theta = 1e12"}) {
+    const auto text = checked(replaced("layers = 6", std::string("layers = 6\n") + wrong));
+    ASSERT_EQ(text.faults.size(), 1U) << wrong;
+    EXPECT_EQ(text.faults.sorted().front().region.line, 7U) << wrong;
+    EXPECT_GT(text.faults.sorted().front().region.column, 1U) << wrong;
+  }
+}
+
+// Should the table and the runtime ever differ.
+TEST(SiteCheck, WhatTheRuntimeRefusesIsAFaultAtItsKey) {
+  auto text = parse_site_text("site.toml", replaced("ffn = 704", "ffn = 704\nnorm_eps = 0.01"));
+  text.file.model.config.norm_eps = 2;
+  check_values(text, kMachine);
+  EXPECT_EQ(only_fault(text),
+            "[model] cannot be trained: norm_eps is 2, but must be between 0 and 1");
+  EXPECT_EQ(text.faults.sorted().front().region.line, 11U);
+}
+
+class SiteFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(folder_ / "model");
+    write("text", std::string(257, 'x'));
+    write("short", std::string(256, 'x'));
+    write("model/config.json", config(260, 512));
+    write_weights();
+  }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+  }
+
+  // Of the model that config() describes.
+  void write_weights() const {
+    const auto disk = make_system_disk();
+    ThreadPool pool({-1});
+    const auto described = runtime::from_config_json(config(260, 512));
+    const auto model = *runtime::Model::create(*described, {.micro_batch = 1, .sequence = 1}, pool);
+    std::vector<runtime::TensorToStore> tensors;
+    for (std::size_t i = 0; i < model->tensors().size(); ++i)
+      tensors.push_back(
+          {model->tensors()[i].name, model->tensors()[i].shape, model->parameters(i)});
+    std::filesystem::remove(folder_ / "model/model.safetensors");
+    ASSERT_TRUE(
+        runtime::write_safetensors(*disk, folder_ / "model/model.safetensors", tensors, {}));
+  }
+
+  static std::string config(int vocabulary, int context) {
+    return fmt::format(
+        R"({{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2,
+"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64,
+"vocab_size": {}, "max_position_embeddings": {}, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+"hidden_act": "silu", "tie_word_embeddings": true}})",
+        vocabulary, context);
+  }
+
+  // All that is wrong with a site that trains `text` from the model.
+  std::string faults(const std::string& text, std::vector<std::string> overrides = {}) const {
+    auto site = parse_site_text(folder_ / "site.toml",
+                                fmt::format(R"([site]
+name = "alpha"
+run_dir = "run"
+[model]
+from = "model"
+[data]
+train = [{{ path = "{}" }}]
+[sync]
+inner_steps = 10
+outer_steps = 24
+)",
+                                            text),
+                                overrides);
+    const auto disk = make_system_disk();
+    const auto site_checked = check_site(std::move(site), *disk, machine_);
+    return site_checked.text.fault_text() + site_checked.roster_faults;
+  }
+
+  const TemporaryFolder folder_;
+  Machine machine_ = kMachine;
+};
+
+TEST_F(SiteFiles, TextMustHoldASequence) {
+  EXPECT_EQ(faults("text"), "");
+  EXPECT_THAT(
+      faults("short"),
+      AllOf(HasSubstr("site.toml:7:"),
+            HasSubstr("has 256 bytes, but one sequence of train.sequence = 256 tokens needs "
+                      "257")));
+}
+
+TEST_F(SiteFiles, TheModelThatIsThereMustFit) {
+  EXPECT_THAT(faults("text", {"train.sequence=600"}), HasSubstr("600 is longer than "
+                                                                "max_position_embeddings of "
+                                                                "model.from = 512"));
+  write("model/config.json", config(100, 512));
+  EXPECT_THAT(faults("text"), AllOf(HasSubstr("site.toml:5:"),
+                                    HasSubstr("its vocabulary is 100, but text is read as bytes")));
+  write("model/config.json", "{\"model_type\": \"gpt2\"}");
+  EXPECT_THAT(faults("text"), HasSubstr("model.from: "));
+  write("model/config.json", config(261, 512));
+  EXPECT_THAT(faults("text"), HasSubstr("has shape [260, "));
+  write("model/config.json", config(260, 512));
+  write("model/model.safetensors", "short");
+  EXPECT_THAT(faults("text"), HasSubstr("shorter than any safetensors file"));
+  std::filesystem::remove(folder_ / "model/model.safetensors");
+  EXPECT_THAT(faults("text"), HasSubstr("there is no"));
+  std::filesystem::remove(folder_ / "model/config.json");
+  EXPECT_THAT(faults("text"), AllOf(HasSubstr("model.from: "), HasSubstr("config.json")));
+}
+
+// Each thing that a site trusts is looked at for itself.
+TEST_F(SiteFiles, AllFaultsOfTrustAreToldAtOnce) {
+  const auto disk = make_system_disk();
+  const auto key = folder_ / "alpha.key";
+  ASSERT_TRUE(security::Identity::generate().save(*disk, key));
+  std::filesystem::permissions(key, std::filesystem::perms(0644));
+  write("roster.toml", "epoch = 0\nexpires = 2100-01-01\n");
+  const auto wrong = faults("none", {"site.roster=roster.toml", "site.operator_key=zz",
+                                     "site.identity=alpha.key", "train.micro_batch=0"});
+  for (const char* part :
+       {"site.operator_key: \"", "chmod 600 ", "there is no ", "micro_batch must be"})
+    EXPECT_THAT(wrong, HasSubstr(part));
+  EXPECT_THAT(wrong, Not(HasSubstr("epoch"))) << "what nobody signed is not parsed";
+  std::filesystem::remove(key);
+  EXPECT_THAT(faults("text", {"site.roster=roster.toml", "site.operator_key=zz",
+                              "site.identity=alpha.key"}),
+              AllOf(HasSubstr("alpha.key: No such file"), HasSubstr("isthmus keys generate")));
+}
+
+TEST_F(SiteFiles, AModelLargerThanTheMachineIsRefused) {
+  const auto fits = [this](double bytes) {
+    machine_.memory_bytes = bytes;
+    return faults("text");
+  };
+  EXPECT_EQ(fits(1e9), "");
+  EXPECT_THAT(fits(1e5), AllOf(HasSubstr("site.toml:4:1"),
+                               HasSubstr(" of memory, and this machine has 100 kB: use a smaller "
+                                         "model")));
+}
+
+TEST_F(SiteFiles, AFileNamedTwiceIsRefused) {
+  write("alpha.toml", std::string(kGood));
+  const std::vector<std::string> paths = {folder_ / "alpha.toml", folder_ / "./alpha.toml"};
+  const auto sites = load_checked_sites(paths, {});
+  ASSERT_FALSE(sites);
+  EXPECT_EQ(sites.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(sites.error().text(), HasSubstr("is named twice"));
+}
+
+}  // namespace
+}  // namespace isthmus::launcher

@@ -1,0 +1,69 @@
+#include "launcher/site_meaning.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "security/roster.h"
+
+namespace isthmus::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+
+security::Roster roster_of(const std::vector<bool>& voters) {
+  static constexpr std::array kNames = {"alpha", "beta", "gamma", "delta"};
+  security::Roster roster;
+  for (std::size_t i = 0; i < voters.size(); ++i)
+    roster.sites.push_back({.id = static_cast<std::uint32_t>(i + 1),
+                            .name = kNames[i],
+                            .voter = voters[i],
+                            .identity = {},
+                            .gateways = {}});
+  return roster;
+}
+
+SyncOptions sync_of(std::int64_t min_sites) {
+  SyncOptions sync;
+  sync.inner_steps = 10;
+  sync.outer_steps = 24;
+  sync.min_sites = min_sites;
+  return sync;
+}
+
+TEST(LossLines, TwoEqualVoters) {
+  EXPECT_THAT(
+      loss_lines(roster_of({true, true}), sync_of(2)),
+      ElementsAre(
+          "the run begins when all 2 voters are here",
+          "if any one of alpha and beta is lost: nothing commits until it returns: 1 of 2 "
+          "voters is no majority. Each other site trains on for 10 inner steps past the last "
+          "agreed state, then waits",
+          "to let one site go on without the other, give it the only vote (voter = false at "
+          "the other, in the roster) and set min_sites = 1"));
+}
+
+TEST(LossLines, OneVoterOfTwo) {
+  EXPECT_THAT(loss_lines(roster_of({true, false}), sync_of(1)),
+              ElementsAre("if alpha is lost: nothing commits until it returns: 0 of 1 voter is no "
+                          "majority. Each other site trains on for 10 inner steps past the last "
+                          "agreed state, then waits",
+                          "if beta is lost: the others go on; its work is used when it returns"));
+}
+
+TEST(LossLines, ThreeVotersAndMinSites) {
+  EXPECT_THAT(loss_lines(roster_of({true, true, true}), sync_of(2)),
+              ElementsAre("the run begins when all 3 voters are here",
+                          "if any one of alpha, beta and gamma is lost: the others go on; its work "
+                          "is used when it returns",
+                          "voters that may be lost at the same time: 1"));
+  EXPECT_THAT(loss_lines(roster_of({true, true, true}), sync_of(3)),
+              ElementsAre("the run begins when all 3 voters are here",
+                          "if any one of alpha, beta and gamma is lost: nothing commits until it "
+                          "returns: min_sites = 3, and 2 sites are left",
+                          "voters that may be lost at the same time: 1"));
+}
+
+}  // namespace
+}  // namespace isthmus::launcher
