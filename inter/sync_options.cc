@@ -44,6 +44,30 @@ std::vector<Fingerprint::Field> shapes_named(const ModelLayout& layout) {
   return fields;
 }
 
+std::vector<std::string_view> items_of(std::string_view text) {
+  constexpr std::string_view kBetween = ", ";
+  std::vector<std::string_view> items;
+  for (auto end = text.find(kBetween); end != text.npos; end = text.find(kBetween)) {
+    items.push_back(text.substr(0, end));
+    text.remove_prefix(end + kBetween.size());
+  }
+  items.push_back(text);
+  return items;
+}
+
+// Of two lists in one order, like "heads 8/4, rope_theta 10000"; else both as they are.
+std::pair<std::string, std::string> items_that_differ(std::string_view a, std::string_view b) {
+  auto of_a = items_of(a), of_b = items_of(b);
+  if (of_a.size() != of_b.size()) return {std::string(a), std::string(b)};
+  std::vector<std::string_view> only_a, only_b;
+  for (std::size_t i = 0; i < of_a.size(); ++i) {
+    if (of_a[i] == of_b[i]) continue;
+    only_a.push_back(of_a[i]);
+    only_b.push_back(of_b[i]);
+  }
+  return {fmt::format("{}", fmt::join(only_a, ", ")), fmt::format("{}", fmt::join(only_b, ", "))};
+}
+
 }  // namespace
 
 Fingerprint Fingerprint::of_run(const ModelLayout& layout, const SyncOptions& sync) {
@@ -95,9 +119,10 @@ std::string Fingerprint::difference(const Fingerprint& other, std::string_view w
     for (const auto& theirs : other.fields) {
       if (theirs.name != field.name) continue;
       found = true;
-      if (theirs.value != field.value)
-        return fmt::format("{}: {} {}, {} {}", field.name, field.value, where, theirs.value,
-                           where_other);
+      if (theirs.value != field.value) {
+        const auto [own, others] = items_that_differ(field.value, theirs.value);
+        return fmt::format("{}: {} {}, {} {}", field.name, own, where, others, where_other);
+      }
     }
     if (!found)
       return fmt::format("{}: {} {}, none {}", field.name, field.value, where, where_other);

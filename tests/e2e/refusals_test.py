@@ -94,7 +94,7 @@ class Refusals(Case):
         self.refused_at_both_ends("model.hidden=64", "shape of ")
 
     def test_a_model_of_the_same_shapes_that_computes_differently_is_refused_too(self):
-        self.refused_at_both_ends("model.rope_theta=20000", "model settings")
+        self.refused_at_both_ends("model.rope_theta=20000", "model settings: rope_theta ")
 
     def refused_at_both_ends(self, override, field):
         with Federation("alpha", "beta") as federation:

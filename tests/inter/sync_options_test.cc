@@ -35,6 +35,10 @@ TEST(Fingerprint, NamesSettingsThatDifferWhereShapesDoNot) {
   };
   EXPECT_EQ(of("heads 8/4").difference(of("heads 4/2"), "at alpha", "at beta"),
             "model settings: heads 8/4 at alpha, heads 4/2 at beta");
+  EXPECT_EQ(of("llama, heads 8/4, theta 1, eps 2")
+                .difference(of("llama, heads 8/4, theta 3, eps 4"), "at alpha", "at beta"),
+            "model settings: theta 1, eps 2 at alpha, theta 3, eps 4 at beta");
+  EXPECT_EQ(of("a, b").difference(of("a")), "model settings: a, b here, a there");
 }
 
 TEST(Fingerprint, NamesTheKeyThatDiffers) {
