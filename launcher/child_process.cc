@@ -110,12 +110,12 @@ std::vector<EndedChild> reap_children() {
   return ended;
 }
 
-std::string last_lines(const std::string& path, int count) {
+std::string last_lines(const std::string& path, int count, std::uint64_t from) {
   constexpr std::streamoff kTail = 4096;
   std::ifstream in(path, std::ios::binary | std::ios::ate);
   if (!in) return {};
   const auto size = static_cast<std::streamoff>(in.tellg());
-  in.seekg(std::max<std::streamoff>(0, size - kTail));
+  in.seekg(std::max(std::min(size, static_cast<std::streamoff>(from)), size - kTail));
   std::string text(std::istreambuf_iterator<char>(in), {});
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::size_t at = text.size();
@@ -126,10 +126,10 @@ std::string last_lines(const std::string& path, int count) {
   return at == std::string::npos ? text : text.substr(at == 0 ? 0 : at + 1);
 }
 
-std::string last_words(const std::string& path) {
+std::string last_words(const std::string& path, std::uint64_t from) {
   constexpr int kLines = 20;
   std::string last;
-  std::istringstream lines(last_lines(path, kLines));
+  std::istringstream lines(last_lines(path, kLines, from));
   for (std::string line; std::getline(lines, line);)
     if (std::ranges::any_of(line, [](unsigned char c) { return std::isalnum(c) != 0; }))
       last = line;

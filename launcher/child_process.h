@@ -3,6 +3,7 @@
 // ends.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,9 @@ struct EndedChild {
 // The children that have ended since the last call, without waiting.
 std::vector<EndedChild> reap_children();
 
-// The last lines of a log, for a message; "" when there is none.
-std::string last_lines(const std::string& path, int count);
+// The last lines of a log from a byte on, for a message; "" when there is none.
+std::string last_lines(const std::string& path, int count, std::uint64_t from = 0);
 // The last of these that says something: MPI ends its reports with a line of dashes.
-std::string last_words(const std::string& path);
+std::string last_words(const std::string& path, std::uint64_t from = 0);
 
 }  // namespace isthmus::launcher

@@ -7,8 +7,10 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "base/assert.h"
@@ -67,8 +69,9 @@ class Supervisor::State {
     asio::steady_timer delay;
     int pid = 0;
     Nanoseconds started = 0;
-    bool waiting = false;   // for its next start
-    bool finished = false;  // with exit code 0
+    std::uint64_t log_begin = 0;  // of this life in its log, which has all of them
+    bool waiting = false;         // for its next start
+    bool finished = false;        // with exit code 0
   };
 
   void watch_children() {
@@ -94,6 +97,9 @@ class Supervisor::State {
     process.waiting = false;
     process.finished = false;
     process.started = clock_.now();
+    std::error_code no_log;
+    const auto bytes = std::filesystem::file_size(process.plan.command.log_path, no_log);
+    process.log_begin = no_log ? 0 : bytes;
     auto pid = start_child(process.plan.command);
     if (!pid) {
       tell_about(process, "process_given_up",
@@ -201,7 +207,7 @@ class Supervisor::State {
   static std::string reason_of(const Process& process, const ProcessEnd& end) {
     const auto& path = process.plan.command.log_path;
     if (end.signal != 0 || path.empty()) return "";
-    const auto line = last_words(path);
+    const auto line = last_words(path, process.log_begin);
     return line.empty() ? "" : ": " + line;
   }
 
@@ -209,7 +215,8 @@ class Supervisor::State {
     constexpr int kLines = 8;
     const auto& path = process.plan.command.log_path;
     if (path.empty()) return;
-    tell_({.text = fmt::format("the end of {}:\n{}", path, last_lines(path, kLines))});
+    const auto lines = last_lines(path, kLines, process.log_begin);
+    if (!lines.empty()) tell_({.text = fmt::format("the end of {}:\n{}", path, lines)});
   }
 
   // The end of all, unless the other sites can do without this one.

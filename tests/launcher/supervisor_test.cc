@@ -278,6 +278,8 @@ TEST(ChildProcess, LastLines) {
   std::ofstream(path) << "one\ntwo\nthree\n";
   EXPECT_EQ(last_lines(path, 2), "two\nthree");
   EXPECT_EQ(last_lines(path, 9), "one\ntwo\nthree");
+  EXPECT_EQ(last_lines(path, 9, 4), "two\nthree");
+  EXPECT_EQ(last_lines(path, 9, 100), "");
   EXPECT_EQ(last_lines("/no/such/file", 2), "");
   std::ofstream(path, std::ios::app) << "four\n-----\n\n";
   EXPECT_EQ(last_words(path), "four");
