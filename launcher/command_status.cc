@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "launcher/command.h"
 #include "launcher/monitor.h"
@@ -53,20 +54,26 @@ Result<std::vector<Watched>> watched_sites(const SiteArguments& arguments) {
   return sites;
 }
 
+// For programs, in the place of a status.
+std::string json_of(const std::string& site, const Error& error) {
+  const nlohmann::ordered_json json = {
+      {"site", site}, {"error", {{"code", to_string(error.code)}, {"message", error.text()}}}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 ExitCode show_status(const Options& options) {
   auto sites = watched_sites(options.sites);
   if (!sites) return fail(sites.error());
   auto code = ExitCode::done;
   for (const auto& site : *sites) {
     const auto status = site.source->poll();
-    if (!status)
-      code =
-          fail(Error{status.error().code,
-                     fmt::format("{} (site {})", site.path, site.history.name()), status.error()});
-    else if (options.json)
-      fmt::print("{}\n", inter::to_json(*status));
-    else
-      fmt::print("{}", status_text(*status));
+    if (status) {
+      fmt::print("{}", options.json ? inter::to_json(*status) + "\n" : status_text(*status));
+      continue;
+    }
+    if (options.json) fmt::print("{}\n", json_of(site.history.name(), status.error()));
+    code = fail(Error{status.error().code,
+                      fmt::format("{} (site {})", site.path, site.history.name()), status.error()});
   }
   return code;
 }
@@ -111,7 +118,8 @@ void add_status(CLI::App& program, Action& action) {
   command->add_flag("--json", options->json, "One JSON object a line for each site");
   command->footer(
       "In JSON, null is a number that there is not: the cap of a link without a rate_limit, a loss "
-      "that is\nnot finite.\n\nExample:\n  isthmus status alpha.toml --json");
+      "that is\nnot finite. A site that does not run has its name and an \"error\" (code, message) "
+      "instead.\n\nExample:\n  isthmus status alpha.toml --json");
   command->callback([options, &action] { action = [options] { return show_status(*options); }; });
 }
 
