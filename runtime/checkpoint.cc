@@ -31,6 +31,7 @@ constexpr const char* kConfigFile = "config.json";
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kTrainerFile = "trainer.json";
+constexpr const char* kTrainedOnFile = "trained_on.safetensors";
 constexpr std::array kHashedFiles{kConfigFile, kModelFile, kOptimizerFile};
 
 constexpr std::string_view kStepPrefix = "step_";
@@ -41,6 +42,8 @@ constexpr std::string_view kDamagedSuffix = ".damaged";
 
 constexpr std::string_view kFirstMoment = "first_moment.";
 constexpr std::string_view kSecondMoment = "second_moment.";
+constexpr std::string_view kBase = "base.";
+constexpr std::string_view kContributed = "contributed.";
 
 constexpr std::uint64_t kJsonBytesMax = std::uint64_t{16} << 20;
 constexpr std::size_t kHashPieceBytes = std::size_t{1} << 20;
@@ -94,7 +97,17 @@ struct TrainerFile {
   Progress progress;
   std::int64_t updates = 0;
   std::array<FileIdentity, kHashedFiles.size()> files;
+  std::optional<FileIdentity> trained_on;  // was written; may be forgotten since
 };
+
+Json json_of(const FileIdentity& identity) {
+  return {{"bytes", identity.bytes}, {"blake2b", identity.digest}};
+}
+
+FileIdentity identity_of(const Json& json) {
+  return {.bytes = json.at("bytes").get<std::uint64_t>(),
+          .digest = json.at("blake2b").get<std::string>()};
+}
 
 std::string encode(const TrainerFile& content) {
   const Progress& p = content.progress;
@@ -113,8 +126,8 @@ std::string encode(const TrainerFile& content) {
                {"updates", content.updates},
                {"files", Json::object()}};
   for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
-    json["files"][kHashedFiles[i]] = {{"bytes", content.files[i].bytes},
-                                      {"blake2b", content.files[i].digest}};
+    json["files"][kHashedFiles[i]] = json_of(content.files[i]);
+  if (content.trained_on) json["files"][kTrainedOnFile] = json_of(*content.trained_on);
   const auto digest = digest_of(json);
   json["blake2b"] = digest;
   return json.dump(2) + "\n";
@@ -148,11 +161,10 @@ Result<TrainerFile> decode(std::string_view text) {
     json.at("handed_steps").get_to(p.handed_steps);
     json.at("handed_tokens").get_to(p.handed_tokens);
     json.at("updates").get_to(content.updates);
-    for (std::size_t i = 0; i < kHashedFiles.size(); ++i) {
-      const auto& file = json.at("files").at(kHashedFiles[i]);
-      file.at("bytes").get_to(content.files[i].bytes);
-      file.at("blake2b").get_to(content.files[i].digest);
-    }
+    const Json& files = json.at("files");
+    for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
+      content.files[i] = identity_of(files.at(kHashedFiles[i]));
+    if (files.contains(kTrainedOnFile)) content.trained_on = identity_of(files[kTrainedOnFile]);
   } catch (const Json::exception& e) {
     return Error{ErrorCode::corrupt, fmt::format("a field is missing: {}", e.what())};
   }
@@ -170,27 +182,31 @@ Result<TrainerFile> read_trainer_file(Disk& disk, const std::string& checkpoint)
   return Error{code, fmt::format("{} cannot be used", path), std::move(content).error()};
 }
 
+Result<void> check_file(Disk& disk, const std::string& path, const FileIdentity& expected) {
+  auto found = identity_of(disk, path);
+  if (!found) {
+    const auto code =
+        found.error().code == ErrorCode::not_found ? ErrorCode::corrupt : found.error().code;
+    return Error{code, fmt::format("{} cannot be read", path), std::move(found).error()};
+  }
+  if (found->bytes != expected.bytes)
+    return Error{ErrorCode::corrupt, fmt::format("{} has {} bytes, but {} were written: it was "
+                                                 "cut short or overwritten",
+                                                 path, found->bytes, expected.bytes)};
+  if (*found != expected)
+    return Error{ErrorCode::corrupt,
+                 fmt::format("{} is damaged: its checksum is not that of what was written", path)};
+  return {};
+}
+
 // Whether the files are what trainer.json says was written.
 Result<void> check_files(Disk& disk, const std::string& checkpoint, const TrainerFile& trainer) {
-  for (std::size_t i = 0; i < kHashedFiles.size(); ++i) {
-    const std::string path = checkpoint + "/" + kHashedFiles[i];
-    auto found = identity_of(disk, path);
-    if (!found) {
-      const auto code =
-          found.error().code == ErrorCode::not_found ? ErrorCode::corrupt : found.error().code;
-      return Error{code, fmt::format("{} cannot be read", path), std::move(found).error()};
-    }
-    const auto& expected = trainer.files[i];
-    if (found->bytes != expected.bytes)
-      return Error{ErrorCode::corrupt, fmt::format("{} has {} bytes, but {} were written: it was "
-                                                   "cut short or overwritten",
-                                                   path, found->bytes, expected.bytes)};
-    if (*found != expected)
-      return Error{
-          ErrorCode::corrupt,
-          fmt::format("{} is damaged: its checksum is not that of what was written", path)};
-  }
-  return {};
+  for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
+    ISTHMUS_CHECK(check_file(disk, checkpoint + "/" + kHashedFiles[i], trainer.files[i]));
+  const std::string trained_on = checkpoint + "/" + kTrainedOnFile;
+  ISTHMUS_TRY(const bool there, disk.exists(trained_on));
+  if (!there || !trainer.trained_on) return {};
+  return check_file(disk, trained_on, *trainer.trained_on);
 }
 
 // ---- tensors
@@ -209,6 +225,24 @@ Result<void> write_optimizer(Disk& disk, const std::string& path, Model& model) 
     tensors.push_back({std::string(kFirstMoment) + t.name, t.shape, model.first_moments(i)});
     tensors.push_back({std::string(kSecondMoment) + t.name, t.shape, model.second_moments(i)});
   }
+  return write_safetensors(disk, path, tensors, {});
+}
+
+// The tensors of the model in canonical parameters, one after the other.
+void add_tensors(std::string_view prefix, const Model& model, std::span<const float> values,
+                 std::vector<TensorToStore>& out) {
+  for (const auto& t : model.tensors()) {
+    if (values.empty()) return;
+    out.push_back({std::string(prefix) + t.name, t.shape, values.first(t.elements())});
+    values = values.subspan(t.elements());
+  }
+}
+
+Result<void> write_trained_on(Disk& disk, const std::string& path, const Model& model,
+                              const TrainedOn& trained_on) {
+  std::vector<TensorToStore> tensors;
+  add_tensors(kBase, model, trained_on.base, tensors);
+  add_tensors(kContributed, model, trained_on.contributed, tensors);
   return write_safetensors(disk, path, tensors, {});
 }
 
@@ -275,6 +309,20 @@ Result<void> read_optimizer(Disk& disk, const std::string& path, Model& model) {
     ISTHMUS_CHECK(read_finite(reader, path, *second, model.second_moments(i)));
   }
   return {};
+}
+
+// Canonical parameters; empty when the file has none of this prefix.
+Result<std::vector<float>> read_tensors(const SafetensorsReader& reader, const std::string& path,
+                                        std::string_view prefix, const Model& model) {
+  const auto first = std::string(prefix) + model.tensors().front().name;
+  std::vector<float> values;
+  if (reader.find(first) == nullptr) return values;
+  for (const auto& t : model.tensors()) {
+    ISTHMUS_TRY(const auto* stored, find(reader, path, std::string(prefix) + t.name, t.shape));
+    values.resize(values.size() + t.elements());
+    ISTHMUS_CHECK(read_finite(reader, path, *stored, std::span(values).last(t.elements())));
+  }
+  return values;
 }
 
 // ---- folders
@@ -354,11 +402,16 @@ Result<void> remove_all_but_newest(Disk& disk, const std::string& folder, int ke
 }  // namespace
 
 Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Model& model,
-                                     const Progress& progress, int keep) {
+                                     const Progress& progress, int keep,
+                                     const TrainedOn& trained_on) {
   ISTHMUS_ASSERT(keep >= 1);
   const auto name = name_of(progress.inner_step);
   const std::string checkpoint = folder + "/" + name;
-  if (const auto there = read_trainer_file(disk, checkpoint); there && there->progress == progress)
+  ISTHMUS_TRY(const bool complete, trained_on.empty()
+                                       ? Result<bool>(true)
+                                       : disk.exists(checkpoint + "/" + kTrainedOnFile));
+  if (const auto there = read_trainer_file(disk, checkpoint);
+      complete && there && there->progress == progress)
     return checkpoint;
   const auto writing = fmt::format("{}/{}{}", folder, kWritingPrefix, name);
   ISTHMUS_CHECK(remove_folder(writing));
@@ -367,7 +420,13 @@ Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Mode
       replace_file(disk, writing + "/" + kConfigFile, bytes_of(to_config_json(model.config()))));
   ISTHMUS_CHECK(write_model(disk, writing + "/" + kModelFile, model));
   ISTHMUS_CHECK(write_optimizer(disk, writing + "/" + kOptimizerFile, model));
-  TrainerFile trainer{.progress = progress, .updates = model.updates(), .files = {}};
+  TrainerFile trainer{
+      .progress = progress, .updates = model.updates(), .files = {}, .trained_on = {}};
+  if (!trained_on.empty()) {
+    const std::string path = writing + "/" + kTrainedOnFile;
+    ISTHMUS_CHECK(write_trained_on(disk, path, model, trained_on));
+    ISTHMUS_TRY(trainer.trained_on, identity_of(disk, path));
+  }
   for (std::size_t i = 0; i < kHashedFiles.size(); ++i) {
     ISTHMUS_TRY(trainer.files[i], identity_of(disk, writing + "/" + kHashedFiles[i]));
   }
@@ -377,6 +436,27 @@ Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Mode
   ISTHMUS_CHECK(disk.sync_folder(folder));
   ISTHMUS_CHECK(remove_all_but_newest(disk, folder, keep));
   return checkpoint;
+}
+
+Result<TrainedOn> read_trained_on(Disk& disk, const std::string& folder, std::int64_t inner_step,
+                                  const Model& model) {
+  const auto path = fmt::format("{}/{}/{}", folder, name_of(inner_step), kTrainedOnFile);
+  TrainedOn trained_on;
+  ISTHMUS_TRY(const bool there, disk.exists(path));
+  if (!there) return trained_on;
+  ISTHMUS_TRY(const auto reader, SafetensorsReader::open(disk, path));
+  ISTHMUS_TRY(trained_on.base, read_tensors(reader, path, kBase, model));
+  ISTHMUS_TRY(trained_on.contributed, read_tensors(reader, path, kContributed, model));
+  return trained_on;
+}
+
+Result<void> forget_trained_on(Disk& disk, const std::string& folder, std::int64_t inner_step) {
+  const auto checkpoint = fmt::format("{}/{}", folder, name_of(inner_step));
+  const auto path = fmt::format("{}/{}", checkpoint, kTrainedOnFile);
+  ISTHMUS_TRY(const bool there, disk.exists(path));
+  if (!there) return {};
+  ISTHMUS_CHECK(disk.remove(path));
+  return disk.sync_folder(checkpoint);
 }
 
 Result<std::vector<std::int64_t>> list_checkpoints(const Disk& disk, const std::string& folder) {

@@ -5,6 +5,7 @@
 //     config.json            what the model is                    ┐ transformers loads
 //     model.safetensors      f32 parameters, canonical names      ┘ these as they are
 //     optimizer.safetensors  first_moment.NAME, second_moment.NAME
+//     trained_on.safetensors base.NAME, contributed.NAME: only where a federated run was stopped
 //     trainer.json           where training stands; size and BLAKE2b of the files above, and its
 //                            own
 //
@@ -17,40 +18,40 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/disk.h"
 #include "base/event_log.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "runtime/model.h"
+#include "runtime/progress.h"
 
 namespace isthmus::runtime {
 
-// Where the training of a site stands, besides model and optimizer.
-struct Progress {
-  std::int64_t inner_step = 0;      // steps done
-  std::uint64_t data_position = 0;  // samples drawn by all ranks together
-  std::uint64_t tokens = 0;         // trained, by all ranks together
-  std::uint64_t seed = 0;           // of the run's data: TrainOptions::seed
-  std::string data_digest = {};     // TextDataset::digest(), hex
+// What the parameters of a federated run that is stopped were trained on (canonical order). Whoever
+// goes on merges that work into a newer state, x ← state + (x − from), as if it had not been
+// stopped. For once: work that is merged twice is counted twice.
+struct TrainedOn {
+  std::vector<float> base;         // the state: `from`, unless what was handed over is used
+  std::vector<float> contributed;  // what was handed over for the next one; empty: nothing
 
-  // In a federation: the state the parameters are based on, and what was trained upon it.
-  std::uint64_t outer_step = 0;
-  std::string record = {};         // hash of its record, hex; "" when alone
-  std::int64_t steps_since = 0;    // inner steps since the last contribution
-  std::uint64_t tokens_since = 0;  // and the tokens in them
-  // What was handed over for the next state: still this site's when the gateway never had it.
-  std::int64_t handed_steps = 0;
-  std::uint64_t handed_tokens = 0;
-
-  bool operator==(const Progress&) const = default;
+  bool empty() const { return base.empty() && contributed.empty(); }
 };
 
 // Writes checkpoint `progress.inner_step` and removes all but the newest `keep` (at least 1).
 // Returns its folder; one of this step that is there already is replaced, unless it is the same.
 // Errors: io, disk_full, permission.
 Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Model& model,
-                                     const Progress& progress, int keep);
+                                     const Progress& progress, int keep,
+                                     const TrainedOn& trained_on = {});
+
+// Of the checkpoint of this step, loaded before into `model`; empty when it was not made at a stop,
+// or forgotten since. Errors: corrupt, mismatch, io.
+Result<TrainedOn> read_trained_on(Disk& disk, const std::string& folder, std::int64_t inner_step,
+                                  const Model& model);
+// Before anything is made of it that outlives this process. Errors: io, permission.
+Result<void> forget_trained_on(Disk& disk, const std::string& folder, std::int64_t inner_step);
 
 // The steps there are checkpoints of, ascending; empty when the folder is not there.
 Result<std::vector<std::int64_t>> list_checkpoints(const Disk& disk, const std::string& folder);

@@ -23,33 +23,6 @@ constexpr Nanoseconds kStatePoll = 100 * kMillisecond;  // how late a stop is no
 constexpr int kSkippedStepsMax = 10;                    // in a row
 constexpr int kRoot = 0;                                // the rank that has files and gateway
 
-Bytes encode(const Progress& p) {
-  ByteWriter out;
-  out.put(p.inner_step).put(p.data_position).put(p.tokens).put(p.seed).string(p.data_digest);
-  out.put(p.outer_step).string(p.record).put(p.steps_since).put(p.tokens_since);
-  out.put(p.handed_steps).put(p.handed_tokens);
-  return out.take();
-}
-
-Progress decode_progress(std::span<const std::byte> bytes) {
-  constexpr std::size_t kTextMax = 1024;
-  ByteReader in(bytes);
-  Progress p;
-  p.inner_step = in.get<std::int64_t>();
-  p.data_position = in.get<std::uint64_t>();
-  p.tokens = in.get<std::uint64_t>();
-  p.seed = in.get<std::uint64_t>();
-  p.data_digest = in.string(kTextMax);
-  p.outer_step = in.get<std::uint64_t>();
-  p.record = in.string(kTextMax);
-  p.steps_since = in.get<std::int64_t>();
-  p.tokens_since = in.get<std::uint64_t>();
-  p.handed_steps = in.get<std::int64_t>();
-  p.handed_tokens = in.get<std::uint64_t>();
-  ISTHMUS_ASSERT(in.done());
-  return p;
-}
-
 class Trainer {
  public:
   Trainer(const TrainParts& parts, const TrainOptions& options)
@@ -69,7 +42,9 @@ class Trainer {
   }
 
   Result<TrainOutcome> run() {
-    ISTHMUS_CHECK(fits_in_memory());
+    ISTHMUS_CHECK(fits_in_memory(parts_.machine_memory, parts_.world.local_world_size(),
+                                 model_.memory_bytes(),
+                                 options_.federated ? canonical_elements_ : 0));
     ISTHMUS_CHECK(start());
     if (options_.federated) {
       ISTHMUS_TRY(const bool begun, begin_federated());
@@ -90,7 +65,7 @@ class Trainer {
       if (contribution_due()) ISTHMUS_CHECK(contribute());
       if (progress_.inner_step % options_.checkpoint_steps == 0) try_checkpoint();
     }
-    if (is_root_) ISTHMUS_CHECK(checkpoint());
+    if (is_root_) ISTHMUS_CHECK(checkpoint(stopped ? trained_on() : TrainedOn()));
     if (stopped && parts_.outer != nullptr) parts_.outer->leave();
     return outcome(!stopped);
   }
@@ -107,24 +82,6 @@ class Trainer {
 
   // ---- start
 
-  Result<void> fits_in_memory() const {
-    const std::size_t besides = options_.federated ? canonical_elements_ : 0;
-    const auto of_rank = model_.memory_bytes() + kFederatedRankBytes * besides;
-    const auto of_gateway = (kGatewayStateBytes + kGatewaySharedBytes) * besides;
-    const auto needed =
-        static_cast<std::size_t>(parts_.world.local_world_size()) * of_rank + of_gateway;
-    if (needed < parts_.machine_memory) return {};
-    constexpr double kGib = 1 << 30;
-    return Error{
-        ErrorCode::too_large,
-        fmt::format("training needs {:.1f} GiB of memory, {:.1f} for each rank here and "
-                    "{:.1f} for the gateway, and this machine has {:.1f}; use a smaller "
-                    "micro_batch, sequence or model, or fewer ranks",
-                    static_cast<double>(needed) / kGib, static_cast<double>(of_rank) / kGib,
-                    static_cast<double>(of_gateway) / kGib,
-                    static_cast<double>(parts_.machine_memory) / kGib)};
-  }
-
   Result<void> start() {
     bool resumed = false;
     if (is_root_) {
@@ -135,6 +92,10 @@ class Trainer {
                                                     parts_.log));
       resumed = kept.has_value();
       if (kept) progress_ = std::move(*kept);
+      if (kept && options_.federated) {
+        ISTHMUS_TRY(stopped_on_, read_trained_on(parts_.disk, options_.checkpoint_folder,
+                                                 progress_.inner_step, model_));
+      }
     }
     ISTHMUS_CHECK(share(resumed));
     if (resumed) {
@@ -179,7 +140,8 @@ class Trainer {
 
   // The state comes from the gateway. Parameters of a checkpoint based on that very state hold work
   // that is in no contribution yet, and stay; so does what was handed over to a gateway that has
-  // not kept it. False: stopped before there was a state.
+  // not kept it. What was trained before a stop is merged into a newer state. False: stopped before
+  // there was a state.
   Result<bool> begin_federated() {
     if (parts_.outer != nullptr)
       parts_.outer->attach(model_.tensors(), canonical(model_.parameters()));
@@ -191,19 +153,59 @@ class Trainer {
     }
     note_other_beginning(*state);
     const bool same_base = !progress_.record.empty() && progress_.record == state->record;
-    const bool contributed = !same_base || state->contribution_open;
-    note_lost(contributed, state->contribution_open || state->contributed > progress_.outer_step);
-    if (!same_base || state->final_step) set_parameters(state->parameters);
+    const bool has_handed = state->contribution_open || state->contributed > progress_.outer_step;
+    ISTHMUS_TRY(auto from, merged_from(*state, same_base, has_handed));
+    if (from.empty())
+      go_on_without_what_is_open(*state, same_base, has_handed);
+    else
+      go_on_with_what_is_open(*state, same_base, has_handed, from);
+    take_over(std::move(*state));
+    // What an earlier process contributed is in the next state: only what comes on top of it adds.
+    if (contribution_open_) base_ = from.empty() ? canonical(model_.parameters()) : std::move(from);
+    return true;
+  }
+
+  // What the parameters of a stopped run become part of `state` by: x ← state + (x − from). Empty
+  // when they need no merging, or cannot be: they are from a crash, or of work that this site's
+  // newer contributions hold already. The same on all ranks.
+  Result<std::vector<float>> merged_from(const OuterState& state, bool same_base, bool has_handed) {
+    std::vector<float> from;
+    if (is_root_ && !stopped_on_.empty()) {
+      const auto newest_of_it = progress_.outer_step + (stopped_on_.contributed.empty() ? 0 : 1);
+      const bool to_merge = same_base ? state.contribution_open : state.step > progress_.outer_step;
+      if (to_merge && !state.final_step && state.contributed <= newest_of_it)
+        from = std::move(has_handed ? stopped_on_.contributed : stopped_on_.base);
+      stopped_on_ = {};
+      ISTHMUS_CHECK(
+          forget_trained_on(parts_.disk, options_.checkpoint_folder, progress_.inner_step));
+    }
+    ISTHMUS_CHECK(share(from));
+    return from;
+  }
+
+  void go_on_without_what_is_open(const OuterState& state, bool same_base, bool has_handed) {
+    const bool contributed = !same_base || state.contribution_open;
+    note_lost(contributed, has_handed);
+    if (!same_base || state.final_step) set_parameters(state.parameters);
     if (!same_base) forget_handed();
     if (contributed)
       count_contribution();
     else
       take_back_contribution();
-    take_over(std::move(*state));
-    steps_on_state_ = contribution_open_ ? options_.inner_steps : progress_.steps_since;
-    // What an earlier process contributed is in the next state: only what comes from here on adds.
-    if (contribution_open_) base_ = canonical(model_.parameters());
-    return true;
+    steps_on_state_ = state.contribution_open ? options_.inner_steps : progress_.steps_since;
+  }
+
+  // As if the run had not been stopped (merge).
+  void go_on_with_what_is_open(const OuterState& state, bool same_base, bool has_handed,
+                               std::span<const float> from) {
+    if (!has_handed) take_back_contribution();
+    steps_on_state_ = has_handed ? progress_.steps_since : 0;
+    if (same_base) {
+      steps_on_state_ += options_.inner_steps;
+      return;
+    }
+    forget_handed();
+    replace_in_parameters(from, state.parameters);
   }
 
   // Sites may have different first parameters: the run has those of one of them.
@@ -487,10 +489,18 @@ class Trainer {
 
   // ---- checkpoints
 
-  Result<void> checkpoint() {
+  // At a stop, whose process needs neither any more.
+  TrainedOn trained_on() {
+    if (contribution_open_ && contributed_.empty())  // an earlier process contributed
+      return {.base = {}, .contributed = std::move(base_)};
+    return {.base = std::move(base_), .contributed = std::move(contributed_)};
+  }
+
+  Result<void> checkpoint(const TrainedOn& trained_on = {}) {
     const Nanoseconds began = parts_.clock.now();
-    ISTHMUS_TRY(last_checkpoint_, write_checkpoint(parts_.disk, options_.checkpoint_folder, model_,
-                                                   progress_, options_.checkpoint_keep));
+    ISTHMUS_TRY(last_checkpoint_,
+                write_checkpoint(parts_.disk, options_.checkpoint_folder, model_, progress_,
+                                 options_.checkpoint_keep, trained_on));
     parts_.log.detail(
         "checkpoint_written", {},
         {{"checkpoint", last_checkpoint_}, {"seconds", seconds_of(parts_.clock.now() - began)}});
@@ -518,6 +528,12 @@ class Trainer {
     ISTHMUS_CHECK(share(size));
     bytes.resize(size);
     return parts_.world.broadcast(bytes, kRoot);
+  }
+  Result<void> share(std::vector<float>& values) {
+    std::uint64_t size = values.size();
+    ISTHMUS_CHECK(share(size));
+    values.resize(size);
+    return parts_.world.broadcast(std::as_writable_bytes(std::span(values)), kRoot);
   }
   Result<void> share(OuterState& state) {
     ByteWriter head;
@@ -559,6 +575,7 @@ class Trainer {
   int skipped_steps_ = 0;
   std::string last_checkpoint_;
 
+  TrainedOn stopped_on_;  // of the root: what an earlier process left
   std::size_t canonical_elements_ = 0;
   std::vector<float> base_;         // the last state taken
   std::vector<float> contributed_;  // what this process contributed to the next state

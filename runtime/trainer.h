@@ -8,8 +8,10 @@
 // Alone, a site that is killed at any point and started again ends with the bits it would have had
 // undisturbed. In a federation it comes back to the state of its gateway; optimizer and data
 // position are those of its last checkpoint, and the parameters too when they were based on that
-// very state; a contribution that the gateway never had on disk is then made again. What had been
-// trained since is reported lost.
+// very state; a contribution that the gateway never had on disk is then made again. One that was
+// stopped merges what it had not contributed into the state that it finds, however new. After a
+// crash, what had been trained since the checkpoint, or is not in the newer state, is reported
+// lost.
 //
 // All ranks call train() with equal options; rank 0 reads and writes checkpoints, writes metrics
 // and talks to the gateway, and shares what it learns, so the others need neither.

@@ -1,5 +1,7 @@
 #include "runtime/training_memory.h"
 
+#include <fmt/format.h>
+
 #include "runtime/backward.h"
 #include "runtime/canonical_tensor.h"
 #include "runtime/family.h"
@@ -26,6 +28,22 @@ double model_memory_bytes(const ModelConfig& config, const BatchShape& shape) {
   const double copies = shape.precision == Precision::bf16 ? sizeof(bf16_t) : 0;
   return 4 * sizeof(float) * static_cast<double>(layout.elements) +
          copies * static_cast<double>(layout.matrix_elements) + arena_bytes(program);
+}
+
+Result<void> fits_in_memory(std::uint64_t machine_memory, int local_ranks, std::size_t model_bytes,
+                            std::size_t federated_elements) {
+  const auto of_rank = model_bytes + kFederatedRankBytes * federated_elements;
+  const auto of_gateway = (kGatewayStateBytes + kGatewaySharedBytes) * federated_elements;
+  const auto needed = static_cast<std::size_t>(local_ranks) * of_rank + of_gateway;
+  if (needed < machine_memory) return {};
+  constexpr double kGib = 1 << 30;
+  return Error{ErrorCode::too_large,
+               fmt::format("training needs {:.1f} GiB of memory, {:.1f} for each rank here and "
+                           "{:.1f} for the gateway, and this machine has {:.1f}; use a smaller "
+                           "micro_batch, sequence or model, or fewer ranks",
+                           static_cast<double>(needed) / kGib, static_cast<double>(of_rank) / kGib,
+                           static_cast<double>(of_gateway) / kGib,
+                           static_cast<double>(machine_memory) / kGib)};
 }
 
 }  // namespace isthmus::runtime

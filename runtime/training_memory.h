@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
+#include "base/result.h"
 #include "runtime/model_config.h"
 
 namespace isthmus::runtime {
@@ -22,5 +24,11 @@ inline constexpr std::size_t kFederatedRankBytes = 3 * sizeof(float);
 inline constexpr std::size_t kGatewayStateBytes = 8 * sizeof(float);
 inline constexpr std::size_t kGatewayMomentumBytes = 3 * sizeof(float);
 inline constexpr std::size_t kGatewaySharedBytes = 2 * sizeof(float);
+
+// Whether the `local_ranks` ranks of a machine with `machine_memory` bytes fit into it, each with a
+// model of `model_bytes`, and, in a federation, their gateway; `federated_elements`: parameters of
+// the model there, 0 alone. Errors: too_large, with what to make smaller.
+Result<void> fits_in_memory(std::uint64_t machine_memory, int local_ranks, std::size_t model_bytes,
+                            std::size_t federated_elements);
 
 }  // namespace isthmus::runtime

@@ -104,6 +104,8 @@ class Quickstart(Case):
         wait_until(lambda: f"outer step {reached // 2 + 3}/" in self.said(), 60, self.said)
         self.process.send_signal(signal.SIGINT)
         self.finish(STOPPED)
+        for site in ("alpha", "beta"):
+            self.assertNotIn("tokens_lost", (self.folder / f"run/{site}/events.jsonl").read_text())
 
         self.start("--fresh", inner_steps=10, outer_steps=2)
         self.finish()

@@ -58,6 +58,8 @@ class Ranks(Case):
             # Its ranks see different samples: twice the tokens of the other site.
             record = outer_files.Site(alpha.run_dir).records()[-1]
             self.assertEqual(record["parts"][0]["tokens"], 2 * record["parts"][1]["tokens"])
+            for site in federation.sites:
+                self.assertEqual(site.events("tokens_lost"), [])
 
     def kill(self, rank):
         with Federation("alpha", "beta", outer_steps=30) as federation:

@@ -126,6 +126,37 @@ TEST_F(CheckpointTest, ListsNothingWhereThereIsNothing) {
   EXPECT_FALSE(none->has_value());
 }
 
+TEST_F(CheckpointTest, WhatItWasTrainedOnIsThereUntilItIsForgotten) {
+  const auto elements = model_->parameters().size();
+  const TrainedOn written{.base = std::vector<float>(elements, 0.5F),
+                          .contributed = std::vector<float>(elements, -2.0F)};
+  const auto read = [&] {
+    auto found = read_trained_on(*disk_, folder_.path(), 7, *model_);
+    EXPECT_TRUE(found) << found.error().text();
+    return std::move(*found);
+  };
+  const auto path = write(7);
+  EXPECT_TRUE(read().empty());
+  // The same progress, but not the same checkpoint.
+  ASSERT_TRUE(write_checkpoint(*disk_, folder_.path(), *model_, progress(7), 2, written));
+  ASSERT_TRUE(load_checkpoint(*disk_, path, *model_));
+  EXPECT_EQ(read().base, written.base);
+  EXPECT_EQ(read().contributed, written.contributed);
+  flip_byte(path + "/trained_on.safetensors", 1000);
+  const auto damaged = load_checkpoint(*disk_, path, *model_);
+  ASSERT_FALSE(damaged);
+  EXPECT_EQ(damaged.error().code, ErrorCode::corrupt);
+  EXPECT_THAT(damaged.error().text(), HasSubstr("trained_on.safetensors is damaged"));
+  ASSERT_TRUE(forget_trained_on(*disk_, folder_.path(), 7));
+  ASSERT_TRUE(forget_trained_on(*disk_, folder_.path(), 7));  // once is enough
+  ASSERT_TRUE(load_checkpoint(*disk_, path, *model_));
+  EXPECT_TRUE(read().empty());
+  const TrainedOn one{.base = {}, .contributed = written.contributed};
+  ASSERT_TRUE(write_checkpoint(*disk_, folder_.path(), *model_, progress(7), 2, one));
+  EXPECT_TRUE(read().base.empty());
+  EXPECT_EQ(read().contributed, written.contributed);
+}
+
 TEST_F(CheckpointTest, TheSameStepAgainReplacesOnlyWhatDiffers) {
   const auto path = write(7);
   fill(*model_, 2);

@@ -223,5 +223,25 @@ TEST_F(TrainerRanksTest, AStopAtOneStopsBothAndTheyGoOnAsIfUndisturbed) {
   expect_equal_ranks();
 }
 
+TEST_F(TrainerRanksTest, BothMergeTheirWorkBeforeAStopIntoANewerState) {
+  gateway_.on_poll = [&, polls = 0]() mutable { stop_[1] = ++polls == 3; };
+  run();
+  const auto initial = gateway_.initial_parameters;
+  gateway_.on_poll = nullptr;
+  stop_[1] = false;
+  auto newer = initial;
+  for (auto& x : newer) x += 0.25F;
+  gateway_.on_attach = [&] {
+    gateway_.states.push_back(state_of(4, newer, OuterState::From::nothing));
+  };
+  gateway_.on_contribute = [&](const Contribution&) { stop_[1] = true; };
+  options_.inner_steps = 2;  // what was trained before the stop is a whole contribution
+  run({98, 99});
+  ASSERT_THAT(gateway_.contributions, SizeIs(1));
+  EXPECT_EQ(gateway_.contributions[0].tokens, 2U * kRanks * 2 * 24);
+  EXPECT_NE(gateway_.contributions[0].parameters, newer);
+  expect_equal_ranks();
+}
+
 }  // namespace
 }  // namespace isthmus::runtime

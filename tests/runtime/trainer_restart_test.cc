@@ -15,9 +15,46 @@ namespace {
 using testing::HasSubstr;
 using testing::SizeIs;
 
+class TrainerRestartTest : public TrainerTest {
+ protected:
+  // As if the checkpoint of the stop had been one from under way.
+  void crashed() {
+    const auto steps = list_checkpoints(*disk_, options_.checkpoint_folder);
+    ASSERT_TRUE(steps);
+    for (const auto step : *steps)
+      ASSERT_TRUE(forget_trained_on(*disk_, options_.checkpoint_folder, step));
+  }
+  static OuterState contributed(OuterState state, std::uint64_t step) {
+    state.contributed = step;
+    return state;
+  }
+  // to + (x − from), each rounded once.
+  static std::vector<float> merged(std::span<const float> x, std::span<const float> from,
+                                   std::span<const float> to) {
+    std::vector<float> out(x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) out[i] = to[i] + (x[i] - from[i]);
+    return out;
+  }
+  // Parameters and tokens of the next contribution, made at once.
+  Contribution next_contribution() {
+    gateway_.contributions.clear();
+    options_.inner_steps = 1;
+    stop_at_contribution();
+    auto model = make_small_model(pool_, 99);
+    run_well(*model);
+    stop_ = false;
+    gateway_.on_contribute = nullptr;
+    EXPECT_THAT(gateway_.contributions, SizeIs(1));
+    return gateway_.contributions.empty() ? Contribution() : gateway_.contributions.front();
+  }
+
+  std::vector<float> initial_ = canonical(*make_small_model(pool_));
+  std::vector<float> other_ = canonical(*make_small_model(pool_, 5));
+};
+
 // ---- parameters and contributions
 
-TEST_F(TrainerTest, ARestartOnTheSameStateGoesOnWithItsOwnParameters) {
+TEST_F(TrainerRestartTest, ARestartOnTheSameStateGoesOnWithItsOwnParameters) {
   federate();
   auto straight = make_small_model(pool_);
   stop_ = false;
@@ -40,7 +77,7 @@ TEST_F(TrainerTest, ARestartOnTheSameStateGoesOnWithItsOwnParameters) {
   EXPECT_THAT(events("tokens_lost"), SizeIs(0));
 }
 
-TEST_F(TrainerTest, ARestartAfterACrashReportsWhatIsLost) {
+TEST_F(TrainerRestartTest, ARestartAfterACrashReportsWhatIsLost) {
   federate();
   options_.inner_steps = 8;
   auto first = make_small_model(pool_);
@@ -57,7 +94,7 @@ TEST_F(TrainerTest, ARestartAfterACrashReportsWhatIsLost) {
   EXPECT_EQ(gateway_.contributions[0].tokens, 8U * 48);
 }
 
-TEST_F(TrainerTest, AContributionThatTheGatewayNeverHadIsMadeAgain) {
+TEST_F(TrainerRestartTest, AContributionThatTheGatewayNeverHadIsMadeAgain) {
   federate();
   auto first = make_small_model(pool_);
   stop_at_contribution();
@@ -76,7 +113,7 @@ TEST_F(TrainerTest, AContributionThatTheGatewayNeverHadIsMadeAgain) {
   EXPECT_EQ(metrics("contribution").back()["tokens_contributed"], 3U * 48);
 }
 
-TEST_F(TrainerTest, WhatWasTrainedPastAContributionThatTheGatewayNeverHadIsInTheNext) {
+TEST_F(TrainerRestartTest, WhatWasTrainedPastAContributionThatTheGatewayNeverHadIsInTheNext) {
   federate();
   options_.lead_steps = 2;
   auto first = make_small_model(pool_);
@@ -91,7 +128,7 @@ TEST_F(TrainerTest, WhatWasTrainedPastAContributionThatTheGatewayNeverHadIsInThe
   EXPECT_THAT(events("tokens_lost"), SizeIs(0));
 }
 
-TEST_F(TrainerTest, AContributionThatNeverWasIsReportedLostWhenTheOthersWentOn) {
+TEST_F(TrainerRestartTest, AContributionThatNeverWasIsReportedLostWhenTheOthersWentOn) {
   for (const std::uint64_t contributed : {0, 1}) {
     SCOPED_TRACE(contributed);
     events_.clear();
@@ -103,6 +140,7 @@ TEST_F(TrainerTest, AContributionThatNeverWasIsReportedLostWhenTheOthersWentOn) 
     stop_at_contribution();
     run_well(*first);
     stop_ = false;
+    crashed();
     auto later = state_of(4, canonical(*make_small_model(pool_, 5)), OuterState::From::nothing);
     later.contributed = contributed;
     gateway_has(std::move(later));
@@ -114,11 +152,12 @@ TEST_F(TrainerTest, AContributionThatNeverWasIsReportedLostWhenTheOthersWentOn) 
   }
 }
 
-TEST_F(TrainerTest, WhatWasTrainedPastAContributionThatTheGatewayHasIsReportedLost) {
+TEST_F(TrainerRestartTest, WhatWasTrainedPastAContributionThatTheGatewayHasIsReportedLost) {
   federate();
   options_.lead_steps = 2;
   auto first = make_small_model(pool_);
   EXPECT_EQ(run_until_poll(*first, 6).inner_step, 3 + 2);
+  crashed();
   auto open = state_of(0, canonical(*make_small_model(pool_)), OuterState::From::nothing);
   open.contribution_open = true;
   gateway_has(std::move(open));
@@ -129,7 +168,7 @@ TEST_F(TrainerTest, WhatWasTrainedPastAContributionThatTheGatewayHasIsReportedLo
   EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":96"));
 }
 
-TEST_F(TrainerTest, AContributionThatNeitherGatewayNorCheckpointHasIsReportedLost) {
+TEST_F(TrainerRestartTest, AContributionThatNeitherGatewayNorCheckpointHasIsReportedLost) {
   federate();
   options_.inner_steps = 8;
   auto first = make_small_model(pool_);
@@ -145,10 +184,11 @@ TEST_F(TrainerTest, AContributionThatNeitherGatewayNorCheckpointHasIsReportedLos
   EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":144"));  // three steps of 2 x 24
 }
 
-TEST_F(TrainerTest, ARestartOnANewerStateDropsItsParameters) {
+TEST_F(TrainerRestartTest, ARestartAfterACrashOnANewerStateDropsItsParameters) {
   federate();
   auto first = make_small_model(pool_);
   run_until_poll(*first, 3);
+  crashed();
   gateway_has(state_of(4, canonical(*make_small_model(pool_, 5)), OuterState::From::nothing));
   stop_at_contribution();
   auto second = make_small_model(pool_);
@@ -161,7 +201,7 @@ TEST_F(TrainerTest, ARestartOnANewerStateDropsItsParameters) {
   EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":96"));
 }
 
-TEST_F(TrainerTest, ARestartAfterItsContributionWaitsForTheState) {
+TEST_F(TrainerRestartTest, ARestartAfterItsContributionWaitsForTheState) {
   federate();
   auto model = make_small_model(pool_);
   const auto state = canonical(*model);
@@ -181,7 +221,7 @@ TEST_F(TrainerTest, ARestartAfterItsContributionWaitsForTheState) {
   EXPECT_TRUE(gateway_.statuses.back().waiting);
 }
 
-TEST_F(TrainerTest, ARestartWithItsWorkContributedAddsItOnlyOnce) {
+TEST_F(TrainerRestartTest, ARestartWithItsWorkContributedAddsItOnlyOnce) {
   federate();
   auto first = make_small_model(pool_);
   stop_at_contribution();
@@ -209,9 +249,128 @@ TEST_F(TrainerTest, ARestartWithItsWorkContributedAddsItOnlyOnce) {
   EXPECT_LT(one, 0.75 * three);
 }
 
+// ---- what was trained before a stop
+
+TEST_F(TrainerRestartTest, WorkOnAnOlderStateIsMergedIntoTheNewer) {
+  federate();
+  auto first = make_small_model(pool_);
+  run_until_poll(*first, 3);  // two inner steps on state 0
+  gateway_has(state_of(4, other_, OuterState::From::nothing));
+  const auto made = next_contribution();
+  EXPECT_EQ(made.step, 5U);
+  EXPECT_EQ(made.tokens, 2U * 48);
+  EXPECT_EQ(made.parameters, merged(canonical(*first), initial_, other_));
+  EXPECT_THAT(events("tokens_lost"), SizeIs(0));
+}
+
+TEST_F(TrainerRestartTest, WhatWasTrainedPastAKeptContributionIsMergedIntoTheNewerState) {
+  federate();
+  options_.lead_steps = 2;
+  auto first = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*first, 6).inner_step, 3 + 2);
+  const auto handed = gateway_.contributions.front().parameters;
+  gateway_has(contributed(state_of(1, other_, OuterState::From::nothing), 1));
+  const auto made = next_contribution();
+  EXPECT_EQ(made.step, 2U);
+  EXPECT_EQ(made.tokens, 2U * 48);
+  EXPECT_EQ(made.parameters, merged(canonical(*first), handed, other_));
+  EXPECT_EQ(metrics("contribution").back()["tokens_contributed"], 5U * 48);
+  EXPECT_THAT(events("tokens_lost"), SizeIs(0));
+}
+
+TEST_F(TrainerRestartTest, AContributionThatNeverWasIsInTheNextWhenTheOthersWentOn) {
+  federate();
+  options_.lead_steps = 2;
+  auto first = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*first, 6).inner_step, 3 + 2);
+  gateway_has(state_of(7, other_, OuterState::From::nothing));
+  const auto made = next_contribution();
+  EXPECT_EQ(made.step, 8U);
+  EXPECT_EQ(made.tokens, 5U * 48);
+  EXPECT_EQ(made.parameters, merged(canonical(*first), initial_, other_));
+  EXPECT_EQ(metrics("contribution").back()["tokens_contributed"], 5U * 48);
+  EXPECT_THAT(events("tokens_lost"), SizeIs(0));
+}
+
+// Two stops while the contribution is open: what comes on top of it waits for its state.
+TEST_F(TrainerRestartTest, WhatWasTrainedPastAnOpenContributionIsMergedOnce) {
+  federate();
+  options_.lead_steps = 2;
+  auto first = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*first, 6).inner_step, 3 + 2);
+  const auto handed = gateway_.contributions.front().parameters;
+  auto open = state_of(0, initial_, OuterState::From::nothing);
+  open.contribution_open = true;
+  open.contributed = 1;
+  gateway_has(open);
+  auto second = make_small_model(pool_, 99);
+  EXPECT_EQ(run_until_poll(*second, 3).inner_step, 3 + 2);  // it has its lead already
+  EXPECT_EQ(canonical(*second), canonical(*first));
+  gateway_.on_attach = [&] {
+    gateway_.states.push_back(open);
+    // This process has contributed nothing, so to its client the state replaces the base.
+    gateway_.states.push_back(contributed(state_of(1, other_, OuterState::From::base), 1));
+  };
+  const auto made = next_contribution();
+  EXPECT_EQ(made.step, 2U);
+  EXPECT_EQ(made.tokens, 2U * 48);
+  EXPECT_EQ(made.parameters, merged(canonical(*first), handed, other_));
+  EXPECT_THAT(events("tokens_lost"), SizeIs(0));
+}
+
+TEST_F(TrainerRestartTest, WorkThatANewerContributionHoldsIsNotMergedAgain) {
+  federate();
+  auto first = make_small_model(pool_);
+  run_until_poll(*first, 3);
+  // A copy of this run_dir went on, or it is an old one.
+  gateway_has(contributed(state_of(4, other_, OuterState::From::nothing), 3));
+  options_.inner_steps = 3;
+  gateway_.contributions.clear();
+  stop_at_contribution();
+  auto second = make_small_model(pool_, 99);
+  run_well(*second);
+  EXPECT_EQ(gateway_.contributions.at(0).tokens, 3U * 48);
+}
+
+TEST_F(TrainerRestartTest, ACrashAfterTheMergeDoesNotMergeAgain) {
+  federate();
+  auto first = make_small_model(pool_);
+  run_until_poll(*first, 3);
+  const auto stopped = options_.checkpoint_folder + "/step_00000002";
+  const auto kept = folder_ / "kept";
+  gateway_has(state_of(4, other_, OuterState::From::nothing));
+  // When the first contribution is made, the stop's checkpoint is what a crash comes back to.
+  gateway_.on_contribute = [&](const Contribution&) {
+    std::filesystem::copy(stopped, kept, std::filesystem::copy_options::recursive);
+    stop_ = true;
+  };
+  auto second = make_small_model(pool_, 99);
+  run_well(*second);
+  stop_ = false;
+  std::filesystem::remove_all(options_.checkpoint_folder);
+  std::filesystem::create_directories(options_.checkpoint_folder);
+  std::filesystem::copy(kept, stopped, std::filesystem::copy_options::recursive);
+  gateway_has(contributed(state_of(5, other_, OuterState::From::nothing), 5));
+  const auto made = next_contribution();
+  EXPECT_EQ(made.step, 6U);
+  EXPECT_EQ(made.tokens, 1U * 48);  // of the inner step that it made itself
+}
+
+TEST_F(TrainerRestartTest, TheLastStateIsTakenAsItIs) {
+  federate();
+  auto first = make_small_model(pool_);
+  run_until_poll(*first, 3);
+  auto last = state_of(4, other_, OuterState::From::nothing);
+  last.final_step = true;
+  gateway_has(std::move(last));
+  auto second = make_small_model(pool_, 99);
+  EXPECT_TRUE(run_well(*second).finished);
+  EXPECT_EQ(canonical(*second), other_);
+}
+
 // ---- the learning rate follows the federation
 
-TEST_F(TrainerTest, TheRateOfAnUndisturbedSiteIsThatOfItsSteps) {
+TEST_F(TrainerRestartTest, TheRateOfAnUndisturbedSiteIsThatOfItsSteps) {
   federate();
   options_.lead_steps = 2;
   auto model = make_small_model(pool_);
@@ -234,11 +393,12 @@ TEST_F(TrainerTest, TheRateOfAnUndisturbedSiteIsThatOfItsSteps) {
     EXPECT_EQ(rate_of(lines[i]), options_.schedule.rate(static_cast<std::int64_t>(i))) << i;
 }
 
-TEST_F(TrainerTest, ARestartHasTheRateOfTheFederation) {
+TEST_F(TrainerRestartTest, ARestartHasTheRateOfTheFederation) {
   federate();
   options_.schedule.warmup_steps = 0;
   auto first = make_small_model(pool_);
   run_until_poll(*first, 3);  // two inner steps on state 0
+  crashed();
   gateway_.on_attach = [&] {
     gateway_.states.push_back(state_of(9, gateway_.initial_parameters, OuterState::From::nothing));
   };
@@ -251,7 +411,7 @@ TEST_F(TrainerTest, ARestartHasTheRateOfTheFederation) {
     EXPECT_EQ(rate_of(lines[static_cast<std::size_t>(2 + i)]), options_.schedule.rate(9 * 3 + i));
 }
 
-TEST_F(TrainerTest, ARestartOnTheSameStateGoesOnWithItsRate) {
+TEST_F(TrainerRestartTest, ARestartOnTheSameStateGoesOnWithItsRate) {
   federate();
   auto first = make_small_model(pool_);
   run_until_poll(*first, 3);
@@ -264,7 +424,7 @@ TEST_F(TrainerTest, ARestartOnTheSameStateGoesOnWithItsRate) {
   EXPECT_EQ(rate_of(lines[2]), options_.schedule.rate(2));
 }
 
-TEST_F(TrainerTest, ASiteThatComesLateHasTheRateOfTheFederation) {
+TEST_F(TrainerRestartTest, ASiteThatComesLateHasTheRateOfTheFederation) {
   federate();
   options_.schedule.warmup_steps = 0;
   auto model = make_small_model(pool_);
