@@ -69,6 +69,7 @@ class AttachClient::Connection {
   struct Base {
     std::uint64_t step = 0;
     security::Digest record;
+    security::Digest run;
     bool contribution_open = false;
   };
 
@@ -234,11 +235,12 @@ Result<std::optional<AgreedState>> AttachClient::Connection::wait_state(Nanoseco
 }
 
 Result<bool> AttachClient::Connection::on_state(const attach::State& state) {
-  if (!base_ || state.step > base_->step) {
+  const bool other_run = base_ && state.run != base_->run;
+  if (!base_ || (state.step > base_->step && !other_run)) {
     state_ = state;
     return true;
   }
-  if (state.step == base_->step && state.record != base_->record) {
+  if (other_run || (state.step == base_->step && state.record != base_->record)) {
     refused_ = Error{ErrorCode::mismatch,
                      fmt::format("the gateway's state {} is not the one this rank began from: it "
                                  "belongs to another run now; start the rank anew",
@@ -263,6 +265,7 @@ AgreedState AttachClient::Connection::agreed() const {
   AgreedState result;
   result.step = state_->step;
   result.record = state_->record;
+  result.run = state_->run;
   result.merge = state_->merge;
   result.final_step = state_->final_step;
   result.contribution_open = state_->contribution_open;
@@ -279,7 +282,7 @@ AgreedState AttachClient::Connection::agreed() const {
 Result<void> AttachClient::Connection::took() {
   const auto merged = state_ ? state_ : state_before_;
   ISTHMUS_ASSERT(merged);
-  base_ = Base{merged->step, merged->record, merged->contribution_open};
+  base_ = Base{merged->step, merged->record, merged->run, merged->contribution_open};
   contribution_.reset();
   state_before_.reset();
   if (!state_) return {};

@@ -57,6 +57,7 @@ enum class MergeFrom : std::uint8_t {
 struct AgreedState {
   std::uint64_t step = 0;
   security::Digest record;
+  security::Digest run;
   MergeRule merge = MergeRule::keep_progress;
   MergeFrom from = MergeFrom::nothing;
   bool final_step = false;

@@ -116,15 +116,15 @@ void Memory::read(ByteReader& in) {
 }
 
 void State::write(ByteWriter& out) const {
-  out.put(publication).put(step).raw(record.bytes).put(merge);
+  out.put(publication).put(step).raw(record.bytes).raw(run.bytes).put(merge);
   out.put(static_cast<std::uint8_t>(final_step)).put(static_cast<std::uint8_t>(contribution_open));
   out.put(contributed);
 }
 void State::read(ByteReader& in) {
   publication = in.get<std::uint64_t>();
   step = in.get<std::uint64_t>();
-  const auto hash = in.raw(record.bytes.size());
-  std::ranges::copy(hash, record.bytes.begin());
+  for (auto* digest : {&record, &run})
+    std::ranges::copy(in.raw(digest->bytes.size()), digest->bytes.begin());
   merge = in.get<MergeRule>();
   if (merge != MergeRule::keep_progress) in.fail();
   final_step = read_flag(in);

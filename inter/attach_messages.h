@@ -118,6 +118,7 @@ struct State {
   std::uint64_t publication = 0;  // from 1 on, ascending
   std::uint64_t step = 0;
   security::Digest record;
+  security::Digest run;
   MergeRule merge = MergeRule::keep_progress;
   bool final_step = false;
   bool contribution_open = false;

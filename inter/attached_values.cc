@@ -19,6 +19,7 @@ void AttachServer::Server::publish(const Published& state) {
   latest_.publication = publication_;
   latest_.step = state.step;
   latest_.record = state.record;
+  latest_.run = state.run;
   latest_.merge = state.merge;
   latest_.final_step = state.final_step;
   latest_.contribution_open = state.contribution_open;

@@ -149,16 +149,24 @@ Task<void> Gateway::contribute_task(std::vector<float> parameters, std::uint64_t
   changed_.notify();
 }
 
+// Records know of what our own files have lost.
+std::uint64_t Gateway::newest_contribution() const {
+  for (auto step = chain_.size(); step > contributed_step_; --step)
+    if (chain_[step - 1].record.part_of(self_) != nullptr) return step;
+  return contributed_step_;
+}
+
 void Gateway::publish() {
   if (!ranks_ || !rank_pulse_.here() || !state_) return;
   rank_pulse_.told(world_.loop.now());
   ranks_know_end_ |= finished_;
   ranks_->publish({.step = state_->step,
                    .record = state_->record,
+                   .run = run_,
                    .parameters = misled_base_ && !finished_ ? *misled_base_ : state_->agreed,
                    .merge = MergeRule::keep_progress,
                    .final_step = finished_,
-                   .contributed = contributed_step_,
+                   .contributed = newest_contribution(),
                    .contribution_open = pending_ && pending_->step == working_step()});
 }
 

@@ -23,6 +23,7 @@ enum class MergeRule : std::uint8_t { keep_progress = 0 };
 struct Published {
   std::uint64_t step = 0;  // 0: the initial state
   security::Digest record;
+  security::Digest run;
   std::span<const float> parameters;
   MergeRule merge = MergeRule::keep_progress;
   bool final_step = false;  // nothing follows: the ranks may end

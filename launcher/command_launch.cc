@@ -110,9 +110,10 @@ class Launch {
     }
   }
 
-  // Parameters and the two moments of AdamW, written and read again, on a slow disk.
+  // Parameters, the two moments of AdamW and what a stop adds (runtime::TrainedOn), written and
+  // read again, on a slow disk.
   Nanoseconds longest_checkpoint() const {
-    constexpr double kBytesPerParameter = 2 * 12, kBytesPerSecond = 100e6;
+    constexpr double kBytesPerParameter = 2 * 20, kBytesPerSecond = 100e6;
     double longest = 0;
     for (const auto& site : sites_)
       longest = std::max(

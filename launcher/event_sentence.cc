@@ -61,6 +61,15 @@ std::string plain(const LoggedEvent& event) {
   if (id == "checkpoint_damaged")
     return fmt::format("the checkpoint {} is damaged: {}; {}", event.field("checkpoint"), why,
                        event.field("then"));
+  if (id == "data_changed") return why;
+  if (id == "roster_expired")
+    return fmt::format("the roster has expired: {}", event.field("effect"));
+  if (id == "state_fetch_stopped")
+    return fmt::format("the state of step {} did not come whole from {}: it is asked for again",
+                       event.outer_step, event.peer);
+  if (id == "merge_base_not_kept")
+    return fmt::format("the disk has no room for all of the checkpoint: {}; {}", why,
+                       event.field("then"));
   if (id == "file_damaged")
     return fmt::format("a file is damaged: {}; {}", event.field("what"), event.field("then"));
   if (id == "traffic_not_written")

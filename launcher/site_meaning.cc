@@ -121,8 +121,10 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   const double vectors = file.sync.outer == inter::OuterRuleKind::nesterov ? 6 : 4;
   const double gateway =
       vectors * bytes + kStepsKept * static_cast<double>(roster->sites.size()) * coded;
-  // Parameters and the two moments of AdamW; one more while it is written.
-  const double checkpoints = 3 * bytes * static_cast<double>(file.train.checkpoints_kept + 1);
+  // Parameters and the two moments of AdamW; one more while it is written, which has up to two
+  // vectors besides when the run is stopped (runtime::TrainedOn).
+  const double checkpoints =
+      3 * bytes * static_cast<double>(file.train.checkpoints_kept + 1) + 2 * bytes;
   line("disk", fmt::format("{} for the gateway, {} for checkpoints; logs grow with the steps",
                            about_bytes(gateway), about_bytes(checkpoints)));
   std::vector<std::string> voters;

@@ -74,6 +74,7 @@ class AttachedSync final : public OuterSync {
     const inter::AgreedState& agreed = **state;
     OuterState taken{.step = agreed.step,
                      .record = agreed.record.hex(),
+                     .run = agreed.run.hex(),
                      .from = from_of(agreed.from),
                      .final_step = agreed.final_step,
                      .contribution_open = agreed.contribution_open,

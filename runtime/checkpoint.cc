@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 2;  // of trainer.json
+constexpr int kFormat = 3;  // of trainer.json
 constexpr const char* kConfigFile = "config.json";
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
@@ -119,6 +119,7 @@ std::string encode(const TrainerFile& content) {
                {"data_digest", p.data_digest},
                {"outer_step", p.outer_step},
                {"record", p.record},
+               {"run", p.run},
                {"steps_since", p.steps_since},
                {"tokens_since", p.tokens_since},
                {"handed_steps", p.handed_steps},
@@ -156,6 +157,7 @@ Result<TrainerFile> decode(std::string_view text) {
     json.at("data_digest").get_to(p.data_digest);
     json.at("outer_step").get_to(p.outer_step);
     json.at("record").get_to(p.record);
+    json.at("run").get_to(p.run);
     json.at("steps_since").get_to(p.steps_since);
     json.at("tokens_since").get_to(p.tokens_since);
     json.at("handed_steps").get_to(p.handed_steps);
@@ -203,10 +205,7 @@ Result<void> check_file(Disk& disk, const std::string& path, const FileIdentity&
 Result<void> check_files(Disk& disk, const std::string& checkpoint, const TrainerFile& trainer) {
   for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
     ISTHMUS_CHECK(check_file(disk, checkpoint + "/" + kHashedFiles[i], trainer.files[i]));
-  const std::string trained_on = checkpoint + "/" + kTrainedOnFile;
-  ISTHMUS_TRY(const bool there, disk.exists(trained_on));
-  if (!there || !trainer.trained_on) return {};
-  return check_file(disk, trained_on, *trainer.trained_on);
+  return {};
 }
 
 // ---- tensors
@@ -317,6 +316,9 @@ Result<std::vector<float>> read_tensors(const SafetensorsReader& reader, const s
   const auto first = std::string(prefix) + model.tensors().front().name;
   std::vector<float> values;
   if (reader.find(first) == nullptr) return values;
+  std::size_t elements = 0;
+  for (const auto& t : model.tensors()) elements += t.elements();
+  values.reserve(elements);
   for (const auto& t : model.tensors()) {
     ISTHMUS_TRY(const auto* stored, find(reader, path, std::string(prefix) + t.name, t.shape));
     values.resize(values.size() + t.elements());
@@ -438,16 +440,37 @@ Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Mode
   return checkpoint;
 }
 
-Result<TrainedOn> read_trained_on(Disk& disk, const std::string& folder, std::int64_t inner_step,
-                                  const Model& model) {
-  const auto path = fmt::format("{}/{}/{}", folder, name_of(inner_step), kTrainedOnFile);
-  TrainedOn trained_on;
-  ISTHMUS_TRY(const bool there, disk.exists(path));
-  if (!there) return trained_on;
+namespace {
+
+Result<TrainedOn> read_checked(Disk& disk, const std::string& checkpoint, const Model& model) {
+  const auto path = checkpoint + "/" + kTrainedOnFile;
+  ISTHMUS_TRY(const auto trainer, read_trainer_file(disk, checkpoint));
+  if (!trainer.trained_on)
+    return Error{ErrorCode::corrupt, fmt::format("{} is of another checkpoint", path)};
+  ISTHMUS_CHECK(check_file(disk, path, *trainer.trained_on));
   ISTHMUS_TRY(const auto reader, SafetensorsReader::open(disk, path));
+  TrainedOn trained_on;
   ISTHMUS_TRY(trained_on.base, read_tensors(reader, path, kBase, model));
   ISTHMUS_TRY(trained_on.contributed, read_tensors(reader, path, kContributed, model));
   return trained_on;
+}
+
+}  // namespace
+
+Result<TrainedOn> read_trained_on(Disk& disk, const std::string& folder, std::int64_t inner_step,
+                                  const Model& model, EventLog& log) {
+  const auto checkpoint = fmt::format("{}/{}", folder, name_of(inner_step));
+  ISTHMUS_TRY(const bool there, disk.exists(checkpoint + "/" + kTrainedOnFile));
+  if (!there) return TrainedOn();
+  auto trained_on = read_checked(disk, checkpoint, model);
+  if (trained_on || trained_on.error().code == ErrorCode::io) return trained_on;
+  log.warning("checkpoint_damaged", {},
+              {{"checkpoint", checkpoint},
+               {"why", trained_on.error().text()},
+               {"then",
+                "the rest of it is whole; what is in no contribution yet is lost unless the run "
+                "goes on from the same outer step"}});
+  return TrainedOn();
 }
 
 Result<void> forget_trained_on(Disk& disk, const std::string& folder, std::int64_t inner_step) {

@@ -47,9 +47,10 @@ Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Mode
                                      const TrainedOn& trained_on = {});
 
 // Of the checkpoint of this step, loaded before into `model`; empty when it was not made at a stop,
-// or forgotten since. Errors: corrupt, mismatch, io.
+// forgotten since, or, with a warning event, damaged: the checkpoint is whole without it. Errors:
+// io.
 Result<TrainedOn> read_trained_on(Disk& disk, const std::string& folder, std::int64_t inner_step,
-                                  const Model& model);
+                                  const Model& model, EventLog& log);
 // Before anything is made of it that outlives this process. Errors: io, permission.
 Result<void> forget_trained_on(Disk& disk, const std::string& folder, std::int64_t inner_step);
 

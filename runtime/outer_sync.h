@@ -30,6 +30,7 @@ struct OuterState {
 
   std::uint64_t step = 0;  // 0: the state the run began with
   std::string record;      // hash of its record, hex
+  std::string run;         // what it is a state of, hex
   From from = From::nothing;
   bool final_step = false;         // nothing follows
   bool contribution_open = false;  // this site's contribution to step + 1 is already made

@@ -21,6 +21,7 @@ struct Progress {
   // In a federation: the state the parameters are based on, and what was trained upon it.
   std::uint64_t outer_step = 0;
   std::string record = {};         // hash of its record, hex; "" when alone
+  std::string run = {};            // of which that is a record, hex
   std::int64_t steps_since = 0;    // inner steps since the last contribution
   std::uint64_t tokens_since = 0;  // and the tokens in them
   // What was handed over for the next state: still this site's when the gateway never had it.

@@ -13,6 +13,7 @@
 #include "base/counted.h"
 #include "runtime/checkpoint.h"
 #include "runtime/metrics_log.h"
+#include "runtime/share.h"
 #include "runtime/text_tokens.h"
 #include "runtime/training_memory.h"
 
@@ -21,7 +22,6 @@ namespace {
 
 constexpr Nanoseconds kStatePoll = 100 * kMillisecond;  // how late a stop is noticed while waiting
 constexpr int kSkippedStepsMax = 10;                    // in a row
-constexpr int kRoot = 0;                                // the rank that has files and gateway
 
 class Trainer {
  public:
@@ -65,7 +65,7 @@ class Trainer {
       if (contribution_due()) ISTHMUS_CHECK(contribute());
       if (progress_.inner_step % options_.checkpoint_steps == 0) try_checkpoint();
     }
-    if (is_root_) ISTHMUS_CHECK(checkpoint(stopped ? trained_on() : TrainedOn()));
+    if (is_root_) ISTHMUS_CHECK(stopped ? checkpoint_at_stop() : checkpoint());
     if (stopped && parts_.outer != nullptr) parts_.outer->leave();
     return outcome(!stopped);
   }
@@ -94,7 +94,7 @@ class Trainer {
       if (kept) progress_ = std::move(*kept);
       if (kept && options_.federated) {
         ISTHMUS_TRY(stopped_on_, read_trained_on(parts_.disk, options_.checkpoint_folder,
-                                                 progress_.inner_step, model_));
+                                                 progress_.inner_step, model_, parts_.log));
       }
     }
     ISTHMUS_CHECK(share(resumed));
@@ -166,14 +166,16 @@ class Trainer {
   }
 
   // What the parameters of a stopped run become part of `state` by: x ← state + (x − from). Empty
-  // when they need no merging, or cannot be: they are from a crash, or of work that this site's
-  // newer contributions hold already. The same on all ranks.
+  // when they need no merging, or cannot be: they are from a crash, this site's newer contributions
+  // hold that work already, or the run is another one, or was set back (`roster recover`) to a step
+  // before it. The same on all ranks.
   Result<std::vector<float>> merged_from(const OuterState& state, bool same_base, bool has_handed) {
     std::vector<float> from;
     if (is_root_ && !stopped_on_.empty()) {
       const auto newest_of_it = progress_.outer_step + (stopped_on_.contributed.empty() ? 0 : 1);
       const bool to_merge = same_base ? state.contribution_open : state.step > progress_.outer_step;
-      if (to_merge && !state.final_step && state.contributed <= newest_of_it)
+      const bool its_run = progress_.run == state.run;
+      if (to_merge && its_run && !state.final_step && state.contributed <= newest_of_it)
         from = std::move(has_handed ? stopped_on_.contributed : stopped_on_.base);
       stopped_on_ = {};
       ISTHMUS_CHECK(
@@ -417,6 +419,7 @@ class Trainer {
     contribution_open_ = state.contribution_open;
     progress_.outer_step = state.step;
     progress_.record = std::move(state.record);
+    progress_.run = std::move(state.run);
     base_ = std::move(state.parameters);
     contributed_ = std::vector<float>();  // `{}` would keep its memory
   }
@@ -507,6 +510,18 @@ class Trainer {
     return {};
   }
 
+  // On a disk with too little room the checkpoint counts for more than the last inner steps.
+  Result<void> checkpoint_at_stop() {
+    auto written = checkpoint(trained_on());
+    if (written || written.error().code != ErrorCode::disk_full) return written;
+    parts_.log.warning("merge_base_not_kept", {},
+                       {{"why", written.error().text()},
+                        {"then",
+                         "what is in no contribution yet is lost unless the run goes on from the "
+                         "same outer step"}});
+    return checkpoint();
+  }
+
   // One that cannot be written under way costs a repeat at worst, so training goes on.
   void try_checkpoint() {
     if (!is_root_) return;
@@ -517,41 +532,9 @@ class Trainer {
                                              counted(options_.checkpoint_steps, "inner step"))}});
   }
 
-  // ---- what the root knows, for all ranks
-
   template <class T>
-  requires std::is_arithmetic_v<T> Result<void> share(T& value) {
-    return parts_.world.broadcast(std::as_writable_bytes(std::span(&value, 1)), kRoot);
-  }
-  Result<void> share(Bytes& bytes) {
-    std::uint64_t size = bytes.size();
-    ISTHMUS_CHECK(share(size));
-    bytes.resize(size);
-    return parts_.world.broadcast(bytes, kRoot);
-  }
-  Result<void> share(std::vector<float>& values) {
-    std::uint64_t size = values.size();
-    ISTHMUS_CHECK(share(size));
-    values.resize(size);
-    return parts_.world.broadcast(std::as_writable_bytes(std::span(values)), kRoot);
-  }
-  Result<void> share(OuterState& state) {
-    ByteWriter head;
-    head.put(state.step).string(state.record).put(state.from);
-    head.put(state.final_step).put(state.contribution_open).put(state.contributed);
-    Bytes bytes = head.take();
-    ISTHMUS_CHECK(share(bytes));
-    ByteReader in(bytes);
-    state.step = in.get<std::uint64_t>();
-    state.record = in.string(bytes.size());
-    state.from = in.get<OuterState::From>();
-    state.final_step = in.get<bool>();
-    state.contribution_open = in.get<bool>();
-    state.contributed = in.get<std::uint64_t>();
-    ISTHMUS_ASSERT(in.done());
-    ISTHMUS_ASSERT(!is_root_ || state.parameters.size() == canonical_elements_);
-    state.parameters.resize(canonical_elements_);
-    return parts_.world.broadcast(std::as_writable_bytes(std::span(state.parameters)), kRoot);
+  Result<void> share(T& value) {
+    return runtime::share(parts_.world, value);
   }
 
   // A signal reaches ranks at different times: all stop at the same step.

@@ -147,7 +147,7 @@ def main():
                 print("taken", flush=True)
             continue
         check(kind == STATE, f"message {kind}")
-        publication, step, record, merge, final, is_open, kept = struct.unpack("<QQ32sBBBQ", body)
+        publication, step, record, _, merge, final, is_open, kept = struct.unpack("<QQ32s32sBBBQ", body)
         check(merge == 0 and not is_open, "state")
         stop_at("state", wanted.stop_at)
         if parameters is not None and step == steps:

@@ -59,8 +59,9 @@ TEST(AttachMessages, EachComesBackAndNothingElseDecodes) {
   check(attach::Leaving{});
   check(attach::Status{});
   check(attach::Memory{8192, 0, 4096, 99});
-  attach::State state{7, 8, {}, MergeRule::keep_progress, true, false};
+  attach::State state{7, 8, {}, {}, MergeRule::keep_progress, true, false};
   state.record.bytes[31] = std::byte{5};
+  state.run.bytes[0] = std::byte{6};
   check(state);
   check(attach::Taken{3});
   check(attach::Refused{"mismatch", "another model"});

@@ -234,6 +234,20 @@ TEST_F(AttachRestartTest, AnotherRunIsNoticed) {
   EXPECT_EQ(state.error().code, ErrorCode::mismatch);
 }
 
+TEST_F(AttachRestartTest, ALaterStateOfAnotherRunIsRefusedToo) {
+  auto client = contributing_rank();
+  on_loop([&] {
+    Published other;
+    other.step = 7;
+    other.run.bytes[0] = std::byte{9};
+    other.parameters = *gateway.state;
+    server->publish(other);
+  });
+  const auto state = client->wait_state(kPatience);
+  ASSERT_FALSE(state);
+  EXPECT_EQ(state.error().code, ErrorCode::mismatch);
+}
+
 TEST_F(AttachRestartTest, ANewRankProcessWaitsForTheOpenStep) {
   contributing_rank().reset();
   auto client = attach(whole());

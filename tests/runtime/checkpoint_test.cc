@@ -49,6 +49,7 @@ class CheckpointTest : public testing::Test {
             .data_digest = "abc",
             .outer_step = 3,
             .record = "def",
+            .run = "ghi",
             .steps_since = 4,
             .tokens_since = 5,
             .handed_steps = 6,
@@ -131,7 +132,7 @@ TEST_F(CheckpointTest, WhatItWasTrainedOnIsThereUntilItIsForgotten) {
   const TrainedOn written{.base = std::vector<float>(elements, 0.5F),
                           .contributed = std::vector<float>(elements, -2.0F)};
   const auto read = [&] {
-    auto found = read_trained_on(*disk_, folder_.path(), 7, *model_);
+    auto found = read_trained_on(*disk_, folder_.path(), 7, *model_, log_);
     EXPECT_TRUE(found) << found.error().text();
     return std::move(*found);
   };
@@ -142,11 +143,13 @@ TEST_F(CheckpointTest, WhatItWasTrainedOnIsThereUntilItIsForgotten) {
   ASSERT_TRUE(load_checkpoint(*disk_, path, *model_));
   EXPECT_EQ(read().base, written.base);
   EXPECT_EQ(read().contributed, written.contributed);
+  EXPECT_THAT(events_, IsEmpty());
+  // Damaged it is of no use, but all else is.
   flip_byte(path + "/trained_on.safetensors", 1000);
-  const auto damaged = load_checkpoint(*disk_, path, *model_);
-  ASSERT_FALSE(damaged);
-  EXPECT_EQ(damaged.error().code, ErrorCode::corrupt);
-  EXPECT_THAT(damaged.error().text(), HasSubstr("trained_on.safetensors is damaged"));
+  ASSERT_TRUE(load_checkpoint(*disk_, path, *model_));
+  EXPECT_TRUE(read().empty());
+  ASSERT_EQ(events_.size(), 1U);
+  EXPECT_THAT(events_[0], HasSubstr("trained_on.safetensors is damaged"));
   ASSERT_TRUE(forget_trained_on(*disk_, folder_.path(), 7));
   ASSERT_TRUE(forget_trained_on(*disk_, folder_.path(), 7));  // once is enough
   ASSERT_TRUE(load_checkpoint(*disk_, path, *model_));

@@ -61,6 +61,7 @@ inline OuterState state_of(std::uint64_t step, std::vector<float> parameters,
                            OuterState::From from) {
   return {.step = step,
           .record = "record " + std::to_string(step),
+          .run = "run",
           .from = from,
           .parameters = std::move(parameters)};
 }

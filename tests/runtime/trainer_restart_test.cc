@@ -15,6 +15,36 @@ namespace {
 using testing::HasSubstr;
 using testing::SizeIs;
 
+// No room for files of this name; all else as it is.
+class NoRoomFor final : public Disk {
+ public:
+  NoRoomFor(std::string_view name, std::unique_ptr<Disk> disk)
+      : name_(name), disk_(std::move(disk)) {}
+
+  Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
+    if (how != Open::read && path.ends_with(name_))
+      return Error{ErrorCode::disk_full, "no room for " + path};
+    return disk_->open(path, how);
+  }
+  Result<void> rename(const std::string& from, const std::string& to) override {
+    return disk_->rename(from, to);
+  }
+  Result<void> remove(const std::string& path) override { return disk_->remove(path); }
+  Result<bool> exists(const std::string& path) const override { return disk_->exists(path); }
+  Result<std::vector<std::string>> list(const std::string& folder) const override {
+    return disk_->list(folder);
+  }
+  Result<void> make_folders(const std::string& path) override { return disk_->make_folders(path); }
+  Result<void> sync_folder(const std::string& path) override { return disk_->sync_folder(path); }
+  Result<std::unique_ptr<DiskLock>> lock(const std::string& path) override {
+    return disk_->lock(path);
+  }
+
+ private:
+  const std::string name_;
+  std::unique_ptr<Disk> disk_;
+};
+
 class TrainerRestartTest : public TrainerTest {
  protected:
   // As if the checkpoint of the stop had been one from under way.
@@ -332,6 +362,20 @@ TEST_F(TrainerRestartTest, WorkThatANewerContributionHoldsIsNotMergedAgain) {
   EXPECT_EQ(gateway_.contributions.at(0).tokens, 3U * 48);
 }
 
+TEST_F(TrainerRestartTest, WorkOnAnotherRunIsNotMerged) {
+  federate();
+  auto first = make_small_model(pool_);
+  run_until_poll(*first, 3);
+  auto other = state_of(4, other_, OuterState::From::nothing);
+  other.run = "another run";
+  gateway_has(std::move(other));
+  gateway_.contributions.clear();
+  stop_at_contribution();
+  auto second = make_small_model(pool_, 99);
+  run_well(*second);
+  EXPECT_EQ(gateway_.contributions.at(0).tokens, 3U * 48);
+}
+
 TEST_F(TrainerRestartTest, ACrashAfterTheMergeDoesNotMergeAgain) {
   federate();
   auto first = make_small_model(pool_);
@@ -354,6 +398,16 @@ TEST_F(TrainerRestartTest, ACrashAfterTheMergeDoesNotMergeAgain) {
   const auto made = next_contribution();
   EXPECT_EQ(made.step, 6U);
   EXPECT_EQ(made.tokens, 1U * 48);  // of the inner step that it made itself
+}
+
+TEST_F(TrainerRestartTest, AStopOnADiskWithLittleRoomKeepsTheCheckpoint) {
+  federate();
+  disk_ = std::make_unique<NoRoomFor>("trained_on.safetensors", std::move(disk_));
+  auto first = make_small_model(pool_);
+  EXPECT_EQ(run_until_poll(*first, 3).inner_step, 2);
+  EXPECT_THAT(events("merge_base_not_kept"), SizeIs(1));
+  gateway_has(state_of(0, initial_, OuterState::From::nothing));
+  EXPECT_EQ(next_contribution().tokens, 2U * 48);
 }
 
 TEST_F(TrainerRestartTest, TheLastStateIsTakenAsItIs) {
