@@ -364,10 +364,11 @@ void Exchange::open_again(Link* from, const Signed& message) {
   if (pending && (from == nullptr || from->peer().site != site)) return;
   opening_again_.insert_or_assign(site, std::pair(from, message));
   if (pending) return;
-  context_.loop.call_after(kRetryDisk, [this, site, id = id_] {
+  context_.loop.call_after(kRetryDisk, [this, site] {
     const auto kept = opening_again_.extract(site);
     const auto& [link, open] = kept.mapped();
-    if (id == id_ && entries_.count({id_.step, site}) == 0) on_open(link, open);
+    if (entries_.count({id_.step, site}) == 0)
+      on_open(link, open);  // one of an older step: nothing
   });
 }
 
@@ -410,7 +411,8 @@ void Exchange::on_chunk(Link& link, const ChunkArrival& arrival,
   if (entry) {
     receive(link, entry, arrival, Bytes(sealed.begin(), sealed.end()));
   } else if (early_.size() < kEarlyChunksMax) {
-    // Its announcement may still be on its way on the other lane.
+    // Its announcement may still be on its way on the other lane, or wait for the disk.
+    if (!disk_refuses_.empty()) link.stall(arrival);
     early_.push_back({&link, arrival, Bytes(sealed.begin(), sealed.end()), context_.loop.now()});
   } else {
     link.settle(arrival, false);
@@ -463,7 +465,8 @@ void Exchange::on_checked(const std::shared_ptr<ArrivedChunk>& chunk) {
   }
   note_disk(chunk->written);
   if (!chunk->written) {
-    // Refused it would come again at once, and again. It stays, under the credit that it has.
+    // Refused it would come again at once, and again: it stays.
+    link.stall(chunk->arrival);
     context_.loop.call_after(kRetryDisk, [this, chunk] {
       if (chunk->entry->contribution->step() == id_.step) return check(chunk);
       chunk->entry->checking[chunk->arrival.index] = false;

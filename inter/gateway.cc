@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/assert.h"
 
@@ -245,7 +246,7 @@ void Gateway::begin_step() {
         (vote.accepted->record.parent_root != state_root_ || vote.accepted->record.view != view))
       vote.accepted.reset();
     agreement_ = std::make_unique<Agreement>(agreement_setup(view), std::move(vote), vote_on_disk_);
-    agreement_->set_view_change_due(view_change_due());
+    agreement_->set_view_change_due(view_change_due() || awaits_wish());
     for (const auto site : exchange_->holds()) {
       agreement_->hold(exchange_->held(k, site)->part());
       first_held_at_ = step_began_;
@@ -403,7 +404,8 @@ Task<Result<void>> Gateway::advance() {
 }
 
 // The last step: told to the ranks when a majority has it too, or nobody else is there; served
-// until every site that can be reached has it, and for a while for members that cannot.
+// until every site that can be reached has it, and for a while for members that cannot, and for who
+// was here a moment ago: one that is started again loses its session before it has the next.
 Task<Result<void>> Gateway::serve_the_end() {
   world_.log.info("run_finished", {.outer_step = static_cast<std::int64_t>(state_->step)},
                   {{"root", state_root_.hex()}});
@@ -411,6 +413,7 @@ Task<Result<void>> Gateway::serve_the_end() {
   const auto began = world_.loop.now();
   auto alone_since = began;
   auto told = began;
+  std::set<SiteId> came_for_it;
   while (!stopping_ && !failure_) {
     const auto now = world_.loop.now();
     if (disputed()) {
@@ -428,7 +431,13 @@ Task<Result<void>> Gateway::serve_the_end() {
       // Whoever has saved the last step may end before it acknowledges what we say last.
       const bool farewell = up && !peer.link->drained() && now - began < kSecond;
       if (up && (!has || farewell)) waiting = reachable = true;
-      if (!up && !has && chain_[last - 1].record.view.is_member(site)) waiting = true;
+      if (up && !has && !(peer.status && peer.status->leaving))
+        came_for_it.insert(site);
+      else if (up)
+        came_for_it.erase(site);
+      if (!up && !has &&
+          (came_for_it.contains(site) || chain_[last - 1].record.view.is_member(site)))
+        waiting = true;
     }
     if (reachable || saving_) alone_since = now;
     const bool alone = !reachable && !saving_ && now - alone_since > options_.linger;

@@ -194,6 +194,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<bool> may_contribute();
   Task<void> contribute_task(std::vector<float> parameters, std::uint64_t tokens);
   void publish();
+  std::uint64_t newest_contribution() const;
   bool ranks_reading() const { return ranks_ && ranks_->reading(); }
   bool ranks_have_the_end(Nanoseconds told) const;
 
@@ -238,6 +239,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // --- Ballots (gateway_ballots.cc)
   Task<void> vote_writer();
   bool view_change_due() const;
+  bool awaits_wish() const;
   bool newer_roster_due() const;
   std::ptrdiff_t turn() const;
   Nanoseconds votes_late() const;

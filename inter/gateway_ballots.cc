@@ -134,12 +134,18 @@ bool Gateway::view_change_due() const {
   const auto view = current_view();
   if (newer_roster_due()) return true;
   if (my_status().wants_in) return true;
-  if (peers_.about_to_join(working_step(), view) && world_.loop.now() - step_began_ < votes_late())
-    return true;
   const auto wishes = peers_.wishes(working_step(), self_);
   return std::any_of(wishes.begin(), wishes.end(), [&](const Wish& wish) {
     return roster_.find(wish.site) != nullptr && changes(view, wish);
   });
+}
+
+// One that would like to join says so in each step anew: its word for this one is on its way, and
+// without ballot 0 there is time for it.
+bool Gateway::awaits_wish() const {
+  const auto now = world_.loop.now();
+  return now - step_began_ < votes_late() &&
+         peers_.about_to_join(working_step(), current_view(), now - votes_late());
 }
 
 // Voters take turns, so that they do not outbid each other.
@@ -218,7 +224,7 @@ void Gateway::consider_ballot() {
     return;
   const auto now = world_.loop.now();
   const bool due = view_change_due();
-  agreement_->set_view_change_due(due);
+  agreement_->set_view_change_due(due || awaits_wish());
   if (!due) view_change_since_.reset();
   if (due && !view_change_since_) view_change_since_ = now;
   votes_.notify();

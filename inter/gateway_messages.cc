@@ -248,10 +248,12 @@ Status Gateway::my_status() const {
   // Before it has begun its step, nothing of that can be told to it.
   s.step = begun_ ? working_step() : 0;
   s.leaving = stopping_ || ranks_leaving_;
-  // Whoever cannot write contributes nothing, however its ranks compute: nobody waits for it.
-  const bool writes = !exchange_ || exchange_->disk_refuses().empty();
-  s.contributes = !ranks_leaving_ && ((rank_pulse_.live(now) && writes) ||
-                                      (exchange_ && state_ && exchange_->contributed()));
+  // Whoever cannot write contributes nothing, however its ranks compute: nobody waits for it. What
+  // it has contributed counts while that step is open.
+  const bool writes = (!exchange_ || exchange_->disk_refuses().empty()) && not_saved_why_.empty();
+  const bool is_open = exchange_ && state_ && chain_.size() < working_step();
+  s.contributes = !ranks_leaving_ &&
+                  ((rank_pulse_.live(now) && writes) || (is_open && exchange_->contributed()));
   // Once its ranks compute: a site of which nothing comes would be dropped and taken in for ever.
   s.wants_in = state_ && !current_view().is_member(self_) && !ranks_leaving_ && writes &&
                rank_pulse_.compute(now) && chain_.size() < working_step();
@@ -285,6 +287,7 @@ void Gateway::on_status(Link& link, const Status& status) {
   peer.vote_file = status.vote_file;
   const auto now = world_.loop.now();
   if (status.contributes) peer.last_progress = now;
+  if (status.wants_in) peer.wished_at = now;
   if (status.step == working_step())
     for (const auto site : status.sees_contribute)
       if (auto* other = peers_.find(site); other != nullptr && !other->link->up())

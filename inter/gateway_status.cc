@@ -89,6 +89,9 @@ std::vector<std::string> Gateway::attention() const {
   if (failure_) all.push_back(fmt::format("it ends: {}", failure_->text()));
   if (const auto missed = missed_sites(); !missed.empty())
     all.push_back(fmt::format("it waits for {}", missed));
+  for (const auto& [id, peer] : peers_.all())
+    if (const auto& why = peer.link->refused(); !why.empty())
+      all.push_back(fmt::format("no session with {}: {}", name_of(id), why));
   if (genesis_ && lacked_vote_) {
     const auto view = current_view();
     all.push_back(view.voters.size() - 1 < view.majority()

@@ -154,8 +154,8 @@ void Link::send_ack() {
   // Credit counts from the newest chunk that came or that the peer has given up: lost ones do not
   // use it up.
   const std::uint64_t window = std::max<std::uint64_t>(options_.window_chunks, kCreditAtStart);
-  ack.credit = std::max(highest_received_, their_floor_) + window -
-               std::min<std::uint64_t>(unsettled_, window);
+  const auto taken = stalled_.empty() ? std::min<std::uint64_t>(unsettled_, window) : window;
+  ack.credit = std::max(highest_received_, their_floor_) + window - taken;
   ack.floor = bulk_.floor();
   ack.chunks.assign(recent_acks_.begin(), recent_acks_.end());
   round_trip_.stamp_sent(now);
@@ -301,9 +301,14 @@ void Link::settle(const ChunkArrival& arrival, bool accepted) {
   if (session_ == 0 || arrival.session != session_) return;
   ISTHMUS_ASSERT(unsettled_ > 0);
   --unsettled_;
+  stalled_.erase(arrival.sequence);
   if (accepted) recent_acks_.emplace_back(arrival.transfer, arrival.index);
   while (recent_acks_.size() > kRecentAcksMax) recent_acks_.pop_front();
   ack_soon();
+}
+
+void Link::stall(const ChunkArrival& arrival) {
+  if (session_ != 0 && arrival.session == session_) stalled_.insert(arrival.sequence);
 }
 
 // --- For people

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -86,6 +87,7 @@ class Link {
   GatewayId peer() const { return peer_; }
   const std::string& peer_name() const { return peer_name_; }
   bool up() const { return session_ != 0; }
+  const std::string& refused() const { return refused_; }  // why there is no session; "": not known
   std::uint64_t session() const { return session_; }
   Nanoseconds round_trip() const { return round_trip_.mean(); }
 
@@ -117,6 +119,9 @@ class Link {
   // The receiver's side: what has arrived of a transfer, sent when its announcement is seen again.
   void have(TransferId transfer, const std::vector<bool>& chunks);
   void settle(const ChunkArrival& arrival, bool accepted);
+  // It can be checked, or kept, only later: until it is settled the peer gets no new credit, for it
+  // would send the same again and again.
+  void stall(const ChunkArrival& arrival);
 
   // From the gateway's WireReceiver.
   void wire_message(Lane lane, ConnectionId connection, std::span<const std::byte> message);
@@ -222,6 +227,7 @@ class Link {
   std::uint64_t highest_received_ = 0;
   std::uint64_t their_floor_ = 0;  // BulkSender::floor of the peer
   std::uint32_t unsettled_ = 0;
+  std::set<std::uint64_t> stalled_;  // sequences of those of them that stall() named
   std::deque<std::pair<TransferId, std::uint32_t>> recent_acks_;
 
   // For people.

@@ -117,6 +117,7 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
   highest_received_ = 0;
   their_floor_ = 0;
   unsettled_ = 0;
+  stalled_.clear();
   recent_acks_.clear();
   ++counters_.sessions;
   bulk_.begin(session_);

@@ -36,6 +36,7 @@ struct PeerSite {
   VoteFileId vote_file = kNoVoteFile;  // as it said last, in any session
   Learnt lateness;                     // of its contribution, after the first one of the step
   Nanoseconds last_progress = 0;       // when its status last showed that its ranks compute
+  Nanoseconds wished_at = 0;           // to join; 0: never
 };
 
 class Peers {
@@ -53,9 +54,9 @@ class Peers {
   // Of all sites but `self`, of those that work on `step`: what they say themselves, or what others
   // that work on it say of those whom we do not see. Ascending site.
   std::vector<Wish> wishes(std::uint64_t step, SiteId self) const;
-  // Some site that is no member asked to join in the step before `step`, and has said nothing of
-  // this one yet: where steps are shorter than its answers take, it would always come too late.
-  bool about_to_join(std::uint64_t step, const View& view) const;
+  // Some site that is no member asked to join in an earlier step, not before `since`, and has not
+  // come to this one yet: where steps are shorter than its answers take, it would always be late.
+  bool about_to_join(std::uint64_t step, const View& view, Nanoseconds since) const;
   void send_to_all(const Bytes& message);
   // Those that are up and say that they work on this step.
   std::vector<PeerSite*> working_on(std::uint64_t step);

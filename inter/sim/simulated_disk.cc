@@ -13,8 +13,8 @@ constexpr std::size_t kBlockBytes = 512;
 
 class SimulatedDisk::SimulatedFile final : public File {
  public:
-  SimulatedFile(SimulatedDisk& disk, std::shared_ptr<Inode> inode)
-      : disk_(disk), inode_(std::move(inode)) {}
+  SimulatedFile(SimulatedDisk& disk, std::string path, std::shared_ptr<Inode> inode)
+      : disk_(disk), path_(std::move(path)), inode_(std::move(inode)) {}
 
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
     if (offset > inode_->current.size() || out.size() > inode_->current.size() - offset)
@@ -24,7 +24,7 @@ class SimulatedDisk::SimulatedFile final : public File {
     return {};
   }
   Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
-    ISTHMUS_CHECK(disk_.may_write(bytes.size()));
+    ISTHMUS_CHECK(disk_.may_write(path_, bytes.size()));
     if (inode_->current.size() < offset + bytes.size())
       inode_->current.resize(offset + bytes.size());
     std::copy(bytes.begin(), bytes.end(),
@@ -33,14 +33,14 @@ class SimulatedDisk::SimulatedFile final : public File {
     return {};
   }
   Result<void> truncate(std::uint64_t bytes) override {
-    ISTHMUS_CHECK(disk_.may_write());
+    ISTHMUS_CHECK(disk_.may_write(path_));
     inode_->current.resize(bytes);
     inode_->dirty = true;
     return {};
   }
   Result<std::uint64_t> size() const override { return inode_->current.size(); }
   Result<void> sync() override {
-    if (auto allowed = disk_.may_write(); !allowed) {
+    if (auto allowed = disk_.may_write(path_); !allowed) {
       if (!disk_.frozen_) disk_.lose_some(*inode_);
       return allowed;
     }
@@ -52,6 +52,7 @@ class SimulatedDisk::SimulatedFile final : public File {
 
  private:
   SimulatedDisk& disk_;
+  const std::string path_;  // when it was opened
   std::shared_ptr<Inode> inode_;
 };
 
@@ -63,10 +64,11 @@ class SimulatedDisk::SimulatedLock final : public DiskLock {
   std::shared_ptr<int> held_;  // shared: alive while the lock is
 };
 
-Result<void> SimulatedDisk::may_write(std::size_t bytes) {
+Result<void> SimulatedDisk::may_write(std::string_view path, std::size_t bytes) {
   if (frozen_) return Error{ErrorCode::io, "the process is crashing"};
   const bool fails = faults_.failing > 0 && random_.chance(faults_.failing);
-  if (!fails && bytes <= faults_.fits) return {};
+  const bool full = !faults_.full_for.empty() && path.find(faults_.full_for) != path.npos;
+  if (!fails && !full && bytes <= faults_.fits) return {};
   ++counters_.refused_writes;
   return Error{ErrorCode::disk_full, "the simulated disk is full"};
 }
@@ -121,14 +123,14 @@ void SimulatedDisk::lose(const std::string& path) {
 
 Result<std::unique_ptr<File>> SimulatedDisk::open(const std::string& path, Open how) {
   if (how == Open::create) {
-    ISTHMUS_CHECK(may_write());
+    ISTHMUS_CHECK(may_write(path));
     names_[path] = std::make_shared<Inode>();
     names_[path]->dirty = true;
   }
   const auto found = names_.find(path);
   counters_.opened_to_read += how == Open::read;
   if (found == names_.end()) return Error{ErrorCode::not_found, fmt::format("no file {}", path)};
-  return std::unique_ptr<File>(std::make_unique<SimulatedFile>(*this, found->second));
+  return std::unique_ptr<File>(std::make_unique<SimulatedFile>(*this, path, found->second));
 }
 
 Result<void> SimulatedDisk::rename(const std::string& from, const std::string& to) {
@@ -159,7 +161,7 @@ Result<std::vector<std::string>> SimulatedDisk::list(const std::string& folder) 
 }
 
 Result<void> SimulatedDisk::sync_folder(const std::string& path) {
-  ISTHMUS_CHECK(may_write());
+  ISTHMUS_CHECK(may_write(path));
   if (faults_.lying) return {};
   const auto in_folder = [&](const std::string& name) { return folder_of(name) == path; };
   std::erase_if(durable_names_, [&](const auto& entry) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/disk.h"
 #include "base/random.h"
@@ -20,6 +21,7 @@ struct DiskFaults {
   double failing = 0;  // probability that a write says disk full
   // All but full: bytes of the largest write that still fits.
   std::size_t fits = std::numeric_limits<std::size_t>::max();
+  std::string full_for = {};  // nothing fits into files whose path has this in it; "": none
 };
 
 class SimulatedDisk final : public Disk {
@@ -61,7 +63,7 @@ class SimulatedDisk final : public Disk {
   };
   class SimulatedFile;
   class SimulatedLock;
-  Result<void> may_write(std::size_t bytes = 0);
+  Result<void> may_write(std::string_view path, std::size_t bytes = 0);
   void lose_some(Inode& inode);
 
   Random random_;

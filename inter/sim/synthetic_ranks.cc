@@ -40,6 +40,7 @@ void SyntheticRanks::live() {
 }
 
 void SyntheticRanks::publish(const Published& state) {
+  kept_contribution_ = state.contributed;
   if (dead_) return;
   if (state.final_step) {
     done_ = true;

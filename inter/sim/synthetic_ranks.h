@@ -52,6 +52,8 @@ class SyntheticRanks final : public Ranks {
   void refuse(const Error&) override { refused_ = true; }
   std::vector<RankStatus> status() const override { return {}; }
   bool refused() const { return refused_; }
+  // Published::contributed, as it came last.
+  std::uint64_t kept_contribution() const { return kept_contribution_; }
 
  private:
   void schedule();
@@ -66,7 +68,7 @@ class SyntheticRanks final : public Ranks {
   OuterSteps* gateway_ = nullptr;
   std::uint64_t generation_ = 0;  // of scheduled work
   std::vector<float> base_, work_;
-  std::uint64_t base_step_ = 0, contributed_step_ = 0, tokens_ = 0;
+  std::uint64_t base_step_ = 0, contributed_step_ = 0, kept_contribution_ = 0, tokens_ = 0;
   bool has_base_ = false, computing_ = false, refused_ = false, done_ = false;
   bool hung_ = false, dead_ = false;
 };

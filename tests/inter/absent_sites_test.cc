@@ -230,6 +230,148 @@ TEST(ShortStepsTest, KeepNobodyOut) {
   EXPECT_TRUE(federation.run_until(member, 30 * kSecond));
 }
 
+// A joiner whose word takes half of a step of the others to come.
+class FarAwayTest : public testing::TestWithParam<int> {};
+TEST_P(FarAwayTest, JoinsAlthoughStepsAreShort) {
+  auto options = options_of({kSecond, kSecond});
+  options.network.delay = GetParam() * kMillisecond;
+  options.without_vote = {2};  // what it says comes when the only voter is a step ahead
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  const auto member = [&] { return federation.gateway(1).view().is_member(2); };
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.gateway(1).state() && federation.gateway(1).state()->step >= 4; },
+      600 * kSecond));
+  federation.end_ranks(2);
+  ASSERT_TRUE(federation.run_until([&] { return !member(); }, 2000 * kSecond));
+  federation.run_for(5 * kSecond);
+  federation.ranks(2).attach(federation.gateway(2));
+  EXPECT_TRUE(federation.run_until(member, 300 * kSecond));
+}
+
+INSTANTIATE_TEST_SUITE_P(Milliseconds, FarAwayTest, testing::Values(100, 250));
+
+// Records know of a contribution whose feedback is lost: the ranks do not make it again.
+TEST(LostFeedbackTest, TheRanksAreToldWhatTheRecordsName) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  const auto reaches = [&](SiteId site, std::uint64_t step) {
+    return federation.run_until(
+        [&, site, step] {
+          const auto& state = federation.gateway(site).state();
+          return state && state->step >= step;
+        },
+        300 * kSecond);
+  };
+  ASSERT_TRUE(reaches(2, 5));
+  federation.kill(2);
+  const auto decided = federation.gateway(1).state()->step;
+  for (const auto* lost : {"outer/feedback.0", "outer/feedback.1"}) federation.disk(2).lose(lost);
+  federation.start(2);
+  std::uint64_t told = decided;
+  ASSERT_TRUE(federation.run_until(
+      [&] {
+        told = std::min(told, federation.ranks(2).kept_contribution());
+        const auto& state = federation.gateway(2).state();
+        return state && state->step >= decided + 2;
+      },
+      300 * kSecond));
+  EXPECT_GE(told, 4U);
+}
+
+class LateTest : public testing::TestWithParam<int> {};
+
+// Killed and dropped, it is started again when the others have just made the last step; until the
+// new session begins they see the old one.
+TEST_P(LateTest, ASiteThatReturnsForTheEndGetsIt) {
+  constexpr auto kCompute = 300 * kMillisecond;
+  auto options = options_of({kCompute, kCompute, kCompute});
+  options.network.silent_deaths = 1;
+  options.gateway.sync.outer_steps = 8;
+  options.gateway.first_wait = 500 * kMillisecond;
+  options.gateway.straggler_wait = 500 * kMillisecond;
+  options.gateway.linger = 2 * kSecond;
+  ScriptedFederation federation(std::move(options));
+  const auto at = [&](std::uint64_t step) {
+    return federation.run_until(
+        [&, step] {
+          const auto& state = federation.gateway(1).state();
+          return state && state->step >= step;
+        },
+        300 * kSecond);
+  };
+  ASSERT_TRUE(at(5));
+  federation.kill(3);
+  ASSERT_TRUE(at(8));
+  EXPECT_FALSE(federation.gateway(1).view().is_member(3));
+  federation.run_for(GetParam() * kMillisecond);
+  EXPECT_EQ(federation.gateway(1).status().links.at(1).state, "up") << "the old session";
+  federation.start(3);
+  EXPECT_TRUE(federation.run_until(
+      [&] {
+        const auto& state = federation.gateway(3).state();
+        return state && state->step == 8;
+      },
+      120 * kSecond));
+}
+
+INSTANTIATE_TEST_SUITE_P(Milliseconds, LateTest, testing::Values(0, 100, 300, 600, 1000));
+
+class FullForTest : public testing::TestWithParam<const char*> {};
+
+// Its own contribution finds room, or that of another site does; the state, or the other's, not.
+TEST_P(FullForTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.gateway.straggler_wait = 10'000 * kSecond;
+  options.gateway.sync.outer_steps = 30;
+  ScriptedFederation federation(std::move(options));
+  const auto step = [&] { return federation.gateway(1).state()->step; };
+  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).state() && step() >= 6; },
+                                   120 * kSecond));
+  federation.disk(2).set_faults({.full_for = GetParam()});
+  const auto full_at = step();
+  ASSERT_TRUE(federation.run_until([&] { return step() >= full_at + 8; }, 300 * kSecond));
+  EXPECT_GT(federation.events(2, "disk_failed") + federation.events(2, "state_not_saved") +
+                federation.events(2, "contribution_failed"),
+            0U);
+  federation.disk(2).set_faults({});
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, FullForTest, testing::Values("/state.", "-2", "-3", "/feedback."));
+
+class StuckChunkTest : public testing::TestWithParam<sim::DiskFaults> {};
+
+// Nothing goes on without it, but nor does the link carry one chunk for ever.
+TEST_P(StuckChunkTest, IsNotSentAgainAndAgain) {
+  auto options = options_of({kSecond, kSecond});
+  options.gateway.sync.outer_steps = 20;
+  options.gateway.sync.chunk_elements = 2000;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.gateway(1).state() && federation.gateway(1).state()->step >= 6; },
+      120 * kSecond));
+  federation.disk(2).set_faults(GetParam());
+  federation.run_for(20 * kSecond);
+  const auto sent = [&] { return federation.gateway(1).status().links.at(0).chunks_sent; };
+  const auto before = sent();
+  federation.run_for(600 * kSecond);
+  EXPECT_LE(sent(), before + 16) << "more than the credit";
+  const auto all = sent();
+  federation.run_for(600 * kSecond);
+  EXPECT_EQ(sent(), all);
+  federation.disk(2).set_faults({});
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
+// No file can be made for it, or it does not fit into the file.
+INSTANTIATE_TEST_SUITE_P(Faults, StuckChunkTest,
+                         testing::Values(sim::DiskFaults{.full_for = "contributions"},
+                                         sim::DiskFaults{.fits = 1000}));
+
 // It still votes, and its ranks still compute; but no contribution fits, its own or another one's.
 TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
   auto options = options_of({kSecond, kSecond, kSecond});
