@@ -11,7 +11,7 @@
 namespace isthmus::launcher {
 namespace {
 
-constexpr std::size_t kExcerptCharacters = 100;
+constexpr std::size_t kExcerptCharacters = 100, kAfterPlace = 40;
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
@@ -31,7 +31,7 @@ std::size_t characters(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return !continues_character(c); }));
 }
 
-// The first `count` characters, whole.
+// The first `count` characters of UTF-8, whole.
 std::string_view first_characters(std::string_view text, std::size_t count) {
   std::size_t i = 0;
   for (; i < text.size(); ++i)
@@ -65,12 +65,18 @@ std::string Faults::text(std::string_view path, std::string_view source) const {
         fmt::format("{}:{}:{}: error: {}\n", path, region.line, region.column, printable(message));
     const auto line = line_of(source, region.line);
     if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-    const auto shown = first_characters(line, kExcerptCharacters);
-    out += fmt::format("{:5} | {}\n", region.line, printable(shown));
+    // Of a long line the stretch around the place.
+    const auto place = region.column - 1;
+    const auto end = std::min(place + kAfterPlace, characters(line));
+    const auto skipped = end < kExcerptCharacters ? 0 : end - kExcerptCharacters;
+    const auto rest = line.substr(first_characters(line, skipped).size());
+    const auto shown = first_characters(rest, kExcerptCharacters);
+    const std::string_view before = skipped > 0 ? "…" : "", after = shown != rest ? "…" : "";
+    out += fmt::format("{:5} | {}{}{}\n", region.line, before, printable(shown), after);
     const auto width = characters(shown);
-    if (region.column > width) continue;
-    const auto length = std::clamp<std::size_t>(region.length, 1, width - region.column + 1);
-    out += fmt::format("      | {}^{}\n", std::string(region.column - 1, ' '),
+    if (place - skipped >= width) continue;
+    const auto length = std::clamp<std::size_t>(region.length, 1, width - (place - skipped));
+    out += fmt::format("      | {}^{}\n", std::string(place - skipped + (skipped > 0 ? 1 : 0), ' '),
                        std::string(length - 1, '~'));
   }
   if (!all_.empty()) out += fmt::format("{}: {}\n", path, counted(all_.size(), "fault"));

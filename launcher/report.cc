@@ -155,9 +155,8 @@ std::string generated_text(const SiteReport& site, std::set<std::string>& said) 
 
 std::string of_trained(const SiteReport& site) {
   const auto trained = about_count(static_cast<double>(site.tokens_trained));
-  if (site.tokens_trained > site.tokens)
-    return fmt::format(" (of {} trained: the rest was lost by a crash, or waits for a next step)",
-                       trained);
+  if (site.tokens_trained > site.tokens && trained != about_count(static_cast<double>(site.tokens)))
+    return fmt::format(" (of {} trained: the rest is in no outer step)", trained);
   // An earlier run_dir had the others' metrics, or they are damaged.
   if (site.tokens_trained < site.tokens)
     return fmt::format(" ({} of them in the metrics that are here)", trained);

@@ -114,7 +114,10 @@ class ValueCheck {
     if (model.hidden <= 0 || model.heads <= 0) return;
     if (model.hidden % model.heads != 0) {
       fault("model.heads", "model.heads = {} does not divide model.hidden = {}; {}", model.heads,
-            model.hidden, near_divisors(model.hidden, model.heads));
+            model.hidden,
+            model.hidden % 2 == 0
+                ? near_divisors(model.hidden / 2, model.heads)
+                : "choose an even model.hidden, as rotary positions turn pairs of elements");
     } else if (model.hidden / model.heads % 2 != 0) {
       fault("model.heads",
             "model.hidden / model.heads = {} is odd, but rotary positions turn pairs of elements; "

@@ -199,8 +199,14 @@ class SiteReader {
     if (const auto* value = node.as_integer()) return fmt::format("{}", value->get());
     if (const auto* value = node.as_floating_point()) return fmt::format("{}", value->get());
     if (const auto* value = node.as_boolean()) return value->get() ? "true" : "false";
-    if (const auto* value = node.as_string(); value != nullptr && value->get().size() <= 40)
-      return fmt::format("\"{}\"", value->get());
+    if (const auto* value = node.as_string()) {
+      constexpr std::size_t kShown = 40;
+      const std::string& text = value->get();
+      auto end = std::min(text.size(), kShown);
+      while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+        --end;  // between characters
+      return fmt::format("\"{}\"", text.substr(0, end) + (end < text.size() ? "…" : ""));
+    }
     return std::string(kind_of(node));
   }
 

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/byte_stream.h"
 #include "base/counted.h"
@@ -73,38 +76,43 @@ class Part {
   std::uint64_t paragraphs_ = 0;
 };
 
-// Deals paragraphs to the two parts, a stretch of text at a time. A blank line is two newlines,
-// matched from the left: of three, the third opens the next paragraph.
+// Deals paragraphs to the two parts, a stretch of text at a time. A blank line is two newlines with
+// nothing but spaces, tabs and carriage returns between them, matched from the left: of three, the
+// third opens the next paragraph.
 class Splitter {
  public:
+  static constexpr std::size_t kBlankMax = 4096;  // a longer line is text
+
   Splitter(Part& train, Part& held_out) : train_(train), held_out_(held_out) {}
 
   Result<void> begin() { return next_paragraph(); }
 
   Result<void> feed(std::string_view text) {
     while (!text.empty()) {
-      if (newline_pending_) {
-        newline_pending_ = false;
+      if (!pending_.empty()) {
+        const auto blanks = std::min(text.find_first_not_of(" \t\r"), text.size());
+        const auto kept = std::min(blanks, kBlankMax - pending_.size());
+        pending_ += text.substr(0, kept);
+        text.remove_prefix(kept);
+        if (text.empty()) break;
         if (text.front() == '\n') {
+          pending_.clear();
           ISTHMUS_CHECK(next_paragraph());
           text.remove_prefix(1);
           continue;
         }
-        ISTHMUS_CHECK(part_->add("\n"));
+        ISTHMUS_CHECK(part_->add(std::exchange(pending_, {})));
       }
       const auto newline = std::min(text.find('\n'), text.size());
       ISTHMUS_CHECK(part_->add(text.substr(0, newline)));
       text.remove_prefix(newline);
       if (text.empty()) break;
-      newline_pending_ = true;
+      pending_.assign(1, '\n');
       text.remove_prefix(1);
     }
     return {};
   }
-  Result<void> finish() {
-    if (newline_pending_) ISTHMUS_CHECK(part_->add("\n"));
-    return {};
-  }
+  Result<void> finish() { return part_->add(pending_); }
   std::uint64_t paragraphs() const { return paragraphs_; }
 
  private:
@@ -117,7 +125,7 @@ class Splitter {
   Part& held_out_;
   Part* part_ = nullptr;
   std::uint64_t paragraphs_ = 0;
-  bool newline_pending_ = false;
+  std::string pending_;  // a newline and blanks: the beginning of a blank line, perhaps
 };
 
 struct CloseGzip {

@@ -35,7 +35,8 @@ class CommandLine {
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& end) {
-      std::exit(app_.exit(end));
+      constexpr int kBadUsage = 2;  // as isthmus itself says it
+      std::exit(app_.exit(end) == 0 ? 0 : kBadUsage);
     }
   }
 

@@ -1,5 +1,6 @@
 #include "launcher/site_file.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -95,6 +96,19 @@ site.toml:23:14: error: gateway.rate_limit needs a unit: "64 kbit/s" to "10000 G
       |              ^~
 site.toml: 6 faults
 )");
+}
+
+TEST(SiteFile, ALongLineIsShownAroundTheFault) {
+  const std::string longer(150, 'x');
+  const auto text = checked(replaced("layers = 6", "layers = 0  # " + longer)).fault_text();
+  EXPECT_THAT(text, HasSubstr("layers = 0  # " + longer.substr(0, 86) + "…\n      |          ^\n"));
+  const auto entry = fmt::format("train = [{{ path = \"{}.bin\", weight = -1 }}]", longer);
+  const auto far =
+      checked(replaced("train = [{ path = \"en.bin\" }, { path = \"/abs/de.bin\", weight = 2 }]",
+                       entry))
+          .fault_text();
+  EXPECT_THAT(far, HasSubstr(" | …" + longer.substr(0, 79) + ".bin\", weight = -1 }]\n"));
+  EXPECT_THAT(far, HasSubstr("      | " + std::string(96, ' ') + "^~\n"));
 }
 
 TEST(SiteFile, EachValueSaysWhatIsAllowed) {

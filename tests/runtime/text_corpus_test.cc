@@ -1,5 +1,6 @@
 #include "runtime/text_corpus.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -79,6 +80,18 @@ TEST_F(TextCorpusTest, SplitsAcrossItsBuffers) {
   ASSERT_GT(text.size(), std::size_t{3} << 20);
   write_contents(folder_ / "text.txt", text);
   expect_split("text.txt", text);
+}
+
+// Lines that end as in DOS, or with blanks: a blank line is one all the same.
+TEST_F(TextCorpusTest, BlankLinesMayHaveBlanks) {
+  std::string text, expected;
+  for (int i = 0; i < 60; ++i) {
+    const auto paragraph = fmt::format("paragraph {}\r\n of two lines\r", i);
+    text += paragraph + (i % 3 == 0 ? "\n\r\n" : i % 3 == 1 ? "\n \t \n" : "\n\n");
+    expected += paragraph + "\n\n";
+  }
+  write_contents(folder_ / "text.txt", text);
+  expect_split("text.txt", expected);
 }
 
 TEST_F(TextCorpusTest, ReadsGzip) {
