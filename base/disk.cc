@@ -7,8 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <filesystem>
+
+#include "base/aligned_buffer.h"
 
 namespace isthmus {
 namespace {
@@ -22,7 +26,12 @@ Error disk_error(int number, std::string sentence) {
 class SystemFile final : public File {
  public:
   SystemFile(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
-  ~SystemFile() override { ::close(descriptor_); }
+  ~SystemFile() override {
+    ::close(descriptor_);
+    if (direct_ >= 0) ::close(direct_);
+  }
+  // Big aligned writes go through this descriptor of the same file.
+  void write_directly(int direct) { direct_ = direct; }
 
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
     while (!out.empty()) {
@@ -37,9 +46,16 @@ class SystemFile final : public File {
   }
   Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
     while (!bytes.empty()) {
-      const auto n = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      const bool direct = may_be_direct(offset, bytes);
+      const auto n = ::pwrite(direct ? direct_ : descriptor_, bytes.data(), bytes.size(),
+                              static_cast<off_t>(offset));
+      if (n < 0 && direct && errno == EINVAL) {
+        can_direct_ = false;  // this file system asks for more
+        continue;
+      }
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return disk_error(errno, fmt::format("cannot write {}", path_));
+      if (!direct) start_write_back(offset, static_cast<std::uint64_t>(n));
       offset += static_cast<std::uint64_t>(n);
       bytes = bytes.subspan(static_cast<std::size_t>(n));
     }
@@ -63,8 +79,34 @@ class SystemFile final : public File {
   }
 
  private:
+  bool may_be_direct(std::uint64_t offset, std::span<const std::byte> bytes) const {
+    constexpr std::size_t kDirectBytesMin = 64 << 10;
+    return direct_ >= 0 && can_direct_ && bytes.size() >= kDirectBytesMin &&
+           (reinterpret_cast<std::uintptr_t>(bytes.data()) | offset | bytes.size()) %
+                   kDiskAlignment ==
+               0;
+  }
+
+  // What is written in a row goes to the disk soon, so that a sync has little left to wait for.
+  void start_write_back(std::uint64_t offset, std::uint64_t bytes) {
+    constexpr std::uint64_t kInRow = 1 << 20;
+    std::uint64_t end = row_end_.exchange(offset + bytes, std::memory_order_relaxed);
+    if (end != offset) row_begin_.store(offset, std::memory_order_relaxed);
+    const auto begin = row_begin_.load(std::memory_order_relaxed);
+    if (offset + bytes < begin + kInRow) return;
+    row_begin_.store(offset + bytes, std::memory_order_relaxed);
+    // A hint: whether it was taken, sync() will tell.
+    (void)::sync_file_range(descriptor_, static_cast<off_t>(begin),
+                            static_cast<off_t>(offset + bytes - begin), SYNC_FILE_RANGE_WRITE);
+  }
+
   int descriptor_;
+  int direct_ = -1;
+  std::atomic<bool> can_direct_ = true;
   std::string path_;
+  // Of the last writes that followed one another, and are not on their way yet. Guesses, where
+  // several threads write.
+  std::atomic<std::uint64_t> row_begin_ = 0, row_end_ = 0;
 };
 
 class SystemLock final : public DiskLock {
@@ -88,7 +130,10 @@ class SystemDisk final : public Disk {
                                             : O_RDWR | O_CREAT | O_EXCL;
     const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
     if (descriptor < 0) return disk_error(errno, fmt::format("cannot open {}", path));
-    return std::unique_ptr<File>(std::make_unique<SystemFile>(descriptor, path));
+    auto file = std::make_unique<SystemFile>(descriptor, path);
+    if (how != Open::read)
+      file->write_directly(::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+    return std::unique_ptr<File>(std::move(file));
   }
   Result<void> rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0)

@@ -2,9 +2,11 @@
 // The system's file system, or a simulated one that loses and tears what was not synced
 // (inter/sim).
 //
-// Calls block. Contents are durable after File::sync; a created, renamed or removed name is durable
-// after sync_folder. Errors: io, disk_full, permission, not_found, already_exists, busy (a lock
-// held by another process).
+// Calls block. A write of 64 KiB or more goes past the system's page cache, which costs more CPU
+// than the disk, if memory, offset and length are multiples of kDiskAlignment
+// (base/aligned_buffer.h) and the file system can do it. Contents are durable after File::sync; a
+// created, renamed or removed name is durable after sync_folder. Errors: io, disk_full, permission,
+// not_found, already_exists, busy (a lock held by another process).
 #pragma once
 
 #include <cstddef>

@@ -14,6 +14,7 @@ enum class Urgency {
   prompt,  // small, and others wait for it: never behind jobs of the other kinds
   normal,
   background,  // bulk that nobody waits for: when no normal job is there to start
+  disk,        // waits for the disk rather than for a CPU: beside all others
 };
 
 class Workers {
@@ -24,10 +25,13 @@ class Workers {
   // the rest; their `done` is not called.
   virtual void submit(std::function<void()> job, std::function<void()> done,
                       std::uint64_t cost_bytes, Urgency urgency = Urgency::normal) = 0;
+  // Normal and background jobs that run at once, at most.
+  virtual int parallel() const = 0;
 };
 
 // `post` must hand a function to the owner's thread, from any thread. `cpus`: where to pin, one
-// worker each; empty: two unpinned. Prompt jobs have an unpinned thread of their own.
+// worker each; empty: two unpinned. Prompt jobs have an unpinned thread of their own, those that
+// wait for the disk have two.
 std::unique_ptr<Workers> make_thread_workers(std::function<void(std::function<void()>)> post,
                                              const std::vector<int>& cpus);
 
