@@ -37,10 +37,11 @@ class Bf16Codec final : public Codec {
 
   std::size_t encoded_bytes_max(std::size_t value_count) const override { return 2 * value_count; }
 
-  Result<std::size_t> encode(std::span<const float> values,
-                             std::span<std::byte> out) const override {
+  Result<void> encode_part(std::span<const float> values, std::size_t first,
+                           std::size_t frame_values, std::span<std::byte> frame) const override {
     const std::size_t count = values.size();
-    ISTHMUS_ASSERT(out.size() >= 2 * count);
+    ISTHMUS_ASSERT(frame.size() == 2 * frame_values && first + count <= frame_values);
+    auto* const out = frame.data() + first;
     Batch batch{};
     std::array<std::uint8_t, kBatch> high, low;
     for (std::size_t at = 0; at < count; at += kBatch) {
@@ -50,23 +51,26 @@ class Bf16Codec final : public Codec {
         return Error{ErrorCode::non_finite, "bf16 encode: a value is not finite"};
       kernels::float_to_bf16(part, std::span(batch).first(n));  // saturates: finite stays finite
       split_planes(batch, high, low);
-      std::memcpy(out.data() + at, high.data(), n);
-      std::memcpy(out.data() + count + at, low.data(), n);
+      std::memcpy(out + at, high.data(), n);
+      std::memcpy(out + frame_values + at, low.data(), n);
     }
-    return 2 * count;
+    return {};
   }
 
-  Result<void> decode(std::span<const std::byte> in, std::span<float> values) const override {
+  Result<void> decode_part(std::span<const std::byte> frame, std::size_t frame_values,
+                           std::size_t first, std::span<float> values) const override {
     const std::size_t count = values.size();
-    if (in.size() != 2 * count)
+    if (frame.size() != 2 * frame_values)
       return Error{ErrorCode::bad_frame,
-                   fmt::format("bf16 decode: {} bytes for {} values", in.size(), count)};
+                   fmt::format("bf16 decode: {} bytes for {} values", frame.size(), frame_values)};
+    ISTHMUS_ASSERT(first + count <= frame_values);
+    const auto* const in = frame.data() + first;
     Batch batch;
     std::array<std::uint8_t, kBatch> high{}, low{};
     for (std::size_t at = 0; at < count; at += kBatch) {
       const std::size_t n = std::min(kBatch, count - at);
-      std::memcpy(high.data(), in.data() + at, n);
-      std::memcpy(low.data(), in.data() + count + at, n);
+      std::memcpy(high.data(), in + at, n);
+      std::memcpy(low.data(), in + frame_values + at, n);
       join_planes(high, low, batch);
       kernels::bf16_to_float(std::span(batch).first(n), values.subspan(at, n));
       if (!kernels::all_finite(values.subspan(at, n)))

@@ -2,10 +2,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/assert.h"
 #include "compress/codecs.h"
 
 namespace isthmus::compress {
+
+Result<std::size_t> Codec::encode(std::span<const float> values, std::span<std::byte> out) const {
+  const auto bytes = encoded_bytes_max(values.size());
+  ISTHMUS_ASSERT(out.size() >= bytes);
+  ISTHMUS_CHECK(encode_part(values, 0, values.size(), out.first(bytes)));
+  return bytes;
+}
+
+Result<void> Codec::decode(std::span<const std::byte> in, std::span<float> values) const {
+  return decode_part(in, values.size(), 0, values);
+}
+
+Result<void> Codec::check(std::span<const std::byte> frame, std::size_t frame_values) const {
+  std::array<float, kTileElements> tile;
+  for (std::size_t first = 0; first < frame_values || first == 0; first += kTileElements)
+    ISTHMUS_CHECK(
+        decode_part(frame, frame_values, first,
+                    std::span(tile).first(std::min(kTileElements, frame_values - first))));
+  return {};
+}
 
 std::string_view to_string(CodecId id) {
   switch (id) {

@@ -42,15 +42,28 @@ class Codec {
   // Fills the front of `out`; returns the bytes used. Equal values give equal bytes on every
   // machine. Fails with non_finite, because one NaN would spoil every replica: also for finite
   // values that are too large to come back finite.
-  virtual Result<std::size_t> encode(std::span<const float> values,
-                                     std::span<std::byte> out) const = 0;
+  Result<std::size_t> encode(std::span<const float> values, std::span<std::byte> out) const;
 
   // `in` comes from a peer: never assumed well-formed, and needs no alignment. Fails with bad_frame
   // when it has not exactly the bytes of `values.size()` values or a value would not be finite;
   // every machine reaches the same verdict and the same bits. After a failure `values` holds
   // garbage.
-  virtual Result<void> decode(std::span<const std::byte> in, std::span<float> values) const = 0;
+  Result<void> decode(std::span<const std::byte> in, std::span<float> values) const;
+
+  // The same for a part of a frame of `frame_values`: the values from `first`, a multiple of
+  // kFrameAlignment, on. So that who does more with the values than to code them takes tiles that
+  // stay in the first-level cache. All parts of a frame, in any order, are the frame.
+  virtual Result<void> encode_part(std::span<const float> values, std::size_t first,
+                                   std::size_t frame_values, std::span<std::byte> frame) const = 0;
+  virtual Result<void> decode_part(std::span<const std::byte> frame, std::size_t frame_values,
+                                   std::size_t first, std::span<float> values) const = 0;
+  // Whether decode would succeed.
+  virtual Result<void> check(std::span<const std::byte> frame, std::size_t frame_values) const;
 };
+
+// What is worked on at a time: a few of them fit the first-level cache.
+inline constexpr std::size_t kTileElements = 2048;
+static_assert(kTileElements % kFrameAlignment == 0);
 
 std::unique_ptr<Codec> make_codec(CodecId id);
 

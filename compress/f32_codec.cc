@@ -14,20 +14,22 @@ class F32Codec final : public Codec {
 
   std::size_t encoded_bytes_max(std::size_t value_count) const override { return 4 * value_count; }
 
-  Result<std::size_t> encode(std::span<const float> values,
-                             std::span<std::byte> out) const override {
-    ISTHMUS_ASSERT(out.size() >= values.size_bytes());
+  Result<void> encode_part(std::span<const float> values, std::size_t first,
+                           std::size_t frame_values, std::span<std::byte> frame) const override {
+    ISTHMUS_ASSERT(frame.size() == 4 * frame_values && first + values.size() <= frame_values);
     if (!kernels::all_finite(values))
       return Error{ErrorCode::non_finite, "f32 encode: a value is not finite"};
-    if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
-    return values.size_bytes();
+    if (!values.empty()) std::memcpy(frame.data() + 4 * first, values.data(), values.size_bytes());
+    return {};
   }
 
-  Result<void> decode(std::span<const std::byte> in, std::span<float> values) const override {
-    if (in.size() != values.size_bytes())
+  Result<void> decode_part(std::span<const std::byte> frame, std::size_t frame_values,
+                           std::size_t first, std::span<float> values) const override {
+    if (frame.size() != 4 * frame_values)
       return Error{ErrorCode::bad_frame,
-                   fmt::format("f32 decode: {} bytes for {} values", in.size(), values.size())};
-    if (!values.empty()) std::memcpy(values.data(), in.data(), in.size());
+                   fmt::format("f32 decode: {} bytes for {} values", frame.size(), frame_values)};
+    ISTHMUS_ASSERT(first + values.size() <= frame_values);
+    if (!values.empty()) std::memcpy(values.data(), frame.data() + 4 * first, values.size_bytes());
     if (!kernels::all_finite(values))
       return Error{ErrorCode::bad_frame, "f32 decode: a value is not finite"};
     return {};

@@ -36,12 +36,13 @@ class Int8Codec final : public Codec {
     return sizeof(float) * int8_blocks(value_count) + value_count;
   }
 
-  Result<std::size_t> encode(std::span<const float> values,
-                             std::span<std::byte> out) const override {
-    const std::size_t bytes = encoded_bytes_max(values.size());
-    ISTHMUS_ASSERT(out.size() >= bytes);
-    auto* scales_out = out.data();
-    auto* codes = reinterpret_cast<std::int8_t*>(out.data() + bytes - values.size());
+  Result<void> encode_part(std::span<const float> values, std::size_t first,
+                           std::size_t frame_values, std::span<std::byte> frame) const override {
+    ISTHMUS_ASSERT(frame.size() == encoded_bytes_max(frame_values) && first % kInt8Block == 0 &&
+                   first + values.size() <= frame_values);
+    auto* scales_out = frame.data() + first / kInt8Block * sizeof(float);
+    auto* codes =
+        reinterpret_cast<std::int8_t*>(frame.data() + frame.size() - frame_values + first);
     while (!values.empty()) {
       const auto part = values.first(std::min(values.size(), kBatchBlocks * kInt8Block));
       if (!kernels::all_finite(part))
@@ -56,29 +57,49 @@ class Int8Codec final : public Codec {
       codes += part.size();
       values = values.subspan(part.size());
     }
-    return bytes;
+    return {};
   }
 
-  Result<void> decode(std::span<const std::byte> in, std::span<float> values) const override {
-    if (in.size() != encoded_bytes_max(values.size()))
-      return Error{ErrorCode::bad_frame,
-                   fmt::format("int8 decode: {} bytes for {} values", in.size(), values.size())};
-    const auto* scales_in = in.data();
-    const auto* codes = reinterpret_cast<const std::int8_t*>(in.data() + in.size() - values.size());
+  Result<void> decode_part(std::span<const std::byte> frame, std::size_t frame_values,
+                           std::size_t first, std::span<float> values) const override {
+    ISTHMUS_CHECK(check_size(frame, frame_values));
+    ISTHMUS_ASSERT(first % kInt8Block == 0 && first + values.size() <= frame_values);
+    const auto* scales_in = frame.data() + first / kInt8Block * sizeof(float);
+    const auto* codes =
+        reinterpret_cast<const std::int8_t*>(frame.data() + frame.size() - frame_values + first);
     while (!values.empty()) {
       const auto part = values.first(std::min(values.size(), kBatchBlocks * kInt8Block));
       Scales batch;
       const auto scales = std::span(batch).first(int8_blocks(part.size()));
       std::memcpy(scales.data(), scales_in, scales.size_bytes());
-      if (!std::all_of(scales.begin(), scales.end(), allowed))
-        return Error{ErrorCode::bad_frame,
-                     "int8 decode: a scale is negative, not finite or too large"};
+      if (!std::all_of(scales.begin(), scales.end(), allowed)) return bad_scale();
       kernels::int8_decode({codes, part.size()}, scales, part);
       scales_in += scales.size_bytes();
       codes += part.size();
       values = values.subspan(part.size());
     }
     return {};
+  }
+
+  // The scales say it.
+  Result<void> check(std::span<const std::byte> frame, std::size_t frame_values) const override {
+    ISTHMUS_CHECK(check_size(frame, frame_values));
+    for (std::size_t block = 0; block < int8_blocks(frame_values); ++block) {
+      float scale = 0;
+      std::memcpy(&scale, frame.data() + block * sizeof scale, sizeof scale);
+      if (!allowed(scale)) return bad_scale();
+    }
+    return {};
+  }
+
+ private:
+  static Error bad_scale() {
+    return {ErrorCode::bad_frame, "int8 decode: a scale is negative, not finite or too large"};
+  }
+  Result<void> check_size(std::span<const std::byte> frame, std::size_t values) const {
+    if (frame.size() == encoded_bytes_max(values)) return {};
+    return Error{ErrorCode::bad_frame,
+                 fmt::format("int8 decode: {} bytes for {} values", frame.size(), values)};
   }
 };
 

@@ -69,6 +69,16 @@ std::size_t ZstdStage::pack(std::span<const std::byte> bytes, std::span<std::byt
   return 1 + bytes.size();
 }
 
+void ZstdStage::append_raw(std::span<const std::byte> bytes, Bytes& out) {
+  out.push_back(kRaw);
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+std::optional<std::span<const std::byte>> ZstdStage::raw(std::span<const std::byte> payload) {
+  if (payload.empty() || payload[0] != kRaw) return std::nullopt;
+  return payload.subspan(1);
+}
+
 Result<void> ZstdStage::unpack(std::span<const std::byte> payload, std::span<std::byte> out) {
   if (payload.empty()) return bad("an empty chunk payload");
   const auto body = payload.subspan(1);

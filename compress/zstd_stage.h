@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 
+#include "base/byte_stream.h"
 #include "base/result.h"
 
 namespace isthmus::compress {
@@ -25,6 +27,11 @@ class ZstdStage {
   // Fills the front of `out`; returns the bytes used. Equal input gives equal bytes with one
   // version of zstd, not across versions: whoever sends a chunk again sends what it kept.
   std::size_t pack(std::span<const std::byte> bytes, std::span<std::byte> out);
+
+  // The payload that holds the bytes as they are, after what is in `out`.
+  static void append_raw(std::span<const std::byte> bytes, Bytes& out);
+  // Of a payload that holds the bytes as they are: these. Nothing for any other.
+  static std::optional<std::span<const std::byte>> raw(std::span<const std::byte> payload);
 
   // `payload` comes from a peer. `out` has the declared size, which the caller has checked against
   // its limits before it allocated: nothing is written past it, whatever the payload says, and

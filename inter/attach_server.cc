@@ -42,7 +42,7 @@ void AttachServer::Server::stop() {
   forget();
   listener_.reset();
   ranks_.clear();
-  ++generation_;
+  change_generation();
 }
 
 // ---- Messages
@@ -120,7 +120,7 @@ Result<void> AttachServer::Server::on_attach(const AttachConnectionPointer& conn
   }
   connection->set_rank(message.rank);
   ranks_.emplace(message.rank, std::move(rank));
-  ++generation_;
+  change_generation();
   log_.info("rank_attached", {}, {{"rank", message.rank}, {"world", world_}, {"pid", message.pid}});
   if (ranks_.size() == world_) loop_.spawn(complete(shared_from_this(), generation_));
   return {};
@@ -298,7 +298,7 @@ void AttachServer::Server::remove_rank(std::uint32_t number) {
             {{"rank", number}, {"pid", static_cast<std::int64_t>(found->second.status.pid)}});
   found->second.connection->set_rank({});
   ranks_.erase(found);
-  ++generation_;
+  change_generation();
   not_complete();
   // The others are told a state when the ranks are complete again, and go on from there.
   for (auto& [other, rank] : ranks_) {
@@ -311,7 +311,7 @@ void AttachServer::Server::remove_rank(std::uint32_t number) {
 void AttachServer::Server::refuse_all(const Error& why) {
   auto ranks = std::move(ranks_);
   ranks_.clear();
-  ++generation_;
+  change_generation();
   forget();
   for (auto& [number, rank] : ranks) {
     rank.connection->refuse(why);

@@ -21,6 +21,7 @@
 #include "inter/attach_messages.h"
 #include "inter/attach_server.h"
 #include "inter/box_runs.h"
+#include "inter/rank_values.h"
 #include "inter/shared_memory.h"
 
 namespace isthmus::inter {
@@ -84,18 +85,24 @@ class AttachServer::Server final : public AttachReceiver,
   void remove_rank(std::uint32_t number);
   void refuse_all(const Error& why);
   void not_complete();
+  void change_generation() {
+    ++generation_;
+    pieces_.reset();
+  }
   void tell_soon();
   static Task<void> tell_all(Self self, Era began);
   void gather_initial_if_all();
   void gather_contribution_if_all();
   static Task<void> gather_initial(Self self, Era began);
-  static Task<void> gather_contribution(Self self, Era began, std::uint64_t step,
-                                        std::uint64_t tokens);
+  static Task<void> contribute(Self self, Era began, std::uint64_t step, std::uint64_t tokens);
+  void contribution_read(Era began, std::uint64_t step);
+  // Where the values of the complete ranks stand; nothing when the era ended meanwhile.
+  Task<std::shared_ptr<const RankPieces>> find_pieces(Era began);
   // Calls with each run of the rank's boxes and the place in its areas where it stands; `budget`
   // elements are left before others have a turn. False: the era has ended.
   using Copy = std::function<void(const BoxRun& run, std::uint64_t place)>;
   Task<bool> each_run(std::uint32_t number, Era began, std::uint64_t& budget, const Copy& copy);
-  // All contribution areas as one canonical vector; nothing when ranks or states changed meanwhile.
+  // All contribution areas as one canonical vector; nothing when the era ended meanwhile.
   Task<std::optional<std::vector<float>>> gather(Era began);
   // Changes when what a gather is about does.
   Era era() const { return {generation_, publication_}; }
@@ -116,6 +123,7 @@ class AttachServer::Server final : public AttachReceiver,
   bool complete_ = false;
   std::uint64_t generation_ = 0;  // counts changes of ranks_
   bool gathering_ = false;
+  std::shared_ptr<const RankPieces> pieces_;  // of generation_; shared with contributions
 
   std::uint64_t publication_ = 0;
   bool published_ = false;  // since the ranks are complete

@@ -1,4 +1,4 @@
-// The values of the ranks as one model: states told to them, contributions gathered from them.
+// The values of the ranks as one model: states told to them, contributions found in their memory.
 #include <algorithm>
 
 #include "base/assert.h"
@@ -147,27 +147,62 @@ void AttachServer::Server::gather_contribution_if_all() {
     tokens += rank.contribution->tokens;
   }
   gathering_ = true;
-  loop_.spawn(gather_contribution(shared_from_this(), era(), first->step, tokens));
+  loop_.spawn(contribute(shared_from_this(), era(), first->step, tokens));
 }
 
-Task<void> AttachServer::Server::gather_contribution(Self self, Era began, std::uint64_t step,
-                                                     std::uint64_t tokens) {
-  auto parameters = co_await self->gather(began);
-  if (!parameters) co_return;
-  const std::uint64_t generation = self->generation_;
-  const auto accepted = self->outer_.contribute(step, std::move(*parameters), tokens);
-  if (self->stopped_ || self->generation_ != generation) co_return;
-  if (accepted) {
-    for (auto& [number, rank] : self->ranks_)
-      rank.connection->send(attach::encode(attach::Taken{step}));
-  } else if (accepted.error().code != ErrorCode::mismatch) {
-    self->refuse_all(accepted.error());
+Task<void> AttachServer::Server::contribute(Self self, Era began, std::uint64_t step,
+                                            std::uint64_t tokens) {
+  auto pieces = co_await self->find_pieces(began);
+  self->gathering_ = false;
+  if (!pieces) {
+    if (!self->stopped_ && self->published_) self->gather_contribution_if_all();
     co_return;
-  } else {
-    // Late: the state of that step is on its way, and says so by coming without an answer.
-    self->log_.info("contribution_not_taken", {{}, static_cast<std::int64_t>(step)},
-                    {{"reason", accepted.error().text()}});
   }
+  const auto accepted = std::make_shared<bool>(false);  // with the values, which may go any time
+  auto values = std::make_shared<const RankValues>(
+      std::move(pieces),
+      [weak = self->weak_from_this(), &loop = self->loop_, began, step, accepted] {
+        loop.post([weak, began, step, accepted] {
+          if (const auto server = weak.lock(); server && *accepted)
+            server->contribution_read(began, step);
+        });
+      });
+  const std::uint64_t generation = self->generation_;
+  const auto taken = self->outer_.contribute(step, std::move(values), tokens);
+  *accepted = taken.has_value();
+  if (taken || self->stopped_ || self->generation_ != generation) co_return;
+  if (taken.error().code != ErrorCode::mismatch) {
+    self->refuse_all(taken.error());
+    co_return;
+  }
+  // Late: the state of that step is on its way, and says so by coming without an answer.
+  self->log_.info("contribution_not_taken", {{}, static_cast<std::int64_t>(step)},
+                  {{"reason", taken.error().text()}});
+}
+
+// The areas are the ranks' again. A state that has been told meanwhile has said so.
+void AttachServer::Server::contribution_read(Era began, std::uint64_t step) {
+  if (stopped_ || era() != began) return;
+  for (auto& [number, rank] : ranks_) rank.connection->send(attach::encode(attach::Taken{step}));
+}
+
+Task<std::shared_ptr<const RankPieces>> AttachServer::Server::find_pieces(Era began) {
+  if (stopped_ || era() != began) co_return nullptr;
+  if (pieces_) co_return pieces_;
+  auto pieces = std::make_shared<RankPieces>();
+  std::uint64_t budget = kSliceElements;
+  for (std::uint32_t number = 0; number < world_; ++number) {
+    if (ranks_.at(number).memory) pieces->keep(ranks_.at(number).memory);
+    const Copy note = [&](const BoxRun& run, std::uint64_t place) {
+      const AttachedRank& rank = ranks_.at(number);
+      pieces->add(run.canonical, rank.memory->floats(0, rank.elements).subspan(place, run.count));
+    };
+    const bool current = co_await each_run(number, began, budget, note);
+    if (!current) co_return nullptr;
+  }
+  pieces->sort();
+  pieces_ = std::move(pieces);
+  co_return pieces_;
 }
 
 Task<bool> AttachServer::Server::each_run(std::uint32_t number, Era began, std::uint64_t& budget,

@@ -7,9 +7,9 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kReorderMax = 8;    // a chunk this far behind an acknowledged one is lost
-constexpr std::size_t kInFlightMax = 1024;  // whatever credit the peer grants
+constexpr std::uint64_t kReorderMax = 32;  // a chunk this far behind an acknowledged one is lost
 constexpr double kDrainMaxSeconds = 60;
+constexpr std::uint64_t kFlowBytesMin = 1 << 20;  // less tells more of the round trip
 
 }  // namespace
 
@@ -23,6 +23,7 @@ void BulkSender::begin(std::uint64_t session) {
   session_ = session;
   next_sequence_ = 1;
   credit_ = kCreditAtStart;
+  peer_stalled_ = false;
   highest_acknowledged_ = 0;
   last_progress_ = loop_.now();
 }
@@ -57,6 +58,7 @@ void BulkSender::offer(TransferId transfer, std::uint64_t priority, std::uint32_
   out.chunks = chunks;
   out.source = std::move(source);
   out.acknowledged.resize(chunks);
+  out.sequences.resize(chunks);
   for (std::uint32_t i = 0; i < chunks; ++i) out.queue.push_back(i);
   out.wait_for_have = resume;
   outgoing_.emplace(transfer, std::move(out));
@@ -93,25 +95,26 @@ void BulkSender::Outgoing::lost(std::uint32_t index) {
 }
 
 void BulkSender::acknowledged(std::span<const std::pair<TransferId, std::uint32_t>> chunks,
-                              std::uint64_t credit) {
+                              std::uint64_t credit, bool stalled) {
   credit_ = std::max(credit_, credit);
+  peer_stalled_ = stalled;
   for (const auto& [transfer, index] : chunks) {
     const auto found = outgoing_.find(transfer);
     if (found == outgoing_.end() || index >= found->second.chunks) continue;
-    for (auto it = in_flight_.begin(); it != in_flight_.end();) {
-      if (it->second.transfer != transfer || it->second.index != index) {
-        ++it;
-        continue;
-      }
-      highest_acknowledged_ = std::max(highest_acknowledged_, it->first);
-      last_progress_ = loop_.now();
-      it = in_flight_.erase(it);
-    }
+    arrived(found->second, index);
     found->second.acknowledge(index);
   }
   while (!in_flight_.empty() && in_flight_.begin()->first + kReorderMax < highest_acknowledged_)
     requeue(in_flight_.begin());
   pump();
+}
+
+void BulkSender::arrived(Outgoing& out, std::uint32_t index) {
+  const auto sequence = std::exchange(out.sequences[index], 0);
+  if (sequence == 0) return;
+  highest_acknowledged_ = std::max(highest_acknowledged_, sequence);
+  last_progress_ = loop_.now();
+  in_flight_.erase(sequence);
 }
 
 void BulkSender::peer_has(const Have& have) {
@@ -136,7 +139,9 @@ void BulkSender::requeue(std::map<std::uint64_t, InFlight>::iterator entry) {
   const auto chunk = entry->second;
   in_flight_.erase(entry);
   const auto found = outgoing_.find(chunk.transfer);
-  if (found == outgoing_.end() || found->second.acknowledged[chunk.index]) return;
+  if (found == outgoing_.end()) return;
+  found->second.sequences[chunk.index] = 0;
+  if (found->second.acknowledged[chunk.index]) return;
   found->second.queue.push_front(chunk.index);
   ++counters_.chunks_resent;
 }
@@ -146,7 +151,7 @@ void BulkSender::requeue_all() {
 }
 
 void BulkSender::resend_overdue(Nanoseconds round_trip, double bytes_per_second) {
-  if (in_flight_.empty()) return;
+  if (in_flight_.empty() || peer_stalled_) return;
   const auto now = loop_.now();
   double bytes = 0;
   for (const auto& [sequence, chunk] : in_flight_) bytes += static_cast<double>(chunk.bytes);
@@ -173,9 +178,23 @@ void BulkSender::drop_reservation() {
 void BulkSender::pump() {
   count_sending();
   while (session_ != 0 && connection_ != 0 && !blocked_ && !release_timer_) {
-    if (!reserved_ && !reserve_next()) return;
-    if (release_timer_ || !send_reserved()) return;
+    if (!reserved_ && !reserve_next()) break;
+    if (release_timer_ || !send_reserved()) break;
   }
+  count_starving();
+}
+
+void BulkSender::count_starving() {
+  const bool starving = sending_since_ && !blocked_ && !release_timer_ && !reserved_ &&
+                        next_sequence_ <= credit_ &&
+                        std::ranges::any_of(outgoing_, [](const auto& entry) {
+                          return !entry.second.wait_for_have && !entry.second.queue.empty();
+                        });
+  if (starving == starving_since_.has_value()) return;
+  if (starving)
+    starving_since_ = loop_.now();
+  else
+    starved_ += loop_.now() - *std::exchange(starving_since_, std::nullopt);
 }
 
 // The next chunk takes its place at the rate limit. False: nothing to send.
@@ -236,6 +255,8 @@ bool BulkSender::send_reserved() {
     }
     return false;
   }
+  // One that the peer had begun anew without may still be on its way from before.
+  in_flight_.erase(std::exchange(found->second.sequences[reserved_->index], next_sequence_));
   in_flight_.emplace(next_sequence_++,
                      InFlight{reserved_->transfer, reserved_->index, loop_.now(), bytes});
   ++counters_.chunks_sent;
@@ -254,10 +275,17 @@ void BulkSender::count_sending() {
   if (sending == sending_since_.has_value()) return;
   if (sending) {
     sending_since_ = loop_.now();
-  } else {
-    sending_ += loop_.now() - *sending_since_;
-    sending_since_.reset();
+    sent_before_ = counters_.zstd_bytes;
+    starved_ = 0;
+    return;
   }
+  const auto took = loop_.now() - *sending_since_;
+  const auto bytes = counters_.zstd_bytes - sent_before_;
+  if (bytes >= kFlowBytesMin && took > 0)
+    last_flow_ = Flow{static_cast<double>(bytes) / seconds_of(took),
+                      seconds_of(starved_) / seconds_of(took)};
+  sending_ += took;
+  sending_since_.reset();
 }
 
 double BulkSender::seconds_sending() const {

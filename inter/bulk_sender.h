@@ -24,6 +24,8 @@ namespace isthmus::inter {
 // Bytes of framing and sealing that a wire adds to a message, for the rate limit.
 inline constexpr std::size_t kFramingBytes = 64;
 
+inline constexpr std::size_t kInFlightMax = 1024;  // chunks, whatever credit the peer grants
+
 // One coded chunk, ready to send, with the sizes it stands for.
 struct ChunkBytes {
   std::shared_ptr<const Bytes> bytes;  // shared by the links that send it; null: not there yet
@@ -66,7 +68,7 @@ class BulkSender {
 
   // What the peer says.
   void acknowledged(std::span<const std::pair<TransferId, std::uint32_t>> chunks,
-                    std::uint64_t credit);
+                    std::uint64_t credit, bool stalled);
   void peer_has(const Have& have);
 
   // On every heartbeat: chunks without news for far longer than the line needs go again.
@@ -85,6 +87,13 @@ class BulkSender {
   // In which the peer had not acknowledged all that was offered to it. A chunk waits out its cost
   // at the rate limit before it leaves, so chunks never seem faster than that.
   double seconds_sending() const;
+  // While the last transfer of some size went: bytes per second, and the share of the time in which
+  // the line could have taken a chunk that was not coded yet. Nothing: none went yet.
+  struct Flow {
+    double bytes_per_second = 0;
+    double starved = 0;
+  };
+  const std::optional<Flow>& last_flow() const { return last_flow_; }
 
  private:
   struct Outgoing {
@@ -92,6 +101,7 @@ class BulkSender {
     std::uint32_t chunks = 0;
     std::shared_ptr<ChunkSource> source;  // shared by the links that send the same transfer
     std::vector<bool> acknowledged;
+    std::vector<std::uint64_t> sequences;  // of the chunks in flight; 0: it is not
     std::deque<std::uint32_t> queue;
     std::uint32_t acknowledged_count = 0;
     bool wait_for_have = false;
@@ -115,9 +125,11 @@ class BulkSender {
   bool reserve_next();
   bool send_reserved();
   void drop_reservation();
+  void arrived(Outgoing& out, std::uint32_t index);
   void requeue(std::map<std::uint64_t, InFlight>::iterator entry);
   void requeue_all();
   void count_sending();
+  void count_starving();
 
   Loop& loop_;
   Wire& wire_;
@@ -131,7 +143,8 @@ class BulkSender {
   std::map<TransferId, Outgoing> outgoing_;
   std::map<std::uint64_t, InFlight> in_flight_;  // by sequence
   std::uint64_t next_sequence_ = 1;
-  std::uint64_t credit_ = 0;  // may send sequences up to here
+  std::uint64_t credit_ = 0;   // may send sequences up to here
+  bool peer_stalled_ = false;  // what it has cannot be acknowledged yet
   std::uint64_t highest_acknowledged_ = 0;
   Nanoseconds last_progress_ = 0;
   std::optional<Reserved> reserved_;
@@ -139,6 +152,10 @@ class BulkSender {
   Counters counters_;
   std::optional<Nanoseconds> sending_since_;  // nothing: all is acknowledged
   Nanoseconds sending_ = 0;                   // before that
+  std::uint64_t sent_before_ = 0;             // bytes, when sending_since_ began
+  std::optional<Nanoseconds> starving_since_;
+  Nanoseconds starved_ = 0;  // since sending_since_, before that
+  std::optional<Flow> last_flow_;
 };
 
 }  // namespace isthmus::inter

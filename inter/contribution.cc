@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/assert.h"
 #include "compress/error_feedback.h"
+#include "kernels/blake2s_columns.h"
 
 namespace isthmus::inter {
 class ChunkPlan::Stage {
@@ -80,52 +82,36 @@ bool ChunkPlan::fits(const Open& open) const {
          open.bytes_max <= bytes_max();
 }
 
-Result<Bytes> ChunkPlan::encode(std::uint32_t chunk, std::span<const float> flat,
-                                std::span<float> decoded) const {
-  Bytes coded(codec_bytes_[chunk]);
-  std::size_t at = 0, element = 0;
-  for (const auto& range : chunks_[chunk]) {
-    const auto values = flat.subspan(layout_.offset(range), range.count);
-    const auto out = std::span(coded).subspan(at);
-    ISTHMUS_TRY(const auto bytes, codec_->encode(values, out));
-    ISTHMUS_ASSERT(bytes ==
-                   codec_->encoded_bytes_max(range.count));  // chunks have no lengths inside
-    ISTHMUS_CHECK(codec_->decode(out.first(bytes), decoded.subspan(element, range.count)));
-    at += bytes;
-    element += range.count;
+void ChunkPlan::pack(std::span<const std::byte> coded, bool zstd, Bytes& out) const {
+  if (!zstd) {
+    compress::ZstdStage::append_raw(coded, out);
+    return;
   }
-  Bytes payload(compress::ZstdStage::packed_bytes_max(coded.size()));
+  const auto before = out.size();
+  out.resize(before + compress::ZstdStage::packed_bytes_max(coded.size()));
   Stage stage(*this);
-  payload.resize(stage->pack(coded, payload));
-  return payload;
+  out.resize(before + stage->pack(coded, std::span(out).subspan(before)));
 }
 
-Result<void> ChunkPlan::decode(std::uint32_t chunk, std::span<const std::byte> payload,
-                               std::span<float> decoded) const {
+Result<CodedChunk> ChunkPlan::unpack(std::uint32_t chunk, std::shared_ptr<const Bytes> owner,
+                                     std::span<const std::byte> payload) const {
   if (payload.size() > payload_bytes_max(chunk))
     return Error{ErrorCode::bad_frame, fmt::format("a chunk of {} bytes, at most {} are declared",
                                                    payload.size(), payload_bytes_max(chunk))};
-  Bytes coded(codec_bytes_[chunk]);
-  {
-    Stage stage(*this);
-    ISTHMUS_CHECK(stage->unpack(payload, coded));
-  }
-  std::size_t at = 0, element = 0;
-  for (const auto& range : chunks_[chunk]) {
-    const auto bytes = codec_->encoded_bytes_max(range.count);
-    ISTHMUS_CHECK(
-        codec_->decode(std::span(coded).subspan(at, bytes), decoded.subspan(element, range.count)));
-    at += bytes;
-    element += range.count;
-  }
-  return {};
+  if (const auto raw = compress::ZstdStage::raw(payload); raw && raw->size() == codec_bytes_[chunk])
+    return CodedChunk{std::move(owner), *raw};
+  auto coded = std::make_shared<Bytes>(codec_bytes_[chunk]);
+  Stage stage(*this);
+  ISTHMUS_CHECK(stage->unpack(payload, *coded));
+  return CodedChunk{coded, *coded};
 }
 
 security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
                             std::span<const std::byte> payload) {
   security::Hasher hasher;
-  hasher.update(ByteWriter().put(transfer).put(index).view());
-  hasher.update(payload);
+  hasher.update(
+      ByteWriter().put(transfer).put(index).put(static_cast<std::uint64_t>(payload.size())).view());
+  hasher.update(kernels::blake2s_columns(payload));
   return hasher.finish();
 }
 
@@ -136,67 +122,77 @@ security::Digest contribution_root(std::span<const security::Digest> chunk_hashe
   return hasher.finish();
 }
 
-Result<Bytes> code_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<const float> agreed,
-                         std::span<const float> feedback, std::span<float> parameters,
+Result<CodedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
+                              std::span<const float> agreed, std::span<const float> feedback,
+                              const ContributedValues& parameters, std::span<float> residual) {
+  auto coded = std::make_shared<Bytes>(plan.codec_bytes(chunk));
+  std::array<float, compress::kTileElements> quantities, decodeds;
+  const auto code = [&](const ElementRange& range, std::span<std::byte> frame, std::uint64_t first,
+                        std::uint64_t count) -> Result<void> {
+    const auto at = plan.layout().offset(range) + first;
+    const auto quantity = std::span(quantities).first(count);
+    const auto decoded = std::span(decodeds).first(count);
+    parameters.read(at, quantity);
+    compress::form_pseudo_gradient(agreed.subspan(at, count), quantity, quantity);
+    if (!feedback.empty()) compress::form_quantity(quantity, feedback.subspan(at, count), quantity);
+    ISTHMUS_CHECK(plan.frames().encode_part(quantity, first, range.count, frame));
+    ISTHMUS_CHECK(plan.frames().decode_part(frame, range.count, first, decoded));
+    compress::form_residual(quantity, decoded, residual.subspan(at, count));
+    return {};
+  };
+  ISTHMUS_CHECK(plan.each_tile(chunk, std::span(*coded), code));
+  return CodedChunk{coded, *coded};
+}
+
+Result<void> carry_chunk(const ChunkPlan& plan, std::uint32_t chunk, const CodedChunk& coded,
                          std::span<float> residual) {
-  for (const auto& range : plan.ranges(chunk)) {
-    const auto at = plan.layout().offset(range);
-    const auto quantity = parameters.subspan(at, range.count);
-    compress::form_pseudo_gradient(agreed.subspan(at, range.count), quantity, quantity);
-    if (!feedback.empty())
-      compress::form_quantity(quantity, feedback.subspan(at, range.count), quantity);
-  }
-  std::vector<float> decoded(plan.elements(chunk));
-  ISTHMUS_TRY(auto payload, plan.encode(chunk, parameters, decoded));
-  std::size_t element = 0;
-  for (const auto& range : plan.ranges(chunk)) {
-    const auto at = plan.layout().offset(range);
-    compress::form_residual(parameters.subspan(at, range.count),
-                            std::span(decoded).subspan(element, range.count),
-                            residual.subspan(at, range.count));
-    element += range.count;
-  }
-  return payload;
+  std::array<float, compress::kTileElements> decodeds;
+  return plan.each_tile(
+      chunk, coded.bytes,
+      [&](const ElementRange& range, std::span<const std::byte> frame, std::uint64_t first,
+          std::uint64_t count) -> Result<void> {
+        const auto decoded = std::span(decodeds).first(count);
+        ISTHMUS_CHECK(plan.frames().decode_part(frame, range.count, first, decoded));
+        const auto place = residual.subspan(plan.layout().offset(range) + first, count);
+        compress::carry_all(place, decoded, place);
+        return {};
+      });
 }
 
-Result<void> carry_chunk(const ChunkPlan& plan, std::uint32_t chunk,
-                         std::span<const std::byte> payload, std::span<float> residual) {
-  std::vector<float> decoded(plan.elements(chunk));
-  ISTHMUS_CHECK(plan.decode(chunk, payload, decoded));
-  std::size_t element = 0;
-  for (const auto& range : plan.ranges(chunk)) {
-    const auto place = residual.subspan(plan.layout().offset(range), range.count);
-    compress::carry_all(place, std::span(decoded).subspan(element, range.count), place);
-    element += range.count;
-  }
-  return {};
-}
-
-Bytes seal_chunk(const security::Signer& signer, const security::Digest& hash,
-                 std::span<const std::byte> payload) {
+SealedChunk seal_chunk(const ChunkPlan& plan, const security::Signer& signer, TransferId transfer,
+                       std::uint32_t index, const CodedChunk& coded, bool zstd) {
+  auto sealed = std::make_shared<Bytes>();
+  sealed->reserve(kSealBytes + compress::ZstdStage::packed_bytes_max(coded.bytes.size()));
+  sealed->resize(kSealBytes);
+  plan.pack(coded.bytes, zstd, *sealed);
+  const auto hash = chunk_hash(transfer, index, std::span(*sealed).subspan(kSealBytes));
   const auto signature = signer.sign(security::context::chunk, hash.bytes);
-  ByteWriter out;
-  out.raw(signature.bytes).raw(payload);
-  return out.take();
+  std::ranges::copy(signature.bytes, sealed->begin());
+  return {std::move(sealed), hash};
 }
 
-Result<security::Digest> check_chunk(const ChunkPlan& plan, const security::Verifier& verifier,
-                                     SiteId origin, TransferId transfer, std::uint32_t index,
-                                     std::span<const std::byte> sealed) {
-  if (index >= plan.chunks() || sealed.size() < kSealBytes ||
-      sealed.size() - kSealBytes > plan.payload_bytes_max(index))
+Result<CheckedChunk> check_chunk(const ChunkPlan& plan, const security::Verifier& verifier,
+                                 SiteId origin, TransferId transfer, std::uint32_t index,
+                                 std::shared_ptr<const Bytes> sealed) {
+  if (index >= plan.chunks() || sealed->size() < kSealBytes ||
+      sealed->size() - kSealBytes > plan.payload_bytes_max(index))
     return Error{ErrorCode::bad_frame,
-                 fmt::format("chunk {} of {} with {} bytes", index, plan.chunks(), sealed.size())};
+                 fmt::format("chunk {} of {} with {} bytes", index, plan.chunks(), sealed->size())};
   security::Signature signature;
-  std::copy_n(sealed.begin(), kSealBytes, signature.bytes.begin());
-  const auto payload = sealed.subspan(kSealBytes);
+  std::copy_n(sealed->begin(), kSealBytes, signature.bytes.begin());
+  const auto payload = std::span(*sealed).subspan(kSealBytes);
   const auto hash = chunk_hash(transfer, index, payload);
   if (!verifier.verify(origin, security::context::chunk, hash.bytes, signature))
     return Error{ErrorCode::unauthenticated,
                  fmt::format("chunk {} is not signed by site {}", index, origin)};
-  std::vector<float> values(plan.elements(index));
-  ISTHMUS_CHECK(plan.decode(index, payload, values));
-  return hash;
+  ISTHMUS_TRY(auto coded, plan.unpack(index, sealed, payload));
+  std::size_t at = 0;
+  for (const auto& range : plan.ranges(index)) {
+    const auto frame = coded.bytes.subspan(at, plan.frames().encoded_bytes_max(range.count));
+    at += frame.size();
+    ISTHMUS_CHECK(plan.frames().check(frame, range.count));
+  }
+  return CheckedChunk{{std::move(sealed), hash}, std::move(coded)};
 }
 
 Contribution::Contribution(std::shared_ptr<const ChunkPlan> plan, Signed announcement, Open open)
@@ -205,6 +201,7 @@ Contribution::Contribution(std::shared_ptr<const ChunkPlan> plan, Signed announc
       open_(open),
       transfer_(transfer_of(announcement_)),
       chunks_(plan_->chunks()),
+      coded_(plan_->chunks()),
       hashes_(plan_->chunks()) {}
 
 std::vector<bool> Contribution::bitmap() const {
@@ -213,13 +210,17 @@ std::vector<bool> Contribution::bitmap() const {
   return bits;
 }
 
-void Contribution::add(std::uint32_t index, std::shared_ptr<const Bytes> sealed,
-                       const security::Digest& hash) {
+void Contribution::add(std::uint32_t index, SealedChunk sealed, CodedChunk coded) {
   if (chunks_[index]) return;
-  bytes_ += sealed->size();
-  chunks_[index] = std::move(sealed);
-  hashes_[index] = hash;
+  bytes_ += sealed.bytes->size();
+  chunks_[index] = std::move(sealed.bytes);
+  hashes_[index] = sealed.hash;
+  coded_[index] = std::move(coded);
   ++count_;
+}
+
+Result<CodedChunk> Contribution::unpack(std::uint32_t index) const {
+  return plan_->unpack(index, chunks_[index], payload(index));
 }
 
 std::span<const std::byte> Contribution::payload(std::uint32_t index) const {

@@ -3,6 +3,7 @@
 // decodes alone; all together are proved by the root in the signed close.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -12,11 +13,18 @@
 
 #include "compress/codec.h"
 #include "compress/zstd_stage.h"
+#include "inter/contributed_values.h"
 #include "inter/link.h"
 #include "inter/messages.h"
 #include "inter/model_layout.h"
 
 namespace isthmus::inter {
+
+// The frames of a chunk as the codec made them, before or after zstd: what decoding begins with.
+struct CodedChunk {
+  std::shared_ptr<const Bytes> owner;  // shared by those who still decode; null: there is none
+  std::span<const std::byte> bytes;
+};
 
 // The cut of a fragment into chunks, and their coding. Equal at all sites. Thread-safe.
 class ChunkPlan {
@@ -42,13 +50,28 @@ class ChunkPlan {
   // A peer's has the same cut and codec, and asks for no more memory.
   bool fits(const Open& open) const;
 
-  // Codes the chunk of `flat` (layout order). `decoded` (the chunk's elements) gets what receivers
-  // will read. Errors: non_finite.
-  Result<Bytes> encode(std::uint32_t chunk, std::span<const float> flat,
-                       std::span<float> decoded) const;
-  // `payload` comes from a peer. Errors: bad_frame.
-  Result<void> decode(std::uint32_t chunk, std::span<const std::byte> payload,
-                      std::span<float> decoded) const;
+  // Appends the payload that stands for the chunk's frames: packed by zstd, or as they are.
+  void pack(std::span<const std::byte> coded, bool zstd, Bytes& out) const;
+  // The frames of a payload, which is a part of `owner` and comes from a peer: of the right size,
+  // and not looked at further. Errors: bad_frame.
+  Result<CodedChunk> unpack(std::uint32_t chunk, std::shared_ptr<const Bytes> owner,
+                            std::span<const std::byte> payload) const;
+
+  // Calls with each tile of the chunk's frames, in order: a frame's elements and coded bytes, the
+  // tile's first element in the frame, and its count. Ends with the first error.
+  template <class Byte, class Body>
+  Result<void> each_tile(std::uint32_t chunk, std::span<Byte> coded, const Body& body) const {
+    std::size_t at = 0;
+    for (const auto& range : chunks_[chunk]) {
+      const auto frame = coded.subspan(at, codec_->encoded_bytes_max(range.count));
+      at += frame.size();
+      for (std::uint64_t first = 0; first < range.count; first += compress::kTileElements)
+        ISTHMUS_CHECK(body(range, frame, first,
+                           std::min<std::uint64_t>(compress::kTileElements, range.count - first)));
+    }
+    return {};
+  }
+  const compress::Codec& frames() const { return *codec_; }
 
  private:
   class Stage;  // a zstd context out of the shelf, back at the end
@@ -67,24 +90,28 @@ security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
                             std::span<const std::byte> payload);
 security::Digest contribution_root(std::span<const security::Digest> chunk_hashes);
 
-// Codes one chunk of a site's own contribution. All spans but the result are whole models in layout
-// order, of which only the chunk's elements are touched:
-//   quantity = (agreed − parameters) + feedback   in the memory of `parameters`; feedback may be {}
-//   residual = quantity − decode(payload)
+// Codes one chunk of a site's own contribution. All spans are whole models in layout order, of
+// which only the chunk's elements are touched:
+//   quantity = (agreed − parameters) + feedback   feedback may be {}
+//   residual = quantity − decode(coded)
 // Errors: non_finite.
-Result<Bytes> code_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<const float> agreed,
-                         std::span<const float> feedback, std::span<float> parameters,
-                         std::span<float> residual);
+Result<CodedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
+                              std::span<const float> agreed, std::span<const float> feedback,
+                              const ContributedValues& parameters, std::span<float> residual);
 
-// Of a contribution that no record named, all of it rides on: residual + decode(payload), in the
+// Of a contribution that no record named, all of it rides on: residual + decode(coded), in the
 // memory of `residual` (a whole model, as above). Errors: bad_frame.
-Result<void> carry_chunk(const ChunkPlan& plan, std::uint32_t chunk,
-                         std::span<const std::byte> payload, std::span<float> residual);
+Result<void> carry_chunk(const ChunkPlan& plan, std::uint32_t chunk, const CodedChunk& coded,
+                         std::span<float> residual);
 
 // A chunk as it travels: the origin's signature over its hash (chunk_hash), then the payload.
 inline constexpr std::size_t kSealBytes = 64;
-Bytes seal_chunk(const security::Signer& signer, const security::Digest& hash,
-                 std::span<const std::byte> payload);
+struct SealedChunk {
+  std::shared_ptr<const Bytes> bytes;
+  security::Digest hash;
+};
+SealedChunk seal_chunk(const ChunkPlan& plan, const security::Signer& signer, TransferId transfer,
+                       std::uint32_t index, const CodedChunk& coded, bool zstd);
 
 class Contribution final : public ChunkSource {
  public:
@@ -100,8 +127,13 @@ class Contribution final : public ChunkSource {
 
   bool has(std::uint32_t index) const { return chunks_[index] != nullptr; }
   std::vector<bool> bitmap() const;
-  // A chunk that was checked (or is our own); `hash` as chunk_hash gives it.
-  void add(std::uint32_t index, std::shared_ptr<const Bytes> sealed, const security::Digest& hash);
+  // A chunk that was checked (or is our own). `coded`, where it is at hand, is kept for who
+  // decodes it, until it is dropped.
+  void add(std::uint32_t index, SealedChunk sealed, CodedChunk coded = {});
+  const CodedChunk& kept_coded(std::uint32_t index) const { return coded_[index]; }
+  void drop_coded(std::uint32_t index) const { coded_[index] = {}; }
+  // Once more, of a chunk that is here. Any thread. Errors: bad_frame.
+  Result<CodedChunk> unpack(std::uint32_t index) const;
   std::span<const std::byte> payload(std::uint32_t index) const;
   std::span<const std::byte> sealed(std::uint32_t index) const { return *chunks_[index]; }
   // The signature is already checked. False when it contradicts the announcement or an earlier
@@ -129,15 +161,20 @@ class Contribution final : public ChunkSource {
   std::optional<Signed> close_message_;
   std::optional<Close> close_;
   std::vector<std::shared_ptr<const Bytes>> chunks_;
+  mutable std::vector<CodedChunk> coded_;  // a cache: unpack() gives the same
   std::vector<security::Digest> hashes_;
   std::uint32_t count_ = 0;
   std::uint64_t bytes_ = 0;
 };
 
-// Checks a sealed chunk from a peer: size, signature of `origin`, decoding, finite values. Any
-// thread. The hash on success.
-Result<security::Digest> check_chunk(const ChunkPlan& plan, const security::Verifier& verifier,
-                                     SiteId origin, TransferId transfer, std::uint32_t index,
-                                     std::span<const std::byte> sealed);
+// Checks a sealed chunk from a peer: size, signature of `origin`, that it decodes to finite values.
+// Any thread.
+struct CheckedChunk {
+  SealedChunk sealed;
+  CodedChunk coded;
+};
+Result<CheckedChunk> check_chunk(const ChunkPlan& plan, const security::Verifier& verifier,
+                                 SiteId origin, TransferId transfer, std::uint32_t index,
+                                 std::shared_ptr<const Bytes> sealed);
 
 }  // namespace isthmus::inter

@@ -4,32 +4,49 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
+
+#include "base/aligned_buffer.h"
 
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x00746e6f63736d69;  // "imscont\0"
+constexpr std::uint64_t kMagic = 0x32746e6f63736d69;  // "imscont2"
 constexpr std::uint32_t kCloseIndex = 0xFFFFFFFF;
+
+Bytes file_head(const Signed& announcement) {
+  auto head = ByteWriter().put(kMagic).block(announcement.encode()).take();
+  head.resize(disk_aligned(head.size()));
+  return head;
+}
 
 }  // namespace
 
-Result<void> ContributionFile::append(std::span<const std::byte> bytes) {
-  const std::lock_guard lock(mutex_);
-  ISTHMUS_CHECK(file_->write_at(size_, bytes));
-  size_ += bytes.size();
-  return {};
+// Whole blocks, so that the disk can take them from our memory.
+Result<void> ContributionFile::append(std::uint32_t index, std::span<const std::byte> bytes) {
+  ByteWriter head;
+  head.put(index).put(static_cast<std::uint32_t>(bytes.size()));
+  const AlignedBuffer record(head.size() + bytes.size());
+  auto end = std::ranges::copy(head.view(), record.bytes().begin()).out;
+  end = std::ranges::copy(bytes, end).out;
+  std::fill(end, record.bytes().end(), std::byte{0});
+  std::uint64_t at = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    at = std::exchange(size_, size_ + record.bytes().size());
+  }
+  return file_->write_at(at, record.bytes());
 }
 
 Result<void> ContributionFile::add(std::uint32_t index, std::span<const std::byte> sealed) {
-  return append(ByteWriter().put(index).block(sealed).view());
+  return append(index, sealed);
 }
 
 Result<void> ContributionFile::add_close(const Signed& close) {
-  return append(ByteWriter().put(kCloseIndex).block(close.encode()).view());
+  return append(kCloseIndex, close.encode());
 }
 
 Result<void> ContributionFile::sync() {
-  const std::lock_guard lock(mutex_);
   ISTHMUS_CHECK(file_->sync());
   return disk_.sync_folder(folder_);
 }
@@ -41,10 +58,9 @@ std::string ContributionStore::path(std::uint64_t step, SiteId site) const {
 Result<std::unique_ptr<ContributionFile>> ContributionStore::create(std::uint64_t step,
                                                                     const Signed& announcement) {
   ISTHMUS_TRY(auto file, disk_.open(path(step, announcement.signer), Disk::Open::create));
-  ByteWriter out;
-  out.put(kMagic).block(announcement.encode());
-  ISTHMUS_CHECK(file->write_at(0, out.view()));
-  return std::make_unique<ContributionFile>(disk_, folder_, std::move(file), out.size());
+  const auto head = file_head(announcement);
+  ISTHMUS_CHECK(file->write_at(0, head));
+  return std::make_unique<ContributionFile>(disk_, folder_, std::move(file), head.size());
 }
 
 Result<void> ContributionStore::append_close(std::uint64_t step, const Signed& close) {
@@ -60,10 +76,9 @@ Result<std::unique_ptr<ContributionFile>> ContributionStore::rewrite(
   const auto name = path(contribution.step(), contribution.site());
   const auto temporary = name + ".new";
   ISTHMUS_TRY(auto file, disk_.open(temporary, Disk::Open::create));
-  ByteWriter out;
-  out.put(kMagic).block(contribution.announcement().encode());
-  ISTHMUS_CHECK(file->write_at(0, out.view()));
-  auto written = std::make_unique<ContributionFile>(disk_, folder_, std::move(file), out.size());
+  const auto head = file_head(contribution.announcement());
+  ISTHMUS_CHECK(file->write_at(0, head));
+  auto written = std::make_unique<ContributionFile>(disk_, folder_, std::move(file), head.size());
   for (std::uint32_t i = 0; i < contribution.plan().chunks(); ++i)
     ISTHMUS_CHECK(written->add(i, contribution.sealed(i)));
   ISTHMUS_CHECK(written->add_close(*contribution.close_message()));
@@ -85,17 +100,24 @@ Result<StoredContribution> ContributionStore::read(std::uint64_t step, SiteId si
     const auto type = message.get<MessageType>();
     return decode_signed(type, message);
   };
+  const auto to_next_block = [&] {
+    const auto at = size - in.rest().size();
+    in.raw(std::min(disk_aligned(at) - at, in.rest().size()));
+  };
   if (in.get<std::uint64_t>() != kMagic) return Error{ErrorCode::corrupt, name + " is damaged"};
   auto announcement = decode(in.block(kControlMessageBytesMax));
   if (!announcement || announcement->type != MessageType::open)
     return Error{ErrorCode::corrupt, name + " is damaged"};
   StoredContribution stored;
   stored.announcement = std::move(*announcement);
+  to_next_block();
   while (!in.rest().empty()) {
     stored.bytes = size - in.rest().size();
     const auto index = in.get<std::uint32_t>();
     const auto block = in.block(kBulkMessageBytesMax);
     if (!in.ok()) return stored;  // torn
+    to_next_block();
+    if (block.empty()) continue;  // never written, though what follows was: skipped block by block
     if (index != kCloseIndex) {
       stored.chunks.emplace_back(index, Bytes(block.begin(), block.end()));
       continue;

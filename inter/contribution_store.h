@@ -38,11 +38,11 @@ class ContributionFile {
   Result<void> sync();
 
  private:
-  Result<void> append(std::span<const std::byte> bytes);
+  Result<void> append(std::uint32_t index, std::span<const std::byte> bytes);
   Disk& disk_;
   const std::string folder_;
-  std::mutex mutex_;  // guards what follows
   std::unique_ptr<File> file_;
+  std::mutex mutex_;  // guards what follows
   std::uint64_t size_;
 };
 

@@ -1,17 +1,11 @@
 #include "inter/exchange.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "base/assert.h"
+#include "base/large_vector.h"
+#include "inter/disk_jobs.h"
 
 namespace isthmus::inter {
-namespace {
-
-constexpr std::size_t kEarlyChunksMax = 64;
-
-}  // namespace
 
 Exchange::Exchange(Context context, std::shared_ptr<const ChunkPlan> plan,
                    std::function<void(const Part&)> on_held,
@@ -140,8 +134,9 @@ void Exchange::send_signed(Link& link, const Signed& message) { link.send(messag
 // --- Our own
 
 Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
-                                            std::vector<float> parameters,
-                                            std::span<const float> feedback, std::uint64_t tokens) {
+                                            std::shared_ptr<const ContributedValues> parameters,
+                                            std::span<const float> feedback, std::uint64_t tokens,
+                                            std::vector<float> memory) {
   const Open open = plan_->announce(id_, tokens, parent_, context_.random.next());
   const auto state_root_of_base = state_root_;
   const auto step = id_.step;
@@ -155,6 +150,12 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
     co_return file.error();
   }
   entry->file = std::move(*file);
+  auto feedback_file = context_.store.begin_feedback(agreed.size());
+  if (!feedback_file) {
+    note_disk_error(feedback_file.error());
+    co_return feedback_file.error();
+  }
+  const auto residual_file = std::shared_ptr<FeedbackFile>(std::move(*feedback_file));
   const bool again = entries_.count({step, context_.self}) > 0;
   if (again)
     for (auto& [site, peer] : context_.peers.all())
@@ -163,37 +164,55 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   contributing_ = true;
   for (auto* peer : context_.peers.working_on(step)) offer(*peer->link, entry->contribution);
 
-  Feedback result{
-      .step = step, .root = {}, .tokens = tokens, .residual = std::vector<float>(agreed.size())};
-  struct Coded {
-    Bytes sealed;
-    security::Digest hash;
-  };
-  auto coded = std::make_shared<std::vector<Coded>>(plan_->chunks());  // with the jobs
+  Feedback result{.step = step, .root = {}, .tokens = tokens, .residual = std::move(memory)};
+  resize_large(result.residual, agreed.size());
+  const bool zstd = zstd_pays();
+  auto made = std::make_shared<std::vector<CheckedChunk>>(plan_->chunks());  // with the jobs
   const auto transfer = entry->contribution->transfer();
-  const auto code = [=, this, &parameters, &result](std::uint32_t i) -> Result<void> {
-    ISTHMUS_TRY(const auto payload,
-                code_chunk(*plan_, i, agreed, feedback, parameters, result.residual));
-    auto& chunk = (*coded)[i];
-    chunk.hash = chunk_hash(transfer, i, payload);
-    chunk.sealed = seal_chunk(context_.signer, chunk.hash, payload);
-    return entry->file->add(i, chunk.sealed);
+  auto code = [=, this, values = std::move(parameters), &result](std::uint32_t i) -> Result<void> {
+    auto& chunk = (*made)[i];
+    ISTHMUS_TRY(chunk.coded, code_chunk(*plan_, i, agreed, feedback, *values, result.residual));
+    chunk.sealed = seal_chunk(*plan_, context_.signer, transfer, i, chunk.coded, zstd);
+    return {};
   };
-  const auto offer_chunk = [=, this](std::uint32_t i) {
-    auto& chunk = (*coded)[i];
-    entry->contribution->add(i, std::make_shared<const Bytes>(std::move(chunk.sealed)), chunk.hash);
+  DiskJobs writes(context_.workers, context_.loop);
+  std::uint32_t coded = 0;  // all chunks before this one
+  std::uint64_t coded_elements = 0;
+  std::uint32_t slabs = 0;  // of the residual, that are being written
+  const auto offer_chunk = [=, this, &writes, &coded, &coded_elements, &slabs,
+                            &result](std::uint32_t i) {
+    auto chunk = std::exchange((*made)[i], {});
+    writes.submit(
+        [file = entry->file, i, sealed = chunk.sealed.bytes] { return file->add(i, *sealed); },
+        chunk.sealed.bytes->size());
+    entry->contribution->add(i, std::move(chunk.sealed), std::move(chunk.coded));
     if (step == id_.step) on_chunk_added_(i);
     for (auto& [site, peer] : context_.peers.all())
       if (peer.link->up()) peer.link->poke();
+    for (; coded < plan_->chunks() && entry->contribution->has(coded); ++coded)
+      coded_elements += plan_->elements(coded);
+    const auto whole = coded == plan_->chunks() ? residual_file->slabs()
+                                                : coded_elements / FeedbackFile::kSlabElements;
+    for (; slabs < whole; ++slabs)
+      writes.submit(
+          [residual_file, slab = slabs, residual = std::span<const float>(result.residual)] {
+            return residual_file->write_slab(slab, residual);
+          },
+          sizeof(float) * FeedbackFile::kSlabElements);
   };
+  // Behind what arrives from others: the lines are kept full by what is coded already.
   auto all_coded = co_await run_all(context_.workers, context_.loop, plan_->chunks(),
-                                    12 * plan_->chunk_elements(), code, offer_chunk);
+                                    12 * plan_->chunk_elements(), std::move(code), offer_chunk,
+                                    Urgency::background);
   const auto take_back = [this, entry, step] {
     contributing_ = false;
     for (auto& [site, peer] : context_.peers.all())
       peer.link->withdraw(entry->contribution->transfer());
     entries_.erase({step, context_.self});
   };
+  // In any case: the jobs write what is ours.
+  auto all_written = co_await writes.all_done();
+  if (all_coded) all_coded = std::move(all_written);
   note_disk(all_coded);
   if (!all_coded) {
     take_back();
@@ -211,14 +230,14 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
               .state_root = state_root_of_base};
   const auto message = sign(context_.signer, context_.self, MessageType::close, encode(close));
   Result<void> written;
-  auto write = [this, &result, &written, entry, message] {
-    written = context_.store.write_feedback(result);
+  auto write = [this, &result, &written, entry, message, residual_file] {
+    written = residual_file->finish(result.step, result.root, result.tokens);
     context_.at_point("feedback_written", result.step);
     if (written) written = entry->file->add_close(message);
     if (written) written = entry->file->sync();
-    if (written) context_.store.settle_feedback(result);
+    if (written) context_.store.settle_feedback(result.step, result.root);
   };
-  co_await run_on(context_.workers, context_.loop, std::move(write), 4 * agreed.size());
+  co_await run_on(context_.workers, context_.loop, std::move(write), 4096, Urgency::disk);
   note_disk(written);
   if (!written) {
     take_back();
@@ -232,8 +251,25 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
     on_held_(entry->contribution->part());
   }
   context_.log.info("contributed", {.outer_step = static_cast<std::int64_t>(step)},
-                    {{"tokens", tokens}, {"bytes", entry->contribution->bytes()}});
+                    {{"tokens", tokens}, {"bytes", entry->contribution->bytes()}, {"zstd", zstd}});
   co_return result;
+}
+
+// It gains a few per cent of the bytes: nothing, where coding does not keep up with the lines, or
+// where packing at one end and unpacking at the other cost a good part of the time that they take.
+bool Exchange::zstd_pays() const {
+  constexpr double kSecondsPerByte = 2e-9;  // of one core, both ends together: docs/performance.md
+  constexpr double kShare = 1.0 / 8;
+  constexpr double kStarved = 0.25;
+  std::optional<BulkSender::Flow> slowest;
+  for (const auto& [site, peer] : context_.peers.all()) {
+    if (!peer.link->up()) continue;
+    const auto& flow = peer.link->last_flow();
+    if (!flow) return true;  // not known yet
+    if (!slowest || flow->bytes_per_second < slowest->bytes_per_second) slowest = flow;
+  }
+  return !slowest || (slowest->starved < kStarved && slowest->bytes_per_second * kSecondsPerByte <
+                                                         kShare * context_.workers.parallel());
 }
 
 Task<Result<void>> Exchange::close_again() {
@@ -269,333 +305,6 @@ void Exchange::announce(Link& link) {
   if (found == entries_.end()) return;
   offer(link, found->second->contribution);
   if (found->second->held) send_signed(link, *found->second->contribution->close_message());
-}
-
-// --- Others'
-
-Result<Open> Exchange::check_open(const Signed& message) const {
-  const auto open = decode_open(message.body);
-  if (!open) return Error{ErrorCode::bad_frame, "an open that does not decode"};
-  if (open->id != id_ || !view_.is_member(message.signer))
-    return Error{ErrorCode::unavailable, "an open of another step"};
-  // Everything is compared before any memory is set aside for it.
-  if (!plan_->fits(*open) || open->base != parent_ || open->tokens > kTokensMax)
-    return Error{ErrorCode::mismatch, "an open with another codec, cut, size or base"};
-  return *open;
-}
-
-// A full disk may still take what is small: only bytes of a contribution show that it has room.
-void Exchange::note_disk(const Result<void>& written) {
-  if (written)
-    disk_refuses_.clear();
-  else
-    note_disk_error(written.error());
-}
-
-void Exchange::note_disk_error(const Error& error) {
-  if (error.code != ErrorCode::disk_full && error.code != ErrorCode::io &&
-      error.code != ErrorCode::permission)
-    return;
-  disk_refuses_ = error.text();
-  if (const auto left_out = disk_failures_.due(context_.loop.now()))
-    context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                       {{"why", disk_refuses_}, {"left_out", *left_out}});
-}
-
-void Exchange::on_open(Link* from, const Signed& message) {
-  const auto open = check_open(message);
-  if (!open) {
-    if (open.error().code == ErrorCode::unavailable) return;
-    if (const auto left_out = refused_opens_.due(context_.loop.now()))
-      context_.log.alarm(
-          "open_refused", {.outer_step = static_cast<std::int64_t>(id_.step)},
-          {{"signer", message.signer}, {"why", open.error().message}, {"left_out", *left_out}});
-    return;
-  }
-  if (message.signer == context_.self && !lacks_own()) return;
-  const auto key = std::pair(id_.step, message.signer);
-  const auto transfer = transfer_of(message);
-  auto began = context_.loop.now();
-  if (const auto found = entries_.find(key); found != entries_.end()) {
-    auto& entry = *found->second;
-    if (entry.contribution->transfer() == transfer) {
-      if (from != nullptr) from->have(transfer, entry.contribution->bitmap());
-      return;
-    }
-    // One that was never closed, from before a restart of its site, may still be passed on by
-    // others.
-    const bool from_origin = from != nullptr && from->peer().site == message.signer;
-    // But one that is decided is fetched from whoever has it, when nothing comes of what is here.
-    const bool fetched = wanted_.count(message.signer) > 0 &&
-                         context_.loop.now() - entry.last_arrival > kFetchPatience;
-    // Not whole anywhere, or its site would not have made another one (Gateway::may_contribute).
-    if (entry.held || entry.finishing || !(from_origin || fetched)) return;
-    // Beginning again is no progress of what others are asked for.
-    if (!fetched) began = entry.last_arrival;
-    entries_.erase(found);
-  }
-  auto entry = std::make_shared<Entry>();
-  entry->contribution = std::make_shared<Contribution>(plan_, message, *open);
-  entry->checking.resize(plan_->chunks());
-  entry->last_arrival = began;
-  auto file = context_.store.contributions().create(id_.step, message);
-  if (!file) {
-    note_disk_error(file.error());
-    open_again(from, message);
-    return;
-  }
-  entry->file = std::move(*file);
-  entries_[key] = entry;
-  if (from != nullptr) from->have(transfer, entry->contribution->bitmap());
-  auto early = std::exchange(early_, {});
-  for (auto& chunk : early) {
-    if (chunk.arrival.transfer == transfer)
-      receive(*chunk.link, entry, chunk.arrival, std::move(chunk.sealed));
-    else
-      early_.push_back(std::move(chunk));
-  }
-}
-
-// An announcement comes but once in a session: it is kept until the disk may have room. Of several
-// the origin's own newest one counts.
-void Exchange::open_again(Link* from, const Signed& message) {
-  const auto site = message.signer;
-  const bool pending = opening_again_.contains(site);
-  if (pending && (from == nullptr || from->peer().site != site)) return;
-  opening_again_.insert_or_assign(site, std::pair(from, message));
-  if (pending) return;
-  context_.loop.call_after(kRetryDisk, [this, site] {
-    const auto kept = opening_again_.extract(site);
-    const auto& [link, open] = kept.mapped();
-    if (entries_.count({id_.step, site}) == 0)
-      on_open(link, open);  // one of an older step: nothing
-  });
-}
-
-void Exchange::on_close(const Signed& message) {
-  const auto close = decode_close(message.body);
-  if (!close || close->id != id_) return;
-  const auto entry = find(close->transfer);
-  if (const auto* known = current(message.signer);
-      known != nullptr && known->contribution->close() &&
-      known->contribution->transfer() != close->transfer) {
-    if (const auto left_out = refused_closes_.due(context_.loop.now()))
-      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"signer", message.signer}, {"left_out", *left_out}});
-    return;
-  }
-  if (!entry || entry->contribution->site() != message.signer ||
-      entry->contribution->step() != id_.step)
-    return;
-  if (!entry->contribution->set_close(message, *close)) {
-    if (const auto left_out = refused_closes_.due(context_.loop.now()))
-      context_.log.alarm("two_closes", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"signer", message.signer}, {"left_out", *left_out}});
-    return;
-  }
-  if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
-}
-
-void Exchange::drop_early() {
-  for (const auto& chunk : std::exchange(early_, {})) chunk.link->settle(chunk.arrival, false);
-}
-
-void Exchange::session_ended(Link& link) {
-  std::erase_if(early_, [&](const auto& chunk) { return chunk.link == &link; });
-  asked_.clear();
-}
-
-void Exchange::on_chunk(Link& link, const ChunkArrival& arrival,
-                        std::span<const std::byte> sealed) {
-  const auto entry = find(arrival.transfer);
-  if (entry) {
-    receive(link, entry, arrival, Bytes(sealed.begin(), sealed.end()));
-  } else if (early_.size() < kEarlyChunksMax) {
-    // Its announcement may still be on its way on the other lane, or wait for the disk.
-    if (!disk_refuses_.empty()) link.stall(arrival);
-    early_.push_back({&link, arrival, Bytes(sealed.begin(), sealed.end()), context_.loop.now()});
-  } else {
-    link.settle(arrival, false);
-  }
-}
-
-void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
-                       Bytes sealed) {
-  const auto index = arrival.index;
-  if (index >= plan_->chunks() || (entry->held && !entry->contribution->has(index))) {
-    link.settle(arrival, false);
-    return;
-  }
-  if (entry->contribution->has(index) || entry->checking[index]) {
-    // Twice. While the first copy is being checked it is not acknowledged on account of the second.
-    link.settle(arrival, entry->contribution->has(index));
-    return;
-  }
-  entry->checking[index] = true;
-  auto chunk = std::make_shared<ArrivedChunk>(link, entry, arrival);
-  chunk->sealed = std::make_shared<Bytes>(std::move(sealed));
-  check(std::move(chunk));
-}
-
-void Exchange::check(std::shared_ptr<ArrivedChunk> chunk) {
-  const auto index = chunk->arrival.index;
-  auto run = [chunk, contribution = chunk->entry->contribution, index, plan = plan_,
-              &verifier = context_.verifier] {
-    chunk->hash = check_chunk(*plan, verifier, contribution->site(), contribution->transfer(),
-                              index, *chunk->sealed);
-    if (chunk->hash) chunk->written = chunk->entry->file->add(index, *chunk->sealed);
-  };
-  context_.workers.submit(
-      std::move(run), [this, chunk] { on_checked(chunk); }, 8 * plan_->elements(index));
-}
-
-void Exchange::on_checked(const std::shared_ptr<ArrivedChunk>& chunk) {
-  const auto& entry = chunk->entry;
-  auto& link = chunk->link;
-  if (!chunk->hash) {
-    entry->checking[chunk->arrival.index] = false;
-    refused_of_[entry->contribution->site()].insert(link.peer().site);
-    if (const auto left_out = refused_chunks_.due(context_.loop.now()))
-      context_.log.alarm("chunk_refused",
-                         {.peer = link.peer_name(),
-                          .outer_step = static_cast<std::int64_t>(entry->contribution->step())},
-                         {{"why", chunk->hash.error().text()}, {"left_out", *left_out}});
-    link.settle(chunk->arrival, false);
-    return;
-  }
-  note_disk(chunk->written);
-  if (!chunk->written) {
-    // Refused it would come again at once, and again: it stays.
-    link.stall(chunk->arrival);
-    context_.loop.call_after(kRetryDisk, [this, chunk] {
-      if (chunk->entry->contribution->step() == id_.step) return check(chunk);
-      chunk->entry->checking[chunk->arrival.index] = false;
-      chunk->link.settle(chunk->arrival, false);
-    });
-    return;
-  }
-  entry->checking[chunk->arrival.index] = false;
-  entry->last_arrival = context_.loop.now();
-  entry->contribution->add(chunk->arrival.index, chunk->sealed, *chunk->hash);
-  link.settle(chunk->arrival, true);
-  if (entry->contribution->step() == id_.step) on_chunk_added_(chunk->arrival.index);
-  if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
-}
-
-// All chunks and the close are here: does it hold? Its bytes are synced before any vote may name
-// it, so that a majority that keeps its disks can always finish the step.
-Task<void> Exchange::finish(EntryPtr entry) {
-  if (entry->finishing || entry->held) co_return;
-  entry->finishing = true;
-  const auto& contribution = *entry->contribution;
-  const auto site = contribution.site();
-  if (contribution.step() != id_.step) {
-    entry->finishing = false;  // too late for its step, whose state is no longer at hand
-    co_return;
-  }
-  if (!contribution.proven()) {
-    if (const auto left_out = refused_closes_.due(context_.loop.now()))
-      context_.log.alarm("contribution_refused",
-                         {.outer_step = static_cast<std::int64_t>(contribution.step())},
-                         {{"signer", site},
-                          {"why", "the root is not that of its chunks"},
-                          {"left_out", *left_out}});
-    begin_anew(*entry);
-    co_return;
-  }
-  if (const auto wanted = wanted_.find(site);
-      wanted != wanted_.end() && wanted->second != contribution.part()) {
-    forget(site);
-    co_return;
-  }
-  if (contribution.close()->state_root != state_root_) {
-    if (const auto left_out = differing_.due(context_.loop.now()))
-      context_.log.alarm("state_differs",
-                         {.outer_step = static_cast<std::int64_t>(contribution.step())},
-                         {{"signer", site},
-                          {"theirs", contribution.close()->state_root.hex()},
-                          {"ours", state_root_.hex()},
-                          {"left_out", *left_out}});
-    entry->finishing = false;
-    on_differing_state_();
-    co_return;
-  }
-  const auto root = state_root_;
-  auto written = co_await write_close(entry);
-  note_disk(written);
-  while (!written) {
-    co_await context_.loop.sleep(kRetryDisk);
-    if (contribution.step() != id_.step) break;
-    written = co_await write_anew(entry);
-    note_disk(written);
-  }
-  entry->finishing = false;
-  if (!written) co_return;
-  if (contribution.step() == id_.step && root != state_root_) {
-    context_.loop.spawn(finish(entry));  // our state changed meanwhile
-    co_return;
-  }
-  entry->held = true;
-  if (contribution.step() == id_.step && current(site) == entry.get())
-    on_held_(contribution.part());
-}
-
-// Nothing of it counts, on disk neither: what comes again may be other chunks.
-void Exchange::begin_anew(Entry& entry) {
-  const auto refused = entry.contribution;  // jobs on workers may still read it
-  entry.contribution =
-      std::make_shared<Contribution>(plan_, refused->announcement(), refused->open());
-  entry.finishing = false;
-  auto file = context_.store.contributions().create(refused->step(), refused->announcement());
-  if (file) {
-    entry.file = std::move(*file);
-  } else {
-    note_disk_error(file.error());
-    forget(refused->site());
-  }
-}
-
-Task<Result<void>> Exchange::write_close(EntryPtr entry) {
-  Result<void> written;
-  auto write = [&written, entry, close = *entry->contribution->close_message()] {
-    written = entry->file->add_close(close);
-    if (written) written = entry->file->sync();
-  };
-  co_await run_on(context_.workers, context_.loop, std::move(write), entry->contribution->bytes());
-  co_return written;
-}
-
-// All of it into a new file: Linux may have dropped what it could not write. The old one goes
-// first, so that a full disk needs no more room.
-Task<Result<void>> Exchange::write_anew(EntryPtr entry) {
-  entry->file.reset();
-  Result<std::unique_ptr<ContributionFile>> file = nullptr;
-  auto write = [&file, entry, close = *entry->contribution->close_message(),
-                &store = context_.store.contributions()] {
-    const auto all = [&]() -> Result<std::unique_ptr<ContributionFile>> {
-      const auto& contribution = *entry->contribution;
-      ISTHMUS_TRY(auto made, store.create(contribution.step(), contribution.announcement()));
-      for (std::uint32_t i = 0; i < contribution.plan().chunks(); ++i)
-        ISTHMUS_CHECK(made->add(i, contribution.sealed(i)));
-      ISTHMUS_CHECK(made->add_close(close));
-      ISTHMUS_CHECK(made->sync());
-      return made;
-    };
-    file = all();
-  };
-  co_await run_on(context_.workers, context_.loop, std::move(write), entry->contribution->bytes());
-  if (!file) co_return file.error();
-  entry->file = std::move(*file);
-  co_return Result<void>();
-}
-
-void Exchange::forget(SiteId site) {
-  const auto found = entries_.find({id_.step, site});
-  if (found == entries_.end()) return;
-  for (auto& [id, peer] : context_.peers.all())
-    peer.link->withdraw(found->second->contribution->transfer());
-  entries_.erase(found);
-  asked_.erase(site);
 }
 
 }  // namespace isthmus::inter

@@ -57,10 +57,13 @@ class Exchange {
 
   // --- Our own
   // Codes pseudo-gradient + feedback, offers the chunks as they come, and holds the contribution
-  // once it is on disk. The result is what coding cut off. `agreed` and `feedback` must stay as
-  // they are until it returns. Errors: non_finite, io.
-  Task<Result<Feedback>> contribute(std::span<const float> agreed, std::vector<float> parameters,
-                                    std::span<const float> feedback, std::uint64_t tokens);
+  // once it is on disk. The result is what coding cut off, in `memory` if that has the size.
+  // `agreed` and `feedback` must stay as they are until it returns; `parameters` are let go when
+  // they have been read. Errors: non_finite, io.
+  Task<Result<Feedback>> contribute(std::span<const float> agreed,
+                                    std::shared_ptr<const ContributedValues> parameters,
+                                    std::span<const float> feedback, std::uint64_t tokens,
+                                    std::vector<float> memory);
   bool contributing() const { return contributing_; }
   bool contributed() const;  // to the current step, and on disk
   // What a record or ballot names as ours is not here: our disk was lost, and others have it.
@@ -118,8 +121,8 @@ class Exchange {
 
   struct Entry {
     std::shared_ptr<Contribution> contribution;
-    std::unique_ptr<ContributionFile> file;
-    std::vector<bool> checking;  // chunks at a worker
+    std::shared_ptr<ContributionFile> file;  // shared with jobs that write
+    std::vector<bool> checking;              // chunks at a worker
     bool held = false;
     bool finishing = false;
     Nanoseconds last_arrival = 0;
@@ -132,8 +135,8 @@ class Exchange {
     Link& link;
     const EntryPtr entry;
     const ChunkArrival arrival;
-    std::shared_ptr<Bytes> sealed;
-    Result<security::Digest> hash = Error{ErrorCode::cancelled, ""};
+    std::shared_ptr<const Bytes> sealed;
+    Result<CheckedChunk> checked = Error{ErrorCode::cancelled, ""};
     Result<void> written;
   };
   struct EarlyChunk {
@@ -150,7 +153,9 @@ class Exchange {
   Result<Open> check_open(const Signed& message) const;
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;
+  bool zstd_pays() const;
   Task<void> finish(EntryPtr entry);
+  void hold(const EntryPtr& entry);
   void begin_anew(Entry& entry);
   Task<Result<void>> write_close(EntryPtr entry);
   Task<Result<void>> write_anew(EntryPtr entry);
@@ -162,6 +167,8 @@ class Exchange {
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival, Bytes sealed);
   void check(std::shared_ptr<ArrivedChunk> chunk);
   void on_checked(const std::shared_ptr<ArrivedChunk>& chunk);
+  void write(const std::shared_ptr<ArrivedChunk>& chunk);
+  void on_written(const std::shared_ptr<ArrivedChunk>& chunk);
   void drop_early();
   void offer(Link& link, const std::shared_ptr<Contribution>& contribution);
   void send_signed(Link& link, const Signed& message);
@@ -180,7 +187,12 @@ class Exchange {
   LogPace differing_, disk_failures_;
   std::string disk_refuses_;  // why; "": it does not
   // Announcements whose files wait for room on the disk, and who brought them.
-  std::map<SiteId, std::pair<Link*, Signed>> opening_again_;
+  struct Announced {
+    Link* from = nullptr;
+    Signed open;
+    std::optional<Signed> close;  // came meanwhile
+  };
+  std::map<SiteId, Announced> opening_again_;
   struct Asked {
     SiteId peer = 0;
     Nanoseconds when = 0;

@@ -110,7 +110,7 @@ std::shared_ptr<Contribution> Exchange::read_back(std::uint64_t step, SiteId sit
   for (const auto& [index, sealed] : stored->chunks) {
     if (index >= plan_->chunks() || sealed.size() < kSealBytes) continue;
     const auto hash = chunk_hash(whole->transfer(), index, std::span(sealed).subspan(kSealBytes));
-    whole->add(index, std::make_shared<const Bytes>(sealed), hash);
+    whole->add(index, {std::make_shared<const Bytes>(sealed), hash});
   }
   const auto close = stored->close ? decode_close(stored->close->body) : std::nullopt;
   if (close && verify(context_.verifier, *stored->close) &&
@@ -119,9 +119,9 @@ std::shared_ptr<Contribution> Exchange::read_back(std::uint64_t step, SiteId sit
   auto partial = std::make_shared<Contribution>(plan_, stored->announcement, *open);
   for (const auto& [index, sealed] : stored->chunks) {
     if (index >= plan_->chunks()) continue;
-    if (const auto hash =
-            check_chunk(*plan_, context_.verifier, site, partial->transfer(), index, sealed))
-      partial->add(index, std::make_shared<const Bytes>(sealed), *hash);
+    auto checked = check_chunk(*plan_, context_.verifier, site, partial->transfer(), index,
+                               std::make_shared<const Bytes>(sealed));
+    if (checked) partial->add(index, std::move(checked->sealed));
   }
   return partial;
 }

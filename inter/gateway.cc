@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/assert.h"
+#include "base/large_vector.h"
 
 namespace isthmus::inter {
 namespace {
@@ -318,6 +319,18 @@ const Record* Gateway::record_of(std::uint64_t step) const {
 }
 
 // From a state that is here: loaded, or the run's first.
+// The memory of the first step's results: the system takes its time to give it.
+Task<void> Gateway::make_room() {
+  auto state = std::make_shared<OuterState>();
+  auto make = [this, &state] {
+    resize_large(state->agreed, state_->agreed.size());
+    resize_large(state->momentum, state_->momentum.size());
+    resize_large(spare_residual_, state_->agreed.size());
+  };
+  co_await run_on(world_.workers, world_.loop, std::move(make), 4096);
+  state_before_ = std::move(state);
+}
+
 Task<Result<void>> Gateway::start_steps() {
   applying_ = true;  // nothing is contributed before the feedback is settled
   auto settled = co_await settle_feedback(state_->step);
@@ -327,6 +340,7 @@ Task<Result<void>> Gateway::start_steps() {
   if (!restored) co_return restored;
   auto recall = [this] { misled_base_ = store_.read_diverged(*layout_, state_->step); };
   co_await run_on(world_.workers, world_.loop, std::move(recall), 4096);
+  co_await make_room();
   enter_state(state_->step == 0 && !saved_any_, true);
   auto closed = co_await exchange_->close_again();
   if (!closed) co_return closed;

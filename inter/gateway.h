@@ -30,6 +30,7 @@
 #include "inter/said_in_step.h"
 #include "inter/state_transfer.h"
 #include "inter/status.h"
+#include "inter/step_computation.h"
 #include "security/roster.h"
 
 namespace isthmus::inter {
@@ -49,8 +50,7 @@ struct GatewayOptions {
   std::function<void(const char* point, std::uint64_t step)> at_point = [](const char*,
                                                                            std::uint64_t) {};
   // Broken memory, in the simulator: spoils parameters after an outer step was computed.
-  std::function<void(std::uint64_t step, std::span<float> agreed)> disturb =
-      [](std::uint64_t, std::span<float>) {};
+  std::function<void(std::uint64_t step, std::span<float> agreed)> disturb;
 };
 
 class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
@@ -81,7 +81,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // OuterSteps.
   Result<void> attached(const ModelLayout& layout) override;
   void offer_initial(std::vector<float> parameters) override;
-  Result<void> contribute(std::uint64_t step, std::vector<float> parameters,
+  Result<void> contribute(std::uint64_t step, std::shared_ptr<const ContributedValues> parameters,
                           std::uint64_t tokens) override;
   void detached() override;
   void progressing() override;
@@ -92,7 +92,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool told_the_end() const { return end_told_; }  // to the ranks: nothing is taken back any more
   bool computes() const { return my_status().contributes; }
   const std::vector<Certificate>& chain() const { return chain_; }
-  const std::optional<OuterState>& state() const { return state_; }
+  const std::shared_ptr<const OuterState>& state() const { return state_; }
   const security::Digest& root() const { return state_root_; }
   const std::optional<Certificate>& genesis() const { return genesis_; }
   std::uint64_t saved_step() const { return saved_step_; }
@@ -179,6 +179,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void complete(Record& record) const;
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
   bool append(const Certificate& certificate);
+  Task<void> make_room();
   Task<Result<void>> start_steps();
   Task<Result<void>> steps();
   Task<Result<void>> fetch_first_state();
@@ -192,35 +193,32 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // --- Ranks (gateway_ranks.cc)
   Task<bool> may_contribute();
-  Task<void> contribute_task(std::vector<float> parameters, std::uint64_t tokens);
+  Task<void> contribute_task(std::shared_ptr<const ContributedValues> parameters,
+                             std::uint64_t tokens);
   void publish();
   std::uint64_t newest_contribution() const;
   bool ranks_reading() const { return ranks_ && ranks_->reading(); }
   bool ranks_have_the_end(Nanoseconds told) const;
 
   // --- Apply (gateway_apply.cc)
-  // The likely record, all members', reduced chunk by chunk while it arrives. It counts only if it
-  // is the one decided.
-  struct EarlyReduction {
-    std::uint64_t step = 0;
-    std::vector<std::shared_ptr<const Contribution>> parts;  // ascending site
-    std::vector<float> weights;
-    std::vector<std::vector<float>> aggregates;  // by chunk
-    std::vector<bool> begun, done;
-  };
-  using Named = std::vector<std::shared_ptr<const Contribution>>;  // of a record, in its order
+  using Named = StepComputation::Parts;  // of a record, in its order
   std::optional<Named> named(const Record& record) const;
-  Task<Result<security::Digest>> take_step(OuterState& state, const Record& record,
-                                           const Named& parts,
-                                           std::shared_ptr<const EarlyReduction> early);
-  void reduce_early(std::uint32_t chunk);
+  struct Stepped {
+    OuterState state;
+    security::Digest root;
+  };
+  Task<Result<Stepped>> take_step(std::shared_ptr<const OuterState> before, Record record,
+                                  Named parts, std::shared_ptr<StepComputation> early);
+  void step_early(std::uint32_t chunk);
+  OuterState spare_state();
   Task<Result<bool>> apply(const Certificate& certificate);
   void enter_state(bool save_it, bool tell);
   Task<Result<void>> adopt_state(OuterState fetched);
   Task<Result<void>> log_records(std::uint64_t step);
+  void take_feedback();
   Task<Result<void>> settle_feedback(std::uint64_t applied);
   Task<Result<void>> write_state(const OuterState& state, const security::Digest& root);
-  Task<void> save(OuterState* state, security::Digest root, std::uint64_t step);
+  Task<void> save(std::shared_ptr<const OuterState> state, security::Digest root);
   void prune();
   Task<void> remove_pruned();
 
@@ -309,7 +307,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::map<SiteId, std::pair<Record, security::Signature>> genesis_accepts_;
 
   // The state.
-  std::optional<OuterState> state_;
+  std::shared_ptr<const OuterState> state_;         // shared with what still reads an older one
+  std::shared_ptr<const OuterState> state_before_;  // whose memory the next one may take
   security::Digest state_root_;
   std::uint64_t saved_step_ = 0;
   std::string not_saved_why_;  // "": it is, or is being saved
@@ -329,7 +328,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t contributed_step_ = 0;  // the newest that is on disk
   std::optional<Feedback> pending_;     // of our last contribution, until its record is applied
 
-  std::shared_ptr<EarlyReduction> early_;  // shared with jobs on workers
+  std::vector<float> spare_residual_;  // memory for the next contribution
+  // The likely record, all members'. It counts only if it is the one decided.
+  std::shared_ptr<StepComputation> early_;  // shared with jobs on workers
 
   // A state that turned out wrong, of the step that the ranks go on from: what they contribute next
   // is the way from there, and ranks that are started anew begin there too.

@@ -18,7 +18,7 @@ Task<Result<void>> Gateway::log_records(std::uint64_t step) {
     Result<void> written;
     const Certificate certificate = chain_[logged_records_];
     auto write = [this, &written, &certificate] { written = store_.append_record(certificate); };
-    co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
+    co_await run_on(world_.workers, world_.loop, std::move(write), 4096, Urgency::prompt);
     if (!written)
       co_return Error{written.error().code,
                       "cannot write the record of an outer step: free the disk and start again",
@@ -28,43 +28,45 @@ Task<Result<void>> Gateway::log_records(std::uint64_t step) {
   co_return Result<void>();
 }
 
-void Gateway::reduce_early(std::uint32_t chunk) {
+// Memory of the size of a state: that of one that nobody reads any more, if there is one.
+OuterState Gateway::spare_state() {
+  auto before = std::exchange(state_before_, nullptr);
+  if (!before || before.use_count() > 1) return {};
+  return std::move(const_cast<OuterState&>(*before));  // this was the last reference
+}
+
+void Gateway::step_early(std::uint32_t chunk) {
   const auto view = current_view();
-  std::vector<std::shared_ptr<const Contribution>> parts;
+  Named parts;
   for (const auto member : view.members) {
     auto part = exchange_->incoming(member);
     if (!part || !part->has(chunk)) return;
     parts.push_back(std::move(part));
   }
-  if (!early_ || early_->step != working_step() || early_->parts != parts) {
-    early_ = std::make_shared<EarlyReduction>();
-    early_->step = working_step();
+  if (!early_ || &early_->before() != state_.get() || early_->parts() != parts) {
     Record likely;
     for (const auto& part : parts)
       likely.parts.push_back(
           {.site = part->site(), .root = {}, .tokens = part->open().tokens, .base = {}});
-    early_->weights = weights_of(likely);
-    early_->parts = std::move(parts);
-    early_->aggregates.resize(plan_->chunks());
-    early_->begun.resize(plan_->chunks());
-    early_->done.resize(plan_->chunks());
+    early_ = std::make_shared<StepComputation>(*layout_, plan_, options_.sync.outer, state_,
+                                               std::move(parts), weights_of(likely), spare_state());
   }
-  if (early_->begun[chunk]) return;
-  early_->begun[chunk] = true;
-  const auto failed = std::make_shared<bool>(false);
-  auto run = [early = early_, plan = plan_, chunk, failed] {
-    std::vector<const Contribution*> reduced;
-    for (const auto& part : early->parts) reduced.push_back(part.get());
-    std::vector<float> aggregate(plan->elements(chunk));
-    if (!reduce_chunk(*plan, chunk, early->weights, reduced, aggregate)) {
-      *failed = true;
-      return;
-    }
-    early->aggregates[chunk] = std::move(aggregate);
-  };
+  if (!early_->begin(chunk)) return;
+  std::vector<CodedChunk> coded;
+  for (const auto& part : early_->parts()) coded.push_back(part->kept_coded(chunk));
+  const auto result = std::make_shared<Result<void>>();
   world_.workers.submit(
-      std::move(run), [early = early_, chunk, failed] { early->done[chunk] = !*failed; },
-      4 * plan_->elements(chunk) * early_->parts.size());
+      // What it refers to goes before its end is told.
+      [early = early_, chunk, result, coded = std::move(coded)]() mutable {
+        const auto computation = std::move(early);
+        *result = computation->compute(chunk, std::move(coded));
+      },
+      [this, early = early_, chunk, result] {
+        for (const auto& part : early->parts()) part->drop_coded(chunk);
+        early->ended(*result);
+        if (early->running() == 0) changed_.notify();
+      },
+      4 * plan_->elements(chunk) * (early_->parts().size() + 2));
 }
 
 // What the record names, in its order; nothing while bytes are missing.
@@ -78,45 +80,62 @@ std::optional<Gateway::Named> Gateway::named(const Record& record) const {
   return all;
 }
 
-// The outer step of `record` on the state before it; its new root. Chunks are independent of each
-// other: each is reduced in the record's order (or was, while it arrived) and stepped by itself.
-Task<Result<security::Digest>> Gateway::take_step(OuterState& state, const Record& record,
-                                                  const Named& parts,
-                                                  std::shared_ptr<const EarlyReduction> early) {
-  std::vector<const Contribution*> reduced_from;
-  for (const auto& part : parts) reduced_from.push_back(part.get());
-  const auto weights = weights_of(record);
-  const auto chunks =
-      record.parts.empty() ? 0 : plan_->chunks();  // nothing is averaged: nothing moves
-  const std::vector<bool> reduced = early ? early->done : std::vector<bool>(plan_->chunks());
-  const auto step_chunk = [&](std::uint32_t i) -> Result<void> {
-    if (reduced[i]) {
-      outer_step_chunk(*plan_, i, record.rule, early->aggregates[i], state);
-      return {};
+// The outer step of `record` on the state before it. Chunks are independent of each other: each is
+// reduced in the record's order, or was while it arrived.
+Task<Result<Gateway::Stepped>> Gateway::take_step(std::shared_ptr<const OuterState> before,
+                                                  Record record, Named parts,
+                                                  std::shared_ptr<StepComputation> early) {
+  Stepped stepped;
+  std::vector<kernels::Hash128> leaves;
+  if (record.parts.empty()) {  // nothing is averaged: nothing moves
+    stepped.state = *before;
+  } else {
+    auto computation = early;
+    if (!computation)
+      computation =
+          std::make_shared<StepComputation>(*layout_, plan_, record.rule, std::move(before),
+                                            std::move(parts), weights_of(record), spare_state());
+    std::vector<std::uint32_t> chunks;
+    for (std::uint32_t i = 0; i < plan_->chunks(); ++i)
+      if (computation->begin(i)) chunks.push_back(i);
+    const auto step_chunk = [computation, &chunks](std::uint32_t i) {
+      return computation->compute(chunks[i], {});
+    };
+    auto rest = co_await run_all(
+        world_.workers, world_.loop, static_cast<std::uint32_t>(chunks.size()),
+        4 * plan_->chunk_elements() * (computation->parts().size() + 2), step_chunk);
+    for (const auto chunk : chunks) {
+      (void)chunk;
+      computation->ended(rest);
     }
-    std::vector<float> aggregate(plan_->elements(i));
-    ISTHMUS_CHECK(reduce_chunk(*plan_, i, weights, reduced_from, aggregate));
-    outer_step_chunk(*plan_, i, record.rule, aggregate, state);
-    return {};
-  };
-  auto stepped = co_await run_all(world_.workers, world_.loop, chunks,
-                                  4 * plan_->chunk_elements() * (parts.size() + 2), step_chunk);
-  if (!stepped)
-    co_return Error{
-        stepped.error().code,
-        "a contribution that was checked does not decode: memory or disk of this machine is broken",
-        stepped.error()};
-  options_.disturb(record.step, state.agreed);
-  std::vector<kernels::Hash128> leaves(leaf_count(*layout_, options_.sync.outer.has_momentum()));
-  const auto hash_leaf = [&](std::uint32_t i) -> Result<void> {
-    leaves[i] = kernels::leaf_hash(leaf_bytes(*layout_, state, i));
-    return {};
-  };
-  auto hashed =
-      co_await run_all(world_.workers, world_.loop, static_cast<std::uint32_t>(leaves.size()),
-                       4 * ModelLayout::kLeafElements, hash_leaf);
-  if (!hashed) co_return hashed.error();
-  co_return inter::state_root(leaves);
+    while (computation->running() > 0) co_await changed_.wait();
+    if (!computation->result())
+      co_return Error{computation->result().error().code,
+                      "a contribution that was checked does not decode: memory or disk of this "
+                      "machine is broken",
+                      computation->result().error()};
+    stepped.state = std::move(computation->after());
+    leaves = computation->leaves();
+  }
+  if (options_.disturb) {
+    options_.disturb(record.step, stepped.state.agreed);
+    leaves.clear();
+  }
+  if (leaves.empty()) {
+    leaves.resize(leaf_count(*layout_, options_.sync.outer.has_momentum()));
+    const auto hash_leaf = [&](std::uint32_t i) -> Result<void> {
+      leaves[i] = kernels::leaf_hash(leaf_bytes(*layout_, std::as_const(stepped.state), i));
+      return {};
+    };
+    auto hashed =
+        co_await run_all(world_.workers, world_.loop, static_cast<std::uint32_t>(leaves.size()),
+                         4 * ModelLayout::kLeafElements, hash_leaf);
+    if (!hashed) co_return hashed.error();
+  }
+  stepped.state.step = record.step;
+  stepped.state.record = record.hash();
+  stepped.root = inter::state_root(leaves);
+  co_return std::move(stepped);
 }
 
 // False while bytes are missing.
@@ -135,13 +154,11 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   if (failure_) co_return *failure_;
   if (stopping_) co_return false;
 
-  std::shared_ptr<const EarlyReduction> early;
-  if (early_ && early_->step == k &&
-      std::equal(parts->begin(), parts->end(), early_->parts.begin(), early_->parts.end()))
-    early = early_;
-  auto root = co_await take_step(*state_, record, *parts, early);
-  if (!root) co_return root.error();
-  early_.reset();
+  auto early = std::exchange(early_, nullptr);
+  if (early && (&early->before() != state_.get() || early->parts() != *parts)) early.reset();
+  auto stepped = co_await take_step(state_, record, *parts, early);
+  if (!stepped && early) stepped = co_await take_step(state_, record, *parts, nullptr);
+  if (!stepped) co_return stepped.error();
   auto logged = co_await log_records(k);
   if (!logged) co_return logged.error();
   options_.at_point("merging", k);
@@ -149,12 +166,12 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
 
   auto settled = co_await settle_feedback(k);
   if (!settled) co_return settled.error();
-  auto restored = co_await restore_contributions(k + 1, view_of_step(k + 1), record.hash(), *root);
+  auto restored =
+      co_await restore_contributions(k + 1, view_of_step(k + 1), record.hash(), stepped->root);
   if (!restored) co_return restored.error();
   // From here on, without a break: messages of the next step find it begun.
-  state_->step = k;
-  state_->record = record.hash();
-  state_root_ = *root;
+  state_before_ = std::exchange(state_, std::make_shared<OuterState>(std::move(stepped->state)));
+  state_root_ = stepped->root;
   misled_base_.reset();
   if (record.next_view != record.view) {
     ++counters_.view_changes;
@@ -183,7 +200,7 @@ void Gateway::enter_state(bool save_it, bool tell) {
   finished_ = step > 0 && chain_.size() >= step && chain_[step - 1].record.final_step;
   if (save_it) {
     saving_ = true;
-    world_.loop.spawn(save(&*state_, state_root_, step));
+    world_.loop.spawn(save(state_, state_root_));
   }
   applying_ = false;
   begun_ = true;
@@ -216,19 +233,22 @@ Task<Result<void>> Gateway::adopt_state(OuterState fetched) {
   if (!again)
     misled_base_.reset();
   else if (!misled_base_)
-    misled_base_ = std::move(state_->agreed);
+    misled_base_ = state_->agreed;
   security::Digest root;
   auto hash = [this, &fetched, &root] { root = inter::state_root(*layout_, fetched); };
   co_await run_on(world_.workers, world_.loop, std::move(hash), 8 * layout_->elements());
   auto restored =
       co_await restore_contributions(step + 1, view_of_step(step + 1), fetched.record, root);
   if (!restored) co_return restored;
-  state_ = std::move(fetched);
+  state_ = std::make_shared<OuterState>(std::move(fetched));
   state_root_ = root;
   if (!again) kept_from_ = step + 1;
   enter_state(true, !again);
   co_return Result<void>();
 }
+
+// The residual of the last contribution is the next one's feedback.
+void Gateway::take_feedback() { feedback_ = std::exchange(pending_->residual, {}); }
 
 // What became of our last contribution, now that the record of `applied` is: what it left at this
 // site rides in the next one.
@@ -238,7 +258,7 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
   const auto* part = chain_[pending_->step - 1].record.part_of(self_);
   if (part != nullptr && part->root == pending_->root) {
     tokens_named_ += pending_->tokens;
-    feedback_ = std::move(pending_->residual);
+    take_feedback();
     carried_tokens_ = 0;
     pending_.reset();
     co_return Result<void>();
@@ -246,7 +266,7 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
   ++counters_.unnamed;
   tokens_unnamed_ += pending_->tokens;
   if (options_.link.bug == PlantedBug::drop_feedback) {
-    feedback_ = std::move(pending_->residual);
+    take_feedback();
     pending_.reset();
     co_return Result<void>();
   }
@@ -266,12 +286,16 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
   if (!contribution) co_return Result<void>();
   Result<void> carried;
   auto carry = [this, &carried, contribution] {
-    for (std::uint32_t i = 0; carried && i < plan_->chunks(); ++i)
-      carried = carry_chunk(*plan_, i, contribution->payload(i), pending_->residual);
+    for (std::uint32_t i = 0; carried && i < plan_->chunks(); ++i) {
+      if (const auto coded = contribution->unpack(i); !coded)
+        carried = coded.error();
+      else
+        carried = carry_chunk(*plan_, i, *coded, pending_->residual);
+    }
   };
   co_await run_on(world_.workers, world_.loop, std::move(carry), 8 * layout_->elements());
   if (!carried) co_return carried;
-  feedback_ = std::move(pending_->residual);
+  take_feedback();
   carried_tokens_ = pending_->tokens;
   pending_.reset();
   world_.log.info("contribution_carried", {.outer_step = static_cast<std::int64_t>(step)},
@@ -291,16 +315,17 @@ Task<Result<void>> Gateway::write_state(const OuterState& state, const security:
     else
       more = begun.error();
   };
-  co_await run_on(world_.workers, world_.loop, std::move(begin), 4096, Urgency::background);
+  co_await run_on(world_.workers, world_.loop, std::move(begin), 4096, Urgency::disk);
   while (more && *more) {
     auto write = [&] { more = file->write_slice(); };
     co_await run_on(world_.workers, world_.loop, std::move(write), file->next_slice_bytes(),
-                    Urgency::background);
+                    Urgency::disk);
   }
   co_return more ? Result<void>() : more.error();
 }
 
-Task<void> Gateway::save(OuterState* state, security::Digest root, std::uint64_t step) {
+Task<void> Gateway::save(std::shared_ptr<const OuterState> state, security::Digest root) {
+  const auto step = state->step;
   Saved saved{.id = step_id(), .state_root = root, .strong_root = {}, .spot_root = {}};
   saved.id.run = run_;
   saved.id.step = step;
@@ -360,7 +385,7 @@ Task<void> Gateway::remove_pruned() {
     auto remove = [this, &removed, below = kept_from_, own = contributed_step_] {
       removed = store_.contributions().remove_below(below, own, self_);
     };
-    co_await run_on(world_.workers, world_.loop, std::move(remove), 4096, Urgency::background);
+    co_await run_on(world_.workers, world_.loop, std::move(remove), 4096, Urgency::disk);
     if (!removed)
       world_.log.warning("old_contributions_stay", {}, {{"why", removed.error().text()}});
   }

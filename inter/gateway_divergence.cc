@@ -163,19 +163,17 @@ Task<std::optional<std::pair<OuterState, security::Digest>>> Gateway::compute_ag
     if (!contribution || contribution->part() != part) co_return std::nullopt;
     parts.push_back(std::move(contribution));
   }
-  std::optional<OuterState> base;
+  std::shared_ptr<const OuterState> base;
   auto read = [this, &base, &record] {
     auto state = store_.read_state(*layout_, record.step - 1);
     if (state && inter::state_root(*layout_, *state) == record.parent_root)
-      base = std::move(*state);
+      base = std::make_shared<OuterState>(std::move(*state));
   };
   co_await run_on(world_.workers, world_.loop, std::move(read), 8 * layout_->elements());
   if (!base) co_return std::nullopt;
-  auto root = co_await take_step(*base, record, parts, nullptr);
-  if (!root) co_return std::nullopt;
-  base->step = k;
-  base->record = record.hash();
-  co_return std::pair(std::move(*base), *root);
+  auto stepped = co_await take_step(std::move(base), record, std::move(parts), nullptr);
+  if (!stepped) co_return std::nullopt;
+  co_return std::pair(std::move(stepped->state), stepped->root);
 }
 
 }  // namespace isthmus::inter

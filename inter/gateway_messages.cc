@@ -404,8 +404,11 @@ bool Gateway::note_saved(const Signed& message, const Saved& saved, bool from_si
   return true;
 }
 
+// All voters, where the operator has said what the state is: those of its view may be lost.
 std::size_t Gateway::vouch_for(std::uint64_t step, const security::Digest& root) const {
   const auto view = current_view();
+  if (const auto* given = recovery_before(step + 1))
+    return given->root == root ? view.voters.size() : 0;
   return static_cast<std::size_t>(std::ranges::count_if(saved_by_, [&](const auto& entry) {
     const auto& [site, known] = entry;
     return site != self_ && view.is_voter(site) && known.saved.id.step == step &&

@@ -58,7 +58,8 @@ void Gateway::offer_initial(std::vector<float> parameters) {
   world_.loop.spawn(take_initial(std::move(parameters)));
 }
 
-Result<void> Gateway::contribute(std::uint64_t step, std::vector<float> parameters,
+Result<void> Gateway::contribute(std::uint64_t step,
+                                 std::shared_ptr<const ContributedValues> parameters,
                                  std::uint64_t tokens) {
   rank_pulse_.handed_over(world_.loop.now());
   if (!state_ || !exchange_ || finished_)
@@ -75,7 +76,7 @@ Result<void> Gateway::contribute(std::uint64_t step, std::vector<float> paramete
   if (!current_view().is_member(self_))
     return Error{ErrorCode::mismatch,
                  "this site is not a member yet: its work goes on from the next state"};
-  if (parameters.size() != layout_->elements())
+  if (parameters->size() != layout_->elements())
     return Error{ErrorCode::invalid_argument, "a contribution of another size than the model"};
   taking_contribution_ = true;
   count_waits();
@@ -93,26 +94,34 @@ void Gateway::leaving() {
 
 // A site whose disk was lost may have contributed to this step and not know it; two contributions
 // of one site are two values for ballot 0. Until a record names its new disk it contributes only
-// when all other members say that they have nothing of it. False: they have, or the step is over.
+// when all other members say that they have nothing of it, and nobody else says that they have.
+// False: they have, or the step is over.
 Task<bool> Gateway::may_contribute() {
   const auto k = working_step();
   while (!stopping_ && !failure_ && working_step() == k && chain_.size() < k) {
     const auto view = current_view();
     if (!lost_its_disk(view, self_)) co_return true;
-    const bool nobody_has = std::all_of(view.members.begin(), view.members.end(), [&](SiteId site) {
-      if (site == self_) return true;
-      const auto* peer = peers_.find(site);
-      const auto* status = peer != nullptr && peer->status ? &*peer->status : nullptr;
-      return status != nullptr && status->step == k &&
-             std::count(status->holds.begin(), status->holds.end(), self_) == 0;
-    });
-    if (nobody_has) co_return true;
+    const auto says = [&](const PeerSite& peer, bool has) {
+      return peer.status && peer.status->step == k &&
+             (std::count(peer.status->holds.begin(), peer.status->holds.end(), self_) > 0) == has;
+    };
+    const bool members_have_not =
+        std::all_of(view.members.begin(), view.members.end(), [&](SiteId site) {
+          const auto* peer = peers_.find(site);
+          return site == self_ || (peer != nullptr && says(*peer, false));
+        });
+    // Who is no member, and would like to be, has it as members have.
+    const bool somebody_has =
+        std::any_of(peers_.all().begin(), peers_.all().end(),
+                    [&](const auto& entry) { return says(entry.second, true); });
+    if (members_have_not && !somebody_has) co_return true;
     co_await changed_.wait_until(world_.loop.now() + kSecond);
   }
   co_return false;
 }
 
-Task<void> Gateway::contribute_task(std::vector<float> parameters, std::uint64_t tokens) {
+Task<void> Gateway::contribute_task(std::shared_ptr<const ContributedValues> parameters,
+                                    std::uint64_t tokens) {
   const bool may = co_await may_contribute();
   if (!may) {
     taking_contribution_ = false;  // the ranks keep it for the next state
@@ -122,7 +131,7 @@ Task<void> Gateway::contribute_task(std::vector<float> parameters, std::uint64_t
   contributed_at_ = world_.loop.now();
   const std::span<const float> base = misled_base_ ? *misled_base_ : state_->agreed;
   auto made = co_await exchange_->contribute(base, std::move(parameters), feedback_,
-                                             tokens + carried_tokens_);
+                                             tokens + carried_tokens_, std::move(spare_residual_));
   taking_contribution_ = false;
   count_waits();
   if (!made) {
@@ -144,7 +153,7 @@ Task<void> Gateway::contribute_task(std::vector<float> parameters, std::uint64_t
   }
   pending_ = std::move(*made);
   contributed_step_ = pending_->step;
-  feedback_.clear();  // it is part of the contribution now
+  spare_residual_ = std::exchange(feedback_, {});  // it is part of the contribution now
   carried_tokens_ = 0;
   changed_.notify();
 }

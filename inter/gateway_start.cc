@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/large_vector.h"
 #include "inter/gateway.h"
 #include "kernels/outer_arithmetic.h"
 
@@ -57,7 +58,7 @@ Task<Result<void>> Gateway::load() {
                     fmt::format("this site's run was begun with other settings ({}): restore them, "
                                 "or give the new run another run_dir",
                                 other)};
-  state_ = std::move(loaded->state);
+  if (loaded->state) state_ = std::make_shared<OuterState>(std::move(*loaded->state));
   state_root_ = loaded->state_root;
   auto taken_up = take_up_records(loaded->records);
   if (!taken_up) co_return taken_up;
@@ -100,7 +101,7 @@ Task<Result<void>> Gateway::load() {
   if (options_.link.bug == PlantedBug::two_contributions) loaded->feedbacks.clear();
   for (auto& feedback : loaded->feedbacks) {
     if (!was_closed(feedback)) continue;
-    store_.settle_feedback(feedback);
+    store_.settle_feedback(feedback.step, feedback.root);
     contributed_step_ = feedback.step;
     pending_ = std::move(feedback);
     break;
@@ -210,7 +211,7 @@ void Gateway::start_links() {
         votes_.notify();
         changed_.notify();
       },
-      [this](std::uint32_t chunk) { reduce_early(chunk); }, [this] { changed_.notify(); });
+      [this](std::uint32_t chunk) { step_early(chunk); }, [this] { changed_.notify(); });
   transfer_ = std::make_unique<StateTransfer>(
       StateTransfer::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
                              self_, options_.at_point,
@@ -218,7 +219,10 @@ void Gateway::start_links() {
                                return vouch_for(step, root);
                              }},
       *layout_, options_.sync.outer.has_momentum());
-  for (auto& [site, peer] : peers_.all()) peer.link->start();
+  for (auto& [site, peer] : peers_.all()) {
+    peer.link->expect_chunks(kSealBytes + plan_->payload_bytes_max(0));
+    peer.link->start();
+  }
 }
 
 // --- Record 0
@@ -401,7 +405,7 @@ Task<void> Gateway::take_initial(std::vector<float> parameters) {
     finite = kernels::all_finite(initial.state.agreed);
     if (!finite) return;
     if (options_.sync.outer.has_momentum())
-      initial.state.momentum.resize(initial.state.agreed.size());
+      resize_large(initial.state.momentum, initial.state.agreed.size());
     initial.root = inter::state_root(*layout_, initial.state);
   };
   co_await run_on(world_.workers, world_.loop, std::move(check), 12 * layout_->elements());
@@ -420,7 +424,7 @@ bool Gateway::adopt_initial() {
   auto initial = *std::exchange(initial_, std::nullopt);
   if (initial.root != genesis_->record.initial_root) return false;
   initial.state.record = run_;
-  state_ = std::move(initial.state);
+  state_ = std::make_shared<OuterState>(std::move(initial.state));
   state_root_ = initial.root;
   return true;
 }

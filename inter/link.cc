@@ -28,6 +28,7 @@ Link::Link(Loop& loop, Wire& wire, RateLimit& limit, EventLog& log, Random rando
       peer_name_(std::move(peer_name)),
       peer_address_(std::move(peer_address)),
       options_(options),
+      window_chunks_(options.window_chunks),
       nonce_(random_.next()),
       bulk_(loop, wire, limit, peer, options.bug) {
   arm_timer();
@@ -153,10 +154,11 @@ void Link::send_ack() {
   ack.held = their_stamp_at_ == 0 ? Nanoseconds{-1} : now - their_stamp_at_;
   // Credit counts from the newest chunk that came or that the peer has given up: lost ones do not
   // use it up.
-  const std::uint64_t window = std::max<std::uint64_t>(options_.window_chunks, kCreditAtStart);
+  const std::uint64_t window = std::max<std::uint64_t>(window_chunks_, kCreditAtStart);
   const auto taken = stalled_.empty() ? std::min<std::uint64_t>(unsettled_, window) : window;
   ack.credit = std::max(highest_received_, their_floor_) + window - taken;
   ack.floor = bulk_.floor();
+  ack.stalled = !stalled_.empty();
   ack.chunks.assign(recent_acks_.begin(), recent_acks_.end());
   round_trip_.stamp_sent(now);
   send_control(ack.encode(), lane(Lane::control).current());
@@ -255,7 +257,7 @@ void Link::receive_ack(const Ack& ack) {
     if (challenger_ && ack.echo >= challenger_->asked) refuse_challenger();
   }
   their_floor_ = std::max(their_floor_, ack.floor);
-  bulk_.acknowledged(ack.chunks, ack.credit);
+  bulk_.acknowledged(ack.chunks, ack.credit, ack.stalled);
 }
 
 // --- Bulk lane
@@ -278,7 +280,7 @@ void Link::receive_bulk(ConnectionId connection, std::span<const std::byte> mess
   prove(Lane::bulk, connection);
   if (!chunk) return;
   // Beyond the credit that was ever granted: a peer that does not keep to it gets no memory.
-  if (unsettled_ >= 2 * options_.window_chunks) return;
+  if (unsettled_ >= 2 * window_chunks_) return;
   highest_received_ = std::max(highest_received_, chunk->sequence);
   ++unsettled_;
   const ChunkArrival arrival{chunk->transfer, chunk->index, chunk->sequence, session_};

@@ -40,7 +40,10 @@ namespace isthmus::inter {
 struct LinkOptions {
   Nanoseconds heartbeat = kSecond;
   Nanoseconds silence = 6 * kSecond;  // at least; more on links with a long round trip
-  std::uint32_t window_chunks = 16;   // credit: received and not yet checked
+  // Credit: chunks received and not yet checked. As many as fit into the bytes, which must hold
+  // what is on its way on a long fat line; but at least the number, whatever their size.
+  std::uint32_t window_chunks = 16;
+  std::uint64_t window_bytes = 64 << 20;
   // Control messages that the peer has not acknowledged, in number and bytes; beyond either the
   // session starts anew.
   std::size_t control_queue_max = 8192;
@@ -82,6 +85,8 @@ class Link {
        LinkOptions options);
   ~Link();
 
+  // How long a chunk is at most, for the window; before start().
+  void expect_chunks(std::uint64_t bytes_max);
   // Nothing is said or answered before.
   void start();
   GatewayId peer() const { return peer_; }
@@ -113,6 +118,7 @@ class Link {
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const {
     return bulk_.acknowledged_chunks();
   }
+  const std::optional<BulkSender::Flow>& last_flow() const { return bulk_.last_flow(); }
   // A chunk that was not there is there now.
   void poke() { bulk_.pump(); }
 
@@ -193,6 +199,7 @@ class Link {
   const GatewayId self_, peer_;
   const std::string peer_name_, peer_address_;
   const LinkOptions options_;
+  std::uint32_t window_chunks_;
 
   // Session.
   std::uint64_t nonce_ = 0;        // ours, new for each session that we begin to seek

@@ -79,7 +79,7 @@ Bytes Ack::encode() const {
   ISTHMUS_ASSERT(chunks.size() <= kRecentAcksMax);
   ByteWriter out;
   out.put(Frame::ack).put(session).put(acknowledged).put(stamp).put(echo).put(held);
-  out.put(credit).put(floor).put(static_cast<std::uint32_t>(chunks.size()));
+  out.put(credit).put(floor).put(stalled).put(static_cast<std::uint32_t>(chunks.size()));
   for (const auto& [transfer, index] : chunks) out.put(transfer).put(index);
   return out.take();
 }
@@ -93,6 +93,7 @@ std::optional<Ack> decode_ack(ByteReader& in) {
   ack.held = in.get<Nanoseconds>();
   ack.credit = in.get<std::uint64_t>();
   ack.floor = in.get<std::uint64_t>();
+  ack.stalled = in.get<bool>();
   ack.chunks.resize(in.count(kRecentAcksMax, sizeof(TransferId) + sizeof(std::uint32_t)));
   for (auto& [transfer, index] : ack.chunks) {
     transfer = in.get<TransferId>();

@@ -19,7 +19,7 @@
 
 namespace isthmus::inter {
 
-inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 
 enum class Frame : std::uint8_t { hello = 1, refuse = 2, data = 3, ack = 4, chunk = 5, bind = 6 };
 
@@ -82,6 +82,7 @@ struct Ack {
   Nanoseconds held = -1;           // -1: none came yet
   std::uint64_t credit = 0;        // chunks may be sent up to this sequence
   std::uint64_t floor = 0;  // chunks up to this sequence are acknowledged or given up by the sender
+  bool stalled = false;     // some chunk finds no room here yet: none goes again meanwhile
   std::vector<std::pair<TransferId, std::uint32_t>> chunks;  // checked and kept
 
   Bytes encode() const;

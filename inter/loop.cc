@@ -149,7 +149,7 @@ Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::
 Task<Result<void>> run_all(Workers& workers, Loop& loop, std::uint32_t jobs,
                            std::uint64_t cost_bytes_each,
                            std::function<Result<void>(std::uint32_t)> job,
-                           std::function<void(std::uint32_t)> done) {
+                           std::function<void(std::uint32_t)> done, Urgency urgency) {
   struct Shared {
     std::function<Result<void>(std::uint32_t)> job;
     std::function<void(std::uint32_t)> done;
@@ -171,7 +171,7 @@ Task<Result<void>> run_all(Workers& workers, Loop& loop, std::uint32_t jobs,
       --shared->left;
       ended.notify();
     };
-    workers.submit(std::move(run), std::move(after), cost_bytes_each);
+    workers.submit(std::move(run), std::move(after), cost_bytes_each, urgency);
   }
   while (shared->left > 0) co_await ended.wait();
   if (shared->failure) co_return *shared->failure;

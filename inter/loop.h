@@ -100,6 +100,7 @@ Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::
 Task<Result<void>> run_all(Workers& workers, Loop& loop, std::uint32_t jobs,
                            std::uint64_t cost_bytes_each,
                            std::function<Result<void>(std::uint32_t)> job,
-                           std::function<void(std::uint32_t)> done = {});
+                           std::function<void(std::uint32_t)> done = {},
+                           Urgency urgency = Urgency::normal);
 
 }  // namespace isthmus::inter

@@ -1,6 +1,7 @@
 #include "inter/outer_state.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/assert.h"
 #include "kernels/outer_arithmetic.h"
@@ -92,35 +93,40 @@ security::Digest spot_root(const ModelLayout& layout, const OuterState& state) {
   return hasher.finish();
 }
 
-Result<void> reduce_chunk(const ChunkPlan& plan, std::uint32_t chunk,
-                          std::span<const float> weights,
-                          std::span<const Contribution* const> parts, std::span<float> aggregate) {
-  ISTHMUS_ASSERT(kernels::float_environment_is_ieee());
-  std::vector<float> values(plan.elements(chunk));
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    ISTHMUS_CHECK(plan.decode(chunk, parts[i]->payload(chunk), values));
-    if (i == 0)
-      kernels::scale(weights[i], values, aggregate);
-    else
-      kernels::accumulate(weights[i], values, aggregate);
-  }
-  return {};
-}
-
-void outer_step_chunk(const ChunkPlan& plan, std::uint32_t chunk, const OuterRule& rule,
-                      std::span<const float> aggregate, OuterState& state) {
-  std::size_t at = 0;
-  for (const auto& range : plan.ranges(chunk)) {
-    const auto offset = plan.layout().offset(range);
-    const auto delta = aggregate.subspan(at, range.count);
-    const auto agreed = std::span(state.agreed).subspan(offset, range.count);
+Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<const float> weights,
+                        std::span<const CodedChunk> parts, const OuterRule& rule,
+                        const OuterState& before, OuterState& after) {
+  ISTHMUS_ASSERT(kernels::float_environment_is_ieee() && !parts.empty() &&
+                 weights.size() == parts.size());
+  std::array<float, compress::kTileElements> values, deltas;
+  const auto step = [&](const ElementRange& range, std::span<const std::byte> frame,
+                        std::uint64_t first, std::uint64_t count) -> Result<void> {
+    const auto value = std::span(values).first(count);
+    const auto delta = std::span(deltas).first(count);
+    const auto frame_at = static_cast<std::size_t>(frame.data() - parts[0].bytes.data());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      ISTHMUS_CHECK(plan.frames().decode_part(parts[i].bytes.subspan(frame_at, frame.size()),
+                                              range.count, first, value));
+      if (i == 0)
+        kernels::scale(weights[i], value, delta);
+      else
+        kernels::accumulate(weights[i], value, delta);
+    }
+    const auto at = plan.layout().offset(range) + first;
+    const auto take_over = [&](const std::vector<float>& from, std::vector<float>& into) {
+      const auto place = std::span(into).subspan(at, count);
+      if (&from != &into) std::ranges::copy(std::span(from).subspan(at, count), place.begin());
+      return place;
+    };
+    const auto agreed = take_over(before.agreed, after.agreed);
     if (rule.has_momentum())
       kernels::outer_nesterov(delta, rule.rate, rule.momentum,
-                              std::span(state.momentum).subspan(offset, range.count), agreed);
+                              take_over(before.momentum, after.momentum), agreed);
     else
       kernels::outer_average(delta, agreed);
-    at += range.count;
-  }
+    return {};
+  };
+  return plan.each_tile(chunk, parts[0].bytes, step);
 }
 
 }  // namespace isthmus::inter

@@ -41,13 +41,12 @@ security::Digest strong_root(std::span<const security::Digest> leaves);
 // see, sixteen steps do. Leaves i with i ≡ step (mod 16).
 security::Digest spot_root(const ModelLayout& layout, const OuterState& state);
 
-// Reduces chunk `chunk` of the record's parts and takes the outer step for its elements: Σ
-// w·decode(part), in the record's order, then the rule. `parts` in the record's order. The chunks
-// of a plan are independent of each other: any order, any thread.
-Result<void> reduce_chunk(const ChunkPlan& plan, std::uint32_t chunk,
-                          std::span<const float> weights,
-                          std::span<const Contribution* const> parts, std::span<float> aggregate);
-void outer_step_chunk(const ChunkPlan& plan, std::uint32_t chunk, const OuterRule& rule,
-                      std::span<const float> aggregate, OuterState& state);
+// The outer step of the elements of chunk `chunk`, from `before` into `after` (which has the same
+// sizes, and may be the same): Σ w·decode(part), in the record's order, then the rule. `parts`:
+// this chunk of each of them, at least one. The chunks of a plan are independent of each other: any
+// order, any thread. Errors: bad_frame.
+Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<const float> weights,
+                        std::span<const CodedChunk> parts, const OuterRule& rule,
+                        const OuterState& before, OuterState& after);
 
 }  // namespace isthmus::inter

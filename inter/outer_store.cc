@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "base/aligned_buffer.h"
 #include "base/assert.h"
+#include "base/large_vector.h"
 #include "inter/encoding.h"
 
 namespace isthmus::inter {
@@ -12,8 +14,10 @@ namespace {
 
 constexpr std::uint64_t kStateMagic = 0x0065746174736d69;     // "imstate\0"
 constexpr std::uint64_t kFeedbackMagic = 0x0064656566736d69;  // "imsfeed\0"
-constexpr std::uint64_t kHeaderBytes = 4096;                  // so that the data can be mapped
-constexpr std::uint64_t kVoteSlotBytes = 1 << 18;             // the longest record fits
+constexpr std::uint32_t kStateVersion = 2;
+constexpr std::uint32_t kFeedbackVersion = 2;
+constexpr std::uint64_t kHeaderBytes = 4096;       // so that the data can be mapped
+constexpr std::uint64_t kVoteSlotBytes = 1 << 18;  // the longest record fits
 constexpr std::uint64_t kSmallFileBytesMax = 1 << 26;
 
 // Appends a checksum, so that a torn or rotten header is known as such.
@@ -38,6 +42,25 @@ std::span<std::byte> floats(std::vector<float>& values) {
 
 constexpr std::size_t kStateHeaderBytes = 8 + 4 + 4 + 8 + 32 + 32 + 8 + 32;
 constexpr std::size_t kFeedbackHeaderBytes = 8 + 4 + 8 + 32 + 8 + 8 + 16 + 32;
+
+constexpr std::uint64_t momentum_offset(std::uint64_t agreed_bytes) {
+  return kHeaderBytes + disk_aligned(agreed_bytes);
+}
+
+// In parts that fit a cache, through memory that the disk can take directly.
+Result<void> write_aligned(File& file, std::uint64_t offset, std::span<const std::byte> bytes) {
+  constexpr std::size_t kPart = 1 << 20;
+  const AlignedBuffer buffer(std::min(kPart, bytes.size()));
+  while (!bytes.empty()) {
+    const auto blocks = bytes.size() / kDiskAlignment * kDiskAlignment;
+    const auto part = bytes.first(std::min(kPart, blocks > 0 ? blocks : bytes.size()));
+    std::ranges::copy(part, buffer.bytes().begin());
+    ISTHMUS_CHECK(file.write_at(offset, buffer.bytes().first(part.size())));
+    offset += part.size();
+    bytes = bytes.subspan(part.size());
+  }
+  return {};
+}
 
 // A slot that is not there, or is damaged, is none; what the disk cannot read may be there.
 template <class Slot>
@@ -348,7 +371,7 @@ Result<std::unique_ptr<StateFile>> OuterStore::begin_state(const OuterState& sta
                                                            const security::Digest& root) {
   ByteWriter header;
   header.put(kStateMagic)
-      .put(std::uint32_t{1})
+      .put(kStateVersion)
       .put(static_cast<std::uint32_t>(!state.momentum.empty()))
       .put(state.step);
   header.raw(state.record.bytes)
@@ -377,7 +400,10 @@ Result<bool> StateFile::write_slice() {
   const auto bytes = next_slice_bytes();
   const auto slice = written_ < agreed.size() ? agreed.subspan(written_, bytes)
                                               : momentum.subspan(written_ - agreed.size(), bytes);
-  ISTHMUS_CHECK(file_->write_at(kHeaderBytes + written_, slice));
+  const auto at = written_ < agreed.size()
+                      ? kHeaderBytes + written_
+                      : momentum_offset(agreed.size()) + (written_ - agreed.size());
+  ISTHMUS_CHECK(write_aligned(*file_, at, slice));
   ISTHMUS_CHECK(file_->sync());
   written_ += bytes;
   if (written_ < agreed.size() + momentum.size()) return true;
@@ -440,14 +466,14 @@ Result<std::pair<OuterState, security::Digest>> OuterStore::read_state_file(
   state.step = in.get<std::uint64_t>();
   state.record = get_digest(in);
   const auto root = get_digest(in);
-  if (!checks(header) || magic != kStateMagic || version != 1 ||
+  if (!checks(header) || magic != kStateMagic || version != kStateVersion ||
       in.get<std::uint64_t>() != layout.elements())
     return Error{ErrorCode::corrupt, fmt::format("{} is damaged, or of another model", name)};
-  state.agreed.resize(layout.elements());
+  resize_large(state.agreed, layout.elements());
   ISTHMUS_CHECK(file->read_at(kHeaderBytes, floats(state.agreed)));
   if (momentum != 0) {
-    state.momentum.resize(layout.elements());
-    ISTHMUS_CHECK(file->read_at(kHeaderBytes + 4 * layout.elements(), floats(state.momentum)));
+    resize_large(state.momentum, layout.elements());
+    ISTHMUS_CHECK(file->read_at(momentum_offset(4 * layout.elements()), floats(state.momentum)));
   }
   if (state_root(layout, state) != root)
     return Error{ErrorCode::corrupt, fmt::format("{} does not have its root", name)};
@@ -464,30 +490,68 @@ Result<OuterState> OuterStore::read_state(const ModelLayout& layout, std::uint64
 
 // --- Feedback
 
-Result<void> OuterStore::write_feedback(const Feedback& feedback) {
-  const auto hash = kernels::leaf_hash(floats(feedback.residual));
+namespace {
+
+std::span<const float> slab_of(std::span<const float> residual, std::uint32_t slab) {
+  const auto first = slab * FeedbackFile::kSlabElements;
+  return residual.subspan(
+      first, std::min<std::uint64_t>(FeedbackFile::kSlabElements, residual.size() - first));
+}
+
+kernels::Hash128 hash_of(std::span<const kernels::Hash128> slabs) {
+  ByteWriter out;
+  for (const auto& hash : slabs) out.put(hash.low).put(hash.high);
+  return kernels::leaf_hash(out.view());
+}
+
+std::size_t slabs_of(std::uint64_t elements) {
+  return (elements + FeedbackFile::kSlabElements - 1) / FeedbackFile::kSlabElements;
+}
+
+}  // namespace
+
+FeedbackFile::FeedbackFile(
+    std::unique_ptr<File> file, std::uint64_t elements,
+    std::function<Result<void>(std::uint64_t step, const security::Digest& root)> finish)
+    : file_(std::move(file)),
+      elements_(elements),
+      finish_(std::move(finish)),
+      hashes_(slabs_of(elements)) {}
+
+Result<void> FeedbackFile::write_slab(std::uint32_t slab, std::span<const float> residual) {
+  ISTHMUS_ASSERT(residual.size() == elements_);
+  const auto bytes = std::as_bytes(slab_of(residual, slab));
+  hashes_[slab] = kernels::leaf_hash(bytes);
+  return write_aligned(*file_, kHeaderBytes + slab * kSlabElements * sizeof(float), bytes);
+}
+
+Result<void> FeedbackFile::finish(std::uint64_t step, const security::Digest& root,
+                                  std::uint64_t tokens) {
+  const auto hash = hash_of(hashes_);
   ByteWriter header;
-  header.put(kFeedbackMagic)
-      .put(std::uint32_t{1})
-      .put(feedback.step)
-      .raw(feedback.root.bytes)
-      .put(feedback.tokens);
-  header.put(static_cast<std::uint64_t>(feedback.residual.size())).put(hash.low).put(hash.high);
+  header.put(kFeedbackMagic).put(kFeedbackVersion).put(step).raw(root.bytes).put(tokens);
+  header.put(elements_).put(hash.low).put(hash.high);
+  ISTHMUS_CHECK(file_->write_at(0, with_checksum(header)));
+  ISTHMUS_CHECK(file_->sync());
+  return finish_(step, root);
+}
+
+Result<std::unique_ptr<FeedbackFile>> OuterStore::begin_feedback(std::uint64_t elements) {
   const int slot = 1 - settled_feedback_slot_;
   feedback_names_[slot].reset();
   ISTHMUS_TRY(auto file, disk_.open(path(fmt::format("feedback.{}", slot)), Disk::Open::create));
-  ISTHMUS_CHECK(file->write_at(0, with_checksum(header)));
-  ISTHMUS_CHECK(file->write_at(kHeaderBytes, floats(feedback.residual)));
-  ISTHMUS_CHECK(file->sync());
-  ISTHMUS_CHECK(disk_.sync_folder(folder_));
-  feedback_names_[slot] = FeedbackName(feedback.step, feedback.root);
-  return {};
+  return std::make_unique<FeedbackFile>(
+      std::move(file), elements,
+      [this, slot](std::uint64_t step, const security::Digest& root) -> Result<void> {
+        ISTHMUS_CHECK(disk_.sync_folder(folder_));
+        feedback_names_[slot] = FeedbackName(step, root);
+        return {};
+      });
 }
 
-void OuterStore::settle_feedback(const Feedback& feedback) {
+void OuterStore::settle_feedback(std::uint64_t step, const security::Digest& root) {
   for (int slot = 0; slot < 2; ++slot)
-    if (feedback_names_[slot] == FeedbackName(feedback.step, feedback.root))
-      settled_feedback_slot_ = slot;
+    if (feedback_names_[slot] == FeedbackName(step, root)) settled_feedback_slot_ = slot;
 }
 
 Result<Feedback> OuterStore::read_feedback(int slot) const {
@@ -507,13 +571,15 @@ Result<Feedback> OuterStore::read_feedback(int slot) const {
   hash.low = in.get<std::uint64_t>();
   hash.high = in.get<std::uint64_t>();
   ISTHMUS_TRY(const auto size, file->size());
-  if (!checks(header) || magic != kFeedbackMagic || version != 1 ||
+  if (!checks(header) || magic != kFeedbackMagic || version != kFeedbackVersion ||
       size != kHeaderBytes + 4 * elements)
     return Error{ErrorCode::corrupt, name + " is damaged"};
-  feedback.residual.resize(elements);
+  resize_large(feedback.residual, elements);
   ISTHMUS_CHECK(file->read_at(kHeaderBytes, floats(feedback.residual)));
-  if (kernels::leaf_hash(floats(feedback.residual)) != hash)
-    return Error{ErrorCode::corrupt, name + " is damaged"};
+  std::vector<kernels::Hash128> slabs(slabs_of(elements));
+  for (std::uint32_t slab = 0; slab < slabs.size(); ++slab)
+    slabs[slab] = kernels::leaf_hash(std::as_bytes(slab_of(feedback.residual, slab)));
+  if (hash_of(slabs) != hash) return Error{ErrorCode::corrupt, name + " is damaged"};
   return feedback;
 }
 

@@ -32,6 +32,28 @@ struct Feedback {
   std::vector<float> residual;  // layout order
 };
 
+// A feedback on its way into its slot, slab by slab while it is made.
+class FeedbackFile {
+ public:
+  static constexpr std::uint64_t kSlabElements = 1 << 20;
+
+  // `finish`: when all of it is durable.
+  FeedbackFile(
+      std::unique_ptr<File> file, std::uint64_t elements,
+      std::function<Result<void>(std::uint64_t step, const security::Digest& root)> finish);
+  std::uint32_t slabs() const { return static_cast<std::uint32_t>(hashes_.size()); }
+  // Slab `slab` of the residual, which is whole there. Any thread, each slab once.
+  Result<void> write_slab(std::uint32_t slab, std::span<const float> residual);
+  // After all slabs: the file is durable, and says what it is the residual of.
+  Result<void> finish(std::uint64_t step, const security::Digest& root, std::uint64_t tokens);
+
+ private:
+  std::unique_ptr<File> file_;
+  const std::uint64_t elements_;
+  const std::function<Result<void>(std::uint64_t, const security::Digest&)> finish_;
+  std::vector<kernels::Hash128> hashes_;  // of the slabs
+};
+
 // A state on its way into the slot of the older one. Its slices are durable one after another, so
 // that no single call keeps a disk busy for long.
 class StateFile {
@@ -115,9 +137,9 @@ class OuterStore {
   std::optional<std::vector<float>> read_diverged(const ModelLayout& layout,
                                                   std::uint64_t step) const;
   // Into the slot of what does not count: neither a crash nor a second attempt loses what counts.
-  Result<void> write_feedback(const Feedback& feedback);
+  Result<std::unique_ptr<FeedbackFile>> begin_feedback(std::uint64_t elements);
   // This feedback counts from now on: its contribution's close is durable, or a record names it.
-  void settle_feedback(const Feedback& feedback);
+  void settle_feedback(std::uint64_t step, const security::Digest& root);
 
   ContributionStore& contributions() { return contributions_; }
   const ContributionStore& contributions() const { return contributions_; }

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "inter/contributed_values.h"
 #include "inter/model_layout.h"
 #include "security/hash.h"
 
@@ -74,8 +76,10 @@ class OuterSteps {
   virtual void offer_initial(std::vector<float> parameters) = 0;
   // Parameters after the inner steps that began at the state of `step` − 1, and the tokens trained
   // in them. Errors: mismatch (another step is due, or this one has its contribution), non_finite.
-  // `parameters` is taken over.
-  virtual Result<void> contribute(std::uint64_t step, std::vector<float> parameters,
+  // `parameters` are read until the last reference to them goes, which may take until the next
+  // state is published.
+  virtual Result<void> contribute(std::uint64_t step,
+                                  std::shared_ptr<const ContributedValues> parameters,
                                   std::uint64_t tokens) = 0;
   // The ranks live and compute: a site with progress is waited for longer than a silent one.
   virtual void progressing() = 0;

@@ -1,14 +1,21 @@
 #include "inter/socket_check.h"
 
 #include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "base/assert.h"
 #include "inter/zap_handler.h"
 #include "inter/zmq_socket.h"
+#include "security/tls_stream.h"
 
 namespace isthmus::inter {
 
@@ -38,6 +45,13 @@ std::optional<ProbeOutcome> outcome_of(int event) {
       return ProbeOutcome::unreachable;
   }
   return std::nullopt;
+}
+
+Error unsafe(const std::string& endpoint, std::string_view who, ProbeOutcome expected,
+             ProbeOutcome outcome) {
+  return {ErrorCode::unauthenticated,
+          fmt::format("refusing to serve: on {}, {} should have been {}, but was {}", endpoint, who,
+                      to_string(expected), to_string(outcome))};
 }
 
 }  // namespace
@@ -134,9 +148,171 @@ Result<void> check_listening_socket(const std::string& endpoint, const security:
     const bool as_good =
         probe.expected == ProbeOutcome::refused_protocol && outcome == ProbeOutcome::closed;
     if (outcome != probe.expected && !as_good)
-      return Error{ErrorCode::unauthenticated,
-                   fmt::format("refusing to serve: on {}, {} should have been {}, but was {}",
-                               endpoint, probe.who, to_string(probe.expected), to_string(outcome))};
+      return unsafe(endpoint, probe.who, probe.expected, outcome);
+  }
+  return {};
+}
+
+namespace {
+
+// A non-blocking socket, and the time that one probe has.
+class ProbeConnection {
+ public:
+  static Result<ProbeConnection> open(const TcpAddress& address, Nanoseconds timeout) {
+    addrinfo hints{};
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+    addrinfo* found = nullptr;
+    const auto port = std::to_string(address.port);
+    if (::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found) != 0)
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("'{}' is no address in numbers", address.host)};
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owned(found, &::freeaddrinfo);
+    ProbeConnection probe(timeout);
+    probe.socket_ =
+        ::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+    if (probe.socket_ < 0) return error_of_errno(errno, "no socket");
+    if (::connect(probe.socket_, found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS)
+      probe.connected_ = false;
+    int failed = 0;
+    socklen_t size = sizeof failed;
+    if (!probe.wait(POLLOUT) ||
+        ::getsockopt(probe.socket_, SOL_SOCKET, SO_ERROR, &failed, &size) != 0 || failed != 0)
+      probe.connected_ = false;
+    return probe;
+  }
+  ProbeConnection(ProbeConnection&& other) noexcept
+      : socket_(std::exchange(other.socket_, -1)),
+        connected_(other.connected_),
+        clock_(std::move(other.clock_)),
+        deadline_(other.deadline_) {}
+  ~ProbeConnection() {
+    if (socket_ >= 0) ::close(socket_);
+  }
+
+  int descriptor() const { return socket_; }
+  bool connected() const { return connected_; }
+  // False: the time is up.
+  bool wait(short events) {
+    pollfd polled{socket_, events, 0};
+    const auto left = std::max<Nanoseconds>(deadline_ - clock_->now(), 0);
+    return ::poll(&polled, 1, static_cast<int>(left / kMillisecond + 1)) > 0;
+  }
+
+ private:
+  explicit ProbeConnection(Nanoseconds timeout)
+      : clock_(make_system_clock()), deadline_(clock_->now() + timeout) {}
+
+  int socket_ = -1;
+  bool connected_ = true;
+  std::unique_ptr<Clock> clock_;
+  Nanoseconds deadline_;
+};
+
+// A hello of TLS 1.2 alone, with one cipher.
+constexpr auto kTls12Hello = [] {
+  std::array<unsigned char, 50> hello{0x16, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3};
+  hello[45] = 2;
+  hello[46] = 0xc0;
+  hello[47] = 0x2c;
+  hello[48] = 1;
+  return hello;
+}();
+
+ProbeOutcome probe_with_bytes(ProbeConnection& probe, std::span<const std::byte> bytes) {
+  if (::send(probe.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0)
+    return ProbeOutcome::closed;
+  Bytes answer;
+  for (;;) {
+    if (!probe.wait(POLLIN)) return ProbeOutcome::silent;
+    std::byte some[256];
+    const auto got = ::recv(probe.descriptor(), some, sizeof some, 0);
+    if (got > 0) answer.insert(answer.end(), some, some + got);
+    if (got <= 0 && !(got < 0 && errno == EAGAIN)) break;
+    if (answer.size() > 7) return ProbeOutcome::accepted;  // more than an alert: it goes along
+  }
+  const bool alert = answer.size() == 7 && answer[0] == std::byte{21};
+  return alert ? ProbeOutcome::refused_protocol : ProbeOutcome::closed;
+}
+
+Result<ProbeOutcome> probe_with_tls(ProbeConnection& probe, const security::PublicKey& server,
+                                    const security::SigningKey& own) {
+  ISTHMUS_TRY(const auto context, security::TlsContext::make(own.seed()));
+  ISTHMUS_TRY(const auto stream,
+              security::TlsStream::make(context, security::TlsRole::dialing, probe.descriptor(),
+                                        [&](const auto& key) { return key == server; }));
+  const auto outcome_of_error = [](const Error& error) {
+    return error.code == ErrorCode::unauthenticated ? ProbeOutcome::refused_key
+           : error.code == ErrorCode::closed        ? ProbeOutcome::closed
+                                                    : ProbeOutcome::refused_protocol;
+  };
+  bool up = false;
+  for (;;) {
+    security::TlsWants wants{};
+    if (!up) {
+      const auto done = stream->handshake();
+      if (!done) return outcome_of_error(done.error());
+      wants = *done;
+      up = wants == security::TlsWants::nothing;
+      if (up) continue;
+    } else {
+      // The listening end speaks once it has judged our key.
+      std::byte word;
+      const auto read = stream->read(std::span(&word, 1));
+      if (!read) return outcome_of_error(read.error());
+      if (read->bytes > 0) return ProbeOutcome::accepted;
+      wants = read->wants;
+    }
+    if (!probe.wait(wants == security::TlsWants::read ? POLLIN : POLLOUT))
+      return ProbeOutcome::silent;
+  }
+}
+
+}  // namespace
+
+Result<ProbeOutcome> probe_bulk_socket(const TcpAddress& address, ProbeBulkAs mechanism,
+                                       const security::PublicKey& server,
+                                       const security::SigningKey& own, Nanoseconds timeout) {
+  ISTHMUS_TRY(auto probe, ProbeConnection::open(address, timeout));
+  if (!probe.connected()) return ProbeOutcome::unreachable;
+  switch (mechanism) {
+    case ProbeBulkAs::tls:
+      return probe_with_tls(probe, server, own);
+    case ProbeBulkAs::tls_1_2:
+      return probe_with_bytes(probe, std::as_bytes(std::span(kTls12Hello)));
+    case ProbeBulkAs::plaintext:
+      // A message of eight bytes, as the lane would carry it.
+      return probe_with_bytes(probe, bytes_of(std::string_view("\x08\0\0\0messages", 12)));
+  }
+  return ProbeOutcome::silent;
+}
+
+Result<void> check_bulk_socket(const TcpAddress& address, const security::PublicKey& server,
+                               const security::SigningKey& listed) {
+  struct Probe {
+    ProbeBulkAs mechanism;
+    const security::SigningKey& key;
+    std::string_view who;
+    ProbeOutcome expected;
+  };
+  const auto stranger = security::SigningKey::generate();
+  const Probe probes[] = {
+      {ProbeBulkAs::tls, stranger, "a key of no site", ProbeOutcome::refused_key},
+      {ProbeBulkAs::tls, listed, "a listed key", ProbeOutcome::accepted},
+      {ProbeBulkAs::tls_1_2, stranger, "TLS 1.2", ProbeOutcome::refused_protocol},
+      {ProbeBulkAs::plaintext, stranger, "a client without TLS", ProbeOutcome::refused_protocol},
+  };
+  const auto clock = make_system_clock();
+  const auto deadline = clock->now() + kCheckTimeout;
+  for (const auto& probe : probes) {
+    ISTHMUS_TRY(const auto outcome,
+                probe_bulk_socket(address, probe.mechanism, server, probe.key,
+                                  std::max<Nanoseconds>(deadline - clock->now(), 0)));
+    const bool as_good =
+        probe.expected == ProbeOutcome::refused_protocol && outcome == ProbeOutcome::closed;
+    if (outcome != probe.expected && !as_good)
+      return unsafe(address.endpoint(), probe.who, probe.expected, outcome);
   }
   return {};
 }

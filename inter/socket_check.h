@@ -9,7 +9,9 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "inter/tcp_address.h"
 #include "security/keys.h"
+#include "security/signing_key.h"
 
 namespace isthmus::inter {
 
@@ -22,9 +24,9 @@ CurveKeyPair make_curve_key_pair();
 enum class ProbeAs { null, plain, curve };
 
 enum class ProbeOutcome {
-  accepted,          // the handshake succeeded
-  refused_key,       // HANDSHAKE_FAILED_AUTH: the ZAP handler said no
-  refused_protocol,  // the handshake was called off: wrong mechanism
+  accepted,          // the handshake succeeded; on the bulk lane: and it was told who listens
+  refused_key,       // the other end said so: HANDSHAKE_FAILED_AUTH, or TLS's bad_certificate
+  refused_protocol,  // the handshake was called off: wrong mechanism, version, or no TLS
   closed,            // the connection ended without a word
   unreachable,
   silent,  // nothing within the time
@@ -36,7 +38,7 @@ Result<ProbeOutcome> probe_socket(const std::string& endpoint, ProbeAs mechanism
                                   const security::CurveKey& server, const CurveKeyPair& own,
                                   Nanoseconds timeout);
 
-// Connections of check_listening_socket that the ZapHandler does not refuse: by the listed key,
+// Connections of one check_listening_socket that the ZapHandler does not refuse: by the listed key,
 // NULL and PLAIN.
 inline constexpr int kProbesUnnamed = 3;
 
@@ -45,6 +47,18 @@ inline constexpr int kProbesUnnamed = 3;
 // seconds at most.
 Result<void> check_listening_socket(const std::string& endpoint, const security::CurveKey& server,
                                     const CurveKeyPair& listed);
+
+enum class ProbeBulkAs { tls, tls_1_2, plaintext };
+
+// `server` and `own` are used with ProbeBulkAs::tls. Waits. Errors: invalid_argument, io.
+Result<ProbeOutcome> probe_bulk_socket(const TcpAddress& address, ProbeBulkAs mechanism,
+                                       const security::PublicKey& server,
+                                       const security::SigningKey& own, Nanoseconds timeout);
+
+// The same of a bulk lane's: a random key must be refused, `listed` must get through, TLS 1.2 and
+// plaintext must be refused. Errors: unauthenticated. Waits, two seconds at most.
+Result<void> check_bulk_socket(const TcpAddress& address, const security::PublicKey& server,
+                               const security::SigningKey& listed);
 
 // Who answers at the address that the roster gives this gateway? `listed` is a key that only this
 // process lets in, so another one that holds `server`'s secret key refuses it. Errors: mismatch

@@ -1,7 +1,8 @@
 // Wire: moves one message to an authenticated peer. It may lose, repeat or reorder messages, pushes
 // back when its queue is full, and reports connections that come and go; what makes messages
-// reliable is inter/link.h. Backends: ZeroMQ (make_zmq_wire in inter/zmq_wire.h) and the simulated
-// one (inter/sim/simulated_network.h); both run the contract suite tests/inter/wire_contract.h.
+// reliable is inter/link.h. Backends: ZeroMQ and TLS (make_zmq_wire in inter/zmq_wire.h) and the
+// simulated one (inter/sim/simulated_network.h); both run the contract suite
+// tests/inter/wire_contract.h.
 //
 // One thread: that of the Loop. A peer here is who the cryptography says it is, never who a message
 // claims to be.

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <boost/asio/ip/address.hpp>
 #include <cerrno>
 
 #include "base/assert.h"
@@ -18,55 +16,39 @@ constexpr int kWatchedEvents =
     ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
     ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 
-// An attempt that took this long met silence rather than a refusal.
-constexpr Nanoseconds kSilence = kSecond;
-// A connection that lived this long was a good one: the next is dialed without delay.
-constexpr Nanoseconds kGoodConnection = 5 * kSecond;
-
 }  // namespace
 
 ZmqDialer::ZmqDialer(Loop& loop, EventLog& log, const ZmqContext& context,
-                     const ZmqWireOptions& options, LaneEvents& events, const ZmqPeer& peer,
-                     Lane lane, TcpAddress address)
+                     const ZmqWireOptions& options, LaneEvents& events,
+                     CongestionControl& congestion, const ZmqPeer& peer, TcpAddress address)
     : loop_(loop),
       log_(log),
       context_(context),
       options_(options),
       events_(events),
+      congestion_(congestion),
       peer_(peer),
-      lane_(lane),
       address_(std::move(address)),
-      redial_delay_(options.redial_delay_min),
-      resolver_(loop.io()),
+      delay_(options.redial_delay_min, options.redial_delay_max),
+      look_up_(loop, address_.host),
       tasks_(loop) {}
 
 ZmqDialer::~ZmqDialer() { close_socket(); }
 
 void ZmqDialer::start() {
-  redial_delay_ = options_.redial_delay_min;
   tasks_.post([this] { dial(); });
 }
 
 void ZmqDialer::dial() {
-  dialed_at_ = loop_.now();
-  ++attempts_;
+  delay_.dialing(loop_.now());
   tasks_.start_timer(options_.dial_timeout, [this] { end("no handshake in time"); });
-  boost::system::error_code no_literal;
-  boost::asio::ip::make_address(address_.host, no_literal);
-  if (!no_literal) return connect(address_.host);
   // libzmq would look names up on its I/O thread, and hold up every connection meanwhile.
-  resolver_.async_resolve(
-      address_.host, "",
-      tasks_.guarded(
-          [this, attempt = attempts_](boost::system::error_code error, const auto& addresses) {
-            if (attempt != attempts_) return;
-            if (error || addresses.empty())
-              return end(fmt::format("no address for {}: {}", address_.host, error.message()));
-            // Another one each time, should the first not be reachable from here.
-            auto chosen = addresses.begin();
-            std::advance(chosen, (attempts_ - 1) % addresses.size());
-            connect(chosen->endpoint().address().to_string());
-          }));
+  look_up_.next([this](Result<std::string> host) {
+    if (host)
+      connect(*host);
+    else
+      end(host.error().message);
+  });
 }
 
 void ZmqDialer::connect(const std::string& numeric_host) {
@@ -75,8 +57,9 @@ void ZmqDialer::connect(const std::string& numeric_host) {
 
 Result<void> ZmqDialer::open_socket(const TcpAddress& address) {
   ISTHMUS_TRY(socket_, ZmqSocket::open(context_, ZMQ_DEALER));
-  ISTHMUS_CHECK(set_lane_options(socket_, lane_, options_));
-  ISTHMUS_CHECK(use_curve_client(socket_, peer_.key, options_.public_key, options_.secret_key));
+  ISTHMUS_CHECK(set_control_options(socket_, options_));
+  ISTHMUS_CHECK(use_curve_client(socket_, peer_.key, options_.identity->public_part().curve_key,
+                                 options_.identity->curve_secret()));
   ISTHMUS_CHECK(socket_.set(ZMQ_IPV6, address.is_ipv6() ? 1 : 0));
   ISTHMUS_CHECK(socket_.set(ZMQ_RECONNECT_IVL, -1));
   ISTHMUS_CHECK(
@@ -91,7 +74,9 @@ Result<void> ZmqDialer::open_socket(const TcpAddress& address) {
 void ZmqDialer::take_events() {
   while (const auto event = monitor_.next()) {
     if (event->event == ZMQ_EVENT_CONNECTED) {
-      events_.connected(static_cast<int>(event->value));
+      // libzmq's I/O thread may close it at any time.
+      congestion_.ask(static_cast<int>(event->value));
+      congestion_.note(static_cast<int>(event->value));
     } else if (event->event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
       if (connection_ == 0) handshake_succeeded();
     } else {
@@ -105,26 +90,30 @@ void ZmqDialer::take_events() {
 
 void ZmqDialer::handshake_succeeded() {
   tasks_.stop_timer();
-  up_at_ = loop_.now();
+  delay_.up(loop_.now());
   logged_failure_.clear();
   ZmqMessage hello[2];
   if (socket_.send(hello[0], true) == 0) socket_.send(hello[1]);
   if (socket_watch_) socket_watch_->kick();
   connection_ = events_.next_connection();
-  events_.opened(connection_, peer_.id, lane_, *this);
+  meter_ = std::make_shared<LaneMeter>();
+  meter_->sent = kZmqHandshakeBytesDialing;
+  meter_->received = kZmqHandshakeBytesListening;
+  events_.opened(connection_, peer_.id, Lane::control, *this, meter_);
 }
 
 void ZmqDialer::take_messages() {
   ZmqMessage part;
-  for (int taken = 0; taken < turn_messages_max(lane_); ++taken) {
+  for (int taken = 0; taken < kTurnMessagesMax; ++taken) {
     if (dropped_ || !socket_ || !socket_.receive(part)) break;
     if (connection_ == 0) take_events();  // the handshake's end was told before its first message
     if (connection_ == 0 || dropped_ || !socket_) break;
-    if (part.more() || part.bytes().size() > message_bytes_max(lane_)) {
+    if (part.more() || part.bytes().size() > kControlMessageBytesMax) {
       log_.alarm("wire_violation", {peer_.name},
-                 {{"lane", to_string(lane_)}, {"what", "a message that no gateway sends"}});
+                 {{"lane", to_string(Lane::control)}, {"what", "a message that no gateway sends"}});
       return end("violation");
     }
+    meter_->received += zmq_wire_bytes(part.bytes().size());
     events_.received(connection_, part.bytes());
   }
   flush_overflow();
@@ -142,9 +131,9 @@ Result<void> ZmqDialer::send(ConnectionId connection, Bytes message) {
     return Error{ErrorCode::unavailable, fmt::format("no such connection to {}", peer_.name)};
   if (overflow_.full()) {
     overflow_.refuse();
-    return Error{ErrorCode::busy,
-                 fmt::format("the {} lane to {} is full", to_string(lane_), peer_.name)};
+    return Error{ErrorCode::busy, fmt::format("the control lane to {} is full", peer_.name)};
   }
+  meter_->sent += zmq_wire_bytes(message.size());
   ZmqMessage part(std::move(message));
   if (socket_.send(part) != 0) overflow_.put(std::move(part));
   socket_watch_->kick();
@@ -161,25 +150,21 @@ void ZmqDialer::drop(ConnectionId connection, std::string_view reason) {
 
 void ZmqDialer::end(std::string_view reason) {
   const std::string why(reason);
-  const auto now = loop_.now();
-  const bool was_good = connection_ != 0 && now - up_at_ >= kGoodConnection;
-  const bool silence = connection_ == 0 && now - dialed_at_ >= kSilence;
   const auto ended = std::exchange(connection_, 0);
   close_socket();
   if (ended == 0 && why != logged_failure_) {
-    log_.warning("wire_unreachable", {peer_.name},
-                 {{"lane", to_string(lane_)}, {"address", address_.endpoint()}, {"reason", why}});
+    log_.warning(
+        "wire_unreachable", {peer_.name},
+        {{"lane", to_string(Lane::control)}, {"address", address_.endpoint()}, {"reason", why}});
     logged_failure_ = why;
   }
-  if (was_good) redial_delay_ = options_.redial_delay_min;
-  tasks_.start_timer(silence ? options_.redial_delay_min : redial_delay_, [this] { dial(); });
-  if (!silence) redial_delay_ = std::min(2 * redial_delay_, options_.redial_delay_max);
+  tasks_.start_timer(delay_.ended(loop_.now(), ended != 0), [this] { dial(); });
   if (ended != 0) events_.closed(ended, why);
 }
 
 void ZmqDialer::close_socket() {
   tasks_.stop_timer();
-  resolver_.cancel();
+  look_up_.give_up();
   socket_watch_.reset();
   monitor_watch_.reset();
   monitor_.close();

@@ -1,5 +1,5 @@
-// ZmqDialer: one lane to one peer that this gateway dials. Keeps exactly one attempt or connection
-// going while started, each with a fresh socket. Internal to the ZeroMQ wire.
+// ZmqDialer: the control lane to one peer that this gateway dials. Keeps exactly one attempt or
+// connection going while started, each with a fresh socket. Internal to the wire.
 //
 //     stopped ──start──▶ dialing ──handshake──▶ up
 //        ▲                │  ▲                  │
@@ -9,11 +9,14 @@
 //        └───────────── waiting ◀───────────────┘
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
 #include <memory>
 #include <string>
 
 #include "base/event_log.h"
+#include "inter/congestion_control.h"
+#include "inter/host_look_up.h"
+#include "inter/owned_tasks.h"
+#include "inter/redial_delay.h"
 #include "inter/tcp_address.h"
 #include "inter/zmq_lane.h"
 #include "inter/zmq_watch.h"
@@ -24,7 +27,8 @@ class ZmqDialer final : public LaneEnd {
  public:
   // `options` and `peer` (which has an address) outlive the dialer.
   ZmqDialer(Loop& loop, EventLog& log, const ZmqContext& context, const ZmqWireOptions& options,
-            LaneEvents& events, const ZmqPeer& peer, Lane lane, TcpAddress address);
+            LaneEvents& events, CongestionControl& congestion, const ZmqPeer& peer,
+            TcpAddress address);
   ~ZmqDialer() override;
 
   void start();  // once
@@ -48,23 +52,21 @@ class ZmqDialer final : public LaneEnd {
   const ZmqContext& context_;
   const ZmqWireOptions& options_;
   LaneEvents& events_;
+  CongestionControl& congestion_;
   const ZmqPeer& peer_;
-  const Lane lane_;
   const TcpAddress address_;  // the host may be a name, looked up for every attempt
 
   ConnectionId connection_ = 0;  // 0: not up
   bool dropped_ = false;         // end() is on its way
-  Nanoseconds dialed_at_ = 0;
-  Nanoseconds up_at_ = 0;
-  Nanoseconds redial_delay_;
-  std::uint64_t attempts_ = 0;
+  std::shared_ptr<LaneMeter> meter_;
+  RedialDelay delay_;
   std::string logged_failure_;  // said once, until it changes
   ZmqSocket socket_;
   SocketMonitor monitor_;
   std::unique_ptr<SocketWatch> socket_watch_;
   std::unique_ptr<SocketWatch> monitor_watch_;
   Overflow overflow_;
-  boost::asio::ip::tcp::resolver resolver_;
+  HostLookUp look_up_;
   OwnedTasks tasks_;  // its timer: the next attempt, or the end of this one's time
 };
 

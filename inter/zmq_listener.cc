@@ -27,16 +27,14 @@ constexpr int kBacklog = 1024;
 
 }  // namespace
 
-Result<std::unique_ptr<ZmqListener>> ZmqListener::make(Loop& loop, EventLog& log,
-                                                       const ZmqContext& context,
-                                                       const ZmqWireOptions& options,
-                                                       LaneEvents& events, Lane lane,
-                                                       const TcpAddress& address) {
-  std::unique_ptr<ZmqListener> made(new ZmqListener(loop, log, events, lane));
+Result<std::unique_ptr<ZmqListener>> ZmqListener::make(
+    Loop& loop, EventLog& log, const ZmqContext& context, const ZmqWireOptions& options,
+    LaneEvents& events, CongestionControl& congestion, ZapHandler& zap, const TcpAddress& address) {
+  std::unique_ptr<ZmqListener> made(new ZmqListener(loop, log, events, congestion, zap));
   auto& socket = made->socket_;
   ISTHMUS_TRY(socket, ZmqSocket::open(context, ZMQ_ROUTER));
-  ISTHMUS_CHECK(require_curve_server(socket, options.secret_key));
-  ISTHMUS_CHECK(set_lane_options(socket, lane, options));
+  ISTHMUS_CHECK(require_curve_server(socket, options.identity->curve_secret()));
+  ISTHMUS_CHECK(set_control_options(socket, options));
   ISTHMUS_CHECK(socket.set(ZMQ_ROUTER_MANDATORY, 1));
   ISTHMUS_CHECK(socket.set(ZMQ_ROUTER_HANDOVER, 0));
   ISTHMUS_CHECK(socket.set(ZMQ_BACKLOG, kBacklog));
@@ -61,10 +59,10 @@ void ZmqListener::start() {
 
 void ZmqListener::take_messages() {
   int taken = 0;
-  while (taken < turn_messages_max(lane_) && take_message()) ++taken;
+  while (taken < kTurnMessagesMax && take_message()) ++taken;
   flush_overflows();
   // Once the socket is empty, what an ended connection sent before has been delivered.
-  if (taken < turn_messages_max(lane_)) end_finished();
+  if (taken < kTurnMessagesMax) end_finished();
 }
 
 bool ZmqListener::take_message() {
@@ -83,12 +81,13 @@ bool ZmqListener::take_message() {
   auto* const connection = connection_of(std::string(routing_id.text()), payload);
   if (connection == nullptr || !connection->ending.empty()) return true;
   if (parts == 2 && only_empty) return true;  // the greeting of a dialing end
-  if (parts > 1 || payload.bytes().size() > message_bytes_max(lane_)) {
+  if (parts > 1 || payload.bytes().size() > kControlMessageBytesMax) {
     log_.alarm("wire_violation", {user_id_of(connection->peer)},
-               {{"lane", to_string(lane_)}, {"what", "a message that no gateway sends"}});
+               {{"lane", to_string(Lane::control)}, {"what", "a message that no gateway sends"}});
     drop(connection->id, "violation");
     return true;
   }
+  connection->meter->received += zmq_wire_bytes(payload.bytes().size());
   events_.received(connection->id, payload.bytes());
   return true;
 }
@@ -118,11 +117,15 @@ ZmqListener::Connection* ZmqListener::connection_of(const std::string& routing_i
   connection.peer = *peer;
   connection.routing_id = routing_id;
   connection.socket = socket;
-  events_.connected(socket.descriptor);
+  congestion_.ask(socket.descriptor);
+  congestion_.note(socket.descriptor);
+  connection.meter = std::make_shared<LaneMeter>();
+  connection.meter->sent = kZmqHandshakeBytesListening;
+  connection.meter->received = kZmqHandshakeBytesDialing;
   const auto id = connection.id;
   auto* const added = &connections_.emplace(id, std::move(connection)).first->second;
   by_routing_id_.emplace(routing_id, id);
-  events_.opened(id, *peer, lane_, *this);
+  events_.opened(id, *peer, Lane::control, *this, added->meter);
   return added;
 }
 
@@ -131,7 +134,7 @@ void ZmqListener::refuse(const ZmqMessage& payload, std::string_view peer,
   shut_down(tcp_socket_of(payload));
   if (const auto unlogged = refused_peers_.due(loop_.now()))
     log_.alarm("wire_peer_refused", {peer},
-               {{"lane", to_string(lane_)},
+               {{"lane", to_string(Lane::control)},
                 {"address", payload.property("Peer-Address")},
                 {"reason", reason},
                 {"more_since_last", *unlogged}});
@@ -146,7 +149,7 @@ void ZmqListener::take_events() {
       if (known || by_us) continue;
       if (own_ends_ > 0)
         --own_ends_;
-      else if (!events_.take_refused())  // shared by the lanes: last
+      else if (!zap_.take_refused())
         log_stranger("its handshake failed, or it said nothing");
     } else {
       log_stranger("not accepted: out of descriptors?");
@@ -156,8 +159,9 @@ void ZmqListener::take_events() {
 
 void ZmqListener::log_stranger(std::string_view what) {
   if (const auto unlogged = strangers_.due(loop_.now()))
-    log_.warning("wire_stranger", {},
-                 {{"lane", to_string(lane_)}, {"what", what}, {"more_since_last", *unlogged}});
+    log_.warning(
+        "wire_stranger", {},
+        {{"lane", to_string(Lane::control)}, {"what", what}, {"more_since_last", *unlogged}});
 }
 
 bool ZmqListener::end_all_on(int descriptor) {
@@ -177,14 +181,16 @@ Result<void> ZmqListener::send(ConnectionId id, Bytes message) {
   auto& connection = found->second;
   if (connection.overflow.full()) {
     connection.overflow.refuse();
-    return Error{ErrorCode::busy, fmt::format("the {} lane to {} is full", to_string(lane_),
-                                              user_id_of(connection.peer))};
+    return Error{ErrorCode::busy,
+                 fmt::format("the control lane to {} is full", user_id_of(connection.peer))};
   }
+  const auto bytes = zmq_wire_bytes(message.size());
   ZmqMessage payload(std::move(message));
   ZmqMessage routing_id(connection.routing_id);
   const int failed = socket_.send(routing_id, true);
   socket_watch_->kick();
   if (failed == EAGAIN) {
+    connection.meter->sent += bytes;
     connection.overflow.put(std::move(payload));
     overflowing_.push_back(id);
     return {};
@@ -193,6 +199,7 @@ Result<void> ZmqListener::send(ConnectionId id, Bytes message) {
     end_soon(connection, "no longer reachable");
     return Error{ErrorCode::unavailable, "the connection has ended"};
   }
+  connection.meter->sent += bytes;
   // After its routing id a message is always taken.
   socket_.send(payload);
   return {};

@@ -1,5 +1,5 @@
-// ZmqListener: one lane's listening socket, a ROUTER, with all connections that gateways made to
-// it. Internal to the ZeroMQ wire.
+// ZmqListener: the control lane's listening socket, a ROUTER, with all connections that gateways
+// made to it. Internal to the wire.
 //
 // A connection here is a routing id that libzmq made up, seen with the User-Id that the ZapHandler
 // gave: nothing that a peer says of itself. libzmq cannot close one connection of a ROUTER, so this
@@ -16,8 +16,11 @@
 #include <vector>
 
 #include "base/event_log.h"
+#include "inter/congestion_control.h"
 #include "inter/log_pace.h"
+#include "inter/owned_tasks.h"
 #include "inter/tcp_address.h"
+#include "inter/zap_handler.h"
 #include "inter/zmq_lane.h"
 #include "inter/zmq_watch.h"
 
@@ -25,15 +28,18 @@ namespace isthmus::inter {
 
 class ZmqListener final : public LaneEnd {
  public:
-  // Listens, but takes nothing in before start(). A ZapHandler must be there.
+  // Listens, but takes nothing in before start().
   static Result<std::unique_ptr<ZmqListener>> make(Loop& loop, EventLog& log,
                                                    const ZmqContext& context,
                                                    const ZmqWireOptions& options,
-                                                   LaneEvents& events, Lane lane,
+                                                   LaneEvents& events,
+                                                   CongestionControl& congestion, ZapHandler& zap,
                                                    const TcpAddress& address);
   ~ZmqListener() override;
 
   void start();
+  // "tcp://host:port" in numbers: where it listens.
+  Result<std::string> endpoint() { return socket_.last_endpoint(); }
   // So many connections that this process made to itself, on purpose, are still to end.
   void expect_ends(int connections) { own_ends_ += connections; }
 
@@ -52,11 +58,13 @@ class ZmqListener final : public LaneEnd {
     std::string routing_id;
     TcpSocket socket;
     Overflow overflow;
+    std::shared_ptr<LaneMeter> meter;
     std::string ending;  // why, once closed() is on its way; "" while it lives
   };
 
-  ZmqListener(Loop& loop, EventLog& log, LaneEvents& events, Lane lane)
-      : loop_(loop), log_(log), events_(events), lane_(lane), tasks_(loop) {}
+  ZmqListener(Loop& loop, EventLog& log, LaneEvents& events, CongestionControl& congestion,
+              ZapHandler& zap)
+      : loop_(loop), log_(log), events_(events), congestion_(congestion), zap_(zap), tasks_(loop) {}
 
   void take_messages();
   bool take_message();
@@ -75,7 +83,8 @@ class ZmqListener final : public LaneEnd {
   Loop& loop_;
   EventLog& log_;
   LaneEvents& events_;
-  const Lane lane_;
+  CongestionControl& congestion_;
+  ZapHandler& zap_;
   ZmqSocket socket_;
   SocketMonitor monitor_;
   std::unique_ptr<SocketWatch> socket_watch_;

@@ -105,6 +105,14 @@ Result<void> ZmqSocket::connect(const std::string& endpoint) {
   return {};
 }
 
+Result<std::string> ZmqSocket::last_endpoint() const {
+  char endpoint[256];
+  std::size_t size = sizeof endpoint;
+  if (zmq_getsockopt(socket_, ZMQ_LAST_ENDPOINT, endpoint, &size) != 0)
+    return zmq_error("ZeroMQ endpoint");
+  return std::string(endpoint);
+}
+
 int ZmqSocket::descriptor() const {
   int descriptor = -1;
   std::size_t size = sizeof descriptor;

@@ -1,4 +1,4 @@
-// What we need of libzmq, with lifetimes as objects and errors as Results. Internal to the ZeroMQ
+// What we need of libzmq, with lifetimes as objects and errors as Results. Internal to the
 // wire (inter/zmq_wire.h), which alone knows what the sockets are for.
 //
 // A socket belongs to one thread; closing never waits (LINGER 0).
@@ -87,6 +87,8 @@ class ZmqSocket {
   // invalid_argument.
   Result<void> bind(const std::string& endpoint);
   Result<void> connect(const std::string& endpoint);
+  // Where bind() has bound it, in numbers: "tcp://127.0.0.1:7000".
+  Result<std::string> last_endpoint() const;
 
   // Readable when events() may have changed: edge-triggered.
   int descriptor() const;

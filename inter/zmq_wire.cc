@@ -9,8 +9,12 @@
 #include <unordered_map>
 
 #include "base/assert.h"
+#include "inter/congestion_control.h"
 #include "inter/socket_check.h"
 #include "inter/tcp_address.h"
+#include "inter/tls_dialer.h"
+#include "inter/tls_lane.h"
+#include "inter/tls_listener.h"
 #include "inter/zap_handler.h"
 #include "inter/zmq_dialer.h"
 #include "inter/zmq_lane.h"
@@ -20,15 +24,10 @@ namespace isthmus::inter {
 
 namespace {
 
-constexpr std::array kLanes{Lane::control, Lane::bulk};
-
-// A peer that opens ever more connections of a lane loses its oldest.
-constexpr std::size_t kConnectionsPerLaneMax = 8;
-
 // Sockets besides those of peers: listening ones, monitors and the ZapHandler's, with room.
 constexpr int kOwnSockets = 32;
 // A dialed lane: its socket, and both ends of its monitor; twice, while one replaces another.
-constexpr int kSocketsPerPeer = 2 * 3 * 2;
+constexpr int kSocketsPerPeer = 3 * 2;
 
 void raise_descriptor_limit() {
   constexpr rlim_t kEnough = 65536;
@@ -41,7 +40,13 @@ void raise_descriptor_limit() {
 class ZmqWire final : public Wire, public LaneEvents {
  public:
   ZmqWire(Loop& loop, EventLog& log, ZmqWireOptions options)
-      : loop_(loop), log_(log), options_(std::move(options)) {}
+      : loop_(loop),
+        log_(log),
+        options_(std::move(options)),
+        congestion_(log, options_.congestion_control) {}
+  ~ZmqWire() override {
+    if (lane_) lane_->stop();
+  }
 
   Result<void> open();
 
@@ -54,8 +59,10 @@ class ZmqWire final : public Wire, public LaneEvents {
  private:
   struct Peer {
     ZmqPeer entry;
-    std::array<std::unique_ptr<ZmqDialer>, 2> dialers;     // null: it dials us, if anybody
+    std::unique_ptr<ZmqDialer> control_dialer;  // null: it dials us, if anybody
+    std::unique_ptr<TlsDialer> bulk_dialer;
     std::array<std::vector<ConnectionId>, 2> connections;  // oldest first
+    // Of connections that have closed.
     std::uint64_t bytes_sent = 0;
     std::uint64_t bytes_received = 0;
 
@@ -65,88 +72,108 @@ class ZmqWire final : public Wire, public LaneEvents {
     GatewayId peer;
     Lane lane = Lane::control;
     LaneEnd* end = nullptr;
+    std::shared_ptr<const LaneMeter> meter;
     bool dropped = false;  // nothing more in or out; closed() follows
   };
 
   Result<void> listen();
+  Result<void> check_control(const std::string& endpoint);
+  Result<void> check_bulk(const TcpAddress& address);
   Result<void> find_twin(const CurveKeyPair& listed);
+  std::uint64_t bytes(GatewayId peer, std::uint64_t Peer::*closed,
+                      std::atomic<std::uint64_t> LaneMeter::*live) const;
   Result<void> add_peer(const ZmqPeer& peer);
   bool dials(const ZmqPeer& peer) const;
   ConnectionId newest(Peer& peer, Lane lane) const;
   void drop(ConnectionId id, std::string_view reason);
 
   ConnectionId next_connection() override { return ++last_connection_; }
-  void opened(ConnectionId id, GatewayId peer, Lane lane, LaneEnd& end) override;
+  void opened(ConnectionId id, GatewayId peer, Lane lane, LaneEnd& end,
+              std::shared_ptr<const LaneMeter> meter) override;
   void closed(ConnectionId id, std::string_view reason) override;
   void received(ConnectionId id, std::span<const std::byte> message) override;
   void writable(ConnectionId id) override;
-  void connected(int descriptor) override;
   bool is_peer(GatewayId id) const override { return peers_.contains(id); }
-  bool take_refused() override { return zap_->take_refused(); }
 
   Loop& loop_;
   EventLog& log_;
   const ZmqWireOptions options_;
   WireReceiver* receiver_ = nullptr;
   ConnectionId last_connection_ = 0;
-  bool said_no_congestion_control_ = false;
+  CongestionControl congestion_;
   std::unordered_map<ConnectionId, Connection> connections_;
-  // In this order they are destroyed last to first: no socket outlives the context, and the
-  // ZapHandler outlives the listeners.
+  // In this order they are destroyed last to first: no socket outlives the context, the ZapHandler
+  // outlives the control listener, and no connection the lane.
   std::unique_ptr<ZmqContext> context_;
   std::unique_ptr<ZapHandler> zap_;
-  std::array<std::unique_ptr<ZmqListener>, 2> listeners_;
+  std::unique_ptr<TlsLane> lane_;
+  std::unique_ptr<ZmqListener> control_listener_;
+  std::unique_ptr<TlsListener> bulk_listener_;
   std::map<GatewayId, Peer> peers_;
 };
 
 Result<void> ZmqWire::open() {
-  if (options_.secret_key.size() != 32)
-    return Error{ErrorCode::invalid_argument, "a CURVE secret key has 32 bytes"};
+  ISTHMUS_ASSERT(options_.identity != nullptr);
   raise_descriptor_limit();
   ISTHMUS_TRY(
       context_,
-      ZmqContext::make(options_.io_threads,
-                       kOwnSockets + kSocketsPerPeer * static_cast<int>(options_.peers.size())));
+      ZmqContext::make(1, kOwnSockets + kSocketsPerPeer * static_cast<int>(options_.peers.size())));
   ISTHMUS_TRY(zap_, ZapHandler::start(*context_, loop_.clock(), log_));
+  ISTHMUS_TRY(lane_, TlsLane::make(loop_, log_, options_, congestion_));
   for (const auto& peer : options_.peers) ISTHMUS_CHECK(add_peer(peer));
   return options_.listen.empty() ? Result<void>{} : listen();
 }
 
 Result<void> ZmqWire::listen() {
   ISTHMUS_TRY(const auto control, parse_tcp_address(options_.listen));
-  for (const auto lane : kLanes) {
-    ISTHMUS_TRY(listeners_[static_cast<std::size_t>(lane)],
-                ZmqListener::make(loop_, log_, *context_, options_, *this, lane,
-                                  lane_address(control, lane)));
-  }
+  ISTHMUS_TRY(control_listener_, ZmqListener::make(loop_, log_, *context_, options_, *this,
+                                                   congestion_, *zap_, control));
+  // libzmq has found out what a name, of a host or of an interface, means here.
+  ISTHMUS_TRY(const auto bound, control_listener_->endpoint());
+  ISTHMUS_TRY(const auto numeric, parse_tcp_address(bound.substr(bound.find("//") + 2)));
+  const auto bulk = lane_address(numeric, Lane::bulk);
+  ISTHMUS_TRY(bulk_listener_, TlsListener::make(*lane_, *this, bulk));
+  for (const auto& peer : options_.peers) bulk_listener_->list(peer.identity, peer.id);
+  ISTHMUS_CHECK(check_control(local_address(control).endpoint()));
+  ISTHMUS_CHECK(check_bulk(local_address(bulk)));
+  log_.info(
+      "wire_listening", {},
+      {{"control", control.endpoint()}, {"bulk", lane_address(control, Lane::bulk).endpoint()}});
+  return {};
+}
+
+Result<void> ZmqWire::check_control(const std::string& endpoint) {
   // Listed for the check alone, under a name that is no gateway's.
   const auto listed = make_curve_key_pair();
   zap_->list(listed.public_key, "check");
   zap_->log_refusals(false);
-  Result<void> safe;
-  for (const auto lane : kLanes) {
-    const auto address = local_address(lane_address(control, lane));
-    if (safe) safe = check_listening_socket(address.endpoint(), options_.public_key, listed);
-    listeners_[static_cast<std::size_t>(lane)]->expect_ends(kProbesUnnamed);
-  }
+  auto safe = check_listening_socket(endpoint, options_.identity->public_part().curve_key, listed);
+  control_listener_->expect_ends(kProbesUnnamed);
   if (safe) safe = find_twin(listed);
   zap_->log_refusals(true);
   zap_->unlist(listed.public_key);
-  ISTHMUS_CHECK(std::move(safe));
-  log_.info("wire_listening", {},
-            {{"control", lane_address(control, Lane::control).endpoint()},
-             {"bulk", lane_address(control, Lane::bulk).endpoint()}});
-  return {};
+  return safe;
+}
+
+Result<void> ZmqWire::check_bulk(const TcpAddress& address) {
+  const auto listed = security::SigningKey::generate();
+  bulk_listener_->list_for_check(listed.public_key());
+  bulk_listener_->log_refusals(false);
+  auto safe = check_bulk_socket(address, options_.identity->public_part().identity, listed);
+  bulk_listener_->log_refusals(true);
+  bulk_listener_->unlist_check();
+  return safe;
 }
 
 // A second process with this identity, on another machine, may be who peers dial.
 Result<void> ZmqWire::find_twin(const CurveKeyPair& listed) {
   if (options_.own_address.empty()) return {};
   ISTHMUS_TRY(const auto address, parse_tcp_address(options_.own_address));
-  ISTHMUS_TRY(const auto outcome,
-              check_own_address(address.endpoint(), options_.public_key, listed));
+  ISTHMUS_TRY(
+      const auto outcome,
+      check_own_address(address.endpoint(), options_.identity->public_part().curve_key, listed));
   if (outcome == ProbeOutcome::accepted)
-    listeners_[static_cast<std::size_t>(Lane::control)]->expect_ends(1);
+    control_listener_->expect_ends(1);
   else
     log_.info("own_address_not_checked", {},
               {{"address", options_.own_address},
@@ -169,9 +196,10 @@ Result<void> ZmqWire::add_peer(const ZmqPeer& entry) {
   zap_->list(entry.key, user_id_of(entry.id));
   if (dials(entry)) {
     ISTHMUS_TRY(const auto control, parse_tcp_address(entry.address));
-    for (const auto lane : kLanes)
-      peer.dialers[static_cast<std::size_t>(lane)] = std::make_unique<ZmqDialer>(
-          loop_, log_, *context_, options_, *this, peer.entry, lane, lane_address(control, lane));
+    peer.control_dialer = std::make_unique<ZmqDialer>(loop_, log_, *context_, options_, *this,
+                                                      congestion_, peer.entry, control);
+    peer.bulk_dialer =
+        std::make_unique<TlsDialer>(*lane_, *this, peer.entry, lane_address(control, Lane::bulk));
   } else if (options_.listen.empty()) {
     log_.warning("wire_no_address", {entry.name},
                  {{"reason",
@@ -184,11 +212,13 @@ Result<void> ZmqWire::add_peer(const ZmqPeer& entry) {
 void ZmqWire::receive_with(WireReceiver& receiver) {
   ISTHMUS_ASSERT(receiver_ == nullptr);
   receiver_ = &receiver;
-  for (auto& listener : listeners_)
-    if (listener) listener->start();
-  for (auto& [id, peer] : peers_)
-    for (auto& dialer : peer.dialers)
-      if (dialer) dialer->start();
+  lane_->mailbox().start();
+  if (control_listener_) control_listener_->start();
+  for (auto& [id, peer] : peers_) {
+    if (!peer.control_dialer) continue;
+    peer.control_dialer->start();
+    peer.bulk_dialer->start();
+  }
 }
 
 Result<void> ZmqWire::send(GatewayId peer_id, Lane lane, Bytes message, ConnectionId id) {
@@ -206,10 +236,7 @@ Result<void> ZmqWire::send(GatewayId peer_id, Lane lane, Bytes message, Connecti
   if (found == connections_.end() || found->second.dropped || found->second.peer != peer_id ||
       found->second.lane != lane)
     return no_connection();
-  const auto bytes = zmq_wire_bytes(message.size());
-  ISTHMUS_CHECK(found->second.end->send(id, std::move(message)));
-  peer->second.bytes_sent += bytes;
-  return {};
+  return found->second.end->send(id, std::move(message));
 }
 
 // 0: none.
@@ -235,34 +262,31 @@ void ZmqWire::drop(ConnectionId id, std::string_view reason) {
   connection.end->drop(id, reason);
 }
 
+std::uint64_t ZmqWire::bytes(GatewayId id, std::uint64_t Peer::*closed,
+                             std::atomic<std::uint64_t> LaneMeter::*live) const {
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return 0;
+  auto sum = found->second.*closed;
+  for (const auto& lane : found->second.connections)
+    for (const auto connection : lane) sum += *connections_.at(connection).meter.*live;
+  return sum;
+}
+
 std::uint64_t ZmqWire::bytes_sent(GatewayId peer) const {
-  const auto found = peers_.find(peer);
-  return found == peers_.end() ? 0 : found->second.bytes_sent;
+  return bytes(peer, &Peer::bytes_sent, &LaneMeter::sent);
 }
 
 std::uint64_t ZmqWire::bytes_received(GatewayId peer) const {
-  const auto found = peers_.find(peer);
-  return found == peers_.end() ? 0 : found->second.bytes_received;
+  return bytes(peer, &Peer::bytes_received, &LaneMeter::received);
 }
 
-void ZmqWire::connected(int descriptor) {
-  const auto& name = options_.congestion_control;
-  if (name.empty() || set_congestion_control(descriptor, name)) return;
-  if (std::exchange(said_no_congestion_control_, true)) return;
-  log_.info("wire_no_congestion_control", {},
-            {{"wanted", name},
-             {"what_to_do", "load the kernel module tcp_" + name +
-                                " and add it to net.ipv4.tcp_allowed_congestion_control"}});
-}
-
-void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end) {
+void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end,
+                     std::shared_ptr<const LaneMeter> meter) {
   auto& peer = peers_.at(peer_id);
-  connections_.emplace(id, Connection{peer_id, lane, &end});
+  connections_.emplace(id, Connection{peer_id, lane, &end, std::move(meter)});
   auto& connections = peer.on(lane);
   connections.push_back(id);
-  const bool dialing = peer.dialers[static_cast<std::size_t>(lane)].get() == &end;
-  peer.bytes_sent += dialing ? kZmqHandshakeBytesDialing : kZmqHandshakeBytesListening;
-  peer.bytes_received += dialing ? kZmqHandshakeBytesListening : kZmqHandshakeBytesDialing;
+  const bool dialing = &end != control_listener_.get() && &end != bulk_listener_.get();
   log_.info("wire_up", {peer.entry.name},
             {{"lane", to_string(lane)}, {"connection", id}, {"dialed", dialing}});
   if (connections.size() > kConnectionsPerLaneMax) drop(connections.front(), "too many");
@@ -276,6 +300,8 @@ void ZmqWire::closed(ConnectionId id, std::string_view reason) {
   connections_.erase(found);
   auto& peer = peers_.at(connection.peer);
   std::erase(peer.on(connection.lane), id);
+  peer.bytes_sent += connection.meter->sent;
+  peer.bytes_received += connection.meter->received;
   log_.info("wire_down", {peer.entry.name},
             {{"lane", to_string(connection.lane)}, {"connection", id}, {"reason", reason}});
   receiver_->on_down(connection.peer, connection.lane, id);
@@ -284,7 +310,6 @@ void ZmqWire::closed(ConnectionId id, std::string_view reason) {
 void ZmqWire::received(ConnectionId id, std::span<const std::byte> message) {
   const auto& connection = connections_.at(id);
   if (connection.dropped) return;
-  peers_.at(connection.peer).bytes_received += zmq_wire_bytes(message.size());
   receiver_->on_message(connection.peer, connection.lane, id, message);
 }
 

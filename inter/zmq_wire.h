@@ -1,16 +1,21 @@
-// The Wire over ZeroMQ: every lane of every peer is a CURVE connection of its own, and who a peer
-// is follows from its key alone.
+// The Wire over TCP: control lanes are CURVE connections of ZeroMQ, bulk lanes TLS 1.3 connections
+// of our own, and who a peer is follows from its keys alone.
 //
 //     gateway 2 (dials)                       gateway 1 (listens)
-//     DEALER control ──────── TCP, CURVE ───▶ ROUTER control, port P    ◀── other gateways
-//     DEALER bulk    ──────── TCP, CURVE ───▶ ROUTER bulk,    port P+1  ◀── other gateways
-//                                                   │ key listed? which gateway?
-//                                             ZapHandler (own thread, fails closed)
+//     DEALER        ──────── TCP, CURVE ───▶ ROUTER,       port P      ◀── other gateways
+//                                                  │ CURVE key listed? which gateway?
+//                                            ZapHandler (own thread, fails closed)
+//     TlsDialer     ──────── TCP, TLS ─────▶ TlsListener,  port P+1    ◀── other gateways
+//        threads of their own (TlsLane)            │ identity of a listed site? its gateway?
 //
 // Who dials: the gateway with the higher id dials the lower one if that has an address, else the
 // lower one dials. Keys are listed either way, so both work while rosters differ.
 //
-// Rules, each with a trap of libzmq behind it that is a test (tests/inter/zmq_wire_test.cc):
+// The control lane is ZeroMQ's, since its heartbeats and queues are what small messages need; bulk
+// is not, since CURVE costs more than all else that is done to a chunk (docs/rationale.md).
+//
+// Rules of the control lane, each with a trap of libzmq behind it that is a test
+// (tests/inter/zmq_strangers_test.cc, zmq_wire_test.cc):
 // - dialing sockets never reconnect by themselves: a failed one is closed and a new one made, since
 //   libzmq gives up for good after some failures (a bad MAC, a refused key);
 // - a connection is up at the listening end with its first message. The dialing end sends one by
@@ -18,16 +23,21 @@
 //   a connection within a round trip;
 // - a connection is down when its TCP connection ends, or fails: by TCP's own timeout on unsent or
 //   unacknowledged bytes (progress, however slow, keeps it), or by ZeroMQ's heartbeat, which also
-//   notices a process that is stopped. The bulk lane's heartbeat is slow on purpose: behind a full
-//   queue of chunks a quick one would cut every slow link;
+//   notices a process that is stopped;
 // - a peer that chose its own routing id is refused: libzmq lets it take another's place.
-//
 // Not defended against, since libzmq 4.3.4 offers no way: a gateway of the roster that sends one
 // message in parts without end. It fills memory until it is barred.
+//
+// Rules of the bulk lane (tests/inter/bulk_lane_test.cc; inter/tls_connection.h draws it):
+// - both ends are up once each has proven its key and said which gateway of its site it is;
+// - a connection is down when its TCP connection ends, or fails: by TCP's own timeout, or by TCP's
+//   own probes on an idle one. A process that is stopped is for the control lane to notice: behind
+//   a full queue of chunks a heartbeat would cut every slow link;
+// - memory for a message is set aside once its length has come, of authenticated peers alone, and a
+//   few messages each way are all that waits.
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -35,22 +45,25 @@
 #include "base/result.h"
 #include "inter/loop.h"
 #include "inter/wire.h"
+#include "security/identity.h"
 #include "security/keys.h"
+#include "security/tls_stream.h"
 
 namespace isthmus::inter {
 
 struct ZmqPeer {
   GatewayId id;
-  std::string name;          // for people
-  security::CurveKey key;    // from the roster
-  std::string address = {};  // "host:port" of its control lane; "": it only dials
+  std::string name;              // for people
+  security::CurveKey key;        // both from the roster: of this gateway,
+  security::PublicKey identity;  // and of its site
+  std::string address = {};      // "host:port" of its control lane; "": it only dials
 };
 
 struct ZmqWireOptions {
   GatewayId self;
-  security::CurveKey public_key;
-  // 32 bytes of the caller's, who outlives the wire. libzmq copies them into each socket.
-  std::span<const std::byte> secret_key;
+  // The caller's, who outlives the wire. libzmq copies the CURVE secret into each socket, OpenSSL
+  // the identity's seed into its secure heap.
+  const security::Identity* identity = nullptr;
   // "host:port" of the control lane, bulk is port + 1; host "*": all interfaces, IPv6 and IPv4.
   // "": only dials.
   std::string listen;
@@ -63,15 +76,16 @@ struct ZmqWireOptions {
   // log, where the system does not allow it (tcp_allowed_congestion_control).
   std::string congestion_control = "bbr";
 
-  int io_threads = 1;  // each carries about 1 GB/s of CURVE
-  // Messages in flight between the wire and libzmq, per connection and direction. They bound
-  // memory: at most (queue + 1) messages of the lane's size wait to be sent.
+  int io_threads = 1;  // of the bulk lane: they seal, open and move bytes
+  // Messages in flight between the loop and the lane's threads, per connection and direction. They
+  // bound memory: at most (queue + 1) messages of the lane's size wait to be sent, or to be taken.
   int control_queue = 64;
   int bulk_queue = 4;
   Nanoseconds heartbeat_interval = 2 * kSecond;
   Nanoseconds control_timeout = 6 * kSecond;  // without a word from the peer
-  Nanoseconds bulk_timeout = 60 * kSecond;
-  Nanoseconds stall_timeout = 8 * kSecond;  // bytes that TCP cannot get acknowledged
+  Nanoseconds bulk_timeout = 60 * kSecond;    // silence within a message
+  // Bytes, or probes of an idle bulk connection, that TCP cannot get acknowledged.
+  Nanoseconds stall_timeout = 8 * kSecond;
   Nanoseconds connect_timeout = 2 * kSecond;
   Nanoseconds handshake_timeout = 5 * kSecond;
   Nanoseconds dial_timeout = 10 * kSecond;  // from dialing to the end of the handshake
@@ -79,6 +93,8 @@ struct ZmqWireOptions {
   // it took its time already.
   Nanoseconds redial_delay_min = 200 * kMillisecond;
   Nanoseconds redial_delay_max = 5 * kSecond;
+  std::uint64_t bulk_key_bytes_max =
+      security::kTlsKeyBytesMax;  // then each direction's key changes
 };
 
 // Listens, then checks each listening socket and who answers at our own address
@@ -86,16 +102,17 @@ struct ZmqWireOptions {
 // the process' limit of open descriptors to what is allowed, since idle strangers must not exhaust
 // it. Errors: invalid_argument (an address, a key), in_use (the port), mismatch
 // (another live process has our identity), unauthenticated (a socket let a stranger in, or kept a
-// listed key out), io.
+// listed key out), permission, io.
 //
 // Destroyed before the loop, and never from within one of its own calls of the receiver.
 Result<std::unique_ptr<Wire>> make_zmq_wire(Loop& loop, EventLog& log,
                                             const ZmqWireOptions& options);
 
-// Bytes that a message takes on the wire: with CURVE's box (8 name, 8 nonce, 16 authenticator,
-// 1 flags) and ZMTP's frame header. Wire::bytes_sent and bytes_received count these, and per
-// connection kZmqHandshakeBytes…; left out are heartbeats (42 bytes per interval and direction) and
-// what TCP and IP add.
+// Bytes that a message takes on the control lane: with CURVE's box (8 name, 8 nonce, 16
+// authenticator, 1 flags) and ZMTP's frame header. Wire::bytes_sent and bytes_received count these,
+// and per connection kZmqHandshakeBytes…; left out are heartbeats (42 bytes per interval and
+// direction). On the bulk lane they count what passes the socket, so that a message of n bytes
+// takes n + 4 and 22 for each 16 KiB of that. What TCP and IP add is left out.
 constexpr std::size_t zmq_wire_bytes(std::size_t message_bytes) {
   const std::size_t boxed = message_bytes + 33;
   return boxed + (boxed > 255 ? 9 : 2);

@@ -63,8 +63,7 @@ inter::ZmqWireOptions wire_options(const SiteFile& file, const security::Roster&
                                    const security::Identity& identity) {
   inter::ZmqWireOptions options;
   options.self = {.site = self.id, .index = 0};
-  options.public_key = identity.public_part().curve_key;
-  options.secret_key = identity.curve_secret();
+  options.identity = &identity;
   options.listen = file.gateway.listen;
   options.own_address = self.gateways.front().address;
   for (const auto& site : roster.sites)
@@ -72,6 +71,7 @@ inter::ZmqWireOptions wire_options(const SiteFile& file, const security::Roster&
       options.peers.push_back({.id = {.site = site.id, .index = 0},
                                .name = site.name,
                                .key = site.gateways.front().curve_key,
+                               .identity = site.identity,
                                .address = site.gateways.front().address});
   return options;
 }

@@ -115,7 +115,7 @@ void add_keys(CLI::App& program, Action& action) {
              generate));
   either(add("show", "Print the public part of keys, of PATH or of PATH.pub",
              "isthmus keys show alpha.key", show));
-  add("rotate", "Give a site a new CURVE key, that of its connections; it stays who it is",
+  add("rotate", "Give a site a new CURVE key, that of its control connections; it stays who it is",
       "isthmus keys rotate alpha.key alpha-2.key", rotate)
       ->add_option("NEW", options->to, "File that is made; never overwrites any")
       ->required();

@@ -14,12 +14,13 @@ std::string bare(const LoggedEvent& event) {
   return text;
 }
 
-// A dialing end's handshake was refused for its key.
+// A dialing end's handshake was refused for its key: on the control lane, on the bulk lane.
 constexpr std::string_view kKeyRefused = "handshake_failed_auth";
+constexpr std::string_view kBulkKeyRefused = "the other end refuses our key";
 
 std::string unreachable(const LoggedEvent& event) {
   const auto reason = event.field("reason");
-  if (reason != kKeyRefused)
+  if (reason != kKeyRefused && reason != kBulkKeyRefused)
     return fmt::format("{} cannot be reached at {}: {}", event.peer, event.field("address"),
                        reason);
   if (event.field("lane") == "bulk") return {};

@@ -64,11 +64,18 @@ struct Time {
 struct Flag {
   bool Scenario::*field;
 };
-struct Speed {};  // of the network
+struct Speed {
+  std::function<double&(Scenario&)> bytes_per_second;
+  std::string_view example;
+};
+
+struct Size {
+  std::function<std::size_t&(Scenario&)> bytes;
+};
 
 struct ScenarioKey {
   std::string_view name;
-  std::variant<Count, Choice, Rate, NetworkRate, OuterRate, Time, Flag, Speed> value;
+  std::variant<Count, Choice, Rate, NetworkRate, OuterRate, Time, Flag, Speed, Size> value;
   double max;  // of numbers
   std::string_view meaning;
 };
@@ -130,6 +137,22 @@ const std::vector<ScenarioKey>& keys() {
        "probability that a site computes a step wrongly; half, once more"},
       {"memory_errors_max", count(&Scenario::memory_errors_max, 0), 1000,
        "of one step at one site"},
+      {"leaves", Rate{&Scenario::leaves}, 60,
+       "a site and minute: its gateway is asked to end, and returns within a minute"},
+      {"pauses", Rate{&Scenario::pauses}, 60,
+       "a site and minute: all of it stands still for up to 45 s"},
+      {"clock_jumps", Rate{&Scenario::clock_jumps}, 60,
+       "a site and minute: its calendar jumps by up to an hour"},
+      {"clock_drift", Rate{&Scenario::clock_drift}, 0.1,
+       "share by which a site's clock is too fast or too slow at most"},
+      {"slow_disks", Rate{&Scenario::slow_disks}, 60,
+       "a site and minute: its disk takes 10 to 100 times as long for up to half a minute"},
+      {"slow_access", Rate{&Scenario::slow_access}, 60,
+       "a site and minute: its access link has a 100th of its rate for up to half a minute"},
+      {"bad_network", Rate{&Scenario::bad_network}, 60,
+       "a minute: for up to 20 s up to half of all messages are lost"},
+      {"any_fault_every", time(&Scenario::any_fault_every, true), 0,
+       "mean time between faults of any kind that may come at any time; 0: none"},
       {"slow_sites", Rate{&Scenario::slow_sites}, 1,
        "share of sites whose ranks take ten times as long"},
       {"absent_start", Rate{&Scenario::absent_start}, 1,
@@ -158,15 +181,35 @@ const std::vector<ScenarioKey>& keys() {
        "then all faults heal, and the run must finish"},
       {"limit", time(&Scenario::limit), 0, "a run that takes longer has not finished"},
       {"delay", Time{[](Scenario& s) -> Nanoseconds& { return s.network.delay; }}, 0,
-       "of a message, one way"},
-      {"jitter", NetworkRate{&NetworkFaults::jitter}, 10, "times delay, uniform"},
+       "of a path, one way"},
+      {"jitter", NetworkRate{&NetworkFaults::jitter}, 10, "times delay, uniform, of one message"},
       {"loss", NetworkRate{&NetworkFaults::loss}, 0.9, "of one message"},
       {"duplicate", NetworkRate{&NetworkFaults::duplicate}, 0.9, "of one message"},
       {"reorder", NetworkRate{&NetworkFaults::reorder}, 0.9,
        "of one message: held up by up to ten delays"},
       {"silent_deaths", NetworkRate{&NetworkFaults::silent_deaths}, 1,
        "share of dead connections that the other end does not notice"},
-      {"speed", Speed{}, 0, "of each path and lane"},
+      {"speed",
+       Speed{[](Scenario& s) -> double& { return s.network.bytes_per_second; }, "100 Mbit/s"}, 0,
+       "of each site's access link, down and, times up_share, up: for all paths and lanes"},
+      {"up_share", NetworkRate{&NetworkFaults::up_share}, 1, "of speed, towards the others"},
+      {"slow_lines", Rate{&Scenario::slow_lines}, 1,
+       "share of sites whose access link has a tenth of the speed"},
+      {"rate_limited", Flag{&Scenario::rate_limited}, 0,
+       "gateways are told nine tenths of their line's rate upwards, as a rate_limit"},
+      {"queue", Size{[](Scenario& s) -> std::size_t& { return s.network.queue_bytes; }}, 0,
+       "of an access link, each way; packets that find no room are lost"},
+      {"packet_loss", NetworkRate{&NetworkFaults::packet_loss}, 0.5,
+       "of one packet, which comes again later"},
+      {"delay_spread", Rate{&Scenario::delay_spread}, 1,
+       "each path's own delay is up to this share longer or shorter"},
+      {"disk_operation", Time{[](Scenario& s) -> Nanoseconds& { return s.disk.operation; }, true},
+       0, "what a disk takes for each operation but reading"},
+      {"disk_sync", Time{[](Scenario& s) -> Nanoseconds& { return s.disk.sync; }, true}, 0,
+       "and for each sync besides"},
+      {"disk_speed",
+       Speed{[](Scenario& s) -> double& { return s.disk.bytes_per_second; }, "500 MB/s"}, 0,
+       "of what is written"},
   };
   return all;
 }
@@ -261,15 +304,25 @@ class ScenarioReader {
     if (const auto value = reader_.flag_or(key.name, false); node.is_boolean() && value)
       scenario_.*flag.field = *value;
   }
-  void read(const ScenarioKey& key, const toml::node&, const Speed&) {
+  void read(const ScenarioKey& key, const toml::node&, const Speed& speed) {
     const auto text = reader_.text(key.name, "a rate");
     if (!text) return;
     const auto parsed = parse_rate(*text);
     if (parsed && *parsed > 0)
-      scenario_.network.bytes_per_second = static_cast<double>(*parsed) / 8;
+      speed.bytes_per_second(scenario_) = static_cast<double>(*parsed) / 8;
+    else
+      reader_.fault(key.name, parsed ? "what is simulated has some speed" : parsed.error().text());
+  }
+
+  void read(const ScenarioKey& key, const toml::node&, const Size& size) {
+    const auto text = reader_.text(key.name, "a size");
+    if (!text) return;
+    const auto parsed = parse_bytes(*text);
+    if (parsed && *parsed > 0)
+      size.bytes(scenario_) = static_cast<std::size_t>(*parsed);
     else
       reader_.fault(key.name,
-                    parsed ? "a simulated network has some speed" : parsed.error().text());
+                    parsed ? fmt::format("{} must be above 0", key.name) : parsed.error().text());
   }
 
   TableReader reader_;
@@ -293,7 +346,10 @@ std::string kind_text(const ScenarioKey& key) {
     std::string operator()(const OuterRate&) const { return fmt::format("0 to {}", key.max); }
     std::string operator()(const Time&) const { return "\"3 s\""; }
     std::string operator()(const Flag&) const { return "true or false"; }
-    std::string operator()(const Speed&) const { return "\"100 Mbit/s\""; }
+    std::string operator()(const Size&) const { return "\"256 KiB\""; }
+    std::string operator()(const Speed& speed) const {
+      return fmt::format("\"{}\"", speed.example);
+    }
   };
   return std::visit(Kind{key}, key.value);
 }

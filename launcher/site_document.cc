@@ -94,7 +94,7 @@ needs it when the voters are no longer those that the run began with. Who votes 
 voter that can be reached has the newer roster. A site that is to take part no more, or whose key was stolen, is taken out
 with `isthmus roster remove`: nobody lets it in any longer, and as a `[[former]]` site it stays known to those who check
 what it signed before. If it was one of the first voters, name the run too (`--run RUN`), so that others can still join.
-For another CURVE key, the one of its connections, a site that stays who it is runs `isthmus keys rotate alpha.key alpha-2.key`:
+For another CURVE key, the one of its control connections, a site that stays who it is runs `isthmus keys rotate alpha.key alpha-2.key`:
 `curve_key` and `curve_signature` of `alpha-2.key.pub` go into the roster, and `site.identity` names the new file.
 
 When a majority of the voters is lost for good, nothing commits any more. Then the operator says where to go on:

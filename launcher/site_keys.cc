@@ -548,7 +548,7 @@ std::vector<SiteKey> make_keys() {
        .max = 1e15,
        .meaning =
            "Memory that the gateway shares with its ranks, at most: 8 bytes per parameter. A "
-           "model that needs more is refused. The outer state (32 bytes per parameter, 44 with "
+           "model that needs more is refused. The outer state (28 bytes per parameter, 44 with "
            "nesterov) and the coded contributions of all sites come on top; the model and the "
            "number of sites bound them, and `isthmus check` says how much that is."},
   };

@@ -17,12 +17,12 @@ double model_memory_bytes(const ModelConfig& config, const BatchShape& shape);
 // In a federation, bytes per parameter besides the model: at each rank the base, the contribution
 // and the state that replaces them.
 inline constexpr std::size_t kFederatedRankBytes = 3 * sizeof(float);
-// And of the site's gateway: the agreed parameters as they were and as they become, the sum that
-// arrives, the feedback, a contribution and a state on their way, two states read for sites that
-// return; and what it shares with rank 0 (contribution, state). Momentum comes with its own state
-// and each of those two. Coded contributions come on top.
-inline constexpr std::size_t kGatewayStateBytes = 8 * sizeof(float);
-inline constexpr std::size_t kGatewayMomentumBytes = 3 * sizeof(float);
+// And of the site's gateway: the agreed parameters as they were and as they become, the feedback as
+// it was and as it becomes, a state on its way, two states read for sites that return; and what it
+// shares with rank 0 (contribution, state). Momentum comes with the first two and the last two.
+// Coded contributions come on top.
+inline constexpr std::size_t kGatewayStateBytes = 7 * sizeof(float);
+inline constexpr std::size_t kGatewayMomentumBytes = 4 * sizeof(float);
 inline constexpr std::size_t kGatewaySharedBytes = 2 * sizeof(float);
 
 // Whether the `local_ranks` ranks of a machine with `machine_memory` bytes fit into it, each with a

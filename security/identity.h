@@ -1,6 +1,6 @@
-// Identity: who a site is. An Ed25519 key signs the site's messages and vouches for the X25519 key
-// that its CURVE sockets use, so a roster can pin one and prove the other. `isthmus keys generate`
-// makes one.
+// Identity: who a site is. An Ed25519 key signs the site's messages, is shown by its TLS
+// connections (security/tls_stream.h), and vouches for the X25519 key that its CURVE sockets use,
+// so a roster can pin one and prove the other. `isthmus keys generate` makes one.
 //
 // Files: PATH holds the secrets (security/secret_file.h); PATH.pub holds the public part as the
 // three lines that go into the roster.
@@ -47,6 +47,7 @@ class Identity final : public Signer {
   Signature sign(std::string_view context, std::span<const std::byte> message) const override;
 
   const PublicIdentity& public_part() const { return public_; }
+  std::span<const std::byte> identity_seed() const { return key_.seed(); }           // secret
   std::span<const std::byte> curve_secret() const { return curve_secret_.bytes(); }  // 32 bytes
 
  private:

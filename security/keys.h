@@ -11,7 +11,7 @@
 
 namespace isthmus::security {
 
-// Ed25519: a site's identity, or the operator.
+// Ed25519: a site's identity, which its TLS connections show too, or the operator.
 struct PublicKey {
   std::array<std::byte, 32> bytes{};
 

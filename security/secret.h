@@ -1,6 +1,7 @@
 // Memory for secret keys: locked against swapping, left out of core dumps, between guard pages,
 // wiped when freed, and nothing prints it. And the process around it: no core dumps, no debugger.
-// Copies that a library makes (ZeroMQ keeps a socket's CURVE secret) are outside of this promise.
+// Copies that a library makes are outside of this promise (ZeroMQ keeps a socket's CURVE secret;
+// OpenSSL's of the identity is held as well as these, by its secure heap).
 #pragma once
 
 #include <cstddef>

@@ -26,15 +26,18 @@ ModelLayout tiny_layout() {
 
 }  // namespace
 
-FederationRun::FederationRun(const Scenario& scenario, std::uint64_t seed, bool keep_log)
+FederationRun::FederationRun(const Scenario& scenario, std::uint64_t seed, bool keep_log,
+                             const PartOfRun& part)
     : scenario_(scenario),
       random_(Random(seed).split(scenario.name)),
-      faults_(random_.split("faults")),
+      chance_(random_.split("chance")),
       network_(simulation_, random_.split("network"), scenario.network),
       layout_(tiny_layout()),
       keep_log_(keep_log),
       model_(layout_.elements(), scenario.outer, scenario.codec),
-      votes_(scenario.memory_errors > 0, [this](const std::string& what) { violation(what); }) {
+      memory_fails_(scenario.memory_errors > 0),
+      votes_(memory_fails_, [this](const std::string& what) { violation(what); }) {
+  choose_faults(part);
   roster_.epoch = 1;
   roster_.expires = simulation_.unix_time() + 1'000'000 * kSecond;
   for (std::uint32_t i = 0; i < scenario_.sites; ++i) {
@@ -49,17 +52,38 @@ FederationRun::FederationRun(const Scenario& scenario, std::uint64_t seed, bool 
   for (std::uint32_t i = 0; i < scenario_.sites; ++i) {
     auto& site = sites_.emplace_back();
     site.id = i + 1;
-    site.disk = std::make_unique<SimulatedDisk>(random_.split("disk").split(i));
-    site.disk->set_faults({.lying = scenario_.bug == PlantedBug::lying_disk, .failing = 0});
-    const bool slow = faults_.chance(scenario_.slow_sites);
+    auto clock = random_.split("clock").split(i);
+    site.clock = std::make_unique<SimulatedClock>(
+        simulation_,
+        static_cast<std::int64_t>((2 * clock.uniform() - 1) * scenario_.clock_drift * 1e6));
+    site.disk = std::make_unique<SimulatedDisk>(random_.split("disk").split(i), &simulation_);
+    set_disk(i);
     site.ranks = std::make_unique<SyntheticRanks>(
-        simulation_, layout_, static_cast<int>(i), scenario_.compute * (slow ? 10 : 1),
+        simulation_, layout_, static_cast<int>(i), scenario_.compute,
         random_.split("ranks").split(i), [this, i](const auto& made) {
           model_.contributed(sites_[i].id, sites_[i].wipes, made.step, made.base, made.parameters,
                              made.tokens);
         });
   }
+  lay_lines();
   apply_standing_cuts();
+}
+
+void FederationRun::lay_lines() {
+  auto lines = random_.split("lines");
+  for (auto& site : sites_) {
+    site.bytes_per_second =
+        scenario_.network.bytes_per_second / (lines.chance(scenario_.slow_lines) ? 10 : 1);
+    network_.set_access(site.id, site.bytes_per_second);
+  }
+  for (const auto& a : sites_)
+    for (const auto& b : sites_) {
+      if (a.id >= b.id || scenario_.delay_spread <= 0) continue;
+      const double factor = 1 + scenario_.delay_spread * (2 * lines.uniform() - 1);
+      network_.set_delay(
+          {a.id, 0}, {b.id, 0},
+          static_cast<Nanoseconds>(static_cast<double>(scenario_.network.delay) * factor));
+    }
 }
 
 void FederationRun::violation(const std::string& what) {
@@ -78,7 +102,7 @@ void FederationRun::log_event(const Event& event) {
     const auto& site = sites_[std::stoul(std::string(event.site.substr(1))) - 1];
     model_.closed(site.id, site.wipes, static_cast<std::uint64_t>(event.outer_step));
   }
-  if (kNever.count(event.id) > 0 && (scenario_.memory_errors == 0 || event.id != "state_differs"))
+  if (kNever.count(event.id) > 0 && (!memory_fails_ || event.id != "state_differs"))
     violation(fmt::format("{} at {}: {}", event.id, event.site, line));
   if (event.severity == Severity::alarm) count(fmt::format("alarm {}", event.id));
 }
@@ -105,6 +129,9 @@ GatewayOptions FederationRun::options_of(std::uint32_t index) {
   options.first_wait = 20 * kSecond;
   options.straggler_wait = 60 * kSecond;
   options.link.bug = scenario_.bug;
+  if (scenario_.rate_limited)
+    options.rate_limit_bytes_per_second =
+        0.9 * scenario_.network.up_share * sites_[index].bytes_per_second;
   options.at_point = [this, index](const char* point, std::uint64_t step) {
     at_point(index, point, step);
   };
@@ -118,8 +145,11 @@ void FederationRun::start(std::uint32_t index) {
   auto& site = sites_[index];
   if (site.process || site.gone_for_good || site.held_down) return;
   const int actor = static_cast<int>(index);
+  if (scenario_.clock_drift > 0)
+    site.clock->restart(static_cast<Nanoseconds>(1e15 * chance_.uniform()));
   site.process = std::make_unique<SimulatedProcess>(
-      SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, actor, &votes_},
+      SimulatedProcess::World{simulation_, network_, *site.disk, *site.ranks, actor, &votes_,
+                              site.clock.get()},
       site.has_newer_roster ? newer_roster_ : roster_, site.id, options_of(index),
       random_.split("life").split(index).split(site.starts++),
       [this](const Event& event) { log_event(event); });
@@ -137,13 +167,13 @@ void FederationRun::start_after(std::uint32_t index, Nanoseconds delay) {
 
 void FederationRun::start_soon(std::uint32_t index) {
   start_after(index,
-              static_cast<Nanoseconds>((0.5 + 20 * faults_.uniform() * faults_.uniform()) * 1e9));
+              static_cast<Nanoseconds>((0.5 + 20 * chance_.uniform() * chance_.uniform()) * 1e9));
 }
 
 void FederationRun::poll(int actor) {
   if (actor < 0) return;
   auto& site = sites_[static_cast<std::size_t>(actor)];
-  if (!site.process) return;
+  if (!site.process || site.paused) return;
   site.process->loop().run_ready();
 }
 
@@ -169,12 +199,12 @@ bool FederationRun::all_finished() const {
 }
 
 Outcome FederationRun::run() {
-  for (std::uint32_t i = 0; i < scenario_.sites; ++i) {
-    const bool late = i > 0 && faults_.chance(scenario_.absent_start) && i >= scenario_.voters;
-    start_after(i, static_cast<Nanoseconds>(
-                       (late ? 30 + 30 * faults_.uniform() : 2 * faults_.uniform()) * 1e9));
-  }
-  plan_faults();
+  std::set<std::uint32_t> late;
+  for (const auto& fault : faults_)
+    if (fault.kind == FaultKind::late_start) late.insert(fault.site);
+  for (std::uint32_t i = 0; i < scenario_.sites; ++i)
+    if (late.count(i) == 0) start_after(i, static_cast<Nanoseconds>(2e9 * chance_.uniform()));
+  schedule_faults();
   bool before_a_third = true;
   while (simulation_.now() < scenario_.limit && outcome_.violations.empty()) {
     // The next thing to happen: an event of the simulation, or a timer of some gateway.
@@ -182,8 +212,8 @@ Outcome FederationRun::run() {
     int who = -1;
     if (!simulation_.empty()) next = simulation_.next();
     for (std::uint32_t i = 0; i < sites_.size(); ++i) {
-      if (!sites_[i].process) continue;
-      const auto timer = sites_[i].process->loop().next_timer();
+      if (!sites_[i].process || sites_[i].paused) continue;
+      const auto timer = sites_[i].process->next_timer();
       if (timer && (!next || *timer < *next)) {
         next = timer;
         who = static_cast<int>(i);
@@ -191,6 +221,12 @@ Outcome FederationRun::run() {
     }
     if (!next) break;
     ++outcome_.events;
+    if (who < 0 && simulation_.next_actor() >= 0 &&
+        sites_[static_cast<std::size_t>(simulation_.next_actor())].paused) {
+      auto& site = sites_[static_cast<std::size_t>(simulation_.next_actor())];
+      site.held_up.push_back(simulation_.take_one());
+      continue;
+    }
     int actor = who;
     if (who < 0)
       actor = simulation_.run_one();
@@ -216,8 +252,13 @@ Outcome FederationRun::run() {
   return outcome_;
 }
 
-Outcome run_federation(const Scenario& scenario, std::uint64_t seed, bool keep_log) {
-  return FederationRun(scenario, seed, keep_log).run();
+std::vector<Fault> faults_of(const Scenario& scenario, std::uint64_t seed) {
+  return plan_faults(scenario, Random(seed).split(scenario.name).split("faults"));
+}
+
+Outcome run_federation(const Scenario& scenario, std::uint64_t seed, bool keep_log,
+                       const PartOfRun& part) {
+  return FederationRun(scenario, seed, keep_log, part).run();
 }
 
 }  // namespace isthmus::inter::sim

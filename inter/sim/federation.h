@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "inter/sim/fault.h"
 #include "inter/sim/scenario.h"
 
 namespace isthmus::inter::sim {
@@ -16,6 +18,7 @@ namespace isthmus::inter::sim {
 struct Outcome {
   bool finished = false;
   std::vector<std::string> violations;  // empty: all is well
+  std::vector<Fault> faults;            // all that the seed gives, also those that were left out
   std::map<std::string, std::uint64_t> counters;
   std::uint64_t steps = 0;
   double simulated_seconds = 0;
@@ -24,6 +27,18 @@ struct Outcome {
   std::vector<std::string> log;  // when asked for
 };
 
-Outcome run_federation(const Scenario& scenario, std::uint64_t seed, bool keep_log = false);
+// What is left of the run that a seed gives: to find out what it takes to fail.
+struct PartOfRun {
+  std::optional<std::vector<std::uint32_t>> faults;  // places in Outcome::faults, ascending
+  std::optional<std::uint32_t> sites;  // the first ones; faults of others are left out
+  std::optional<std::uint64_t> outer_steps;
+  bool operator==(const PartOfRun&) const = default;
+};
+
+// All faults of this run, in the order of time.
+std::vector<Fault> faults_of(const Scenario& scenario, std::uint64_t seed);
+
+Outcome run_federation(const Scenario& scenario, std::uint64_t seed, bool keep_log = false,
+                       const PartOfRun& part = {});
 
 }  // namespace isthmus::inter::sim

@@ -32,6 +32,7 @@ void FederationRun::check(std::uint32_t index) {
     run_exists_ = true;
     votes_.knows(gateway.genesis()->record.next_view);
   }
+  site.knew_run |= gateway.genesis().has_value();
   check_held(site);
   check_records(index);
   if (site.vote_lost_at && has_vote_back(site)) {
@@ -106,11 +107,10 @@ void FederationRun::check_state(std::uint32_t index) {
   // With broken memory only records tell which root is right, in the end.
   const auto step = gateway.state()->step;
   const auto [known, fresh] = root_of_.emplace(step, gateway.root());
-  if (known->second != gateway.root() && scenario_.memory_errors == 0)
+  if (known->second != gateway.root() && !memory_fails_)
     violation(fmt::format("s{} has another state {}", site.id, step));
   const bool unsettled = gateway.pending_step() && *gateway.pending_step() <= step;
-  if (scenario_.memory_errors == 0 && site.worked_step != step && !unsettled &&
-      newest_step() >= step) {
+  if (!memory_fails_ && site.worked_step != step && !unsettled && newest_step() >= step) {
     site.worked_step = step;
     check_work(site);
   }
@@ -173,13 +173,14 @@ void FederationRun::check_at_end() {
   }
   std::optional<security::Digest> ended;
   for (auto& site : sites_) {
-    if (!site.process || !site.process->gateway().state()) continue;
+    if (site.gone_for_good || !site.process || !site.process->gateway().state()) continue;
     const auto& gateway = site.process->gateway();
     if (!ended) ended = gateway.root();
     if (gateway.root() != *ended)
       violation(fmt::format("s{} ended with another state than others", site.id));
     check_work(site);
   }
+  if (scenario_.any_fault_every > 0) return;
   if (scenario_.dead_ranks > 0) check_dead_ranks();
   if (scenario_.narrow_site) check_narrow_site();
 }

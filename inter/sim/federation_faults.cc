@@ -2,33 +2,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "inter/sim/federation_run.h"
 
 namespace isthmus::inter::sim {
 namespace {
 
-constexpr const char* kPoints[] = {"before_close", "feedback_written", "between_vote_and_accept",
-                                   "saving",       "merging",          "state_transfer",
-                                   "final"};
-
-// By OutagePoint; those that every voter reaches in every step.
-constexpr const char* kOutagePoints[] = {
-    "drawn",  "",       "before_close", "feedback_written", "between_vote_and_accept",
-    "saving", "merging"};
-
 // A site that does not reach the point dies where it is.
 constexpr Nanoseconds kOutagePatience = 30 * kSecond;
 constexpr Nanoseconds kLateReturn = 15 * kSecond;
-constexpr Nanoseconds kSettingsTried = 40 * kSecond;
+constexpr Nanoseconds kTimeToLeave = 20 * kSecond;  // then it is killed
 
 }  // namespace
 
 void FederationRun::kill(std::uint32_t index) {
   auto& site = sites_[index];
   site.dying = false;
+  site.leaving = false;
+  if (site.paused) resume(index);
   if (!site.process) return;
   collect(site.process->gateway());
   site.worked_step.reset();
@@ -36,10 +27,10 @@ void FederationRun::kill(std::uint32_t index) {
   site.process.reset();
   site.disk->crash();
   count("crashes");
-  if (faults_.chance(0.5) && !site.ranks_dead) site.ranks->restart();
+  if (chance_.chance(0.5) && !site.ranks_dead) site.ranks->restart();
 }
 
-void FederationRun::crash(std::uint32_t index) {
+void FederationRun::crash(std::uint32_t index, bool vote_lost) {
   auto& site = sites_[index];
   if (!site.process) {
     site.dying = false;
@@ -48,8 +39,7 @@ void FederationRun::crash(std::uint32_t index) {
   const bool has_run = site.process->gateway().genesis().has_value();
   kill(index);
   // While the run is being founded a lost vote file means to begin it anew.
-  if (has_run && faults_.chance(scenario_.votes_lost) && trouble() && may_lose_vote(index))
-    lose_vote(index);
+  if (has_run && vote_lost && trouble() && may_lose_vote(index)) lose_vote(index);
   start_soon(index);
 }
 
@@ -58,9 +48,9 @@ void FederationRun::crash(std::uint32_t index) {
 void FederationRun::at_point(std::uint32_t index, const char* point, std::uint64_t step) {
   auto& site = sites_[index];
   if (site.dying) return;
-  const bool together = outage_ && outage_->waiting.count(index) > 0 && outage_->point == point &&
-                        outage_->step == step;
-  if (!together && site.crash_at != point) return;
+  const bool together = outage_ && outage_->waiting.count(index) > 0 &&
+                        outage_->fault.point == point && outage_->step == step;
+  if (!together && (!site.crash_at || site.crash_at->point != point)) return;
   site.dying = true;
   count(fmt::format("{} {}", together ? "outage at" : "killed", point));
   // Whatever this process still does is not seen by anybody.
@@ -70,34 +60,30 @@ void FederationRun::at_point(std::uint32_t index, const char* point, std::uint64
     simulation_.after(0, -1, [this, index] { fell(index); });
     return;
   }
-  if (std::exchange(site.crashes_again, false)) count(fmt::format("killed again {}", point));
-  if (faults_.chance(scenario_.killed_again))
-    site.crashes_again = true;
-  else
-    site.crash_at.clear();
-  simulation_.after(0, -1, [this, index] { crash(index); });
+  auto& crashes = *site.crash_at;
+  const bool vote_lost = crashes.vote_lost;
+  if (crashes.done++ > 0) count(fmt::format("killed again {}", point));
+  if (--crashes.left == 0) site.crash_at.reset();
+  simulation_.after(0, -1, [this, index, vote_lost] { crash(index, vote_lost); });
 }
 
 // --- Several sites at once
 
-void FederationRun::begin_outage() {
+void FederationRun::begin_outage(const Fault& fault) {
   if (outage_ || !trouble()) return;
-  outage_.emplace();
-  auto point = scenario_.outage_point;
-  if (point == OutagePoint::drawn) point = static_cast<OutagePoint>(1 + faults_.below(6));
-  outage_->point = kOutagePoints[static_cast<std::size_t>(point)];
+  outage_.emplace(Outage{.fault = fault, .step = 0, .waiting = {}, .down = {}});
   for (const auto& site : sites_)
     if (site.process && site.process->gateway().state())
       outage_->step = std::max(outage_->step, site.process->gateway().state()->step + 2);
   outage_->step = std::min(outage_->step, scenario_.outer_steps);
-  const auto sites = scenario_.outage_sites == 0 ? scenario_.sites : scenario_.outage_sites;
-  for (std::uint32_t i = 0; i < std::min(sites, scenario_.sites); ++i)
-    if (!sites_[i].gone_for_good) outage_->waiting.insert(i);
+  for (std::uint32_t k = 0; k < std::min(fault.count, scenario_.sites); ++k)
+    if (const auto i = (fault.site + k) % scenario_.sites; !sites_[i].gone_for_good)
+      outage_->waiting.insert(i);
   count("outages");
   const auto rest = [this] {
     for (const auto i : std::set(outage_->waiting)) fell(i);
   };
-  if (outage_->point.empty() || outage_->step == 0) return rest();
+  if (fault.point.empty() || outage_->step == 0) return rest();
   // Who is down stays down.
   for (const auto i : std::set(outage_->waiting))
     if (!sites_[i].process) fell(i);
@@ -116,22 +102,21 @@ void FederationRun::fell(std::uint32_t index) {
 
 void FederationRun::end_outage() {
   std::vector<std::uint32_t> down(outage_->down.begin(), outage_->down.end());
+  const auto how = outage_->fault.how;
   outage_.reset();
-  for (std::size_t i = down.size(); i > 1; --i) std::swap(down[i - 1], down[faults_.below(i)]);
-  auto how = scenario_.outage_return;
-  if (how == OutageReturn::drawn) how = static_cast<OutageReturn>(1 + faults_.below(3));
+  for (std::size_t i = down.size(); i > 1; --i) std::swap(down[i - 1], down[chance_.below(i)]);
   for (std::size_t i = 0; i < down.size(); ++i) {
     auto& site = sites_[down[i]];
     site.held_down = false;
     const bool last = i + 1 == down.size();
     // Before the first record everybody is needed.
     if (last && how == OutageReturn::one_never && !one_never_returned_ && newest_step() > 0 &&
-        may_lose_vote(down[i])) {
+        may_lose_site(down[i])) {
       one_never_returned_ = true;
       site.gone_for_good = true;
       count("outages with a site lost");
     } else if (how == OutageReturn::soon) {
-      start_after(down[i], static_cast<Nanoseconds>((0.5 + 5 * faults_.uniform()) * 1e9));
+      start_after(down[i], static_cast<Nanoseconds>((0.5 + 5 * chance_.uniform()) * 1e9));
     } else {
       start_after(down[i], last ? kLateReturn : kSecond);
       if (last) count("outages with a late return");
@@ -143,26 +128,43 @@ void FederationRun::end_outage() {
 
 // Never more than leaves a majority: beyond that only the operator can help.
 bool FederationRun::may_lose_vote(std::uint32_t index) const {
-  // Of a voter whose vote file nobody could name, because it was down when it became one.
   const auto view = newest_view();
-  const auto unnamed_vote = [&](SiteId site) {
-    return view.is_voter(site) && !records_.empty() && view.vote_file_of(site) == kNoVoteFile;
-  };
-  const auto bearable = [&](const std::vector<SiteId>& voters) {
-    if (std::count(voters.begin(), voters.end(), sites_[index].id) == 0) return true;
-    const auto without =
-        static_cast<std::size_t>(std::count_if(sites_.begin(), sites_.end(), [&](const Site& site) {
-          return (site.vote_lost_at || site.gone_for_good || &site == &sites_[index] ||
-                  unnamed_vote(site.id)) &&
-                 std::count(voters.begin(), voters.end(), site.id) > 0;
-        }));
-    return without <= voters.size() - (voters.size() / 2 + 1);
-  };
   // A voter that is down when it becomes one has no vote at first: until the newer roster's voters
   // are in, no other one is bearable.
+  const auto voters = std::count_if(newer_roster_.sites.begin(), newer_roster_.sites.end(),
+                                    [](const auto& site) { return site.voter; });
+  if (voters > 0 && static_cast<std::size_t>(voters) != view.voters.size()) return false;
   for (const auto& site : newer_roster_.sites)
     if (site.voter != view.is_voter(site.id)) return false;
-  return bearable(view.voters);
+  return majority_without(index);
+}
+
+// Also of the voters that decided the newest record: nobody else may know of it yet.
+bool FederationRun::majority_without(std::uint32_t index) const {
+  const auto bearable = [&](const View& view) {
+    if (!view.is_voter(sites_[index].id)) return true;
+    const auto without =
+        static_cast<std::size_t>(std::count_if(sites_.begin(), sites_.end(), [&](const Site& site) {
+          // Of some nobody could name the vote file: they were down when they became voters.
+          return view.is_voter(site.id) &&
+                 (site.vote_lost_at || site.gone_for_good || &site == &sites_[index] ||
+                  (!records_.empty() && view.vote_file_of(site.id) == kNoVoteFile));
+        }));
+    return without <= view.voters.size() - (view.voters.size() / 2 + 1);
+  };
+  const bool decided_here = !records_.empty() && !(recovery_ && newest_step() == recovery_->step);
+  return bearable(newest_view()) && (!decided_here || bearable(records_.rbegin()->second.view));
+}
+
+// Nor what leaves fewer sites than a step needs, nor its state when the operator asks for it.
+bool FederationRun::may_lose_site(std::uint32_t index) const {
+  const auto left = std::count_if(sites_.begin(), sites_.end(),
+                                  [](const Site& site) { return !site.gone_for_good; });
+  if (scenario_.majority_lost && !recovery_) return false;
+  // Nor the one that others are seen through.
+  if (scenario_.narrow_site && index == seen_by_narrow_site()) return false;
+  if (scenario_.blind_pair && index > 1 && left <= 3) return false;
+  return may_lose_vote(index) && left > static_cast<std::ptrdiff_t>(scenario_.min_sites);
 }
 
 View FederationRun::newest_view() const {
@@ -184,11 +186,12 @@ void FederationRun::note_lost_vote(Site& site) {
 }
 
 void FederationRun::lose_vote(std::uint32_t index) {
+  if (scenario_.majority_lost && !recovery_) return;
   sites_[index].disk->lose("outer/vote");
   note_lost_vote(sites_[index]);
 }
 
-void FederationRun::wipe(std::uint32_t index) {
+void FederationRun::wipe(std::uint32_t index, bool again) {
   auto& site = sites_[index];
   if (!run_exists_ || !trouble() || site.gone_for_good || site.held_down || !may_lose_vote(index))
     return;
@@ -206,7 +209,7 @@ void FederationRun::wipe(std::uint32_t index) {
   if (recovery_) count("disks wiped after a recovery");
   if (++site.wipes == 2) count("disks wiped twice");
   note_lost_vote(site);
-  site.wipe_due = faults_.chance(scenario_.wiped_again);
+  site.wipe_due = again;
   if (was_up) start_soon(index);
 }
 
@@ -214,260 +217,137 @@ void FederationRun::wipe(std::uint32_t index) {
 void FederationRun::wipe_again(std::uint32_t index) {
   if (!std::exchange(sites_[index].wipe_due, false)) return;
   const auto step = newest_step();
-  simulation_.after(static_cast<Nanoseconds>(3e9 * faults_.uniform()), -1, [this, index, step] {
+  simulation_.after(static_cast<Nanoseconds>(3e9 * chance_.uniform()), -1, [this, index, step] {
     const auto wipes = sites_[index].wipes;
-    wipe(index);
+    wipe(index, chance_.chance(scenario_.wiped_again));
     if (sites_[index].wipes > wipes && newest_step() == step)
       count("disks wiped in the step of their return");
   });
 }
 
-// The same step may be computed wrongly again, in the same way or another; not for ever.
 void FederationRun::disturb(std::uint32_t index, std::uint64_t step, std::span<float> agreed) {
-  auto& errors = memory_errors_[{index, step}];
-  if (errors >= scenario_.memory_errors_max ||
-      !faults_.chance(errors == 0 ? scenario_.memory_errors : scenario_.memory_errors / 2))
-    return;
-  ++errors;
-  agreed[faults_.below(agreed.size())] += 1 + static_cast<float>(faults_.below(2));
+  const auto errors = memory_errors_.find({index, step});
+  if (errors == memory_errors_.end() || errors->second == 0) return;
+  --errors->second;
+  agreed[chance_.below(agreed.size())] += 1 + static_cast<float>(chance_.below(2));
   count("memory errors");
 }
 
-// --- The plan
+// --- The list
 
-std::vector<Nanoseconds> FederationRun::times(double rate_per_minute) {
-  const auto minutes = seconds_of(scenario_.trouble_ends) / 60;
-  std::vector<Nanoseconds> when;
-  double t = 0;
-  while (rate_per_minute > 0) {
-    t += -std::log(1 - faults_.uniform()) / rate_per_minute;
-    if (t >= minutes) break;
-    when.push_back(static_cast<Nanoseconds>(t * 60e9));
+// All that the seed gives; those happen that were asked for and whose sites are there.
+void FederationRun::choose_faults(const PartOfRun& part) {
+  outcome_.faults = plan_faults(scenario_, random_.split("faults"));
+  if (part.outer_steps) scenario_.outer_steps = *part.outer_steps;
+  if (part.sites) {
+    scenario_.sites = std::min(scenario_.sites, *part.sites);
+    scenario_.voters = std::min(scenario_.voters, scenario_.sites);
+    scenario_.min_sites = std::min(scenario_.min_sites, scenario_.sites);
   }
-  return when;
-}
-
-void FederationRun::plan_faults() {
-  for (std::uint32_t i = 0; i < scenario_.sites; ++i) {
-    for (const auto when : times(scenario_.crashes)) {
-      if (faults_.chance(0.5))
-        simulation_.at(when, -1, [this, i] { crash(i); });
-      else
-        simulation_.at(when, -1, [this, i, point = kPoints[faults_.below(std::size(kPoints))]] {
-          sites_[i].crash_at = point;
-          sites_[i].crashes_again = false;
-        });
-    }
-    for (const auto when : times(scenario_.wipes)) simulation_.at(when, -1, [this, i] { wipe(i); });
-    for (const auto when : times(scenario_.disk_full)) {
-      const auto fail = [this, i](double failing) {
-        sites_[i].disk->set_faults(
-            {.lying = scenario_.bug == PlantedBug::lying_disk, .failing = failing});
-      };
-      simulation_.at(when, -1, [fail] { fail(0.5); });
-      simulation_.at(when + 15 * kSecond, -1, [fail] { fail(0); });
-    }
-    plan_partitions(i);
+  for (std::uint32_t i = 0; i < outcome_.faults.size(); ++i) {
+    if (part.faults && !std::ranges::binary_search(*part.faults, i)) continue;
+    const auto& fault = outcome_.faults[i];
+    if (fault.site < scenario_.sites && fault.other < scenario_.sites) faults_.push_back(fault);
   }
-  for (const auto when : times(scenario_.outages))
-    simulation_.at(when, -1, [this] { begin_outage(); });
-  simulation_.at(scenario_.trouble_ends, -1, [this] {
-    auto calm = scenario_.network;
-    calm.loss = std::min(calm.loss, 0.01);
-    network_.set_faults(calm);
-    for (auto& site : sites_) {
-      site.crash_at.clear();
-      site.crashes_again = false;
-    }
-  });
 }
 
-void FederationRun::plan_partitions(std::uint32_t index) {
-  if (scenario_.sites < 2) return;
-  const auto another = [&] {
-    return (index + 1 + static_cast<std::uint32_t>(faults_.below(scenario_.sites - 1))) %
-           scenario_.sites;
-  };
-  for (const auto when : times(scenario_.partitions)) {
-    const bool one_way = faults_.chance(scenario_.one_way);
-    const auto length = static_cast<Nanoseconds>(faults_.uniform() * 30e9);
-    const GatewayId a{index + 1, 0}, b{another() + 1, 0};
-    simulation_.at(when, -1, [this, a, b, one_way] {
-      network_.cut(a, b, true);
-      if (!one_way) network_.cut(b, a, true);
-      count(one_way ? "one-way partitions" : "partitions");
-    });
-    simulation_.at(when + length, -1, [this, a, b] {
-      if (stands_cut(a, b)) return;
-      network_.cut(a, b, false);
-      network_.cut(b, a, false);
-    });
+void FederationRun::schedule_faults() {
+  for (const auto& fault : faults_) {
+    if (fault.when == kAtAThird) continue;
+    if (fault.when == 0)
+      apply(fault);
+    else
+      simulation_.at(fault.when, -1, [this, &fault] { apply(fault); });
   }
-  for (const auto when : times(scenario_.broken_connections))
-    simulation_.at(when, -1, [this, a = GatewayId{index + 1, 0}, b = GatewayId{another() + 1, 0}] {
-      network_.break_connections(a, b);
-    });
+  simulation_.at(scenario_.trouble_ends, -1, [this] { heal_all(); });
 }
-
-bool FederationRun::stands_cut(GatewayId a, GatewayId b) const {
-  const auto last = scenario_.sites;
-  if (scenario_.blind_pair && last > 2 && a.site + b.site == 3) return true;
-  if (!scenario_.narrow_site || (a.site != last && b.site != last)) return false;
-  const auto last_voter = std::min(scenario_.voters, last);
-  const auto through = last_voter == last ? last - 1 : last_voter;
-  return a.site != through && b.site != through;
-}
-
-void FederationRun::apply_standing_cuts() {
-  for (const auto& a : roster_.sites)
-    for (const auto& b : roster_.sites)
-      if (a.id != b.id && stands_cut({a.id, 0}, {b.id, 0}))
-        network_.cut({a.id, 0}, {b.id, 0}, true);
-}
-
-// --- Once in a run, when a third of it is done
 
 void FederationRun::at_a_third() {
-  const auto last = scenario_.sites - 1;
-  if (scenario_.roster_changes) change_roster();
-  if (scenario_.majority_lost) lose_majority();
-  if (scenario_.other_settings) start_with_other_settings();
-  if (scenario_.dead_ranks > 0) kill_ranks();
-  if (scenario_.narrow_vote_lost && may_lose_vote(last)) {
-    kill(last);
-    lose_vote(last);
-    start_soon(last);
-  }
-  if (!scenario_.one_leaves_for_good) return;
-  kill(last);
-  sites_[last].gone_for_good = true;
+  for (const auto& fault : faults_)
+    if (fault.when == kAtAThird) apply(fault);
 }
 
-// Each site is started again with the newer roster at a time of its own.
-void FederationRun::change_roster() {
-  if (std::any_of(sites_.begin(), sites_.end(),
-                  [](const Site& site) { return site.vote_lost_at.has_value(); })) {
-    simulation_.after(kSecond, -1, [this] { change_roster(); });
+void FederationRun::apply(const Fault& fault) {
+  const auto i = fault.site;
+  switch (fault.kind) {
+    case FaultKind::crash:
+      return crash_by(fault);
+    case FaultKind::wipe:
+      return wipe(i, fault.wiped_again);
+    case FaultKind::outage:
+      return begin_outage(fault);
+    case FaultKind::leave:
+      return leave(i, fault.length);
+    case FaultKind::disk_full:
+      return fill_disk(fault);
+    case FaultKind::slow_disk:
+      return slow_disk(fault);
+    case FaultKind::partition:
+      return partition(fault);
+    case FaultKind::broken_connection:
+      network_.break_connections({fault.site + 1, 0}, {fault.other + 1, 0});
+      return count("broken connections");
+    case FaultKind::slow_access:
+      return slow_access(fault);
+    case FaultKind::bad_network:
+      return worsen_network(fault);
+    case FaultKind::slow_ranks:
+      return slow_ranks(fault);
+    case FaultKind::dead_ranks:
+      return kill_ranks(fault);
+    case FaultKind::pause:
+      return pause(fault);
+    case FaultKind::clock_jump:
+      sites_[i].clock->jump(fault.length);
+      return count("jumps of calendars");
+    case FaultKind::memory_error:
+      memory_errors_[{i, fault.step}] += fault.count;
+      return;
+    case FaultKind::late_start:
+      return start(i);
+    case FaultKind::lost_vote:
+      if (!may_lose_vote(i)) return;
+      kill(i);
+      lose_vote(i);
+      return start_soon(i);
+    case FaultKind::newer_roster:
+      return change_roster(fault);
+    case FaultKind::lost_majority:
+      return lose_majority();
+    case FaultKind::other_settings:
+      return start_with_other_settings();
+  }
+}
+
+void FederationRun::crash_by(const Fault& fault) {
+  if (fault.point.empty()) return crash(fault.site, fault.vote_lost);
+  sites_[fault.site].crash_at = {
+      .point = fault.point, .left = fault.count, .done = 0, .vote_lost = fault.vote_lost};
+}
+
+// The gateway says that it leaves; its ranks end with it.
+void FederationRun::leave(std::uint32_t index, Nanoseconds length) {
+  auto& site = sites_[index];
+  if (length == kForGood && !may_lose_site(index)) return;
+  if (!site.process || site.dying || site.leaving || site.paused || site.held_down) {
+    if (length != kForGood) return;
+    kill(index);
+    site.gone_for_good = true;
     return;
   }
-  newer_roster_ = roster_;
-  newer_roster_.epoch = 2;
-  newer_roster_.digest = security::blake2b(bytes_of("newer simulated roster"));
-  for (auto& site : newer_roster_.sites) site.voter = site.id != 1;
-  // As the operator is told to say where the first voters are not those of this roster.
-  newer_roster_.run = records_.begin()->second.run;
-  if (scenario_.roster_drops) {
-    const auto& first = newer_roster_.sites.front();
-    newer_roster_.former.push_back(
-        {.id = first.id, .name = first.name, .identity = first.identity});
-    newer_roster_.sites.erase(newer_roster_.sites.begin());
-    // It is switched off while some still have the older roster, and others have the newer one.
-    simulation_.after(static_cast<Nanoseconds>(faults_.uniform() * 30e9), -1, [this] {
-      kill(0);
-      sites_[0].gone_for_good = true;
-    });
-  }
-  for (std::uint32_t i = scenario_.roster_drops ? 1 : 0; i < sites_.size(); ++i)
-    simulation_.after(static_cast<Nanoseconds>(faults_.uniform() * 20e9), -1, [this, i] {
-      sites_[i].has_newer_roster = true;
-      crash(i);
-    });
-}
-
-void FederationRun::lose_majority() {
-  const auto voters = std::min(scenario_.voters, scenario_.sites);
-  for (std::uint32_t i = 0; i < voters / 2 + 1; ++i) {
-    kill(i);
-    sites_[i].gone_for_good = true;
-  }
-  simulation_.after(10 * kSecond, -1, [this] { recover(); });
-}
-
-// The operator asks the survivors for the newest state that any of them has.
-void FederationRun::recover() {
-  security::Recovery recovery;
-  for (const auto& site : sites_) {
-    if (site.gone_for_good) continue;
-    if (!site.process || site.dying || !site.process->gateway().state()) {
-      simulation_.after(5 * kSecond, -1, [this] { recover(); });
-      return;
-    }
-    recovery.voters.push_back(site.id);
-    const auto& gateway = site.process->gateway();
-    if (gateway.saved_step() < recovery.step) continue;
-    recovery.run = gateway.genesis()->record.hash();
-    recovery.step = gateway.saved_step();
-    recovery.root = root_of_[recovery.step];
-  }
-  newer_roster_ = roster_;
-  newer_roster_.epoch = 2;
-  newer_roster_.digest = security::blake2b(bytes_of("roster of a recovery"));
-  for (auto& site : newer_roster_.sites)
-    site.voter = std::count(recovery.voters.begin(), recovery.voters.end(), site.id) > 0;
-  newer_roster_.run = recovery.run;
-  newer_roster_.recoveries = {recovery};
-  recovery_ = recovery;
-  votes_.knows(newest_view());
-  count("recoveries");
-  // What the lost majority decided beyond that never was.
-  for (auto* known : {&root_of_, &record_of_})
-    known->erase(known->upper_bound(recovery.step), known->end());
-  records_.erase(records_.upper_bound(recovery.step), records_.end());
-  model_.give_up_after(recovery.step);
-  for (std::uint32_t i = 0; i < sites_.size(); ++i) {
-    auto& site = sites_[i];
-    if (site.gone_for_good) continue;
-    site.has_newer_roster = true;
-    site.vote_lost_at.reset();
-    site.announced_saved = std::min(site.announced_saved, recovery.step);
-    crash(i);
-  }
-}
-
-// A user changed [sync] at all sites, where a run is.
-void FederationRun::start_with_other_settings() {
-  other_setting_ = static_cast<std::uint32_t>(faults_.below(3));
-  settings_tried_ = true;
-  for (std::uint32_t i = 0; i < sites_.size(); ++i) {
-    kill(i);
-    sites_[i].other_settings = true;
-    start_after(i, static_cast<Nanoseconds>(2e9 * faults_.uniform()));
-  }
-  simulation_.after(kSettingsTried, -1, [this] { start_with_right_settings(); });
-}
-
-void FederationRun::start_with_right_settings() {
-  for (std::uint32_t i = 0; i < sites_.size(); ++i) {
-    auto& site = sites_[i];
-    if (!site.refused_settings)
-      violation(fmt::format("s{} goes on with other settings than its run's", site.id));
-    site.other_settings = false;
-    kill(i);
-    start_after(i, static_cast<Nanoseconds>(2e9 * faults_.uniform()));
-  }
-}
-
-// The gateway lives on. Hanging ranks keep what they have, dead ones come back without it.
-void FederationRun::kill_ranks() {
-  const auto index = scenario_.sites - 1;
-  auto& site = sites_[index];
-  const bool hang = faults_.chance(0.5);
-  count(hang ? "ranks hung" : "ranks died");
-  site.ranks_dead = true;
-  ranks_died_at_ = newest_step();
-  if (hang)
-    site.ranks->hang();
-  else
-    site.ranks->die();
-  if (scenario_.dead_ranks >= scenario_.limit) return;
-  simulation_.after(scenario_.dead_ranks, static_cast<int>(index), [this, index] {
+  count(length == kForGood ? "sites left for good" : "sites left");
+  site.leaving = true;
+  site.gone_for_good = length == kForGood;
+  site.process->gateway().stop();
+  simulation_.after(kTimeToLeave, -1, [this, index, length, starts = site.starts] {
     auto& s = sites_[index];
-    s.ranks_dead = false;
-    count("ranks came back");
-    s.ranks->live();
-    if (s.process && !s.ranks->attached_to(s.process->gateway()))
-      s.ranks->attach(s.process->gateway());
+    if (s.process && s.starts == starts) {
+      if (!s.process->ended()) count("sites killed while they left");
+      kill(index);
+    }
+    if (length != kForGood) start_after(index, length);
   });
+  poll(static_cast<int>(index));
 }
 
 }  // namespace isthmus::inter::sim

@@ -1,9 +1,11 @@
-// One run of a simulated federation: the sites and what is done to them (federation_faults.cc), the
-// loop in which everything happens (federation.cc), and what must hold all the while
-// (federation_checks.cc). federation.h is what others use.
+// One run of a simulated federation: the sites and what is done to them (federation_faults.cc, what
+// lasts in federation_conditions.cc, what happens once in federation_once.cc), the loop in which
+// everything happens (federation.cc), and what must hold all the while (federation_checks.cc).
+// federation.h is what others use.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +17,7 @@
 
 #include "inter/sim/federation.h"
 #include "inter/sim/run_model.h"
+#include "inter/sim/simulated_clock.h"
 #include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulated_process.h"
 #include "inter/sim/simulation.h"
@@ -25,12 +28,14 @@ namespace isthmus::inter::sim {
 
 class FederationRun {
  public:
-  FederationRun(const Scenario& scenario, std::uint64_t seed, bool keep_log);
+  FederationRun(const Scenario& scenario, std::uint64_t seed, bool keep_log, const PartOfRun& part);
   Outcome run();
 
  private:
   struct Site {
     SiteId id = 0;
+    double bytes_per_second = 0;  // of its line
+    std::unique_ptr<SimulatedClock> clock;
     std::unique_ptr<SimulatedDisk> disk;
     std::unique_ptr<SyntheticRanks> ranks;
     std::unique_ptr<SimulatedProcess> process;  // null: down
@@ -38,6 +43,7 @@ class FederationRun {
     bool dying = false;
     bool held_down = false;  // started again by nobody but whoever brought it down
     bool ranks_dead = false;
+    bool knew_run = false;
     bool has_newer_roster = false;
     bool other_settings = false;
     bool refused_settings = false;
@@ -57,18 +63,31 @@ class FederationRun {
       std::map<SiteId, Part> parts;
       bool operator==(const Held&) const = default;
     };
-    std::optional<Held> held;    // that was checked last
-    std::string crash_at;        // a named point
-    bool crashes_again = false;  // at it
+    std::optional<Held> held;  // that was checked last
+    // The named point at which it crashes, and how.
+    struct CrashAt {
+      std::string_view point;
+      std::uint32_t left = 0, done = 0;  // times
+      bool vote_lost = false;
+    };
+    std::optional<CrashAt> crash_at;
+
+    // Faults that last, each counted.
+    int disk_full = 0;
+    std::vector<double> disk_slow, access_slow, ranks_slow;
+    bool paused = false;
+    std::vector<std::function<void()>> held_up;  // what happens to it when it goes on
+    bool leaving = false;
   };
   // Several sites that die together.
   struct Outage {
-    std::string point;       // empty: at once
+    const Fault& fault;
     std::uint64_t step = 0;  // in which each reaches the point
     std::set<std::uint32_t> waiting, down;
   };
 
   // --- Life (federation.cc)
+  void lay_lines();
   GatewayOptions options_of(std::uint32_t index);
   void start(std::uint32_t index);
   void start_after(std::uint32_t index, Nanoseconds delay);
@@ -82,31 +101,50 @@ class FederationRun {
   void violation(const std::string& what);
   void count(const std::string& name, std::uint64_t n = 1) { outcome_.counters[name] += n; }
 
-  // --- Faults (federation_faults.cc)
-  void plan_faults();
-  std::vector<Nanoseconds> times(double rate_per_minute);
-  void plan_partitions(std::uint32_t index);
+  // --- Faults (federation_faults.cc, federation_conditions.cc, federation_once.cc)
+  void choose_faults(const PartOfRun& part);
+  void schedule_faults();
+  void apply(const Fault& fault);
+  void crash_by(const Fault& fault);
+  void leave(std::uint32_t index, Nanoseconds length);
+  void set_disk(std::uint32_t index);
+  void fill_disk(const Fault& fault);
+  void slow_disk(const Fault& fault);
+  void slow_access(const Fault& fault);
+  void slow_ranks(const Fault& fault);
+  void partition(const Fault& fault);
+  void worsen_network(const Fault& fault);
+  void set_network();
+  void pause(const Fault& fault);
+  void resume(std::uint32_t index);
+  void heal_all();
+  void start_ended_again();
   void apply_standing_cuts();
   bool stands_cut(GatewayId a, GatewayId b) const;
+  std::uint32_t seen_by_narrow_site() const;
   void kill(std::uint32_t index);
-  void crash(std::uint32_t index);  // and it comes back
+  void crash(std::uint32_t index, bool vote_lost = false);  // and it comes back
   void at_point(std::uint32_t index, const char* point, std::uint64_t step);
   void disturb(std::uint32_t index, std::uint64_t step, std::span<float> agreed);
   bool may_lose_vote(std::uint32_t index) const;
+  bool majority_without(std::uint32_t index) const;
+  bool may_lose_site(std::uint32_t index) const;
   void note_lost_vote(Site& site);
   void lose_vote(std::uint32_t index);
-  void wipe(std::uint32_t index);
+  void wipe(std::uint32_t index, bool again);
   void wipe_again(std::uint32_t index);
-  void begin_outage();
+  void begin_outage(const Fault& fault);
   void fell(std::uint32_t index);
   void end_outage();
   void at_a_third();
-  void change_roster();
+  void change_roster(const Fault& fault);
+  void read_newer_roster(std::uint32_t index);
+  void switch_off_first();
   void lose_majority();
   void recover();
   void start_with_other_settings();
   void start_with_right_settings();
-  void kill_ranks();
+  void kill_ranks(const Fault& fault);
   View newest_view() const;
 
   // --- Invariants (federation_checks.cc)
@@ -124,7 +162,9 @@ class FederationRun {
   std::string where_all_are() const;
 
   Scenario scenario_;
-  Random random_, faults_;
+  Random random_;
+  Random chance_;              // what a fault leaves open: who restarts when
+  std::vector<Fault> faults_;  // those that happen
   Simulation simulation_;
   SimulatedNetwork network_;
   ModelLayout layout_;
@@ -141,6 +181,7 @@ class FederationRun {
   bool run_exists_ = false;
   std::optional<security::Recovery> recovery_;
   RunModel model_;
+  const bool memory_fails_;
   VoteWatch votes_;
 
   std::optional<Outage> outage_;
@@ -148,8 +189,10 @@ class FederationRun {
   bool settings_tried_ = false;
   std::uint32_t other_setting_ = 0;  // which one
   std::uint64_t ranks_died_at_ = 0;  // newest step then
-  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t>
-      memory_errors_;  // by site and step
+  // Left, by site and step.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> memory_errors_;
+  std::map<std::pair<GatewayId, GatewayId>, int> cuts_;
+  std::vector<double> bursts_;  // that the network is in
 };
 
 }  // namespace isthmus::inter::sim

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "compress/codec.h"
 #include "inter/link.h"
+#include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulated_network.h"
 #include "inter/sync_options.h"
 
@@ -41,6 +42,10 @@ struct Scenario {
   std::uint32_t min_sites = 1;
   std::uint32_t absent_steps = 2;
   NetworkFaults network;
+  double delay_spread = 0;    // each path's own delay: up to this share longer or shorter
+  double slow_lines = 0;      // share of sites whose access link has a tenth of the rate
+  bool rate_limited = false;  // gateways are told nine tenths of their line's rate upwards
+  DiskSpeed disk;
   double partitions = 0;  // a pair cut for up to half a minute
   double one_way = 0.3;   // share of them that cut one direction only
   double broken_connections = 0;
@@ -55,6 +60,13 @@ struct Scenario {
   double wipes = 0;          // a crash after which the disk is empty
   double wiped_again = 0;    // probability, soon after a record gave a wiped site its vote back
   double slow_sites = 0;     // share of sites whose ranks take ten times as long
+  double pauses = 0;         // all of a site stands still for up to 45 s, as after SIGSTOP
+  double clock_jumps = 0;    // of the calendar, by up to an hour either way
+  double clock_drift = 0;    // of each site's clock: at most this share, either way
+  double slow_disks = 0;     // a disk takes 10 to 100 times as long, for up to half a minute
+  double slow_access = 0;    // an access link has a 100th of its rate, for up to half a minute
+  double bad_network = 0;    // of the federation, a minute: up to half of all messages are lost
+  double leaves = 0;         // a gateway is asked to end, and returns within a minute
   double absent_start = 0;   // share of sites that come late, after the run has begun
   double memory_errors = 0;  // chance that a site computes a step wrongly; half, once more
   std::uint32_t memory_errors_max = 3;  // of one step at one site
@@ -69,7 +81,10 @@ struct Scenario {
   // The ranks of the last site die or hang when a third of the run is done, for this long.
   // 0: never. Others must neither wait for them at each step nor change the view again and again.
   Nanoseconds dead_ranks = 0;
-  Nanoseconds compute = 3 * kSecond;        // of the inner steps, ± 30 %
+  Nanoseconds compute = 3 * kSecond;  // of the inner steps, ± 30 %
+  // A fault of any kind that may come at any time, in this mean time, somewhere. 0: none. With it
+  // nothing is checked of how long single steps take.
+  Nanoseconds any_fault_every = 0;
   Nanoseconds trouble_ends = 90 * kSecond;  // then all faults heal, and the run must finish
   Nanoseconds limit = 900 * kSecond;
   PlantedBug bug = PlantedBug::none;

@@ -8,6 +8,7 @@ namespace isthmus::inter::sim {
 namespace {
 
 constexpr std::size_t kBlockBytes = 512;
+constexpr auto kWholeFile = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
@@ -25,32 +26,51 @@ class SimulatedDisk::SimulatedFile final : public File {
   }
   Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
     ISTHMUS_CHECK(disk_.may_write(path_, bytes.size()));
+    disk_.begin_write(bytes.size(), undo(offset, bytes.size()));
     if (inode_->current.size() < offset + bytes.size())
       inode_->current.resize(offset + bytes.size());
     std::copy(bytes.begin(), bytes.end(),
               inode_->current.begin() + static_cast<std::ptrdiff_t>(offset));
-    inode_->dirty = true;
+    ++inode_->version;
     return {};
   }
   Result<void> truncate(std::uint64_t bytes) override {
     ISTHMUS_CHECK(disk_.may_write(path_));
+    disk_.begin(disk_.speed_.operation,
+                undo(std::min<std::uint64_t>(bytes, inode_->current.size()), kWholeFile));
     inode_->current.resize(bytes);
-    inode_->dirty = true;
+    ++inode_->version;
     return {};
   }
   Result<std::uint64_t> size() const override { return inode_->current.size(); }
   Result<void> sync() override {
+    const auto done = disk_.begin(disk_.speed_.operation + disk_.speed_.sync);
     if (auto allowed = disk_.may_write(path_); !allowed) {
       if (!disk_.frozen_) disk_.lose_some(*inode_);
       return allowed;
     }
     if (disk_.faults_.lying) return {};
-    inode_->durable = inode_->current;
-    inode_->dirty = false;
+    inode_->settle(disk_.now());
+    inode_->syncs.push_back({done, inode_->current, inode_->version});
+    inode_->settle(disk_.now());
     return {};
   }
 
  private:
+  // Puts back what is there now.
+  std::function<void()> undo(std::uint64_t offset, std::uint64_t bytes) const {
+    if (!disk_.in_job_) return {};
+    const auto& now = inode_->current;
+    const auto begin = std::min<std::uint64_t>(offset, now.size());
+    const auto end = begin + std::min<std::uint64_t>(bytes, now.size() - begin);
+    return [inode = inode_, begin, size = now.size(),
+            old = Bytes(now.begin() + static_cast<std::ptrdiff_t>(begin),
+                        now.begin() + static_cast<std::ptrdiff_t>(end))] {
+      inode->current.resize(size);
+      std::ranges::copy(old, inode->current.begin() + static_cast<std::ptrdiff_t>(begin));
+    };
+  }
+
   SimulatedDisk& disk_;
   const std::string path_;  // when it was opened
   std::shared_ptr<Inode> inode_;
@@ -64,6 +84,75 @@ class SimulatedDisk::SimulatedLock final : public DiskLock {
   std::shared_ptr<int> held_;  // shared: alive while the lock is
 };
 
+void SimulatedDisk::Inode::settle(Nanoseconds now) {
+  while (!syncs.empty() && syncs.front().done <= now) {
+    durable = std::move(syncs.front().bytes);
+    durable_version = syncs.front().version;
+    syncs.erase(syncs.begin());
+  }
+}
+
+Nanoseconds SimulatedDisk::begin(Nanoseconds cost, std::function<void()> undo) {
+  if (!in_job_) {
+    // Behind what jobs have asked for: nothing overtakes it.
+    if (busy_until_ > now()) settle_all();
+    return now();
+  }
+  asked_ = true;
+  while (!begun_.empty() && begun_.front().when <= now()) begun_.pop_front();
+  const auto when = std::max(busy_until_, now());
+  if (undo && when > now()) begun_.push_back({when, std::move(undo)});
+  return busy_until_ = when + cost;
+}
+
+Nanoseconds SimulatedDisk::begin_write(std::size_t bytes, std::function<void()> undo) {
+  return begin(speed_.operation + static_cast<Nanoseconds>(static_cast<double>(bytes) * 1e9 /
+                                                           speed_.bytes_per_second),
+               std::move(undo));
+}
+
+void SimulatedDisk::begin_name(const std::string& name) {
+  if (!in_job_) {
+    begin(0);
+    return;
+  }
+  const auto found = names_.find(name);
+  begin(speed_.operation, [this, name, inode = found == names_.end() ? nullptr : found->second] {
+    if (inode)
+      names_[name] = inode;
+    else
+      names_.erase(name);
+  });
+}
+
+Nanoseconds SimulatedDisk::end_job() {
+  in_job_ = false;
+  return asked_ ? std::max<Nanoseconds>(0, busy_until_ - now()) : 0;
+}
+
+void SimulatedDisk::settle_all() {
+  begun_.clear();
+  constexpr auto kEver = std::numeric_limits<Nanoseconds>::max();
+  settle_folders(kEver);
+  for (const auto* names : {&names_, &durable_names_})
+    for (const auto& [name, inode] : *names) inode->settle(kEver);
+}
+
+void SimulatedDisk::freeze() {
+  settle_all();
+  frozen_ = true;
+}
+
+void SimulatedDisk::settle_folders(Nanoseconds until) {
+  while (!folder_syncs_.empty() && folder_syncs_.front().done <= until) {
+    auto& sync = folder_syncs_.front();
+    std::erase_if(durable_names_,
+                  [&](const auto& entry) { return folder_of(entry.first) == sync.path; });
+    durable_names_.merge(sync.names);
+    folder_syncs_.erase(folder_syncs_.begin());
+  }
+}
+
 Result<void> SimulatedDisk::may_write(std::string_view path, std::size_t bytes) {
   if (frozen_) return Error{ErrorCode::io, "the process is crashing"};
   const bool fails = faults_.failing > 0 && random_.chance(faults_.failing);
@@ -76,17 +165,25 @@ Result<void> SimulatedDisk::may_write(std::string_view path, std::size_t bytes) 
 // The dirty pages that could not be written are dropped; who reads them again gets the old ones.
 void SimulatedDisk::lose_some(Inode& inode) {
   ++counters_.failed_syncs;
+  ++inode.version;
+  const auto& kept = inode.syncs.empty() ? inode.durable : inode.syncs.back().bytes;
   for (std::size_t at = 0; at < inode.current.size(); at += kBlockBytes) {
     if (!random_.chance(0.5)) continue;
     for (std::size_t i = at; i < std::min(at + kBlockBytes, inode.current.size()); ++i)
-      inode.current[i] = i < inode.durable.size() ? inode.durable[i] : std::byte{0};
+      inode.current[i] = i < kept.size() ? kept[i] : std::byte{0};
   }
 }
 
 void SimulatedDisk::crash() {
   frozen_ = false;
+  in_job_ = false;
+  settle_folders(now());
+  folder_syncs_.clear();
+  for (; !begun_.empty(); begun_.pop_back())
+    if (begun_.back().when > now()) begun_.back().undo();
+  busy_until_ = 0;
   // Names first: those of folders that were not synced go either way.
-  std::map<std::string, std::shared_ptr<Inode>> names = durable_names_;
+  Names names = durable_names_;
   for (const auto& [path, inode] : names_) {
     const auto old = durable_names_.find(path);
     if (old != durable_names_.end() && old->second == inode) continue;
@@ -99,7 +196,9 @@ void SimulatedDisk::crash() {
     if (names_.count(path) == 0 && random_.chance(0.5)) names.erase(path);
   names_ = std::move(names);
   for (const auto& [path, inode] : names_) {
-    if (!inode->dirty) continue;
+    inode->settle(now());
+    inode->syncs.clear();
+    if (!inode->dirty()) continue;
     // Each block reached the platter or did not.
     Bytes after = random_.chance(0.5) ? inode->current : inode->durable;
     for (std::size_t at = 0; at < after.size(); at += kBlockBytes) {
@@ -110,7 +209,7 @@ void SimulatedDisk::crash() {
     ++counters_.torn;
     inode->current = after;
     inode->durable = std::move(after);
-    inode->dirty = false;
+    inode->durable_version = inode->version;
   }
   durable_names_ = names_;
   locks_.clear();
@@ -119,13 +218,15 @@ void SimulatedDisk::crash() {
 void SimulatedDisk::lose(const std::string& path) {
   names_.erase(path);
   durable_names_.erase(path);
+  for (auto& sync : folder_syncs_) sync.names.erase(path);
 }
 
 Result<std::unique_ptr<File>> SimulatedDisk::open(const std::string& path, Open how) {
   if (how == Open::create) {
     ISTHMUS_CHECK(may_write(path));
+    begin_name(path);
     names_[path] = std::make_shared<Inode>();
-    names_[path]->dirty = true;
+    names_[path]->version = 1;
   }
   const auto found = names_.find(path);
   counters_.opened_to_read += how == Open::read;
@@ -137,13 +238,17 @@ Result<void> SimulatedDisk::rename(const std::string& from, const std::string& t
   if (frozen_) return Error{ErrorCode::io, "the process is crashing"};
   const auto found = names_.find(from);
   if (found == names_.end()) return Error{ErrorCode::not_found, fmt::format("no file {}", from)};
-  names_[to] = found->second;
+  const auto inode = found->second;
+  begin_name(to);
+  begin_name(from);
+  names_[to] = inode;
   names_.erase(from);
   return {};
 }
 
 Result<void> SimulatedDisk::remove(const std::string& path) {
   if (frozen_) return Error{ErrorCode::io, "the process is crashing"};
+  begin_name(path);
   names_.erase(path);
   return {};
 }
@@ -163,12 +268,12 @@ Result<std::vector<std::string>> SimulatedDisk::list(const std::string& folder) 
 Result<void> SimulatedDisk::sync_folder(const std::string& path) {
   ISTHMUS_CHECK(may_write(path));
   if (faults_.lying) return {};
-  const auto in_folder = [&](const std::string& name) { return folder_of(name) == path; };
-  std::erase_if(durable_names_, [&](const auto& entry) {
-    return in_folder(entry.first) && names_.count(entry.first) == 0;
-  });
+  settle_folders(now());
+  FolderSync sync{begin(speed_.operation + speed_.sync), path, {}};
   for (const auto& [name, inode] : names_)
-    if (in_folder(name)) durable_names_[name] = inode;
+    if (folder_of(name) == path) sync.names.emplace(name, inode);
+  folder_syncs_.push_back(std::move(sync));
+  settle_folders(now());
   return {};
 }
 

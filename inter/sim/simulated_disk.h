@@ -1,16 +1,21 @@
 // SimulatedDisk: files that remember what was synced. When its machine crashes, each unsynced block
-// and each unsynced name survives or not, by chance; it may also be full, or lie about syncing. A
-// sync that fails loses some of what it should have kept, at once, as Linux may: pages whose
-// writing failed are clean afterwards, so a later sync that succeeds says nothing about them
-// (fsyncgate, 2018). The disk outlives the processes that use it.
+// and each unsynced name survives or not, by chance; it may also be full, or lie about syncing. Its
+// operations take time, one after the other: who calls goes on when they are done, and what is
+// being synced is not yet kept. A sync that fails loses some of what it should have kept, at once,
+// as Linux may: pages whose writing failed are clean afterwards, so a later sync that succeeds says
+// nothing about them (fsyncgate, 2018). The disk outlives the processes that use it.
 #pragma once
 
+#include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/disk.h"
 #include "base/random.h"
 
@@ -24,21 +29,42 @@ struct DiskFaults {
   std::string full_for = {};  // nothing fits into files whose path has this in it; "": none
 };
 
+struct DiskSpeed {
+  Nanoseconds operation = 50 * kMicrosecond;  // each one but reading, which memory answers
+  Nanoseconds sync = 3 * kMillisecond;        // of a file or folder, besides
+  double bytes_per_second = 500e6;            // of what is written
+};
+
 class SimulatedDisk final : public Disk {
  public:
-  explicit SimulatedDisk(Random random) : random_(random) {}
+  // `clock` outlives it. None: everything is done at once.
+  explicit SimulatedDisk(Random random, const Clock* clock = nullptr)
+      : random_(random), clock_(clock) {}
+
+  void set_speed(const DiskSpeed& speed) { speed_ = speed; }
+  // A job of a worker takes its time: what it asks for begins when the disk is done with what was
+  // asked for before. Between jobs everything is done at once, and with it all that jobs have asked
+  // for so far.
+  void begin_job() {
+    in_job_ = clock_ != nullptr;
+    asked_ = false;
+  }
+  // How long from now until the job's last operation is done; 0: it asked for nothing.
+  Nanoseconds end_job();
 
   void set_faults(const DiskFaults& faults) { faults_ = faults; }
   // What a power failure leaves. Open files and locks are gone.
   void crash();
   // Nothing that is written from now on counts: the process is about to crash.
-  void freeze() { frozen_ = true; }
+  // What was asked for is done.
+  void freeze();
   // A file lost for good, as by a user's hand.
   void lose(const std::string& path);
   // Everything, as by another disk in its place. No process may have it open.
   void wipe() {
     names_.clear();
     durable_names_.clear();
+    folder_syncs_.clear();
   }
 
   Result<std::unique_ptr<File>> open(const std::string& path, Open how) override;
@@ -57,19 +83,52 @@ class SimulatedDisk final : public Disk {
   const Counters& counters() const { return counters_; }
 
  private:
+  // What a sync under way will have kept, and from when on.
+  struct FileSync {
+    Nanoseconds done = 0;
+    Bytes bytes;
+    std::uint64_t version = 0;
+  };
   struct Inode {
     Bytes current, durable;
-    bool dirty = false;
+    std::uint64_t version = 0, durable_version = 0;  // counts writes
+    std::vector<FileSync> syncs;                     // in the order of time
+    bool dirty() const { return version != durable_version; }
+    void settle(Nanoseconds now);
+  };
+  using Names = std::map<std::string, std::shared_ptr<Inode>>;
+  struct FolderSync {
+    Nanoseconds done = 0;
+    std::string path;
+    Names names;
   };
   class SimulatedFile;
   class SimulatedLock;
   Result<void> may_write(std::string_view path, std::size_t bytes = 0);
+  Nanoseconds now() const { return clock_ != nullptr ? clock_->now() : 0; }
+  // An operation that changes something begins; `undo`: it has not, if its process ends before.
+  // When it is done.
+  Nanoseconds begin(Nanoseconds cost, std::function<void()> undo = {});
+  Nanoseconds begin_write(std::size_t bytes, std::function<void()> undo);
+  void begin_name(const std::string& name);  // of what a name is
+  void settle_all();
+  void settle_folders(Nanoseconds until);
   void lose_some(Inode& inode);
 
   Random random_;
+  const Clock* clock_;
+  DiskSpeed speed_;
+  struct Begun {
+    Nanoseconds when = 0;
+    std::function<void()> undo;
+  };
+  bool in_job_ = false, asked_ = false;
+  Nanoseconds busy_until_ = 0;
+  std::deque<Begun> begun_;  // those that may not have begun yet
   DiskFaults faults_;
   bool frozen_ = false;
-  std::map<std::string, std::shared_ptr<Inode>> names_, durable_names_;  // shared with open files
+  Names names_, durable_names_;  // shared with open files
+  std::vector<FolderSync> folder_syncs_;
   std::map<std::string, std::weak_ptr<int>> locks_;
   Counters counters_;
 };

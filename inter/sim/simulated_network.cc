@@ -13,6 +13,61 @@ constexpr Nanoseconds kReconnect = 500 * kMillisecond;
 
 }  // namespace
 
+void SimulatedNetwork::set_faults(const NetworkFaults& faults) {
+  const bool other_rate = faults.bytes_per_second != faults_.bytes_per_second;
+  faults_ = faults;
+  for (auto& [site, access] : access_) {
+    if (other_rate) access->rate = faults.bytes_per_second;
+    set_rates(*access);
+  }
+  for (auto& [ends, path] : paths_) {
+    path.packet_loss = faults.packet_loss;
+    if (own_delays_.count(ends) == 0) path.delay = faults.delay;
+  }
+}
+
+SimulatedNetwork::Access& SimulatedNetwork::access(SiteId site) {
+  auto& access = access_[site];
+  if (!access) {
+    access = std::make_unique<Access>(simulation_, faults_.bytes_per_second, faults_.queue_bytes);
+    set_rates(*access);
+  }
+  return *access;
+}
+
+void SimulatedNetwork::set_rates(Access& access) {
+  access.up.set_rate(access.rate * faults_.up_share / access.slowness);
+  access.down.set_rate(access.rate / access.slowness);
+  access.up.set_queue(faults_.queue_bytes);
+  access.down.set_queue(faults_.queue_bytes);
+}
+
+void SimulatedNetwork::set_access(SiteId site, double bytes_per_second) {
+  access(site).rate = bytes_per_second;
+  set_rates(access(site));
+}
+
+void SimulatedNetwork::slow_down(SiteId site, double factor) {
+  access(site).slowness = factor;
+  set_rates(access(site));
+}
+
+SimulatedPath& SimulatedNetwork::path(GatewayId a, GatewayId b) {
+  return paths_.try_emplace(key(a, b, Lane::control).first, faults_.delay, faults_.packet_loss)
+      .first->second;
+}
+
+void SimulatedNetwork::set_delay(GatewayId a, GatewayId b, Nanoseconds delay) {
+  path(a, b).delay = delay;
+  own_delays_.insert(key(a, b, Lane::control).first);
+}
+
+const TcpStream* SimulatedNetwork::stream(GatewayId from, GatewayId to, Lane lane) const {
+  const auto found = connections_.find(key(from, to, lane));
+  if (found == connections_.end() || found->second.id == 0) return nullptr;
+  return found->second.streams[from < to ? 0 : 1].get();
+}
+
 void SimulatedNetwork::cut(GatewayId from, GatewayId to, bool cut) {
   if (cut)
     cuts_.insert({from, to});
@@ -62,8 +117,11 @@ void SimulatedNetwork::connect(GatewayId a, GatewayId b, Lane lane) {
   if (connection.id != 0) return;
   connection = Connection{};
   connection.id = ++last_connection_;
-  for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)})
-    simulation_.after(faults_.delay, wires_[self]->actor_,
+  for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)}) {
+    connection.streams[self < peer ? 0 : 1] =
+        std::make_shared<TcpStream>(simulation_, access(self.site).up, access(peer.site).down,
+                                    path(a, b), random_.split("stream").split(++streams_));
+    simulation_.after(path(a, b).delay, wires_[self]->actor_,
                       [this, self = self, peer = peer, lane, id = connection.id] {
                         const auto found = wires_.find(self);
                         if (found == wires_.end() || connections_[key(self, peer, lane)].id != id)
@@ -72,11 +130,14 @@ void SimulatedNetwork::connect(GatewayId a, GatewayId b, Lane lane) {
                         found->second->told_[id] = {.peer = peer, .lane = lane};
                         found->second->receiver_->on_up(peer, lane, id);
                       });
+  }
 }
 
 void SimulatedNetwork::drop(GatewayId a, GatewayId b, Lane lane, bool noticed) {
-  const auto id = std::exchange(connections_[key(a, b, lane)].id, 0);
+  auto& connection = connections_[key(a, b, lane)];
+  const auto id = std::exchange(connection.id, 0);
   if (id == 0) return;
+  for (const auto& stream : connection.streams) stream->end();
   tell_down(a, id, notice_after(noticed));
   tell_down(b, id, notice_after(noticed));
 }
@@ -123,45 +184,48 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
   const auto bytes = message.size() + 64;
   from.sent_[to] += bytes;
   ++connection.queued[direction];
-  auto& free_at = connection.free_at[direction];
-  free_at = std::max(free_at, simulation_.now()) +
-            static_cast<Nanoseconds>(static_cast<double>(bytes) / faults_.bytes_per_second * 1e9);
-  // It has left the queue when the path has taken it, which it does not while the other end stands
-  // still.
+  // It has left the queue when the access link has taken it, which it does not while the other end
+  // stands still.
   const auto freed = [this, self = from.self_, to, lane, id = connection.id, direction] {
     auto& now = connections_[key(self, to, lane)];
     if (now.id != id) return;
     --now.queued[direction];
     const auto wire = wires_.find(self);
-    if (wire != wires_.end() && wire->second->receiver_ &&
-        wire->second->blocked_.erase({to, lane}) > 0)
-      wire->second->receiver_->on_writable(to, lane);
+    if (wire == wires_.end() || wire->second->blocked_.count({to, lane}) == 0) return;
+    simulation_.after(0, wire->second->actor_, [this, self, to, lane] {
+      const auto writer = wires_.find(self);
+      if (writer != wires_.end() && writer->second->receiver_ &&
+          writer->second->blocked_.erase({to, lane}) > 0)
+        writer->second->receiver_->on_writable(to, lane);
+    });
   };
-  simulation_.at(free_at, from.actor_, [this, to, lane, freed, actor = from.actor_] {
+  const auto left = [this, to, lane, freed] {
     const auto other = wires_.find(to);
     if (other == wires_.end() || !other->second->paused_) return freed();
-    other->second->waiting_[static_cast<std::size_t>(lane)].push_back(
-        [this, freed, actor] { simulation_.after(0, actor, freed); });
-  });
+    other->second->waiting_[static_cast<std::size_t>(lane)].push_back(freed);
+  };
+  // How late each copy is, after TCP has brought it; empty: it is lost all the same.
+  std::vector<Nanoseconds> copies;
   if (random_.chance(faults_.loss)) {
     ++counters_.lost;
-    return {};
+  } else {
+    copies.resize(random_.chance(faults_.duplicate) ? 2 : 1);
+    counters_.duplicated += copies.size() - 1;
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      double late = faults_.jitter * random_.uniform();
+      if (random_.chance(faults_.reorder) || i > 0) late += 10 * random_.uniform();
+      copies[i] = static_cast<Nanoseconds>(static_cast<double>(path(from.self_, to).delay) * late);
+    }
   }
-  const auto shared =
-      std::make_shared<const Bytes>(std::move(message));  // shared with its repetition
-  const auto copies = random_.chance(faults_.duplicate) ? 2 : 1;
-  counters_.duplicated += static_cast<std::uint64_t>(copies - 1);
-  const auto target = wires_.find(to);
-  for (int i = 0; i < copies; ++i) {
-    double factor = 1 + faults_.jitter * random_.uniform();
-    if (random_.chance(faults_.reorder) || i > 0) factor += 10 * random_.uniform();
-    const auto when =
-        free_at + static_cast<Nanoseconds>(static_cast<double>(faults_.delay) * factor);
-    simulation_.at(when, target == wires_.end() ? -1 : target->second->actor_,
-                   [this, self = from.self_, to, lane, id = connection.id, shared] {
-                     deliver(self, to, lane, id, shared);
-                   });
-  }
+  const auto arrived = [this, self = from.self_, to, lane, id = connection.id, copies,
+                        shared = std::make_shared<const Bytes>(std::move(message))] {
+    const auto target = wires_.find(to);
+    for (const auto late : copies)
+      simulation_.after(
+          late, target == wires_.end() ? -1 : target->second->actor_,
+          [this, self, to, lane, id, shared] { deliver(self, to, lane, id, shared); });
+  };
+  connection.streams[direction]->send(bytes, left, arrived);
   return {};
 }
 

@@ -1,6 +1,8 @@
-// SimulatedNetwork: the wires of a simulated federation: delay, jitter, loss, repetition,
-// reordering, narrow paths, partitions that may be one-way, connections that die silently or not.
-// Wires of one network belong to one Simulation.
+// SimulatedNetwork: the wires of a simulated federation. Each site has one access link, with a rate
+// and a queue each way, that all its peers and lanes share (access_link.h); each path a delay of
+// its own; each connection the dynamics of TCP (tcp_stream.h). Besides, what the contract of a Wire
+// allows happens to whole messages: loss, repetition, reordering; partitions, that may be one-way;
+// connections that die silently or not. Wires of one network belong to one Simulation.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +13,23 @@
 #include <vector>
 
 #include "base/random.h"
+#include "inter/sim/access_link.h"
 #include "inter/sim/simulation.h"
+#include "inter/sim/tcp_stream.h"
 #include "inter/wire.h"
 
 namespace isthmus::inter::sim {
 
 struct NetworkFaults {
-  Nanoseconds delay = 20 * kMillisecond;  // one way
-  double jitter = 0.3;                    // × delay, uniform
+  Nanoseconds delay = 20 * kMillisecond;  // one way, of each path that has no other
+  double jitter = 0.3;                    // × delay, uniform, of one message
   double loss = 0;                        // of one message
   double duplicate = 0;
-  double reorder = 0;                // a message that is held up by up to ten delays
-  double bytes_per_second = 12.5e6;  // of each path and lane
+  double reorder = 0;                 // a message that is held up by up to ten delays
+  double bytes_per_second = 12.5e6;   // of a site's access link that has no other
+  double up_share = 1;                // of it, towards the others
+  std::size_t queue_bytes = 1 << 18;  // of an access link, each way; what finds no room is lost
+  double packet_loss = 0;             // of one packet, which comes later
   // Share of dead connections that an end notices only by a heartbeat that stays away, 5 to 20 s
   // later; and of those that it notices late for another reason, up to 3 s. Meanwhile it may send
   // into the void, and the next connection may come up.
@@ -37,7 +44,14 @@ class SimulatedNetwork {
   SimulatedNetwork(Simulation& simulation, Random random, NetworkFaults faults)
       : simulation_(simulation), random_(random), faults_(faults) {}
 
-  void set_faults(const NetworkFaults& faults) { faults_ = faults; }
+  // Of paths and access links all but their own delays and rates changes at once.
+  void set_faults(const NetworkFaults& faults);
+  // The rate of a site's access link, before its share upwards.
+  void set_access(SiteId site, double bytes_per_second);
+  // The access link of a site has a `factor`th of its rate.
+  void slow_down(SiteId site, double factor);
+  // Of both directions.
+  void set_delay(GatewayId a, GatewayId b, Nanoseconds delay);
   // Messages from one to the other vanish. Both directions, or one.
   void cut(GatewayId from, GatewayId to, bool cut);
   bool is_cut(GatewayId from, GatewayId to) const { return cuts_.count({from, to}) > 0; }
@@ -48,15 +62,29 @@ class SimulatedNetwork {
     std::uint64_t delivered = 0, lost = 0, duplicated = 0;
   };
   const Counters& counters() const { return counters_; }
+  // Of the connection that stands; nullptr: none.
+  const TcpStream* stream(GatewayId from, GatewayId to, Lane lane) const;
 
  private:
   friend class SimulatedWire;
   using Path = std::pair<GatewayId, GatewayId>;
   struct Connection {
     ConnectionId id = 0;
-    Nanoseconds free_at[2] = {0, 0};  // by direction: lower id first
+    // By direction: lower id first. Shared with what is on its way when the connection dies.
+    std::shared_ptr<TcpStream> streams[2];
     std::size_t queued[2] = {0, 0};
   };
+  struct Access {
+    Access(Simulation& simulation, double own_rate, std::size_t queue_bytes)
+        : rate(own_rate),
+          up(simulation, own_rate, queue_bytes),
+          down(simulation, own_rate, queue_bytes) {}
+    double rate, slowness = 1;
+    AccessLink up, down;
+  };
+  Access& access(SiteId site);
+  void set_rates(Access& access);
+  SimulatedPath& path(GatewayId a, GatewayId b);
   void join(SimulatedWire& wire);
   void part(SimulatedWire& wire);
   void connect(GatewayId a, GatewayId b, Lane lane);
@@ -76,8 +104,12 @@ class SimulatedNetwork {
   Random random_;
   NetworkFaults faults_;
   std::set<Path> cuts_;
+  std::map<SiteId, std::unique_ptr<Access>> access_;
+  std::map<Path, SimulatedPath> paths_;
+  std::set<Path> own_delays_;
   std::map<GatewayId, SimulatedWire*> wires_;
   std::map<std::pair<Path, Lane>, Connection> connections_;
+  std::uint64_t streams_ = 0;
   ConnectionId last_connection_ = 0;
   Counters counters_;
 };

@@ -4,10 +4,12 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/event_log.h"
 #include "inter/gateway.h"
+#include "inter/sim/simulated_clock.h"
 #include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulated_keys.h"
 #include "inter/sim/simulated_network.h"
@@ -26,6 +28,7 @@ class SimulatedProcess {
     Ranks& ranks;
     int actor;  // whose events these are in the simulation
     VoteWatch* votes = nullptr;
+    const SimulatedClock* clock = nullptr;  // none: the simulation's
   };
   // `life`: another one each time.
   SimulatedProcess(const World& world, const security::Roster& roster, SiteId self,
@@ -43,10 +46,17 @@ class SimulatedProcess {
   bool ended() const { return ended_; }  // run() has, and a real process would
   // What it still says is heard by nobody.
   void mute() { wire_->mute(); }
+  // It stands still, or goes on: as SimulatedWire::pause().
+  void pause_wire() { wire_->pause(); }
+  void resume_wire() { wire_->resume(); }
+  // When the next timer of its loop is due, in the simulation's time.
+  std::optional<Nanoseconds> next_timer() const;
 
  private:
   Task<void> live();
 
+  const SimulatedClock* clock_;
+  mutable std::pair<Nanoseconds, Nanoseconds> due_{-1, 0};  // of one timer, as it was asked last
   Loop loop_;
   EventLog log_;
   SimulatedSigner signer_;

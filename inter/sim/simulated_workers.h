@@ -1,6 +1,6 @@
-// SimulatedWorkers: one worker, and one for prompt jobs, as of a gateway with `workers = 1`. Jobs
-// run in the simulation's one thread, half-way through the virtual time that they cost; a crash
-// before that loses them.
+// SimulatedWorkers: one worker, and one each for prompt jobs and the disk, as of a gateway with
+// `workers = 1`. Jobs run in the simulation's one thread, half-way through the virtual time that
+// they cost; a crash before that loses them.
 #pragma once
 
 #include <deque>
@@ -10,26 +10,32 @@
 
 #include "base/random.h"
 #include "base/workers.h"
+#include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulation.h"
 
 namespace isthmus::inter::sim {
 
 class SimulatedWorkers final : public Workers {
  public:
-  SimulatedWorkers(Simulation& simulation, Random random, int actor)
-      : simulation_(simulation), random_(random), actor_(actor) {}
+  // What jobs do on `disk` takes its time as well.
+  SimulatedWorkers(Simulation& simulation, Random random, int actor, SimulatedDisk& disk)
+      : simulation_(simulation), random_(random), actor_(actor), disk_(disk) {}
 
   void submit(std::function<void()> job, std::function<void()> done, std::uint64_t cost_bytes,
               Urgency urgency) override {
-    // 1 GB/s, and now and then a long pause: a disk that syncs, a machine that is busy.
+    // 1 GB/s, and now and then a long pause: a machine that is busy.
     const double pause = random_.chance(0.05) ? 0.2 * random_.uniform() : 0;
     const auto cost = 20 * kMicrosecond + static_cast<Nanoseconds>(cost_bytes) +
                       static_cast<Nanoseconds>(pause * 1e9);
-    auto& worker = urgency == Urgency::prompt ? prompt_ : bulk_;
+    auto& worker = urgency == Urgency::prompt ? prompt_
+                   : urgency == Urgency::disk ? of_disk_
+                                              : bulk_;
     auto& jobs = urgency == Urgency::background ? worker.second : worker.first;
     jobs.push_back({std::move(job), std::move(done), cost});
     if (!worker.busy) start_next(worker);
   }
+
+  int parallel() const override { return 1; }
 
  private:
   struct Job {
@@ -52,9 +58,11 @@ class SimulatedWorkers final : public Workers {
                       [this, &worker, rest, alive = std::weak_ptr(alive_), run = std::move(job.run),
                        done = std::move(job.done)]() mutable {
                         if (alive.expired()) return;
+                        disk_.begin_job();
                         run();
+                        const auto wait = disk_.end_job();
                         if (alive.expired()) return;  // the job was where the process crashed
-                        simulation_.after(rest, actor_,
+                        simulation_.after(rest + wait, actor_,
                                           [this, &worker, alive, done = std::move(done)] {
                                             if (alive.expired()) return;
                                             start_next(worker);
@@ -66,7 +74,8 @@ class SimulatedWorkers final : public Workers {
   Simulation& simulation_;
   Random random_;
   const int actor_;
-  Worker bulk_, prompt_;
+  SimulatedDisk& disk_;
+  Worker bulk_, prompt_, of_disk_;
   std::shared_ptr<int> alive_ =
       std::make_shared<int>(0);  // seen by events that outlive the process
 };

@@ -29,6 +29,7 @@ class Simulation final : public Clock {
 
   bool empty() const { return events_.empty(); }
   Nanoseconds next() const { return events_.begin()->first.first; }
+  int next_actor() const { return events_.begin()->second.actor; }
   void advance(Nanoseconds when) { now_ = when; }
   // Runs the first event; the actor.
   int run_one() {
@@ -36,6 +37,12 @@ class Simulation final : public Clock {
     now_ = node.key().first;
     node.mapped().what();
     return node.mapped().actor;
+  }
+  // Takes the first event away without running it: what happens to who stands still.
+  std::function<void()> take_one() {
+    auto node = events_.extract(events_.begin());
+    now_ = node.key().first;
+    return std::move(node.mapped().what);
   }
 
  private:

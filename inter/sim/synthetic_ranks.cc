@@ -79,7 +79,7 @@ void SyntheticRanks::publish(const Published& state) {
 void SyntheticRanks::schedule() {
   computing_ = true;
   const auto generation = ++generation_;
-  const auto time = static_cast<double>(compute_) * (0.7 + 0.6 * random_.uniform());
+  const auto time = static_cast<double>(compute_) * slowness_ * (0.7 + 0.6 * random_.uniform());
   for (auto& w : work_) w += static_cast<float>(static_cast<int>(random_.below(7)) - 3);
   tokens_ += 100 * (1 + random_.below(8));
   for (int part = 1; part <= 4; ++part)
@@ -105,7 +105,8 @@ void SyntheticRanks::contribute() {
   for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i] = base_[i] - work_[i];
   const auto step = base_step_ + 1;
   const auto copy = parameters;
-  if (gateway_->contribute(step, std::move(parameters), tokens_)) {
+  if (gateway_->contribute(step, std::make_shared<ValuesInVector>(std::move(parameters)),
+                           tokens_)) {
     contributed_step_ = step;
     contributed_({step, base_, copy, tokens_});
     return;

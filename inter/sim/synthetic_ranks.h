@@ -44,6 +44,8 @@ class SyntheticRanks final : public Ranks {
   void hang() { hung_ = true; }
   void die();
   void live();
+  // They compute so many times as long, from the next contribution on.
+  void slow_down(double factor) { slowness_ = factor; }
   bool attached_to(const OuterSteps& gateway) const { return gateway_ == &gateway; }
   bool reading() const override { return false; }
   bool all_took() const override { return true; }
@@ -71,6 +73,7 @@ class SyntheticRanks final : public Ranks {
   std::uint64_t base_step_ = 0, contributed_step_ = 0, kept_contribution_ = 0, tokens_ = 0;
   bool has_base_ = false, computing_ = false, refused_ = false, done_ = false;
   bool hung_ = false, dead_ = false;
+  double slowness_ = 1;
 };
 
 }  // namespace isthmus::inter::sim

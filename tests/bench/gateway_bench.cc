@@ -1,5 +1,5 @@
 // gateway_bench: what a CPU-second of gateways buys. Two gateways, a process each, with real keys,
-// real ZeroMQ on loopback and a real disk, exchange the contributions of synthetic ranks, step
+// the real wire on loopback and a real disk, exchange the contributions of synthetic ranks, step
 // after step:
 //
 //   rate = f32 bytes that both sites contributed / CPU-seconds of both processes
@@ -16,26 +16,23 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/disk.h"
 #include "base/event_log.h"
-#include "base/random.h"
 #include "base/thread_pool.h"
 #include "base/workers.h"
 #include "inter/gateway.h"
 #include "inter/loop.h"
+#include "tests/bench/bench_site.h"
 #include "tests/bench/command_line.h"
 #include "tests/bench/report.h"
 #include "tests/bench/seconds.h"
 #include "tests/inter/loopback_federation.h"
+#include "tests/inter/written_feedback.h"
 
 namespace isthmus::bench {
 namespace {
@@ -53,50 +50,8 @@ struct Options {
   bool json = false;
 };
 
-[[noreturn]] void give_up(const std::string& why) {
-  fmt::print(stderr, "gateway_bench: {}\n", why);
-  std::_Exit(1);
-}
-template <class T>
-T value_of(Result<T> result) {
-  if (!result) give_up(result.error().text());
-  return std::move(*result);
-}
-void check(const Result<void>& result) {
-  if (!result) give_up(result.error().text());
-}
-
-SyncOptions sync_of(const Options& options) {
-  SyncOptions sync;
-  sync.outer_steps = kWarmSteps + options.steps;
-  sync.outer.kind = options.outer == "nesterov" ? OuterRuleKind::nesterov : OuterRuleKind::average;
-  sync.codec = value_of(compress::parse_codec(options.codec));
-  sync.min_sites = 2;
-  return sync;
-}
-
-// Matrices of 1024 columns, as a model has them.
-ModelLayout layout_of(std::uint64_t parameters) {
-  constexpr std::int64_t kColumns = 1024, kRowsMax = 4096;
-  std::vector<TensorInfo> tensors;
-  auto rows = std::max<std::int64_t>(1, static_cast<std::int64_t>(parameters) / kColumns);
-  while (rows > 0) {
-    const auto here = std::min(rows, kRowsMax);
-    tensors.push_back({fmt::format("layer.{:04}", tensors.size()), Shape{here, kColumns}, 0});
-    rows -= here;
-  }
-  return value_of(ModelLayout::make(std::move(tensors)));
-}
-
-// How far inner steps went: normal, with a spread of its own for each row.
-std::vector<float> inner_progress(std::uint64_t count, std::uint64_t seed) {
-  const Random random(seed);
-  std::vector<float> values(count);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const double spread = std::exp(0.5 * random.normal_at((std::uint64_t{1} << 40) + i / 1024));
-    values[i] = static_cast<float>(1e-3 * spread * random.normal_at(i));
-  }
-  return values;
+SyncOptions rules_of(const Options& options) {
+  return sync_of(options.codec, options.outer, kWarmSteps + options.steps, 2);
 }
 
 // --- Two gateways
@@ -112,8 +67,8 @@ struct Figures {
 // Ranks that contribute the moment a state is published.
 class SyntheticRanks final : public Ranks {
  public:
-  SyntheticRanks(Loop& loop, Gateway& gateway, std::vector<float> progress)
-      : loop_(loop), gateway_(gateway), progress_(std::move(progress)) {}
+  SyntheticRanks(Loop& loop, Gateway& gateway, std::vector<float> progress, Figures& figures)
+      : loop_(loop), gateway_(gateway), progress_(std::move(progress)), figures_(figures) {}
 
   bool reading() const override { return false; }
   bool all_took() const override { return true; }
@@ -135,71 +90,35 @@ class SyntheticRanks final : public Ranks {
     const double before = thread_seconds();
     std::vector<float> parameters(state.parameters.begin(), state.parameters.end());
     for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i] -= progress_[i];
+    auto values = std::make_shared<ValuesInVector>(std::move(parameters));
     rank_seconds_ += thread_seconds() - before;
-    loop_.call_after(0, [this, step = state.step + 1, given = std::move(parameters)]() mutable {
-      check(gateway_.contribute(step, std::move(given), 1000));
+    loop_.call_after(0, [this, step = state.step + 1, given = std::move(values)] {
+      check(gateway_.contribute(step, given, 1000));
     });
   }
   void refuse(const Error& why) override { give_up(why.text()); }
   std::vector<RankStatus> status() const override { return {}; }
-
-  const Figures& figures() const { return figures_; }
 
  private:
   Loop& loop_;
   Gateway& gateway_;
   std::vector<float> progress_;
   double began_cpu_ = 0, began_wall_ = 0, rank_seconds_ = 0;
-  Figures figures_;
+  Figures& figures_;
 };
-
-Task<void> run_gateway(Gateway& gateway, Loop& loop, Result<void>& ended) {
-  ended = co_await gateway.run();
-  loop.stop();
-}
 
 Figures run_site(const LoopbackFederation& federation, std::size_t self, const Options& options,
                  const std::string& folder) {
-  const auto cpus = available_cpus();
-  const int cpu = cpus[self % cpus.size()];
-  pin_this_thread(cpu);  // and all threads that it makes
-  const auto clock = make_system_clock();
-  const auto disk = make_system_disk();
-  EventLog log(*clock, federation.roster.sites[self].name);
-  log.add(make_terminal_sink(2, Severity::alarm));
-  Loop loop(*clock);
-  auto workers = make_thread_workers(
-      [&loop](std::function<void()> done) { loop.post(std::move(done)); }, {cpu});
-  const auto wire = value_of(make_zmq_wire(loop, log, federation.wire_options(self)));
-  const auto verifier = security::make_verifier(federation.roster);
-  GatewayOptions gateway_options;
-  gateway_options.sync = sync_of(options);
-  gateway_options.folder = folder;
-  std::optional<SyntheticRanks> ranks;  // until the gateway has gone
-  Gateway gateway({.loop = loop,
-                   .wire = *wire,
-                   .disk = *disk,
-                   .workers = *workers,
-                   .log = log,
-                   .random = Random(self + 1),
-                   .signer = federation.identities[self],
-                   .verifier = *verifier},
-                  federation.roster, federation.roster.sites[self].id, std::move(gateway_options));
-  const auto layout = layout_of(options.parameters);
-  ranks.emplace(loop, gateway, inner_progress(layout.elements(), self + 10));
-  gateway.serve(*ranks);
-  loop.post([&] {
-    check(gateway.attached(layout));
-    gateway.offer_initial(std::vector<float>(layout.elements()));
+  auto site = site_on_own_cpu(federation, self, options.parameters);
+  site.options.sync = rules_of(options);
+  site.options.folder = folder;
+  const auto elements = layout_of(options.parameters).elements();
+  Figures figures;
+  const auto sent = run_bench_site(std::move(site), [&](Loop& loop, Gateway& gateway) {
+    return std::make_unique<SyntheticRanks>(loop, gateway, inner_progress(elements, self + 10),
+                                            figures);
   });
-  Result<void> ended;
-  loop.spawn(run_gateway(gateway, loop, ended));
-  loop.run();
-  check(ended);
-  workers.reset();  // their jobs use what the suspended coroutines own
-  auto figures = ranks->figures();
-  figures.wire_bytes = wire->bytes_sent({federation.roster.sites[1 - self].id, 0});
-  loop.abandon();
+  figures.wire_bytes = sent;
   return figures;
 }
 
@@ -238,7 +157,7 @@ class Stages {
   Stages(const Options& options, std::string folder, const Report& report)
       : report_(report),
         folder_(std::move(folder)),
-        sync_(sync_of(options)),
+        sync_(rules_of(options)),
         layout_(layout_of(options.parameters)),
         plan_(std::make_shared<const ChunkPlan>(layout_, 0, sync_.chunk_elements, sync_.codec)),
         disk_(make_system_disk()),
@@ -257,18 +176,18 @@ class Stages {
     const auto progress = inner_progress(n, 2);
     auto parameters = progress;
     const auto carried = feedback_.residual;
-    std::vector<Bytes> payloads(plan_->chunks());
-    each_chunk("code: gradient, feedback, codec, zstd", 1, [&](std::uint32_t i) {
-      payloads[i] =
-          value_of(code_chunk(*plan_, i, state_.agreed, carried, parameters, feedback_.residual));
+    std::vector<CodedChunk> coded(plan_->chunks());
+    const ValuesInVector values(std::move(parameters));
+    each_chunk("code: gradient, feedback, codec", 1, [&](std::uint32_t i) {
+      coded[i] =
+          value_of(code_chunk(*plan_, i, state_.agreed, carried, values, feedback_.residual));
     });
 
     const Open open = plan_->announce({}, 1000, {}, 0);
     own_ = std::make_unique<Contribution>(plan_, sign_open(open), open);
-    each_chunk("seal: BLAKE2b, Ed25519", 1, [&](std::uint32_t i) {
-      const auto hash = chunk_hash(own_->transfer(), i, payloads[i]);
-      auto sealed = seal_chunk(federation_.identities[0], hash, payloads[i]);
-      own_->add(i, std::make_shared<const Bytes>(std::move(sealed)), hash);
+    each_chunk("seal: zstd, BLAKE2s, Ed25519", 1, [&](std::uint32_t i) {
+      own_->add(i,
+                seal_chunk(*plan_, federation_.identities[0], own_->transfer(), i, coded[i], true));
     });
     // Our own, and the peer's.
     auto file = value_of(store_.contributions().create(1, own_->announcement()));
@@ -277,21 +196,18 @@ class Stages {
     check(file->sync());
     transfer();
     const auto verifier = security::make_verifier(federation_.roster);
-    each_chunk("check: BLAKE2b, Ed25519, zstd, codec", 1, [&](std::uint32_t i) {
-      value_of(check_chunk(*plan_, *verifier, 1, own_->transfer(), i, *own_->chunk(i).bytes));
+    each_chunk("check: BLAKE2s, Ed25519, zstd", 1, [&](std::uint32_t i) {
+      value_of(check_chunk(*plan_, *verifier, 1, own_->transfer(), i, own_->chunk(i).bytes));
     });
     const std::vector<float> weights = {0.5F, 0.5F};
-    const std::vector<const Contribution*> parts = {own_.get(), own_.get()};
-    std::vector<std::vector<float>> aggregates(plan_->chunks());
-    each_chunk("reduce: zstd, codec, sum of two", 1, [&](std::uint32_t i) {
-      aggregates[i].resize(plan_->elements(i));
-      check(reduce_chunk(*plan_, i, weights, parts, aggregates[i]));
+    OuterState after = state_;
+    each_chunk("step: decode and sum two, outer step", 1, [&](std::uint32_t i) {
+      const std::vector<CodedChunk> parts = {coded[i], coded[i]};
+      check(step_chunk(*plan_, i, weights, parts, sync_.outer, state_, after));
     });
-    each_chunk("outer step", 1, [&](std::uint32_t i) {
-      outer_step_chunk(*plan_, i, sync_.outer, aggregates[i], state_);
-    });
+    state_ = std::move(after);
     stage("leaf hashes: XXH3-128", 1, [&] { root_ = state_root(layout_, state_); });
-    stage("write feedback, synced", 1, [&] { check(store_.write_feedback(feedback_)); });
+    stage("write feedback, synced", 1, [&] { check(write_feedback(store_, feedback_)); });
     stage("write state, synced", 1, [&] {
       const auto state_file = store_.begin_state(state_, root_);
       check(state_file ? Result<void>() : state_file.error());
@@ -326,7 +242,7 @@ class Stages {
     seconds_per_byte_ += times * seconds / f32_bytes_;
   }
 
-  // Both ends in this process, CURVE on both: what one gateway pays to send its own and to receive
+  // Both ends in this process, TLS on both: what one gateway pays to send its own and to receive
   // the peer's.
   void transfer() {
     class End final : public WireReceiver {
@@ -363,7 +279,7 @@ class Stages {
       }
       turn();
     }
-    note("send and receive: ZeroMQ, CURVE", 1, process_seconds() - before);
+    note("send and receive: TLS", 1, process_seconds() - before);
   }
 
   const Report& report_;
@@ -384,29 +300,13 @@ class Stages {
 
 void run(const Options& options) {
   const Report report(options.json);
-  auto place =
-      (options.folder.empty() ? std::filesystem::temp_directory_path().string() : options.folder) +
-      "/gateway_bench.XXXXXX";
-  if (::mkdtemp(place.data()) == nullptr) give_up("cannot make a folder like " + place);
-  struct Cleaner {
-    std::string folder;
-    ~Cleaner() {
-      std::error_code ignored;
-      std::filesystem::remove_all(folder, ignored);
-    }
-  } cleaner{place};
-
+  const TemporaryPlace temporary(options.folder, "gateway_bench");
+  const auto& place = temporary.path();
   const auto elements = layout_of(options.parameters).elements();
   report.heading(
-      fmt::format("two gateways on loopback, {} parameters, {} steps after {}\n"
-                  "  on: CURVE, BLAKE2b and Ed25519 of each chunk, zstd, XXH3-128 of each leaf, "
-                  "contributions,\n  feedback and state written and synced in {}",
-                  elements, options.steps, kWarmSteps, place));
-  // For programs, what the heading says.
-  if (options.json)
-    for (const auto* what : {"CURVE", "BLAKE2b of chunks", "Ed25519 of chunks", "zstd",
-                             "XXH3-128 of leaves", "synced writes"})
-      report.row(fmt::format("on: {}", what), 1, "1");
+      fmt::format("two gateways on loopback, {} parameters, {} steps after {}, in {}\n  on: {}",
+                  elements, options.steps, kWarmSteps, place, kWhatIsOn));
+  say_what_is_on(report);
   const auto figures = run_federation(options, place);
   const double cpu = figures[0].cpu_seconds + figures[1].cpu_seconds;
   const double wall = std::max(figures[0].wall_seconds, figures[1].wall_seconds);

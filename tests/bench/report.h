@@ -14,6 +14,7 @@ namespace isthmus::bench {
 class Report {
  public:
   explicit Report(bool json) : json_(json) {}
+  bool for_programs() const { return json_; }
 
   void heading(std::string_view text) const {
     if (!json_) fmt::print("\n{}\n", text);

@@ -19,6 +19,7 @@ LEAF_ELEMENTS = 1 << 18
 FRAME_ELEMENTS = 1 << 16
 BLOCK_ELEMENTS = 256
 HEADER_BYTES = 4096
+DISK_BLOCK_BYTES = 4096
 CODECS = {0: "none", 1: "bf16", 2: "int8"}
 
 
@@ -43,6 +44,9 @@ class Reader:
 
     def get(self, kind):
         return struct.unpack("<" + kind, self.raw(struct.calcsize("<" + kind)))[0]
+
+    def to_next_disk_block(self):
+        self.at = min(-(-self.at // DISK_BLOCK_BYTES) * DISK_BLOCK_BYTES, len(self.data))
 
     def block(self):
         return self.raw(self.get("I"))
@@ -201,12 +205,13 @@ class Site:
             state = State(r.get("Q"), r.raw(32), r.raw(32), array.array("f"), array.array("f"))
             elements = r.get("Q")
             checked(data[:r.at + 32], path.name)
-            if magic != b"imstate\0" or version != 1 or elements != self.elements:
+            if magic != b"imstate\0" or version != 2 or elements != self.elements:
                 raise ValueError(f"{path}: not a state of this model")
             body = data[HEADER_BYTES:]
             state.agreed.frombytes(body[:4 * elements])
             if has_momentum:
-                state.momentum.frombytes(body[4 * elements:8 * elements])
+                first = -(-4 * elements // DISK_BLOCK_BYTES) * DISK_BLOCK_BYTES
+                state.momentum.frombytes(body[first:first + 4 * elements])
             if state.root(self.layout) != state.claimed_root:
                 raise ValueError(f"{path}: its values do not have the root it claims")
             found.append(state)
@@ -220,6 +225,7 @@ class Site:
         r = Reader(path.read_bytes())
         r.raw(8)
         announcement = Reader(r.block())
+        r.to_next_disk_block()
         announcement.raw(1 + 4 + 64)  # type, signer, signature
         opened = Reader(announcement.block())
         opened.raw(32 + 32 + 8 + 4)  # run, view, step, fragment
@@ -231,6 +237,9 @@ class Site:
         seen = set()
         while r.left():
             index, body = r.get("I"), r.block()
+            r.to_next_disk_block()
+            if not body:
+                continue  # never written
             if index == 0xFFFFFFFF:
                 break
             seen.add(index)

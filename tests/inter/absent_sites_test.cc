@@ -318,6 +318,90 @@ TEST_P(LateTest, ASiteThatReturnsForTheEndGetsIt) {
 
 INSTANTIATE_TEST_SUITE_P(Milliseconds, LateTest, testing::Values(0, 100, 300, 600, 1000));
 
+// What a site contributed before it lost its disk may be with who is no member, and asks to be one.
+TEST(WipedSiteTest, DoesNotContributeAgainWhatOthersThanMembersHave) {
+  auto options = options_of({12 * kSecond, 2 * kSecond, 5 * kSecond});
+  options.without_vote = {2, 3};
+  options.gateway.sync.outer_steps = 12;
+  ScriptedFederation federation(std::move(options));
+  const auto state = [&](SiteId site) { return federation.gateway(site).state(); };
+  const auto until = [&](const std::function<bool()>& condition) {
+    return federation.run_until(condition, 120 * kSecond);
+  };
+  ASSERT_TRUE(until([&] { return state(3) && state(3)->step >= 2; }));
+  federation.kill(2);
+  ASSERT_TRUE(until([&] { return !federation.gateway(3).view().is_member(2); }));
+  const auto step = state(3)->step;
+  ASSERT_TRUE(until([&] { return state(1)->step > step && state(3)->step > step; }));
+  const auto last = state(3)->step;
+  federation.kill(1);  // the voter: nothing is decided any more
+  federation.ranks(1).restart();
+  federation.start(2);
+  ASSERT_TRUE(until([&] {
+    return state(2) && state(2)->step == last && federation.gateway(2).held().contains(3);
+  }));
+  const auto first = federation.gateway(2).held().at(3);
+  federation.kill(3);
+  federation.disk(3).wipe();
+  federation.start(3);
+  federation.start(1);
+  ASSERT_TRUE(until([&] {
+    const auto held = federation.gateway(1).held();
+    if (state(1) && state(1)->step == last && held.contains(3)) {
+      EXPECT_EQ(held.at(3), first);
+    }
+    return state(1) && state(1)->step > last;
+  }));
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 300 * kSecond));
+  for (const SiteId site : {1, 2, 3}) EXPECT_EQ(federation.events(site, "two_contributions"), 0U);
+}
+
+// The operator says which state is right. Nobody has the bytes of the steps that led to it any
+// more, and the voters that could vouch for it are lost.
+TEST(RecoveryTest, WhoIsBehindFetchesTheStateThatTheOperatorNames) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.without_vote = {2, 3};
+  options.gateway.sync.outer_steps = 30;
+  ScriptedFederation federation(std::move(options));
+  const auto state = [&](SiteId site) { return federation.gateway(site).state(); };
+  const auto until = [&](const std::function<bool()>& condition) {
+    return federation.run_until(condition, 120 * kSecond);
+  };
+  ASSERT_TRUE(until([&] { return state(3) && state(3)->step >= 2; }));
+  federation.cut_off(3, true);
+  const auto behind = state(3)->step;
+  federation.kill(2);
+  federation.disk(2).wipe();
+  ASSERT_TRUE(until([&] { return state(1)->step >= behind + 5; }));
+  federation.start(2);
+  ASSERT_TRUE(until([&] {
+    return state(2) && state(2)->step >= behind + 5 &&
+           federation.gateway(2).saved_step() >= behind + 5;
+  }));
+  federation.kill(1);  // the only voter, for good
+  auto roster = federation.roster();
+  security::Recovery recovery;
+  recovery.run = federation.gateway(2).genesis()->record.hash();
+  recovery.step = state(2)->step;
+  recovery.root = federation.gateway(2).root();
+  recovery.voters = {2, 3};
+  ASSERT_TRUE(until([&] { return federation.gateway(2).saved_step() == recovery.step; }));
+  roster.epoch = 2;
+  roster.digest = security::blake2b(bytes_of("roster of a recovery"));
+  for (auto& site : roster.sites) site.voter = site.id != 1;
+  roster.run = recovery.run;
+  roster.recoveries = {recovery};
+  federation.cut_off(3, false);
+  for (const SiteId site : {2, 3}) {
+    federation.kill(site);
+    federation.give_roster(site, roster);
+    federation.start(site);
+  }
+  EXPECT_TRUE(until([&] {
+    return state(2) && state(3) && state(2)->step > recovery.step && state(3)->step > recovery.step;
+  }));
+}
+
 class FullForTest : public testing::TestWithParam<const char*> {};
 
 // Its own contribution finds room, or that of another site does; the state, or the other's, not.
@@ -341,6 +425,24 @@ TEST_P(FullForTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, FullForTest, testing::Values("/state.", "-2", "-3", "/feedback."));
+
+// Everything of a contribution comes while no file can be made for it, the close too, which comes
+// once in a session.
+TEST(FullDiskTest, WhatCameMeanwhileIsHeldOnceThereIsRoom) {
+  auto options = options_of({kSecond, kSecond});
+  options.without_vote = {2};
+  options.gateway.sync.min_sites = 2;
+  options.gateway.sync.outer_steps = 10;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.gateway(1).state() && federation.gateway(1).state()->step >= 6; },
+      120 * kSecond));
+  federation.disk(1).set_faults({.full_for = "-2"});
+  federation.run_for(20 * kSecond);
+  EXPECT_GT(federation.events(1, "disk_failed"), 0U);
+  federation.disk(1).set_faults({});
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 100 * kSecond));
+}
 
 class StuckChunkTest : public testing::TestWithParam<sim::DiskFaults> {};
 

@@ -69,10 +69,12 @@ class FakeGateway final : public OuterSteps {
     state = std::move(parameters);
     publish();
   }
-  Result<void> contribute(std::uint64_t number, std::vector<float> parameters,
+  Result<void> contribute(std::uint64_t number, std::shared_ptr<const ContributedValues> values,
                           std::uint64_t tokens) override {
     if (contribute_error) return *contribute_error;
     if (number != step + 1 || is_open) return Error{ErrorCode::mismatch, "another step is due"};
+    std::vector<float> parameters(values->size());
+    values->read(0, parameters);
     contributions.push_back({number, std::move(parameters), tokens});
     is_open = true;
     if (decides) decide_half();

@@ -48,21 +48,20 @@ class ExchangeTest : public testing::Test {
     return federation_.run_until(condition, 60 * kSecond);
   }
 
-  // A whole contribution to the first step. All of them have one announcement.
-  std::shared_ptr<Contribution> made_from(std::uint64_t seed) {
+  // A whole contribution to the first step. All of one attempt have one announcement.
+  std::shared_ptr<Contribution> made_from(std::uint64_t seed, std::uint64_t attempt = 7) {
     const auto run = receiver().genesis()->record.hash();
     const auto open = plan_->announce({.run = run, .view = receiver().view().digest(), .step = 1},
-                                      100, run, /*attempt=*/7);
+                                      100, run, attempt);
     auto made = std::make_shared<Contribution>(
         plan_, sign(origin().signer, kOrigin, MessageType::open, encode(open)), open);
     Random random(seed);
     std::vector<float> parameters(receiver().state()->agreed), residual(parameters.size());
     for (auto& value : parameters) value += static_cast<float>(random.uniform());
+    const ValuesInVector values(std::move(parameters));
     for (std::uint32_t i = 0; i < plan_->chunks(); ++i) {
-      const auto payload =
-          *code_chunk(*plan_, i, receiver().state()->agreed, {}, parameters, residual);
-      const auto hash = chunk_hash(made->transfer(), i, payload);
-      made->add(i, std::make_shared<const Bytes>(seal_chunk(origin().signer, hash, payload)), hash);
+      const auto coded = *code_chunk(*plan_, i, receiver().state()->agreed, {}, values, residual);
+      made->add(i, seal_chunk(*plan_, origin().signer, made->transfer(), i, coded, true));
     }
     return made;
   }
@@ -135,6 +134,24 @@ TEST_F(ExchangeTest, NothingOfARefusedContributionStays) {
   close(*right);
   ASSERT_TRUE(run_until([this] { return held(); }));
   expect_held_after_a_crash();
+}
+
+// What its site lost with its disk, and nobody has whole, is no second contribution beside the one
+// that it makes anew; what is held is.
+TEST_F(ExchangeTest, OnlyBesideOneThatIsHeldThereIsASecondContribution) {
+  const auto lost = made_from(1, 7), anew = made_from(2, 8), second = made_from(3, 9);
+  link().send(lost->announcement().encode());
+  close(*lost);
+  close(*anew);  // passed on by others, before its announcement
+  federation_.run_for(kSecond);
+  EXPECT_EQ(federation_.events(kReceiver, "two_contributions"), 0U);
+  ASSERT_TRUE(send(anew));
+  close(*anew);
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  EXPECT_EQ(receiver().held().at(kOrigin).root, anew->root());
+  close(*second);
+  EXPECT_TRUE(run_until([this] { return federation_.events(kReceiver, "two_contributions") > 0; }));
+  EXPECT_EQ(receiver().held().at(kOrigin).root, anew->root());
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ class Site {
     workers.reset();  // their jobs use what the suspended coroutines own
     EXPECT_TRUE(ended) << ended.error().text();
     finished_ = gateway.finished();
-    state_ = gateway.state();
+    state_ = *gateway.state();
     loop_->abandon();
   }
   static Task<void> stop_after(Gateway& gateway, Loop& loop, Result<void>& ended) {

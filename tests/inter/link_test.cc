@@ -362,7 +362,7 @@ TEST(Link, AnotherProtocolVersionIsRefusedByName) {
   peer.control(hello);
   const auto refusal = peer.last(Frame::refuse);
   auto in = after_kind(refusal);
-  EXPECT_EQ(decode_refuse(in).value_or(Refuse{}).why, "protocol version: 2 here, 9 there");
+  EXPECT_EQ(decode_refuse(in).value_or(Refuse{}).why, "protocol version: 3 here, 9 there");
 }
 
 TEST_F(LinkPair, ASecondLiveProcessIsRefusedAndReported) {

@@ -1,7 +1,9 @@
-// Sites with real keys and one gateway each, which find each other on loopback.
+// Sites with real keys and one gateway each, which find each other on loopback or where they are
+// told to.
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "inter/zmq_wire.h"
@@ -19,5 +21,7 @@ struct LoopbackFederation {
 };
 
 LoopbackFederation make_loopback_federation(std::size_t sites);
+// As many sites as addresses ("host:port" of the control lane), where they find each other.
+LoopbackFederation make_federation_at(const std::vector<std::string>& addresses);
 
 }  // namespace isthmus::inter

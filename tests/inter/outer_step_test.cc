@@ -91,15 +91,16 @@ TEST_P(OuterStepTest, FollowsTheOracle) {
       sim::SimulatedSigner signer(site);
       auto contribution = std::make_unique<Contribution>(
           plan, sign(signer, site, MessageType::open, encode(open)), open);
-      std::vector<float> quantity = x;
+      const ValuesInVector values(x);
+      std::vector<float> quantity(n);
+      for (std::size_t i = 0; i < n; ++i)
+        quantity[i] = (state.agreed[i] - x[i]) + feedback[site][i];
       residuals[site].resize(n);
       for (std::uint32_t c = 0; c < plan->chunks(); ++c) {
-        const auto payload =
-            code_chunk(*plan, c, state.agreed, feedback[site], quantity, residuals[site]);
-        ASSERT_TRUE(payload);
-        const auto hash = chunk_hash(contribution->transfer(), c, *payload);
-        contribution->add(c, std::make_shared<const Bytes>(seal_chunk(signer, hash, *payload)),
-                          hash);
+        const auto coded =
+            code_chunk(*plan, c, state.agreed, feedback[site], values, residuals[site]);
+        ASSERT_TRUE(coded);
+        contribution->add(c, seal_chunk(*plan, signer, contribution->transfer(), c, *coded, true));
       }
       // The oracle's, in f64, from its own books.
       std::vector<double> q(n);
@@ -120,19 +121,17 @@ TEST_P(OuterStepTest, FollowsTheOracle) {
       } else {
         feedback[site] = residuals[site];
         for (std::uint32_t c = 0; c < plan->chunks(); ++c)
-          ASSERT_TRUE(carry_chunk(*plan, c, contribution->payload(c), feedback[site]));
+          ASSERT_TRUE(carry_chunk(*plan, c, *contribution->unpack(c), feedback[site]));
       }
       for (std::size_t i = 0; i < n; ++i)
         ASSERT_NEAR(static_cast<double>(feedback[site][i]), oracle_feedback[site][i], 1e-6)
             << name << " step " << step;
     }
     const auto weights = weights_of(record);
-    std::vector<const Contribution*> parts;
-    for (const auto& contribution : made) parts.push_back(contribution.get());
     for (std::uint32_t c = 0; c < plan->chunks(); ++c) {
-      std::vector<float> aggregate(plan->elements(c));
-      ASSERT_TRUE(reduce_chunk(*plan, c, weights, parts, aggregate));
-      outer_step_chunk(*plan, c, rule, aggregate, state);
+      std::vector<CodedChunk> coded;
+      for (const auto& contribution : made) coded.push_back(*contribution->unpack(c));
+      ASSERT_TRUE(step_chunk(*plan, c, weights, coded, rule, state, state));
     }
     double sum = 0;
     for (const auto& part : record.parts) sum += static_cast<double>(part.tokens);

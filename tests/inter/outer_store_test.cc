@@ -6,6 +6,7 @@
 
 #include "inter/sim/simulated_disk.h"
 #include "tests/inter/sample_messages.h"
+#include "tests/inter/written_feedback.h"
 
 namespace isthmus::inter {
 namespace {
@@ -39,8 +40,8 @@ class OuterStoreTest : public testing::Test {
     const auto loaded = store.load(kVoteFile);
     ASSERT_TRUE(loaded);
     for (const auto& feedback : loaded->feedbacks)
-      if (feedback.step == settled) store.settle_feedback(feedback);
-    ASSERT_TRUE(store.write_feedback(next));
+      if (feedback.step == settled) store.settle_feedback(feedback.step, feedback.root);
+    ASSERT_TRUE(write_feedback(store, next));
     disk.crash();
   }
 
@@ -61,10 +62,10 @@ TEST_F(OuterStoreTest, FeedbackThatCountsOutlivesAttemptsThatNeverClose) {
     OuterStore store(disk, "outer");
     ASSERT_TRUE(store.load(kVoteFile));
     const auto first = feedback_of(1, 1);
-    ASSERT_TRUE(store.write_feedback(first));
-    store.settle_feedback(first);
-    ASSERT_TRUE(store.write_feedback(feedback_of(2, 2)));
-    ASSERT_TRUE(store.write_feedback(feedback_of(2, 3)));  // the disk refused its close
+    ASSERT_TRUE(write_feedback(store, first));
+    store.settle_feedback(first.step, first.root);
+    ASSERT_TRUE(write_feedback(store, feedback_of(2, 2)));
+    ASSERT_TRUE(write_feedback(store, feedback_of(2, 3)));  // the disk refused its close
     disk.crash();
   }
   EXPECT_THAT(steps_on_disk(), ElementsAre(2, 1));
@@ -135,7 +136,7 @@ TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
   {
     OuterStore store(disk, "outer");
     ASSERT_TRUE(store.load(kVoteFile));
-    ASSERT_TRUE(store.write_feedback(feedback_of(1, 1)));
+    ASSERT_TRUE(write_feedback(store, feedback_of(1, 1)));
   }
   const auto path =
       disk.exists("outer/feedback.0").value() ? "outer/feedback.0" : "outer/feedback.1";

@@ -187,7 +187,7 @@ TEST(EndTest, WhoeverCanBeReachedIsServed) {
 class RanksTest : public testing::Test {
  protected:
   RanksTest() : federation_(options_of({kSecond, kSecond})) {
-    federation_.run_until([&] { return first().state().has_value(); }, 60 * kSecond);
+    federation_.run_until([&] { return first().state() != nullptr; }, 60 * kSecond);
   }
   Gateway& first() { return federation_.gateway(1); }
   ScriptedFederation federation_;
@@ -195,7 +195,8 @@ class RanksTest : public testing::Test {
 
 TEST_F(RanksTest, MoreTokensThanARecordCanNameAreRefused) {
   ASSERT_TRUE(first().state());
-  const std::vector<float> parameters(federation_.layout().elements());
+  const auto parameters =
+      std::make_shared<ValuesInVector>(std::vector<float>(federation_.layout().elements()));
   const auto contribute = [&](std::uint64_t tokens) {
     return first().contribute(first().state()->step + 1, parameters, tokens);
   };

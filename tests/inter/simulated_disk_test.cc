@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "inter/sim/simulation.h"
+
 namespace isthmus::inter::sim {
 namespace {
 
@@ -80,6 +82,119 @@ TEST_F(SimulatedDiskTest, ALyingDiskForgets) {
   EXPECT_TRUE(file->sync());
   disk.crash();
   EXPECT_GT(old_and_new(disk).first, 0U);
+}
+
+// On a disk that takes its time, what a job asks for.
+class SlowDiskTest : public testing::Test {
+ protected:
+  SlowDiskTest() {
+    disk.set_speed({.operation = kMillisecond, .sync = 10 * kMillisecond, .bytes_per_second = 1e6});
+  }
+  // "first" is synced, then "second".
+  void ask_for_two_files() {
+    disk.begin_job();
+    for (const char* path : {"folder/first", "folder/second"}) {
+      auto made = *disk.open(path, Disk::Open::create);
+      ASSERT_TRUE(made->write_at(0, Bytes(1000, std::byte{1})));
+      ASSERT_TRUE(made->sync());
+      ASSERT_TRUE(disk.sync_folder("folder"));
+    }
+    wait = disk.end_job();
+  }
+  // A file that is kept.
+  void file_before() {
+    auto file = *disk.open("folder/old", Disk::Open::create);
+    ASSERT_TRUE(file->write_at(0, Bytes(1000, std::byte{1})));
+    ASSERT_TRUE(file->sync());
+    ASSERT_TRUE(disk.sync_folder("folder"));
+  }
+  std::size_t whole(const std::string& path) {
+    const auto bytes = read_file(disk, path, kBytes);
+    return bytes ? std::ranges::count(*bytes, std::byte{1}) : 0;
+  }
+
+  Simulation simulation;
+  SimulatedDisk disk{Random(1), &simulation};
+  Nanoseconds wait = 0;
+};
+
+TEST_F(SlowDiskTest, TakesItsTimeForEachOperation) {
+  ask_for_two_files();
+  // A name, 1000 bytes, a sync, a sync of the folder; each twice.
+  EXPECT_EQ(wait, 2 * (1 + 2 + 11 + 11) * kMillisecond);
+  disk.begin_job();
+  EXPECT_EQ(disk.end_job(), 0) << "it asked for nothing";
+  disk.begin_job();
+  ASSERT_TRUE(disk.sync_folder("folder"));
+  EXPECT_EQ(disk.end_job(), wait + 11 * kMillisecond) << "behind what is under way";
+  simulation.advance(kSecond);
+  disk.set_speed({.operation = 0, .sync = kSecond, .bytes_per_second = 1e6});
+  disk.begin_job();
+  ASSERT_TRUE(disk.sync_folder("folder"));
+  EXPECT_EQ(disk.end_job(), kSecond);
+}
+
+TEST_F(SlowDiskTest, ACrashComesBetweenTwoOperations) {
+  ask_for_two_files();
+  simulation.advance(30 * kMillisecond);  // the first file is there, the second is being written
+  disk.crash();
+  EXPECT_EQ(whole("folder/first"), 1000U);
+  EXPECT_LT(whole("folder/second"), 1000U);
+}
+
+TEST_F(SlowDiskTest, WhatHasNotBegunLeavesNoTrace) {
+  file_before();
+  disk.begin_job();
+  auto file = *disk.open("folder/old", Disk::Open::update);
+  ASSERT_TRUE(disk.sync_folder("folder"));
+  ASSERT_TRUE(file->write_at(500, Bytes(1000, std::byte{2})));
+  ASSERT_TRUE(file->truncate(10));
+  ASSERT_TRUE(disk.rename("folder/old", "folder/new"));
+  disk.crash();
+  EXPECT_EQ(whole("folder/old"), 1000U);
+  EXPECT_FALSE(*disk.exists("folder/new"));
+}
+
+TEST_F(SlowDiskTest, ASyncUnderWayKeepsNothingYet) {
+  file_before();
+  std::size_t torn = 0;
+  for (int i = 0; i < 20; ++i) {
+    disk.begin_job();
+    auto file = *disk.open("folder/old", Disk::Open::update);
+    ASSERT_TRUE(file->write_at(0, Bytes(2000, std::byte{3})));
+    ASSERT_TRUE(file->sync());
+    simulation.advance(simulation.now() + disk.end_job() - 1);
+    disk.crash();
+    const auto bytes = read(disk, "folder/old");
+    torn += std::ranges::count(bytes, std::byte{3}) < 2000;
+    file_before();
+  }
+  EXPECT_GT(torn, 10U);
+}
+
+TEST_F(SlowDiskTest, WhatIsAskedForBetweenJobsIsDoneAfterWhatTheyAskedFor) {
+  ask_for_two_files();
+  auto third = *disk.open("folder/third", Disk::Open::create);
+  ASSERT_TRUE(third->write_at(0, Bytes(1000, std::byte{1})));
+  ASSERT_TRUE(third->sync());
+  ASSERT_TRUE(disk.sync_folder("folder"));
+  simulation.advance(kMillisecond);
+  disk.crash();
+  for (const char* path : {"folder/first", "folder/second", "folder/third"})
+    EXPECT_EQ(whole(path), 1000U) << path;
+}
+
+// A process that dies at a named point of its job has done what came before.
+TEST_F(SlowDiskTest, WhatCameBeforeANamedPointIsDone) {
+  disk.begin_job();
+  auto file = *disk.open("folder/file", Disk::Open::create);
+  ASSERT_TRUE(file->write_at(0, Bytes(1000, std::byte{1})));
+  ASSERT_TRUE(file->sync());
+  ASSERT_TRUE(disk.sync_folder("folder"));
+  disk.freeze();
+  EXPECT_FALSE(file->write_at(0, Bytes(1000, std::byte{2})));
+  disk.crash();
+  EXPECT_EQ(whole("folder/file"), 1000U);
 }
 
 }  // namespace

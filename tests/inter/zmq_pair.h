@@ -1,4 +1,4 @@
-// Two gateways on the ZeroMQ wire, each counting what reaches it; with proxies in between where a
+// Two gateways on real wires, each counting what reaches it; with proxies in between where a
 // test disturbs the network.
 #pragma once
 
@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -103,6 +105,14 @@ class ZmqPair : public testing::Test {
   Wire* wires_[2] = {};
   std::vector<std::unique_ptr<TcpProxy>> proxies_;
 };
+
+inline std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t total = 0;
+  std::size_t resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
 
 inline int connect_tcp(std::uint16_t port) {
   const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -1,4 +1,4 @@
-// The ZeroMQ wire: the contract of every wire, where it dials and listens, and what a broken
+// The real wire: the contract of every wire, where it dials and listens, and what a broken
 // network does to a connection.
 #include "inter/zmq_wire.h"
 
@@ -114,7 +114,10 @@ TEST_F(ZmqPair, CongestionControlIsSetAtBothEndsOrSaidToBeMissing) {
   const auto reno_before = tcp_connections_with("reno");
   start_both();
   EXPECT_EQ(tcp_connections_with("reno"), reno_before + 4);  // two lanes, two ends
-  for (std::size_t i : {0, 1}) EXPECT_EQ(world_.count_events(i, "wire_no_congestion_control"), 1U);
+  for (std::size_t i : {0, 1}) {
+    EXPECT_EQ(world_.count_events(i, "wire_no_congestion_control"), 1U);
+    EXPECT_EQ(world_.count_events(i, "wire_congestion_control"), 2U) << "once a start";
+  }
 }
 
 TEST_F(ZmqPair, ATakenPortIsAnError) {
@@ -172,7 +175,6 @@ TEST_F(ZmqPair, ACutConnectionComesBack) {
   }
 }
 
-// CURVE notices at either end; a dialing socket of libzmq would then never dial again.
 TEST_F(ZmqPair, AFlippedBitEndsTheConnectionAndNothingElse) {
   use_proxies();
   world_.options(1).redial_delay_max = 300 * kMillisecond;

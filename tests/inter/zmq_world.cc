@@ -22,7 +22,8 @@ struct ZmqWorld::Process {
   EventLog log;
   mutable std::mutex mutex;  // guards events: the ZapHandler logs from its thread
   std::vector<std::string> events;
-  CurveKeyPair key = make_curve_key_pair();
+  security::Identity identity = security::Identity::generate();
+  CurveKeyPair key;
   ZmqWireOptions options;
   std::unique_ptr<Loop> loop;
   std::unique_ptr<Wire> wire;
@@ -35,17 +36,18 @@ ZmqWorld::ZmqWorld(std::size_t gateways) : clock_(make_system_clock()) {
   for (std::size_t i = 0; i < gateways; ++i) {
     auto& process = *processes_[i];
     process.options.self = world_gateway(i);
-    process.options.public_key = process.key.public_key;
-    process.options.secret_key = process.key.secret_key;
+    process.options.identity = &process.identity;
+    process.key.public_key = process.identity.public_part().curve_key;
+    std::ranges::copy(process.identity.curve_secret(), process.key.secret_key.begin());
     process.options.listen = process.options.own_address =
         fmt::format("127.0.0.1:{}", free_port_pair());
   }
   for (std::size_t i = 0; i < gateways; ++i)
     for (std::size_t j = 0; j < gateways; ++j)
       if (i != j)
-        processes_[i]->options.peers.push_back({world_gateway(j), fmt::format("gateway {}", j),
-                                                processes_[j]->key.public_key,
-                                                processes_[j]->options.listen});
+        processes_[i]->options.peers.push_back(
+            {world_gateway(j), fmt::format("gateway {}", j), processes_[j]->key.public_key,
+             processes_[j]->identity.public_part().identity, processes_[j]->options.listen});
 }
 
 ZmqWorld::~ZmqWorld() {
@@ -85,6 +87,10 @@ bool ZmqWorld::run_until(const std::function<bool()>& condition, Nanoseconds at_
 }
 
 ZmqWireOptions& ZmqWorld::options(std::size_t gateway) { return processes_[gateway]->options; }
+
+const security::Identity& ZmqWorld::identity(std::size_t gateway) const {
+  return processes_[gateway]->identity;
+}
 
 const CurveKeyPair& ZmqWorld::key(std::size_t gateway) const { return processes_[gateway]->key; }
 

@@ -1,4 +1,4 @@
-// Gateways with real ZeroMQ wires on loopback ports, all in the test's thread, for the contract
+// Gateways with real wires on loopback ports, all in the test's thread, for the contract
 // suite and for what only ZeroMQ can do wrong.
 #pragma once
 
@@ -28,6 +28,7 @@ class ZmqWorld final : public WireWorld {
 
   // What start() will use; may be changed before.
   ZmqWireOptions& options(std::size_t gateway);
+  const security::Identity& identity(std::size_t gateway) const;
   const CurveKeyPair& key(std::size_t gateway) const;
   std::string control_endpoint(std::size_t gateway) const;
   // How often the gateway has logged this.

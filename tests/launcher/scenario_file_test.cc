@@ -25,6 +25,12 @@ outer_momentum = 0.25
 silent_deaths = 1
 bug = "lying_disk"
 blind_pair = true
+queue = "64 KiB"
+packet_loss = 0.01
+disk_sync = "0 s"
+disk_speed = "5 MB/s"
+any_fault_every = "4 s"
+pauses = 2
 )");
   ASSERT_TRUE(scenario) << scenario.error().text();
   EXPECT_EQ(scenario->name, "pair");
@@ -40,6 +46,12 @@ blind_pair = true
   EXPECT_EQ(scenario->network.silent_deaths, 1);
   EXPECT_EQ(scenario->bug, inter::PlantedBug::lying_disk);
   EXPECT_TRUE(scenario->blind_pair);
+  EXPECT_EQ(scenario->network.queue_bytes, 64U << 10);
+  EXPECT_EQ(scenario->network.packet_loss, 0.01);
+  EXPECT_EQ(scenario->disk.sync, 0);
+  EXPECT_EQ(scenario->disk.bytes_per_second, 5e6);
+  EXPECT_EQ(scenario->any_fault_every, 4 * kSecond);
+  EXPECT_EQ(scenario->pauses, 2);
 }
 
 TEST(ScenarioFile, SaysWhatIsWrong) {
@@ -49,13 +61,16 @@ loss = 1.5
 crash = 1
 compute = 3
 bug = "lying_disc"
+queue = "0 B"
+disk_speed = "unlimited"
 )");
   ASSERT_FALSE(wrong);
   const auto text = wrong.error().text();
   for (const char* part :
        {"s.toml:1:8: error: there is no scenario \"pairs\"; did you mean \"pair\"?", "s.toml:2:9",
         "loss must be a number from 0 to 0.9", "no \"crash\"; did you mean \"crashes\"?",
-        "compute must be text (a duration)", "did you mean \"lying_disk\"?", "6 faults"})
+        "compute must be text (a duration)", "did you mean \"lying_disk\"?",
+        "queue must be above 0", "what is simulated has some speed", "8 faults"})
     EXPECT_THAT(text, HasSubstr(part));
 }
 

@@ -32,11 +32,13 @@ class AgreeingGateway final : public inter::OuterSteps {
     state = std::move(parameters);
     publish();
   }
-  Result<void> contribute(std::uint64_t number, std::vector<float> parameters,
+  Result<void> contribute(std::uint64_t number,
+                          std::shared_ptr<const inter::ContributedValues> values,
                           std::uint64_t tokens) override {
     if (number != step + 1) return Error{ErrorCode::mismatch, "another step is due"};
     token_counts.push_back(tokens);
-    open = std::move(parameters);
+    open.emplace(values->size());
+    values->read(0, *open);
     if (!holds) decide();
     return {};
   }

@@ -113,9 +113,9 @@ TEST_F(TrainerTest, RefusesAVocabularyWithoutAllBytes) {
 
 TEST_F(TrainerTest, RefusesWhatDoesNotFitIntoMemory) {
   auto model = make_small_model(pool_);
-  // In a federation three more copies of the parameters here, and ten at the gateway.
+  // In a federation three more copies of the parameters here, and nine at the gateway.
   const auto parameters = static_cast<std::uint64_t>(parameter_count(model->config()));
-  const auto alone = model->memory_bytes(), federated = alone + 13 * 4 * parameters;
+  const auto alone = model->memory_bytes(), federated = alone + 12 * 4 * parameters;
   machine_memory_ = alone;
   const auto refused = run(*model);
   ASSERT_FALSE(refused);

@@ -32,6 +32,7 @@ HOMES = {
     "dnnl": ["kernels"],
     "xxhash.h": ["kernels"],
     "sodium": ["security"],
+    "openssl/": ["security"],
     "zstd": ["compress"],
     "mpi.h": ["intra"],
     "zmq": ["inter"],
@@ -147,6 +148,9 @@ class PlantedFaults(unittest.TestCase):
     def test_a_package_away_from_home_is_found(self):
         self.assertIn("belongs in security", self.fault_of("inter/a.cc", "#include <sodium.h>"))
         self.assertIn("belongs in compress", self.fault_of("kernels/a.cc", "#include <zstd.h>"))
+
+    def test_openssl_stays_in_security(self):
+        self.assertIn("belongs in security", self.fault_of("inter/a.cc", "#include <openssl/ssl.h>"))
 
     def test_an_unknown_package_is_found(self):
         self.assertIn("has no home", self.fault_of("base/a.cc", "#include <spdlog/spdlog.h>"))

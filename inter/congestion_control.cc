@@ -1,0 +1,47 @@
+#include "inter/congestion_control.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace isthmus::inter {
+
+namespace {
+
+std::string in_force(int descriptor) {
+  char name[32] = "";
+  socklen_t size = sizeof name - 1;
+  ::getsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name, &size);
+  return name;
+}
+
+}  // namespace
+
+void CongestionControl::ask(int descriptor) {
+  if (wanted_.empty() || ::setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, wanted_.data(),
+                                      static_cast<socklen_t>(wanted_.size())) == 0)
+    return;
+  const int why = errno;
+  if (said_refused_.exchange(true)) return;
+  log_.info("wire_no_congestion_control", {},
+            {{"wanted", wanted_},
+             {"in_force", in_force(descriptor)},
+             {"why", ::strerrordesc_np(why)},
+             {"what_to_do", "load the kernel module tcp_" + wanted_ +
+                                " and add it to net.ipv4.tcp_allowed_congestion_control"}});
+}
+
+void CongestionControl::note(int descriptor) {
+  if (said_in_force_.exchange(true)) return;
+  const auto name = in_force(descriptor);
+  log_.info("wire_congestion_control", {},
+            {{"in_force", name},
+             {"why", wanted_.empty()   ? "nothing else was asked for"
+                     : name == wanted_ ? "as asked for"
+                                       : "the system refused " + wanted_}});
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,30 @@
+// CongestionControl: how TCP is to react to loss, asked of each socket of a wire; the log says once
+// which one is in force, and why.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "base/event_log.h"
+
+namespace isthmus::inter {
+
+// Any thread.
+class CongestionControl {
+ public:
+  // `wanted`: as in tcp_congestion_control; "": the system's choice.
+  CongestionControl(EventLog& log, std::string wanted) : log_(log), wanted_(std::move(wanted)) {}
+
+  // Before a socket connects or listens, whose connections then have it; later does it too.
+  void ask(int descriptor);
+  // Of a connected socket: what it really has.
+  void note(int descriptor);
+
+ private:
+  EventLog& log_;
+  const std::string wanted_;
+  std::atomic<bool> said_refused_ = false;
+  std::atomic<bool> said_in_force_ = false;
+};
+
+}  // namespace isthmus::inter

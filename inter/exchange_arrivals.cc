@@ -1,0 +1,373 @@
+// How contributions of other sites arrive: announced, chunk by chunk, closed, held; and what stays
+// of one when the disk is full.
+#include <algorithm>
+
+#include "inter/exchange.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr std::size_t kEarlyChunksMax = 512;
+
+}  // namespace
+
+Result<Open> Exchange::check_open(const Signed& message) const {
+  const auto open = decode_open(message.body);
+  if (!open) return Error{ErrorCode::bad_frame, "an open that does not decode"};
+  if (open->id != id_ || !view_.is_member(message.signer))
+    return Error{ErrorCode::unavailable, "an open of another step"};
+  // Everything is compared before any memory is set aside for it.
+  if (!plan_->fits(*open) || open->base != parent_ || open->tokens > kTokensMax)
+    return Error{ErrorCode::mismatch, "an open with another codec, cut, size or base"};
+  return *open;
+}
+
+// A full disk may still take what is small: only bytes of a contribution show that it has room.
+void Exchange::note_disk(const Result<void>& written) {
+  if (written)
+    disk_refuses_.clear();
+  else
+    note_disk_error(written.error());
+}
+
+void Exchange::note_disk_error(const Error& error) {
+  if (error.code != ErrorCode::disk_full && error.code != ErrorCode::io &&
+      error.code != ErrorCode::permission)
+    return;
+  disk_refuses_ = error.text();
+  if (const auto left_out = disk_failures_.due(context_.loop.now()))
+    context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                       {{"why", disk_refuses_}, {"left_out", *left_out}});
+}
+
+void Exchange::on_open(Link* from, const Signed& message) {
+  const auto open = check_open(message);
+  if (!open) {
+    if (open.error().code == ErrorCode::unavailable) return;
+    if (const auto left_out = refused_opens_.due(context_.loop.now()))
+      context_.log.alarm(
+          "open_refused", {.outer_step = static_cast<std::int64_t>(id_.step)},
+          {{"signer", message.signer}, {"why", open.error().message}, {"left_out", *left_out}});
+    return;
+  }
+  if (message.signer == context_.self && !lacks_own()) return;
+  const auto key = std::pair(id_.step, message.signer);
+  const auto transfer = transfer_of(message);
+  auto began = context_.loop.now();
+  if (const auto found = entries_.find(key); found != entries_.end()) {
+    auto& entry = *found->second;
+    if (entry.contribution->transfer() == transfer) {
+      if (from != nullptr) from->have(transfer, entry.contribution->bitmap());
+      return;
+    }
+    // One that was never closed, from before a restart of its site, may still be passed on by
+    // others.
+    const bool from_origin = from != nullptr && from->peer().site == message.signer;
+    // But one that is decided is fetched from whoever has it, when nothing comes of what is here.
+    const bool fetched = wanted_.count(message.signer) > 0 &&
+                         context_.loop.now() - entry.last_arrival > kFetchPatience;
+    // Not whole anywhere, or its site would not have made another one (Gateway::may_contribute).
+    if (entry.held || entry.finishing || !(from_origin || fetched)) return;
+    // Beginning again is no progress of what others are asked for.
+    if (!fetched) began = entry.last_arrival;
+    entries_.erase(found);
+  }
+  auto entry = std::make_shared<Entry>();
+  entry->contribution = std::make_shared<Contribution>(plan_, message, *open);
+  entry->checking.resize(plan_->chunks());
+  entry->last_arrival = began;
+  auto file = context_.store.contributions().create(id_.step, message);
+  if (!file) {
+    note_disk_error(file.error());
+    open_again(from, message);
+    return;
+  }
+  entry->file = std::move(*file);
+  entries_[key] = entry;
+  if (from != nullptr) from->have(transfer, entry->contribution->bitmap());
+  auto early = std::exchange(early_, {});
+  for (auto& chunk : early) {
+    if (chunk.arrival.transfer == transfer)
+      receive(*chunk.link, entry, chunk.arrival, std::move(chunk.sealed));
+    else
+      early_.push_back(std::move(chunk));
+  }
+}
+
+// An announcement comes but once in a session: it is kept until the disk may have room. Of several
+// the origin's own newest one counts.
+void Exchange::open_again(Link* from, const Signed& message) {
+  const auto site = message.signer;
+  const bool pending = opening_again_.contains(site);
+  if (pending && (from == nullptr || from->peer().site != site)) return;
+  opening_again_.insert_or_assign(site, Announced{from, message, std::nullopt});
+  if (pending) return;
+  context_.loop.call_after(kRetryDisk, [this, site] {
+    const auto kept = opening_again_.extract(site);
+    const auto& [link, open, close] = kept.mapped();
+    if (entries_.count({id_.step, site}) == 0)
+      on_open(link, open);  // one of an older step: nothing
+    if (close) on_close(*close);
+  });
+}
+
+void Exchange::on_close(const Signed& message) {
+  const auto close = decode_close(message.body);
+  if (!close || close->id != id_) return;
+  const auto entry = find(close->transfer);
+  if (const auto kept = opening_again_.find(message.signer);
+      !entry && kept != opening_again_.end()) {
+    kept->second.close = message;
+    return;
+  }
+  if (const auto* known = current(message.signer);
+      known != nullptr && known->contribution->close() &&
+      known->contribution->transfer() != close->transfer) {
+    // Its site may have lost with its disk what came here in part: then it makes another one, which
+    // its announcement begins.
+    if (!known->held) return;
+    if (const auto left_out = refused_closes_.due(context_.loop.now()))
+      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                         {{"signer", message.signer}, {"left_out", *left_out}});
+    return;
+  }
+  if (!entry || entry->contribution->site() != message.signer ||
+      entry->contribution->step() != id_.step)
+    return;
+  if (!entry->contribution->set_close(message, *close)) {
+    if (const auto left_out = refused_closes_.due(context_.loop.now()))
+      context_.log.alarm("two_closes", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                         {{"signer", message.signer}, {"left_out", *left_out}});
+    return;
+  }
+  if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
+}
+
+void Exchange::drop_early() {
+  for (const auto& chunk : std::exchange(early_, {})) chunk.link->settle(chunk.arrival, false);
+}
+
+void Exchange::session_ended(Link& link) {
+  std::erase_if(early_, [&](const auto& chunk) { return chunk.link == &link; });
+  asked_.clear();
+}
+
+void Exchange::on_chunk(Link& link, const ChunkArrival& arrival,
+                        std::span<const std::byte> sealed) {
+  const auto entry = find(arrival.transfer);
+  if (entry) {
+    receive(link, entry, arrival, Bytes(sealed.begin(), sealed.end()));
+  } else if (early_.size() < kEarlyChunksMax) {
+    // Its announcement may still be on its way on the other lane, or wait for the disk.
+    if (!disk_refuses_.empty()) link.stall(arrival);
+    early_.push_back({&link, arrival, Bytes(sealed.begin(), sealed.end()), context_.loop.now()});
+  } else {
+    link.settle(arrival, false);
+  }
+}
+
+void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
+                       Bytes sealed) {
+  const auto index = arrival.index;
+  if (index >= plan_->chunks() || (entry->held && !entry->contribution->has(index))) {
+    link.settle(arrival, false);
+    return;
+  }
+  if (entry->contribution->has(index) || entry->checking[index]) {
+    // Twice. While the first copy is being checked it is not acknowledged on account of the second.
+    link.settle(arrival, entry->contribution->has(index));
+    return;
+  }
+  entry->checking[index] = true;
+  auto chunk = std::make_shared<ArrivedChunk>(link, entry, arrival);
+  chunk->sealed = std::make_shared<const Bytes>(std::move(sealed));
+  check(std::move(chunk));
+}
+
+void Exchange::check(std::shared_ptr<ArrivedChunk> chunk) {
+  const auto index = chunk->arrival.index;
+  auto run = [chunk, contribution = chunk->entry->contribution, index, plan = plan_,
+              &verifier = context_.verifier] {
+    chunk->checked = check_chunk(*plan, verifier, contribution->site(), contribution->transfer(),
+                                 index, chunk->sealed);
+  };
+  context_.workers.submit(
+      std::move(run), [this, chunk] { on_checked(chunk); }, 8 * plan_->elements(index));
+}
+
+void Exchange::on_checked(const std::shared_ptr<ArrivedChunk>& chunk) {
+  const auto& entry = chunk->entry;
+  auto& link = chunk->link;
+  if (!chunk->checked) {
+    entry->checking[chunk->arrival.index] = false;
+    refused_of_[entry->contribution->site()].insert(link.peer().site);
+    if (const auto left_out = refused_chunks_.due(context_.loop.now()))
+      context_.log.alarm("chunk_refused",
+                         {.peer = link.peer_name(),
+                          .outer_step = static_cast<std::int64_t>(entry->contribution->step())},
+                         {{"why", chunk->checked.error().text()}, {"left_out", *left_out}});
+    link.settle(chunk->arrival, false);
+    return;
+  }
+  write(chunk);
+}
+
+void Exchange::write(const std::shared_ptr<ArrivedChunk>& chunk) {
+  auto run = [chunk, file = chunk->entry->file] {
+    chunk->written = file->add(chunk->arrival.index, *chunk->sealed);
+  };
+  context_.workers.submit(
+      std::move(run), [this, chunk] { on_written(chunk); }, chunk->sealed->size(), Urgency::disk);
+}
+
+void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk) {
+  const auto& entry = chunk->entry;
+  auto& link = chunk->link;
+  note_disk(chunk->written);
+  if (!chunk->written) {
+    // Refused it would come again at once, and again: it stays.
+    link.stall(chunk->arrival);
+    context_.loop.call_after(kRetryDisk, [this, chunk] {
+      if (chunk->entry->contribution->step() == id_.step) return write(chunk);
+      chunk->entry->checking[chunk->arrival.index] = false;
+      chunk->link.settle(chunk->arrival, false);
+    });
+    return;
+  }
+  entry->checking[chunk->arrival.index] = false;
+  entry->last_arrival = context_.loop.now();
+  entry->contribution->add(chunk->arrival.index, std::move(chunk->checked->sealed),
+                           std::move(chunk->checked->coded));
+  link.settle(chunk->arrival, true);
+  if (entry->contribution->step() == id_.step) on_chunk_added_(chunk->arrival.index);
+  if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
+}
+
+// All chunks and the close are here: does it hold? Enough disks have its bytes before any vote may
+// name it, so that a majority that keeps its disks can always finish the step.
+Task<void> Exchange::finish(EntryPtr entry) {
+  if (entry->finishing || entry->held) co_return;
+  entry->finishing = true;
+  const auto& contribution = *entry->contribution;
+  const auto site = contribution.site();
+  if (contribution.step() != id_.step) {
+    entry->finishing = false;  // too late for its step, whose state is no longer at hand
+    co_return;
+  }
+  if (!contribution.proven()) {
+    if (const auto left_out = refused_closes_.due(context_.loop.now()))
+      context_.log.alarm("contribution_refused",
+                         {.outer_step = static_cast<std::int64_t>(contribution.step())},
+                         {{"signer", site},
+                          {"why", "the root is not that of its chunks"},
+                          {"left_out", *left_out}});
+    begin_anew(*entry);
+    co_return;
+  }
+  if (const auto wanted = wanted_.find(site);
+      wanted != wanted_.end() && wanted->second != contribution.part()) {
+    forget(site);
+    co_return;
+  }
+  if (contribution.close()->state_root != state_root_) {
+    if (const auto left_out = differing_.due(context_.loop.now()))
+      context_.log.alarm("state_differs",
+                         {.outer_step = static_cast<std::int64_t>(contribution.step())},
+                         {{"signer", site},
+                          {"theirs", contribution.close()->state_root.hex()},
+                          {"ours", state_root_.hex()},
+                          {"left_out", *left_out}});
+    entry->finishing = false;
+    on_differing_state_();
+    co_return;
+  }
+  const auto root = state_root_;
+  // Where every majority has its site, whose own disk has it: nobody waits for ours.
+  const bool every_majority_has_it =
+      view_.is_voter(site) && view_.majority() == view_.voters.size();
+  if (every_majority_has_it) hold(entry);
+  auto written = co_await write_close(entry);
+  note_disk(written);
+  while (!written) {
+    co_await context_.loop.sleep(kRetryDisk);
+    if (contribution.step() != id_.step) break;
+    written = co_await write_anew(entry);
+    note_disk(written);
+  }
+  entry->finishing = false;
+  if (!written) co_return;
+  if (contribution.step() == id_.step && root != state_root_) {
+    context_.loop.spawn(finish(entry));  // our state changed meanwhile
+    co_return;
+  }
+  if (!entry->held) hold(entry);
+}
+
+void Exchange::hold(const EntryPtr& entry) {
+  const auto& contribution = *entry->contribution;
+  entry->held = true;
+  if (contribution.step() == id_.step && current(contribution.site()) == entry.get())
+    on_held_(contribution.part());
+}
+
+// Nothing of it counts, on disk neither: what comes again may be other chunks.
+void Exchange::begin_anew(Entry& entry) {
+  const auto refused = entry.contribution;  // jobs on workers may still read it
+  entry.contribution =
+      std::make_shared<Contribution>(plan_, refused->announcement(), refused->open());
+  entry.finishing = false;
+  auto file = context_.store.contributions().create(refused->step(), refused->announcement());
+  if (file) {
+    entry.file = std::move(*file);
+  } else {
+    note_disk_error(file.error());
+    forget(refused->site());
+  }
+}
+
+Task<Result<void>> Exchange::write_close(EntryPtr entry) {
+  Result<void> written;
+  auto write = [&written, entry, close = *entry->contribution->close_message()] {
+    written = entry->file->add_close(close);
+    if (written) written = entry->file->sync();
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(write), entry->contribution->bytes(),
+                  Urgency::disk);
+  co_return written;
+}
+
+// All of it into a new file: Linux may have dropped what it could not write. The old one goes
+// first, so that a full disk needs no more room.
+Task<Result<void>> Exchange::write_anew(EntryPtr entry) {
+  entry->file.reset();
+  Result<std::unique_ptr<ContributionFile>> file = nullptr;
+  auto write = [&file, entry, close = *entry->contribution->close_message(),
+                &store = context_.store.contributions()] {
+    const auto all = [&]() -> Result<std::unique_ptr<ContributionFile>> {
+      const auto& contribution = *entry->contribution;
+      ISTHMUS_TRY(auto made, store.create(contribution.step(), contribution.announcement()));
+      for (std::uint32_t i = 0; i < contribution.plan().chunks(); ++i)
+        ISTHMUS_CHECK(made->add(i, contribution.sealed(i)));
+      ISTHMUS_CHECK(made->add_close(close));
+      ISTHMUS_CHECK(made->sync());
+      return made;
+    };
+    file = all();
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(write), entry->contribution->bytes(),
+                  Urgency::disk);
+  if (!file) co_return file.error();
+  entry->file = std::move(*file);
+  co_return Result<void>();
+}
+
+void Exchange::forget(SiteId site) {
+  const auto found = entries_.find({id_.step, site});
+  if (found == entries_.end()) return;
+  for (auto& [id, peer] : context_.peers.all())
+    peer.link->withdraw(found->second->contribution->transfer());
+  entries_.erase(found);
+  asked_.erase(site);
+}
+
+}  // namespace isthmus::inter

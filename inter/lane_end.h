@@ -1,0 +1,54 @@
+// What the ends of lanes are to the wire that owns them (inter/zmq_wire.h), whichever transport and
+// whoever dials: inter/zmq_dialer.h, inter/zmq_listener.h, inter/tls_dialer.h,
+// inter/tls_listener.h.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string_view>
+
+#include "inter/wire.h"
+
+namespace isthmus::inter {
+
+class LaneEnd {
+ public:
+  virtual ~LaneEnd() = default;
+  // Errors: busy (LaneEvents::writable follows), unavailable.
+  virtual Result<void> send(ConnectionId connection, Bytes message) = 0;
+  // Ends the connection; LaneEvents::closed follows, from the loop. Nothing if it has ended.
+  virtual void drop(ConnectionId connection, std::string_view reason) = 0;
+};
+
+// What has passed over one connection, its handshake included. Written by whoever moves the bytes.
+struct LaneMeter {
+  std::atomic<std::uint64_t> sent = 0;
+  std::atomic<std::uint64_t> received = 0;
+};
+
+// Calls come from the loop, never from within send() or drop().
+class LaneEvents {
+ public:
+  virtual ~LaneEvents() = default;
+  virtual ConnectionId next_connection() = 0;
+  // The meter is right when the connection closes, too.
+  virtual void opened(ConnectionId connection, GatewayId peer, Lane lane, LaneEnd& end,
+                      std::shared_ptr<const LaneMeter> meter) = 0;
+  virtual void closed(ConnectionId connection, std::string_view reason) = 0;
+  virtual void received(ConnectionId connection, std::span<const std::byte> message) = 0;
+  virtual void writable(ConnectionId connection) = 0;
+  virtual bool is_peer(GatewayId id) const = 0;
+};
+
+constexpr std::size_t message_bytes_max(Lane lane) {
+  return lane == Lane::control ? kControlMessageBytesMax : kBulkMessageBytesMax;
+}
+
+constexpr std::string_view to_string(Lane lane) {
+  return lane == Lane::control ? "control" : "bulk";
+}
+
+// A peer that opens ever more connections of a lane loses its oldest.
+inline constexpr std::size_t kConnectionsPerLaneMax = 8;
+
+}  // namespace isthmus::inter

@@ -1,0 +1,94 @@
+#include "inter/tls_dialer.h"
+
+#include <fmt/format.h>
+
+#include "base/assert.h"
+
+namespace isthmus::inter {
+
+TlsDialer::TlsDialer(TlsLane& lane, LaneEvents& events, const ZmqPeer& peer, TcpAddress address)
+    : lane_(lane),
+      loop_(lane.loop()),
+      events_(events),
+      peer_(peer),
+      address_(std::move(address)),
+      delay_(lane.options().redial_delay_min, lane.options().redial_delay_max),
+      look_up_(lane.loop(), address_.host),
+      tasks_(lane.loop()) {}
+
+void TlsDialer::start() {
+  tasks_.post([this] { dial(); });
+}
+
+void TlsDialer::dial() {
+  delay_.dialing(loop_.now());
+  tasks_.start_timer(lane_.options().dial_timeout, [this] {
+    end({ErrorCode::timeout, "no address in time"});
+  });
+  look_up_.next([this](Result<std::string> host) {
+    if (host)
+      connect(*host);
+    else
+      end(host.error());
+  });
+}
+
+void TlsDialer::connect(const std::string& numeric_host) {
+  tasks_.stop_timer();
+  const auto endpoint = tcp_endpoint({numeric_host, address_.port});
+  if (!endpoint) return end(endpoint.error());
+  connection_ = std::make_shared<TlsConnection>(
+      lane_, lane_.next_thread(), static_cast<TlsUser&>(*this), static_cast<TlsGate&>(*this));
+  connection_->dial(*endpoint);
+}
+
+void TlsDialer::up(const std::shared_ptr<TlsConnection>& connection) {
+  ISTHMUS_ASSERT(connection == connection_ && !up_);
+  up_ = true;
+  delay_.up(loop_.now());
+  logged_failure_.clear();
+  connection->number(events_.next_connection());
+  events_.opened(connection->id(), peer_.id, Lane::bulk, *this, connection->meter());
+  connection->start_reading();
+}
+
+void TlsDialer::received(TlsConnection& connection, std::span<const std::byte> message) {
+  events_.received(connection.id(), message);
+}
+
+void TlsDialer::writable(TlsConnection& connection) { events_.writable(connection.id()); }
+
+void TlsDialer::ended(TlsConnection& connection, const Error& why) {
+  ISTHMUS_ASSERT(&connection == connection_.get());
+  end(why);
+}
+
+void TlsDialer::end(const Error& why) {
+  tasks_.stop_timer();
+  look_up_.give_up();
+  const bool was_up = std::exchange(up_, false);
+  dropped_ = false;
+  const auto connection = std::exchange(connection_, nullptr);
+  if (const auto text = why.text(); !was_up && text != logged_failure_) {
+    lane_.log().warning(
+        "wire_unreachable", {peer_.name},
+        {{"lane", to_string(Lane::bulk)}, {"address", address_.endpoint()}, {"reason", text}});
+    logged_failure_ = text;
+  }
+  tasks_.start_timer(delay_.ended(loop_.now(), was_up), [this] { dial(); });
+  if (was_up) events_.closed(connection->id(), why.text());
+}
+
+Result<void> TlsDialer::send(ConnectionId connection, Bytes message) {
+  if (!up_ || dropped_ || connection != connection_->id())
+    return Error{ErrorCode::unavailable, fmt::format("no such connection to {}", peer_.name)};
+  return connection_->send(std::move(message));
+}
+
+void TlsDialer::drop(ConnectionId connection, std::string_view reason) {
+  if (!up_ || dropped_ || connection != connection_->id()) return;
+  dropped_ = true;
+  connection_->end(ErrorCode::cancelled, std::string(reason));
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,110 @@
+#include "inter/tls_lane.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/ip/address.hpp>
+
+namespace isthmus::inter {
+
+namespace {
+
+// Smaller ones come from where the allocator keeps them at hand anyway.
+constexpr std::size_t kKeptBytesMin = 64 << 10;
+constexpr std::size_t kKeptMax = 16;
+
+// Chunks wait with their sender, who may still choose others, rather than in the kernel: it takes
+// no more than it can send soon.
+constexpr int kUnsentBytesMax = 1 << 20;
+
+// Without any of these a connection is slower, or its end is noticed later.
+void set(int descriptor, int level, int option, int value) {
+  (void)::setsockopt(descriptor, level, option, &value, sizeof value);
+}
+
+}  // namespace
+
+std::unique_ptr<MessageBuffer> MessageBuffers::take(std::size_t size) {
+  if (size < kKeptBytesMin) return std::make_unique<MessageBuffer>(size);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!kept_.empty()) {
+      auto buffer = std::move(kept_.back());
+      kept_.pop_back();
+      return buffer;
+    }
+  }
+  return std::make_unique<MessageBuffer>(kBulkMessageBytesMax);
+}
+
+void MessageBuffers::give_back(std::unique_ptr<MessageBuffer> buffer) {
+  if (buffer->capacity() != kBulkMessageBytesMax) return;
+  const std::lock_guard lock(mutex_);
+  if (kept_.size() < kKeptMax) kept_.push_back(std::move(buffer));
+}
+
+Result<std::unique_ptr<TlsLane>> TlsLane::make(Loop& loop, EventLog& log,
+                                               const ZmqWireOptions& options,
+                                               CongestionControl& congestion) {
+  ISTHMUS_TRY(auto tls, security::TlsContext::make(options.identity->identity_seed(),
+                                                   options.bulk_key_bytes_max));
+  ISTHMUS_TRY(auto mailbox, LoopMailbox::make(loop));
+  std::unique_ptr<TlsLane> lane(
+      new TlsLane(loop, log, options, congestion, std::move(tls), std::move(mailbox)));
+  for (int i = 0; i < std::max(options.io_threads, 1); ++i) {
+    auto& thread = *lane->threads_.emplace_back(std::make_unique<Thread>());
+    thread.thread = std::thread([&io = thread.io] { io.run(); });
+  }
+  return lane;
+}
+
+void TlsLane::stop() {
+  for (auto& thread : threads_) thread->io.stop();
+  for (auto& thread : threads_)
+    if (thread->thread.joinable()) thread->thread.join();
+  mailbox_.reset();
+}
+
+boost::asio::io_context& TlsLane::next_thread() {
+  return threads_[next_thread_++ % threads_.size()]->io;
+}
+
+void TlsLane::set_up_unconnected(int descriptor) {
+  (void)::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  congestion_.ask(descriptor);
+}
+
+void TlsLane::set_up_connected(int descriptor) {
+  const auto seconds = [](Nanoseconds time) {
+    return static_cast<int>(std::max<Nanoseconds>(time / kSecond, 1));
+  };
+  (void)::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  congestion_.note(descriptor);
+  set(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
+  set(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytesMax);
+  // SNDBUF and RCVBUF are never set: that would switch off TCP's own tuning.
+  set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT,
+      static_cast<int>(options_.stall_timeout / kMillisecond));
+  // An idle connection is asked for a sign of life. TCP_USER_TIMEOUT decides here too when it is
+  // dead: so early and so often that one probe or answer may be lost.
+  set(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
+  const auto dead = std::min(options_.stall_timeout, options_.bulk_timeout);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, seconds(dead / 4));
+  set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, seconds(dead / 8));
+  set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 8);
+}
+
+Result<boost::asio::ip::tcp::endpoint> tcp_endpoint(const TcpAddress& address) {
+  boost::system::error_code failed;
+  const auto host = boost::asio::ip::make_address(address.host, failed);
+  if (failed)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("'{}' is no address in numbers", address.host)};
+  return boost::asio::ip::tcp::endpoint(host, address.port);
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,111 @@
+// TlsLane: what all connections of the bulk lane share: the threads that seal, open and move their
+// bytes, so that the loop's thread never does; the way from them to the loop; and buffers. Internal
+// to the wire (inter/zmq_wire.h).
+#pragma once
+
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/event_log.h"
+#include "inter/congestion_control.h"
+#include "inter/lane_end.h"
+#include "inter/loop_mailbox.h"
+#include "inter/tcp_address.h"
+#include "inter/zmq_wire.h"
+#include "security/tls_stream.h"
+
+namespace isthmus::inter {
+
+// Memory for one message that comes in.
+class MessageBuffer {
+ public:
+  explicit MessageBuffer(std::size_t capacity)
+      : bytes_(std::make_unique_for_overwrite<std::byte[]>(capacity)), capacity_(capacity) {}
+
+  std::span<std::byte> first(std::size_t size) const { return {bytes_.get(), size}; }
+  std::size_t capacity() const { return capacity_; }
+
+ private:
+  std::unique_ptr<std::byte[]> bytes_;
+  std::size_t capacity_;
+};
+
+// Keeps a few buffers of chunks: fresh memory of that size is paid for with page faults. Any
+// thread.
+class MessageBuffers {
+ public:
+  std::unique_ptr<MessageBuffer> take(std::size_t size);
+  void give_back(std::unique_ptr<MessageBuffer> buffer);
+
+ private:
+  std::mutex mutex_;  // guards kept_
+  std::vector<std::unique_ptr<MessageBuffer>> kept_;
+};
+
+class TlsLane {
+ public:
+  // Starts options.io_threads threads. Errors: io. `options` outlives the lane.
+  static Result<std::unique_ptr<TlsLane>> make(Loop& loop, EventLog& log,
+                                               const ZmqWireOptions& options,
+                                               CongestionControl& congestion);
+  ~TlsLane() { stop(); }
+  TlsLane(const TlsLane&) = delete;
+  TlsLane& operator=(const TlsLane&) = delete;
+
+  // Ends the threads: nothing moves any more, and nothing reaches the loop. Before whatever
+  // connections call is destroyed; connections are destroyed before the lane.
+  void stop();
+
+  // Each connection's work stays on one of them.
+  boost::asio::io_context& next_thread();
+
+  // Of a socket that is about to connect or to listen: what an accepted one inherits, and what not.
+  void set_up_unconnected(int descriptor);
+  void set_up_connected(int descriptor);
+
+  Loop& loop() { return loop_; }
+  EventLog& log() { return log_; }
+  const ZmqWireOptions& options() const { return options_; }
+  const security::TlsContext& tls() const { return tls_; }
+  LoopMailbox& mailbox() { return *mailbox_; }
+  MessageBuffers& buffers() { return buffers_; }
+
+ private:
+  struct Thread {
+    boost::asio::io_context io{1};
+    boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work =
+        boost::asio::make_work_guard(io);
+    std::thread thread;
+  };
+
+  TlsLane(Loop& loop, EventLog& log, const ZmqWireOptions& options, CongestionControl& congestion,
+          security::TlsContext tls, std::unique_ptr<LoopMailbox> mailbox)
+      : loop_(loop),
+        log_(log),
+        options_(options),
+        congestion_(congestion),
+        tls_(std::move(tls)),
+        mailbox_(std::move(mailbox)) {}
+
+  Loop& loop_;
+  EventLog& log_;
+  const ZmqWireOptions& options_;
+  CongestionControl& congestion_;
+  const security::TlsContext tls_;
+  MessageBuffers buffers_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  std::atomic<std::size_t> next_thread_ = 0;
+  std::unique_ptr<LoopMailbox> mailbox_;  // gone before the connections that it holds lose theirs
+};
+
+// Errors: invalid_argument, the host is not written in numbers.
+Result<boost::asio::ip::tcp::endpoint> tcp_endpoint(const TcpAddress& address);
+
+}  // namespace isthmus::inter

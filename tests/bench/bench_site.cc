@@ -1,0 +1,144 @@
+#include "tests/bench/bench_site.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/disk.h"
+#include "base/event_log.h"
+#include "base/large_vector.h"
+#include "base/random.h"
+#include "base/thread_pool.h"
+#include "base/workers.h"
+
+namespace isthmus::bench {
+
+using namespace inter;  // what is measured here
+
+void give_up(std::string_view why) {
+  fmt::print(stderr, "{}: {}\n", ::program_invocation_short_name, why);
+  std::_Exit(1);
+}
+
+ModelLayout layout_of(std::uint64_t parameters) {
+  constexpr std::int64_t kColumns = 1024, kRowsMax = 4096;
+  std::vector<TensorInfo> tensors;
+  auto rows = std::max<std::int64_t>(1, static_cast<std::int64_t>(parameters) / kColumns);
+  while (rows > 0) {
+    const auto here = std::min(rows, kRowsMax);
+    tensors.push_back({fmt::format("layer.{:04}", tensors.size()), Shape{here, kColumns}, 0});
+    rows -= here;
+  }
+  return value_of(ModelLayout::make(std::move(tensors)));
+}
+
+std::vector<float> inner_progress(std::uint64_t count, std::uint64_t seed) {
+  const Random random(seed);
+  std::vector<float> values(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const double spread = std::exp(0.5 * random.normal_at((std::uint64_t{1} << 40) + i / 1024));
+    values[i] = static_cast<float>(1e-3 * spread * random.normal_at(i));
+  }
+  return values;
+}
+
+TemporaryPlace::TemporaryPlace(const std::string& parent, std::string_view name)
+    : path_(fmt::format("{}/{}.XXXXXX",
+                        parent.empty() ? std::filesystem::temp_directory_path().string() : parent,
+                        name)) {
+  if (::mkdtemp(path_.data()) == nullptr) give_up("cannot make a folder like " + path_);
+}
+
+TemporaryPlace::~TemporaryPlace() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+void say_what_is_on(const Report& report) {
+  if (!report.for_programs()) return;
+  for (const auto* what : {"TLS of chunks", "BLAKE2s of chunks", "Ed25519 of chunks",
+                           "zstd where it pays", "XXH3-128 of leaves", "synced writes"})
+    report.row(fmt::format("on: {}", what), 1, "1");
+}
+
+BenchSite site_on_own_cpu(const LoopbackFederation& federation, std::size_t self,
+                          std::uint64_t parameters) {
+  const auto cpus = available_cpus();
+  const int cpu = cpus[self % cpus.size()];
+  pin_this_thread(cpu);
+  return {.federation = federation,
+          .self = self,
+          .parameters = parameters,
+          .options = {},
+          .congestion_control = {},
+          .cpus = {cpu}};
+}
+
+SyncOptions sync_of(const std::string& codec, const std::string& outer, std::uint64_t outer_steps,
+                    std::uint64_t sites) {
+  SyncOptions sync;
+  sync.outer_steps = outer_steps;
+  sync.outer.kind = outer == "nesterov" ? OuterRuleKind::nesterov : OuterRuleKind::average;
+  sync.codec = value_of(compress::parse_codec(codec));
+  sync.min_sites = static_cast<std::uint32_t>(sites);
+  return sync;
+}
+
+namespace {
+
+Task<void> run_gateway(Gateway& gateway, Loop& loop, Result<void>& ended) {
+  ended = co_await gateway.run();
+  loop.stop();
+}
+
+}  // namespace
+
+std::uint64_t run_bench_site(BenchSite site, const MakeRanks& make_ranks) {
+  const auto& roster = site.federation.roster;
+  const auto clock = make_system_clock();
+  const auto disk = make_system_disk();
+  EventLog log(*clock, roster.sites[site.self].name);
+  log.add(make_terminal_sink(2, Severity::alarm));
+  Loop loop(*clock);
+  auto workers = make_thread_workers(
+      [&loop](std::function<void()> done) { loop.post(std::move(done)); }, site.cpus);
+  auto wire_options = site.federation.wire_options(site.self);
+  if (!site.congestion_control.empty()) wire_options.congestion_control = site.congestion_control;
+  const auto wire = value_of(make_zmq_wire(loop, log, wire_options));
+  const auto verifier = security::make_verifier(roster);
+  std::unique_ptr<Ranks> ranks;  // until the gateway has gone
+  Gateway gateway({.loop = loop,
+                   .wire = *wire,
+                   .disk = *disk,
+                   .workers = *workers,
+                   .log = log,
+                   .random = Random(site.self + 1),
+                   .signer = site.federation.identities[site.self],
+                   .verifier = *verifier},
+                  roster, roster.sites[site.self].id, std::move(site.options));
+  const auto layout = layout_of(site.parameters);
+  ranks = make_ranks(loop, gateway);
+  gateway.serve(*ranks);
+  loop.post([&] {
+    check(gateway.attached(layout));
+    std::vector<float> initial;
+    resize_large(initial, layout.elements());
+    gateway.offer_initial(std::move(initial));
+  });
+  Result<void> ended;
+  loop.spawn(run_gateway(gateway, loop, ended));
+  loop.run();
+  check(ended);
+  workers.reset();  // their jobs use what the suspended coroutines own
+  std::uint64_t sent = 0;
+  for (const auto& other : roster.sites) sent += wire->bytes_sent({other.id, 0});
+  loop.abandon();
+  return sent;
+}
+
+}  // namespace isthmus::bench

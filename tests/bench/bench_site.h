@@ -1,0 +1,80 @@
+// What benchmarks of gateways share: the model and the ranks that they pretend to have, and one
+// site with a real gateway, wire, disk and workers, in the process that calls.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "inter/gateway.h"
+#include "inter/model_layout.h"
+#include "inter/ranks.h"
+#include "tests/bench/report.h"
+#include "tests/inter/loopback_federation.h"
+
+namespace isthmus::bench {
+
+// Says why on the standard error, and ends the process.
+[[noreturn]] void give_up(std::string_view why);
+
+template <class T>
+T value_of(Result<T> result) {
+  if (!result) give_up(result.error().text());
+  return std::move(*result);
+}
+inline void check(const Result<void>& result) {
+  if (!result) give_up(result.error().text());
+}
+
+// Matrices of 1024 columns, as a model has them.
+inter::ModelLayout layout_of(std::uint64_t parameters);
+
+// How far inner steps went: normal, with a spread of its own for each row.
+std::vector<float> inner_progress(std::uint64_t count, std::uint64_t seed);
+
+// A new folder in `parent` ("": where the system keeps temporary files), removed with all in it.
+class TemporaryPlace {
+ public:
+  TemporaryPlace(const std::string& parent, std::string_view name);
+  ~TemporaryPlace();
+  TemporaryPlace(const TemporaryPlace&) = delete;
+  TemporaryPlace& operator=(const TemporaryPlace&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// What the bytes of the gateways that are measured go through.
+inline constexpr std::string_view kWhatIsOn =
+    "TLS, BLAKE2s and Ed25519 of each chunk, zstd where it pays, XXH3-128 of each leaf;\n"
+    "  contributions, feedback, votes, records and states written and synced";
+// The same for programs.
+void say_what_is_on(const Report& report);
+
+struct BenchSite {
+  const inter::LoopbackFederation& federation;
+  std::size_t self = 0;  // place in the roster
+  std::uint64_t parameters = 0;
+  inter::GatewayOptions options;
+  std::string congestion_control;
+  std::vector<int> cpus;  // of the workers; the caller has pinned its own thread
+};
+
+// Pins the calling thread, and so all that it makes, to one CPU: another one for the next site.
+BenchSite site_on_own_cpu(const inter::LoopbackFederation& federation, std::size_t self,
+                          std::uint64_t parameters);
+
+// The rules that the benchmarks choose from, by their names on the command line.
+inter::SyncOptions sync_of(const std::string& codec, const std::string& outer,
+                           std::uint64_t outer_steps, std::uint64_t sites);
+
+// Runs the site's gateway until its run has ended. `make_ranks` is called once; what it returns
+// outlives the gateway. Returns the bytes that were sent to the other sites.
+using MakeRanks =
+    std::function<std::unique_ptr<inter::Ranks>(inter::Loop& loop, inter::Gateway& gateway)>;
+std::uint64_t run_bench_site(BenchSite site, const MakeRanks& make_ranks);
+
+}  // namespace isthmus::bench

@@ -1,0 +1,419 @@
+// wan_bench: how long an outer step takes over a wide-area path, as a multiple of the ideal: one
+// byte per parameter at the shaped rate, plus one round trip.
+//
+// Gateways are real processes in network namespaces that the emulator (tests/wan) joins. At the
+// same instant all sites contribute an f32 model as their ranks would hand it over; the step has
+// ended when the new parameters have been given to the ranks of every site. Votes and own encoded
+// bytes are on disk by then; the state follows, and the next exchange begins after it.
+//
+//   wan_bench --path 'delay=50ms rate=1gbit loss=0.1%' --cc bbr --parameters 67108864
+//
+// Needs root, for the namespaces. Without --path: every case of the table in docs/performance.md.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/large_vector.h"
+#include "tests/bench/bench_site.h"
+#include "tests/bench/command_line.h"
+#include "tests/bench/report.h"
+#include "tests/bench/seconds.h"
+
+namespace isthmus::bench {
+namespace {
+
+using namespace inter;  // what is measured here
+
+constexpr const char* kInside = "ISTHMUS_WAN_BENCH_INSIDE";  // set for the run in the namespaces
+constexpr int kCannotRun = 77;  // as with_wan says it: not root, or no devices
+
+struct Options {
+  std::string path;
+  std::string cc = "bbr";
+  std::uint64_t parameters = 64 << 20;
+  std::uint64_t sites = 2;
+  std::uint64_t exchanges = 6;
+  std::uint64_t runs = 3;
+  std::uint64_t iperf_seconds = 6;
+  double pause = 0.5;
+  std::string codec = "int8";
+  std::string outer = "nesterov";
+  std::string folder;
+  bool json = false;
+};
+
+// --- Cases
+
+struct Case {
+  std::string path, cc;
+  std::uint64_t parameters = 0;
+
+  double rate() const {
+    return setting("rate", {{"kbit", 125.0}, {"mbit", 125e3}, {"gbit", 125e6}});
+  }
+  double round_trip() const { return 2 * setting("delay", {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}); }
+  double ideal() const { return static_cast<double>(parameters) / rate() + round_trip(); }
+  std::string name() const { return fmt::format("{}, {}, {} parameters", path, cc, parameters); }
+
+ private:
+  // The emulator itself refuses what is not well-formed.
+  double setting(const std::string& key, const std::map<std::string, double>& units) const {
+    const auto at = path.find(key + "=");
+    if (at == std::string::npos) give_up(fmt::format("--path must say {}=", key));
+    std::istringstream in(path.substr(at + key.size() + 1));
+    double value = 0;
+    std::string unit;
+    in >> value >> unit;
+    const auto found = units.find(unit);
+    if (!in || found == units.end() || value <= 0)
+      give_up(fmt::format("--path: {} with one of the emulator's units, please", key));
+    return value * found->second;
+  }
+};
+
+std::vector<Case> cases_of(const Options& options) {
+  if (!options.path.empty()) return {{options.path, options.cc, options.parameters}};
+  std::vector<Case> cases;
+  for (const auto* cc : {"bbr", "cubic"}) {
+    for (const auto* path :
+         {"delay=50ms rate=100mbit loss=0.1%", "delay=50ms rate=1gbit",
+          "delay=50ms rate=1gbit loss=0.1%", "delay=50ms rate=1gbit loss=1%",
+          "delay=100ms rate=1gbit loss=0.01%", "delay=150ms rate=10mbit loss=0.5% burst=20"})
+      cases.push_back({path, cc, options.parameters});
+    cases.push_back({"delay=50ms rate=1gbit", cc, 1 << 18});
+  }
+  return cases;
+}
+
+// --- One site
+
+struct Go {
+  double at = 0;  // wall_seconds() when all sites contribute
+};
+struct Exchanged {
+  std::uint64_t step = 0;
+  double published = 0;    // wall_seconds() when the ranks could read the parameters
+  double cpu_seconds = 0;  // of the process, until the state was saved
+};
+
+// Contribute when they are told to. As real ranks they are given the parameters in a memory of
+// their own.
+class ToldRanks final : public Ranks {
+ public:
+  ToldRanks(Loop& loop, Gateway& gateway, std::vector<float> progress, int from, int to)
+      : loop_(loop), gateway_(gateway), progress_(std::move(progress)), to_(to) {
+    resize_large(own_, progress_.size());
+    resize_large(parameters_, progress_.size());
+    listener_ = std::thread([this, from] {
+      for (Go go; ::read(from, &go, sizeof go) == sizeof go;)
+        loop_.post([this, go] { contribute_at(go.at); });
+    });
+    listener_.detach();
+  }
+  bool reading() const override { return false; }
+  bool all_took() const override { return true; }
+  void forget() override {}
+  void publish(const Published& state) override {
+    std::ranges::copy(state.parameters, own_.begin());
+    exchanged_ = {.step = state.step, .published = wall_seconds(), .cpu_seconds = 0};
+    if (state.final_step) return tell();
+    const double before = process_seconds();
+    for (std::size_t i = 0; i < own_.size(); ++i) parameters_[i] = own_[i] - progress_[i];
+    not_counted_ += process_seconds() - before;
+    tell_once_saved();
+  }
+  void refuse(const Error& why) override { give_up(why.text()); }
+  std::vector<RankStatus> status() const override { return {}; }
+
+ private:
+  // Where they stand, as ranks share them with their gateway.
+  class OwnValues final : public ContributedValues {
+   public:
+    explicit OwnValues(const ToldRanks& ranks) : ranks_(ranks) {}
+    std::uint64_t size() const override { return ranks_.parameters_.size(); }
+    void read(std::uint64_t first, std::span<float> out) const override {
+      std::ranges::copy(std::span(ranks_.parameters_).subspan(first, out.size()), out.begin());
+    }
+
+   private:
+    const ToldRanks& ranks_;
+  };
+
+  void tell_once_saved() {
+    if (gateway_.saved_step() >= exchanged_.step) return tell();
+    loop_.call_after(5 * kMillisecond, [this] { tell_once_saved(); });
+  }
+  void tell() {
+    exchanged_.cpu_seconds = process_seconds() - began_cpu_ - not_counted_;
+    if (::write(to_, &exchanged_, sizeof exchanged_) != sizeof exchanged_) give_up("no parent");
+  }
+  void contribute_at(double when) {
+    const auto wait = std::max(0.0, when - wall_seconds());
+    loop_.call_after(static_cast<Nanoseconds>(wait * 1e9), [this] {
+      began_cpu_ = process_seconds();
+      not_counted_ = 0;
+      check(gateway_.contribute(exchanged_.step + 1, std::make_shared<OwnValues>(*this), 1000));
+    });
+  }
+
+  Loop& loop_;
+  Gateway& gateway_;
+  std::vector<float> progress_, own_, parameters_;
+  const int to_;
+  std::thread listener_;
+  Exchanged exchanged_;
+  double began_cpu_ = 0, not_counted_ = 0;
+};
+
+void enter_namespace(const std::string& name) {
+  const int space = ::open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
+  if (space < 0 || ::setns(space, CLONE_NEWNET) != 0) give_up("cannot enter the namespace " + name);
+  ::close(space);
+}
+
+[[noreturn]] void run_site(const Options& options, const LoopbackFederation& federation,
+                           std::size_t self, const std::string& folder, int from, int to) {
+  auto site = site_on_own_cpu(federation, self, options.parameters);
+  site.congestion_control = options.cc;
+  site.options.sync = sync_of(options.codec, options.outer, options.exchanges, options.sites);
+  site.options.folder = folder;
+  const auto elements = layout_of(options.parameters).elements();
+  run_bench_site(std::move(site), [&](Loop& loop, Gateway& gateway) {
+    return std::make_unique<ToldRanks>(loop, gateway, inner_progress(elements, self + 10), from,
+                                       to);
+  });
+  std::_Exit(0);
+}
+
+// --- All sites, in the namespaces
+
+// Goodput of one stream, bit/s, between the first two namespaces.
+double iperf(const Options& options, const std::vector<std::string>& spaces) {
+  const auto inside = [](const std::string& space, const std::string& command) {
+    return fmt::format("ip netns exec {} {}", space, command);
+  };
+  const pid_t server = ::fork();
+  if (server == 0) {
+    enter_namespace(spaces[0]);
+    const int null = ::open("/dev/null", O_WRONLY);
+    ::dup2(null, STDOUT_FILENO);
+    ::execlp("iperf3", "iperf3", "-s", "-1", nullptr);
+    std::_Exit(1);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto command = inside(spaces[1], fmt::format("iperf3 -c 10.77.0.1 -t {} -O 2 -C {} -J",
+                                                     options.iperf_seconds, options.cc));
+  std::string text;
+  if (FILE* pipe = ::popen(command.c_str(), "r"); pipe != nullptr) {
+    std::array<char, 4096> some{};
+    while (const auto count = std::fread(some.data(), 1, some.size(), pipe))
+      text.append(some.data(), count);
+    ::pclose(pipe);
+  }
+  ::kill(server, SIGTERM);
+  ::waitpid(server, nullptr, 0);
+  const auto said = nlohmann::json::parse(text, nullptr, false);
+  const auto at = nlohmann::json::json_pointer("/end/sum_received/bits_per_second");
+  return !said.is_discarded() && said.contains(at) ? said.at(at).get<double>() : 0;
+}
+
+// Prints {"seconds": [of each exchange], "cpu": [of all sites], "iperf": bit/s}.
+int run_inside(const Options& options) {
+  std::vector<std::string> spaces, addresses;
+  std::istringstream names(std::getenv("WAN_NAMESPACES"));
+  for (std::string name; names >> name;) {
+    spaces.push_back(name);
+    addresses.push_back(fmt::format("10.77.0.{}:7000", spaces.size()));
+  }
+  const auto federation = make_federation_at(addresses);
+  const TemporaryPlace place(options.folder, "wan_bench");
+  struct Child {
+    pid_t process = 0;
+    int from = -1, to = -1;
+  };
+  std::vector<Child> children;
+  for (std::size_t self = 0; self < spaces.size(); ++self) {
+    std::array<int, 2> down{}, up{};
+    if (::pipe(down.data()) != 0 || ::pipe(up.data()) != 0) give_up("no pipe");
+    const pid_t process = ::fork();
+    if (process < 0) give_up("no process");
+    if (process == 0) {
+      enter_namespace(spaces[self]);
+      run_site(options, federation, self, fmt::format("{}/{}", place.path(), self), down[0], up[1]);
+    }
+    ::close(down[0]);
+    ::close(up[1]);
+    children.push_back({process, up[0], down[1]});
+  }
+  nlohmann::json seconds = nlohmann::json::array(), cpu = nlohmann::json::array();
+  double began = 0;
+  for (std::uint64_t step = 0; step <= options.exchanges; ++step) {
+    double published = 0, cpu_seconds = 0;
+    for (const auto& child : children) {
+      Exchanged said;
+      if (::read(child.from, &said, sizeof said) != sizeof said || said.step != step)
+        give_up("a gateway did not finish: what it said is above");
+      published = std::max(published, said.published);
+      cpu_seconds += said.cpu_seconds;
+    }
+    if (step > 0) {
+      seconds.push_back(published - began);
+      cpu.push_back(cpu_seconds);
+    }
+    if (step == options.exchanges) break;
+    began = wall_seconds() + options.pause;
+    const Go go{began};
+    for (const auto& child : children)
+      if (::write(child.to, &go, sizeof go) != sizeof go) give_up("a gateway has gone");
+  }
+  for (const auto& child : children) ::waitpid(child.process, nullptr, 0);
+  const double rate = options.iperf_seconds > 0 ? iperf(options, spaces) : 0;
+  fmt::print("{}\n", nlohmann::json{{"seconds", seconds}, {"cpu", cpu}, {"iperf", rate}}.dump());
+  return 0;
+}
+
+// --- All cases, from outside
+
+struct Measured {
+  std::vector<double> first, warm, cpu, iperf;
+};
+
+void measure(const Options& options, const Case& one, Measured& measured) {
+  const auto with_wan = [] {
+    const char* chosen = std::getenv("ISTHMUS_WITH_WAN");
+    return std::string(chosen != nullptr ? chosen : ISTHMUS_WITH_WAN);
+  }();
+  std::vector<std::string> command = {
+      with_wan,        "-n", std::to_string(options.sites), "-l", "default " + one.path, "--",
+      "/proc/self/exe"};
+  std::array<char, 4096> self{};
+  if (::readlink("/proc/self/exe", self.data(), self.size() - 1) < 0) give_up("no /proc");
+  command.back() = self.data();
+  const auto add = [&](const char* name, const auto& value) {
+    command.push_back(fmt::format("{}={}", name, value));
+  };
+  add("--path", one.path);
+  add("--cc", one.cc);
+  add("--parameters", one.parameters);
+  add("--sites", options.sites);
+  add("--exchanges", options.exchanges);
+  add("--iperf-seconds", options.iperf_seconds);
+  add("--pause", options.pause);
+  add("--codec", options.codec);
+  add("--outer", options.outer);
+  if (!options.folder.empty()) add("--folder", options.folder);
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) give_up("no pipe");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    ::setenv(kInside, "1", 1);
+    if (one.cc != "bbr") ::setenv("WAN_CC", one.cc.c_str(), 1);
+    std::vector<char*> arguments;
+    for (auto& argument : command) arguments.push_back(argument.data());
+    arguments.push_back(nullptr);
+    ::execv(arguments[0], arguments.data());
+    give_up("cannot run " + with_wan);
+  }
+  ::close(ends[1]);
+  std::string text;
+  std::array<char, 4096> some{};
+  for (ssize_t count = 0; (count = ::read(ends[0], some.data(), some.size())) > 0;)
+    text.append(some.data(), static_cast<std::size_t>(count));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kCannotRun) std::exit(kCannotRun);
+  const auto said = nlohmann::json::parse(text, nullptr, false);
+  if (status != 0 || said.is_discarded()) give_up("no figures of " + one.name());
+  const auto seconds = said.at("seconds").get<std::vector<double>>();
+  measured.first.push_back(seconds.front());
+  for (std::size_t i = 2; i < seconds.size(); ++i) {
+    measured.warm.push_back(seconds[i]);
+    measured.cpu.push_back(said.at("cpu").at(i).get<double>());
+  }
+  measured.iperf.push_back(said.at("iperf").get<double>());
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto half = values.size() / 2;
+  return values.empty() ? std::nan("") : (values[half] + values[(values.size() - 1) / 2]) / 2;
+}
+
+int run(const Options& options) {
+  const auto cases = cases_of(options);
+  std::vector<Measured> measured(cases.size());
+  for (std::uint64_t i = 0; i < options.runs; ++i)
+    for (std::size_t j = 0; j < cases.size(); ++j) measure(options, cases[j], measured[j]);
+  const Report report(options.json);
+  report.heading(fmt::format(
+      "{} gateways over the emulator, codec {}, outer {}, {} runs of {} exchanges\n"
+      "  on: {}",
+      options.sites, options.codec, options.outer, options.runs, options.exchanges, kWhatIsOn));
+  say_what_is_on(report);
+  for (std::size_t j = 0; j < cases.size(); ++j) {
+    const auto& one = cases[j];
+    const auto& m = measured[j];
+    const double bytes = 4.0 * static_cast<double>(options.sites * one.parameters);
+    report.heading(one.name());
+    const auto row = [&](std::string_view what, double value, std::string_view unit) {
+      report.row(options.json ? fmt::format("{}: {}", one.name(), what) : std::string(what), value,
+                 unit);
+    };
+    row("exchange, third and later / ideal", median(m.warm) / one.ideal(), "1");
+    row("first exchange / ideal", median(m.first) / one.ideal(), "1");
+    row("exchange, third and later", median(m.warm), "s");
+    row("worst of them", *std::ranges::max_element(m.warm), "s");
+    row("ideal", one.ideal(), "s");
+    row("f32 contributed by all / CPU-second of all", bytes / median(m.cpu) * 1e-9, "GB/s");
+    row("iperf3, one stream", median(m.iperf) * 1e-6, "Mbit/s");
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace isthmus::bench
+
+int main(int argc, char** argv) {
+  using namespace isthmus::bench;
+  Options options;
+  CommandLine line(
+      "How long an outer step takes over a wide-area path, as a multiple of one byte per\n"
+      "parameter at the shaped rate plus one round trip. Needs root, for network namespaces.",
+      options.json);
+  line.text("--path", options.path,
+            "of every pair of sites, as the emulator takes it (tests/wan/README.md):\n"
+            "'delay=50ms rate=1gbit loss=0.1%'; without it: all standard cases");
+  line.choice("--cc", options.cc, {"bbr", "cubic", "reno"}, "congestion control");
+  line.number("--parameters", options.parameters, 1024, std::uint64_t{1} << 32, "of the model");
+  line.number("--sites", options.sites, 2, 8, "each with a gateway");
+  line.number("--exchanges", options.exchanges, 3, 1000, "outer steps of a run");
+  line.number("--runs", options.runs, 1, 1000, "of each case, interleaved");
+  line.number("--iperf-seconds", options.iperf_seconds, 0, 600, "0: without iperf3");
+  line.number("--pause", options.pause, 0, 3600, "seconds between exchanges, for the ranks");
+  line.choice("--codec", options.codec, {"none", "bf16", "int8"}, "of the pseudo-gradient");
+  line.choice("--outer", options.outer, {"average", "nesterov"}, "the outer optimizer");
+  line.text("--folder", options.folder, "for the gateways' files (default: the system's)");
+  line.parse(argc, argv);
+  if (std::getenv(kInside) != nullptr) return run_inside(options);
+  return run(options);
+}

@@ -1,0 +1,147 @@
+// A failing run made shorter: of a run that is made up, and of one with a planted bug.
+#include "inter/sim/shrink.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace isthmus::inter::sim {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+const std::string kViolation = "[3.5 s] s2 has another state 4";
+
+TEST(Invariant, IsWhatAViolationSaysWithoutItsNumbers) {
+  EXPECT_EQ(invariant_of(kViolation), "s# has another state #");
+  EXPECT_EQ(invariant_of("[104.25 s] s1 has another state 17"), invariant_of(kViolation));
+  EXPECT_EQ(invariant_of("[1 s] the run did not finish: 3 of 6 steps; s1:3"),
+            "the run did not finish");
+  EXPECT_EQ(invariant_of("the simulator was ended by signal 6 (Aborted)"),
+            "the simulator was ended by signal # (Aborted)");
+  EXPECT_NE(invariant_of("[1 s] s1 failed: x"), invariant_of(kViolation));
+}
+
+// Fails when all of these happen.
+class MadeUpRun {
+ public:
+  explicit MadeUpRun(std::vector<std::uint32_t> needed) : needed_(std::move(needed)) {}
+  std::optional<std::string> operator()(const PartOfRun& part) const {
+    const auto happens = [&](auto place) {
+      return std::ranges::binary_search(*part.faults, place);
+    };
+    if (part.outer_steps.value_or(8) < 3 || part.sites.value_or(5) < 4) return std::nullopt;
+    if (!std::ranges::all_of(needed_, happens)) return std::nullopt;
+    return "[9.1 s] s4 has another state 2";
+  }
+
+ private:
+  std::vector<std::uint32_t> needed_;
+};
+
+TEST(Shrink, FindsWhatItTakes) {
+  for (const auto& needed : std::vector<std::vector<std::uint32_t>>{
+           {}, {0}, {63}, {3, 40}, {0, 1, 2, 3}, {5, 20, 21, 50, 63}}) {
+    const auto shrunk = shrink(MadeUpRun(needed), kViolation, 64, 5, 8);
+    EXPECT_EQ(shrunk.part.faults, needed);
+    EXPECT_EQ(shrunk.part.outer_steps, 3U);
+    EXPECT_EQ(shrunk.part.sites, 4U);
+    EXPECT_EQ(shrunk.violation, "[9.1 s] s4 has another state 2");
+    EXPECT_LT(shrunk.runs, 100U);
+  }
+}
+
+TEST(Shrink, KeepsToTheInvariant) {
+  const auto run = [](const PartOfRun& part) -> std::optional<std::string> {
+    if (part.faults->size() == 10 && !part.sites && !part.outer_steps) return kViolation;
+    return "[1 s] something else is wrong";
+  };
+  EXPECT_EQ(shrink(run, kViolation, 10, 5, 8).part.faults->size(), 10U);
+}
+
+TEST(Shrink, EndsWithWhatItHasWhenThatIsEnough) {
+  int asked = 0;
+  const auto shrunk = shrink(MadeUpRun({7}), kViolation, 64, 5, 8, [&] { return ++asked > 3; });
+  EXPECT_LE(shrunk.runs, 3U);
+  EXPECT_TRUE(MadeUpRun({7})(shrunk.part));
+}
+
+TEST(Shrink, OfAPlantedBugNoFaultCanBeLeftOut) {
+  auto scenarios = standard_scenarios();
+  auto scenario = *std::ranges::find(scenarios, "crashes", &Scenario::name);
+  scenario.bug = PlantedBug::lying_disk;
+  std::uint64_t runs_shrunk = 0;
+  for (std::uint64_t seed = 1; seed <= 50 && runs_shrunk < 2; ++seed) {
+    const auto whole = run_federation(scenario, seed);
+    if (whole.violations.empty()) continue;
+    const auto run = [&](const PartOfRun& part) -> std::optional<std::string> {
+      const auto outcome = run_federation(scenario, seed, false, part);
+      if (outcome.violations.empty()) return std::nullopt;
+      return outcome.violations.front();
+    };
+    const auto& violation = whole.violations.front();
+    const auto shrunk = shrink(run, violation, static_cast<std::uint32_t>(whole.faults.size()),
+                               scenario.sites, scenario.outer_steps);
+    EXPECT_EQ(invariant_of(shrunk.violation), invariant_of(violation)) << seed;
+    EXPECT_EQ(run(shrunk.part), shrunk.violation) << "the same part is the same run";
+    for (const auto left_out : *shrunk.part.faults) {
+      auto faults = *shrunk.part.faults;
+      std::erase(faults, left_out);
+      const PartOfRun fewer{faults, shrunk.part.sites, shrunk.part.outer_steps};
+      EXPECT_NE(invariant_of(run(fewer).value_or("")), invariant_of(violation)) << seed;
+    }
+    ++runs_shrunk;
+  }
+  EXPECT_EQ(runs_shrunk, 2U);
+}
+
+TEST(Parts, AllFaultsGivenBackAreTheSameRun) {
+  for (const auto& scenario : standard_scenarios()) {
+    if (scenario.sites > 7) continue;
+    const auto whole = run_federation(scenario, 3);
+    PartOfRun part;
+    part.faults.emplace();
+    for (std::uint32_t i = 0; i < whole.faults.size(); ++i) part.faults->push_back(i);
+    EXPECT_EQ(run_federation(scenario, 3, false, part).log_hash, whole.log_hash) << scenario.name;
+    EXPECT_EQ(faults_of(scenario, 3).size(), whole.faults.size());
+  }
+}
+
+TEST(Parts, OnlyTheFaultsThatAreNamedHappen) {
+  Scenario scenario;
+  scenario.pauses = 4;
+  scenario.broken_connections = 4;
+  const auto faults = faults_of(scenario, 1);
+  PartOfRun part;
+  part.faults.emplace();
+  std::uint64_t breaks = 0;
+  for (std::uint32_t i = 0; i < faults.size(); ++i)
+    if (faults[i].kind == FaultKind::broken_connection && faults[i].when < 10 * kSecond) {
+      part.faults->push_back(i);
+      ++breaks;
+    }
+  ASSERT_GT(breaks, 0U);
+  const auto outcome = run_federation(scenario, 1, false, part);
+  EXPECT_THAT(outcome.violations, IsEmpty());
+  EXPECT_EQ(outcome.counters.count("pauses"), 0U);
+  EXPECT_EQ(outcome.counters.at("broken connections"), breaks);
+}
+
+TEST(Parts, AreOfFewerSitesAndSteps) {
+  Scenario scenario;
+  scenario.sites = 5;
+  PartOfRun part;
+  part.sites = 2;
+  part.outer_steps = 3;
+  const auto outcome = run_federation(scenario, 1, true, part);
+  EXPECT_TRUE(outcome.finished);
+  EXPECT_EQ(outcome.steps, 3U);
+  for (const auto& line : outcome.log) EXPECT_EQ(line.find("\"s3\""), line.npos) << line;
+}
+
+}  // namespace
+}  // namespace isthmus::inter::sim
