@@ -36,19 +36,40 @@ void MetricsLog::read_last() {
     return;
   if (tail.back() != '\n') [[maybe_unused]]
     const auto ignored = ::write(descriptor_, "\n", 1);
-  while (!tail.empty() && !last_) {
+  std::optional<Last> last;
+  bool before_known = false;
+  std::uint64_t before = 0;
+  for (bool whole_life = false; !tail.empty() && !whole_life;) {
     const auto newline = tail.rfind('\n');
     const auto start = newline == std::string::npos ? 0 : newline + 1;
     const auto line = nlohmann::json::parse(tail.begin() + static_cast<std::ptrdiff_t>(start),
                                             tail.end(), nullptr, /*allow_exceptions=*/false);
+    tail.resize(newline == std::string::npos ? 0 : newline);
     const auto whole = [&](const char* key) {
       return line.contains(key) && line[key].is_number_unsigned();
     };
-    if (line.is_object() && whole("inner_step") && whole("tokens") && whole("tokens_contributed"))
-      last_ = {line["inner_step"].get<std::int64_t>(), line["tokens"].get<std::uint64_t>(),
-               line["tokens_contributed"].get<std::uint64_t>()};
-    tail.resize(newline == std::string::npos ? 0 : newline);
+    if (!line.is_object() || !whole("inner_step") || !whole("tokens") ||
+        !whole("tokens_contributed"))
+      continue;
+    if (!last)
+      last = {line["inner_step"].get<std::int64_t>(), line["tokens"].get<std::uint64_t>(), {}, 0};
+    const auto contributed = line["tokens_contributed"].get<std::uint64_t>();
+    const auto kind = line.value("kind", std::string());
+    whole_life = kind == "resumed";
+    if (kind == "contribution" && whole("outer_step")) {
+      last->contributions.emplace_back(line["outer_step"].get<std::uint64_t>(), contributed);
+      before_known = false;
+    } else if (!whole_life || !before_known) {
+      before_known = true;
+      before = contributed;
+    }
   }
+  if (!last) return;
+  std::ranges::reverse(last->contributions);
+  // Where the tail begins with one, that is long past.
+  if (!before_known && !last->contributions.empty()) before = last->contributions.front().second;
+  last->tokens_contributed_before = before;
+  last_ = std::move(last);
 }
 
 void MetricsLog::write(std::string_view kind, std::initializer_list<Field> fields) {

@@ -7,8 +7,8 @@
 //   resumed       training goes on from a checkpoint: later lines may repeat earlier steps
 //
 // `tokens` counts all tokens trained, `tokens_contributed` those in contributions so far: after a
-// crash the last line tells what was lost. Appended with one system call a line; like a log, it
-// never fails training.
+// crash the lines of the last process tell what was lost. Appended with one system call a line;
+// like a log, it never fails training.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/event_log.h"
@@ -26,11 +28,20 @@ namespace isthmus::runtime {
 
 class MetricsLog {
  public:
-  // What the last line of an earlier process said.
+  // What the last lines of an earlier process said.
   struct Last {
     std::int64_t inner_step = 0;
     std::uint64_t tokens = 0;
-    std::uint64_t tokens_contributed = 0;
+    // In contributions up to the one to this outer step.
+    std::uint64_t tokens_contributed_up_to(std::uint64_t outer_step) const {
+      auto tokens_up_to = tokens_contributed_before;
+      for (const auto& [step, total] : contributions)
+        if (step <= outer_step) tokens_up_to = total;
+      return tokens_up_to;
+    }
+    std::vector<std::pair<std::uint64_t, std::uint64_t>>
+        contributions;                            // that it made: step, total
+    std::uint64_t tokens_contributed_before = 0;  // the first of them
   };
 
   // Errors: io, permission.

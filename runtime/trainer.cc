@@ -187,7 +187,7 @@ class Trainer {
 
   void go_on_without_what_is_open(const OuterState& state, bool same_base, bool has_handed) {
     const bool contributed = !same_base || state.contribution_open;
-    note_lost(contributed, has_handed);
+    note_lost(state, contributed, has_handed);
     if (!same_base || state.final_step) set_parameters(state.parameters);
     if (!same_base) forget_handed();
     if (contributed)
@@ -223,15 +223,18 @@ class Trainer {
   }
 
   // Where parameters are taken from the gateway, what is in a contribution that it has is, or will
-  // be, in the state; the rest is gone. Otherwise the checkpoint is what there is. `has_handed`:
-  // the contribution that the checkpoint followed.
-  void note_lost(bool from_gateway, bool has_handed) {
+  // be, in the state; the rest is gone, later contributions that it lost with its process included.
+  // Otherwise the checkpoint is what there is. `has_handed`: the contribution that the checkpoint
+  // followed.
+  void note_lost(const OuterState& state, bool from_gateway, bool has_handed) {
     if (!is_root_ || metrics_ == nullptr || !metrics_->last()) return;
     const auto& last = *metrics_->last();
     std::uint64_t kept = progress_.tokens;
     if (from_gateway)
-      kept = std::max(last.tokens_contributed, progress_.tokens - progress_.tokens_since) -
-             (has_handed ? 0 : progress_.handed_tokens);
+      kept = std::max(
+          last.tokens_contributed_up_to(state.contribution_open ? state.step + 1
+                                                                : state.contributed),
+          progress_.tokens - progress_.tokens_since - (has_handed ? 0 : progress_.handed_tokens));
     if (last.tokens > kept)
       parts_.log.warning("tokens_lost", {},
                          {{"tokens", last.tokens - kept},

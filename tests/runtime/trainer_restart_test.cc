@@ -93,6 +93,7 @@ TEST_F(TrainerRestartTest, ARestartOnTheSameStateGoesOnWithItsOwnParameters) {
   const auto expected = gateway_.contributions.back();
 
   options_.checkpoint_folder = folder_ / "restarted";
+  options_.metrics_path = folder_ / "restarted.jsonl";
   stop_ = false;
   gateway_.contributions.clear();
   auto first = make_small_model(pool_);
@@ -212,6 +213,40 @@ TEST_F(TrainerRestartTest, AContributionThatNeitherGatewayNorCheckpointHasIsRepo
   run_until_poll(*second, 3);
   ASSERT_THAT(events("tokens_lost"), SizeIs(1));
   EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":144"));  // three steps of 2 x 24
+}
+
+// The checkpoint follows a contribution that the gateway has; the one after it, it has lost.
+TEST_F(TrainerRestartTest, ALaterContributionThatTheGatewayLostIsReportedLost) {
+  for (const bool open : {false, true}) {
+    SCOPED_TRACE(open);
+    events_.clear();
+    gateway_ = ScriptedSync();
+    stop_ = false;
+    federate();
+    options_.checkpoint_folder = folder_ / fmt::format("checkpoints_{}", open);
+    options_.metrics_path = folder_ / fmt::format("metrics_{}", open);
+    options_.checkpoint_steps = 3;
+    gateway_.on_contribute = [&](const Contribution& made) {
+      if (made.step == 1)
+        gateway_.states.push_back(state_of(1, made.parameters, OuterState::From::contribution));
+      stop_ = made.step == 2;
+    };
+    auto first = make_small_model(pool_);
+    EXPECT_EQ(run_well(*first).inner_step, 6);
+    gateway_.on_contribute = nullptr;
+    stop_ = false;
+    std::filesystem::remove_all(options_.checkpoint_folder + "/step_00000006");
+    auto state = state_of(1, canonical(*make_small_model(pool_, 5)), OuterState::From::nothing);
+    state.contributed = 1;
+    state.contribution_open = open;
+    gateway_has(std::move(state));
+    auto second = make_small_model(pool_);
+    run_until_poll(*second, 3);
+    ASSERT_THAT(events("tokens_lost"), SizeIs(open ? 0 : 1));
+    if (!open) {
+      EXPECT_THAT(events("tokens_lost")[0], HasSubstr("\"tokens\":144"));  // three steps of 2 x 24
+    }
+  }
 }
 
 TEST_F(TrainerRestartTest, ARestartAfterACrashOnANewerStateDropsItsParameters) {
