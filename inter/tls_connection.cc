@@ -29,8 +29,8 @@ std::chrono::nanoseconds duration(Nanoseconds time) { return std::chrono::nanose
 
 // ---- Both ends come up.
 
-void TlsConnection::dial(const tcp::endpoint& to) {
-  asio::post(io_, [self = shared_from_this(), to] {
+void TlsConnection::dial(const tcp::endpoint& to, Nanoseconds connect_timeout) {
+  asio::post(io_, [self = shared_from_this(), to, connect_timeout] {
     if (self->stage_ == Stage::ended) return;
     self->role_ = TlsRole::dialing;
     self->dialed_ = std::chrono::steady_clock::now();
@@ -38,7 +38,7 @@ void TlsConnection::dial(const tcp::endpoint& to) {
     self->socket_.open(to.protocol(), failed);
     if (failed) return self->fail({ErrorCode::io, failed.message()});
     self->lane_.set_up_unconnected(self->socket_.native_handle());
-    self->limit(self->lane_.options().connect_timeout, "no connection in time");
+    self->limit(connect_timeout, "no connection in time");
     self->socket_.async_connect(to, [self](boost::system::error_code error) {
       if (self->stage_ == Stage::ended) return;
       if (error) return self->fail({ErrorCode::unavailable, error.message()});

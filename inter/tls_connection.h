@@ -59,7 +59,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
       : lane_(lane), io_(io), user_(user), gate_(gate), socket_(io), deadline_(io) {}
 
   // One of these, once; from any thread.
-  void dial(const boost::asio::ip::tcp::endpoint& to);
+  void dial(const boost::asio::ip::tcp::endpoint& to, Nanoseconds connect_timeout);
   void accept(boost::asio::ip::tcp::socket socket);
 
   // From the loop, once it is up. Takes messages in from now on.

@@ -21,7 +21,7 @@ void TlsDialer::start() {
 }
 
 void TlsDialer::dial() {
-  delay_.dialing(loop_.now());
+  connect_timeout_ = delay_.dialing(loop_.now(), lane_.options().connect_timeout);
   tasks_.start_timer(lane_.options().dial_timeout, [this] {
     end({ErrorCode::timeout, "no address in time"});
   });
@@ -39,7 +39,7 @@ void TlsDialer::connect(const std::string& numeric_host) {
   if (!endpoint) return end(endpoint.error());
   connection_ = std::make_shared<TlsConnection>(
       lane_, lane_.next_thread(), static_cast<TlsUser&>(*this), static_cast<TlsGate&>(*this));
-  connection_->dial(*endpoint);
+  connection_->dial(*endpoint, connect_timeout_);
 }
 
 void TlsDialer::up(const std::shared_ptr<TlsConnection>& connection) {

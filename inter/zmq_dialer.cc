@@ -40,7 +40,7 @@ void ZmqDialer::start() {
 }
 
 void ZmqDialer::dial() {
-  delay_.dialing(loop_.now());
+  connect_timeout_ = delay_.dialing(loop_.now(), options_.connect_timeout);
   tasks_.start_timer(options_.dial_timeout, [this] { end("no handshake in time"); });
   // libzmq would look names up on its I/O thread, and hold up every connection meanwhile.
   look_up_.next([this](Result<std::string> host) {
@@ -63,7 +63,7 @@ Result<void> ZmqDialer::open_socket(const TcpAddress& address) {
   ISTHMUS_CHECK(socket_.set(ZMQ_IPV6, address.is_ipv6() ? 1 : 0));
   ISTHMUS_CHECK(socket_.set(ZMQ_RECONNECT_IVL, -1));
   ISTHMUS_CHECK(
-      socket_.set(ZMQ_CONNECT_TIMEOUT, static_cast<int>(options_.connect_timeout / kMillisecond)));
+      socket_.set(ZMQ_CONNECT_TIMEOUT, static_cast<int>(connect_timeout_ / kMillisecond)));
   ISTHMUS_TRY(monitor_, SocketMonitor::make(context_, socket_, kWatchedEvents));
   monitor_watch_ =
       std::make_unique<SocketWatch>(loop_, monitor_.socket(), [this] { take_events(); });

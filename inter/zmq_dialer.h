@@ -60,7 +60,8 @@ class ZmqDialer final : public LaneEnd {
   bool dropped_ = false;         // end() is on its way
   std::shared_ptr<LaneMeter> meter_;
   RedialDelay delay_;
-  std::string logged_failure_;  // said once, until it changes
+  Nanoseconds connect_timeout_ = 0;  // of this attempt
+  std::string logged_failure_;       // said once, until it changes
   ZmqSocket socket_;
   SocketMonitor monitor_;
   std::unique_ptr<SocketWatch> socket_watch_;

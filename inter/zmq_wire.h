@@ -86,7 +86,7 @@ struct ZmqWireOptions {
   Nanoseconds bulk_timeout = 60 * kSecond;    // silence within a message
   // Bytes, or probes of an idle bulk connection, that TCP cannot get acknowledged.
   Nanoseconds stall_timeout = 8 * kSecond;
-  Nanoseconds connect_timeout = 2 * kSecond;
+  Nanoseconds connect_timeout = 2 * kSecond;  // less where a peer was reached sooner just before
   Nanoseconds handshake_timeout = 5 * kSecond;
   Nanoseconds dial_timeout = 10 * kSecond;  // from dialing to the end of the handshake
   // Between attempts: doubles while the peer answers and refuses. Silence is tried at once again,
