@@ -80,9 +80,10 @@ def some_text(seed, size=20000):
 class Site:
     """One site: its files, and its tree of processes while it runs."""
 
-    def __init__(self, folder, name, number, address, advertised):
+    def __init__(self, folder, name, number, address, advertised, at=()):
         self.folder, self.name, self.number, self.address = folder, name, number, address
         self.advertised = advertised
+        self.at = list(at)  # the words before a command that run it where this site is
         self.file = folder / f"{name}.toml"
         self.run_dir = folder / name
         self.process = None
@@ -93,7 +94,7 @@ class Site:
         self.launches += 1
         self.log = self.folder / f"{self.name}.launch-{self.launches}.log"
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen([ISTHMUS, "launch", str(self.file), *arguments], cwd=self.folder,
+            self.process = subprocess.Popen([*self.at, ISTHMUS, "launch", str(self.file), *arguments], cwd=self.folder,
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                                             start_new_session=True, env={**os.environ, **(environment or {})})
         return self
@@ -185,15 +186,12 @@ class Federation:
 
     def __enter__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-e2e-"))
-        # All of 127/8 is loopback: a network of its own for each test.
-        network = random.SystemRandom().randrange(1 << 16, (1 << 24) - 256, 256)
-        self.network = f"127.{network >> 16}.{network >> 8 & 255}"
-        self.relay_host = f"{self.network}.200"
+        self.choose_network()
         self.sites = []
         for number, name in enumerate(self.names, 1):
-            address = f"{self.network}.{number}:{PORT}"
+            address = f"{self.host(number)}:{PORT}"
             self.sites.append(Site(self.folder, name, number, address,
-                                   f"{self.relay_host}:{PORT}" if name in self.relayed else address))
+                                   f"{self.relay_host}:{PORT}" if name in self.relayed else address, self.at(number)))
         (self.folder / "held.txt").write_text(some_text(99, 4000))
         self.run("keys", "generate", "--operator", "operator.key")
         for site in self.sites:
@@ -203,6 +201,18 @@ class Federation:
             self.add_to_roster(site)
         self.sign_roster()
         return self
+
+    def choose_network(self):
+        """All of 127/8 is loopback: a network of its own for each test."""
+        network = random.SystemRandom().randrange(1 << 16, (1 << 24) - 256, 256)
+        self.network = f"127.{network >> 16}.{network >> 8 & 255}"
+        self.relay_host = f"{self.network}.200"
+
+    def host(self, number):
+        return f"{self.network}.{number}"
+
+    def at(self, number):
+        return ()
 
     def __exit__(self, error, *_):
         for site in self.sites:

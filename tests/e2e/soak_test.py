@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""tools/soak itself, for some seconds: it ends with a report in which everything holds, also when it is interrupted."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from federation import Case, DONE, ROOT
+
+SOAK = ROOT / "tools/soak"
+
+
+class Soak(Case):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="isthmus-e2e-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def start(self, *arguments):
+        environment = {**os.environ, "TMPDIR": str(self.folder)}
+        return subprocess.Popen([SOAK, "--loopback", "--json", self.folder / "report", *map(str, arguments)], text=True,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+
+    def end(self, process):
+        said, _ = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, DONE, said)
+        self.assertIn("every invariant holds", said)
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["report"], "something of it is left")
+        report = json.loads((self.folder / "report").read_text())
+        self.assertEqual(report["violations"], [])
+        self.assertGreater(report["outer_steps"], 3)
+        return report
+
+    def test_to_its_end(self):
+        report = self.end(self.start("--minutes", 0.2, "--seed", 1))
+        self.assertGreater(sum(report["faults"].values()), 0)
+        self.assertEqual(len(report["stalls"]), report["rounds"])
+        self.assertEqual(sorted(report["tokens"]), ["alpha", "beta", "gamma"])
+        self.assertFalse(report["stopped"])
+
+    def test_interrupted(self):
+        process = self.start("--minutes", 60)
+        time.sleep(5)
+        process.send_signal(signal.SIGINT)
+        report = self.end(process)
+        self.assertTrue(report["stopped"])
+        self.assertLess(report["seconds"], 60)
+
+    def test_a_mistake(self):
+        said = subprocess.run([SOAK, "--sites", "2"], capture_output=True, text=True)
+        self.assertEqual(said.returncode, 2)
+        self.assertIn("there can be 3 to 7", said.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
