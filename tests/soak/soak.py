@@ -213,7 +213,9 @@ def arguments_of(words):
     parser.add_argument("--sites", type=int, default=3, help=f"3 to {len(NAMES)} (3)")
     parser.add_argument("--first-round", type=int, default=0, help="begins with this round of the seed (0)")
     parser.add_argument("--json", type=pathlib.Path, help="writes the report there as well")
-    parser.add_argument("--loopback", action="store_true", help="no emulated network, though it could be had")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--loopback", action="store_true", help="no emulated network, though it could be had")
+    where.add_argument("--emulated", action="store_true", help="nothing else: status 77 where it cannot be had")
     parser.add_argument("--keep", type=pathlib.Path, help="copies the sites' files into this new folder at the end")
     options = parser.parse_args(words)
     if not 3 <= options.sites <= len(NAMES):
@@ -231,6 +233,9 @@ def main():
         reason = wan.reason_against()
         if not reason:
             return wan.run_between(options.sites, injector.LINES, [__file__, *sys.argv[1:]])
+        if options.emulated:
+            print(f"SKIPPED: {reason}")
+            return wan.CANNOT
         print(f"{reason}; going on over loopback, without faults of network and disk", file=sys.stderr)
     soak = Soak(options, wan.Wan() if wan.between_sites() else None)
     if wan.between_sites():
