@@ -572,7 +572,7 @@ Result<Feedback> OuterStore::read_feedback(int slot) const {
   hash.high = in.get<std::uint64_t>();
   ISTHMUS_TRY(const auto size, file->size());
   if (!checks(header) || magic != kFeedbackMagic || version != kFeedbackVersion ||
-      size != kHeaderBytes + 4 * elements)
+      elements > size / sizeof(float) || size != kHeaderBytes + 4 * elements)
     return Error{ErrorCode::corrupt, name + " is damaged"};
   resize_large(feedback.residual, elements);
   ISTHMUS_CHECK(file->read_at(kHeaderBytes, floats(feedback.residual)));

@@ -153,7 +153,10 @@ class Reader {
   template <class T>
   void value(std::vector<T>& items) {
     items.clear();
-    list('[', ']', [&] { value(items.emplace_back()); });
+    list('[', ']', [&] {
+      if (items.size() == kItemsMax) return fail();
+      value(items.emplace_back());
+    });
   }
   template <class T>
   requires std::is_aggregate_v<T>
@@ -175,6 +178,9 @@ class Reader {
 
  private:
   static constexpr int kDepthMax = 32;
+  // Of one list, ranks for example: "{}" is three bytes, what it becomes is some hundred times
+  // more.
+  static constexpr std::size_t kItemsMax = 1 << 13;
 
   void fail() {
     ok_ = false;

@@ -40,6 +40,12 @@ std::vector<std::pair<std::string, double>> waiting_shares(const LinkTraffic& li
   return shares;
 }
 
+// Of a file that may be damaged: what cannot be a count is none.
+std::uint64_t count_of(double number) {
+  constexpr double kMax = 9'007'199'254'740'992.0;  // 2^53: beyond it they are not exact
+  return number >= 0 && number <= kMax ? static_cast<std::uint64_t>(number) : 0;
+}
+
 // "waiting 61 % of the time: vote 40 %, rate limit 21 %".
 std::string waiting_text(const LinkTraffic& link) {
   double all = 0;
@@ -244,14 +250,14 @@ void read_metrics(const std::string& path, std::int64_t inner_steps_per_outer, S
       if (before > 0 || line.id == "inner_step") before = line.time;
       if (line.id == "merge") out.outer_steps = line.outer_step;
       if (line.id != "inner_step") continue;
-      out.inner_steps = static_cast<std::int64_t>(number("inner_step"));
+      out.inner_steps = static_cast<std::int64_t>(count_of(number("inner_step")));
       tokens_trained += new_tokens;
       tokens += new_tokens;
     }
   if (out.outer_steps == 0 && inner_steps_per_outer > 0)
     out.outer_steps = out.inner_steps / inner_steps_per_outer;
-  out.tokens = static_cast<std::uint64_t>(tokens);
-  out.tokens_trained = static_cast<std::uint64_t>(tokens_trained);
+  out.tokens = count_of(tokens);
+  out.tokens_trained = count_of(tokens_trained);
   out.tokens_per_second = seconds > 0 ? tokens_in_seconds / seconds : 0;
 }
 

@@ -39,16 +39,58 @@ std::optional<UnquotedWord> unquoted_word(std::string_view text, std::size_t lin
   return UnquotedWord{begin + first, word.size()};
 }
 
+// TOML++ bounds what nests in brackets, but not the parts of a key, whose tables it frees by
+// recursion. No key of ours has more than two.
+constexpr std::size_t kKeyPartsMax = 16;
+
+// Where a key has too many parts: dots outside of strings and comments, with nothing between them
+// that ends a key.
+std::optional<Region> too_deep_key(std::string_view text) {
+  Region at;
+  std::size_t dots = 0;
+  char quote = 0;
+  bool comment = false;
+  for (const char c : text) {
+    if (c == '\n') {
+      at = {.line = at.line + 1, .column = 0, .length = 1};
+      dots = 0;
+      quote = 0;
+      comment = false;
+    }
+    ++at.column;
+    if (comment) continue;
+    if (quote != 0) {
+      if (c == quote) quote = 0;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '#') {
+      comment = true;
+    } else if (c == '.') {
+      if (++dots >= kKeyPartsMax) return at;
+    } else if (std::string_view("=,[]{}").find(c) != std::string_view::npos) {
+      dots = 0;
+    }
+  }
+  return std::nullopt;
+}
+
+// Each is found by reading everything anew.
+constexpr int kUnquotedMax = 20;
+
 }  // namespace
 
 std::optional<toml::table> parse_toml(std::string_view source, Faults& faults) {
+  if (const auto place = too_deep_key(source)) {
+    faults.add(*place, fmt::format("a key of more than {} parts", kKeyPartsMax));
+    return std::nullopt;
+  }
   std::string text(source);
-  for (;;) {
+  for (int unquoted = 0;; ++unquoted) {
     try {
       return toml::parse(text);
     } catch (const toml::parse_error& error) {
       const auto region = region_of(error.source());
-      if (const auto word = unquoted_word(text, region.line)) {
+      if (const auto word = unquoted_word(text, region.line); word && unquoted < kUnquotedMax) {
         const auto value = text.substr(word->first, word->length);
         faults.add(region, fmt::format("text needs quotes: \"{}\"", value));
         text.replace(word->first, word->length, fmt::format("\"{}\"", value));

@@ -23,6 +23,15 @@ void each_field(Link& link, const Visit& visit) {
   visit("waited_seconds", link.waited_seconds);
 }
 
+// Counts were written as such: a fraction, or what is too large, is somebody else's.
+void read(const Json& json, std::uint64_t& count) {
+  count = json.get_ref<const Json::number_unsigned_t&>();
+}
+template <class T>
+void read(const Json& json, T& value) {
+  json.get_to(value);
+}
+
 template <class Visit, class Waits>
 void each_wait(Waits& waits, const Visit& visit) {
   visit("computing_s", waits.computing_s);
@@ -69,9 +78,8 @@ Result<Traffic> parse_traffic(std::string_view text) {
       value = json.at("waits").at(name).get<double>();
     });
     for (const auto& [peer, link] : json.at("links").items())
-      each_field(traffic.links[peer], [&, &from = link](const char* name, auto& value) {
-        value = from.at(name).template get<std::decay_t<decltype(value)>>();
-      });
+      each_field(traffic.links[peer],
+                 [&, &from = link](const char* name, auto& value) { read(from.at(name), value); });
     return traffic;
   } catch (const std::exception& error) {
     return Error{ErrorCode::corrupt, std::string("not the traffic of a run: ") + error.what()};

@@ -5,12 +5,10 @@
 #include <stdio.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/assert.h"
 #include "base/byte_stream.h"
@@ -18,21 +16,13 @@
 #include "runtime/family.h"
 #include "runtime/model_description.h"
 #include "runtime/safetensors.h"
-#include "runtime/shallow_json.h"
+#include "runtime/trainer_file.h"
 #include "security/hash.h"
 
 namespace isthmus::runtime {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr int kFormat = 3;  // of trainer.json
-constexpr const char* kConfigFile = "config.json";
-constexpr const char* kModelFile = "model.safetensors";
-constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kTrainerFile = "trainer.json";
-constexpr const char* kTrainedOnFile = "trained_on.safetensors";
-constexpr std::array kHashedFiles{kConfigFile, kModelFile, kOptimizerFile};
 
 constexpr std::string_view kStepPrefix = "step_";
 constexpr std::string_view kWritingPrefix = ".writing_";
@@ -67,12 +57,6 @@ Result<void> remove_folder(const std::string& path) {
   return {};
 }
 
-struct FileIdentity {
-  std::uint64_t bytes = 0;
-  std::string digest;
-  bool operator==(const FileIdentity&) const = default;
-};
-
 Result<FileIdentity> identity_of(Disk& disk, const std::string& path) {
   ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));
   FileIdentity identity;
@@ -89,94 +73,10 @@ Result<FileIdentity> identity_of(Disk& disk, const std::string& path) {
   return identity;
 }
 
-std::string digest_of(const Json& json) { return security::blake2b(bytes_of(json.dump())).hex(); }
-
-// ---- trainer.json
-
-struct TrainerFile {
-  Progress progress;
-  std::int64_t updates = 0;
-  std::array<FileIdentity, kHashedFiles.size()> files;
-  std::optional<FileIdentity> trained_on;  // was written; may be forgotten since
-};
-
-Json json_of(const FileIdentity& identity) {
-  return {{"bytes", identity.bytes}, {"blake2b", identity.digest}};
-}
-
-FileIdentity identity_of(const Json& json) {
-  return {.bytes = json.at("bytes").get<std::uint64_t>(),
-          .digest = json.at("blake2b").get<std::string>()};
-}
-
-std::string encode(const TrainerFile& content) {
-  const Progress& p = content.progress;
-  Json json = {{"format", kFormat},
-               {"inner_step", p.inner_step},
-               {"data_position", p.data_position},
-               {"tokens", p.tokens},
-               {"seed", p.seed},
-               {"data_digest", p.data_digest},
-               {"outer_step", p.outer_step},
-               {"record", p.record},
-               {"run", p.run},
-               {"steps_since", p.steps_since},
-               {"tokens_since", p.tokens_since},
-               {"handed_steps", p.handed_steps},
-               {"handed_tokens", p.handed_tokens},
-               {"updates", content.updates},
-               {"files", Json::object()}};
-  for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
-    json["files"][kHashedFiles[i]] = json_of(content.files[i]);
-  if (content.trained_on) json["files"][kTrainedOnFile] = json_of(*content.trained_on);
-  const auto digest = digest_of(json);
-  json["blake2b"] = digest;
-  return json.dump(2) + "\n";
-}
-
-Result<TrainerFile> decode(std::string_view text) {
-  auto json = parse_shallow_json<Json>(text);
-  if (json.is_discarded() || !json.is_object() || !json.contains("blake2b") ||
-      !json["blake2b"].is_string())
-    return Error{ErrorCode::corrupt, "it was cut short or edited"};
-  const auto digest = json["blake2b"].get<std::string>();
-  json.erase("blake2b");
-  if (digest_of(json) != digest)
-    return Error{ErrorCode::corrupt, "its checksum does not fit: it was damaged or edited"};
-  // Bytes that check were written by us; another version may still have other fields.
-  TrainerFile content;
-  try {
-    if (const int format = json.at("format").get<int>(); format != kFormat)
-      return Error{ErrorCode::unsupported,
-                   fmt::format("it has format {}, this version knows {}", format, kFormat)};
-    Progress& p = content.progress;
-    json.at("inner_step").get_to(p.inner_step);
-    json.at("data_position").get_to(p.data_position);
-    json.at("tokens").get_to(p.tokens);
-    json.at("seed").get_to(p.seed);
-    json.at("data_digest").get_to(p.data_digest);
-    json.at("outer_step").get_to(p.outer_step);
-    json.at("record").get_to(p.record);
-    json.at("run").get_to(p.run);
-    json.at("steps_since").get_to(p.steps_since);
-    json.at("tokens_since").get_to(p.tokens_since);
-    json.at("handed_steps").get_to(p.handed_steps);
-    json.at("handed_tokens").get_to(p.handed_tokens);
-    json.at("updates").get_to(content.updates);
-    const Json& files = json.at("files");
-    for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
-      content.files[i] = identity_of(files.at(kHashedFiles[i]));
-    if (files.contains(kTrainedOnFile)) content.trained_on = identity_of(files[kTrainedOnFile]);
-  } catch (const Json::exception& e) {
-    return Error{ErrorCode::corrupt, fmt::format("a field is missing: {}", e.what())};
-  }
-  return content;
-}
-
 Result<TrainerFile> read_trainer_file(Disk& disk, const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kTrainerFile;
   const auto bytes = read_file(disk, path, kJsonBytesMax);
-  auto content = bytes ? decode(text_of(*bytes)) : Result<TrainerFile>(bytes.error());
+  auto content = bytes ? decode_trainer_file(text_of(*bytes)) : Result<TrainerFile>(bytes.error());
   if (content) return content;
   // Without this file a folder with a checkpoint's name is none any more.
   const auto code =

@@ -163,6 +163,8 @@ Result<SafetensorsReader> SafetensorsReader::open(Disk& disk, const std::string&
     ISTHMUS_TRY(const auto header, parse_header(text));
     const std::uint64_t data_start = sizeof(header_bytes) + header_bytes;
     ISTHMUS_TRY(reader.tensors_, parse_tensors(header, data_start, file_bytes - data_start));
+    if (header.contains(kMetadata) && !header[std::string(kMetadata)].is_object())
+      return Error{ErrorCode::corrupt, "its metadata is no object"};
     if (header.contains(kMetadata))
       for (const auto& [key, value] : header[std::string(kMetadata)].items()) {
         if (!value.is_string()) return Error{ErrorCode::corrupt, "its metadata is not all text"};

@@ -1,5 +1,4 @@
-// What a fuzz target gives to whoever drives it: libFuzzer (clang++ -fsanitize=fuzzer with the
-// target's file alone), or run_inputs.cc, which is what ctest runs.
+// What a fuzz target gives to whoever drives it: run_inputs.cc, an ordinary program, or libFuzzer.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +7,17 @@
 
 #include "base/byte_stream.h"
 
-// Aborts when it finds something.
+// Aborts when it finds something: ISTHMUS_ASSERT, or a sanitizer.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace isthmus {
 
-// Inputs that reach deep; mutation begins with them.
-std::vector<Bytes> fuzz_corpus();
+// Inputs made from real messages and files, beside those that are kept in corpus/: mutation begins
+// with both.
+std::vector<Bytes> fuzz_seeds();
+
+inline std::span<const std::byte> fuzz_input(const std::uint8_t* data, std::size_t size) {
+  return std::as_bytes(std::span(data, size));
+}
 
 }  // namespace isthmus

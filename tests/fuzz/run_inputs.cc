@@ -1,12 +1,20 @@
 // Drives a fuzz target without libFuzzer:
 //
-//     peer_bytes_fuzz FILE…               these inputs, as libFuzzer leaves them behind
-//     peer_bytes_fuzz --write FOLDER      writes the inputs to begin with
-//     peer_bytes_fuzz --runs N [--seed S] those inputs, then N made from them at random
+//     link_fuzz PATH…                       these inputs; of a folder, all files in it
+//     link_fuzz --write FOLDER              writes the target's own seeds
+//     link_fuzz --runs N [--seed S] PATH…   inputs and seeds, then N made from them at random
+//
+// An input on which the target aborts is left behind as `finding` in the current folder.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 
 #include "base/random.h"
@@ -17,7 +25,16 @@ namespace {
 using isthmus::Bytes;
 using isthmus::Random;
 
+// The input that is being run; whoever aborts finds it as `finding` in the current folder.
+const Bytes* running = nullptr;
+
+void keep_finding(int) {
+  if (const int file = ::open("finding", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644); file >= 0)
+    (void)!::write(file, running->data(), running->size());
+}
+
 void run(const Bytes& input) {
+  running = &input;
   // Exactly as large as it says, so that a sanitizer sees each byte beyond it.
   const std::vector<std::uint8_t> exact(
       reinterpret_cast<const std::uint8_t*>(input.data()),
@@ -40,6 +57,7 @@ Bytes changed(Bytes input, const std::vector<Bytes>& corpus, Random& random) {
         break;
       case 2: {
         const auto& other = corpus[random.below(corpus.size())];
+        if (other.empty()) break;
         const auto from = random.below(other.size());
         input.insert(where, other.begin() + static_cast<std::ptrdiff_t>(from), other.end());
         break;
@@ -54,11 +72,32 @@ Bytes changed(Bytes input, const std::vector<Bytes>& corpus, Random& random) {
   return input;
 }
 
+Bytes contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    std::fprintf(stderr, "%s: cannot be read\n", path.c_str());
+    std::exit(2);
+  }
+  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  const auto bytes = isthmus::bytes_of(text);
+  return {bytes.begin(), bytes.end()};
+}
+
+// In the order of their names.
+std::set<std::string> files_of(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) return {path};
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(path))
+    files.insert(entry.path().string());
+  return files;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::uint64_t runs = 0, seed = 1;
-  const auto corpus = isthmus::fuzz_corpus();
+  std::vector<Bytes> corpus;
+  std::signal(SIGABRT, keep_finding);
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const std::string value = i + 1 < argc ? argv[i + 1] : "";
@@ -66,28 +105,23 @@ int main(int argc, char** argv) {
       (argument == "--runs" ? runs : seed) = std::strtoull(value.c_str(), nullptr, 10);
       ++i;
     } else if (argument == "--write") {
-      for (std::size_t n = 0; n < corpus.size(); ++n) {
-        std::ofstream out(value + "/" + std::to_string(n), std::ios::binary);
-        out << isthmus::text_of(corpus[n]);
+      int number = 0;
+      for (const auto& input : isthmus::fuzz_seeds()) {
+        std::ofstream out(value + "/seed-" + std::to_string(number++), std::ios::binary);
+        out << isthmus::text_of(input);
       }
       ++i;
     } else {
-      std::ifstream in(argument, std::ios::binary);
-      if (!in) {
-        std::fprintf(stderr, "%s: no such file\n", argument.c_str());
-        return 2;
-      }
-      const std::string text((std::istreambuf_iterator<char>(in)), {});
-      const auto bytes = isthmus::bytes_of(text);
-      run(Bytes(bytes.begin(), bytes.end()));
+      for (const auto& file : files_of(argument)) corpus.push_back(contents(file));
     }
   }
-  if (runs == 0) return 0;
+  if (runs > 0)
+    for (auto& input : isthmus::fuzz_seeds()) corpus.push_back(std::move(input));
   for (const auto& input : corpus) run(input);
   for (std::uint64_t i = 0; i < runs; ++i) {
     Random random = Random(seed).split(i);
     run(changed(corpus[random.below(corpus.size())], corpus, random));
   }
-  std::printf("%llu inputs from seed %llu\n", static_cast<unsigned long long>(runs),
-              static_cast<unsigned long long>(seed));
+  std::printf("%zu inputs, and %llu made from them with seed %llu\n", corpus.size(),
+              static_cast<unsigned long long>(runs), static_cast<unsigned long long>(seed));
 }

@@ -15,7 +15,7 @@
 #include "inter/sim/simulated_keys.h"
 #include "tests/inter/link_world.h"
 #include "tests/inter/sample_messages.h"
-#include "tests/inter/written_feedback.h"
+#include "tests/inter/sample_store.h"
 
 namespace {
 
@@ -218,65 +218,15 @@ TEST(Link, SurvivesAPeerThatSaysAnything) {
 
 // --- Files
 
-constexpr const char* kFolder = "outer";
-
-ModelLayout small_layout() {
-  return *ModelLayout::make({{"a", Shape{5, 8}, 0}, {"b", Shape{3}, 0}});
-}
-
-OuterState state_of(std::uint64_t step) {
-  OuterState state{
-      .step = step, .record = sample_record(step, 2).hash(), .agreed = {}, .momentum = {}};
-  state.agreed.assign(small_layout().elements(), static_cast<float>(step));
-  state.momentum.assign(small_layout().elements(), 0.5f);
-  return state;
-}
-
-constexpr VoteFileId kVoteFile = 77, kNewVoteFile = 78;
+constexpr VoteFileId kNewVoteFile = 78;
 
 class StoreFiles : public testing::Test {
  protected:
   using Files = std::map<std::string, Bytes>;
 
-  // A store with two of everything.
-  void SetUp() override {
-    sim::SimulatedDisk disk{Random(1)};
-    OuterStore store(disk, kFolder);
-    ASSERT_TRUE(store.load(kVoteFile));
-    Certificate genesis{.record = sample_record(0, 2), .ballot = 0, .accepts = {}};
-    const Fingerprint rules{{{"sync.codec", "int8"}}};
-    genesis.record.fingerprint = rules.digest();
-    ASSERT_TRUE(store.begin_run(genesis, small_layout(), rules));
-    for (std::uint64_t step = 1; step <= 2; ++step) {
-      ASSERT_TRUE(
-          store.append_record({.record = sample_record(step, 2), .ballot = 1, .accepts = {}}));
-      ASSERT_TRUE(store.write_vote(step, {.promised = step, .accepted = {}}));
-      const auto state = state_of(step);
-      const auto file = store.begin_state(state, state_root(small_layout(), state));
-      ASSERT_TRUE(file);
-      while (*(*file)->write_slice()) {
-      }
-      const Feedback feedback{.step = step,
-                              .root = {},
-                              .tokens = 10 * step,
-                              .residual = std::vector<float>(small_layout().elements(), 0.25f)};
-      ASSERT_TRUE(write_feedback(store, feedback));
-      store.settle_feedback(feedback.step, feedback.root);
-    }
-    const sim::SimulatedSigner signer(4);
-    const auto open = sign(signer, 4, MessageType::open, encode(Open{}));
-    auto file = store.contributions().create(3, open);
-    ASSERT_TRUE(file);
-    for (std::uint32_t i = 0; i < 3; ++i) ASSERT_TRUE((*file)->add(i, Bytes(30)));
-    ASSERT_TRUE((*file)->add_close(sign(signer, 4, MessageType::close, encode(Close{}))));
-    for (const auto* name : {"boot", "run", "records", "vote", "state.0", "state.1", "feedback.0",
-                             "feedback.1", "contributions/00000003-4"}) {
-      auto bytes = read_file(disk, path(name), 1 << 24);
-      ASSERT_TRUE(bytes) << name;
-      files_[name] = std::move(*bytes);
-    }
+  static std::string path(const std::string& name) {
+    return std::string(kSampleFolder) + "/" + name;
   }
-  static std::string path(const std::string& name) { return std::string(kFolder) + "/" + name; }
 
   struct Read {
     Result<OuterStore::Loaded> loaded;
@@ -289,10 +239,11 @@ class StoreFiles : public testing::Test {
       auto file = *disk.open(path(name), Disk::Open::create);
       EXPECT_TRUE(file->write_at(0, name == changed ? bytes : content));
     }
-    OuterStore store(disk, kFolder);
+    OuterStore store(disk, kSampleFolder);
     largest_allocation = 0;
     auto loaded = store.load(kNewVoteFile);
-    auto contribution = store.contributions().read(3, 4);
+    auto contribution =
+        store.contributions().read(kSampleContributionStep, kSampleContributionSite);
     EXPECT_LE(largest_allocation, std::size_t{1} << 21) << changed;
     return {std::move(loaded), std::move(contribution)};
   }
@@ -309,7 +260,7 @@ class StoreFiles : public testing::Test {
     auto genesis = sample_record(0, 2);
     genesis.fingerprint = loaded.fingerprint.digest();
     EXPECT_EQ(loaded.genesis->record, genesis);
-    EXPECT_EQ(loaded.layout->digest(), small_layout().digest());
+    EXPECT_EQ(loaded.layout->digest(), sample_layout().digest());
     for (std::size_t i = 0; i < loaded.records.size(); ++i)
       EXPECT_EQ(loaded.records[i].record, sample_record(i + 1, 2)) << changed;
     if (changed != "records") {
@@ -317,15 +268,15 @@ class StoreFiles : public testing::Test {
     }
     EXPECT_EQ(loaded.vote.promised, loaded.vote_step);
     EXPECT_LE(loaded.vote_step, 2U);
-    EXPECT_EQ(loaded.vote_file, loaded.vote_step == 0 ? kNewVoteFile : kVoteFile)
+    EXPECT_EQ(loaded.vote_file, loaded.vote_step == 0 ? kNewVoteFile : kSampleVoteFile)
         << "no vote that can be read is no empty vote";
     ASSERT_TRUE(loaded.state) << changed;
-    EXPECT_EQ(loaded.state->agreed, state_of(loaded.state->step).agreed) << changed;
-    EXPECT_EQ(loaded.state->momentum, state_of(loaded.state->step).momentum) << changed;
+    EXPECT_EQ(loaded.state->agreed, sample_state(loaded.state->step).agreed) << changed;
+    EXPECT_EQ(loaded.state->momentum, sample_state(loaded.state->step).momentum) << changed;
     for (const auto& feedback : loaded.feedbacks) EXPECT_EQ(feedback.residual[0], 0.25f);
   }
 
-  Files files_;
+  const Files files_ = sample_store_files();
 };
 
 TEST_F(StoreFiles, AreReadAsTheyWereWritten) {
@@ -334,7 +285,7 @@ TEST_F(StoreFiles, AreReadAsTheyWereWritten) {
   EXPECT_EQ(read.loaded->boot, 2U);
   EXPECT_EQ(read.loaded->records.size(), 2U);
   EXPECT_EQ(read.loaded->vote_step, 2U);
-  EXPECT_EQ(read.loaded->vote_file, kVoteFile);
+  EXPECT_EQ(read.loaded->vote_file, kSampleVoteFile);
   EXPECT_EQ(read.loaded->state->step, 2U);
   ASSERT_EQ(read.loaded->feedbacks.size(), 2U);
   EXPECT_EQ(read.loaded->feedbacks[0].step, 2U);
@@ -368,6 +319,18 @@ TEST_F(StoreFiles, TornOnesAreKnownAsSuch) {
       }
     }
   }
+}
+
+// Four times as many elements as a 64-bit number counts are as many bytes as a small file has.
+TEST_F(StoreFiles, AFeedbackIsAsLongAsItSays) {
+  ByteWriter header;
+  header.put(std::uint64_t{0x0064656566736d69}).put(std::uint32_t{2}).put(std::uint64_t{1});
+  header.raw(Bytes(32)).put(std::uint64_t{0}).put((std::uint64_t{1} << 62) + 1).raw(Bytes(16));
+  auto file = header.raw(security::blake2b(header.view()).bytes).take();
+  file.resize(kDiskAlignment + sizeof(float));
+  const auto read = read_with("feedback.0", file);
+  ASSERT_TRUE(read.loaded) << read.loaded.error().text();
+  EXPECT_EQ(read.loaded->feedbacks.size(), 1U);
 }
 
 TEST_F(StoreFiles, SpoiltOnesAreKnownAsSuch) {

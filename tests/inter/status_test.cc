@@ -120,6 +120,13 @@ TEST(Status, ANumberThatIsNotFiniteIsNull) {
   EXPECT_TRUE(std::isnan(read->ranks[0].loss));
 }
 
+TEST(Status, OfAListNoMoreIsReadThanThereCanBe) {
+  std::string ranks = "{}";
+  for (int i = 1; i < 4096; ++i) ranks += ",{}";
+  EXPECT_TRUE(parse_status("{\"ranks\":[" + ranks + "]}"));
+  EXPECT_FALSE(parse_status("{\"ranks\":[" + ranks + "," + ranks + "," + ranks + "]}"));
+}
+
 TEST(Status, TruncatedOrDamagedTextIsRefusedOrRead) {
   const std::string json = to_json(a_status());
   for (std::size_t bytes = 0; bytes < json.size(); ++bytes)

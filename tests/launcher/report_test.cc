@@ -1,5 +1,6 @@
 #include "launcher/report.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -73,6 +74,16 @@ SiteReport report_of(const std::string& metrics) {
   SiteReport report;
   read_metrics(path, 2, report);
   return report;
+}
+
+TEST(Report, WhatCannotBeACountIsNone) {
+  for (const std::string_view number : {"1e300", "-4", "\"nan\"", "\"inf\""}) {
+    const auto report = report_of(fmt::format(
+        "{{\"time\":1,\"kind\":\"inner_step\",\"inner_step\":{0},\"tokens\":{0}}}\n", number));
+    EXPECT_EQ(report.inner_steps, 0) << number;
+    EXPECT_EQ(report.tokens, 0U) << number;
+    EXPECT_EQ(report.tokens_trained, 0U) << number;
+  }
 }
 
 TEST(Report, SpeedLeavesPausesOut) {

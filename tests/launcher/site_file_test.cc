@@ -212,6 +212,30 @@ TEST(SiteFile, ForgottenQuotesAreNamed) {
   EXPECT_EQ(text.faults.size(), 2U) << text.fault_text();
 }
 
+// Each is found by reading all of the file anew.
+TEST(SiteFile, ManyForgottenQuotesTakeNoLongTime) {
+  std::string source = "[site]\n";
+  for (int i = 0; i < 20000; ++i) source += fmt::format("k{} = w\n", i);
+  const auto text = parse_site_text("site.toml", source);
+  EXPECT_FALSE(text.is_toml);
+  EXPECT_LE(text.faults.size(), 30U);
+  EXPECT_THAT(text.fault_text(), HasSubstr("other faults show once this is mended"));
+}
+
+// TOML++ frees nested tables by recursion.
+TEST(SiteFile, AKeyOfManyPartsIsAFault) {
+  std::string key = "a";
+  for (int i = 0; i < 400000; ++i) key += ".a";
+  for (const auto& source : {"[" + key + "]\n", key + " = 1\n", "[x]\ny = {" + key + " = 1}\n"})
+    EXPECT_THAT(only_fault(parse_site_text("site.toml", source)), HasSubstr("parts"));
+  // What is no key has as many dots as it likes.
+  EXPECT_EQ(
+      checked(replaced("run_dir = \"run\"", "run_dir = \"run" + std::string(40, '.') + "\" # " +
+                                                std::string(40, '.') + " [1.5, 2.5]"))
+          .fault_text(),
+      "");
+}
+
 // TOML++ stops at its first fault, and that must not look like the only one.
 TEST(SiteFile, ANumberThatNoIntegerHoldsSaysThatMoreMayFollow) {
   const auto text = checked(replaced("inner_steps = 10", "inner_steps = 99999999999999999999"));

@@ -77,6 +77,13 @@ TEST(Traffic, ADamagedFileIsRefused) {
   for (std::size_t n = 0; n < whole.size(); ++n)
     EXPECT_FALSE(parse_traffic(whole.substr(0, n))) << n;
   EXPECT_FALSE(parse_traffic("{\"links\":5,\"waits\":{},\"uptime_seconds\":\"x\"}"));
+  constexpr std::string_view kCount = "\"reconnects\":0";
+  ASSERT_TRUE(parse_traffic(whole));
+  for (const std::string number : {"1e300", "-1", "0.5"}) {
+    auto other = whole;
+    other.replace(whole.find(kCount), kCount.size(), "\"reconnects\":" + number);
+    EXPECT_FALSE(parse_traffic(other)) << number;
+  }
 }
 
 }  // namespace

@@ -139,6 +139,7 @@ TEST_F(SafetensorsTest, NamesTheFault) {
       R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
       8, "twice");
   expect_refused(R"({"__metadata__":{"a":1}})", 0, "metadata");
+  expect_refused(R"({"__metadata__":"a"})", 0, "metadata");
 }
 
 TEST_F(SafetensorsTest, RefusesAHeaderTooLargeForItsFileOrForUs) {

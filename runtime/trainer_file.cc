@@ -1,0 +1,104 @@
+#include "runtime/trainer_file.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/shallow_json.h"
+#include "security/hash.h"
+
+namespace isthmus::runtime {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 3;
+
+std::string digest_of(const Json& json) { return security::blake2b(bytes_of(json.dump())).hex(); }
+
+// Throws for anything else, where get() would convert.
+template <class T>
+T whole_number(const Json& json) {
+  return static_cast<T>(json.get_ref<const Json::number_unsigned_t&>());
+}
+
+Json json_of(const FileIdentity& identity) {
+  return {{"bytes", identity.bytes}, {"blake2b", identity.digest}};
+}
+
+FileIdentity identity_of(const Json& json) {
+  return {.bytes = whole_number<std::uint64_t>(json.at("bytes")),
+          .digest = json.at("blake2b").get<std::string>()};
+}
+
+}  // namespace
+
+std::string encode(const TrainerFile& content) {
+  const Progress& p = content.progress;
+  Json json = {{"format", kFormat},
+               {"inner_step", p.inner_step},
+               {"data_position", p.data_position},
+               {"tokens", p.tokens},
+               {"seed", p.seed},
+               {"data_digest", p.data_digest},
+               {"outer_step", p.outer_step},
+               {"record", p.record},
+               {"run", p.run},
+               {"steps_since", p.steps_since},
+               {"tokens_since", p.tokens_since},
+               {"handed_steps", p.handed_steps},
+               {"handed_tokens", p.handed_tokens},
+               {"updates", content.updates},
+               {"files", Json::object()}};
+  for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
+    json["files"][kHashedFiles[i]] = json_of(content.files[i]);
+  if (content.trained_on) json["files"][kTrainedOnFile] = json_of(*content.trained_on);
+  const auto digest = digest_of(json);
+  json["blake2b"] = digest;
+  return json.dump(2) + "\n";
+}
+
+Result<TrainerFile> decode_trainer_file(std::string_view text) {
+  auto json = parse_shallow_json<Json>(text);
+  if (json.is_discarded() || !json.is_object() || !json.contains("blake2b") ||
+      !json["blake2b"].is_string())
+    return Error{ErrorCode::corrupt, "it was cut short or edited"};
+  const auto digest = json["blake2b"].get<std::string>();
+  json.erase("blake2b");
+  if (digest_of(json) != digest)
+    return Error{ErrorCode::corrupt, "its checksum does not fit: it was damaged or edited"};
+  // Bytes that check were written by us; another version may still have other fields.
+  TrainerFile content;
+  try {
+    if (const auto format = whole_number<std::int64_t>(json.at("format")); format != kFormat)
+      return Error{ErrorCode::unsupported,
+                   fmt::format("it has format {}, this version knows {}", format, kFormat)};
+    const auto take = [&json](const char* key, auto& value) {
+      value = whole_number<std::decay_t<decltype(value)>>(json.at(key));
+    };
+    Progress& p = content.progress;
+    take("inner_step", p.inner_step);
+    take("data_position", p.data_position);
+    take("tokens", p.tokens);
+    take("seed", p.seed);
+    json.at("data_digest").get_to(p.data_digest);
+    take("outer_step", p.outer_step);
+    json.at("record").get_to(p.record);
+    json.at("run").get_to(p.run);
+    take("steps_since", p.steps_since);
+    take("tokens_since", p.tokens_since);
+    take("handed_steps", p.handed_steps);
+    take("handed_tokens", p.handed_tokens);
+    take("updates", content.updates);
+    const Json& files = json.at("files");
+    for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
+      content.files[i] = identity_of(files.at(kHashedFiles[i]));
+    if (files.contains(kTrainedOnFile)) content.trained_on = identity_of(files[kTrainedOnFile]);
+  } catch (const Json::exception& e) {
+    return Error{ErrorCode::corrupt,
+                 fmt::format("a field is missing, or is none of ours: {}", e.what())};
+  }
+  return content;
+}
+
+}  // namespace isthmus::runtime

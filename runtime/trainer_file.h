@@ -1,0 +1,41 @@
+// TrainerFile: a checkpoint's trainer.json: where training stands, and what the other files of the
+// checkpoint are, so that damage shows.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "runtime/progress.h"
+
+namespace isthmus::runtime {
+
+struct FileIdentity {
+  std::uint64_t bytes = 0;
+  std::string digest;  // BLAKE2b, hex
+  bool operator==(const FileIdentity&) const = default;
+};
+
+inline constexpr const char* kConfigFile = "config.json";
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
+inline constexpr const char* kTrainedOnFile = "trained_on.safetensors";
+inline constexpr std::array kHashedFiles{kConfigFile, kModelFile, kOptimizerFile};
+
+struct TrainerFile {
+  Progress progress;
+  std::int64_t updates = 0;
+  std::array<FileIdentity, kHashedFiles.size()> files;
+  std::optional<FileIdentity> trained_on;  // was written; may be forgotten since
+};
+
+// The text, with its own checksum.
+std::string encode(const TrainerFile& content);
+
+// Errors: corrupt (cut short, damaged, edited), unsupported (another version's).
+Result<TrainerFile> decode_trainer_file(std::string_view text);
+
+}  // namespace isthmus::runtime
