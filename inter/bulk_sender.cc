@@ -219,14 +219,26 @@ bool BulkSender::reserve_next() {
     best->queue.pop_front();
     if (best->acknowledged[index]) continue;
     reserved_ = Reserved{best_id, index, std::move(best_chunk)};
-    const auto when = limit_.reserve(loop_.now(), reserved_->cost());
-    if (when > loop_.now())
-      release_timer_ = loop_.call_at(when, [this] {
-        release_timer_.reset();
-        pump();
-      });
+    take_turn();
     return true;
   }
+}
+
+void BulkSender::take_turn() {
+  const auto when = limit_.reserve(loop_.now(), reserved_->cost());
+  if (when > loop_.now())
+    release_timer_ = loop_.call_at(when, [this] {
+      release_timer_.reset();
+      pump();
+    });
+}
+
+void BulkSender::rate_changed() {
+  if (!release_timer_) return;
+  loop_.cancel(*release_timer_);
+  release_timer_.reset();
+  take_turn();
+  pump();
 }
 
 // False: the wire does not take it now.

@@ -65,6 +65,8 @@ class BulkSender {
   }
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const;
   void pump();
+  // The rate limit is another one: whose turn is yet to come gets a new place.
+  void rate_changed();
 
   // What the peer says.
   void acknowledged(std::span<const std::pair<TransferId, std::uint32_t>> chunks,
@@ -123,6 +125,7 @@ class BulkSender {
   };
 
   bool reserve_next();
+  void take_turn();
   bool send_reserved();
   void drop_reservation();
   void arrived(Outgoing& out, std::uint32_t index);

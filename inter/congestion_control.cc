@@ -37,11 +37,13 @@ void CongestionControl::ask(int descriptor) {
 void CongestionControl::note(int descriptor) {
   if (said_in_force_.exchange(true)) return;
   const auto name = in_force(descriptor);
-  log_.info("wire_congestion_control", {},
-            {{"in_force", name},
-             {"why", wanted_.empty()   ? "nothing else was asked for"
-                     : name == wanted_ ? "as asked for"
-                                       : "the system refused " + wanted_}});
+  log_.info("wire_congestion_control", {}, {{"in_force", name}, {"why", why(name)}});
+}
+
+std::string CongestionControl::why(const std::string& in_force) const {
+  return wanted_.empty()       ? "nothing else was asked for"
+         : in_force == wanted_ ? "as asked for"
+                               : "the system refused " + wanted_;
 }
 
 }  // namespace isthmus::inter

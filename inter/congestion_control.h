@@ -19,6 +19,8 @@ class CongestionControl {
   void ask(int descriptor);
   // Of a connected socket: what it really has.
   void note(int descriptor);
+  // Why a connection has the one that it has.
+  std::string why(const std::string& in_force) const;
 
  private:
   EventLog& log_;

@@ -40,8 +40,10 @@ Gateway::Gateway(World world, security::Roster roster, SiteId self, GatewayOptio
       votes_(world_.loop) {
   ISTHMUS_ASSERT(roster_.find(self_) != nullptr);
   started_ = world_.loop.now();
-  options_.link =
-      paced(options_.link, options_.rate_limit_bytes_per_second, roster_.sites.size() - 1);
+  const auto slowest = options_.rate_limit_bytes_per_second_min > 0
+                           ? options_.rate_limit_bytes_per_second_min
+                           : options_.rate_limit_bytes_per_second;
+  options_.link = paced(options_.link, slowest, roster_.sites.size() - 1);
   for (const auto& site : roster_.sites) {
     if (site.id == self_ || site.gateways.empty()) continue;
     auto& peer = peers_.all()[site.id];
@@ -67,6 +69,12 @@ void Gateway::stop() {
   stopping_ = true;
   send_status();
   changed_.notify();
+}
+
+void Gateway::set_rate_limit(double bytes_per_second) {
+  if (bytes_per_second == limit_.bytes_per_second()) return;
+  limit_.set_rate(world_.loop.now(), bytes_per_second);
+  for (auto& [site, peer] : peers_.all()) peer.link->rate_changed();
 }
 
 void Gateway::fail(const Error& error) {

@@ -37,8 +37,10 @@ namespace isthmus::inter {
 
 struct GatewayOptions {
   SyncOptions sync;
-  std::string folder;                          // of the durable files
-  double rate_limit_bytes_per_second = 0;      // 0: none
+  std::string folder;                      // of the durable files
+  double rate_limit_bytes_per_second = 0;  // 0: none
+  // The lowest that set_rate_limit() will ever say; 0: it says nothing lower.
+  double rate_limit_bytes_per_second_min = 0;
   Nanoseconds straggler_wait = 600 * kSecond;  // for a member that shows progress
   // For a member's contribution while fewer than five are known.
   Nanoseconds first_wait = 60 * kSecond;
@@ -75,6 +77,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> run();
   // The user's wish: others are told that this site leaves; run() returns.
   void stop();
+
+  // Another one than the options', from now on; 0: none.
+  void set_rate_limit(double bytes_per_second);
 
   GatewayStatus status() const;  // gateway_status.cc
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "inter/wire.h"
@@ -18,6 +19,7 @@ class LaneEnd {
   virtual Result<void> send(ConnectionId connection, Bytes message) = 0;
   // Ends the connection; LaneEvents::closed follows, from the loop. Nothing if it has ended.
   virtual void drop(ConnectionId connection, std::string_view reason) = 0;
+  virtual std::optional<BulkPath> path(ConnectionId) const { return std::nullopt; }
 };
 
 // What has passed over one connection, its handshake included. Written by whoever moves the bytes.

@@ -330,6 +330,12 @@ LinkStatus Link::status() const {
         static_cast<double>(samples_.back().received - samples_.front().received) * 8e-6 / seconds;
   }
   if (limit_.bytes_per_second() > 0) s.cap_mbit_s = limit_.bytes_per_second() * 8e-6;
+  for (const auto& path : wire_.bulk_paths(peer_))
+    if (path.polite) {
+      s.polite_mbit_s = path.polite->bytes_per_second * 8e-6;
+      s.queue_ms = seconds_of(path.polite->queueing_delay) * 1e3;
+      s.queue_target_ms = seconds_of(path.polite->target) * 1e3;
+    }
   s.parameter_bytes = sent.parameter_bytes;
   s.codec_bytes = sent.codec_bytes;
   s.zstd_bytes = sent.zstd_bytes;

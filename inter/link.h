@@ -119,6 +119,7 @@ class Link {
     return bulk_.acknowledged_chunks();
   }
   const std::optional<BulkSender::Flow>& last_flow() const { return bulk_.last_flow(); }
+  void rate_changed() { bulk_.rate_changed(); }
   // A chunk that was not there is there now.
   void poke() { bulk_.pump(); }
 

@@ -25,6 +25,11 @@ class RateLimit {
   void give_back(std::size_t bytes) {
     if (bytes_per_second_ > 0) free_at_ -= cost(bytes);
   }
+  // Holds from now on (0: no limit). Whoever has a place that is yet to come reserves it anew.
+  void set_rate(Nanoseconds now, double bytes_per_second) {
+    bytes_per_second_ = bytes_per_second;
+    free_at_ = now;
+  }
   void charge(Nanoseconds now, std::size_t bytes) { reserve(now, bytes); }
   double bytes_per_second() const { return bytes_per_second_; }
 

@@ -26,6 +26,9 @@ void describe(Fields&& field, Status& s) {
   field("sent_mbit_s", s.sent_mbit_s);
   field("received_mbit_s", s.received_mbit_s);
   field("cap_mbit_s", s.cap_mbit_s);
+  field("polite_mbit_s", s.polite_mbit_s);
+  field("queue_ms", s.queue_ms);
+  field("queue_target_ms", s.queue_target_ms);
   field("parameter_bytes", s.parameter_bytes);
   field("codec_bytes", s.codec_bytes);
   field("zstd_bytes", s.zstd_bytes);
@@ -70,6 +73,7 @@ void describe(Fields&& field, Status& s) {
   field("uptime_s", s.uptime_s);
   field("tokens_named", s.tokens_named);
   field("tokens_carried", s.tokens_carried);
+  field("rate_limit", s.rate_limit);
   field("members", s.members);
   field("voters", s.voters);
   field("attention", s.attention);

@@ -21,7 +21,10 @@ struct LinkStatus {
   double round_trip_ms = 0;  // smoothed; 0 before the first sample
   double sent_mbit_s = 0;    // achieved, on the wire
   double received_mbit_s = 0;
-  std::optional<double> cap_mbit_s;   // rate_limit; none: unlimited
+  std::optional<double> cap_mbit_s;  // rate_limit; none: unlimited
+  // Of a polite gateway: how fast bulk may leave now, and what it sees of a queue on the way.
+  std::optional<double> polite_mbit_s;
+  double queue_ms = 0, queue_target_ms = 0;
   std::uint64_t parameter_bytes = 0;  // f32 that contributions sent on this link stand for
   std::uint64_t codec_bytes = 0;      // the same after the codec
   std::uint64_t zstd_bytes = 0;       // after zstd
@@ -58,6 +61,7 @@ struct GatewayStatus {
   double uptime_s = 0;
   std::uint64_t tokens_named = 0;  // of this site, in decided records
   std::uint64_t tokens_carried = 0;
+  std::string rate_limit;  // where it depends on the hour: what holds, until when; else ""
   std::vector<std::string> members;
   std::vector<std::string> voters;
   std::vector<std::string> attention;  // what holds it up and an operator should know, in sentences

@@ -130,6 +130,44 @@ void TlsConnection::come_up() {
   note_bytes();
   incoming_ = lane_.options().bulk_queue;  // reads once the loop knows of it
   lane_.mailbox().put([self = shared_from_this()] { self->user_.up(self); });
+  if (lane_.options().polite) keep_pace();
+}
+
+void TlsConnection::keep_pace() {
+  const int descriptor = socket_.native_handle();
+  if (const auto facts = read_tcp_facts(descriptor)) {
+    const std::lock_guard lock(path_mutex_);
+    polite_.look({.now = std::chrono::steady_clock::now().time_since_epoch().count(),
+                  .round_trip = facts->round_trip,
+                  .round_trip_min = facts->round_trip_min,
+                  .segment_bytes = facts->segment_bytes,
+                  .acknowledged_bytes = facts->acknowledged_bytes,
+                  .segments_sent = facts->segments_sent,
+                  .segments_resent = facts->segments_resent});
+    set_pace_max(descriptor, polite_.bytes_per_second());
+  }
+  pace_timer_.expires_after(duration(polite_.next_look()));
+  pace_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+    if (!error && self->stage_ == Stage::up) self->keep_pace();
+  });
+}
+
+std::optional<BulkPath> TlsConnection::path() const {
+  const std::lock_guard lock(path_mutex_);
+  if (!socket_.is_open()) return std::nullopt;
+  // The number of a descriptor is read alone: the rest of the socket is the connection's thread's.
+  auto facts = read_tcp_facts(const_cast<tcp::socket&>(socket_).native_handle());
+  if (!facts) return std::nullopt;
+  BulkPath path{.tcp = std::move(*facts),
+                .dialed = role_ == TlsRole::dialing,
+                .congestion_control_why = {},
+                .polite = std::nullopt};
+  path.congestion_control_why = lane_.congestion().why(path.tcp.congestion_control);
+  if (lane_.options().polite)
+    path.polite = {.bytes_per_second = polite_.bytes_per_second(),
+                   .queueing_delay = polite_.queueing_delay(),
+                   .target = polite_.target()};
+  return path;
 }
 
 // ---- Messages in.
@@ -335,8 +373,12 @@ void TlsConnection::fail(Error why) {
   char rest[4096];
   for (int i = 0; i < 4 && socket_.is_open(); ++i)
     if (::recv(socket_.native_handle(), rest, sizeof rest, MSG_DONTWAIT) <= 0) break;
-  boost::system::error_code ignored;
-  socket_.close(ignored);
+  pace_timer_.cancel();
+  {
+    const std::lock_guard lock(path_mutex_);
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+  }
   out_.clear();
   message_.reset();
   if (was_up || role_ == TlsRole::dialing)

@@ -20,8 +20,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
+#include "inter/polite_rate.h"
 #include "inter/tls_lane.h"
 
 namespace isthmus::inter {
@@ -56,7 +59,13 @@ class TlsGate {
 class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
  public:
   TlsConnection(TlsLane& lane, boost::asio::io_context& io, TlsUser& user, TlsGate& gate)
-      : lane_(lane), io_(io), user_(user), gate_(gate), socket_(io), deadline_(io) {}
+      : lane_(lane),
+        io_(io),
+        user_(user),
+        gate_(gate),
+        socket_(io),
+        deadline_(io),
+        pace_timer_(io) {}
 
   // One of these, once; from any thread.
   void dial(const boost::asio::ip::tcp::endpoint& to, Nanoseconds connect_timeout);
@@ -78,6 +87,8 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   std::shared_ptr<const LaneMeter> meter() const { return meter_; }
   // Any thread: nothing has come from the other end yet.
   bool silent() const { return silent_; }
+  // Any thread; nothing: it has ended.
+  std::optional<BulkPath> path() const;
   // In numbers; "" while not connected. On the connection's thread.
   std::string address() const;
 
@@ -92,6 +103,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   bool say_id();
   bool hear_id();
   void come_up();
+  void keep_pace();
   void read_on();
   bool read_some(std::span<std::byte> into, std::size_t& got);
   void deliver();
@@ -115,12 +127,14 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   std::atomic<int> outgoing_ = 0;
   std::atomic<int> incoming_ = 0;
   std::atomic<bool> said_busy_ = false;
+  mutable std::mutex path_mutex_;  // guards the end of socket_, and polite_
+  PoliteRate polite_;
   GatewayId peer_;  // written before the loop hears of the connection
   ConnectionId number_ = 0;
 
   // The connection's thread alone.
   boost::asio::ip::tcp::socket socket_;
-  boost::asio::steady_timer deadline_;
+  boost::asio::steady_timer deadline_, pace_timer_;
   std::chrono::steady_clock::time_point dialed_{};
   std::uint64_t limits_ = 0;  // how many were set: an expired one is told by its number
   security::TlsRole role_ = security::TlsRole::listening;

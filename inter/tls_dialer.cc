@@ -85,6 +85,11 @@ Result<void> TlsDialer::send(ConnectionId connection, Bytes message) {
   return connection_->send(std::move(message));
 }
 
+std::optional<BulkPath> TlsDialer::path(ConnectionId connection) const {
+  if (!up_ || connection != connection_->id()) return std::nullopt;
+  return connection_->path();
+}
+
 void TlsDialer::drop(ConnectionId connection, std::string_view reason) {
   if (!up_ || dropped_ || connection != connection_->id()) return;
   dropped_ = true;

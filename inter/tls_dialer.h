@@ -24,6 +24,7 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
 
   Result<void> send(ConnectionId connection, Bytes message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
+  std::optional<BulkPath> path(ConnectionId connection) const override;
 
  private:
   void dial();

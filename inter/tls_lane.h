@@ -76,6 +76,7 @@ class TlsLane {
   const security::TlsContext& tls() const { return tls_; }
   LoopMailbox& mailbox() { return *mailbox_; }
   MessageBuffers& buffers() { return buffers_; }
+  const CongestionControl& congestion() const { return congestion_; }
 
  private:
   struct Thread {

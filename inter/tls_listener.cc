@@ -210,6 +210,11 @@ Result<void> TlsListener::send(ConnectionId id, Bytes message) {
   return found->second->send(std::move(message));
 }
 
+std::optional<BulkPath> TlsListener::path(ConnectionId id) const {
+  const auto found = connections_.find(id);
+  return found == connections_.end() ? std::nullopt : found->second->path();
+}
+
 void TlsListener::drop(ConnectionId id, std::string_view reason) {
   const auto found = connections_.find(id);
   if (found != connections_.end()) found->second->end(ErrorCode::cancelled, std::string(reason));

@@ -39,6 +39,7 @@ class TlsListener final : public LaneEnd, private TlsUser, private TlsGate {
 
   Result<void> send(ConnectionId connection, Bytes message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
+  std::optional<BulkPath> path(ConnectionId connection) const override;
 
  private:
   TlsListener(TlsLane& lane, LaneEvents& events)

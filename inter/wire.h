@@ -10,11 +10,14 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/byte_stream.h"
 #include "base/result.h"
+#include "inter/tcp_facts.h"
 
 namespace isthmus::inter {
 
@@ -38,6 +41,18 @@ inline constexpr std::size_t kBulkMessageBytesMax = (1 << 20) + 4096;  // a chun
 // that two processes use one identity: the link finds out which. A peer's old connection may go
 // down long after its next one came up. Numbers grow: the newest connection has the highest.
 using ConnectionId = std::uint64_t;
+
+// How a connection of the bulk lane stands, as far as its kernel knows.
+struct BulkPath {
+  TcpFacts tcp;
+  bool dialed = false;                 // by this end
+  std::string congestion_control_why;  // why it is the one in force
+  struct Polite {                      // as inter/polite_rate.h says it
+    double bytes_per_second = 0;
+    Nanoseconds queueing_delay = 0, target = 0;
+  };
+  std::optional<Polite> polite;  // nothing: it does not yield to others
+};
 
 class WireReceiver {
  public:
@@ -75,6 +90,9 @@ class Wire {
   // lanes; and received.
   virtual std::uint64_t bytes_sent(GatewayId peer) const = 0;
   virtual std::uint64_t bytes_received(GatewayId peer) const = 0;
+
+  // Of each live connection of the bulk lane, the newest last; none where no kernel carries it.
+  virtual std::vector<BulkPath> bulk_paths(GatewayId) const { return {}; }
 };
 
 }  // namespace isthmus::inter

@@ -55,6 +55,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   void reset(GatewayId peer, Lane lane, ConnectionId connection) override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received(GatewayId peer) const override;
+  std::vector<BulkPath> bulk_paths(GatewayId peer) const override;
 
  private:
   struct Peer {
@@ -278,6 +279,15 @@ std::uint64_t ZmqWire::bytes_sent(GatewayId peer) const {
 
 std::uint64_t ZmqWire::bytes_received(GatewayId peer) const {
   return bytes(peer, &Peer::bytes_received, &LaneMeter::received);
+}
+
+std::vector<BulkPath> ZmqWire::bulk_paths(GatewayId id) const {
+  std::vector<BulkPath> paths;
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return paths;
+  for (const auto number : found->second.connections[static_cast<std::size_t>(Lane::bulk)])
+    if (auto path = connections_.at(number).end->path(number)) paths.push_back(std::move(*path));
+  return paths;
 }
 
 void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end,

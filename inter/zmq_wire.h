@@ -76,6 +76,9 @@ struct ZmqWireOptions {
   // log, where the system does not allow it (tcp_allowed_congestion_control).
   std::string congestion_control = "bbr";
 
+  // The bulk lane yields to whoever else uses the line (inter/polite_rate.h).
+  bool polite = false;
+
   int io_threads = 1;  // of the bulk lane: they seal, open and move bytes
   // Messages in flight between the loop and the lane's threads, per connection and direction. They
   // bound memory: at most (queue + 1) messages of the lane's size wait to be sent, or to be taken.

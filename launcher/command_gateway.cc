@@ -65,6 +65,7 @@ inter::ZmqWireOptions wire_options(const SiteFile& file, const security::Roster&
   options.self = {.site = self.id, .index = 0};
   options.identity = &identity;
   options.listen = file.gateway.listen;
+  options.polite = file.gateway.polite;
   options.own_address = self.gateways.front().address;
   for (const auto& site : roster.sites)
     if (site.id != self.id)
@@ -119,7 +120,8 @@ class Site {
 
   // `warnings`: what the system would not do to keep the secrets.
   Result<ExitCode> run(std::span<const Error> warnings) {
-    // Before the first thread is started: all of them inherit it.
+    // Before the first thread is started: all of them inherit these.
+    if (!file_.gateway.zone.empty()) use_time_zone(file_.gateway.zone);
     const bool confined = file_.gateway.cpus.empty() || confine_this_thread(file_.gateway.cpus);
     ISTHMUS_TRY(lock_, lock_run(*disk_, folder_));
     ISTHMUS_CHECK(open_log());
@@ -130,6 +132,7 @@ class Site {
     ISTHMUS_CHECK(open_wire());
     ISTHMUS_CHECK(make_gateway());
     ISTHMUS_CHECK(serve_ranks());
+    follow_windows();
     start_metrics();
     stop_on_signals();
     ISTHMUS_CHECK(run_to_the_end());
@@ -188,6 +191,8 @@ class Site {
     options.sync = sync_options(file_.sync);
     options.folder = folder_.outer();
     options.rate_limit_bytes_per_second = static_cast<double>(file_.gateway.rate_limit) / 8;
+    options.rate_limit_bytes_per_second_min =
+        static_cast<double>(file_.gateway.rate_limit_min()) / 8;
     options.straggler_wait = file_.sync.straggler_wait;
     ISTHMUS_TRY(options.at_point,
                 make_kill_point(folder_.path(), [this] { return rank_processes(); }));
@@ -217,6 +222,7 @@ class Site {
     auto status = gateway_->status();
     if (status.ranks.size() == 1)
       status.ranks.front().world = static_cast<std::uint32_t>(file_.mesh.ranks());
+    if (rate_now_) status.rate_limit = rate_sentence(*rate_now_);
     if (expiry_told_)
       status.attention.push_back(fmt::format("the roster has expired: {}", kRosterExpired));
     return status;
@@ -282,8 +288,21 @@ class Site {
       meter.sample(now, clock_->now());
       if (metrics_ != nullptr) metrics_->update(std::move(now));
       if (samples % kSamplesPerNote == 0) note(meter);
+      follow_windows();
       alarm_expiry();
     }
+  }
+
+  // By the wall clock of this moment: whatever it jumps to counts.
+  void follow_windows() {
+    if (file_.gateway.windows.empty()) return;
+    const auto now = rate_at(file_.gateway.windows, file_.gateway.rate_limit,
+                             minute_of_day(clock_->unix_time()));
+    const bool changed = !rate_now_ || rate_now_->rate_limit != now.rate_limit;
+    rate_now_ = now;
+    if (!changed) return;
+    gateway_->set_rate_limit(static_cast<double>(now.rate_limit) / 8);
+    log_.info("rate_limit", {}, {{"holds", rate_sentence(now)}});
   }
 
   void note(const TrafficMeter& meter) {
@@ -320,6 +339,7 @@ class Site {
   std::unique_ptr<inter::Gateway> gateway_;
   std::unique_ptr<MetricsServer> metrics_;
   boost::asio::signal_set signals_;
+  std::optional<RateNow> rate_now_;  // nothing: it is always the same
   bool stopped_ = false;
   bool traffic_lost_ = false;
   bool expiry_told_ = false;

@@ -86,6 +86,12 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
       out.gauge("link_cap_bits_per_second",
                 "rate_limit, of all links of the gateway together; absent when unlimited",
                 *link.cap_mbit_s * 1e6, peer);
+    if (link.polite_mbit_s) {
+      out.gauge("link_polite_bits_per_second", "What a polite gateway's bulk may use now",
+                *link.polite_mbit_s * 1e6, peer);
+      out.gauge("link_queue_seconds", "Round trip beyond the least one, of a polite gateway's bulk",
+                link.queue_ms / 1e3, peer);
+    }
     out.counter("link_parameter_bytes", "f32 that contributions sent on this link stand for",
                 number(link.parameter_bytes), peer);
     out.counter("link_codec_bytes", "The same after the codec", number(link.codec_bytes), peer);

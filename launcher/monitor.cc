@@ -334,8 +334,12 @@ std::vector<StyledLine> site_lines(const SiteHistory& site, std::size_t width, s
       --free;
     }
   }
-  if (const auto waits = waits_text(status->waits); free > 0 && !waits.empty())
+  if (const auto waits = waits_text(status->waits); free > 0 && !waits.empty()) {
     lines.push_back(clipped({{"  " + waits}}, width));
+    --free;
+  }
+  if (free > 0 && !status->rate_limit.empty())
+    lines.push_back(clipped({{"  rate limit " + narrow(status->rate_limit), Style::dim}}, width));
   return lines;
 }
 
@@ -427,6 +431,7 @@ std::string status_text(const inter::GatewayStatus& status) {
   SiteHistory site(status.site);
   auto table = status;
   table.attention.clear();  // in full, below
+  table.rate_limit.clear();
   site.add(std::move(table));
   const auto height = 8 + status.links.size() + status.ranks.size();
   std::string out;
@@ -440,6 +445,7 @@ std::string status_text(const inter::GatewayStatus& status) {
     if (!lines.empty()) out += fmt::format("  {:<13} {}", name, std::string_view(lines).substr(16));
   };
   for (const auto& sentence : status.attention) fact("attention", narrow(sentence));
+  if (!status.rate_limit.empty()) fact("rate limit", narrow(status.rate_limit));
   fact("run", narrow(status.run));
   fact("state root", narrow(status.state_root));
   fact("saved step", fmt::format("{}", status.saved_step));
@@ -456,6 +462,10 @@ std::string status_text(const inter::GatewayStatus& status) {
     text += fmt::format("{} of parameters, {} after the codec, {} after zstd, {} on the wire; ",
                         bytes(link.parameter_bytes), bytes(link.codec_bytes),
                         bytes(link.zstd_bytes), bytes(link.wire_sent_bytes));
+    if (link.polite_mbit_s)
+      text += fmt::format("polite: at most {} Mbit/s now, its queue {} of {}; ",
+                          megabits(*link.polite_mbit_s), milliseconds(link.queue_ms),
+                          milliseconds(link.queue_target_ms));
     text += fmt::format("{} received; {}, {} sent again; {}", bytes(link.wire_received_bytes),
                         counted(link.chunks_sent, "chunk"), link.chunks_resent,
                         counted(link.reconnects, "reconnect"));

@@ -226,6 +226,13 @@ class ValueCheck {
       fault("gateway.metrics",
             "gateway.metrics uses port {}, which gateway.listen takes (it uses {} and {})",
             metrics->port, listen->port, listen->port + 1);
+    if (!gateway.zone.empty() && !is_time_zone(gateway.zone))
+      fault("gateway.zone",
+            "gateway.zone = \"{}\" is none that this machine knows: \"UTC\", or a name like "
+            "\"Europe/Berlin\" from /usr/share/zoneinfo (package tzdata)",
+            gateway.zone);
+    if (written("gateway.zone") && gateway.windows.empty() && !written("gateway.windows"))
+      fault("gateway.zone", "gateway.zone has no effect without [[gateway.windows]]");
     if (!written("model.from") && runtime::check(file_.model.config)) check_memory(text_);
   }
 

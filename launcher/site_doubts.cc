@@ -39,15 +39,16 @@ void about_one(const CheckedSite& site, std::vector<std::string>& doubts) {
   // As far apart as heartbeats get (inter/gateway.cc).
   constexpr double kControlBits = 2000;
   const auto peers = all.size() - 1;
+  const auto slowest = file.gateway.rate_limit_min();
   const double share =
-      file.gateway.rate_limit > 0
-          ? kControlBits * static_cast<double>(peers) / static_cast<double>(file.gateway.rate_limit)
-          : 0;
+      slowest > 0 ? kControlBits * static_cast<double>(peers) / static_cast<double>(slowest) : 0;
   if (share > 0.1)
-    doubt(fmt::format(
-        "gateway.rate_limit = \"{}\": what keeps the links to {} alive takes about "
-        "{:.0f} % of it",
-        exact_rate(file.gateway.rate_limit), counted(peers, "site"), 100 * std::min(share, 1.0)));
+    doubt(
+        fmt::format("{} = \"{}\": what keeps the links to {} alive takes about "
+                    "{:.0f} % of it",
+                    slowest == file.gateway.rate_limit ? "gateway.rate_limit"
+                                                       : "rate_limit of [[gateway.windows]]",
+                    exact_rate(slowest), counted(peers, "site"), 100 * std::min(share, 1.0)));
   const auto listen = parse_address(file.gateway.listen);
   const auto told = parse_address(self->gateways.front().address);
   if (listen && told && listen->port != told->port)

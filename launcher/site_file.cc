@@ -362,6 +362,54 @@ class SiteReader {
     });
   }
 
+  // Nothing: there is none, or it is wrong; then there is a fault.
+  static std::optional<int> read_time(const SiteKey& key, const TableReader& entry,
+                                      std::string_view name) {
+    const auto written = entry.text(name, "a time of the day");
+    const auto time = written ? parse_time_of_day(*written) : std::nullopt;
+    if (written && !time)
+      entry.fault(name, fmt::format("{} {} must be a time from \"00:00\" to \"24:00\", not \"{}\"",
+                                    key.full_name(), name, *written));
+    return time;
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node,
+                 const FieldOf<std::vector<RateWindow>>& field) {
+    static constexpr std::array<std::string_view, 3> kKnown = {"from", "to", "rate_limit"};
+    auto& windows = field(text_.file);
+    for_each_table(key, node, kKnown, [&](const TableReader& entry) {
+      const auto from = read_time(key, entry, "from");
+      const auto to = read_time(key, entry, "to");
+      const auto written = entry.text("rate_limit", "the rate that holds then");
+      if (!from || !to || !written) return;
+      if (*from == *to || *from == kMinutesPerDay)
+        return entry.fault(
+            "from", fmt::format("{} from \"{}\" to \"{}\" is no time at all; the whole day is "
+                                "\"00:00\" to \"24:00\"",
+                                key.full_name(), time_of_day(*from), time_of_day(*to)));
+      const auto rate = parse_rate(*written);
+      if (!rate)
+        return entry.fault("rate_limit", fmt::format("{} rate_limit is wrong: {}", key.full_name(),
+                                                     rate.error().text()));
+      if (*rate != 0 && !in_range(key, static_cast<double>(*rate)))
+        return entry.fault(
+            "rate_limit",
+            fmt::format("{} rate_limit must be {} to {} or \"unlimited\", not \"{}\"",
+                        key.full_name(), exact_rate(static_cast<std::int64_t>(key.min)),
+                        exact_rate(static_cast<std::int64_t>(key.max)), *written));
+      windows.push_back({*from, *to, *rate});
+      const auto both = overlapping(windows);
+      if (!both) return;
+      const auto& other = windows[both->first];
+      entry.fault("from",
+                  fmt::format("{}: \"{}\" to \"{}\" overlaps with \"{}\" to \"{}\"; at any time "
+                              "one window holds at most",
+                              key.full_name(), time_of_day(*from), time_of_day(*to),
+                              time_of_day(other.from), time_of_day(other.to)));
+      windows.pop_back();
+    });
+  }
+
   void read_into(const SiteKey& key, const toml::node& node,
                  const FieldOf<std::vector<HeldOutText>>& field) {
     static constexpr std::array<std::string_view, 2> kKnown = {"name", "path"};
@@ -389,6 +437,14 @@ class SiteReader {
 };
 
 }  // namespace
+
+std::int64_t GatewayOptions::rate_limit_min() const {
+  std::int64_t least = rate_limit;
+  for (const auto& window : windows)
+    if (window.rate_limit > 0 && (least == 0 || window.rate_limit < least))
+      least = window.rate_limit;
+  return least;
+}
 
 Region SiteText::region(std::string_view key) const {
   if (const auto found = regions.find(key); found != regions.end()) return found->second;

@@ -19,6 +19,7 @@
 #include "inter/sync_options.h"
 #include "intra/mesh.h"
 #include "launcher/fault.h"
+#include "launcher/rate_windows.h"
 #include "runtime/inner_optimizer.h"
 #include "runtime/model_config.h"
 
@@ -89,12 +90,18 @@ struct SyncOptions {
 
 // [gateway]
 struct GatewayOptions {
-  std::string listen;           // "host:port"; bulk is the next port; "": this site only dials
-  std::int64_t rate_limit = 0;  // bits per second over all that it sends; 0: unlimited
-  std::string metrics;          // "host:port" of the Prometheus endpoint; "": none
-  std::int64_t workers = 1;     // threads that encode, seal and reduce
-  std::vector<int> cpus;        // of the gateway; empty: whatever the system gives
+  std::string listen;               // "host:port"; bulk is the next port; "": this site only dials
+  std::int64_t rate_limit = 0;      // bits per second over all that it sends; 0: unlimited
+  std::vector<RateWindow> windows;  // hours with another rate_limit
+  std::string zone;                 // of those hours; "": this machine's
+  bool polite = false;              // bulk yields to whoever else uses the line
+  std::string metrics;              // "host:port" of the Prometheus endpoint; "": none
+  std::int64_t workers = 1;         // threads that encode, seal and reduce
+  std::vector<int> cpus;            // of the gateway; empty: whatever the system gives
   std::int64_t memory = std::int64_t{4} << 30;  // bytes shared with ranks, at most
+
+  // The lowest rate that ever holds; 0: never any.
+  std::int64_t rate_limit_min() const;
 };
 
 struct SiteFile {

@@ -519,6 +519,32 @@ std::vector<SiteKey> make_keys() {
        .max = 1e13,
        .meaning = "Over all bytes this gateway sends to other sites."},
       {.section = "gateway",
+       .name = "windows",
+       .kind = rate_windows,
+       .field = field(gateway, &GatewayOptions::windows),
+       .min = 64'000,
+       .max = 1e13,
+       .meaning =
+           "Hours of the day with another rate_limit, each below a line `[[gateway.windows]]`: "
+           "`from = \"08:00\"`, `to = \"18:00\"`, `rate_limit = \"20 Mbit/s\"` (or "
+           "\"unlimited\"). One from \"22:00\" to \"06:00\" goes past midnight. They must not "
+           "overlap; between them rate_limit holds.",
+       .absent = "rate_limit holds all day"},
+      {.section = "gateway",
+       .name = "zone",
+       .kind = text,
+       .field = field(gateway, &GatewayOptions::zone),
+       .meaning = "Time zone of the windows, and of what the gateway prints: \"UTC\", or as the "
+                  "system names it (\"Europe/Berlin\"); summer time is followed.",
+       .absent = "this machine's"},
+      {.section = "gateway",
+       .name = "polite",
+       .kind = flag,
+       .field = field(gateway, &GatewayOptions::polite),
+       .meaning = "Bulk data yield to whoever else uses the line: they slow down as soon as the "
+                  "round trip grows (LEDBAT, RFC 6817), and take what is left. Below rate_limit, "
+                  "where there is one."},
+      {.section = "gateway",
        .name = "metrics",
        .kind = address,
        .field = field(gateway, &GatewayOptions::metrics),

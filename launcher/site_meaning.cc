@@ -115,6 +115,13 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
     exchange += fmt::format(
         "; {} each at {}", about_duration(8 * coded / static_cast<double>(file.gateway.rate_limit)),
         exact_rate(file.gateway.rate_limit));
+  for (const auto& window : file.gateway.windows)
+    if (window.rate_limit > 0)
+      exchange += fmt::format("; {} at {} from {} to {}",
+                              about_duration(8 * coded / static_cast<double>(window.rate_limit)),
+                              exact_rate(window.rate_limit), time_of_day(window.from),
+                              time_of_day(window.to));
+  if (file.gateway.polite) exchange += "; it yields to whoever else uses the line";
   line("exchange", exchange);
   // Two states, two feedbacks, and what every site contributed to the steps that some may still ask
   // for.

@@ -105,6 +105,8 @@ std::string SiteKey::allowed() const {
       return "a list of { path, weight }";
     case ValueKind::held_out_texts:
       return "a list of { name, path }";
+    case ValueKind::rate_windows:
+      return "a list of { from, to, rate_limit }";
   }
   return {};
 }

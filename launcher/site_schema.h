@@ -33,6 +33,7 @@ enum class ValueKind : std::uint8_t {
   cpus,      // "0-3,8"
   train_texts,
   held_out_texts,
+  rate_windows,
 };
 
 // The field a key fills.
@@ -45,14 +46,14 @@ using FieldOf = std::function<T&(SiteFile&)>;
 using SiteField =
     std::variant<FieldOf<bool>, FieldOf<int>, FieldOf<std::int64_t>, FieldOf<double>,
                  FieldOf<std::string>, FieldOf<std::vector<int>>, FieldOf<std::vector<TrainText>>,
-                 FieldOf<std::vector<HeldOutText>>, ChoiceField>;
+                 FieldOf<std::vector<HeldOutText>>, FieldOf<std::vector<RateWindow>>, ChoiceField>;
 
 struct SiteKey {
   std::string_view section = {};
   std::string_view name = {};
   ValueKind kind = ValueKind::text;
   SiteField field = {};
-  double min = 0, max = 0;  // of whole numbers, numbers, sizes, rates, durations
+  double min = 0, max = 0;  // of whole numbers, numbers, sizes, rates (of windows), durations
   bool above_min = false;   // min itself is refused
   std::vector<std::string_view> choices = {};
   std::string_view unit = {};     // "tokens"; "" when the kind says it

@@ -194,6 +194,42 @@ TEST_F(LinkPair, WhatTheReceiverRefusesComesAgain) {
   EXPECT_EQ(beta->owner.chunks.size(), 2U);
 }
 
+TEST_F(LinkPair, ControlGoesAtOnceAndOlderTransfersBeforeNewerOnes) {
+  start();
+  alpha->limit.set_rate(alpha->loop.now(), 10'000);
+  alpha->link->offer(8, 3, 40, std::make_shared<NumberedChunks>(10'000), false);
+  world->run_for(kSecond + kSecond / 2);
+  const auto newer = beta->owner.chunks.size();
+  EXPECT_LE(newer, 2U);
+  alpha->link->offer(7, 2, 5, std::make_shared<NumberedChunks>(10'000), false);
+  alpha->link->send(numbered(1));
+  world->run_for(kSecond / 2);
+  EXPECT_EQ(beta->owner.numbers, (std::vector<std::uint64_t>{1}));
+  ASSERT_TRUE(wait([&] { return beta->owner.chunks.size() >= newer + 6; }));
+  // One had its turn already.
+  const std::vector<std::uint32_t> next(beta->owner.chunks.begin() + newer + 1,
+                                        beta->owner.chunks.begin() + newer + 6);
+  EXPECT_EQ(next, (std::vector<std::uint32_t>{0, 1, 2, 3, 4}));
+}
+
+TEST_F(LinkPair, AnotherRateLimitCountsForWhatWaitsAlready) {
+  start();
+  alpha->limit.set_rate(alpha->loop.now(), 100);
+  alpha->link->offer(5, 0, 4, std::make_shared<NumberedChunks>(100'000), false);
+  world->run_for(5 * kSecond);
+  EXPECT_EQ(alpha->link->status().waiting_for, "rate limit");
+  EXPECT_TRUE(beta->owner.chunks.empty());
+  alpha->limit.set_rate(alpha->loop.now(), 100'000);
+  alpha->link->rate_changed();
+  world->run_for(2 * kSecond);
+  EXPECT_GE(beta->owner.chunks.size(), 1U);
+  EXPECT_LE(beta->owner.chunks.size(), 2U);
+  alpha->limit.set_rate(alpha->loop.now(), 0);
+  alpha->link->rate_changed();
+  world->run_for(kSecond / 2);
+  EXPECT_EQ(beta->owner.chunks.size(), 4U);
+}
+
 TEST_F(LinkPair, AfterAReconnectOnlyTheGapsAreFilled) {
   start();
   constexpr std::uint32_t kChunks = 60;

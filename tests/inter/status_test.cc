@@ -35,6 +35,9 @@ GatewayStatus a_status() {
                           .sent_mbit_s = 19.9,
                           .received_mbit_s = 1,
                           .cap_mbit_s = 20,
+                          .polite_mbit_s = 12.5,
+                          .queue_ms = 3.5,
+                          .queue_target_ms = 8,
                           .parameter_bytes = 1,
                           .codec_bytes = 2,
                           .zstd_bytes = 3,
@@ -82,10 +85,14 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_EQ(status->links[0].reconnects, 8u);
   EXPECT_EQ(status->links[0].cap_mbit_s, 20);
   EXPECT_FALSE(status->links[1].cap_mbit_s);
+  EXPECT_EQ(status->links[0].polite_mbit_s, 12.5);
+  EXPECT_EQ(status->links[0].queue_ms, 3.5);
+  EXPECT_EQ(status->links[0].queue_target_ms, 8);
+  EXPECT_FALSE(status->links[1].polite_mbit_s);
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
-  EXPECT_EQ(nlohmann::json::parse(json).size(), 16u);
-  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 17u);
+  EXPECT_EQ(nlohmann::json::parse(json).size(), 17u);
+  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 20u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);
 }

@@ -221,6 +221,25 @@ TEST(StatusText, FitsEightyColumnsAndLosesNothing) {
     EXPECT_THAT(joined, HasSubstr(part));
 }
 
+TEST(StatusText, SaysWhatRateHoldsUntilWhenAndHowPoliteItIs) {
+  auto status = alpha(1, 1);
+  EXPECT_THAT(status_text(status), Not(HasSubstr("rate limit")));
+  EXPECT_THAT(status_text(status), Not(HasSubstr("polite")));
+  status.rate_limit = "10 Mbit/s until 18:00, then unlimited";
+  status.links[0].polite_mbit_s = 7.25;
+  status.links[0].queue_ms = 3.5;
+  status.links[0].queue_target_ms = 8;
+  const auto text = status_text(status);
+  EXPECT_THAT(text, HasSubstr("  rate limit    10 Mbit/s until 18:00, then unlimited\n"));
+  EXPECT_THAT(text, HasSubstr("polite: at most 7.2 Mbit/s now"));
+  SiteHistory site("alpha");
+  site.add(status);
+  std::string lines;
+  for (const auto& line : render_monitor({site}, {}, "", 80, 24, Glyphs::ascii))
+    lines += plain_text(line) + '\n';
+  EXPECT_THAT(lines, HasSubstr("  rate limit 10 Mbit/s until 18:00, then unlimited\n"));
+}
+
 TEST(StatusText, HasTheSameNumbers) {
   const auto text = status_text(alpha(1, 1));
   for (const char* part : {"alpha", "12/24", "beta", "18.3/20.0", "4.1x", "acknowledgement",

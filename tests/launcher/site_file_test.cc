@@ -111,6 +111,48 @@ TEST(SiteFile, ALongLineIsShownAroundTheFault) {
   EXPECT_THAT(far, HasSubstr("      | " + std::string(96, ' ') + "^~\n"));
 }
 
+TEST(SiteFile, RateWindowsAreReadAndCheckedTogether) {
+  const auto with = [](const std::string& windows) {
+    return checked(std::string(kGood) + "zone = \"UTC\"\n" + windows);
+  };
+  const auto window = [](std::string_view from, std::string_view to, std::string_view rate) {
+    return fmt::format("[[gateway.windows]]\nfrom = \"{}\"\nto = \"{}\"\nrate_limit = \"{}\"\n",
+                       from, to, rate);
+  };
+  const auto good =
+      with(window("08:00", "18:00", "5 Mbit/s") + window("22:00", "06:00", "unlimited"));
+  EXPECT_TRUE(good.faults.empty()) << good.fault_text();
+  ASSERT_EQ(good.file.gateway.windows.size(), 2U);
+  EXPECT_EQ(good.file.gateway.windows[0].from, 480);
+  EXPECT_EQ(good.file.gateway.windows[0].to, 1080);
+  EXPECT_EQ(good.file.gateway.windows[0].rate_limit, 5'000'000);
+  EXPECT_EQ(good.file.gateway.windows[1].rate_limit, 0);
+  EXPECT_EQ(good.file.gateway.rate_limit_min(), 5'000'000);
+
+  EXPECT_EQ(
+      only_fault(with(window("08:00", "18:00", "5 Mbit/s") + window("17:59", "20:00", "1 Mbit/s"))),
+      "gateway.windows: \"17:59\" to \"20:00\" overlaps with \"08:00\" to \"18:00\"; at any "
+      "time one window holds at most");
+  EXPECT_EQ(only_fault(with(window("8:00", "18:00", "5 Mbit/s"))),
+            "gateway.windows from must be a time from \"00:00\" to \"24:00\", not \"8:00\"");
+  EXPECT_EQ(only_fault(with(window("08:00", "08:00", "5 Mbit/s"))),
+            "gateway.windows from \"08:00\" to \"08:00\" is no time at all; the whole day is "
+            "\"00:00\" to \"24:00\"");
+  EXPECT_EQ(
+      only_fault(with(window("08:00", "18:00", "5 bit/s"))),
+      "gateway.windows rate_limit must be 64 kbit/s to 10000 Gbit/s or \"unlimited\", not \"5 "
+      "bit/s\"");
+  EXPECT_THAT(
+      only_fault(with("[[gateway.windows]]\nfrom = \"08:00\"\nrate_limit = \"5 Mbit/s\"\n")),
+      HasSubstr("needs to: a time of the day"));
+  EXPECT_THAT(only_fault(with(window("08:00", "18:00", "5 Mbit/s") + "until = 3\n")),
+              HasSubstr("\"until\""));
+  EXPECT_EQ(only_fault(with("")), "gateway.zone has no effect without [[gateway.windows]]");
+  EXPECT_THAT(only_fault(checked(std::string(kGood) + "zone = \"Mars/Base\"\n" +
+                                 window("08:00", "18:00", "5 Mbit/s"))),
+              HasSubstr("gateway.zone = \"Mars/Base\" is none that this machine knows"));
+}
+
 TEST(SiteFile, EachValueSaysWhatIsAllowed) {
   EXPECT_EQ(only_fault(checked(replaced("layers = 6", "layers = 0"))),
             "model.layers must be 1 to 1024 blocks, not 0");

@@ -1,0 +1,42 @@
+#include "inter/tcp_facts.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace isthmus::inter {
+
+std::optional<TcpFacts> read_tcp_facts(int descriptor) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+      size < offsetof(tcp_info, tcpi_delivered))
+    return std::nullopt;
+  char name[32] = "";
+  socklen_t name_size = sizeof name - 1;
+  (void)::getsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name, &name_size);
+  TcpFacts facts;
+  facts.congestion_control = name;
+  facts.round_trip = info.tcpi_rtt * kMicrosecond;
+  // The kernel's "none yet" is the largest number.
+  if (info.tcpi_min_rtt != ~0U) facts.round_trip_min = info.tcpi_min_rtt * kMicrosecond;
+  facts.segment_bytes = info.tcpi_snd_mss;
+  facts.acknowledged_bytes = info.tcpi_bytes_acked;
+  facts.segments_sent = info.tcpi_data_segs_out;
+  facts.segments_resent = info.tcpi_total_retrans;
+  const auto span = [](std::uint64_t us) { return static_cast<Nanoseconds>(us) * kMicrosecond; };
+  facts.busy = span(info.tcpi_busy_time);
+  facts.limited_by_window = span(info.tcpi_rwnd_limited);
+  facts.limited_by_buffer = span(info.tcpi_sndbuf_limited);
+  return facts;
+}
+
+void set_pace_max(int descriptor, double bytes_per_second) {
+  const auto pace = static_cast<unsigned long>(std::max(bytes_per_second, 1.0));
+  (void)::setsockopt(descriptor, SOL_SOCKET, SO_MAX_PACING_RATE, &pace, sizeof pace);
+}
+
+}  // namespace isthmus::inter

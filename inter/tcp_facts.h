@@ -1,0 +1,34 @@
+// TcpFacts: what the kernel knows of one TCP connection (TCP_INFO), for the polite pace
+// (inter/polite_rate.h), for `isthmus link test` and for people.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+
+namespace isthmus::inter {
+
+struct TcpFacts {
+  std::string congestion_control;  // in force
+  Nanoseconds round_trip = 0;      // smoothed over about the last one
+  Nanoseconds round_trip_min = 0;  // of the last minutes; 0: none yet
+  std::uint32_t segment_bytes = 0;
+  // Since the connection began.
+  std::uint64_t acknowledged_bytes = 0;
+  std::uint64_t segments_sent = 0;  // with data, those that were sent again included
+  std::uint64_t segments_resent = 0;
+  Nanoseconds busy = 0;               // something was to be sent
+  Nanoseconds limited_by_window = 0;  // of that: the receiver's window was full
+  Nanoseconds limited_by_buffer = 0;  // of that: the sender's buffer was
+};
+
+// Nothing: no TCP connection, or an old kernel.
+std::optional<TcpFacts> read_tcp_facts(int descriptor);
+
+// The kernel sends no faster on this connection from now on, whatever its congestion control
+// allows.
+void set_pace_max(int descriptor, double bytes_per_second);
+
+}  // namespace isthmus::inter
