@@ -146,6 +146,22 @@ void Refused::read(ByteReader& in) {
 void StatusJson::write(ByteWriter& out) const { out.string(json); }
 void StatusJson::read(ByteReader& in) { json = in.string(kReplyBytesMax); }
 
+void LinkTest::write(ByteWriter& out) const {
+  out.put(number).string(front(peer, kTextBytesMax)).put(static_cast<std::uint8_t>(force));
+  out.put(time).put(bytes_max);
+}
+void LinkTest::read(ByteReader& in) {
+  number = in.get<std::uint64_t>();
+  peer = in.string(kTextBytesMax);
+  force = read_flag(in);
+  time = in.get<Nanoseconds>();
+  bytes_max = in.get<std::uint64_t>();
+  if (number == 0 || time < 0) in.fail();
+}
+
+void LinkTestJson::write(ByteWriter& out) const { out.string(json); }
+void LinkTestJson::read(ByteReader& in) { json = in.string(kReplyBytesMax); }
+
 Refused refused_of(const Error& why) { return {std::string(to_string(why.code)), why.text()}; }
 
 Error error_of(const Refused& refused) {
@@ -175,6 +191,7 @@ std::size_t rank_message_bytes_max(Kind kind) {
     case Kind::progress:
     case Kind::leaving:
     case Kind::status:
+    case Kind::link_test:
       return kRankMessageBytesMax;
     default:
       return 0;

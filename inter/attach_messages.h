@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/byte_stream.h"
+#include "base/clock.h"
 #include "base/result.h"
 #include "inter/model_layout.h"
 #include "inter/ranks.h"
@@ -34,11 +35,13 @@ enum class Kind : std::uint8_t {
   progress = 5,
   leaving = 6,
   status = 16,
+  link_test = 17,
   memory = 129,
   state = 130,
   taken = 131,
   refused = 132,
   status_json = 144,
+  link_test_json = 145,
 };
 
 // From a rank.
@@ -100,6 +103,17 @@ struct Status {
   void read(ByteReader&) {}
 };
 
+struct LinkTest {
+  static constexpr Kind kind = Kind::link_test;
+  std::uint64_t number = 0;  // the caller's own; under the same one the test is only asked after
+  std::string peer;          // name of the site
+  bool force = false;
+  Nanoseconds time = 0;         // each direction; 0: as the gateway likes
+  std::uint64_t bytes_max = 0;  // the same
+  void write(ByteWriter& out) const;
+  void read(ByteReader& in);
+};
+
 // From a gateway.
 
 // With the descriptor of the memory, unless it has 0 bytes.
@@ -144,6 +158,13 @@ struct Refused {
 
 struct StatusJson {
   static constexpr Kind kind = Kind::status_json;
+  std::string json;
+  void write(ByteWriter& out) const;
+  void read(ByteReader& in);
+};
+
+struct LinkTestJson {
+  static constexpr Kind kind = Kind::link_test_json;
   std::string json;
   void write(ByteWriter& out) const;
   void read(ByteReader& in);

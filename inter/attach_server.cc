@@ -55,6 +55,14 @@ void AttachServer::Server::on_message(const AttachConnectionPointer& connection,
     if (!attach::decode<attach::Status>(body)) return connection->refuse(garbage);
     return connection->send(attach::encode(attach::StatusJson{to_json(gateway_status_())}));
   }
+  if (kind == attach::Kind::link_test) {
+    const auto wish = attach::decode<attach::LinkTest>(body);
+    if (!wish) return connection->refuse(garbage);
+    const auto json = link_test_ ? link_test_(*wish)
+                                 : Error{ErrorCode::unsupported, "this gateway tests no links"};
+    if (!json) return connection->refuse(json.error());
+    return connection->send(attach::encode(attach::LinkTestJson{*json}));
+  }
   if (kind == attach::Kind::attach) {
     auto message = attach::decode<attach::Attach>(body);
     if (!message) return connection->refuse(garbage);
@@ -354,6 +362,10 @@ AttachServer::AttachServer(Loop& loop, EventLog& log, std::string path, OuterSte
     : server_(std::make_shared<Server>(loop, log, std::move(path), outer, std::move(status),
                                        options)) {}
 AttachServer::~AttachServer() { server_->stop(); }
+void AttachServer::serve_link_tests(
+    std::function<Result<std::string>(const attach::LinkTest&)> test) {
+  server_->serve_link_tests(std::move(test));
+}
 Result<void> AttachServer::listen() { return server_->listen(); }
 void AttachServer::publish(const Published& state) { server_->publish(state); }
 bool AttachServer::reading() const { return server_->reading(); }

@@ -32,6 +32,8 @@ class AttachServer final : public Ranks {
   // of `isthmus status`. The references outlive the server.
   AttachServer(Loop& loop, EventLog& log, std::string path, OuterSteps& outer,
                std::function<GatewayStatus()> status, AttachOptions options = {});
+  // What `isthmus link test` asks for; without it, that is refused. Before listen().
+  void serve_link_tests(std::function<Result<std::string>(const attach::LinkTest&)> test);
   // Closes all connections and removes the socket. Ranks that were not refused see `closed`, and
   // come again.
   ~AttachServer() override;

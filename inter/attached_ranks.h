@@ -48,6 +48,9 @@ class AttachServer::Server final : public AttachReceiver,
   Server(Loop& loop, EventLog& log, std::string path, OuterSteps& outer,
          std::function<GatewayStatus()> status, AttachOptions options);
 
+  void serve_link_tests(std::function<Result<std::string>(const attach::LinkTest&)> test) {
+    link_test_ = std::move(test);
+  }
   Result<void> listen();
   void stop();
   void publish(const Published& state);
@@ -112,6 +115,7 @@ class AttachServer::Server final : public AttachReceiver,
   std::string path_;
   OuterSteps& outer_;
   std::function<GatewayStatus()> gateway_status_;
+  std::function<Result<std::string>(const attach::LinkTest&)> link_test_;  // empty: none
   AttachOptions options_;
   std::unique_ptr<AttachListener> listener_;
   bool stopped_ = false;

@@ -63,6 +63,7 @@ class BulkSender {
     const auto found = outgoing_.find(transfer);
     return found != outgoing_.end() && found->second.acknowledged_count < found->second.chunks;
   }
+  bool sends_any() const { return sending_since_.has_value(); }
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const;
   void pump();
   // The rate limit is another one: whose turn is yet to come gets a new place.

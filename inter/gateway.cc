@@ -55,6 +55,7 @@ Gateway::Gateway(World world, security::Roster roster, SiteId self, GatewayOptio
                                        GatewayId{site.id, 0}, site.name, site.gateways[0].address,
                                        options_.link);
   }
+  link_tester_ = make_link_tester();
   world_.wire.receive_with(*this);
 }
 

@@ -22,6 +22,7 @@
 #include "inter/agreement.h"
 #include "inter/exchange.h"
 #include "inter/link.h"
+#include "inter/link_test.h"
 #include "inter/log_pace.h"
 #include "inter/outer_store.h"
 #include "inter/peers.h"
@@ -41,6 +42,7 @@ struct GatewayOptions {
   double rate_limit_bytes_per_second = 0;  // 0: none
   // The lowest that set_rate_limit() will ever say; 0: it says nothing lower.
   double rate_limit_bytes_per_second_min = 0;
+  bool polite = false;                         // of the wire; here to be told to others
   Nanoseconds straggler_wait = 600 * kSecond;  // for a member that shows progress
   // For a member's contribution while fewer than five are known.
   Nanoseconds first_wait = 60 * kSecond;
@@ -82,6 +84,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void set_rate_limit(double bytes_per_second);
 
   GatewayStatus status() const;  // gateway_status.cc
+  // As LinkTester::ask, of the site's own operator; the wish needs no peer. Errors also:
+  // invalid_argument (no such site).
+  Result<std::string> test_link(std::uint64_t number, std::string_view peer, LinkTester::Wish wish);
 
   // OuterSteps.
   Result<void> attached(const ModelLayout& layout) override;
@@ -277,6 +282,11 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Status my_status() const;
   void send_status();
 
+  // --- Link tests (gateway_link_test.cc)
+  std::unique_ptr<LinkTester> make_link_tester();
+  LinkTestSide link_test_side() const;
+  std::string exchange_now() const;
+
   World world_;
   security::Roster roster_;
   const SiteId self_;
@@ -370,6 +380,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Nanoseconds started_ = 0;
   Signal changed_;
   Signal votes_;
+  std::unique_ptr<LinkTester> link_tester_;
   std::optional<Loop::TimerId> tick_timer_;
   Nanoseconds last_status_ = 0;
   Bytes last_status_bytes_;  // encode_own

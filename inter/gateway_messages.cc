@@ -26,7 +26,11 @@ bool differ_in_spots(const Saved& a, const Saved& b) {
 
 void Gateway::on_message(GatewayId from, Lane lane, ConnectionId connection,
                          std::span<const std::byte> message) {
-  if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
+  auto* peer = peers_.find(from.site);
+  if (peer == nullptr || peer->link->peer() != from) return;
+  if (!message.empty() && message.front() == static_cast<std::byte>(kLinkTestFrame))
+    link_tester_->on_message(from, lane, message.subspan(1));
+  else
     peer->link->wire_message(lane, connection, message);
 }
 void Gateway::on_up(GatewayId from, Lane lane, ConnectionId connection) {
@@ -40,6 +44,7 @@ void Gateway::on_down(GatewayId from, Lane lane, ConnectionId connection) {
 void Gateway::on_writable(GatewayId from, Lane lane) {
   if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
     peer->link->wire_writable(lane);
+  if (lane == Lane::bulk) link_tester_->on_writable();
 }
 
 // --- From the links

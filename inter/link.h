@@ -114,6 +114,8 @@ class Link {
   bool offers(TransferId transfer) const { return bulk_.offers(transfer); }
   // Some chunk of it is not acknowledged.
   bool sends(TransferId transfer) const { return bulk_.sends(transfer); }
+  // Some chunk of some transfer is not.
+  bool sends_bulk() const { return bulk_.sends_any(); }
   // Chunks that the peer acknowledged in this session.
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const {
     return bulk_.acknowledged_chunks();

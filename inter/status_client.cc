@@ -4,16 +4,20 @@
 
 #include <utility>
 
-#include "inter/attach_messages.h"
 #include "inter/local_socket.h"
 
 namespace isthmus::inter {
 
-Result<std::string> fetch_status_json(const std::string& path, Nanoseconds timeout) {
+namespace {
+
+// What a gateway answers to one request of a visitor.
+template <class Reply, class Request>
+Result<std::string> fetch_json(const std::string& path, const Request& request,
+                               Nanoseconds timeout) {
   const Nanoseconds deadline = local_now() + timeout;
   ISTHMUS_TRY(LocalStream stream, LocalStream::connect(path));
   // A gateway that refuses may have said so and closed already.
-  auto sent = stream.send(attach::encode(attach::Status{}), deadline);
+  auto sent = stream.send(attach::encode(request), deadline);
   if (!sent && sent.error().code != ErrorCode::closed) return std::move(sent).error();
   for (;;) {
     const auto bytes = stream.received();
@@ -25,16 +29,27 @@ Result<std::string> fetch_status_json(const std::string& path, Nanoseconds timeo
         const auto body = bytes.subspan(attach::kHeaderBytes, header.body_bytes);
         const auto refused = attach::decode<attach::Refused>(body);
         if (header.kind == attach::Kind::refused && refused) return attach::error_of(*refused);
-        auto status = attach::decode<attach::StatusJson>(body);
-        if (header.kind != attach::Kind::status_json || !status)
+        auto reply = attach::decode<Reply>(body);
+        if (header.kind != Reply::kind || !reply)
           return Error{ErrorCode::bad_frame, "the gateway's answer does not decode"};
-        return std::move(status->json);
+        return std::move(reply->json);
       }
     }
     if (local_now() >= deadline)
       return Error{ErrorCode::timeout, fmt::format("the gateway at {} does not answer", path)};
     ISTHMUS_CHECK(stream.receive(deadline));
   }
+}
+
+}  // namespace
+
+Result<std::string> fetch_status_json(const std::string& path, Nanoseconds timeout) {
+  return fetch_json<attach::StatusJson>(path, attach::Status{}, timeout);
+}
+
+Result<std::string> fetch_link_test_json(const std::string& path, const attach::LinkTest& wish,
+                                         Nanoseconds timeout) {
+  return fetch_json<attach::LinkTestJson>(path, wish, timeout);
 }
 
 Result<GatewayStatus> fetch_status(const std::string& path, Nanoseconds timeout) {

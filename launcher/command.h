@@ -25,6 +25,7 @@ void add_check(CLI::App& program, Action& action);
 void add_launch(CLI::App& program, Action& action);
 void add_status(CLI::App& program, Action& action);
 void add_top(CLI::App& program, Action& action);
+void add_link(CLI::App& program, Action& action);
 void add_report(CLI::App& program, Action& action);
 void add_eval(CLI::App& program, Action& action);
 void add_generate(CLI::App& program, Action& action);

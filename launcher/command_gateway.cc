@@ -193,6 +193,7 @@ class Site {
     options.rate_limit_bytes_per_second = static_cast<double>(file_.gateway.rate_limit) / 8;
     options.rate_limit_bytes_per_second_min =
         static_cast<double>(file_.gateway.rate_limit_min()) / 8;
+    options.polite = file_.gateway.polite;
     options.straggler_wait = file_.sync.straggler_wait;
     ISTHMUS_TRY(options.at_point,
                 make_kill_point(folder_.path(), [this] { return rank_processes(); }));
@@ -213,6 +214,11 @@ class Site {
     options.memory_bytes_max = static_cast<std::uint64_t>(file_.gateway.memory);
     ranks_ = std::make_unique<inter::AttachServer>(
         loop_, log_, folder_.socket(), *gateway_, [this] { return status(); }, options);
+    ranks_->serve_link_tests([this](const inter::attach::LinkTest& wish) {
+      return gateway_->test_link(
+          wish.number, wish.peer,
+          {.peer = {}, .force = wish.force, .time = wish.time, .bytes_max = wish.bytes_max});
+    });
     gateway_->serve(*ranks_);
     return ranks_->listen();
   }

@@ -66,6 +66,8 @@ TEST(AttachMessages, EachComesBackAndNothingElseDecodes) {
   check(attach::Taken{3});
   check(attach::Refused{"mismatch", "another model"});
   check(attach::StatusJson{"{}"});
+  check(attach::LinkTest{7, "beta", true, kSecond, 1 << 20});
+  check(attach::LinkTestJson{"{}"});
 }
 
 TEST(AttachMessages, AnotherVersionIsReadAsFarAsItsNumber) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "inter/link_frames.h"
+#include "inter/link_test_frames.h"
 #include "inter/sim/simulated_keys.h"
 
 namespace isthmus::inter {
@@ -228,6 +229,40 @@ std::vector<SampleMessage> sample_messages() {
   all.push_back({"have",
                  Have{5, {true, false, true, true, false, true, true, false, true}}.encode(),
                  tagged(decode_have, self_encoded)});
+
+  // Those of a link test.
+  const auto bytes_of = [](const auto& one) {
+    ByteWriter out;
+    one.write(out);
+    return out.take();
+  };
+  const auto add = [&]<class Body>(std::string name, const Body& sample) {
+    all.push_back({std::move(name), bytes_of(sample),
+                   whole(
+                       [](std::span<const std::byte> bytes) {
+                         ByteReader in(bytes);
+                         return Body::read(in);
+                       },
+                       [bytes_of](const Body& value) { return bytes_of(value); })});
+  };
+  add("link test ask", LinkTestAsk{true});
+  add("link test plan", LinkTestPlan{4 * kSecond, 1 << 20});
+  LinkTestAnswer answer;
+  answer.refusal = "not now";
+  answer.side = {"4096 131072 6291456", "4096 16384 4194304", 20'000'000, true};
+  add("link test answer", answer);
+  LinkTestSent sent;
+  sent.bytes = 1 << 20;
+  sent.segments = 800;
+  sent.segments_resent = 3;
+  sent.busy = 4 * kSecond;
+  sent.limited_by_window = 5;
+  sent.limited_by_buffer = 6;
+  sent.congestion_control = "bbr";
+  sent.congestion_control_why = "as asked for";
+  sent.dialed = true;
+  add("link test sent", sent);
+  add("link test got", LinkTestGot{96.5e6, 2 * kSecond, 1 << 20});
   return all;
 }
 

@@ -1,0 +1,77 @@
+// A gateway's link tests: when one may run, and what it says of this end (inter/link_test.h).
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "inter/gateway.h"
+
+namespace isthmus::inter {
+
+namespace {
+
+// "4096 131072 6291456"; "": no such file.
+std::string kernel_setting(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+}  // namespace
+
+std::unique_ptr<LinkTester> Gateway::make_link_tester() {
+  return std::make_unique<LinkTester>(LinkTester::Context{
+      .loop = world_.loop,
+      .wire = world_.wire,
+      .limit = limit_,
+      .log = world_.log,
+      .random = world_.random.split("link test"),
+      .self = name_of(self_),
+      .name_of = [this](GatewayId id) { return name_of(id.site); },
+      .side = [this] { return link_test_side(); },
+      .exchange = [this] { return exchange_now(); },
+      .objection =
+          [this] {
+            const bool expired = security::validity(roster_, world_.loop.clock().unix_time()) ==
+                                 security::RosterValidity::expired;
+            return expired ? std::string("the roster has expired") : std::string();
+          }});
+}
+
+LinkTestSide Gateway::link_test_side() const {
+  return {.tcp_rmem = kernel_setting("/proc/sys/net/ipv4/tcp_rmem"),
+          .tcp_wmem = kernel_setting("/proc/sys/net/ipv4/tcp_wmem"),
+          .rate_limit = static_cast<std::uint64_t>(8 * limit_.bytes_per_second()),
+          .polite = options_.polite};
+}
+
+// What of outer steps is on its way, or computed; "": nothing.
+std::string Gateway::exchange_now() const {
+  for (const auto& [site, peer] : peers_.all())
+    if (peer.link->sends_bulk()) return fmt::format("bytes are on their way to {}", peer.name);
+  if (transfer_ && transfer_->fetching()) return "a state is being fetched";
+  if (!exchange_ || !state_ || finished_) return {};
+  bool exchanges =
+      exchange_->contributing() || exchange_->contributed() || taking_contribution_ || applying_;
+  for (const auto member : current_view().members)
+    exchanges = exchanges || (member != self_ && exchange_->incoming(member) != nullptr);
+  return exchanges ? fmt::format("outer step {} is being exchanged", working_step())
+                   : std::string();
+}
+
+Result<std::string> Gateway::test_link(std::uint64_t number, std::string_view peer,
+                                       LinkTester::Wish wish) {
+  std::string others;
+  for (const auto& [site, other] : peers_.all()) {
+    if (other.name == peer) {
+      wish.peer = other.link->peer();
+      return link_tester_->ask(number, wish);
+    }
+    others += fmt::format("{}{}", others.empty() ? "" : ", ", other.name);
+  }
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("there is no other site \"{}\" with a gateway; there is {}", peer,
+                           others.empty() ? "none" : others)};
+}
+
+}  // namespace isthmus::inter

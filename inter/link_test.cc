@@ -1,0 +1,403 @@
+#include "inter/link_test.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace isthmus::inter {
+
+namespace {
+
+constexpr Nanoseconds kPatience = 10 * kSecond;  // for the peer's next word
+constexpr Nanoseconds kAskEvery = kSecond;
+constexpr int kAsks = 5;
+constexpr int kPings = 20;
+constexpr Nanoseconds kLook = 100 * kMillisecond;  // for what ends a test
+constexpr Nanoseconds kSampleEvery = 20 * kMillisecond;
+
+// Long enough that congestion control has found its rate in the first two fifths.
+constexpr Nanoseconds kTimeMin = 4 * kSecond;
+constexpr int kTimeRoundTrips = 40;
+constexpr std::uint64_t kBytesUnlessAsked = 256 << 20;
+
+constexpr std::uint64_t kFirstData = 4 << 10;
+constexpr std::uint64_t kDataShare = 16;  // a message is so small a part of what has left
+constexpr double kDataSeconds = 0.05;     // and of this time at a rate limit
+constexpr std::size_t kEndTextMax = 500;
+
+LinkTestSent totals(const std::vector<BulkPath>& paths) {
+  LinkTestSent sum;
+  for (const auto& path : paths) {
+    sum.segments += path.tcp.segments_sent;
+    sum.segments_resent += path.tcp.segments_resent;
+    sum.busy += path.tcp.busy;
+    sum.limited_by_window += path.tcp.limited_by_window;
+    sum.limited_by_buffer += path.tcp.limited_by_buffer;
+    sum.congestion_control = path.tcp.congestion_control;
+    sum.congestion_control_why = path.congestion_control_why;
+    sum.dialed = path.dialed;
+  }
+  return sum;
+}
+
+// A connection that has come or gone in between shows less.
+LinkTestSent difference(LinkTestSent now, const LinkTestSent& before) {
+  const auto less = [](auto& all, auto part) { all = all > part ? all - part : 0; };
+  less(now.segments, before.segments);
+  less(now.segments_resent, before.segments_resent);
+  less(now.busy, before.busy);
+  less(now.limited_by_window, before.limited_by_window);
+  less(now.limited_by_buffer, before.limited_by_buffer);
+  return now;
+}
+
+}  // namespace
+
+struct LinkTester::Test {
+  GatewayId peer;
+  std::string peer_name;
+  LinkTestId id = 0;
+  bool asked_here = false;
+  bool force = false;
+  Wish wish;
+  std::string doing = "asking";
+  std::optional<Error> ended;
+  Nanoseconds heard = 0;
+  bool moving = false;     // data are sent or received
+  bool receiving = false;  // of those: received
+  std::uint64_t data_bytes = 0;
+  std::optional<LinkTestAnswer> answer;
+  std::optional<Nanoseconds> pinged, pong;
+  std::optional<LinkTestSent> sent;
+  std::optional<LinkTestGot> got;
+};
+
+LinkTester::LinkTester(Context context)
+    : context_(std::move(context)), news_(context_.loop), writable_(context_.loop) {}
+LinkTester::~LinkTester() = default;
+
+std::string LinkTester::refusal(bool force) const {
+  if (auto why = context_.objection(); !why.empty()) return why;
+  if (force) return {};
+  auto why = context_.exchange();
+  if (!why.empty()) why += ": ask again later, or force the test (--force), which delays both";
+  return why;
+}
+
+Result<std::string> LinkTester::ask(std::uint64_t number, const Wish& wish) {
+  if (number == number_) {
+    if (current_ && current_->asked_here)
+      return fmt::format("{{\"state\":\"running\",\"doing\":{}}}", json_string(current_->doing));
+    return last_;
+  }
+  if (current_)
+    return Error{ErrorCode::busy,
+                 fmt::format("a test of the link to {} is going on: ask again in a minute",
+                             current_->peer_name)};
+  if (const auto why = refusal(wish.force); !why.empty()) return Error{ErrorCode::busy, why};
+  number_ = number;
+  current_ = std::make_shared<Test>();
+  current_->peer = wish.peer;
+  current_->peer_name = context_.name_of(wish.peer);
+  current_->id = context_.random.next();
+  current_->asked_here = true;
+  current_->force = wish.force;
+  current_->wish = wish;
+  context_.loop.spawn(run(current_));
+  return fmt::format("{{\"state\":\"running\",\"doing\":{}}}", json_string(current_->doing));
+}
+
+// ---- Words
+
+void LinkTester::send(GatewayId to, ByteWriter frame) {
+  auto message = frame.take();
+  context_.limit.charge(context_.loop.now(), message.size());
+  // Lost: whoever waits for it gives up, and says what is missing.
+  (void)context_.wire.send(to, Lane::control, std::move(message));
+}
+
+template <class Body>
+void LinkTester::send(GatewayId to, LinkTestFrame kind, LinkTestId id, const Body& body) {
+  auto frame = link_test_frame(kind, id);
+  body.write(frame);
+  send(to, std::move(frame));
+}
+
+void LinkTester::on_writable() { writable_.notify(); }
+
+void LinkTester::on_message(GatewayId from, Lane lane, std::span<const std::byte> message) {
+  ByteReader in(message);
+  const auto kind = in.get<LinkTestFrame>();
+  const auto id = in.get<LinkTestId>();
+  if (!in.ok() || (kind == LinkTestFrame::data) != (lane == Lane::bulk)) return;
+  if (kind == LinkTestFrame::ask) return on_ask(from, id, in);
+  const auto test = current_;
+  if (!test || test->peer != from || test->id != id) return;
+  test->heard = context_.loop.now();
+  if (kind != LinkTestFrame::data) return on_frame(test, kind, in);
+  if (!test->receiving) return;
+  if (test->data_bytes == 0) news_.notify();
+  test->data_bytes += message.size();
+}
+
+void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
+  const auto ask = LinkTestAsk::read(in);
+  if (!ask) return;
+  LinkTestAnswer answer;
+  const bool again = current_ && current_->peer == from && current_->id == id;
+  if (current_ && !again)
+    answer.refusal =
+        fmt::format("{} tests its link to {} just now", context_.self, current_->peer_name);
+  else
+    answer.refusal = refusal(ask->force);
+  if (answer.refusal.empty()) {
+    answer.side = context_.side();
+    if (!again) {
+      current_ = std::make_shared<Test>();
+      current_->peer = from;
+      current_->peer_name = context_.name_of(from);
+      current_->id = id;
+      current_->force = ask->force;
+      context_.log.info("link_test_served", {.peer = current_->peer_name},
+                        {{"forced", ask->force}});
+      context_.loop.spawn(watch(current_));
+    }
+    current_->heard = context_.loop.now();
+  }
+  send(from, LinkTestFrame::answer, id, answer);
+}
+
+void LinkTester::on_frame(const TestPointer& test, LinkTestFrame kind, ByteReader& in) {
+  if (kind == LinkTestFrame::end) {
+    const auto why = in.string(kEndTextMax);
+    if (in.done())
+      test->ended = Error{ErrorCode::cancelled,
+                          why.empty() ? std::string("it is over")
+                                      : fmt::format("{} ended the test: {}", test->peer_name, why)};
+  } else if (test->asked_here) {
+    if (kind == LinkTestFrame::answer) test->answer = LinkTestAnswer::read(in);
+    if (kind == LinkTestFrame::pong)
+      if (const auto stamp = in.get<Nanoseconds>(); in.done()) test->pong = stamp;
+    if (kind == LinkTestFrame::sent) test->sent = LinkTestSent::read(in);
+    if (kind == LinkTestFrame::got) test->got = LinkTestGot::read(in);
+  } else if (kind == LinkTestFrame::ping) {
+    if (const auto stamp = in.get<Nanoseconds>(); in.done())
+      send(test->peer, std::move(link_test_frame(LinkTestFrame::pong, test->id).put(stamp)));
+  } else if (kind == LinkTestFrame::sent) {
+    test->sent = LinkTestSent::read(in);
+  } else if (kind == LinkTestFrame::expect || kind == LinkTestFrame::send) {
+    const auto plan = LinkTestPlan::read(in);
+    if (plan && !std::exchange(test->moving, true))
+      context_.loop.spawn(kind == LinkTestFrame::send ? serve_data(test, *plan)
+                                                      : serve_receiving(test, *plan));
+  }
+  news_.notify();
+}
+
+// Tells the other end, unless that has ended it.
+void LinkTester::end(const TestPointer& test, const Error& why) {
+  if (!test->ended) {
+    test->ended = why;
+    auto frame = link_test_frame(LinkTestFrame::end, test->id);
+    frame.string(std::string_view(why.text()).substr(0, kEndTextMax));
+    send(test->peer, std::move(frame));
+  }
+  if (current_ == test) current_.reset();
+}
+
+Task<Result<void>> LinkTester::wait(TestPointer test, Nanoseconds until, bool (*done)(const Test&),
+                                    std::string_view what) {
+  for (;;) {
+    if (test->ended) co_return *test->ended;
+    if (done(*test)) co_return Result<void>();
+    if (auto why = refusal(test->force); !why.empty())
+      co_return Error{ErrorCode::busy, std::move(why)};
+    const auto now = context_.loop.now();
+    if (now >= until)
+      co_return Error{ErrorCode::timeout, fmt::format("{} {}", test->peer_name, what)};
+    co_await news_.wait_until(std::min(until, now + kLook));
+  }
+}
+
+// ---- The end that asks
+
+Task<void> LinkTester::run(TestPointer test) {
+  auto report = co_await measure(test);
+  context_.log.info("link_tested", {.peer = test->peer_name},
+                    {{"outcome", report ? std::string("measured") : report.error().text()}});
+  last_ = report ? Result<std::string>(report->to_json()) : Result<std::string>(report.error());
+  if (report)
+    end(test, Error{ErrorCode::cancelled, ""});
+  else
+    end(test, report.error());
+}
+
+Task<Result<void>> LinkTester::begin(TestPointer test) {
+  const auto nobody = "does not answer: is its gateway up, and as new as this one?";
+  for (int i = 0; i < kAsks && !test->answer; ++i) {
+    send(test->peer, LinkTestFrame::ask, test->id, LinkTestAsk{test->force});
+    auto answered = co_await wait(
+        test, context_.loop.now() + kAskEvery, [](const Test& t) { return t.answer.has_value(); },
+        nobody);
+    if (!answered && (answered.error().code != ErrorCode::timeout || i + 1 == kAsks))
+      co_return answered;
+  }
+  if (!test->answer->refusal.empty())
+    co_return Error{ErrorCode::busy,
+                    fmt::format("{} refuses: {}", test->peer_name, test->answer->refusal)};
+  co_return Result<void>();
+}
+
+Task<Result<void>> LinkTester::ping(TestPointer test, LinkTestReport& report) {
+  test->doing = "round trip";
+  for (int i = 0; i < kPings; ++i) {
+    const auto stamp = context_.loop.now();
+    test->pinged = stamp;
+    send(test->peer, std::move(link_test_frame(LinkTestFrame::ping, test->id).put(stamp)));
+    auto came = co_await wait(
+        test, stamp + kPatience, [](const Test& t) { return t.pong == t.pinged; },
+        "does not answer a ping");
+    if (!came) co_return came;
+    report.round_trips.push_back(context_.loop.now() - stamp);
+  }
+  co_return Result<void>();
+}
+
+Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
+  auto began = co_await begin(test);
+  if (!began) co_return began.error();
+  LinkTestReport report;
+  report.here = context_.self;
+  report.there = test->peer_name;
+  report.side_here = context_.side();
+  report.side_there = test->answer->side;
+  auto pinged = co_await ping(test, report);
+  if (!pinged) co_return pinged.error();
+
+  LinkTestPlan plan;
+  plan.time = std::min(kLinkTestTimeMax,
+                       test->wish.time > 0
+                           ? test->wish.time
+                           : std::max(kTimeMin, kTimeRoundTrips * report.round_trip_median()));
+  plan.bytes_max = std::min(kLinkTestBytesMax,
+                            test->wish.bytes_max > 0 ? test->wish.bytes_max : kBytesUnlessAsked);
+  test->doing = fmt::format("{} to {}", report.here, report.there);
+  send(test->peer, LinkTestFrame::expect, test->id, plan);
+  auto sent = co_await send_data(test, plan);
+  if (!sent) co_return sent.error();
+  send(test->peer, LinkTestFrame::sent, test->id, *sent);
+  auto told = co_await wait(
+      test, context_.loop.now() + plan.time + kPatience,
+      [](const Test& t) { return t.got.has_value(); }, "does not say what it got");
+  if (!told) co_return told.error();
+  report.to_peer = {*sent, *test->got};
+
+  test->doing = fmt::format("{} to {}", report.there, report.here);
+  test->sent.reset();
+  send(test->peer, LinkTestFrame::send, test->id, plan);
+  auto got = co_await receive_data(test, plan);
+  if (!got) co_return got.error();
+  told = co_await wait(
+      test, context_.loop.now() + plan.time + kPatience,
+      [](const Test& t) { return t.sent.has_value(); }, "does not say what it sent");
+  if (!told) co_return told.error();
+  report.from_peer = {*test->sent, *got};
+  co_return report;
+}
+
+// ---- The end that is asked
+
+// What the asker says drives it; this ends it when nothing more is said, or an exchange begins.
+Task<void> LinkTester::watch(TestPointer test) {
+  while (!test->ended) {
+    co_await context_.loop.sleep(kLook);
+    if (test->ended) break;
+    if (const auto why = refusal(test->force); !why.empty())
+      end(test, Error{ErrorCode::busy, why});
+    else if (!test->moving && context_.loop.now() - test->heard > kPatience)
+      end(test, Error{ErrorCode::timeout, "nothing more was said"});
+  }
+  if (current_ == test) current_.reset();
+}
+
+Task<void> LinkTester::serve_data(TestPointer test, LinkTestPlan plan) {
+  const auto sent = co_await send_data(test, plan);
+  test->moving = false;
+  test->heard = context_.loop.now();
+  if (!sent) co_return end(test, sent.error());
+  send(test->peer, LinkTestFrame::sent, test->id, *sent);
+}
+
+Task<void> LinkTester::serve_receiving(TestPointer test, LinkTestPlan plan) {
+  const auto got = co_await receive_data(test, plan);
+  test->moving = false;
+  test->heard = context_.loop.now();
+  if (!got) co_return end(test, got.error());
+  send(test->peer, LinkTestFrame::got, test->id, *got);
+}
+
+// ---- Data
+
+Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan plan) {
+  auto& loop = context_.loop;
+  const auto before = totals(context_.wire.bulk_paths(test->peer));
+  const auto until = loop.now() + plan.time;
+  std::uint64_t bytes = 0;
+  while (loop.now() < until && bytes < plan.bytes_max) {
+    auto size = std::clamp<std::uint64_t>(bytes / kDataShare, kFirstData, kLinkTestDataMax);
+    if (const auto rate = context_.limit.bytes_per_second(); rate > 0)
+      size = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(kDataSeconds * rate), 512, size);
+    size = std::min(size, plan.bytes_max - bytes);
+    co_await loop.sleep_until(context_.limit.reserve(loop.now(), size));
+    auto frame = link_test_frame(LinkTestFrame::data, test->id);
+    frame.raw(std::vector<std::byte>(size));
+    const Bytes message = frame.take();
+    for (;;) {
+      if (test->ended) co_return *test->ended;
+      if (auto why = refusal(test->force); !why.empty())
+        co_return Error{ErrorCode::busy, std::move(why)};
+      const auto sent = context_.wire.send(test->peer, Lane::bulk, message);
+      if (sent) break;
+      if (sent.error().code != ErrorCode::busy)
+        co_return Error{ErrorCode::unavailable,
+                        fmt::format("there is no bulk connection with {}", test->peer_name),
+                        sent.error()};
+      if (loop.now() >= until) break;
+      co_await writable_.wait_until(std::min(until, loop.now() + kLook));
+    }
+    bytes += message.size() - 1;  // as the other end counts it
+  }
+  auto sent = difference(totals(context_.wire.bulk_paths(test->peer)), before);
+  sent.bytes = bytes;
+  co_return sent;
+}
+
+Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPlan plan) {
+  auto& loop = context_.loop;
+  test->receiving = true;
+  test->data_bytes = 0;
+  auto began = co_await wait(
+      test, loop.now() + kPatience, [](const Test& t) { return t.data_bytes > 0; },
+      "sends no data");
+  std::vector<LinkTestSample> samples;
+  const auto until = loop.now() + plan.time;
+  while (began && loop.now() < until) {
+    samples.push_back({loop.now(), context_.wire.bytes_received(test->peer)});
+    if (test->sent && test->data_bytes >= test->sent->bytes) break;
+    if (test->data_bytes > plan.bytes_max + kLinkTestDataMax)
+      began = Error{ErrorCode::too_large, "it sends more than was asked for"};
+    else if (test->ended)
+      began = *test->ended;
+    else if (auto why = refusal(test->force); !why.empty())
+      began = Error{ErrorCode::busy, std::move(why)};
+    else
+      co_await loop.sleep(kSampleEvery);
+  }
+  test->receiving = false;
+  if (!began) co_return began.error();
+  co_return warm_rate(samples);
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,94 @@
+// LinkTester: measures the link to another gateway, and lets others measure the link to this one
+// (PROTOCOL.md, "Link test"): round trips of an idle line, then the rate of the bulk lane, first
+// there, then back. One test at a time, whoever asks; time and bytes are bounded here, whatever the
+// peer says; and none while outer steps are exchanged, unless it is forced.
+//
+// It stands beside the links: what comes is from a gateway of the roster, as the wire has proven,
+// and needs no session, so that a link can be tested before a run begins. All on the loop's thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/event_log.h"
+#include "base/random.h"
+#include "inter/link_test_report.h"
+#include "inter/loop.h"
+#include "inter/rate_limit.h"
+#include "inter/wire.h"
+
+namespace isthmus::inter {
+
+class LinkTester {
+ public:
+  // All outlives the tester.
+  struct Context {
+    Loop& loop;
+    Wire& wire;
+    RateLimit& limit;
+    EventLog& log;
+    Random random;
+    std::string self;  // this site's name
+    std::function<std::string(GatewayId)> name_of;
+    std::function<LinkTestSide()> side;
+    // Why no test can run now that is not forced; "": it can.
+    std::function<std::string()> exchange;
+    // Why none can run at all; "": it can.
+    std::function<std::string()> objection;
+  };
+  explicit LinkTester(Context context);
+  ~LinkTester();
+
+  // What the operator wants; zeros: chosen by what is measured.
+  struct Wish {
+    GatewayId peer;
+    bool force = false;
+    Nanoseconds time = 0;  // each direction
+    std::uint64_t bytes_max = 0;
+  };
+  // Begins a test under a number of the caller's, or, when it is asked again, says how it stands:
+  // JSON with "state", "running" or "done" (LinkTestReport::to_json). Errors: why it failed, or
+  // cannot begin: busy (an exchange, another test), unavailable, timeout, cancelled.
+  Result<std::string> ask(std::uint64_t number, const Wish& wish);
+
+  // From the wire: what follows kLinkTestFrame.
+  void on_message(GatewayId from, Lane lane, std::span<const std::byte> message);
+  void on_writable();
+
+ private:
+  struct Test;
+  using TestPointer = std::shared_ptr<Test>;  // shared with its coroutines
+
+  Task<void> run(TestPointer test);
+  Task<Result<LinkTestReport>> measure(TestPointer test);
+  Task<Result<void>> begin(TestPointer test);
+  Task<Result<void>> ping(TestPointer test, LinkTestReport& report);
+  Task<Result<LinkTestSent>> send_data(TestPointer test, LinkTestPlan plan);
+  Task<Result<LinkTestGot>> receive_data(TestPointer test, LinkTestPlan plan);
+  Task<void> watch(TestPointer test);
+  Task<void> serve_data(TestPointer test, LinkTestPlan plan);
+  Task<void> serve_receiving(TestPointer test, LinkTestPlan plan);
+
+  void on_ask(GatewayId from, LinkTestId id, ByteReader& in);
+  void on_frame(const TestPointer& test, LinkTestFrame kind, ByteReader& in);
+  void send(GatewayId to, ByteWriter frame);
+  template <class Body>
+  void send(GatewayId to, LinkTestFrame kind, LinkTestId id, const Body& body);
+  void end(const TestPointer& test, const Error& why);
+  std::string refusal(bool force) const;
+  // A function alone, and not one with captures: g++ 12 destroys such temporaries of a co_await
+  // twice.
+  Task<Result<void>> wait(TestPointer test, Nanoseconds until, bool (*done)(const Test&),
+                          std::string_view what);
+
+  Context context_;
+  TestPointer current_;
+  std::uint64_t number_ = 0;  // of the operator's last test
+  Result<std::string> last_ = std::string();
+  Signal news_, writable_;
+};
+
+}  // namespace isthmus::inter

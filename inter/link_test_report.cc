@@ -1,0 +1,154 @@
+#include "inter/link_test_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/assert.h"
+#include "base/event_log.h"
+
+namespace isthmus::inter {
+
+namespace {
+
+constexpr double kRampUp = 0.4;   // of the time
+constexpr double kLimited = 0.1;  // of the time in which data were there to be sent
+// A kernel's buffer holds its own bookkeeping too, half of it or more, and a queue on the way wants
+// as much again as the line itself.
+constexpr double kBufferPerDelay = 2, kBufferWanted = 4;
+
+double share(Nanoseconds part, Nanoseconds whole) {
+  return whole > 0 ? std::clamp(seconds_of(part) / seconds_of(whole), 0.0, 1.0) : 0;
+}
+
+double loss(const LinkTestSent& sent) {
+  if (sent.segments == 0) return 0;
+  return std::min(1.0,
+                  static_cast<double>(sent.segments_resent) / static_cast<double>(sent.segments));
+}
+
+// "4096 131072 6291456" with a last number that is large enough.
+std::string raised(std::string_view setting, std::uint64_t bytes) {
+  std::string text(setting.substr(0, setting.find_last_of(" \t")));
+  for (auto& c : text)
+    if (c == '\t') c = ' ';
+  return fmt::format("{} {}", text, bytes);
+}
+
+// "" when the buffer is large enough.
+std::string buffer_advice(std::string_view site, std::string_view name, std::string_view setting,
+                          std::uint64_t most, double bandwidth_delay, double limited,
+                          std::string_view why) {
+  if (most == 0) return {};
+  const bool small = static_cast<double>(most) < kBufferPerDelay * bandwidth_delay;
+  if (!small && limited < kLimited) return {};
+  // Where the buffer was the limit, the line's own product of rate and delay is not known yet.
+  const auto wanted = std::max(kBufferWanted * bandwidth_delay,
+                               limited >= kLimited ? 2 * static_cast<double>(most) : 0.0);
+  const auto bytes = std::bit_ceil(std::max<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1));
+  return fmt::format(
+      "at {}: sysctl -w net.ipv4.{}=\"{}\" ({})", site, name, raised(setting, bytes),
+      limited >= kLimited
+          ? fmt::format("{} held the sender back {:.0f} % of the time", why, 100 * limited)
+          : fmt::format("{} bytes are less than twice the {:.0f} on their way", most,
+                        bandwidth_delay));
+}
+
+std::string direction_json(const LinkTestReport::Direction& d, const LinkTestSide& sender,
+                           double bandwidth_delay) {
+  return fmt::format(
+      "{{\"mbit_s\":{:.3f},\"warm_s\":{:.3f},\"bytes\":{},\"segments\":{},\"segments_resent\":{},"
+      "\"loss\":{:.6f},\"congestion_control\":{},\"congestion_control_why\":{},\"dialed\":{},"
+      "\"window_limited\":{:.3f},\"buffer_limited\":{:.3f},\"bandwidth_delay_bytes\":{:.0f},"
+      "\"rate_limit_mbit_s\":{},\"polite\":{}}}",
+      d.got.bits_per_second * 1e-6, seconds_of(d.got.warm), d.got.bytes, d.sent.segments,
+      d.sent.segments_resent, loss(d.sent), json_string(d.sent.congestion_control),
+      json_string(d.sent.congestion_control_why), d.sent.dialed,
+      share(d.sent.limited_by_window, d.sent.busy), share(d.sent.limited_by_buffer, d.sent.busy),
+      bandwidth_delay,
+      sender.rate_limit > 0 ? fmt::format("{}", static_cast<double>(sender.rate_limit) * 1e-6)
+                            : "null",
+      sender.polite);
+}
+
+std::string side_json(const LinkTestSide& side) {
+  return fmt::format("{{\"tcp_rmem\":{},\"tcp_wmem\":{}}}", json_string(side.tcp_rmem),
+                     json_string(side.tcp_wmem));
+}
+
+}  // namespace
+
+Nanoseconds LinkTestReport::round_trip_min() const {
+  return *std::ranges::min_element(round_trips);
+}
+
+Nanoseconds LinkTestReport::round_trip_median() const {
+  ISTHMUS_ASSERT(!round_trips.empty());
+  auto sorted = round_trips;
+  std::ranges::sort(sorted);
+  return sorted[sorted.size() / 2];
+}
+
+double LinkTestReport::bandwidth_delay(const Direction& direction) const {
+  return direction.got.bits_per_second / 8 * seconds_of(round_trip_min());
+}
+
+std::vector<std::string> LinkTestReport::advice() const {
+  std::vector<std::string> all;
+  const auto add = [&](std::string text) {
+    if (!text.empty()) all.push_back(std::move(text));
+  };
+  const auto look_at = [&](const Direction& d, const std::string& from, const LinkTestSide& sender,
+                           const std::string& to, const LinkTestSide& receiver) {
+    const double product = bandwidth_delay(d);
+    add(buffer_advice(from, "tcp_wmem", sender.tcp_wmem, sender.send_bytes_max(), product,
+                      share(d.sent.limited_by_buffer, d.sent.busy), "its send buffer"));
+    add(buffer_advice(to, "tcp_rmem", receiver.tcp_rmem, receiver.receive_bytes_max(), product,
+                      share(d.sent.limited_by_window, d.sent.busy), "the receiver's window"));
+    const auto limit = static_cast<double>(sender.rate_limit);
+    if (limit > 0 && d.got.bits_per_second > 0.85 * limit)
+      add(fmt::format("at {}: its rate_limit is what bounds this direction", from));
+    if (d.sent.congestion_control_why.starts_with("the system refused"))
+      add(
+          fmt::format("at {}: {}, {} is in force: load that kernel module and add it to "
+                      "net.ipv4.tcp_allowed_congestion_control",
+                      from, d.sent.congestion_control_why, d.sent.congestion_control));
+  };
+  look_at(to_peer, here, side_here, there, side_there);
+  look_at(from_peer, there, side_there, here, side_here);
+  return all;
+}
+
+std::string LinkTestReport::to_json() const {
+  std::string said;
+  for (const auto& sentence : advice())
+    said += fmt::format("{}{}", said.empty() ? "" : ",", json_string(sentence));
+  return fmt::format(
+      "{{\"state\":\"done\",\"here\":{},\"peer\":{},\"round_trip_ms\":{{\"min\":{:.3f},\"median\":"
+      "{:.3f}}},\"to_peer\":{},\"from_peer\":{},\"kernel_here\":{},\"kernel_there\":{},"
+      "\"advice\":[{}]}}",
+      json_string(here), json_string(there), seconds_of(round_trip_min()) * 1e3,
+      seconds_of(round_trip_median()) * 1e3,
+      direction_json(to_peer, side_here, bandwidth_delay(to_peer)),
+      direction_json(from_peer, side_there, bandwidth_delay(from_peer)), side_json(side_here),
+      side_json(side_there), said);
+}
+
+LinkTestGot warm_rate(std::span<const LinkTestSample> samples) {
+  LinkTestGot got;
+  if (samples.size() < 2) return got;
+  const auto& first = samples.front();
+  const auto last = std::ranges::find(samples, samples.back().bytes, &LinkTestSample::bytes);
+  got.bytes = last->bytes - first.bytes;
+  const auto took = last->when - first.when;
+  const auto warm_from = first.when + static_cast<Nanoseconds>(kRampUp * static_cast<double>(took));
+  const auto warm = std::ranges::lower_bound(samples, warm_from, {}, &LinkTestSample::when);
+  got.warm = last->when - warm->when;
+  if (got.warm > 0)
+    got.bits_per_second = 8 * static_cast<double>(last->bytes - warm->bytes) / seconds_of(got.warm);
+  return got;
+}
+
+}  // namespace isthmus::inter

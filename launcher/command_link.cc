@@ -1,0 +1,153 @@
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/clock.h"
+#include "inter/link_test_frames.h"
+#include "inter/status_client.h"
+#include "launcher/command.h"
+#include "launcher/link_test_text.h"
+#include "launcher/run_folder.h"
+#include "launcher/site_file.h"
+#include "launcher/stop_request.h"
+#include "launcher/units.h"
+
+namespace isthmus::launcher {
+namespace {
+
+struct Options {
+  std::string peer;
+  SiteArguments site;
+  bool force = false;
+  bool json = false;
+  std::string time, bytes;
+};
+
+// Without a file: the one site file of this folder.
+Result<SiteText> only_site(SiteArguments arguments) {
+  if (arguments.paths.empty()) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(".", ignored))
+      if (entry.path().extension() == ".toml") {
+        auto path = entry.path().filename().string();
+        if (auto text = read_site_file(path, {}); text && !text->file.site.name.empty())
+          arguments.paths.push_back(std::move(path));
+      }
+    if (arguments.paths.size() != 1)
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("from which site? There are {} site files in this folder: name one",
+                               arguments.paths.size())};
+  }
+  ISTHMUS_TRY(auto text, read_site_file(arguments.paths.front(), arguments.overrides));
+  if (text.faults.has_override() || text.file.site.name.empty() || text.file.site.run_dir.empty())
+    return Error{ErrorCode::invalid_argument, text.fault_text()};
+  if (text.file.alone())
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("{} has no site.roster: a site that trains alone has no links", text.path)};
+  return text;
+}
+
+Result<inter::attach::LinkTest> wish_of(const Options& options) {
+  inter::attach::LinkTest wish{.number = 0, .peer = options.peer, .force = options.force};
+  if (!options.time.empty()) {
+    ISTHMUS_TRY(wish.time, parse_duration(options.time));
+    if (wish.time < kSecond || wish.time > inter::kLinkTestTimeMax)
+      return Error{
+          ErrorCode::invalid_argument,
+          fmt::format("--time must be \"1 s\" to \"{}\"", exact_duration(inter::kLinkTestTimeMax))};
+  }
+  if (!options.bytes.empty()) {
+    ISTHMUS_TRY(const auto bytes, parse_bytes(options.bytes));
+    if (bytes < 1 || static_cast<std::uint64_t>(bytes) > inter::kLinkTestBytesMax)
+      return Error{ErrorCode::invalid_argument, "--bytes must be \"1 B\" to \"1 GiB\""};
+    wish.bytes_max = static_cast<std::uint64_t>(bytes);
+  }
+  // Asked for again and again under this number, the test is begun once.
+  if (::getrandom(&wish.number, sizeof wish.number, 0) != sizeof wish.number)
+    return Error{ErrorCode::io, "the system gives no randomness"};
+  wish.number = std::max<std::uint64_t>(wish.number, 1);
+  return wish;
+}
+
+Result<nlohmann::json> run_test(const std::string& socket, const inter::attach::LinkTest& wish,
+                                bool quiet) {
+  constexpr Nanoseconds kPatience = 2 * kSecond;
+  constexpr auto kAskEvery = std::chrono::milliseconds(250);
+  const auto& stop = watch_for_stop();
+  std::string doing;
+  while (!stop) {
+    ISTHMUS_TRY(const auto text, inter::fetch_link_test_json(socket, wish, kPatience));
+    auto json = nlohmann::json::parse(text, nullptr, false);
+    if (!json.is_object() || !json.contains("state"))
+      return Error{ErrorCode::bad_frame, "the gateway's answer does not decode"};
+    if (json["state"] == "done") return json;
+    if (const auto now = json.value("doing", ""); now != doing && !quiet)
+      fmt::print(stderr, "{} …\n", now);
+    doing = json.value("doing", "");
+    std::this_thread::sleep_for(kAskEvery);
+  }
+  return Error{ErrorCode::cancelled, "stopped; the gateways end the test by themselves"};
+}
+
+ExitCode test(const Options& options) {
+  const auto wish = wish_of(options);
+  if (!wish) return fail(wish.error());
+  const auto site = only_site(options.site);
+  if (!site) return fail(site.error());
+  const auto json = run_test(RunFolder(site->file.site.run_dir).socket(), *wish, options.json);
+  if (!json) return fail(json.error());
+  fmt::print("{}", options.json
+                       ? json->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                       : link_test_text(*json));
+  return ExitCode::done;
+}
+
+}  // namespace
+
+void add_link(CLI::App& program, Action& action) {
+  auto* command = program.add_subcommand("link", "Test the link to another site");
+  command->require_subcommand(1);
+  command->footer("Example:\n  isthmus link test beta alpha.toml");
+  auto* one = command->add_subcommand(
+      "test",
+      "Round trip, capacity both ways, losses, congestion control, and the kernel's window limits");
+  const auto options = std::make_shared<Options>();
+  one->add_option("PEER", options->peer, "The other site, as the roster names it")->required();
+  one->add_option("FILE", options->site.paths,
+                  "This site's file (default: the only one in this folder)")
+      ->expected(1);
+  one->add_option("--set", options->site.overrides,
+                  "Replace a key of the file for this command: --set site.run_dir=runs/alpha")
+      ->type_name("SECTION.KEY=VALUE")
+      ->take_all()
+      ->expected(1);
+  one->add_flag("--force", options->force,
+                "Also while outer steps are exchanged; that delays them, and spoils the figures");
+  one->add_option("--time", options->time,
+                  "For each direction: \"1 s\" to \"30 s\" (default: \"4 s\", or 40 round trips)");
+  one->add_option("--bytes", options->bytes,
+                  "For each direction, at most: up to \"1 GiB\" (default: \"256 MiB\")");
+  one->add_flag("--json", options->json, "One JSON object");
+  one->footer(
+      "The gateways of both sites must be up; a run need not be. The figures are of the bulk "
+      "lane,\nas outer steps use it: rate_limit and polite hold. Capacity is what arrived in the "
+      "last three\nfifths of the time; losses are what the sender's kernel sent again.\n\n"
+      "In JSON: round_trip_ms (min, median), to_peer and from_peer (mbit_s, warm_s, bytes, "
+      "segments,\nsegments_resent, loss, congestion_control and why, dialed: by the sender, "
+      "window_limited and\nbuffer_limited: shares of the time, bandwidth_delay_bytes, "
+      "rate_limit_mbit_s or null, polite),\nkernel_here and kernel_there (tcp_rmem, tcp_wmem), "
+      "advice (sentences).\n\n"
+      "Example:\n  isthmus link test beta alpha.toml --time \"10 s\"");
+  one->callback([options, &action] { action = [options] { return test(*options); }; });
+}
+
+}  // namespace isthmus::launcher

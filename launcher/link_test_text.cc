@@ -1,0 +1,81 @@
+#include "launcher/link_test_text.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/printable.h"
+#include "launcher/units.h"
+
+namespace isthmus::launcher {
+namespace {
+
+using nlohmann::json;
+
+// A peer has written some of it.
+json field(const json& object, const char* name) {
+  return object.is_object() && object.contains(name) ? object[name] : json();
+}
+double number(const json& object, const char* name) {
+  const auto value = field(object, name);
+  return value.is_number() ? value.get<double>() : 0;
+}
+std::string text(const json& object, const char* name) {
+  const auto value = field(object, name);
+  return value.is_string() ? printable(value.get<std::string>()) : std::string();
+}
+bool flag(const json& object, const char* name) {
+  const auto value = field(object, name);
+  return value.is_boolean() && value.get<bool>();
+}
+
+std::string direction_text(const std::string& from, const std::string& to, const json& d) {
+  auto out = fmt::format("{} to {}\n", from, to);
+  const auto fact = [&out](std::string_view name, const std::string& said) {
+    out += fmt::format("  {:<20} {}\n", name, said);
+  };
+  fact("capacity", fmt::format("{:.1f} Mbit/s over {:.2f} s ({} in all)", number(d, "mbit_s"),
+                               number(d, "warm_s"), about_bytes(number(d, "bytes"))));
+  fact("sent again",
+       fmt::format("{:.0f} of {:.0f} segments, {:.3f} %", number(d, "segments_resent"),
+                   number(d, "segments"), 100 * number(d, "loss")));
+  fact("congestion control",
+       fmt::format("{} ({}), at the {} end", text(d, "congestion_control"),
+                   text(d, "congestion_control_why"), flag(d, "dialed") ? "dialing" : "listening"));
+  fact("bandwidth x delay", fmt::format("{} are on their way at that rate",
+                                        about_bytes(number(d, "bandwidth_delay_bytes"))));
+  fact("held back by",
+       fmt::format("the receiver's window {:.0f} %, the send buffer {:.0f} %",
+                   100 * number(d, "window_limited"), 100 * number(d, "buffer_limited")));
+  if (field(d, "rate_limit_mbit_s").is_number())
+    fact("rate_limit", fmt::format("{} Mbit/s at {}", number(d, "rate_limit_mbit_s"), from));
+  if (flag(d, "polite")) fact("polite", fmt::format("{} yields to others", from));
+  return out;
+}
+
+std::string kernel_text(const std::string& site, const json& kernel) {
+  return fmt::format("  {:<20} tcp_rmem {}; tcp_wmem {}\n", site, text(kernel, "tcp_rmem"),
+                     text(kernel, "tcp_wmem"));
+}
+
+}  // namespace
+
+std::string link_test_text(const json& report) {
+  const auto here = text(report, "here"), there = text(report, "peer");
+  const auto round_trip = field(report, "round_trip_ms");
+  auto out = fmt::format("round trip             {:.1f} ms at least, {:.1f} ms median\n",
+                         number(round_trip, "min"), number(round_trip, "median"));
+  out += direction_text(here, there, field(report, "to_peer"));
+  out += direction_text(there, here, field(report, "from_peer"));
+  out += "window limits of the kernels (net.ipv4: least, first, most bytes)\n";
+  out += kernel_text(here, field(report, "kernel_here"));
+  out += kernel_text(there, field(report, "kernel_there"));
+  out += "what to do\n";
+  const auto advice = field(report, "advice");
+  if (!advice.is_array() || advice.empty()) return out + "  nothing: these limits are no limit\n";
+  for (const auto& sentence : advice)
+    if (sentence.is_string()) out += fmt::format("  {}\n", printable(sentence.get<std::string>()));
+  return out;
+}
+
+}  // namespace isthmus::launcher

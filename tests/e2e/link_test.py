@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""`isthmus link test` between real gateways on loopback: before a run, with a rate limit of the hour, during an exchange."""
+import json
+import subprocess
+import unittest
+
+from federation import BAD_USAGE, Case, DONE, Federation, ISTHMUS, UNAVAILABLE, isthmus, wait_until
+
+
+class Gateways:
+    """Only the gateways of a federation: no ranks, no run."""
+
+    def __init__(self, federation, *arguments):
+        self.federation, self.arguments = federation, arguments
+
+    def __enter__(self):
+        self.processes = []
+        for site in self.federation.sites:
+            log = open(self.federation.folder / f"{site.name}.gateway.log", "wb")
+            self.processes.append(subprocess.Popen([ISTHMUS, "gateway", site.file, *self.arguments], stdin=subprocess.DEVNULL,
+                                                   stdout=log, stderr=subprocess.STDOUT, cwd=self.federation.folder))
+            log.close()
+        for site in self.federation.sites:
+            site.log = self.federation.folder / f"{site.name}.gateway.log"
+            site.wait_for_event("wire_up", 20, lane="bulk")
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.wait(20)
+
+
+def link_test(federation, peer, here, *arguments):
+    return isthmus("link", "test", peer, federation[here].file, *arguments, cwd=federation.folder)
+
+
+class LinkTest(Case):
+    def test_gateways_without_a_run_measure_their_link(self):
+        hour = '[{ from = "00:00", to = "24:00", rate_limit = "16 Mbit/s" }]'
+        with Federation("alpha", "beta") as federation, Gateways(federation, "--set", f"gateway.windows={hour}"):
+            said = link_test(federation, "beta", "alpha", "--json", "--time", "2 s")
+            self.assertEqual(said.returncode, DONE, said.stdout)
+            report = json.loads(said.stdout)
+            self.assertEqual((report["here"], report["peer"]), ("alpha", "beta"))
+            self.assertLess(report["round_trip_ms"]["min"], 100)
+            for direction in ("to_peer", "from_peer"):
+                self.assertLessEqual(report[direction]["mbit_s"], 17, direction)
+                self.assertGreaterEqual(report[direction]["mbit_s"], 12, direction)
+                self.assertEqual(report[direction]["rate_limit_mbit_s"], 16, direction)
+                self.assertTrue(report[direction]["congestion_control"], direction)
+            self.assertNotEqual(report["to_peer"]["dialed"], report["from_peer"]["dialed"])
+            with open("/proc/sys/net/ipv4/tcp_rmem", encoding="ascii") as rmem:
+                self.assertEqual(report["kernel_there"]["tcp_rmem"].split(), rmem.read().split())
+            self.assertIn("its rate_limit is what bounds this direction", said.stdout)
+            status = isthmus("status", federation["alpha"].file, cwd=federation.folder)
+            self.assertIn("16 Mbit/s until 00:00", status.stdout)
+
+            text = link_test(federation, "alpha", "beta", "--bytes", "2 MiB")
+            self.assertEqual(text.returncode, DONE, text.stdout)
+            self.assertIn("beta to alpha", text.stdout)
+            self.assertIn("what to do", text.stdout)
+
+            wrong = link_test(federation, "gamma", "alpha")
+            self.assertEqual(wrong.returncode, BAD_USAGE, wrong.stdout)
+            self.assertIn('no other site "gamma" with a gateway; there is beta', wrong.stdout)
+            self.assertEqual(link_test(federation, "beta", "alpha", "--time", "2 min").returncode, BAD_USAGE)
+
+    def test_an_exchange_comes_first_unless_the_test_is_forced(self):
+        # 0.8 million parameters: more than ten seconds at this rate.
+        with Federation("alpha", "beta", layers=2, hidden=192, ffn=512, outer_steps=1, inner_steps=4) as federation:
+            federation.launch("--set", 'gateway.rate_limit="512 kbit/s"', "--set", "train.warmup_steps=0")
+            site = federation["alpha"]
+            wait_until(lambda: site.run_dir.exists() and any(e["event"] == "session_began" for e in site.events()), 60,
+                       site.output)
+            def exchanging():
+                said = isthmus("status", site.file, "--json", cwd=federation.folder)
+                return said.returncode == DONE and json.loads(said.stdout)["phase"] == "exchanging"
+            wait_until(exchanging, 60, site.output)
+            refused = link_test(federation, "beta", "alpha")
+            self.assertEqual(refused.returncode, UNAVAILABLE, refused.stdout)
+            self.assertRegex(refused.stdout, "being exchanged|on their way")
+            self.assertIn("--force", refused.stdout)
+            forced = link_test(federation, "beta", "alpha", "--force", "--time", "1 s", "--json")
+            self.assertEqual(forced.returncode, DONE, forced.stdout)
+            self.assertGreater(json.loads(forced.stdout)["round_trip_ms"]["min"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,316 @@
+// Link tests between testers on a simulated network, and with a peer that says what it likes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "inter/link_test.h"
+#include "inter/sim/simulated_network.h"
+
+namespace isthmus::inter {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr GatewayId kAlpha{1, 0}, kBeta{2, 0}, kGamma{3, 0};
+
+class Node final : public WireReceiver {
+ public:
+  Node(sim::Simulation& simulation, sim::SimulatedNetwork& network, GatewayId self,
+       std::vector<GatewayId> peers)
+      : loop(simulation),
+        log(simulation, "site"),
+        wire(network, self, std::move(peers), -1),
+        tester({.loop = loop,
+                .wire = wire,
+                .limit = limit,
+                .log = log,
+                .random = Random(self.site),
+                .self = name(self),
+                .name_of = [](GatewayId id) { return name(id); },
+                .side = [this] { return side; },
+                .exchange = [this] { return exchange; },
+                .objection = [this] { return objection; }}) {
+    wire.receive_with(*this);
+  }
+  ~Node() override { loop.abandon(); }
+
+  static std::string name(GatewayId id) {
+    return id == kAlpha ? "alpha" : id == kBeta ? "beta" : "gamma";
+  }
+  void on_message(GatewayId peer, Lane lane, ConnectionId,
+                  std::span<const std::byte> message) override {
+    if (deaf) return;
+    ASSERT_EQ(message.front(), static_cast<std::byte>(kLinkTestFrame));
+    tester.on_message(peer, lane, message.subspan(1));
+  }
+  void on_up(GatewayId, Lane, ConnectionId) override { ++up; }
+  void on_down(GatewayId, Lane, ConnectionId) override {}
+  void on_writable(GatewayId, Lane lane) override {
+    if (lane == Lane::bulk) tester.on_writable();
+  }
+
+  Loop loop;
+  EventLog log;
+  RateLimit limit{0};
+  LinkTestSide side{.tcp_rmem = "4096 131072 6291456", .tcp_wmem = "4096 16384 4194304"};
+  std::string exchange, objection;
+  bool deaf = false;
+  int up = 0;
+  sim::SimulatedWire wire;
+  LinkTester tester;
+};
+
+class LinkTest : public testing::Test {
+ protected:
+  static sim::NetworkFaults calm() {
+    sim::NetworkFaults faults;
+    faults.silent_deaths = faults.late_downs = faults.jitter = 0;
+    return faults;
+  }
+  explicit LinkTest(sim::NetworkFaults faults = calm()) : network(simulation, Random(1), faults) {
+    run_for(2 * kSecond);
+    EXPECT_GE(alpha.up, 2);
+  }
+  void run_for(Nanoseconds time) {
+    const auto end = simulation.now() + time;
+    for (;;) {
+      for (auto* node : {&alpha, &beta, &gamma}) node->loop.run_ready();
+      Nanoseconds next = end + 1;
+      bool timer = false;
+      if (!simulation.empty()) next = std::min(next, simulation.next());
+      for (auto* node : {&alpha, &beta, &gamma})
+        if (const auto when = node->loop.next_timer(); when && *when < next) {
+          next = *when;
+          timer = true;
+        }
+      if (next > end) return simulation.advance(end);
+      if (timer)
+        simulation.advance(std::max(simulation.now(), next));
+      else
+        simulation.run_one();
+    }
+  }
+  // Begins one, or asks after it; the same number for the same test.
+  Result<std::string> ask(Node& node, std::uint64_t number,
+                          LinkTester::Wish wish = {.peer = kBeta}) {
+    return node.tester.ask(number, wish);
+  }
+  // What came of a test that alpha begins.
+  Result<nlohmann::json> outcome(LinkTester::Wish wish = {.peer = kBeta},
+                                 const std::function<void()>& meanwhile = {}) {
+    const auto number = ++numbers;
+    auto said = ask(alpha, number, wish);
+    for (int i = 0; i < 1000 && said; ++i) {
+      auto json = nlohmann::json::parse(*said);
+      if (json["state"] == "done") return json;
+      run_for(100 * kMillisecond);
+      if (i == 20 && meanwhile) meanwhile();
+      said = ask(alpha, number, wish);
+    }
+    return said ? Result<nlohmann::json>(Error{ErrorCode::timeout, "it never ends"})
+                : Result<nlohmann::json>(said.error());
+  }
+  static std::string why(const Result<nlohmann::json>& result) {
+    return result ? "it went well" : result.error().text();
+  }
+
+  std::uint64_t numbers = 0;
+  sim::Simulation simulation;
+  sim::SimulatedNetwork network;
+  Node alpha{simulation, network, kAlpha, {kBeta, kGamma}};
+  Node beta{simulation, network, kBeta, {kAlpha, kGamma}};
+  Node gamma{simulation, network, kGamma, {kAlpha, kBeta}};
+};
+
+// An access line of 100 Mbit/s, 20 ms each way.
+TEST_F(LinkTest, MeasuresRoundTripAndBothDirections) {
+  network.set_access(kBeta.site, 2.5e6);
+  const auto report = outcome();
+  ASSERT_TRUE(report) << report.error().text();
+  EXPECT_EQ((*report)["here"], "alpha");
+  EXPECT_EQ((*report)["peer"], "beta");
+  EXPECT_NEAR((*report)["round_trip_ms"]["min"].get<double>(), 40, 2);
+  EXPECT_NEAR((*report)["round_trip_ms"]["median"].get<double>(), 40, 2);
+  for (const auto* direction : {"to_peer", "from_peer"}) {
+    const auto& d = (*report)[direction];
+    EXPECT_NEAR(d["mbit_s"].get<double>(), 20, 2) << direction;
+    EXPECT_NEAR(d["warm_s"].get<double>(), 2.4, 0.3) << direction;
+    EXPECT_TRUE(d["rate_limit_mbit_s"].is_null());
+  }
+  EXPECT_EQ((*report)["kernel_there"]["tcp_rmem"], "4096 131072 6291456");
+  // Another one may follow at once.
+  EXPECT_TRUE(outcome());
+}
+
+TEST_F(LinkTest, KeepsToTheRateLimitAndSaysSo) {
+  alpha.limit.set_rate(simulation.now(), 1e6);
+  alpha.side.rate_limit = 8'000'000;
+  const auto report = outcome();
+  ASSERT_TRUE(report) << report.error().text();
+  EXPECT_LE((*report)["to_peer"]["mbit_s"].get<double>(), 8.2);
+  EXPECT_GE((*report)["to_peer"]["mbit_s"].get<double>(), 7);
+  EXPECT_EQ((*report)["to_peer"]["rate_limit_mbit_s"], 8);
+  EXPECT_GT((*report)["from_peer"]["mbit_s"].get<double>(), 50);
+  EXPECT_THAT((*report)["advice"].dump(), HasSubstr("at alpha: its rate_limit"));
+}
+
+TEST_F(LinkTest, BytesAreBounded) {
+  const auto report = outcome({.peer = kBeta, .time = 20 * kSecond, .bytes_max = 3'000'000});
+  ASSERT_TRUE(report) << report.error().text();
+  for (const auto* direction : {"to_peer", "from_peer"}) {
+    EXPECT_LE((*report)[direction]["bytes"].get<double>(), 3.1e6);
+    EXPECT_GE((*report)[direction]["bytes"].get<double>(), 2.5e6);
+  }
+}
+
+TEST_F(LinkTest, IsRefusedDuringAnExchangeOfEitherSideUnlessForced) {
+  alpha.exchange = "outer step 3 is being exchanged";
+  auto refused = outcome();
+  EXPECT_FALSE(refused);
+  EXPECT_THAT(why(refused), HasSubstr("outer step 3 is being exchanged"));
+  EXPECT_THAT(why(refused), HasSubstr("--force"));
+  EXPECT_EQ(refused.error().code, ErrorCode::busy);
+  EXPECT_TRUE(outcome({.peer = kBeta, .force = true}));
+
+  alpha.exchange.clear();
+  beta.exchange = "bytes are on their way to gamma";
+  refused = outcome();
+  EXPECT_THAT(why(refused), HasSubstr("beta refuses: bytes are on their way to gamma"));
+  EXPECT_TRUE(outcome({.peer = kBeta, .force = true}));
+}
+
+TEST_F(LinkTest, AnExchangeThatBeginsEndsIt) {
+  EXPECT_THAT(why(outcome({.peer = kBeta}, [&] { alpha.exchange = "outer step 4"; })),
+              HasSubstr("outer step 4"));
+  alpha.exchange.clear();
+  const auto ended = outcome({.peer = kBeta}, [&] { beta.exchange = "outer step 5"; });
+  EXPECT_THAT(why(ended), HasSubstr("beta ended the test: "));
+  EXPECT_THAT(why(ended), HasSubstr("outer step 5"));
+  beta.exchange.clear();
+  EXPECT_TRUE(outcome());
+}
+
+TEST_F(LinkTest, OneAtATimeWhoeverAsks) {
+  ASSERT_TRUE(ask(alpha, 1));
+  run_for(kSecond);
+  const auto second = ask(alpha, 2);
+  ASSERT_FALSE(second);
+  EXPECT_THAT(second.error().text(), HasSubstr("a test of the link to beta is going on"));
+  // Also at the site that is tested.
+  const auto third = ask(beta, 3, {.peer = kGamma});
+  EXPECT_FALSE(third);
+  ASSERT_TRUE(ask(gamma, 4, {.peer = kBeta, .force = true}));
+  run_for(2 * kSecond);
+  const auto fourth = ask(gamma, 4, {.peer = kBeta, .force = true});
+  ASSERT_FALSE(fourth);
+  EXPECT_THAT(fourth.error().text(), HasSubstr("beta tests its link to alpha just now"));
+  run_for(20 * kSecond);
+  EXPECT_EQ(nlohmann::json::parse(*ask(alpha, 1))["state"], "done");
+}
+
+TEST_F(LinkTest, AnObjectionHoldsEvenWhenItIsForced) {
+  beta.objection = "the roster has expired";
+  EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})), HasSubstr("the roster has expired"));
+}
+
+TEST_F(LinkTest, APeerThatKnowsNoLinkTestsIsNamed) {
+  beta.deaf = true;
+  const auto failed = outcome();
+  EXPECT_THAT(why(failed), HasSubstr("beta does not answer: is its gateway up"));
+  EXPECT_EQ(failed.error().code, ErrorCode::timeout);
+  beta.deaf = false;
+  EXPECT_TRUE(outcome());
+}
+
+TEST_F(LinkTest, APeerThatFallsSilentEndsItAtBothEnds) {
+  EXPECT_THAT(why(outcome({.peer = kBeta}, [&] { beta.deaf = alpha.deaf = true; })),
+              HasSubstr("beta"));
+  run_for(30 * kSecond);
+  beta.deaf = alpha.deaf = false;
+  EXPECT_TRUE(outcome());
+}
+
+// Gamma speaks for itself: what it says of beta's test is nothing, and nobody sends for it.
+TEST_F(LinkTest, WordsOfOthersAreNotHeard) {
+  ASSERT_TRUE(ask(alpha, 1));
+  run_for(kSecond / 10);
+  auto frame = link_test_frame(LinkTestFrame::end, 1);
+  frame.string("go away");
+  for (int id = 0; id < 3; ++id)
+    (void)gamma.wire.send(kAlpha, Lane::control, Bytes(frame.view().begin(), frame.view().end()),
+                          0);
+  auto data = link_test_frame(LinkTestFrame::data, 77);
+  (void)gamma.wire.send(kAlpha, Lane::bulk, data.take(), 0);
+  auto send = link_test_frame(LinkTestFrame::send, 77);
+  LinkTestPlan{.time = kSecond, .bytes_max = 1000}.write(send);
+  (void)gamma.wire.send(kAlpha, Lane::control, send.take(), 0);
+  run_for(20 * kSecond);
+  EXPECT_EQ(nlohmann::json::parse(*ask(alpha, 1))["state"], "done");
+  EXPECT_LT(gamma.wire.bytes_received(kAlpha), 1000U);
+}
+
+TEST(LinkTestReport, TheRampIsLeftOutOfTheRate) {
+  std::vector<LinkTestSample> samples;
+  std::uint64_t bytes = 500;
+  for (int i = 0; i <= 100; ++i) {
+    samples.push_back({(100 + i) * 10 * kMillisecond, bytes});
+    bytes += i < 30 ? 1000 : 12'500;  // 10 Mbit/s
+  }
+  for (int i = 101; i < 110; ++i)  // and silence
+    samples.push_back({(100 + i) * 10 * kMillisecond, samples[100].bytes});
+  const auto got = warm_rate(samples);
+  EXPECT_NEAR(got.bits_per_second, 10e6, 1e3);
+  EXPECT_EQ(got.warm, 600 * kMillisecond);
+  EXPECT_EQ(got.bytes, samples.back().bytes - 500);
+  EXPECT_EQ(warm_rate({}).bits_per_second, 0);
+  EXPECT_EQ(warm_rate(std::vector<LinkTestSample>{{5, 1}}).bits_per_second, 0);
+  EXPECT_EQ(warm_rate(std::vector<LinkTestSample>(4, {5, 1})).bits_per_second, 0);
+}
+
+TEST(LinkTestReport, TooSmallWindowsComeWithTheCommandThatRaisesThem) {
+  LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.side_here = {.tcp_rmem = "4096\t131072\t6291456", .tcp_wmem = "4096\t16384\t4194304"};
+  report.side_there = {.tcp_rmem = "4096 131072 67108864", .tcp_wmem = "4096 16384 67108864"};
+  report.round_trips = {100 * kMillisecond, 102 * kMillisecond, 160 * kMillisecond};
+  LinkTestSent sent;
+  sent.segments = 1000;
+  sent.segments_resent = 5;
+  sent.busy = 4 * kSecond;
+  sent.congestion_control = "bbr";
+  sent.congestion_control_why = "as asked for";
+  report.to_peer = {sent, {.bits_per_second = 400e6, .warm = 2 * kSecond, .bytes = 1000}};
+  report.from_peer = report.to_peer;
+  // 5 MB on their way: alpha's 4 MiB send buffer and 6 MiB receive buffer are too small for that.
+  const auto advice = report.advice();
+  ASSERT_EQ(advice.size(), 2U);
+  EXPECT_THAT(advice[0],
+              HasSubstr("at alpha: sysctl -w net.ipv4.tcp_wmem=\"4096 16384 33554432\""));
+  EXPECT_THAT(advice[1],
+              HasSubstr("at alpha: sysctl -w net.ipv4.tcp_rmem=\"4096 131072 33554432\""));
+  const auto json = nlohmann::json::parse(report.to_json());
+  EXPECT_EQ(json["to_peer"]["loss"], 0.005);
+  EXPECT_EQ(json["to_peer"]["bandwidth_delay_bytes"], 5'000'000);
+  EXPECT_EQ(json["round_trip_ms"]["median"], 102);
+  EXPECT_EQ(json["advice"].size(), 2U);
+
+  // Slower, but held back by the window: the line's own product is not known.
+  report.to_peer.got.bits_per_second = report.from_peer.got.bits_per_second = 1e6;
+  EXPECT_TRUE(report.advice().empty());
+  report.to_peer.sent.limited_by_window = 2 * kSecond;
+  ASSERT_EQ(report.advice().size(), 1U);
+  EXPECT_THAT(report.advice()[0],
+              HasSubstr("at beta: sysctl -w net.ipv4.tcp_rmem=\"4096 131072 134217728\" (the "
+                        "receiver's window held the sender back 50 % of the time)"));
+  report.from_peer.sent.congestion_control = "cubic";
+  report.from_peer.sent.congestion_control_why = "the system refused bbr";
+  ASSERT_EQ(report.advice().size(), 2U);
+  EXPECT_THAT(report.advice()[1], HasSubstr("at beta: the system refused bbr, cubic is in force"));
+}
+
+}  // namespace
+}  // namespace isthmus::inter

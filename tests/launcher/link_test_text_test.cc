@@ -1,0 +1,62 @@
+#include "launcher/link_test_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "inter/link_test_report.h"
+
+namespace isthmus::launcher {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+inter::LinkTestReport a_report() {
+  inter::LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.side_here = {.tcp_rmem = "4096 131072 6291456",
+                      .tcp_wmem = "4096 16384 4194304",
+                      .rate_limit = 20'000'000};
+  report.side_there = {.tcp_rmem = "4096 131072 6291456", .tcp_wmem = "4096 16384 4194304"};
+  report.round_trips = {40 * kMillisecond, 41 * kMillisecond, 45 * kMillisecond};
+  inter::LinkTestSent sent;
+  sent.segments = 1000;
+  sent.segments_resent = 5;
+  sent.busy = kSecond;
+  sent.congestion_control = "bbr";
+  sent.congestion_control_why = "as asked for";
+  sent.dialed = true;
+  report.to_peer = {sent, {.bits_per_second = 19.5e6, .warm = 2 * kSecond, .bytes = 9'000'000}};
+  sent.congestion_control = "cubic";
+  sent.congestion_control_why = "the system refused bbr";
+  sent.dialed = false;
+  report.from_peer = {sent, {.bits_per_second = 96.2e6, .warm = 2 * kSecond, .bytes = 9'000'000}};
+  return report;
+}
+
+TEST(LinkTestText, SaysWhatTheReportSays) {
+  const auto text = link_test_text(nlohmann::json::parse(a_report().to_json()));
+  for (const char* part :
+       {"40.0 ms at least, 41.0 ms median", "alpha to beta\n", "19.5 Mbit/s over 2.00 s",
+        "5 of 1000 segments, 0.500 %", "bbr (as asked for), at the dialing end",
+        "20 Mbit/s at alpha", "beta to alpha\n", "96.2 Mbit/s",
+        "cubic (the system refused bbr), at the listening end", "tcp_rmem 4096 131072 6291456",
+        "at alpha: its rate_limit is what bounds this direction", "what to do\n"})
+    EXPECT_THAT(text, HasSubstr(part));
+  EXPECT_THAT(text, Not(HasSubstr("these limits are no limit")));
+}
+
+TEST(LinkTestText, WhatIsNotThereOrOfAnotherKindIsNoFault) {
+  for (const char* odd : {"{}", "[]", "3", "{\"to_peer\":7,\"advice\":[3,\"x\\u001b[2J\"]}"}) {
+    const auto text = link_test_text(nlohmann::json::parse(odd));
+    EXPECT_THAT(text, HasSubstr("round trip"));
+    EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  }
+  EXPECT_THAT(link_test_text(nlohmann::json::object()), HasSubstr("these limits are no limit"));
+}
+
+}  // namespace
+}  // namespace isthmus::launcher
