@@ -38,15 +38,18 @@ Result<ProbeOutcome> probe_socket(const std::string& endpoint, ProbeAs mechanism
                                   const security::CurveKey& server, const CurveKeyPair& own,
                                   Nanoseconds timeout);
 
+inline constexpr Nanoseconds kCheckTimeout = 10 * kSecond;  // of all probes of one socket
+
 // Connections of one check_listening_socket that the ZapHandler does not refuse: by the listed key,
 // NULL and PLAIN.
 inline constexpr int kProbesUnnamed = 3;
 
 // A random key must be refused by the ZAP handler (silence is no refusal), `listed` must get
-// through, NULL and PLAIN must not. Errors: unauthenticated, naming endpoint and fault. Waits, two
-// seconds at most.
+// through, NULL and PLAIN must not. Errors: unauthenticated, naming endpoint and fault; timeout, on
+// a machine that is too busy to know. Waits, for milliseconds in health.
 Result<void> check_listening_socket(const std::string& endpoint, const security::CurveKey& server,
-                                    const CurveKeyPair& listed);
+                                    const CurveKeyPair& listed,
+                                    Nanoseconds timeout = kCheckTimeout);
 
 enum class ProbeBulkAs { tls, tls_1_2, plaintext };
 
@@ -56,9 +59,10 @@ Result<ProbeOutcome> probe_bulk_socket(const TcpAddress& address, ProbeBulkAs me
                                        const security::SigningKey& own, Nanoseconds timeout);
 
 // The same of a bulk lane's: a random key must be refused, `listed` must get through, TLS 1.2 and
-// plaintext must be refused. Errors: unauthenticated. Waits, two seconds at most.
+// plaintext must be refused. Errors and waiting as above.
 Result<void> check_bulk_socket(const TcpAddress& address, const security::PublicKey& server,
-                               const security::SigningKey& listed);
+                               const security::SigningKey& listed,
+                               Nanoseconds timeout = kCheckTimeout);
 
 // Who answers at the address that the roster gives this gateway? `listed` is a key that only this
 // process lets in, so another one that holds `server`'s secret key refuses it. Errors: mismatch

@@ -101,11 +101,11 @@ struct ZmqWireOptions {
 };
 
 // Listens, then checks each listening socket and who answers at our own address
-// (inter/socket_check.h), then dials; blocks for a few milliseconds, three seconds at most. Raises
-// the process' limit of open descriptors to what is allowed, since idle strangers must not exhaust
-// it. Errors: invalid_argument (an address, a key), in_use (the port), mismatch
-// (another live process has our identity), unauthenticated (a socket let a stranger in, or kept a
-// listed key out), permission, io.
+// (inter/socket_check.h), then dials; blocks for a few milliseconds, longer on a busy machine.
+// Raises the process' limit of open descriptors to what is allowed, since idle strangers must not
+// exhaust it. Errors: invalid_argument (an address, a key), in_use (the port), mismatch (another
+// live process has our identity), unauthenticated (a socket let a stranger in, or kept a listed key
+// out), timeout (the machine is too busy to tell), permission, io.
 //
 // Destroyed before the loop, and never from within one of its own calls of the receiver.
 Result<std::unique_ptr<Wire>> make_zmq_wire(Loop& loop, EventLog& log,

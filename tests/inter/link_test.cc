@@ -259,6 +259,52 @@ TEST_F(LinkPair, AfterAReconnectOnlyTheGapsAreFilled) {
   EXPECT_EQ(alpha->link->bulk_counters().resumes, 1U);
 }
 
+TEST_F(LinkPair, ACutConnectionResendsAtMostTheCreditWindow) {
+  constexpr std::uint32_t kChunks = 60;
+  constexpr int kCuts = 3;
+  std::uint64_t resent = 0;
+  LinkOptions options;
+  options.window_chunks = 8;
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    start(calm(), options, seed);
+    Random draws(seed);
+    alpha->link->offer(5, 0, kChunks, std::make_shared<NumberedChunks>(200'000), false);
+    for (int cut = 0; cut < kCuts; ++cut) {
+      world->run_for(static_cast<Nanoseconds>(3e8 * draws.uniform()));
+      world->network.break_connections(kAlpha, kBeta);
+    }
+    ASSERT_TRUE(wait([&] { return alpha->link->acknowledged_chunks().size() == kChunks; })) << seed;
+    EXPECT_LE(alpha->link->bulk_counters().chunks_resent, kCuts * options.window_chunks) << seed;
+    resent += alpha->link->bulk_counters().chunks_resent;
+  }
+  EXPECT_GT(resent, 30U) << "the cuts came in the middle";
+}
+
+TEST_F(LinkPair, AnOutageIsNoticedSoonAndOverSoon) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    Random draws(seed);
+    auto faults = calm();
+    faults.delay = static_cast<Nanoseconds>(1e6 + 99e6 * draws.uniform());
+    start(faults, {}, seed);
+    alpha->link->offer(5, 0, 1000, std::make_shared<NumberedChunks>(200'000), false);
+    world->run_for(kSecond + static_cast<Nanoseconds>(1e9 * draws.uniform()));
+    const bool one_way = draws.chance(0.5);
+    const auto began = world->simulation.now();
+    const auto set_cut = [&](bool cut) {
+      world->network.cut(kAlpha, kBeta, cut);
+      if (!one_way) world->network.cut(kBeta, kAlpha, cut);
+    };
+    set_cut(true);
+    // Who hears nothing any more; the other one, when a line is silent one way, is told by TCP.
+    ASSERT_TRUE(wait([&] { return !beta->link->up(); }));
+    EXPECT_LE(world->simulation.now() - began, 8 * kSecond) << seed;
+    world->run_for(began + 20 * kSecond - world->simulation.now());
+    set_cut(false);
+    EXPECT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); }, 1500 * kMillisecond))
+        << seed;
+  }
+}
+
 // What the report calls "while sending": a small transfer counts as long as it takes, with what it
 // waits for, and never seems faster than the cap.
 TEST_F(LinkPair, CountsTheTimeItSends) {

@@ -32,12 +32,13 @@ class SocketCheck : public testing::Test {
     return *probe_socket(endpoint_, mechanism, server_.public_key, key, kSecond);
   }
   // Of an unsafe socket: refused in time, and said which socket.
-  void expect_unsafe() {
+  void expect_unsafe(ErrorCode code = ErrorCode::unauthenticated) {
     const auto before = clock_->now();
-    const auto checked = check_listening_socket(endpoint_, server_.public_key, listed_);
+    const auto checked =
+        check_listening_socket(endpoint_, server_.public_key, listed_, 2 * kSecond);
     EXPECT_LT(clock_->now() - before, 3 * kSecond);
     ASSERT_FALSE(checked);
-    EXPECT_EQ(checked.error().code, ErrorCode::unauthenticated);
+    EXPECT_EQ(checked.error().code, code);
     EXPECT_NE(checked.error().text().find(endpoint_), std::string::npos);
   }
 
@@ -101,7 +102,8 @@ TEST_F(SocketCheck, SilenceIsNoRefusal) {
   EXPECT_EQ(
       *probe_socket(endpoint_, ProbeAs::curve, server_.public_key, stranger_, 200 * kMillisecond),
       ProbeOutcome::silent);
-  expect_unsafe();
+  // A machine may be too busy for an answer: that is tried again, and nothing is served meanwhile.
+  expect_unsafe(ErrorCode::timeout);
   ::close(silent);
   EXPECT_EQ(probe(ProbeAs::null, {}), ProbeOutcome::unreachable);
 }
