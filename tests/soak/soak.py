@@ -247,7 +247,6 @@ def main():
     else:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: soak.stop())
-    os.nice(10)
     report = soak.run()
     print(report.text())
     if options.json:
