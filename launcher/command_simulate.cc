@@ -234,7 +234,7 @@ ExitCode run_one(const Options& options, const Scenario& scenario) {
   if (violation.empty()) return ExitCode::done;
   if (options.shrink) {
     std::fflush(stdout);  // the children have copies of what is not written yet
-    const auto shrunk = shrink_seed(scenario, options.seed, violation, watch_for_stop());
+    const auto shrunk = shrink_seed(scenario, options.seed, violation, catch_stop());
     if (!shrunk) return fail(shrunk.error());
     print_shrunk(options, options.seed, *shrunk, "");
   }
@@ -268,7 +268,7 @@ class ManySeeds {
       : options_(options), scenarios_(scenarios), record_(record) {}
 
   ExitCode run() {
-    const auto& stop = watch_for_stop();
+    const auto& stop = catch_stop();
     const auto clock = make_system_clock();
     begun_ = clock->now();
     for (auto seed = options_.first_seed; seed <= last(); ++seed) count(seed);

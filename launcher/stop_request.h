@@ -13,4 +13,8 @@ namespace isthmus::launcher {
 // heap; so a thread of its own waits for the signals.
 const std::atomic<bool>& watch_for_stop();
 
+// The same for a process that forks, in which a second thread might hold what the child then waits
+// for: by handlers, where none of those kernels run.
+const std::atomic<bool>& catch_stop();
+
 }  // namespace isthmus::launcher
