@@ -17,7 +17,7 @@ EXPLAINED_BY_OWN = {name: "disk_full" for name in ("disk_failed", "checkpoint_fa
 EXPLAINED_BY_ANY = {"wire_violation": "corrupt"}
 RSS_GROWTH_MIB = 64  # beyond what a process held at the beginning, whatever came
 RSS_GROWTH = 1.5
-LEAK_MIB, LEAK_DESCRIPTORS = 16, 8  # of one long life, from its second quarter to its last
+LEAK_MIB, LEAK_DESCRIPTORS = 16, 8  # of one long life, from its first half to its last quarter
 DESCRIPTORS_GROWTH = 64
 LONG_LIFE_LOOKS = 120
 
@@ -177,11 +177,11 @@ def resources_bounded(sites):
 
 
 def leaks_of(life):
+    """What is held late in a long life is no more than what was held early: peers that are away take theirs along."""
     for values, allowed, what in ((life.rss_mib, LEAK_MIB, "MiB"), (life.descriptors, LEAK_DESCRIPTORS, "descriptors")):
-        quarter = len(values) // 4
         if len(values) < LONG_LIFE_LOOKS:
             continue
-        early, late = statistics.median(values[quarter:2 * quarter]), statistics.median(values[3 * quarter:])
+        early, late = max(values[:len(values) // 2]), statistics.median(values[3 * len(values) // 4:])
         if late > early + allowed:
             yield f"grew from {early:.0f} to {late:.0f} {what} in one life"
 
