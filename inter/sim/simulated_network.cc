@@ -53,7 +53,9 @@ void SimulatedNetwork::slow_down(SiteId site, double factor) {
 }
 
 SimulatedPath& SimulatedNetwork::path(GatewayId a, GatewayId b) {
-  return paths_.try_emplace(key(a, b, Lane::control).first, faults_.delay, faults_.packet_loss)
+  return paths_
+      .try_emplace(key(a, b, Lane::control).first,
+                   SimulatedPath{.delay = faults_.delay, .packet_loss = faults_.packet_loss})
       .first->second;
 }
 

@@ -1,4 +1,5 @@
-// What a fuzz target gives to whoever drives it: run_inputs.cc, an ordinary program, or libFuzzer.
+// What a fuzz target gives to whoever drives it: libFuzzer (the preset `fuzz`), or run_inputs.cc,
+// an ordinary program, in every other preset.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,50 @@
+# The library that libFuzzer's targets link: only the files that decode, and what these need. All of
+# the layers would take clang far longer than the fuzzing itself.
+find_package(Boost 1.81 REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED)
+find_package(tomlplusplus REQUIRED)
+find_package(PkgConfig REQUIRED)
+foreach(package libhwy libxxhash libsodium libzstd libzmq)
+  pkg_check_modules(${package} REQUIRED IMPORTED_TARGET ${package})
+endforeach()
+
+set(DECODERS
+  base assert clock disk event_log machine_memory printable random result workers
+  kernels bf16 blake2s_columns block_int8 leaf_hash outer_arithmetic vector_targets
+  security hash hex identity roster roster_memory roster_signature secret secret_file signature
+           signing_key sodium_ready tls_stream
+  compress bf16_codec codec f32_codec int8_codec zstd_stage
+  inter attach_client attach_listener attach_messages attach_server attached_values
+        box_runs bulk_sender congestion_control contribution contribution_store encoding link
+        link_frames link_session local_socket loop loop_mailbox messages model_layout outer_state
+        outer_store rank_values record shared_memory status sync_options tcp_address tls_connection tls_lane
+        sim/access_link sim/scenario sim/simulated_disk sim/simulated_network sim/storm
+        sim/tcp_stream sim/vote_watch
+  runtime llama metrics_log model_config model_description program safetensors trainer_file
+  launcher event_sentence event_tail fault nearest_name report roster_file scenario_file
+           seed_record site_file site_keys site_schema toml_reader traffic units wrapped_text)
+foreach(word ${DECODERS})
+  if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/${word})
+    set(folder ${word})
+    continue()
+  endif()
+  set(source ${PROJECT_SOURCE_DIR}/${folder}/${word}.cc)
+  list(APPEND sources ${source})
+  if(folder STREQUAL kernels)
+    # Arithmetic decodes nothing, and clang takes minutes to optimise and instrument it.
+    set_source_files_properties(${source} PROPERTIES
+      COMPILE_OPTIONS "-O0;-fno-sanitize=all" COMPILE_DEFINITIONS HWY_COMPILE_ONLY_STATIC SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endforeach()
+
+add_library(fuzz_base STATIC ${sources} ${FUZZ_HELPERS})
+target_include_directories(fuzz_base PUBLIC ${PROJECT_SOURCE_DIR})
+target_link_libraries(fuzz_base PUBLIC isthmus_flags fmt::fmt Threads::Threads Boost::headers OpenSSL::SSL
+  nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus PkgConfig::libhwy PkgConfig::libxxhash
+  PkgConfig::libsodium PkgConfig::libzstd PkgConfig::libzmq)
+# Half of the time goes into reading these.
+target_precompile_headers(fuzz_base PRIVATE
+  <fmt/format.h> <tl/expected.hpp> <algorithm> <array> <functional> <map> <memory> <optional> <set> <string> <vector>
+  <boost/asio/awaitable.hpp> <boost/asio/co_spawn.hpp> <boost/asio/io_context.hpp> <boost/asio/ip/tcp.hpp>
+  <boost/asio/posix/stream_descriptor.hpp> <boost/asio/redirect_error.hpp> <boost/asio/steady_timer.hpp>
+  <boost/asio/use_awaitable.hpp>)
