@@ -14,14 +14,14 @@ set(DECODERS
   security hash hex identity roster roster_memory roster_signature secret secret_file signature
            signing_key sodium_ready tls_stream
   compress bf16_codec codec f32_codec int8_codec zstd_stage
-  inter attach_client attach_listener attach_messages attach_server attached_values
-        box_runs bulk_sender congestion_control contribution contribution_store encoding link
-        link_frames link_session local_socket loop loop_mailbox messages model_layout outer_state
-        outer_store rank_values record shared_memory status sync_options tcp_address tls_connection tls_lane
-        sim/access_link sim/scenario sim/simulated_disk sim/simulated_network sim/storm
-        sim/tcp_stream sim/vote_watch
+  inter attach_client attach_listener attach_messages attach_server attached_values box_runs
+        bulk_sender congestion_control contribution contribution_store encoding link link_frames
+        link_session link_test_frames local_socket loop loop_mailbox messages model_layout
+        outer_state outer_store polite_rate rank_values record shared_memory status sync_options
+        tcp_address tcp_facts tls_connection tls_lane sim/access_link sim/scenario
+        sim/simulated_disk sim/simulated_network sim/storm sim/tcp_stream sim/vote_watch
   runtime llama metrics_log model_config model_description program safetensors trainer_file
-  launcher event_sentence event_tail fault nearest_name report roster_file scenario_file
+  launcher event_sentence event_tail fault nearest_name rate_windows report roster_file scenario_file
            seed_record site_file site_keys site_schema toml_reader traffic units wrapped_text)
 foreach(word ${DECODERS})
   if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/${word})
@@ -48,3 +48,5 @@ target_precompile_headers(fuzz_base PRIVATE
   <boost/asio/awaitable.hpp> <boost/asio/co_spawn.hpp> <boost/asio/io_context.hpp> <boost/asio/ip/tcp.hpp>
   <boost/asio/posix/stream_descriptor.hpp> <boost/asio/redirect_error.hpp> <boost/asio/steady_timer.hpp>
   <boost/asio/use_awaitable.hpp>)
+# Asio's headers bring <netinet/tcp.h>, which <linux/tcp.h> does not go with.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/inter/tcp_facts.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
