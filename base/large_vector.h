@@ -1,28 +1,45 @@
-// Vectors of the size of a model. In huge pages, where the system gives them: what is walked
-// through in every step costs fewer page faults and address look-ups.
+// LargeVector: a vector of the size of a model. Its memory begins where a block of a disk may
+// (base/aligned_buffer.h), and is in huge pages where the system gives them: what is walked through
+// in every step costs fewer page faults and address look-ups.
 #pragma once
 
 #include <sys/mman.h>
 
 #include <cstddef>
-#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <new>
 #include <vector>
+
+#include "base/aligned_buffer.h"
 
 namespace isthmus {
 
-// As vector.resize(size).
 template <class T>
-void resize_large(std::vector<T>& vector, std::size_t size) {
-  constexpr std::uintptr_t kPage = 4096;
-  if (vector.capacity() < size) {
-    vector.reserve(size);
-    const auto begin = reinterpret_cast<std::uintptr_t>(vector.data());
-    const auto first = (begin + kPage - 1) / kPage * kPage;
-    const auto end = (begin + size * sizeof(T)) / kPage * kPage;
-    // A wish. It must come before the memory is touched.
-    if (end > first) (void)::madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+struct LargeAllocator {
+  using value_type = T;
+  LargeAllocator() = default;
+  template <class U>
+  LargeAllocator(const LargeAllocator<U>&) {}
+
+  T* allocate(std::size_t count) {
+    constexpr std::size_t kHugePage = 2 << 20;
+    if (count > std::numeric_limits<std::size_t>::max() / sizeof(T) - kHugePage)
+      throw std::bad_array_new_length();
+    const auto bytes = disk_aligned(count * sizeof(T));
+    const bool huge = bytes >= kHugePage;
+    void* memory =
+        std::aligned_alloc(huge ? kHugePage : kDiskAlignment,
+                           huge ? (bytes + kHugePage - 1) / kHugePage * kHugePage : bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    if (huge) (void)::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish, before it is touched
+    return static_cast<T*>(memory);
   }
-  vector.resize(size);
-}
+  void deallocate(T* memory, std::size_t) { std::free(memory); }
+  bool operator==(const LargeAllocator&) const = default;
+};
+
+template <class T>
+using LargeVector = std::vector<T, LargeAllocator<T>>;
 
 }  // namespace isthmus

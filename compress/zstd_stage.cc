@@ -69,10 +69,7 @@ std::size_t ZstdStage::pack(std::span<const std::byte> bytes, std::span<std::byt
   return 1 + bytes.size();
 }
 
-void ZstdStage::append_raw(std::span<const std::byte> bytes, Bytes& out) {
-  out.push_back(kRaw);
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
+void ZstdStage::tag_raw(std::span<std::byte> payload) { payload[0] = kRaw; }
 
 std::optional<std::span<const std::byte>> ZstdStage::raw(std::span<const std::byte> payload) {
   if (payload.empty() || payload[0] != kRaw) return std::nullopt;

@@ -21,15 +21,16 @@ class ZstdStage {
   ZstdStage(const ZstdStage&) = delete;
   ZstdStage& operator=(const ZstdStage&) = delete;
 
+  static constexpr std::size_t kTagBytes = 1;
   // What pack needs at most: the tag and the bytes as they are.
-  static constexpr std::size_t packed_bytes_max(std::size_t bytes) { return bytes + 1; }
+  static constexpr std::size_t packed_bytes_max(std::size_t bytes) { return kTagBytes + bytes; }
 
   // Fills the front of `out`; returns the bytes used. Equal input gives equal bytes with one
   // version of zstd, not across versions: whoever sends a chunk again sends what it kept.
   std::size_t pack(std::span<const std::byte> bytes, std::span<std::byte> out);
 
-  // The payload that holds the bytes as they are, after what is in `out`.
-  static void append_raw(std::span<const std::byte> bytes, Bytes& out);
+  // Makes `payload` one that holds the bytes as they are: those after the first kTagBytes.
+  static void tag_raw(std::span<std::byte> payload);
   // Of a payload that holds the bytes as they are: these. Nothing for any other.
   static std::optional<std::span<const std::byte>> raw(std::span<const std::byte> payload);
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/event_log.h"
+#include "base/large_vector.h"
 #include "inter/attach_listener.h"
 #include "inter/attach_messages.h"
 #include "inter/attach_server.h"
@@ -106,7 +107,7 @@ class AttachServer::Server final : public AttachReceiver,
   using Copy = std::function<void(const BoxRun& run, std::uint64_t place)>;
   Task<bool> each_run(std::uint32_t number, Era began, std::uint64_t& budget, const Copy& copy);
   // All contribution areas as one canonical vector; nothing when the era ended meanwhile.
-  Task<std::optional<std::vector<float>>> gather(Era began);
+  Task<std::optional<LargeVector<float>>> gather(Era began);
   // Changes when what a gather is about does.
   Era era() const { return {generation_, publication_}; }
 
@@ -134,7 +135,7 @@ class AttachServer::Server final : public AttachReceiver,
   attach::State latest_;
   bool telling_ = false;                     // somebody copies the newest state to the ranks
   std::span<const float> published_values_;  // the gateway's; {} once it is free to change them
-  std::vector<float> waiting_values_;        // the same, for ranks whose area was not free
+  LargeVector<float> waiting_values_;        // the same, for ranks whose area was not free
 };
 
 }  // namespace isthmus::inter

@@ -83,7 +83,7 @@ Task<void> AttachServer::Server::tell_all(Self self, Era began) {
         self->ranks_, [](const auto& entry) { return entry.second.state_waits; });
     if (!waits) self->waiting_values_ = {};
     if (waits && self->reading()) {
-      std::vector<float> kept;
+      LargeVector<float> kept;
       kept.reserve(self->published_values_.size());
       while (kept.size() < self->published_values_.size()) {
         const auto rest = self->published_values_.subspan(kept.size());
@@ -228,8 +228,8 @@ Task<bool> AttachServer::Server::each_run(std::uint32_t number, Era began, std::
   co_return true;
 }
 
-Task<std::optional<std::vector<float>>> AttachServer::Server::gather(Era began) {
-  std::vector<float> whole;
+Task<std::optional<LargeVector<float>>> AttachServer::Server::gather(Era began) {
+  LargeVector<float> whole;
   whole.reserve(layout_.elements());
   std::uint64_t budget = kSliceElements;
   bool current = !stopped_ && era() == began;

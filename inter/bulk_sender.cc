@@ -249,12 +249,13 @@ bool BulkSender::send_reserved() {
     return true;
   }
   const auto& chunk = reserved_->chunk;
-  auto message = Chunk{.session = session_,
-                       .sequence = next_sequence_,
-                       .transfer = reserved_->transfer,
-                       .index = reserved_->index,
-                       .payload = *chunk.bytes}
-                     .encode();
+  WireMessage message(Chunk{.session = session_,
+                            .sequence = next_sequence_,
+                            .transfer = reserved_->transfer,
+                            .index = reserved_->index,
+                            .payload = {}}
+                          .encode_head(),
+                      chunk.bytes);
   const auto bytes = message.size();
   const auto sent = wire_.send(peer_, Lane::bulk, std::move(message), connection_);
   if (!sent) {
@@ -274,7 +275,7 @@ bool BulkSender::send_reserved() {
   ++counters_.chunks_sent;
   counters_.parameter_bytes += chunk.parameter_bytes;
   counters_.codec_bytes += chunk.codec_bytes;
-  counters_.zstd_bytes += chunk.bytes->size();
+  counters_.zstd_bytes += chunk.bytes.size();
   reserved_.reset();
   return true;
 }

@@ -28,7 +28,7 @@ inline constexpr std::size_t kInFlightMax = 1024;  // chunks, whatever credit th
 
 // One coded chunk, ready to send, with the sizes it stands for.
 struct ChunkBytes {
-  std::shared_ptr<const Bytes> bytes;  // shared by the links that send it; null: not there yet
+  SharedBytes bytes;  // none: not there yet
   std::uint32_t parameter_bytes = 0;
   std::uint32_t codec_bytes = 0;
 };
@@ -122,7 +122,7 @@ class BulkSender {
     TransferId transfer = 0;
     std::uint32_t index = 0;
     ChunkBytes chunk;
-    std::size_t cost() const { return chunk.bytes->size() + kFramingBytes; }
+    std::size_t cost() const { return chunk.bytes.size() + kFramingBytes; }
   };
 
   bool reserve_next();

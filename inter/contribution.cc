@@ -82,28 +82,21 @@ bool ChunkPlan::fits(const Open& open) const {
          open.bytes_max <= bytes_max();
 }
 
-void ChunkPlan::pack(std::span<const std::byte> coded, bool zstd, Bytes& out) const {
-  if (!zstd) {
-    compress::ZstdStage::append_raw(coded, out);
-    return;
-  }
-  const auto before = out.size();
-  out.resize(before + compress::ZstdStage::packed_bytes_max(coded.size()));
+std::size_t ChunkPlan::pack(std::span<const std::byte> coded, std::span<std::byte> out) const {
   Stage stage(*this);
-  out.resize(before + stage->pack(coded, std::span(out).subspan(before)));
+  return stage->pack(coded, out);
 }
 
-Result<CodedChunk> ChunkPlan::unpack(std::uint32_t chunk, std::shared_ptr<const Bytes> owner,
-                                     std::span<const std::byte> payload) const {
+Result<CodedChunk> ChunkPlan::unpack(std::uint32_t chunk, const SharedBytes& payload) const {
   if (payload.size() > payload_bytes_max(chunk))
     return Error{ErrorCode::bad_frame, fmt::format("a chunk of {} bytes, at most {} are declared",
                                                    payload.size(), payload_bytes_max(chunk))};
   if (const auto raw = compress::ZstdStage::raw(payload); raw && raw->size() == codec_bytes_[chunk])
-    return CodedChunk{std::move(owner), *raw};
-  auto coded = std::make_shared<Bytes>(codec_bytes_[chunk]);
+    return payload.part(*raw);
+  Bytes coded(codec_bytes_[chunk]);
   Stage stage(*this);
-  ISTHMUS_CHECK(stage->unpack(payload, *coded));
-  return CodedChunk{coded, *coded};
+  ISTHMUS_CHECK(stage->unpack(payload, coded));
+  return CodedChunk(std::move(coded));
 }
 
 security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
@@ -122,10 +115,18 @@ security::Digest contribution_root(std::span<const security::Digest> chunk_hashe
   return hasher.finish();
 }
 
-Result<CodedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
-                              std::span<const float> agreed, std::span<const float> feedback,
-                              const ContributedValues& parameters, std::span<float> residual) {
-  auto coded = std::make_shared<Bytes>(plan.codec_bytes(chunk));
+UnsealedChunk::UnsealedChunk(std::size_t codec_bytes)
+    : bytes_(kSealBytes + compress::ZstdStage::packed_bytes_max(codec_bytes)),
+      memory_(std::make_shared_for_overwrite<std::byte[]>(bytes_)) {}
+
+std::span<std::byte> UnsealedChunk::frames() const {
+  return whole().subspan(kSealBytes + compress::ZstdStage::kTagBytes);
+}
+
+Result<UnsealedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
+                                 std::span<const float> agreed, std::span<const float> feedback,
+                                 const ContributedValues& parameters, std::span<float> residual) {
+  const UnsealedChunk unsealed(plan.codec_bytes(chunk));
   std::array<float, compress::kTileElements> quantities, decodeds;
   const auto code = [&](const ElementRange& range, std::span<std::byte> frame, std::uint64_t first,
                         std::uint64_t count) -> Result<void> {
@@ -140,15 +141,15 @@ Result<CodedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
     compress::form_residual(quantity, decoded, residual.subspan(at, count));
     return {};
   };
-  ISTHMUS_CHECK(plan.each_tile(chunk, std::span(*coded), code));
-  return CodedChunk{coded, *coded};
+  ISTHMUS_CHECK(plan.each_tile(chunk, unsealed.frames(), code));
+  return unsealed;
 }
 
 Result<void> carry_chunk(const ChunkPlan& plan, std::uint32_t chunk, const CodedChunk& coded,
                          std::span<float> residual) {
   std::array<float, compress::kTileElements> decodeds;
   return plan.each_tile(
-      chunk, coded.bytes,
+      chunk, coded.bytes(),
       [&](const ElementRange& range, std::span<const std::byte> frame, std::uint64_t first,
           std::uint64_t count) -> Result<void> {
         const auto decoded = std::span(decodeds).first(count);
@@ -160,39 +161,46 @@ Result<void> carry_chunk(const ChunkPlan& plan, std::uint32_t chunk, const Coded
 }
 
 SealedChunk seal_chunk(const ChunkPlan& plan, const security::Signer& signer, TransferId transfer,
-                       std::uint32_t index, const CodedChunk& coded, bool zstd) {
-  auto sealed = std::make_shared<Bytes>();
-  sealed->reserve(kSealBytes + compress::ZstdStage::packed_bytes_max(coded.bytes.size()));
-  sealed->resize(kSealBytes);
-  plan.pack(coded.bytes, zstd, *sealed);
-  const auto hash = chunk_hash(transfer, index, std::span(*sealed).subspan(kSealBytes));
-  const auto signature = signer.sign(security::context::chunk, hash.bytes);
-  std::ranges::copy(signature.bytes, sealed->begin());
-  return {std::move(sealed), hash};
+                       std::uint32_t index, const UnsealedChunk& chunk, bool zstd) {
+  const auto seal = [&](std::span<std::byte> whole) {
+    const auto hash = chunk_hash(transfer, index, whole.subspan(kSealBytes));
+    std::ranges::copy(signer.sign(security::context::chunk, hash.bytes).bytes, whole.begin());
+    return hash;
+  };
+  if (!zstd) {
+    compress::ZstdStage::tag_raw(chunk.whole().subspan(kSealBytes));
+    const auto hash = seal(chunk.whole());
+    return {chunk.sealed(), hash};
+  }
+  Bytes packed(chunk.whole().size());
+  packed.resize(kSealBytes + plan.pack(chunk.frames(), std::span(packed).subspan(kSealBytes)));
+  const auto hash = seal(packed);
+  return {std::move(packed), hash};
 }
 
 Result<CheckedChunk> check_chunk(const ChunkPlan& plan, const security::Verifier& verifier,
                                  SiteId origin, TransferId transfer, std::uint32_t index,
-                                 std::shared_ptr<const Bytes> sealed) {
-  if (index >= plan.chunks() || sealed->size() < kSealBytes ||
-      sealed->size() - kSealBytes > plan.payload_bytes_max(index))
+                                 const SharedBytes& sealed) {
+  const auto bytes = sealed.bytes();
+  if (index >= plan.chunks() || bytes.size() < kSealBytes ||
+      bytes.size() - kSealBytes > plan.payload_bytes_max(index))
     return Error{ErrorCode::bad_frame,
-                 fmt::format("chunk {} of {} with {} bytes", index, plan.chunks(), sealed->size())};
+                 fmt::format("chunk {} of {} with {} bytes", index, plan.chunks(), bytes.size())};
   security::Signature signature;
-  std::copy_n(sealed->begin(), kSealBytes, signature.bytes.begin());
-  const auto payload = std::span(*sealed).subspan(kSealBytes);
+  std::copy_n(bytes.begin(), kSealBytes, signature.bytes.begin());
+  const auto payload = bytes.subspan(kSealBytes);
   const auto hash = chunk_hash(transfer, index, payload);
   if (!verifier.verify(origin, security::context::chunk, hash.bytes, signature))
     return Error{ErrorCode::unauthenticated,
                  fmt::format("chunk {} is not signed by site {}", index, origin)};
-  ISTHMUS_TRY(auto coded, plan.unpack(index, sealed, payload));
+  ISTHMUS_TRY(auto coded, plan.unpack(index, sealed.part(payload)));
   std::size_t at = 0;
   for (const auto& range : plan.ranges(index)) {
-    const auto frame = coded.bytes.subspan(at, plan.frames().encoded_bytes_max(range.count));
+    const auto frame = coded.bytes().subspan(at, plan.frames().encoded_bytes_max(range.count));
     at += frame.size();
     ISTHMUS_CHECK(plan.frames().check(frame, range.count));
   }
-  return CheckedChunk{{std::move(sealed), hash}, std::move(coded)};
+  return CheckedChunk{{sealed, hash}, std::move(coded)};
 }
 
 Contribution::Contribution(std::shared_ptr<const ChunkPlan> plan, Signed announcement, Open open)
@@ -206,13 +214,13 @@ Contribution::Contribution(std::shared_ptr<const ChunkPlan> plan, Signed announc
 
 std::vector<bool> Contribution::bitmap() const {
   std::vector<bool> bits(chunks_.size());
-  for (std::size_t i = 0; i < chunks_.size(); ++i) bits[i] = chunks_[i] != nullptr;
+  for (std::size_t i = 0; i < chunks_.size(); ++i) bits[i] = has(static_cast<std::uint32_t>(i));
   return bits;
 }
 
 void Contribution::add(std::uint32_t index, SealedChunk sealed, CodedChunk coded) {
-  if (chunks_[index]) return;
-  bytes_ += sealed.bytes->size();
+  if (has(index)) return;
+  bytes_ += sealed.bytes.size();
   chunks_[index] = std::move(sealed.bytes);
   hashes_[index] = sealed.hash;
   coded_[index] = std::move(coded);
@@ -220,12 +228,12 @@ void Contribution::add(std::uint32_t index, SealedChunk sealed, CodedChunk coded
 }
 
 Result<CodedChunk> Contribution::unpack(std::uint32_t index) const {
-  return plan_->unpack(index, chunks_[index], payload(index));
+  return plan_->unpack(index, payload(index));
 }
 
-std::span<const std::byte> Contribution::payload(std::uint32_t index) const {
-  ISTHMUS_ASSERT(chunks_[index] != nullptr);
-  return std::span(*chunks_[index]).subspan(kSealBytes);
+SharedBytes Contribution::payload(std::uint32_t index) const {
+  ISTHMUS_ASSERT(has(index));
+  return chunks_[index].part(chunks_[index].bytes().subspan(kSealBytes));
 }
 
 bool Contribution::set_close(Signed message, const Close& close) {

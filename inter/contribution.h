@@ -21,10 +21,7 @@
 namespace isthmus::inter {
 
 // The frames of a chunk as the codec made them, before or after zstd: what decoding begins with.
-struct CodedChunk {
-  std::shared_ptr<const Bytes> owner;  // shared by those who still decode; null: there is none
-  std::span<const std::byte> bytes;
-};
+using CodedChunk = SharedBytes;
 
 // The cut of a fragment into chunks, and their coding. Equal at all sites. Thread-safe.
 class ChunkPlan {
@@ -50,12 +47,12 @@ class ChunkPlan {
   // A peer's has the same cut and codec, and asks for no more memory.
   bool fits(const Open& open) const;
 
-  // Appends the payload that stands for the chunk's frames: packed by zstd, or as they are.
-  void pack(std::span<const std::byte> coded, bool zstd, Bytes& out) const;
-  // The frames of a payload, which is a part of `owner` and comes from a peer: of the right size,
-  // and not looked at further. Errors: bad_frame.
-  Result<CodedChunk> unpack(std::uint32_t chunk, std::shared_ptr<const Bytes> owner,
-                            std::span<const std::byte> payload) const;
+  // Fills the front of `out`, which has room for the longest, with the payload that zstd makes of a
+  // chunk's frames; returns its bytes.
+  std::size_t pack(std::span<const std::byte> coded, std::span<std::byte> out) const;
+  // The frames of a payload that comes from a peer: of the right size, and not looked at further.
+  // Errors: bad_frame.
+  Result<CodedChunk> unpack(std::uint32_t chunk, const SharedBytes& payload) const;
 
   // Calls with each tile of the chunk's frames, in order: a frame's elements and coded bytes, the
   // tile's first element in the frame, and its count. Ends with the first error.
@@ -90,28 +87,45 @@ security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
                             std::span<const std::byte> payload);
 security::Digest contribution_root(std::span<const security::Digest> chunk_hashes);
 
+// A chunk as it travels: the origin's signature over its hash (chunk_hash), then the payload.
+inline constexpr std::size_t kSealBytes = 64;
+
+// A chunk of our own, with room for the seal in front: its frames go out from where they were
+// coded.
+class UnsealedChunk {
+ public:
+  explicit UnsealedChunk(std::size_t codec_bytes);
+  std::span<std::byte> whole() const { return {memory_.get(), bytes_}; }  // sealed, as they are
+  std::span<std::byte> frames() const;
+  CodedChunk coded() const { return {memory_, frames()}; }
+  SharedBytes sealed() const { return {memory_, whole()}; }
+
+ private:
+  std::size_t bytes_;
+  std::shared_ptr<std::byte[]> memory_;  // then with those who send, write and decode it
+};
+
 // Codes one chunk of a site's own contribution. All spans are whole models in layout order, of
 // which only the chunk's elements are touched:
 //   quantity = (agreed − parameters) + feedback   feedback may be {}
 //   residual = quantity − decode(coded)
 // Errors: non_finite.
-Result<CodedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
-                              std::span<const float> agreed, std::span<const float> feedback,
-                              const ContributedValues& parameters, std::span<float> residual);
+Result<UnsealedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
+                                 std::span<const float> agreed, std::span<const float> feedback,
+                                 const ContributedValues& parameters, std::span<float> residual);
 
 // Of a contribution that no record named, all of it rides on: residual + decode(coded), in the
 // memory of `residual` (a whole model, as above). Errors: bad_frame.
 Result<void> carry_chunk(const ChunkPlan& plan, std::uint32_t chunk, const CodedChunk& coded,
                          std::span<float> residual);
 
-// A chunk as it travels: the origin's signature over its hash (chunk_hash), then the payload.
-inline constexpr std::size_t kSealBytes = 64;
 struct SealedChunk {
-  std::shared_ptr<const Bytes> bytes;
+  SharedBytes bytes;
   security::Digest hash;
 };
+// `zstd`: packed, which takes memory of its own.
 SealedChunk seal_chunk(const ChunkPlan& plan, const security::Signer& signer, TransferId transfer,
-                       std::uint32_t index, const CodedChunk& coded, bool zstd);
+                       std::uint32_t index, const UnsealedChunk& chunk, bool zstd);
 
 class Contribution final : public ChunkSource {
  public:
@@ -125,7 +139,7 @@ class Contribution final : public ChunkSource {
   const Open& open() const { return open_; }
   const ChunkPlan& plan() const { return *plan_; }
 
-  bool has(std::uint32_t index) const { return chunks_[index] != nullptr; }
+  bool has(std::uint32_t index) const { return bool(chunks_[index]); }
   std::vector<bool> bitmap() const;
   // A chunk that was checked (or is our own). `coded`, where it is at hand, is kept for who
   // decodes it, until it is dropped.
@@ -134,8 +148,8 @@ class Contribution final : public ChunkSource {
   void drop_coded(std::uint32_t index) const { coded_[index] = {}; }
   // Once more, of a chunk that is here. Any thread. Errors: bad_frame.
   Result<CodedChunk> unpack(std::uint32_t index) const;
-  std::span<const std::byte> payload(std::uint32_t index) const;
-  std::span<const std::byte> sealed(std::uint32_t index) const { return *chunks_[index]; }
+  SharedBytes payload(std::uint32_t index) const;
+  const SharedBytes& sealed(std::uint32_t index) const { return chunks_[index]; }
   // The signature is already checked. False when it contradicts the announcement or an earlier
   // close: only the state root may be another, of a site that found its state wrong.
   bool set_close(Signed message, const Close& close);
@@ -160,7 +174,7 @@ class Contribution final : public ChunkSource {
   TransferId transfer_;
   std::optional<Signed> close_message_;
   std::optional<Close> close_;
-  std::vector<std::shared_ptr<const Bytes>> chunks_;
+  std::vector<SharedBytes> chunks_;
   mutable std::vector<CodedChunk> coded_;  // a cache: unpack() gives the same
   std::vector<security::Digest> hashes_;
   std::uint32_t count_ = 0;
@@ -175,6 +189,6 @@ struct CheckedChunk {
 };
 Result<CheckedChunk> check_chunk(const ChunkPlan& plan, const security::Verifier& verifier,
                                  SiteId origin, TransferId transfer, std::uint32_t index,
-                                 std::shared_ptr<const Bytes> sealed);
+                                 const SharedBytes& sealed);
 
 }  // namespace isthmus::inter

@@ -94,7 +94,8 @@ Result<StoredContribution> ContributionStore::read(std::uint64_t step, SiteId si
   ISTHMUS_TRY(const auto size, file->size());
   Bytes bytes(size);
   ISTHMUS_CHECK(file->read_at(0, bytes));
-  ByteReader in(bytes);
+  const SharedBytes whole(std::move(bytes));
+  ByteReader in(whole);
   const auto decode = [](std::span<const std::byte> encoded) {
     ByteReader message(encoded);
     const auto type = message.get<MessageType>();
@@ -119,7 +120,7 @@ Result<StoredContribution> ContributionStore::read(std::uint64_t step, SiteId si
     to_next_block();
     if (block.empty()) continue;  // never written, though what follows was: skipped block by block
     if (index != kCloseIndex) {
-      stored.chunks.emplace_back(index, Bytes(block.begin(), block.end()));
+      stored.chunks.emplace_back(index, whole.part(block));
       continue;
     }
     auto close = decode(block);

@@ -21,7 +21,7 @@ namespace isthmus::inter {
 
 struct StoredContribution {
   Signed announcement;
-  std::vector<std::pair<std::uint32_t, Bytes>> chunks;  // index, sealed
+  std::vector<std::pair<std::uint32_t, SharedBytes>> chunks;  // index, sealed
   std::optional<Signed> close;
   std::uint64_t bytes = 0;  // of the file, as far as it is whole
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/large_vector.h"
 #include "inter/disk_jobs.h"
 
 namespace isthmus::inter {
@@ -136,7 +135,7 @@ void Exchange::send_signed(Link& link, const Signed& message) { link.send(messag
 Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
                                             std::shared_ptr<const ContributedValues> parameters,
                                             std::span<const float> feedback, std::uint64_t tokens,
-                                            std::vector<float> memory) {
+                                            LargeVector<float> memory) {
   const Open open = plan_->announce(id_, tokens, parent_, context_.random.next());
   const auto state_root_of_base = state_root_;
   const auto step = id_.step;
@@ -165,14 +164,16 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   for (auto* peer : context_.peers.working_on(step)) offer(*peer->link, entry->contribution);
 
   Feedback result{.step = step, .root = {}, .tokens = tokens, .residual = std::move(memory)};
-  resize_large(result.residual, agreed.size());
+  result.residual.resize(agreed.size());
   const bool zstd = zstd_pays();
   auto made = std::make_shared<std::vector<CheckedChunk>>(plan_->chunks());  // with the jobs
   const auto transfer = entry->contribution->transfer();
   auto code = [=, this, values = std::move(parameters), &result](std::uint32_t i) -> Result<void> {
     auto& chunk = (*made)[i];
-    ISTHMUS_TRY(chunk.coded, code_chunk(*plan_, i, agreed, feedback, *values, result.residual));
-    chunk.sealed = seal_chunk(*plan_, context_.signer, transfer, i, chunk.coded, zstd);
+    ISTHMUS_TRY(const auto unsealed,
+                code_chunk(*plan_, i, agreed, feedback, *values, result.residual));
+    chunk.coded = unsealed.coded();
+    chunk.sealed = seal_chunk(*plan_, context_.signer, transfer, i, unsealed, zstd);
     return {};
   };
   DiskJobs writes(context_.workers, context_.loop);
@@ -183,8 +184,8 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
                             &result](std::uint32_t i) {
     auto chunk = std::exchange((*made)[i], {});
     writes.submit(
-        [file = entry->file, i, sealed = chunk.sealed.bytes] { return file->add(i, *sealed); },
-        chunk.sealed.bytes->size());
+        [file = entry->file, i, sealed = chunk.sealed.bytes] { return file->add(i, sealed); },
+        chunk.sealed.bytes.size());
     entry->contribution->add(i, std::move(chunk.sealed), std::move(chunk.coded));
     if (step == id_.step) on_chunk_added_(i);
     for (auto& [site, peer] : context_.peers.all())

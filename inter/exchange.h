@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/event_log.h"
+#include "base/large_vector.h"
 #include "inter/contribution.h"
 #include "inter/log_pace.h"
 #include "inter/outer_store.h"
@@ -63,7 +64,7 @@ class Exchange {
   Task<Result<Feedback>> contribute(std::span<const float> agreed,
                                     std::shared_ptr<const ContributedValues> parameters,
                                     std::span<const float> feedback, std::uint64_t tokens,
-                                    std::vector<float> memory);
+                                    LargeVector<float> memory);
   bool contributing() const { return contributing_; }
   bool contributed() const;  // to the current step, and on disk
   // What a record or ballot names as ours is not here: our disk was lost, and others have it.
@@ -76,7 +77,7 @@ class Exchange {
   void on_open(Link* from, const Signed& message);
   void on_close(const Signed& message);
   // False when the chunk belongs to no contribution that is known or may yet be announced.
-  void on_chunk(Link& link, const ChunkArrival& arrival, std::span<const std::byte> sealed);
+  void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& sealed);
   void on_fetch(Link& link, const Fetch& fetch);
   void on_lacking(Link& link, const Lacking& lacking);
   // Contributions of the record must come even from who is not their origin: it is decided. What is
@@ -135,14 +136,14 @@ class Exchange {
     Link& link;
     const EntryPtr entry;
     const ChunkArrival arrival;
-    std::shared_ptr<const Bytes> sealed;
+    SharedBytes sealed;
     Result<CheckedChunk> checked = Error{ErrorCode::cancelled, ""};
     Result<void> written;
   };
   struct EarlyChunk {
     Link* link;
     ChunkArrival arrival;
-    Bytes sealed;
+    SharedBytes sealed;
     Nanoseconds since = 0;
   };
 
@@ -164,7 +165,8 @@ class Exchange {
   void note_disk_error(const Error& error);
   void forget(SiteId site);
   Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);
-  void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival, Bytes sealed);
+  void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
+               const SharedBytes& sealed);
   void check(std::shared_ptr<ArrivedChunk> chunk);
   void on_checked(const std::shared_ptr<ArrivedChunk>& chunk);
   void write(const std::shared_ptr<ArrivedChunk>& chunk);

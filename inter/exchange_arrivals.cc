@@ -88,7 +88,7 @@ void Exchange::on_open(Link* from, const Signed& message) {
   auto early = std::exchange(early_, {});
   for (auto& chunk : early) {
     if (chunk.arrival.transfer == transfer)
-      receive(*chunk.link, entry, chunk.arrival, std::move(chunk.sealed));
+      receive(*chunk.link, entry, chunk.arrival, chunk.sealed);
     else
       early_.push_back(std::move(chunk));
   }
@@ -152,22 +152,21 @@ void Exchange::session_ended(Link& link) {
   asked_.clear();
 }
 
-void Exchange::on_chunk(Link& link, const ChunkArrival& arrival,
-                        std::span<const std::byte> sealed) {
+void Exchange::on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& sealed) {
   const auto entry = find(arrival.transfer);
   if (entry) {
-    receive(link, entry, arrival, Bytes(sealed.begin(), sealed.end()));
+    receive(link, entry, arrival, sealed);
   } else if (early_.size() < kEarlyChunksMax) {
     // Its announcement may still be on its way on the other lane, or wait for the disk.
     if (!disk_refuses_.empty()) link.stall(arrival);
-    early_.push_back({&link, arrival, Bytes(sealed.begin(), sealed.end()), context_.loop.now()});
+    early_.push_back({&link, arrival, sealed, context_.loop.now()});
   } else {
     link.settle(arrival, false);
   }
 }
 
 void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
-                       Bytes sealed) {
+                       const SharedBytes& sealed) {
   const auto index = arrival.index;
   if (index >= plan_->chunks() || (entry->held && !entry->contribution->has(index))) {
     link.settle(arrival, false);
@@ -180,7 +179,7 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
   }
   entry->checking[index] = true;
   auto chunk = std::make_shared<ArrivedChunk>(link, entry, arrival);
-  chunk->sealed = std::make_shared<const Bytes>(std::move(sealed));
+  chunk->sealed = sealed;
   check(std::move(chunk));
 }
 
@@ -214,10 +213,10 @@ void Exchange::on_checked(const std::shared_ptr<ArrivedChunk>& chunk) {
 
 void Exchange::write(const std::shared_ptr<ArrivedChunk>& chunk) {
   auto run = [chunk, file = chunk->entry->file] {
-    chunk->written = file->add(chunk->arrival.index, *chunk->sealed);
+    chunk->written = file->add(chunk->arrival.index, chunk->sealed);
   };
   context_.workers.submit(
-      std::move(run), [this, chunk] { on_written(chunk); }, chunk->sealed->size(), Urgency::disk);
+      std::move(run), [this, chunk] { on_written(chunk); }, chunk->sealed.size(), Urgency::disk);
 }
 
 void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk) {

@@ -109,8 +109,8 @@ std::shared_ptr<Contribution> Exchange::read_back(std::uint64_t step, SiteId sit
   auto whole = std::make_shared<Contribution>(plan_, stored->announcement, *open);
   for (const auto& [index, sealed] : stored->chunks) {
     if (index >= plan_->chunks() || sealed.size() < kSealBytes) continue;
-    const auto hash = chunk_hash(whole->transfer(), index, std::span(sealed).subspan(kSealBytes));
-    whole->add(index, {std::make_shared<const Bytes>(sealed), hash});
+    whole->add(index,
+               {sealed, chunk_hash(whole->transfer(), index, sealed.bytes().subspan(kSealBytes))});
   }
   const auto close = stored->close ? decode_close(stored->close->body) : std::nullopt;
   if (close && verify(context_.verifier, *stored->close) &&
@@ -119,8 +119,7 @@ std::shared_ptr<Contribution> Exchange::read_back(std::uint64_t step, SiteId sit
   auto partial = std::make_shared<Contribution>(plan_, stored->announcement, *open);
   for (const auto& [index, sealed] : stored->chunks) {
     if (index >= plan_->chunks()) continue;
-    auto checked = check_chunk(*plan_, context_.verifier, site, partial->transfer(), index,
-                               std::make_shared<const Bytes>(sealed));
+    auto checked = check_chunk(*plan_, context_.verifier, site, partial->transfer(), index, sealed);
     if (checked) partial->add(index, std::move(checked->sealed));
   }
   return partial;

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/assert.h"
-#include "base/large_vector.h"
 
 namespace isthmus::inter {
 namespace {
@@ -332,9 +331,9 @@ const Record* Gateway::record_of(std::uint64_t step) const {
 Task<void> Gateway::make_room() {
   auto state = std::make_shared<OuterState>();
   auto make = [this, &state] {
-    resize_large(state->agreed, state_->agreed.size());
-    resize_large(state->momentum, state_->momentum.size());
-    resize_large(spare_residual_, state_->agreed.size());
+    state->agreed.resize(state_->agreed.size());
+    state->momentum.resize(state_->momentum.size());
+    spare_residual_.resize(state_->agreed.size());
   };
   co_await run_on(world_.workers, world_.loop, std::move(make), 4096);
   state_before_ = std::move(state);

@@ -90,7 +90,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // OuterSteps.
   Result<void> attached(const ModelLayout& layout) override;
-  void offer_initial(std::vector<float> parameters) override;
+  void offer_initial(LargeVector<float> parameters) override;
   Result<void> contribute(std::uint64_t step, std::shared_ptr<const ContributedValues> parameters,
                           std::uint64_t tokens) override;
   void detached() override;
@@ -115,7 +115,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   }
   std::uint64_t session_with(SiteId peer) const;
   bool has_vote() const { return !lacks_vote(); }
-  const std::vector<float>& feedback() const { return feedback_; }
+  const LargeVector<float>& feedback() const { return feedback_; }
   View view() const { return current_view(); }  // of the step at hand
   // Contributions to it that a record may name.
   std::map<SiteId, Part> held() const {
@@ -135,7 +135,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
  private:
   // --- WireReceiver, LinkOwner
   void on_message(GatewayId peer, Lane lane, ConnectionId connection,
-                  std::span<const std::byte> message) override;
+                  const SharedBytes& message) override;
   void on_up(GatewayId peer, Lane lane, ConnectionId connection) override;
   void on_down(GatewayId peer, Lane lane, ConnectionId connection) override;
   void on_writable(GatewayId peer, Lane lane) override;
@@ -143,8 +143,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::string objection(GatewayId peer, const Introduction& theirs) override;
   void on_session(Link& link, bool up) override;
   void on_control(Link& link, std::span<const std::byte> message) override;
-  void on_chunk(Link& link, const ChunkArrival& arrival,
-                std::span<const std::byte> payload) override;
+  void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& payload) override;
 
   // --- Start (gateway_start.cc)
   void take_layout(ModelLayout layout);
@@ -162,7 +161,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::string founding_waits_for() const;
   View view_to_begin_with() const;
   Task<Result<void>> adopt_run(Certificate genesis);
-  Task<void> take_initial(std::vector<float> parameters);
+  Task<void> take_initial(LargeVector<float> parameters);
   bool adopt_initial();
   View view_of_roster() const;
   View with_vote_files(View view) const;  // as far as they are known
@@ -338,18 +337,18 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::map<SiteId, std::uint64_t> last_named_;
 
   // Feedback: what rides in the next contribution, and what it came from.
-  std::vector<float> feedback_;  // settled; empty: none
+  LargeVector<float> feedback_;  // settled; empty: none
   std::uint64_t carried_tokens_ = 0;
   std::uint64_t contributed_step_ = 0;  // the newest that is on disk
   std::optional<Feedback> pending_;     // of our last contribution, until its record is applied
 
-  std::vector<float> spare_residual_;  // memory for the next contribution
+  LargeVector<float> spare_residual_;  // memory for the next contribution
   // The likely record, all members'. It counts only if it is the one decided.
   std::shared_ptr<StepComputation> early_;  // shared with jobs on workers
 
   // A state that turned out wrong, of the step that the ranks go on from: what they contribute next
   // is the way from there, and ranks that are started anew begin there too.
-  std::optional<std::vector<float>> misled_base_;
+  std::optional<LargeVector<float>> misled_base_;
   std::optional<security::Digest> rechecked_root_;  // computed twice, with the same result
   std::optional<Nanoseconds> disputed_since_;
 

@@ -25,11 +25,12 @@ bool differ_in_spots(const Saved& a, const Saved& b) {
 // --- From the wire
 
 void Gateway::on_message(GatewayId from, Lane lane, ConnectionId connection,
-                         std::span<const std::byte> message) {
+                         const SharedBytes& message) {
   auto* peer = peers_.find(from.site);
   if (peer == nullptr || peer->link->peer() != from) return;
-  if (!message.empty() && message.front() == static_cast<std::byte>(kLinkTestFrame))
-    link_tester_->on_message(from, lane, message.subspan(1));
+  const auto bytes = message.bytes();
+  if (!bytes.empty() && bytes.front() == static_cast<std::byte>(kLinkTestFrame))
+    link_tester_->on_message(from, lane, bytes.subspan(1));
   else
     peer->link->wire_message(lane, connection, message);
 }
@@ -80,8 +81,7 @@ void Gateway::on_session(Link& link, bool up) {
   changed_.notify();
 }
 
-void Gateway::on_chunk(Link& link, const ChunkArrival& arrival,
-                       std::span<const std::byte> payload) {
+void Gateway::on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& payload) {
   if (!exchange_ || (transfer_ && transfer_->on_chunk(link, arrival, payload))) {
     if (!exchange_) link.settle(arrival, false);
     return;

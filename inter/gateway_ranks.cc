@@ -53,7 +53,7 @@ void Gateway::detached() {
   changed_.notify();
 }
 
-void Gateway::offer_initial(std::vector<float> parameters) {
+void Gateway::offer_initial(LargeVector<float> parameters) {
   if (!layout_ || parameters.size() != layout_->elements() || state_) return;
   world_.loop.spawn(take_initial(std::move(parameters)));
 }

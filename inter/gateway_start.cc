@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "base/large_vector.h"
 #include "inter/gateway.h"
 #include "kernels/outer_arithmetic.h"
 
@@ -397,7 +396,7 @@ Task<Result<void>> Gateway::adopt_run(Certificate genesis) {
   co_return Result<void>();
 }
 
-Task<void> Gateway::take_initial(std::vector<float> parameters) {
+Task<void> Gateway::take_initial(LargeVector<float> parameters) {
   Initial initial;
   initial.state.agreed = std::move(parameters);
   bool finite = false;
@@ -405,7 +404,7 @@ Task<void> Gateway::take_initial(std::vector<float> parameters) {
     finite = kernels::all_finite(initial.state.agreed);
     if (!finite) return;
     if (options_.sync.outer.has_momentum())
-      resize_large(initial.state.momentum, initial.state.agreed.size());
+      initial.state.momentum.resize(initial.state.agreed.size());
     initial.root = inter::state_root(*layout_, initial.state);
   };
   co_await run_on(world_.workers, world_.loop, std::move(check), 12 * layout_->elements());

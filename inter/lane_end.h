@@ -16,7 +16,7 @@ class LaneEnd {
  public:
   virtual ~LaneEnd() = default;
   // Errors: busy (LaneEvents::writable follows), unavailable.
-  virtual Result<void> send(ConnectionId connection, Bytes message) = 0;
+  virtual Result<void> send(ConnectionId connection, WireMessage message) = 0;
   // Ends the connection; LaneEvents::closed follows, from the loop. Nothing if it has ended.
   virtual void drop(ConnectionId connection, std::string_view reason) = 0;
   virtual std::optional<BulkPath> path(ConnectionId) const { return std::nullopt; }
@@ -37,7 +37,7 @@ class LaneEvents {
   virtual void opened(ConnectionId connection, GatewayId peer, Lane lane, LaneEnd& end,
                       std::shared_ptr<const LaneMeter> meter) = 0;
   virtual void closed(ConnectionId connection, std::string_view reason) = 0;
-  virtual void received(ConnectionId connection, std::span<const std::byte> message) = 0;
+  virtual void received(ConnectionId connection, const SharedBytes& message) = 0;
   virtual void writable(ConnectionId connection) = 0;
   virtual bool is_peer(GatewayId id) const = 0;
 };

@@ -185,7 +185,7 @@ void Link::handle_cumulative(std::uint64_t acknowledged) {
 
 // --- Control lane, receiving
 
-void Link::wire_message(Lane which, ConnectionId connection, std::span<const std::byte> message) {
+void Link::wire_message(Lane which, ConnectionId connection, const SharedBytes& message) {
   if (!started_) return;
   if (which == Lane::control)
     receive_control(connection, message);
@@ -266,7 +266,7 @@ void Link::wire_writable(Lane which) {
   if (which == Lane::bulk) bulk_.writable();
 }
 
-void Link::receive_bulk(ConnectionId connection, std::span<const std::byte> message) {
+void Link::receive_bulk(ConnectionId connection, const SharedBytes& message) {
   if (session_ == 0) return;
   ByteReader in(message);
   const auto frame = in.get<Frame>();
@@ -288,7 +288,7 @@ void Link::receive_bulk(ConnectionId connection, std::span<const std::byte> mess
     recent_acks_.emplace_back(arrival.transfer, arrival.index);
     ack_soon();
   }
-  owner_.on_chunk(*this, arrival, chunk->payload);
+  owner_.on_chunk(*this, arrival, message.part(chunk->payload));
 }
 
 void Link::have(TransferId transfer, const std::vector<bool>& chunks) {

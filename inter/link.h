@@ -74,8 +74,7 @@ class LinkOwner {
   virtual void on_session(Link& link, bool up) = 0;
   // In order, once each, while a session is up. The bytes are valid during the call.
   virtual void on_control(Link& link, std::span<const std::byte> message) = 0;
-  virtual void on_chunk(Link& link, const ChunkArrival& arrival,
-                        std::span<const std::byte> payload) = 0;
+  virtual void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& payload) = 0;
 };
 
 class Link {
@@ -133,7 +132,7 @@ class Link {
   void stall(const ChunkArrival& arrival);
 
   // From the gateway's WireReceiver.
-  void wire_message(Lane lane, ConnectionId connection, std::span<const std::byte> message);
+  void wire_message(Lane lane, ConnectionId connection, const SharedBytes& message);
   void wire_up(Lane lane, ConnectionId connection);
   void wire_down(Lane lane, ConnectionId connection);
   void wire_writable(Lane lane);
@@ -180,7 +179,7 @@ class Link {
   void on_timer();
   void sample_rates();
   void receive_control(ConnectionId connection, std::span<const std::byte> message);
-  void receive_bulk(ConnectionId connection, std::span<const std::byte> message);
+  void receive_bulk(ConnectionId connection, const SharedBytes& message);
   void receive_data(const Data& data);
   void receive_ack(const Ack& ack);
   void deliver(std::span<const std::byte> message);

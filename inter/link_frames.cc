@@ -102,15 +102,14 @@ std::optional<Ack> decode_ack(ByteReader& in) {
   return when(in.done(), std::move(ack));
 }
 
+Bytes Chunk::encode_head() const {
+  return ByteWriter().put(Frame::chunk).put(session).put(sequence).put(transfer).put(index).take();
+}
+
 Bytes Chunk::encode() const {
-  return ByteWriter()
-      .put(Frame::chunk)
-      .put(session)
-      .put(sequence)
-      .put(transfer)
-      .put(index)
-      .raw(payload)
-      .take();
+  auto bytes = encode_head();
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  return bytes;
 }
 
 std::optional<Chunk> decode_chunk(ByteReader& in) {

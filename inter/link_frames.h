@@ -95,6 +95,7 @@ struct Chunk {
   std::uint32_t index = 0;
   std::span<const std::byte> payload;
 
+  Bytes encode_head() const;  // what stands before the payload
   Bytes encode() const;
 };
 std::optional<Chunk> decode_chunk(ByteReader& in);

@@ -99,13 +99,14 @@ Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<co
   ISTHMUS_ASSERT(kernels::float_environment_is_ieee() && !parts.empty() &&
                  weights.size() == parts.size());
   std::array<float, compress::kTileElements> values, deltas;
+  const auto first_part = parts[0].bytes();
   const auto step = [&](const ElementRange& range, std::span<const std::byte> frame,
                         std::uint64_t first, std::uint64_t count) -> Result<void> {
     const auto value = std::span(values).first(count);
     const auto delta = std::span(deltas).first(count);
-    const auto frame_at = static_cast<std::size_t>(frame.data() - parts[0].bytes.data());
+    const auto frame_at = static_cast<std::size_t>(frame.data() - first_part.data());
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      ISTHMUS_CHECK(plan.frames().decode_part(parts[i].bytes.subspan(frame_at, frame.size()),
+      ISTHMUS_CHECK(plan.frames().decode_part(parts[i].bytes().subspan(frame_at, frame.size()),
                                               range.count, first, value));
       if (i == 0)
         kernels::scale(weights[i], value, delta);
@@ -113,7 +114,7 @@ Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<co
         kernels::accumulate(weights[i], value, delta);
     }
     const auto at = plan.layout().offset(range) + first;
-    const auto take_over = [&](const std::vector<float>& from, std::vector<float>& into) {
+    const auto take_over = [&](const LargeVector<float>& from, LargeVector<float>& into) {
       const auto place = std::span(into).subspan(at, count);
       if (&from != &into) std::ranges::copy(std::span(from).subspan(at, count), place.begin());
       return place;
@@ -126,7 +127,7 @@ Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<co
       kernels::outer_average(delta, agreed);
     return {};
   };
-  return plan.each_tile(chunk, parts[0].bytes, step);
+  return plan.each_tile(chunk, first_part, step);
 }
 
 }  // namespace isthmus::inter

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/large_vector.h"
 #include "inter/contribution.h"
 #include "inter/record.h"
 #include "kernels/leaf_hash.h"
@@ -16,8 +17,8 @@ namespace isthmus::inter {
 struct OuterState {
   std::uint64_t step = 0;
   security::Digest record;      // that led here; the run's id for step 0
-  std::vector<float> agreed;    // layout order
-  std::vector<float> momentum;  // empty when the rule has none
+  LargeVector<float> agreed;    // layout order
+  LargeVector<float> momentum;  // empty when the rule has none
 };
 
 // The leaves of a state: those of the layout over the agreed parameters, then those over the

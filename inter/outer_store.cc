@@ -6,7 +6,6 @@
 
 #include "base/aligned_buffer.h"
 #include "base/assert.h"
-#include "base/large_vector.h"
 #include "inter/encoding.h"
 
 namespace isthmus::inter {
@@ -33,10 +32,10 @@ bool checks(std::span<const std::byte> bytes) {
   return std::equal(digest.bytes.begin(), digest.bytes.end(), bytes.end() - 32);
 }
 
-std::span<const std::byte> floats(const std::vector<float>& values) {
+std::span<const std::byte> floats(const LargeVector<float>& values) {
   return std::as_bytes(std::span(values));
 }
-std::span<std::byte> floats(std::vector<float>& values) {
+std::span<std::byte> floats(LargeVector<float>& values) {
   return std::as_writable_bytes(std::span(values));
 }
 
@@ -47,19 +46,11 @@ constexpr std::uint64_t momentum_offset(std::uint64_t agreed_bytes) {
   return kHeaderBytes + disk_aligned(agreed_bytes);
 }
 
-// In parts that fit a cache, through memory that the disk can take directly.
-Result<void> write_aligned(File& file, std::uint64_t offset, std::span<const std::byte> bytes) {
-  constexpr std::size_t kPart = 1 << 20;
-  const AlignedBuffer buffer(std::min(kPart, bytes.size()));
-  while (!bytes.empty()) {
-    const auto blocks = bytes.size() / kDiskAlignment * kDiskAlignment;
-    const auto part = bytes.first(std::min(kPart, blocks > 0 ? blocks : bytes.size()));
-    std::ranges::copy(part, buffer.bytes().begin());
-    ISTHMUS_CHECK(file.write_at(offset, buffer.bytes().first(part.size())));
-    offset += part.size();
-    bytes = bytes.subspan(part.size());
-  }
-  return {};
+// Whole blocks from where they stand, which may be where the disk can take them directly.
+Result<void> write_blocks(File& file, std::uint64_t offset, std::span<const std::byte> bytes) {
+  const auto blocks = bytes.size() / kDiskAlignment * kDiskAlignment;
+  ISTHMUS_CHECK(file.write_at(offset, bytes.first(blocks)));
+  return file.write_at(offset + blocks, bytes.subspan(blocks));
 }
 
 // A slot that is not there, or is damaged, is none; what the disk cannot read may be there.
@@ -403,7 +394,7 @@ Result<bool> StateFile::write_slice() {
   const auto at = written_ < agreed.size()
                       ? kHeaderBytes + written_
                       : momentum_offset(agreed.size()) + (written_ - agreed.size());
-  ISTHMUS_CHECK(write_aligned(*file_, at, slice));
+  ISTHMUS_CHECK(write_blocks(*file_, at, slice));
   ISTHMUS_CHECK(file_->sync());
   written_ += bytes;
   if (written_ < agreed.size() + momentum.size()) return true;
@@ -424,7 +415,7 @@ Result<void> OuterStore::set_older_state_aside(std::uint64_t step) {
   return disk_.sync_folder(folder_);
 }
 
-std::optional<std::vector<float>> OuterStore::read_diverged(const ModelLayout& layout,
+std::optional<LargeVector<float>> OuterStore::read_diverged(const ModelLayout& layout,
                                                             std::uint64_t step) const {
   auto read = read_state_file(layout, diverged_path(step));
   if (!read || read->first.step != step) return std::nullopt;
@@ -469,10 +460,10 @@ Result<std::pair<OuterState, security::Digest>> OuterStore::read_state_file(
   if (!checks(header) || magic != kStateMagic || version != kStateVersion ||
       in.get<std::uint64_t>() != layout.elements())
     return Error{ErrorCode::corrupt, fmt::format("{} is damaged, or of another model", name)};
-  resize_large(state.agreed, layout.elements());
+  state.agreed.resize(layout.elements());
   ISTHMUS_CHECK(file->read_at(kHeaderBytes, floats(state.agreed)));
   if (momentum != 0) {
-    resize_large(state.momentum, layout.elements());
+    state.momentum.resize(layout.elements());
     ISTHMUS_CHECK(file->read_at(momentum_offset(4 * layout.elements()), floats(state.momentum)));
   }
   if (state_root(layout, state) != root)
@@ -522,7 +513,7 @@ Result<void> FeedbackFile::write_slab(std::uint32_t slab, std::span<const float>
   ISTHMUS_ASSERT(residual.size() == elements_);
   const auto bytes = std::as_bytes(slab_of(residual, slab));
   hashes_[slab] = kernels::leaf_hash(bytes);
-  return write_aligned(*file_, kHeaderBytes + slab * kSlabElements * sizeof(float), bytes);
+  return write_blocks(*file_, kHeaderBytes + slab * kSlabElements * sizeof(float), bytes);
 }
 
 Result<void> FeedbackFile::finish(std::uint64_t step, const security::Digest& root,
@@ -574,7 +565,7 @@ Result<Feedback> OuterStore::read_feedback(int slot) const {
   if (!checks(header) || magic != kFeedbackMagic || version != kFeedbackVersion ||
       elements > size / sizeof(float) || size != kHeaderBytes + 4 * elements)
     return Error{ErrorCode::corrupt, name + " is damaged"};
-  resize_large(feedback.residual, elements);
+  feedback.residual.resize(elements);
   ISTHMUS_CHECK(file->read_at(kHeaderBytes, floats(feedback.residual)));
   std::vector<kernels::Hash128> slabs(slabs_of(elements));
   for (std::uint32_t slab = 0; slab < slabs.size(); ++slab)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/disk.h"
+#include "base/large_vector.h"
 #include "inter/agreement.h"
 #include "inter/contribution_store.h"
 #include "inter/outer_state.h"
@@ -29,7 +30,7 @@ struct Feedback {
   std::uint64_t step = 0;
   security::Digest root;        // of the contribution
   std::uint64_t tokens = 0;     // of the contribution
-  std::vector<float> residual;  // layout order
+  LargeVector<float> residual;  // layout order
 };
 
 // A feedback on its way into its slot, slab by slab while it is made.
@@ -134,7 +135,7 @@ class OuterStore {
   // operator.
   Result<void> set_older_state_aside(std::uint64_t step);
   // The parameters of what was set aside first for this step, if anything was.
-  std::optional<std::vector<float>> read_diverged(const ModelLayout& layout,
+  std::optional<LargeVector<float>> read_diverged(const ModelLayout& layout,
                                                   std::uint64_t step) const;
   // Into the slot of what does not count: neither a crash nor a second attempt loses what counts.
   Result<std::unique_ptr<FeedbackFile>> begin_feedback(std::uint64_t elements);

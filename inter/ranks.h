@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/large_vector.h"
 #include "base/result.h"
 #include "inter/contributed_values.h"
 #include "inter/model_layout.h"
@@ -73,7 +74,7 @@ class OuterSteps {
   // Not all of them are there any more: nothing can be contributed before attached() follows.
   virtual void detached() = 0;
   // Parameters to begin the run with, should it be a new one; ignored when the gateway has a state.
-  virtual void offer_initial(std::vector<float> parameters) = 0;
+  virtual void offer_initial(LargeVector<float> parameters) = 0;
   // Parameters after the inner steps that began at the state of `step` − 1, and the tokens trained
   // in them. Errors: mismatch (another step is due, or this one has its contribution), non_finite.
   // `parameters` are read until the last reference to them goes, which may take until the next

@@ -41,11 +41,11 @@ struct StateTransfer::Snapshot final : ChunkSource {
       const auto first = std::size_t{index} * kManifestLeaves;
       for (auto i = first; i < std::min(leaves.size(), first + kManifestLeaves); ++i)
         out.raw(leaves[i].bytes);
-      return {std::make_shared<const Bytes>(out.take()), 0, 0};
+      return {out.take(), 0, 0};
     }
     const auto bytes = leaf_bytes(*layout, state, index - manifest);
-    return {std::make_shared<const Bytes>(bytes.begin(), bytes.end()),
-            static_cast<std::uint32_t>(bytes.size()), static_cast<std::uint32_t>(bytes.size())};
+    return {Bytes(bytes.begin(), bytes.end()), static_cast<std::uint32_t>(bytes.size()),
+            static_cast<std::uint32_t>(bytes.size())};
   }
 };
 
@@ -66,7 +66,7 @@ struct StateTransfer::Incoming {
   struct Early {
     Link* link;
     ChunkArrival arrival;
-    Bytes bytes;
+    SharedBytes bytes;
   };
   std::vector<Early> early;
 };
@@ -323,8 +323,8 @@ void StateTransfer::session_ended(Link& link) {
     std::erase_if(incoming_->early, [&](const auto& early) { return early.link == &link; });
 }
 
-bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival,
-                             std::span<const std::byte> bytes) {
+bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& message) {
+  const auto bytes = message.bytes();
   if (!incoming_ || arrival.transfer != incoming_->transfer) return false;
   auto& in = *incoming_;
   if (link.peer().site != in.server || arrival.index >= in.have.size()) {
@@ -337,7 +337,7 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival,
   }
   const auto manifest = manifest_chunks();
   if (arrival.index >= manifest && in.leaves.empty()) {
-    in.early.push_back({&link, arrival, Bytes(bytes.begin(), bytes.end())});
+    in.early.push_back({&link, arrival, message});
     return true;
   }
   bool good = false;

@@ -47,7 +47,7 @@ class StateTransfer {
                                         std::function<bool()> give_up);
   void on_saved(Link* from, SiteId signer, const Saved& saved);
   bool on_chunk(Link& link, const ChunkArrival& arrival,
-                std::span<const std::byte> bytes);  // false: not of a state
+                const SharedBytes& bytes);  // false: not of a state
   void session_ended(Link& link);
   bool fetching() const { return fetching_; }
 

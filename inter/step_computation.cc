@@ -1,7 +1,6 @@
 #include "inter/step_computation.h"
 
 #include "base/assert.h"
-#include "base/large_vector.h"
 
 namespace isthmus::inter {
 
@@ -20,8 +19,8 @@ StepComputation::StepComputation(const ModelLayout& layout, std::shared_ptr<cons
       to_come_(layout.leaves().size()),
       leaves_(leaf_count(layout, rule.has_momentum())) {
   ISTHMUS_ASSERT(!parts_.empty() && weights_.size() == parts_.size());
-  resize_large(after_.agreed, before_->agreed.size());
-  resize_large(after_.momentum, before_->momentum.size());
+  after_.agreed.resize(before_->agreed.size());
+  after_.momentum.resize(before_->momentum.size());
   for (std::size_t leaf = layout.leaves().size(); leaf-- > 0;)
     first_leaf_[layout.leaves()[leaf].tensor] = leaf;
   for (std::uint32_t chunk = 0; chunk < plan_->chunks(); ++chunk)
@@ -51,7 +50,7 @@ void StepComputation::ended(Result<void> result) {
 Result<void> StepComputation::compute(std::uint32_t chunk, std::vector<CodedChunk> coded) {
   coded.resize(parts_.size());
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    if (coded[i].owner) continue;
+    if (coded[i]) continue;
     ISTHMUS_TRY(coded[i], parts_[i]->unpack(chunk));
   }
   ISTHMUS_CHECK(step_chunk(*plan_, chunk, weights_, coded, rule_, *before_, after_));

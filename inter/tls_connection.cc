@@ -202,7 +202,10 @@ void TlsConnection::read_on() {
     }
     const auto before = message_got_;
     while (message_got_ < message_bytes_ && moved + message_got_ - before < kTurnBytes)
-      if (!read_some(message_->first(message_bytes_).subspan(message_got_), message_got_)) return;
+      if (!read_some(
+              {&message_[static_cast<std::ptrdiff_t>(message_got_)], message_bytes_ - message_got_},
+              message_got_))
+        return;
     moved += message_got_ - before + kFrameHeaderBytes;
     if (message_got_ == message_bytes_) {
       deliver();
@@ -234,19 +237,18 @@ bool TlsConnection::read_some(std::span<std::byte> into, std::size_t& got) {
 
 void TlsConnection::deliver() {
   header_got_ = 0;
-  // Shared only because std::function wants to copy what it holds.
-  auto buffer = std::make_shared<std::unique_ptr<MessageBuffer>>(std::move(message_));
+  const std::span<const std::byte> bytes(message_.get(), message_bytes_);
+  const SharedBytes message(std::exchange(message_, nullptr), bytes);
   // Whoever takes the one that filled the queue sets reading going again.
   reading_ = incoming_.fetch_add(1) + 1 < lane_.options().bulk_queue;
-  lane_.mailbox().put([self = shared_from_this(), buffer, size = message_bytes_] {
-    self->user_.received(*self, (*buffer)->first(size));
-    self->taken(std::move(*buffer));
+  lane_.mailbox().put([self = shared_from_this(), message] {
+    self->user_.received(*self, message);
+    self->taken();
   });
 }
 
 // The loop's thread.
-void TlsConnection::taken(std::unique_ptr<MessageBuffer> buffer) {
-  lane_.buffers().give_back(std::move(buffer));
+void TlsConnection::taken() {
   if (incoming_.fetch_sub(1) != lane_.options().bulk_queue) return;
   asio::post(io_, [self = shared_from_this()] {
     if (self->stage_ != Stage::up || self->reading_) return;
@@ -272,7 +274,7 @@ void TlsConnection::watch_silence() {
 
 // ---- Messages out.
 
-Result<void> TlsConnection::send(Bytes message) {
+Result<void> TlsConnection::send(WireMessage message) {
   const auto full = [this] { return outgoing_ >= lane_.options().bulk_queue; };
   if (full()) {
     said_busy_ = true;
@@ -317,22 +319,29 @@ void TlsConnection::write_on() {
   writing_ = false;
 }
 
-// A record's worth of the first message. The header goes with the front of it, put together anew
-// each time, so that the rest is sealed from where it lies.
+// A record's worth of the first message. Header and head go with the front of the body, put
+// together anew each time, so that the rest is sealed from where it lies.
 Result<TlsStream::Moved> TlsConnection::write_piece() {
-  const std::span<const std::byte> message = out_.front();
+  const auto& message = out_.front();
+  const auto body = message.body.bytes();
+  const auto front = kFrameHeaderBytes + message.head.size();
   const auto left = kFrameHeaderBytes + message.size() - frame_sent_;
   const bool more = left > security::kTlsRecordBytesMax || out_.size() > 1;
-  if (frame_sent_ > 0) {
-    ISTHMUS_ASSERT(frame_sent_ >= kFrameHeaderBytes);  // the first record is taken whole
-    return stream_->write(message.subspan(frame_sent_ - kFrameHeaderBytes), more);
-  }
+  if (frame_sent_ >= front) return stream_->write(body.subspan(frame_sent_ - front), more);
   std::array<std::byte, security::kTlsRecordBytesMax> record;
   const auto size = static_cast<std::uint32_t>(message.size());
-  const auto front = std::min(message.size(), record.size() - kFrameHeaderBytes);
-  std::memcpy(record.data(), &size, kFrameHeaderBytes);
-  std::copy_n(message.begin(), front, record.begin() + kFrameHeaderBytes);
-  return stream_->write(std::span(record).first(kFrameHeaderBytes + front), more);
+  std::size_t filled = 0, skipped = 0;
+  const auto add = [&](std::span<const std::byte> part) {
+    const auto skip = std::min(part.size(), frame_sent_ - skipped);
+    skipped += skip;
+    part = part.subspan(skip).first(std::min(part.size() - skip, record.size() - filled));
+    filled += part.size();
+    std::ranges::copy(part, record.begin() + static_cast<std::ptrdiff_t>(filled - part.size()));
+  };
+  add(std::as_bytes(std::span(&size, 1)));
+  add(message.head);
+  add(body);
+  return stream_->write(std::span(record).first(filled), more);
 }
 
 // ---- Waiting, and the end.

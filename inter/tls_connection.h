@@ -40,7 +40,7 @@ class TlsUser {
  public:
   virtual ~TlsUser() = default;
   virtual void up(const std::shared_ptr<TlsConnection>& connection) = 0;
-  virtual void received(TlsConnection& connection, std::span<const std::byte> message) = 0;
+  virtual void received(TlsConnection& connection, const SharedBytes& message) = 0;
   virtual void writable(TlsConnection& connection) = 0;
   virtual void ended(TlsConnection& connection, const Error& why) = 0;
 };
@@ -74,7 +74,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   // From the loop, once it is up. Takes messages in from now on.
   void start_reading();
   // Errors: busy (TlsUser::writable follows, or its end).
-  Result<void> send(Bytes message);
+  Result<void> send(WireMessage message);
   // From any thread; TlsUser::ended follows unless it has ended already.
   void end(ErrorCode code, std::string why);
 
@@ -107,7 +107,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   void read_on();
   bool read_some(std::span<std::byte> into, std::size_t& got);
   void deliver();
-  void taken(std::unique_ptr<MessageBuffer> buffer);
+  void taken();
   void write_on();
   Result<security::TlsStream::Moved> write_piece();
   bool within_message() const { return header_got_ > 0 || message_ != nullptr; }
@@ -145,13 +145,13 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
 
   std::array<std::byte, kFrameHeaderBytes> header_{};
   std::size_t header_got_ = 0;
-  std::unique_ptr<MessageBuffer> message_;  // the one that comes in; null between two
+  std::shared_ptr<std::byte[]> message_;  // the one that comes in; null between two
   std::size_t message_bytes_ = 0, message_got_ = 0;
   bool reading_ = false;  // waits, or works; not while the loop has enough to do
   std::chrono::steady_clock::time_point last_byte_{};
   bool silence_watched_ = false;
 
-  std::deque<Bytes> out_;
+  std::deque<WireMessage> out_;
   std::size_t frame_sent_ = 0;  // of the first, with its header
   bool writing_ = false;
 };

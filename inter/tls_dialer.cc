@@ -52,7 +52,7 @@ void TlsDialer::up(const std::shared_ptr<TlsConnection>& connection) {
   connection->start_reading();
 }
 
-void TlsDialer::received(TlsConnection& connection, std::span<const std::byte> message) {
+void TlsDialer::received(TlsConnection& connection, const SharedBytes& message) {
   events_.received(connection.id(), message);
 }
 
@@ -79,7 +79,7 @@ void TlsDialer::end(const Error& why) {
   if (was_up) events_.closed(connection->id(), why.text());
 }
 
-Result<void> TlsDialer::send(ConnectionId connection, Bytes message) {
+Result<void> TlsDialer::send(ConnectionId connection, WireMessage message) {
   if (!up_ || dropped_ || connection != connection_->id())
     return Error{ErrorCode::unavailable, fmt::format("no such connection to {}", peer_.name)};
   return connection_->send(std::move(message));

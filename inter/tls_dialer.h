@@ -22,7 +22,7 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
 
   void start();  // once
 
-  Result<void> send(ConnectionId connection, Bytes message) override;
+  Result<void> send(ConnectionId connection, WireMessage message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
   std::optional<BulkPath> path(ConnectionId connection) const override;
 
@@ -32,7 +32,7 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
   void end(const Error& why);
 
   void up(const std::shared_ptr<TlsConnection>& connection) override;
-  void received(TlsConnection& connection, std::span<const std::byte> message) override;
+  void received(TlsConnection& connection, const SharedBytes& message) override;
   void writable(TlsConnection& connection) override;
   void ended(TlsConnection& connection, const Error& why) override;
 

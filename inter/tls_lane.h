@@ -23,30 +23,23 @@
 
 namespace isthmus::inter {
 
-// Memory for one message that comes in.
-class MessageBuffer {
+// Memory for messages that come in. Keeps what chunks have left, since fresh memory of that size is
+// paid for with page faults. Any thread.
+class MessageBuffers : public std::enable_shared_from_this<MessageBuffers> {
  public:
-  explicit MessageBuffer(std::size_t capacity)
-      : bytes_(std::make_unique_for_overwrite<std::byte[]>(capacity)), capacity_(capacity) {}
-
-  std::span<std::byte> first(std::size_t size) const { return {bytes_.get(), size}; }
-  std::size_t capacity() const { return capacity_; }
+  // At least `size` bytes, not initialised; they come back here when nobody holds them any more.
+  std::shared_ptr<std::byte[]> take(std::size_t size);
 
  private:
-  std::unique_ptr<std::byte[]> bytes_;
-  std::size_t capacity_;
-};
+  struct Kept {
+    std::unique_ptr<std::byte[]> bytes;
+    std::size_t size = 0;
+  };
+  void give_back(Kept buffer);
 
-// Keeps a few buffers of chunks: fresh memory of that size is paid for with page faults. Any
-// thread.
-class MessageBuffers {
- public:
-  std::unique_ptr<MessageBuffer> take(std::size_t size);
-  void give_back(std::unique_ptr<MessageBuffer> buffer);
-
- private:
-  std::mutex mutex_;  // guards kept_
-  std::vector<std::unique_ptr<MessageBuffer>> kept_;
+  std::mutex mutex_;  // guards what follows
+  std::vector<Kept> kept_;
+  std::size_t kept_bytes_ = 0;
 };
 
 class TlsLane {
@@ -75,7 +68,7 @@ class TlsLane {
   const ZmqWireOptions& options() const { return options_; }
   const security::TlsContext& tls() const { return tls_; }
   LoopMailbox& mailbox() { return *mailbox_; }
-  MessageBuffers& buffers() { return buffers_; }
+  MessageBuffers& buffers() { return *buffers_; }
   const CongestionControl& congestion() const { return congestion_; }
 
  private:
@@ -100,7 +93,7 @@ class TlsLane {
   const ZmqWireOptions& options_;
   CongestionControl& congestion_;
   const security::TlsContext tls_;
-  MessageBuffers buffers_;
+  const std::shared_ptr<MessageBuffers> buffers_ = std::make_shared<MessageBuffers>();
   std::vector<std::unique_ptr<Thread>> threads_;
   std::atomic<std::size_t> next_thread_ = 0;
   std::unique_ptr<LoopMailbox> mailbox_;  // gone before the connections that it holds lose theirs

@@ -193,7 +193,7 @@ void TlsListener::up(const std::shared_ptr<TlsConnection>& connection) {
   connection->start_reading();
 }
 
-void TlsListener::received(TlsConnection& connection, std::span<const std::byte> message) {
+void TlsListener::received(TlsConnection& connection, const SharedBytes& message) {
   events_.received(connection.id(), message);
 }
 
@@ -204,7 +204,7 @@ void TlsListener::ended(TlsConnection& connection, const Error& why) {
   events_.closed(connection.id(), why.text());
 }
 
-Result<void> TlsListener::send(ConnectionId id, Bytes message) {
+Result<void> TlsListener::send(ConnectionId id, WireMessage message) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return Error{ErrorCode::unavailable, "the connection has ended"};
   return found->second->send(std::move(message));

@@ -37,7 +37,7 @@ class TlsListener final : public LaneEnd, private TlsUser, private TlsGate {
   // While this process tries its own socket, refusals are no news.
   void log_refusals(bool on) { quiet_ = !on; }
 
-  Result<void> send(ConnectionId connection, Bytes message) override;
+  Result<void> send(ConnectionId connection, WireMessage message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
   std::optional<BulkPath> path(ConnectionId connection) const override;
 
@@ -53,7 +53,7 @@ class TlsListener final : public LaneEnd, private TlsUser, private TlsGate {
   void log_stranger(std::string_view what);
 
   void up(const std::shared_ptr<TlsConnection>& connection) override;
-  void received(TlsConnection& connection, std::span<const std::byte> message) override;
+  void received(TlsConnection& connection, const SharedBytes& message) override;
   void writable(TlsConnection& connection) override;
   void ended(TlsConnection& connection, const Error& why) override;
 

@@ -13,10 +13,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/byte_stream.h"
 #include "base/result.h"
+#include "base/shared_bytes.h"
 #include "inter/tcp_facts.h"
 
 namespace isthmus::inter {
@@ -54,13 +56,26 @@ struct BulkPath {
   std::optional<Polite> polite;  // nothing: it does not yield to others
 };
 
+// What is sent: a head, then a body that others may hold as well.
+struct WireMessage {
+  WireMessage(Bytes whole) : head(std::move(whole)) {}
+  WireMessage(Bytes front, SharedBytes rest) : head(std::move(front)), body(std::move(rest)) {}
+  std::size_t size() const { return head.size() + body.size(); }
+  Bytes whole() && {
+    head.insert(head.end(), body.begin(), body.end());
+    return std::move(head);
+  }
+
+  Bytes head;
+  SharedBytes body;
+};
+
 class WireReceiver {
  public:
   virtual ~WireReceiver() = default;
-  // `message` is valid during the call. At most kControlMessageBytesMax or kBulkMessageBytesMax
-  // bytes: longer ones never arrive.
+  // At most kControlMessageBytesMax or kBulkMessageBytesMax bytes: longer ones never arrive.
   virtual void on_message(GatewayId peer, Lane lane, ConnectionId connection,
-                          std::span<const std::byte> message) = 0;
+                          const SharedBytes& message) = 0;
   // A lane to this peer can be used: its first message may follow. A listening end may learn of a
   // peer only by its first message.
   virtual void on_up(GatewayId peer, Lane lane, ConnectionId connection) = 0;
@@ -79,7 +94,7 @@ class Wire {
   // Hands the message to the given connection of the lane, or, with 0, to the newest. Errors: busy
   // (queue full; on_writable follows, or the connection's on_down), unavailable (no such connection
   // now), too_large.
-  virtual Result<void> send(GatewayId peer, Lane lane, Bytes message,
+  virtual Result<void> send(GatewayId peer, Lane lane, WireMessage message,
                             ConnectionId connection = 0) = 0;
 
   // Drops the given connection of the lane, or, with 0, the newest, and, at the end that dials,

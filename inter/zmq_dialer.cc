@@ -114,7 +114,8 @@ void ZmqDialer::take_messages() {
       return end("violation");
     }
     meter_->received += zmq_wire_bytes(part.bytes().size());
-    events_.received(connection_, part.bytes());
+    const auto message = std::make_shared<ZmqMessage>(std::move(part));
+    events_.received(connection_, {message, message->bytes()});
   }
   flush_overflow();
 }
@@ -126,7 +127,7 @@ void ZmqDialer::flush_overflow() {
   if (overflow_.take_refused()) events_.writable(connection_);
 }
 
-Result<void> ZmqDialer::send(ConnectionId connection, Bytes message) {
+Result<void> ZmqDialer::send(ConnectionId connection, WireMessage message) {
   if (connection == 0 || connection != connection_ || dropped_)
     return Error{ErrorCode::unavailable, fmt::format("no such connection to {}", peer_.name)};
   if (overflow_.full()) {
@@ -134,7 +135,7 @@ Result<void> ZmqDialer::send(ConnectionId connection, Bytes message) {
     return Error{ErrorCode::busy, fmt::format("the control lane to {} is full", peer_.name)};
   }
   meter_->sent += zmq_wire_bytes(message.size());
-  ZmqMessage part(std::move(message));
+  ZmqMessage part(std::move(message).whole());
   if (socket_.send(part) != 0) overflow_.put(std::move(part));
   socket_watch_->kick();
   return {};

@@ -33,7 +33,7 @@ class ZmqDialer final : public LaneEnd {
 
   void start();  // once
 
-  Result<void> send(ConnectionId connection, Bytes message) override;
+  Result<void> send(ConnectionId connection, WireMessage message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
 
  private:

@@ -88,7 +88,8 @@ bool ZmqListener::take_message() {
     return true;
   }
   connection->meter->received += zmq_wire_bytes(payload.bytes().size());
-  events_.received(connection->id, payload.bytes());
+  const auto message = std::make_shared<ZmqMessage>(std::move(payload));
+  events_.received(connection->id, {message, message->bytes()});
   return true;
 }
 
@@ -174,7 +175,7 @@ bool ZmqListener::end_all_on(int descriptor) {
   return any;
 }
 
-Result<void> ZmqListener::send(ConnectionId id, Bytes message) {
+Result<void> ZmqListener::send(ConnectionId id, WireMessage message) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || !found->second.ending.empty())
     return Error{ErrorCode::unavailable, "the connection has ended"};
@@ -185,7 +186,7 @@ Result<void> ZmqListener::send(ConnectionId id, Bytes message) {
                  fmt::format("the control lane to {} is full", user_id_of(connection.peer))};
   }
   const auto bytes = zmq_wire_bytes(message.size());
-  ZmqMessage payload(std::move(message));
+  ZmqMessage payload(std::move(message).whole());
   ZmqMessage routing_id(connection.routing_id);
   const int failed = socket_.send(routing_id, true);
   socket_watch_->kick();

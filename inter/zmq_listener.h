@@ -43,7 +43,7 @@ class ZmqListener final : public LaneEnd {
   // So many connections that this process made to itself, on purpose, are still to end.
   void expect_ends(int connections) { own_ends_ += connections; }
 
-  Result<void> send(ConnectionId connection, Bytes message) override;
+  Result<void> send(ConnectionId connection, WireMessage message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
 
  private:

@@ -51,7 +51,8 @@ class ZmqWire final : public Wire, public LaneEvents {
   Result<void> open();
 
   void receive_with(WireReceiver& receiver) override;
-  Result<void> send(GatewayId peer, Lane lane, Bytes message, ConnectionId connection) override;
+  Result<void> send(GatewayId peer, Lane lane, WireMessage message,
+                    ConnectionId connection) override;
   void reset(GatewayId peer, Lane lane, ConnectionId connection) override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received(GatewayId peer) const override;
@@ -92,7 +93,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   void opened(ConnectionId id, GatewayId peer, Lane lane, LaneEnd& end,
               std::shared_ptr<const LaneMeter> meter) override;
   void closed(ConnectionId id, std::string_view reason) override;
-  void received(ConnectionId id, std::span<const std::byte> message) override;
+  void received(ConnectionId id, const SharedBytes& message) override;
   void writable(ConnectionId id) override;
   bool is_peer(GatewayId id) const override { return peers_.contains(id); }
 
@@ -222,7 +223,7 @@ void ZmqWire::receive_with(WireReceiver& receiver) {
   }
 }
 
-Result<void> ZmqWire::send(GatewayId peer_id, Lane lane, Bytes message, ConnectionId id) {
+Result<void> ZmqWire::send(GatewayId peer_id, Lane lane, WireMessage message, ConnectionId id) {
   if (message.size() > message_bytes_max(lane))
     return Error{ErrorCode::too_large, fmt::format("a message of {} bytes on the {} lane",
                                                    message.size(), to_string(lane))};
@@ -317,7 +318,7 @@ void ZmqWire::closed(ConnectionId id, std::string_view reason) {
   receiver_->on_down(connection.peer, connection.lane, id);
 }
 
-void ZmqWire::received(ConnectionId id, std::span<const std::byte> message) {
+void ZmqWire::received(ConnectionId id, const SharedBytes& message) {
   const auto& connection = connections_.at(id);
   if (connection.dropped) return;
   receiver_->on_message(connection.peer, connection.lane, id, message);

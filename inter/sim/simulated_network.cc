@@ -220,7 +220,7 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
     }
   }
   const auto arrived = [this, self = from.self_, to, lane, id = connection.id, copies,
-                        shared = std::make_shared<const Bytes>(std::move(message))] {
+                        shared = SharedBytes(std::move(message))] {
     const auto target = wires_.find(to);
     for (const auto late : copies)
       simulation_.after(
@@ -232,7 +232,7 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
 }
 
 void SimulatedNetwork::deliver(GatewayId from, GatewayId to, Lane lane, ConnectionId connection,
-                               const std::shared_ptr<const Bytes>& message) {
+                               const SharedBytes& message) {
   const auto wire = wires_.find(to);
   // What was on its way when the connection died may still come out, until its end is told.
   const auto receivable = [&] {
@@ -250,8 +250,8 @@ void SimulatedNetwork::deliver(GatewayId from, GatewayId to, Lane lane, Connecti
     return;
   }
   ++counters_.delivered;
-  wire->second->received_[from] += message->size() + 64;
-  wire->second->receiver_->on_message(from, lane, connection, *message);
+  wire->second->received_[from] += message.size() + 64;
+  wire->second->receiver_->on_message(from, lane, connection, message);
 }
 
 SimulatedWire::SimulatedWire(SimulatedNetwork& network, GatewayId self,
@@ -270,11 +270,11 @@ void SimulatedWire::resume() {
 
 void SimulatedWire::receive_with(WireReceiver& receiver) { receiver_ = &receiver; }
 
-Result<void> SimulatedWire::send(GatewayId peer, Lane lane, Bytes message,
+Result<void> SimulatedWire::send(GatewayId peer, Lane lane, WireMessage message,
                                  ConnectionId connection) {
   if (message.size() > (lane == Lane::control ? kControlMessageBytesMax : kBulkMessageBytesMax))
     return Error{ErrorCode::too_large, fmt::format("a message of {} bytes", message.size())};
-  return network_.send(*this, peer, lane, std::move(message), connection);
+  return network_.send(*this, peer, lane, std::move(message).whole(), connection);
 }
 
 ConnectionId SimulatedWire::newest(GatewayId peer, Lane lane) const {

@@ -95,7 +95,7 @@ class SimulatedNetwork {
   Result<void> send(SimulatedWire& from, GatewayId to, Lane lane, Bytes message,
                     ConnectionId connection);
   void deliver(GatewayId from, GatewayId to, Lane lane, ConnectionId connection,
-               const std::shared_ptr<const Bytes>& message);
+               const SharedBytes& message);
   static std::pair<Path, Lane> key(GatewayId a, GatewayId b, Lane lane) {
     return {a < b ? Path{a, b} : Path{b, a}, lane};
   }
@@ -127,7 +127,8 @@ class SimulatedWire final : public Wire {
   void mute() { muted_ = true; }
 
   void receive_with(WireReceiver& receiver) override;
-  Result<void> send(GatewayId peer, Lane lane, Bytes message, ConnectionId connection) override;
+  Result<void> send(GatewayId peer, Lane lane, WireMessage message,
+                    ConnectionId connection) override;
   void reset(GatewayId peer, Lane lane, ConnectionId connection) override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received(GatewayId peer) const override;

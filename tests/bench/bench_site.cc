@@ -126,8 +126,8 @@ std::uint64_t run_bench_site(BenchSite site, const MakeRanks& make_ranks) {
   gateway.serve(*ranks);
   loop.post([&] {
     check(gateway.attached(layout));
-    std::vector<float> initial;
-    resize_large(initial, layout.elements());
+    LargeVector<float> initial;
+    initial.resize(layout.elements());
     gateway.offer_initial(std::move(initial));
   });
   Result<void> ended;

@@ -17,6 +17,7 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -172,37 +173,37 @@ class Stages {
     const auto n = layout_.elements();
     state_.agreed.assign(n, 0.0F);
     if (sync_.outer.has_momentum()) state_.momentum.resize(n);
-    feedback_.residual = inner_progress(n, 1);
+    const auto cut_off = inner_progress(n, 1);
+    feedback_.residual.assign(cut_off.begin(), cut_off.end());
     const auto progress = inner_progress(n, 2);
     auto parameters = progress;
     const auto carried = feedback_.residual;
-    std::vector<CodedChunk> coded(plan_->chunks());
+    std::vector<std::optional<UnsealedChunk>> made(plan_->chunks());
     const ValuesInVector values(std::move(parameters));
     each_chunk("code: gradient, feedback, codec", 1, [&](std::uint32_t i) {
-      coded[i] =
-          value_of(code_chunk(*plan_, i, state_.agreed, carried, values, feedback_.residual));
+      made[i] = value_of(code_chunk(*plan_, i, state_.agreed, carried, values, feedback_.residual));
     });
 
     const Open open = plan_->announce({}, 1000, {}, 0);
     own_ = std::make_unique<Contribution>(plan_, sign_open(open), open);
-    each_chunk("seal: zstd, BLAKE2s, Ed25519", 1, [&](std::uint32_t i) {
-      own_->add(i,
-                seal_chunk(*plan_, federation_.identities[0], own_->transfer(), i, coded[i], true));
+    each_chunk("seal: BLAKE2s, Ed25519", 1, [&](std::uint32_t i) {
+      own_->add(
+          i, seal_chunk(*plan_, federation_.identities[0], own_->transfer(), i, *made[i], false));
     });
     // Our own, and the peer's.
     auto file = value_of(store_.contributions().create(1, own_->announcement()));
     each_chunk("write contributions", 2,
-               [&](std::uint32_t i) { check(file->add(i, *own_->chunk(i).bytes)); });
+               [&](std::uint32_t i) { check(file->add(i, own_->sealed(i))); });
     check(file->sync());
     transfer();
     const auto verifier = security::make_verifier(federation_.roster);
-    each_chunk("check: BLAKE2s, Ed25519, zstd", 1, [&](std::uint32_t i) {
-      value_of(check_chunk(*plan_, *verifier, 1, own_->transfer(), i, own_->chunk(i).bytes));
+    each_chunk("check: BLAKE2s, Ed25519", 1, [&](std::uint32_t i) {
+      value_of(check_chunk(*plan_, *verifier, 1, own_->transfer(), i, own_->sealed(i)));
     });
     const std::vector<float> weights = {0.5F, 0.5F};
     OuterState after = state_;
     each_chunk("step: decode and sum two, outer step", 1, [&](std::uint32_t i) {
-      const std::vector<CodedChunk> parts = {coded[i], coded[i]};
+      const std::vector<CodedChunk> parts(2, made[i]->coded());
       check(step_chunk(*plan_, i, weights, parts, sync_.outer, state_, after));
     });
     state_ = std::move(after);
@@ -247,7 +248,7 @@ class Stages {
   void transfer() {
     class End final : public WireReceiver {
      public:
-      void on_message(GatewayId, Lane lane, ConnectionId, std::span<const std::byte>) override {
+      void on_message(GatewayId, Lane lane, ConnectionId, const SharedBytes&) override {
         received += lane == Lane::bulk;
       }
       void on_up(GatewayId, Lane lane, ConnectionId) override { up |= lane == Lane::bulk; }
@@ -272,7 +273,7 @@ class Stages {
     const double before = process_seconds();
     for (std::uint32_t next = 0; ends[1].received < plan_->chunks();) {
       while (next < plan_->chunks() && ends[0].writable) {
-        if (wires[0]->send({2, 0}, Lane::bulk, *own_->chunk(next).bytes))
+        if (wires[0]->send({2, 0}, Lane::bulk, {{}, own_->sealed(next)}))
           ++next;
         else
           ends[0].writable = false;

@@ -118,8 +118,8 @@ class ToldRanks final : public Ranks {
  public:
   ToldRanks(Loop& loop, Gateway& gateway, std::vector<float> progress, int from, int to)
       : loop_(loop), gateway_(gateway), progress_(std::move(progress)), to_(to) {
-    resize_large(own_, progress_.size());
-    resize_large(parameters_, progress_.size());
+    own_.resize(progress_.size());
+    parameters_.resize(progress_.size());
     listener_ = std::thread([this, from] {
       for (Go go; ::read(from, &go, sizeof go) == sizeof go;)
         loop_.post([this, go] { contribute_at(go.at); });
@@ -174,7 +174,8 @@ class ToldRanks final : public Ranks {
 
   Loop& loop_;
   Gateway& gateway_;
-  std::vector<float> progress_, own_, parameters_;
+  std::vector<float> progress_;
+  LargeVector<float> own_, parameters_;
   const int to_;
   std::thread listener_;
   Exchanged exchanged_;

@@ -81,16 +81,16 @@ const inter::ChunkPlan& plan(CodecId codec) {
 void sealed(CodecId codec, bool sign, std::span<const std::byte> bytes) {
   ByteReader in(bytes);
   const std::uint32_t index = in.get<std::uint8_t>();
-  auto chunk = std::make_shared<Bytes>();
+  Bytes chunk;
   if (sign) {
     const auto hash = inter::chunk_hash(kTransfer, index, in.rest());
     const auto signature =
         inter::sim::SimulatedSigner::of(kOrigin, security::context::chunk, hash.bytes);
-    chunk->assign(signature.bytes.begin(), signature.bytes.end());
+    chunk.assign(signature.bytes.begin(), signature.bytes.end());
   }
-  chunk->insert(chunk->end(), in.rest().begin(), in.rest().end());
+  chunk.insert(chunk.end(), in.rest().begin(), in.rest().end());
   const auto checked = inter::check_chunk(plan(codec), inter::sim::SimulatedVerifier(), kOrigin,
-                                          kTransfer, index, chunk);
+                                          kTransfer, index, std::move(chunk));
   if (!checked) return;
   std::vector<float> values(layout().elements());
   ISTHMUS_ASSERT(inter::carry_chunk(plan(codec), index, checked->coded, values));
@@ -137,8 +137,14 @@ std::vector<Bytes> fuzz_seeds() {
           one.resize(*codec->encode(sample_values(range.count), one));
           coded.insert(coded.end(), one.begin(), one.end());
         }
-        Bytes packed;
-        of.pack(coded, zstd, packed);
+        Bytes packed(compress::ZstdStage::packed_bytes_max(coded.size()));
+        if (zstd) {
+          packed.resize(of.pack(coded, packed));
+        } else {
+          compress::ZstdStage::tag_raw(packed);
+          std::ranges::copy(coded, packed.begin() + compress::ZstdStage::kTagBytes);
+          packed.resize(compress::ZstdStage::kTagBytes + coded.size());
+        }
         seeds.push_back(ByteWriter()
                             .put(static_cast<std::uint8_t>(kSigned + c))
                             .put(static_cast<std::uint8_t>(i))

@@ -195,7 +195,7 @@ class Lane final : public TlsUser, public TlsGate {
     ISTHMUS_ASSERT(connection->peer() == kPeer);
     connection->start_reading();
   }
-  void received(TlsConnection&, std::span<const std::byte> message) override {
+  void received(TlsConnection&, const SharedBytes& message) override {
     messages_.emplace_back(message.begin(), message.end());
   }
   void writable(TlsConnection&) override {}

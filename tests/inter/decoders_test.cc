@@ -186,7 +186,7 @@ TEST(Link, SurvivesAPeerThatSaysAnything) {
           frame = spoilt(std::move(frame), random);
         }
       }
-      const auto copy = exactly(frame);
+      const std::shared_ptr<const std::byte[]> copy = exactly(frame);
       const ConnectionId connection = 1 + random.below(6);
       const auto lane = random.chance(0.7) ? Lane::control : Lane::bulk;
       switch (random.below(12)) {
@@ -204,7 +204,7 @@ TEST(Link, SurvivesAPeerThatSaysAnything) {
           peer.link.send(numbered(1));
           break;
         default:
-          peer.link.wire_message(lane, connection, {copy.get(), frame.size()});
+          peer.link.wire_message(lane, connection, {copy, {copy.get(), frame.size()}});
       }
       ASSERT_LE(peer.link.memory_bytes(), options.early_bytes_max + (1 << 16)) << seed;
       ASSERT_LE(peer.owner.unsettled.size(), 2 * options.window_chunks * (1 + peer.owner.sessions));

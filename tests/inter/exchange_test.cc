@@ -56,7 +56,8 @@ class ExchangeTest : public testing::Test {
     auto made = std::make_shared<Contribution>(
         plan_, sign(origin().signer, kOrigin, MessageType::open, encode(open)), open);
     Random random(seed);
-    std::vector<float> parameters(receiver().state()->agreed), residual(parameters.size());
+    const auto& agreed = receiver().state()->agreed;
+    std::vector<float> parameters(agreed.begin(), agreed.end()), residual(parameters.size());
     for (auto& value : parameters) value += static_cast<float>(random.uniform());
     const ValuesInVector values(std::move(parameters));
     for (std::uint32_t i = 0; i < plan_->chunks(); ++i) {

@@ -49,10 +49,10 @@ class FakeGateway final : public OuterSteps {
     if (state) publish();
     return {};
   }
-  void offer_initial(std::vector<float> parameters) override {
+  void offer_initial(LargeVector<float> parameters) override {
     ++initial_count;
     if (state || holds_start) return;
-    state = std::move(parameters);
+    state.emplace(parameters.begin(), parameters.end());
     publish();
   }
   Result<void> contribute(std::uint64_t number, std::shared_ptr<const ContributedValues> values,

@@ -180,7 +180,7 @@ class TwoSites : public testing::Test {
       ASSERT_TRUE(site->finished());
       EXPECT_EQ(site->state().step, steps);
       EXPECT_EQ(site->state().agreed,
-                std::vector<float>(kElements, 2.0F * static_cast<float>(steps)));
+                LargeVector<float>(kElements, 2.0F * static_cast<float>(steps)));
     }
   }
 

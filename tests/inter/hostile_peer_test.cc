@@ -37,7 +37,7 @@ class HostilePeerTest : public testing::Test {
 class Garbage final : public ChunkSource {
  public:
   explicit Garbage(std::size_t bytes) : bytes_(bytes) {}
-  ChunkBytes chunk(std::uint32_t) override { return {std::make_shared<const Bytes>(bytes_), 1, 1}; }
+  ChunkBytes chunk(std::uint32_t) override { return {Bytes(bytes_), 1, 1}; }
 
  private:
   std::size_t bytes_;
@@ -49,15 +49,14 @@ class FalseLeaves final : public ChunkSource {
   explicit FalseLeaves(const std::vector<security::Digest>& leaves) {
     ByteWriter out;
     for (const auto& leaf : leaves) out.raw(leaf.bytes);
-    list_ = std::make_shared<const Bytes>(out.take());
+    list_ = out.take();
   }
   ChunkBytes chunk(std::uint32_t index) override {
-    return {index == 0 ? list_ : std::make_shared<const Bytes>(4 * ModelLayout::kLeafElements), 1,
-            1};
+    return {index == 0 ? list_ : Bytes(4 * ModelLayout::kLeafElements), 1, 1};
   }
 
  private:
-  std::shared_ptr<const Bytes> list_;
+  SharedBytes list_;
 };
 
 TEST_F(HostilePeerTest, AServerOfFalseLeavesIsLeftForAnother) {

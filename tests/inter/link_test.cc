@@ -512,7 +512,7 @@ TEST(Link, ASecondLiveProcessIsRefusedAndReportedOverZeroMq) {
                                     "peer", "", LinkOptions{});
       link->start();
     }
-    void on_message(GatewayId, Lane lane, ConnectionId c, std::span<const std::byte> m) override {
+    void on_message(GatewayId, Lane lane, ConnectionId c, const SharedBytes& m) override {
       link->wire_message(lane, c, m);
     }
     void on_up(GatewayId, Lane lane, ConnectionId c) override { link->wire_up(lane, c); }

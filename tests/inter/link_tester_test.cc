@@ -40,11 +40,11 @@ class Node final : public WireReceiver {
   static std::string name(GatewayId id) {
     return id == kAlpha ? "alpha" : id == kBeta ? "beta" : "gamma";
   }
-  void on_message(GatewayId peer, Lane lane, ConnectionId,
-                  std::span<const std::byte> message) override {
+  void on_message(GatewayId peer, Lane lane, ConnectionId, const SharedBytes& message) override {
     if (deaf) return;
-    ASSERT_EQ(message.front(), static_cast<std::byte>(kLinkTestFrame));
-    tester.on_message(peer, lane, message.subspan(1));
+    const auto bytes = message.bytes();
+    ASSERT_EQ(bytes.front(), static_cast<std::byte>(kLinkTestFrame));
+    tester.on_message(peer, lane, bytes.subspan(1));
   }
   void on_up(GatewayId, Lane, ConnectionId) override { ++up; }
   void on_down(GatewayId, Lane, ConnectionId) override {}

@@ -35,7 +35,7 @@ class NumberedChunks final : public ChunkSource {
   ChunkBytes chunk(std::uint32_t index) override {
     auto bytes = ByteWriter().put(index).take();
     bytes.resize(chunk_bytes_);
-    return {std::make_shared<const Bytes>(std::move(bytes)), 1, 1};
+    return {std::move(bytes), 1, 1};
   }
 
  private:
@@ -57,8 +57,7 @@ class RecordingOwner final : public LinkOwner {
     in.get<std::uint8_t>();
     numbers.push_back(in.get<std::uint64_t>());
   }
-  void on_chunk(Link& link, const ChunkArrival& arrival,
-                std::span<const std::byte> payload) override {
+  void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& payload) override {
     chunks.push_back(arrival.index);
     payload_bytes += payload.size();
     if (settle_at_once)
@@ -152,8 +151,8 @@ class ScriptedPeer final : public Wire {
 
   // Wire.
   void receive_with(WireReceiver&) override {}
-  Result<void> send(GatewayId, Lane lane, Bytes message, ConnectionId connection) override {
-    sent.push_back({lane, connection, std::move(message)});
+  Result<void> send(GatewayId, Lane lane, WireMessage message, ConnectionId connection) override {
+    sent.push_back({lane, connection, std::move(message).whole()});
     return {};
   }
   void reset(GatewayId, Lane lane, ConnectionId connection) override {
@@ -187,7 +186,7 @@ class SiteWire final : public Wire, public WireReceiver {
   Link* link = nullptr;
 
   void receive_with(WireReceiver&) override { wire_.receive_with(*this); }
-  Result<void> send(GatewayId, Lane lane, Bytes message, ConnectionId connection) override {
+  Result<void> send(GatewayId, Lane lane, WireMessage message, ConnectionId connection) override {
     if (connection == 0)
       for (const auto& [id, where] : whose_)
         if (where.second == lane) connection = id;
@@ -203,7 +202,7 @@ class SiteWire final : public Wire, public WireReceiver {
   std::uint64_t bytes_received(GatewayId) const override { return wire_.bytes_received(peers_[0]); }
 
   void on_message(GatewayId, Lane lane, ConnectionId connection,
-                  std::span<const std::byte> message) override {
+                  const SharedBytes& message) override {
     link->wire_message(lane, connection, message);
   }
   void on_up(GatewayId peer, Lane lane, ConnectionId connection) override {

@@ -84,7 +84,7 @@ TEST_P(OuterStepTest, FollowsTheOracle) {
     std::map<SiteId, std::vector<double>> decoded_oracle;
     std::map<SiteId, std::vector<float>> residuals;
     for (SiteId site = 1; site <= 3; ++site) {
-      std::vector<float> x = state.agreed;
+      std::vector<float> x(state.agreed.begin(), state.agreed.end());
       for (auto& v : x) v -= static_cast<float>(0.01 * random.normal());
       const Open open =
           plan->announce({.run = {}, .view = {}, .step = step, .fragment = 0}, tokens[site], {}, 0);

@@ -48,7 +48,7 @@ class Puppet final : public WireReceiver, public LinkOwner {
 
  private:
   void on_message(GatewayId from, Lane lane, ConnectionId connection,
-                  std::span<const std::byte> message) override {
+                  const SharedBytes& message) override {
     link(from.site).wire_message(lane, connection, message);
   }
   void on_up(GatewayId from, Lane lane, ConnectionId connection) override {
@@ -66,7 +66,7 @@ class Puppet final : public WireReceiver, public LinkOwner {
     const auto type = in.get<MessageType>();
     if (in.ok()) heard(from, type, in);
   }
-  void on_chunk(Link& from, const ChunkArrival& arrival, std::span<const std::byte>) override {
+  void on_chunk(Link& from, const ChunkArrival& arrival, const SharedBytes&) override {
     from.settle(arrival, true);
   }
 

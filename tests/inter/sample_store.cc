@@ -40,7 +40,7 @@ std::map<std::string, Bytes> sample_store_files() {
     const Feedback feedback{.step = step,
                             .root = {},
                             .tokens = 10 * step,
-                            .residual = std::vector<float>(sample_layout().elements(), 0.25f)};
+                            .residual = LargeVector<float>(sample_layout().elements(), 0.25f)};
     ISTHMUS_ASSERT(write_feedback(store, feedback));
     store.settle_feedback(feedback.step, feedback.root);
   }

@@ -238,7 +238,7 @@ TEST(RunFolderTest, ThatOfAnotherSiteIsRefusedByName) {
 TEST(FoundingTest, NoRunBeginsWithParametersThatAreNotFinite) {
   ScriptedFederation federation(options_of({kSecond, kSecond}));
   auto& first = federation.gateway(1);
-  std::vector<float> parameters(federation.layout().elements(), 1.0f);
+  LargeVector<float> parameters(federation.layout().elements(), 1.0f);
   parameters[77] = std::numeric_limits<float>::quiet_NaN();
   ASSERT_TRUE(first.attached(federation.layout()));
   first.offer_initial(std::move(parameters));

@@ -159,7 +159,7 @@ TEST_F(TcpStreamTest, WhatIsOnItsWayArrivesWhenTheConnectionIsDead) {
 TEST(SharedLine, IsOneForAllPathsAndLanes) {
   class Counter final : public WireReceiver {
    public:
-    void on_message(GatewayId, Lane, ConnectionId, std::span<const std::byte> message) override {
+    void on_message(GatewayId, Lane, ConnectionId, const SharedBytes& message) override {
       bytes += message.size();
     }
     void on_up(GatewayId, Lane, ConnectionId) override { ++up; }

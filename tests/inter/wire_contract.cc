@@ -52,7 +52,7 @@ struct Arrival {
 class Recorder final : public WireReceiver {
  public:
   void on_message(GatewayId peer, Lane lane, ConnectionId connection,
-                  std::span<const std::byte> message) override {
+                  const SharedBytes& message) override {
     check_not_inside();
     EXPECT_TRUE(live.contains(connection)) << "a message of a connection that is not up";
     arrivals.push_back({peer, lane, connection, Bytes(message.begin(), message.end())});

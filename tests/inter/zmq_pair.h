@@ -34,7 +34,7 @@ inline constexpr bool kSanitized = false;
 
 class Counter final : public WireReceiver {
  public:
-  void on_message(GatewayId, Lane lane, ConnectionId, std::span<const std::byte> message) override {
+  void on_message(GatewayId, Lane lane, ConnectionId, const SharedBytes& message) override {
     ++messages;
     last = Bytes(message.begin(), message.end());
     whole += message.size() == kBulkMessageBytesMax || lane == Lane::control ? 1 : 0;

@@ -27,9 +27,9 @@ class AgreeingGateway final : public inter::OuterSteps {
     if (state) publish();
     return {};
   }
-  void offer_initial(std::vector<float> parameters) override {
+  void offer_initial(LargeVector<float> parameters) override {
     if (state) return;
-    state = std::move(parameters);
+    state.emplace(parameters.begin(), parameters.end());
     publish();
   }
   Result<void> contribute(std::uint64_t number,
