@@ -9,8 +9,6 @@
 #include <array>
 #include <boost/asio/error.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -27,6 +25,25 @@ constexpr std::size_t kBodySliceBytes = 64 << 10;  // a body grows as it arrives
 constexpr std::size_t kBodiesBytesMax = 64 << 20;  // of all unfinished messages longer than that
 constexpr unsigned kBurst = 64;                    // messages of one connection without a pause
 constexpr Nanoseconds kBurstPause = 10 * kMillisecond;
+
+// Until a descriptor can be read or written: why not, if that ends first.
+class Ready {
+ public:
+  Ready(stream_descriptor& of, stream_descriptor::wait_type what) : of_(of), what_(what) {}
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> waiting) {
+    of_.async_wait(what_, [this, waiting](boost::system::error_code failure) {
+      failure_ = failure;
+      waiting.resume();
+    });
+  }
+  boost::system::error_code await_resume() const noexcept { return failure_; }
+
+ private:
+  stream_descriptor& of_;
+  const stream_descriptor::wait_type what_;
+  boost::system::error_code failure_;
+};
 
 // Asio waits for the socket; bytes and descriptors move by system calls of our own.
 class Connection final : public AttachConnection, public std::enable_shared_from_this<Connection> {
@@ -118,10 +135,7 @@ Task<bool> Connection::read_exactly(std::span<std::byte> out) {
     if (got > 0) {
       out = out.subspan(static_cast<std::size_t>(got));
     } else if (got < 0 && errno == EAGAIN) {
-      boost::system::error_code failure;
-      co_await stream_.async_wait(stream_descriptor::wait_read,
-                                  asio::redirect_error(asio::use_awaitable, failure));
-      if (failure) co_return false;
+      if (co_await Ready(stream_, stream_descriptor::wait_read)) co_return false;
     } else if (got == 0 || errno != EINTR) {
       co_return false;
     }
@@ -145,9 +159,7 @@ void Connection::send(Bytes frame, std::shared_ptr<const SharedMemory> memory) {
 
 Task<void> Connection::write_rest(std::shared_ptr<Connection> self) {
   while (self->is_open() && !self->out_.empty()) {
-    boost::system::error_code failure;
-    co_await self->stream_.async_wait(stream_descriptor::wait_write,
-                                      asio::redirect_error(asio::use_awaitable, failure));
+    const auto failure = co_await Ready(self->stream_, stream_descriptor::wait_write);
     // refuse() cancels all waiting, also this.
     if (failure && failure != asio::error::operation_aborted) self->close();
     self->write_now();
@@ -259,9 +271,7 @@ void AttachListener::Listener::stop() {
 
 Task<void> AttachListener::Listener::accept_all(Self self) {
   while (!self->stopped_) {
-    boost::system::error_code failure;
-    co_await self->socket_.async_wait(stream_descriptor::wait_read,
-                                      asio::redirect_error(asio::use_awaitable, failure));
+    const auto failure = co_await Ready(self->socket_, stream_descriptor::wait_read);
     if (self->stopped_ || failure) co_return;
     FileDescriptor socket(
         ::accept4(self->socket_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

@@ -1,10 +1,8 @@
 #include "inter/loop.h"
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/error.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <cstdio>
 #include <exception>
 
@@ -22,30 +20,72 @@ class Loop::Context : public asio::io_context {
   void destroy_pending() { asio::execution_context::shutdown(); }
 };
 
+// Coroutines that nobody awaits, until they end.
+class Loop::Spawned {
+ public:
+  std::coroutine_handle<> add(Task<void> task) {
+    const auto number = ++last_;
+    const auto frame = run(*this, number, std::move(task)).handle;
+    frames_.emplace(number, frame);
+    return frame;
+  }
+  void destroy_all() {
+    while (!frames_.empty()) frames_.begin()->second.destroy();
+  }
+
+ private:
+  struct Frame {
+    struct promise_type {
+      promise_type(Spawned& of, std::uint64_t own_number, const Task<void>&)
+          : all(of), number(own_number) {}
+      ~promise_type() { all.frames_.erase(number); }
+      Frame get_return_object() {
+        return {std::coroutine_handle<promise_type>::from_promise(*this)};
+      }
+      std::suspend_always initial_suspend() const noexcept { return {}; }
+      std::suspend_never final_suspend() const noexcept { return {}; }
+      void return_void() const {}
+      void unhandled_exception() const;
+
+      Spawned& all;
+      const std::uint64_t number;
+    };
+    std::coroutine_handle<> handle;
+  };
+  static Frame run(Spawned&, std::uint64_t, Task<void> task) { co_await std::move(task); }
+
+  std::map<std::uint64_t, std::coroutine_handle<>> frames_;
+  std::uint64_t last_ = 0;
+};
+
+void Loop::Spawned::Frame::promise_type::unhandled_exception() const {
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "isthmus: a coroutine ended with: %s\n", e.what());
+  }
+  ISTHMUS_ASSERT(!"an exception left a coroutine");
+}
+
 Loop::Loop(const Clock& clock)
-    : clock_(clock), context_(std::make_unique<Context>()), io_(context_.get()) {}
+    : clock_(clock), context_(std::make_unique<Context>()), spawned_(std::make_unique<Spawned>()) {}
 
 Loop::~Loop() { abandon(); }
 
 void Loop::abandon() {
+  spawned_->destroy_all();
   timers_.clear();
   when_of_.clear();
   context_->destroy_pending();
 }
 
 void Loop::spawn(Task<void> task) {
-  asio::co_spawn(*io_, std::move(task), [](std::exception_ptr failure) {
-    if (!failure) return;
-    try {
-      std::rethrow_exception(failure);
-    } catch (const std::exception& e) {
-      std::fprintf(stderr, "isthmus: a coroutine ended with: %s\n", e.what());
-    }
-    ISTHMUS_ASSERT(!"an exception left a coroutine");
-  });
+  asio::post(*context_, [frame = spawned_->add(std::move(task))] { frame.resume(); });
 }
 
-void Loop::post(std::function<void()> function) { asio::post(*io_, std::move(function)); }
+asio::io_context& Loop::io() { return *context_; }
+
+void Loop::post(std::function<void()> function) { asio::post(*context_, std::move(function)); }
 
 Loop::TimerId Loop::call_at(Nanoseconds when, std::function<void()> function) {
   const TimerId id = ++last_timer_;
@@ -81,8 +121,8 @@ bool Loop::run_ready() {
   bool any = false;
   do {
     any |= run_due_timers();
-    io_->restart();
-    any |= io_->poll() > 0;  // until nothing is ready, with one system call
+    context_->restart();
+    any |= context_->poll() > 0;  // until nothing is ready, with one system call
   } while (!stopped_ && !timers_.empty() && timers_.begin()->first.first <= now());
   return any;
 }
@@ -93,31 +133,29 @@ std::optional<Nanoseconds> Loop::next_timer() const {
 }
 
 void Loop::run() {
-  auto guard = asio::make_work_guard(*io_);
+  auto guard = asio::make_work_guard(*context_);
   while (!stopped_) {
     run_due_timers();
     if (stopped_) break;
-    io_->restart();
-    if (io_->poll() > 0) continue;
+    context_->restart();
+    if (context_->poll() > 0) continue;
     const auto next = next_timer();
     const auto wait = next ? std::max<Nanoseconds>(*next - now(), 0) : 3600 * kSecond;
-    io_->run_one_for(std::chrono::nanoseconds(wait));
+    context_->run_one_for(std::chrono::nanoseconds(wait));
   }
 }
 
 void Loop::stop() {
   stopped_ = true;
-  io_->stop();
+  context_->stop();
 }
 
-Signal::Signal(Loop& loop)
-    : loop_(loop), timer_(loop.io(), asio::steady_timer::time_point::max()) {}
-
-void Signal::notify() { timer_.cancel(); }
-
-Task<void> Signal::wait() {
-  boost::system::error_code ignored;
-  co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+void Signal::notify() {
+  while (first_ != nullptr) {
+    auto& woken = *first_;
+    woken.leave();
+    asio::post(loop_.io(), [waiting = woken.waiting_] { waiting.resume(); });
+  }
 }
 
 Task<bool> Signal::wait_until(Nanoseconds deadline) {
@@ -126,10 +164,23 @@ Task<bool> Signal::wait_until(Nanoseconds deadline) {
     expired = true;
     notify();
   });
-  boost::system::error_code ignored;
-  co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  co_await wait();
   loop_.cancel(id);
   co_return !expired;
+}
+
+void Signal::Wait::await_suspend(std::coroutine_handle<> waiting) {
+  waiting_ = waiting;
+  before_ = signal_.last_;
+  (before_ != nullptr ? before_->after_ : signal_.first_) = this;
+  signal_.last_ = this;
+  listed_ = true;
+}
+
+void Signal::Wait::leave() {
+  if (!std::exchange(listed_, false)) return;
+  (before_ != nullptr ? before_->after_ : signal_.first_) = after_;
+  (after_ != nullptr ? after_->before_ : signal_.last_) = before_;
 }
 
 Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::uint64_t cost_bytes,

@@ -3,23 +3,24 @@
 // is thread-safe but post().
 #pragma once
 
-#include <boost/asio/awaitable.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
+#include <coroutine>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/result.h"
 #include "base/workers.h"
+#include "inter/task.h"
+
+namespace boost::asio {
+class io_context;
+}
 
 namespace isthmus::inter {
-
-template <class T>
-using Task = boost::asio::awaitable<T>;
 
 class Loop {
  public:
@@ -61,15 +62,17 @@ class Loop {
   // process, in the simulator.
   void abandon();
 
-  boost::asio::io_context& io() { return *io_; }
+  // For who waits for sockets and signals, on this loop's thread.
+  boost::asio::io_context& io();
 
  private:
   class Context;
+  class Spawned;
   bool run_due_timers();
 
   const Clock& clock_;
   std::unique_ptr<Context> context_;
-  boost::asio::io_context* io_;
+  std::unique_ptr<Spawned> spawned_;
   std::map<std::pair<Nanoseconds, TimerId>, std::function<void()>> timers_;
   std::map<TimerId, Nanoseconds> when_of_;
   TimerId last_timer_ = 0;
@@ -80,15 +83,41 @@ class Loop {
 // waking.
 class Signal {
  public:
-  explicit Signal(Loop& loop);
+  explicit Signal(Loop& loop) : loop_(loop) {}
+  ~Signal() { notify(); }
+  Signal(const Signal&) = delete;
+  Signal& operator=(const Signal&) = delete;
+
   void notify();
-  Task<void> wait();
+  auto wait() { return Wait(*this); }
   // False when the time came first.
   Task<bool> wait_until(Nanoseconds deadline);
 
  private:
+  // Lies in the frame of the coroutine that waits, and leaves the list with it.
+  class Wait {
+   public:
+    explicit Wait(Signal& signal) : signal_(signal) {}
+    ~Wait() { leave(); }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> waiting);
+    void await_resume() const noexcept {}
+
+   private:
+    friend Signal;
+    void leave();
+
+    Signal& signal_;
+    std::coroutine_handle<> waiting_;
+    bool listed_ = false;
+    Wait *before_ = nullptr, *after_ = nullptr;
+  };
+
   Loop& loop_;
-  boost::asio::steady_timer timer_;  // never expires; cancelled to wake
+  Wait *first_ = nullptr, *last_ = nullptr;
 };
 
 // Runs a job on a worker and resumes on the loop.

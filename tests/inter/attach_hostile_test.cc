@@ -284,11 +284,12 @@ TEST_F(AttachHostileTest, WrongMessagesAreRefusedWithASentence) {
   raw_send(socket, attach::encode(whole_message()));
   const auto answer = raw_receive_all(socket);
   ASSERT_TRUE(answer);
+  // It may have been told of its memory before.
+  Bytes last = *answer;
   const std::size_t memory_bytes = attach::encode(attach::Memory{}).size();
-  ASSERT_GT(answer->size(), memory_bytes);
-  EXPECT_EQ(
-      refusal_in(Bytes(answer->begin() + static_cast<std::ptrdiff_t>(memory_bytes), answer->end())),
-      "bad_frame");
+  if (refusal_in(last).empty() && last.size() > memory_bytes)
+    last.erase(last.begin(), last.begin() + static_cast<std::ptrdiff_t>(memory_bytes));
+  EXPECT_EQ(refusal_in(last), "bad_frame");
   expect_healthy();
 }
 

@@ -20,12 +20,11 @@ void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.nam
 
 namespace {
 
-// More seeds by hand: ISTHMUS_SIM_SEEDS=2000. Fewer, as the sanitizers run them, are fewer still
-// for large federations, whose events grow with the square of their sites.
+// More seeds by hand: ISTHMUS_SIM_SEEDS=2000. Fewer for large federations, whose events grow with
+// the square of their sites.
 std::uint64_t seeds_of(const Scenario& scenario) {
   const char* wanted = std::getenv("ISTHMUS_SIM_SEEDS");
-  if (wanted == nullptr) return 60;
-  const auto seeds = std::strtoull(wanted, nullptr, 10);
+  const auto seeds = wanted == nullptr ? 60 : std::strtoull(wanted, nullptr, 10);
   EXPECT_GT(seeds, 0U) << "ISTHMUS_SIM_SEEDS is a number of seeds, not " << wanted;
   return std::max<std::uint64_t>(1, seeds * 4 / std::max<std::uint64_t>(4, scenario.sites));
 }
