@@ -1,20 +1,23 @@
 #include "inter/bulk_sender.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "base/assert.h"
 
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kReorderMax = 32;  // a chunk this far behind an acknowledged one is lost
+// A chunk this far behind an acknowledged one of its connection is lost.
+constexpr std::uint64_t kReorderMax = 32;
 constexpr double kDrainMaxSeconds = 60;
 constexpr std::uint64_t kFlowBytesMin = 1 << 20;  // less tells more of the round trip
 
 }  // namespace
 
-BulkSender::BulkSender(Loop& loop, Wire& wire, RateLimit& limit, GatewayId peer, PlantedBug bug)
-    : loop_(loop), wire_(wire), limit_(limit), peer_(peer), bug_(bug) {}
+BulkSender::BulkSender(Loop& loop, Wire& wire, RateLimit& limit, GatewayId peer,
+                       std::uint32_t connections_max, PlantedBug bug)
+    : loop_(loop), wire_(wire), limit_(limit), peer_(peer), bug_(bug), width_(connections_max) {}
 
 BulkSender::~BulkSender() { drop_reservation(); }
 
@@ -24,7 +27,6 @@ void BulkSender::begin(std::uint64_t session) {
   next_sequence_ = 1;
   credit_ = kCreditAtStart;
   peer_stalled_ = false;
-  highest_acknowledged_ = 0;
   last_progress_ = loop_.now();
 }
 
@@ -32,21 +34,33 @@ void BulkSender::end() {
   session_ = 0;
   outgoing_.clear();
   in_flight_.clear();
+  for (auto& [id, path] : paths_) path = {.blocked = path.blocked};
   drop_reservation();
   count_sending();
 }
 
-void BulkSender::use(ConnectionId connection) {
-  if (connection == connection_) return;
-  connection_ = connection;
-  blocked_ = false;
-  requeue_all();
+void BulkSender::use(std::span<const ConnectionId> connections) {
+  std::erase_if(paths_, [&](const auto& entry) {
+    return std::ranges::find(connections, entry.first) == connections.end();
+  });
+  for (const auto connection : connections) paths_.try_emplace(connection);
+  std::vector<std::uint64_t> lost;
+  for (const auto& [sequence, chunk] : in_flight_)
+    if (!paths_.contains(chunk.connection)) lost.push_back(sequence);
+  // Each goes to the front of its queue: the oldest last.
+  for (const auto sequence : std::views::reverse(lost)) requeue(in_flight_.find(sequence));
   pump();
 }
 
-void BulkSender::writable() {
-  blocked_ = false;
+void BulkSender::writable(ConnectionId connection) {
+  const auto found = paths_.find(connection);
+  if (found == paths_.end()) return;
+  found->second.blocked = false;
   pump();
+}
+
+bool BulkSender::any_writable() const {
+  return std::ranges::any_of(paths_, [](const auto& entry) { return !entry.second.blocked; });
 }
 
 void BulkSender::offer(TransferId transfer, std::uint64_t priority, std::uint32_t chunks,
@@ -67,7 +81,10 @@ void BulkSender::offer(TransferId transfer, std::uint64_t priority, std::uint32_
 
 void BulkSender::withdraw(TransferId transfer) {
   outgoing_.erase(transfer);
-  std::erase_if(in_flight_, [&](const auto& entry) { return entry.second.transfer == transfer; });
+  for (auto entry = in_flight_.begin(); entry != in_flight_.end();) {
+    const auto at = entry++;
+    if (at->second.transfer == transfer) forget(at);
+  }
   count_sending();
   if (!reserved_ || reserved_->transfer != transfer) return;
   drop_reservation();
@@ -95,26 +112,46 @@ void BulkSender::Outgoing::lost(std::uint32_t index) {
 }
 
 void BulkSender::acknowledged(std::span<const std::pair<TransferId, std::uint32_t>> chunks,
-                              std::uint64_t credit, bool stalled) {
+                              std::uint64_t credit, bool stalled, Nanoseconds round_trip) {
   credit_ = std::max(credit_, credit);
   peer_stalled_ = stalled;
   for (const auto& [transfer, index] : chunks) {
     const auto found = outgoing_.find(transfer);
     if (found == outgoing_.end() || index >= found->second.chunks) continue;
-    arrived(found->second, index);
+    arrived(found->second, index, round_trip);
     found->second.acknowledge(index);
   }
-  while (!in_flight_.empty() && in_flight_.begin()->first + kReorderMax < highest_acknowledged_)
-    requeue(in_flight_.begin());
+  requeue_overtaken();
   pump();
 }
 
-void BulkSender::arrived(Outgoing& out, std::uint32_t index) {
+void BulkSender::requeue_overtaken() {
+  std::vector<std::uint64_t> lost;
+  for (const auto& [sequence, chunk] : in_flight_) {
+    const auto path = paths_.find(chunk.connection);
+    if (path != paths_.end() && chunk.number + kReorderMax < path->second.highest_acknowledged)
+      lost.push_back(sequence);
+  }
+  for (const auto sequence : lost) requeue(in_flight_.find(sequence));
+}
+
+void BulkSender::arrived(Outgoing& out, std::uint32_t index, Nanoseconds round_trip) {
   const auto sequence = std::exchange(out.sequences[index], 0);
   if (sequence == 0) return;
-  highest_acknowledged_ = std::max(highest_acknowledged_, sequence);
   last_progress_ = loop_.now();
-  in_flight_.erase(sequence);
+  const auto entry = in_flight_.find(sequence);
+  const auto& chunk = entry->second;
+  if (const auto path = paths_.find(chunk.connection); path != paths_.end())
+    path->second.highest_acknowledged = std::max(path->second.highest_acknowledged, chunk.number);
+  arrived_bytes_ += chunk.bytes;
+  width_.arrived(loop_.now(), chunk.bytes, static_cast<std::uint32_t>(paths_.size()), round_trip);
+  forget(entry);
+}
+
+void BulkSender::forget(std::map<std::uint64_t, InFlight>::iterator entry) {
+  if (const auto path = paths_.find(entry->second.connection); path != paths_.end())
+    path->second.bytes_in_flight -= entry->second.bytes;
+  in_flight_.erase(entry);
 }
 
 void BulkSender::peer_has(const Have& have) {
@@ -137,7 +174,7 @@ void BulkSender::peer_has(const Have& have) {
 
 void BulkSender::requeue(std::map<std::uint64_t, InFlight>::iterator entry) {
   const auto chunk = entry->second;
-  in_flight_.erase(entry);
+  forget(entry);
   const auto found = outgoing_.find(chunk.transfer);
   if (found == outgoing_.end()) return;
   found->second.sequences[chunk.index] = 0;
@@ -146,24 +183,25 @@ void BulkSender::requeue(std::map<std::uint64_t, InFlight>::iterator entry) {
   ++counters_.chunks_resent;
 }
 
-void BulkSender::requeue_all() {
-  while (!in_flight_.empty()) requeue(std::prev(in_flight_.end()));
-}
-
-void BulkSender::resend_overdue(Nanoseconds round_trip, double bytes_per_second) {
-  if (in_flight_.empty() || peer_stalled_) return;
+void BulkSender::resend_overdue(Nanoseconds round_trip, std::uint64_t tcp_acknowledged) {
   const auto now = loop_.now();
+  const auto since = std::exchange(last_heartbeat_, now);
+  const auto arrived = static_cast<double>(std::exchange(arrived_bytes_, 0));
+  if (std::exchange(tcp_acknowledged_, tcp_acknowledged) != tcp_acknowledged) last_progress_ = now;
+  if (arrived > 0 && now > since)
+    goodput_ = std::max(arrived / seconds_of(now - since), goodput_ / 2);
+  if (in_flight_.empty() || peer_stalled_) return;
   double bytes = 0;
   for (const auto& [sequence, chunk] : in_flight_) bytes += static_cast<double>(chunk.bytes);
-  const auto drain =
-      bytes_per_second > 0
-          ? static_cast<Nanoseconds>(std::min(kDrainMaxSeconds, 2 * bytes / bytes_per_second) * 1e9)
-          : 4 * kSecond;
-  const auto patience = std::max(2 * kSecond, 4 * round_trip + drain);
+  const auto drain = goodput_ > 0 ? std::min(kDrainMaxSeconds, 2 * bytes / goodput_) : 4;
+  const auto patience =
+      std::max(2 * kSecond, 4 * round_trip + static_cast<Nanoseconds>(drain * 1e9));
   if (now - std::max(last_progress_, in_flight_.begin()->second.sent) <= patience) return;
   last_progress_ = now;
-  while (!in_flight_.empty() && now - in_flight_.begin()->second.sent > patience)
-    requeue(in_flight_.begin());
+  std::vector<std::uint64_t> overdue;
+  for (const auto& [sequence, chunk] : in_flight_)
+    if (now - chunk.sent > patience) overdue.push_back(sequence);
+  for (const auto sequence : std::views::reverse(overdue)) requeue(in_flight_.find(sequence));
   pump();
 }
 
@@ -177,7 +215,7 @@ void BulkSender::drop_reservation() {
 
 void BulkSender::pump() {
   count_sending();
-  while (session_ != 0 && connection_ != 0 && !blocked_ && !release_timer_) {
+  while (session_ != 0 && any_writable() && !release_timer_) {
     if (!reserved_ && !reserve_next()) break;
     if (release_timer_ || !send_reserved()) break;
   }
@@ -185,7 +223,9 @@ void BulkSender::pump() {
 }
 
 void BulkSender::count_starving() {
-  const bool starving = sending_since_ && !blocked_ && !release_timer_ && !reserved_ &&
+  const bool may_send = next_sequence_ <= credit_ && in_flight_.size() < kInFlightMax;
+  width_.full(loop_.now(), sending_since_ && !release_timer_ && !(any_writable() && may_send));
+  const bool starving = sending_since_ && any_writable() && !release_timer_ && !reserved_ &&
                         next_sequence_ <= credit_ &&
                         std::ranges::any_of(outgoing_, [](const auto& entry) {
                           return !entry.second.wait_for_have && !entry.second.queue.empty();
@@ -249,29 +289,29 @@ bool BulkSender::send_reserved() {
     return true;
   }
   const auto& chunk = reserved_->chunk;
-  WireMessage message(Chunk{.session = session_,
-                            .sequence = next_sequence_,
-                            .transfer = reserved_->transfer,
-                            .index = reserved_->index,
-                            .payload = {}}
-                          .encode_head(),
-                      chunk.bytes);
-  const auto bytes = message.size();
-  const auto sent = wire_.send(peer_, Lane::bulk, std::move(message), connection_);
-  if (!sent) {
-    if (sent.error().code == ErrorCode::busy) {
-      blocked_ = true;  // the reservation stands
-    } else {
-      found->second.queue.push_front(reserved_->index);
-      drop_reservation();
-      connection_ = 0;  // it is about to go down
-    }
+  const WireMessage message(Chunk{.session = session_,
+                                  .sequence = next_sequence_,
+                                  .transfer = reserved_->transfer,
+                                  .index = reserved_->index,
+                                  .payload = {}}
+                                .encode_head(),
+                            chunk.bytes);
+  const auto path = send_on_emptiest(message);
+  if (path == paths_.end()) {
+    // The reservation stands, unless all connections are about to go down.
+    if (!paths_.empty()) return false;
+    found->second.queue.push_front(reserved_->index);
+    drop_reservation();
     return false;
   }
+  const auto bytes = message.size();
+  path->second.bytes_in_flight += bytes;
   // One that the peer had begun anew without may still be on its way from before.
-  in_flight_.erase(std::exchange(found->second.sequences[reserved_->index], next_sequence_));
-  in_flight_.emplace(next_sequence_++,
-                     InFlight{reserved_->transfer, reserved_->index, loop_.now(), bytes});
+  const auto before =
+      in_flight_.find(std::exchange(found->second.sequences[reserved_->index], next_sequence_));
+  if (before != in_flight_.end()) forget(before);
+  in_flight_.emplace(next_sequence_++, InFlight{reserved_->transfer, reserved_->index, loop_.now(),
+                                                bytes, path->first, ++path->second.last_number});
   ++counters_.chunks_sent;
   counters_.parameter_bytes += chunk.parameter_bytes;
   counters_.codec_bytes += chunk.codec_bytes;
@@ -280,11 +320,31 @@ bool BulkSender::send_reserved() {
   return true;
 }
 
+// On the writable connection with the least on its way. The end: none takes it now.
+std::map<ConnectionId, BulkSender::Path>::iterator BulkSender::send_on_emptiest(
+    const WireMessage& message) {
+  for (;;) {
+    auto emptiest = paths_.end();
+    for (auto path = paths_.begin(); path != paths_.end(); ++path)
+      if (!path->second.blocked &&
+          (emptiest == paths_.end() ||
+           path->second.bytes_in_flight < emptiest->second.bytes_in_flight))
+        emptiest = path;
+    if (emptiest == paths_.end()) return emptiest;
+    const auto sent = wire_.send(peer_, Lane::bulk, message, emptiest->first);
+    if (sent) return emptiest;
+    if (sent.error().code == ErrorCode::busy)
+      emptiest->second.blocked = true;
+    else
+      paths_.erase(emptiest);  // it is about to go down; use() follows
+  }
+}
+
 // Whatever begins or ends a transfer, or the connection, calls this.
 void BulkSender::count_sending() {
-  const bool sending = connection_ != 0 && std::ranges::any_of(outgoing_, [](const auto& entry) {
-                         return entry.second.acknowledged_count < entry.second.chunks;
-                       });
+  const bool sending = !paths_.empty() && std::ranges::any_of(outgoing_, [](const auto& entry) {
+    return entry.second.acknowledged_count < entry.second.chunks;
+  });
   if (sending == sending_since_.has_value()) return;
   if (sending) {
     sending_since_ = loop_.now();
@@ -310,9 +370,9 @@ std::uint64_t BulkSender::floor() const {
 }
 
 std::string BulkSender::waits_for() const {
-  if (connection_ == 0) return "bulk connection";
+  if (paths_.empty()) return "bulk connection";
   if (release_timer_) return "rate limit";
-  if (blocked_) return "wire";
+  if (!any_writable()) return "wire";
   bool queued = false, waiting = false;
   for (const auto& [id, out] : outgoing_) {
     queued |= !out.queue.empty();

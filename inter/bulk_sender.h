@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "inter/bulk_width.h"
 #include "inter/link_frames.h"
 #include "inter/loop.h"
 #include "inter/planted_bug.h"
@@ -41,7 +42,8 @@ class ChunkSource {
 
 class BulkSender {
  public:
-  BulkSender(Loop& loop, Wire& wire, RateLimit& limit, GatewayId peer, PlantedBug bug);
+  BulkSender(Loop& loop, Wire& wire, RateLimit& limit, GatewayId peer,
+             std::uint32_t connections_max, PlantedBug bug);
   ~BulkSender();
   BulkSender(const BulkSender&) = delete;
   BulkSender& operator=(const BulkSender&) = delete;
@@ -49,10 +51,12 @@ class BulkSender {
   // Offers of an earlier session end with it; the owner makes them again where they still stand.
   void begin(std::uint64_t session);
   void end();
-  // The connection that chunks leave on; 0: none now. What was on its way on another one may be
-  // lost: it goes again.
-  void use(ConnectionId connection);
-  void writable();
+  // The connections that chunks leave on. What was on its way on others may be lost: it goes again.
+  void use(std::span<const ConnectionId> connections);
+  void writable(ConnectionId connection);
+  // Whether more of them may carry more.
+  void may_widen(bool may) { width_.may_grow(may); }
+  std::uint32_t width_wanted() const { return width_.wanted(); }
 
   // As Link promises them.
   void offer(TransferId transfer, std::uint64_t priority, std::uint32_t chunks,
@@ -71,11 +75,13 @@ class BulkSender {
 
   // What the peer says.
   void acknowledged(std::span<const std::pair<TransferId, std::uint32_t>> chunks,
-                    std::uint64_t credit, bool stalled);
+                    std::uint64_t credit, bool stalled, Nanoseconds round_trip);
   void peer_has(const Have& have);
 
-  // On every heartbeat: chunks without news for far longer than the line needs go again.
-  void resend_overdue(Nanoseconds round_trip, double bytes_per_second);
+  // On every heartbeat: chunks without news for far longer than the line needs go again. How long
+  // it needs is learnt from what arrived lately. `tcp_acknowledged`: bytes that TCP has brought to
+  // the other end, over all connections; while they grow the line is slow, and nothing lost.
+  void resend_overdue(Nanoseconds round_trip, std::uint64_t tcp_acknowledged);
 
   // Sequences up to here are acknowledged or given up.
   std::uint64_t floor() const;
@@ -112,11 +118,19 @@ class BulkSender {
     void acknowledge(std::uint32_t index);
     void lost(std::uint32_t index);
   };
+  struct Path {            // one connection
+    bool blocked = false;  // the wire said busy
+    std::size_t bytes_in_flight = 0;
+    // Chunks are numbered on each, since each keeps to its own order and pace.
+    std::uint64_t last_number = 0, highest_acknowledged = 0;
+  };
   struct InFlight {
     TransferId transfer = 0;
     std::uint32_t index = 0;
     Nanoseconds sent = 0;
     std::size_t bytes = 0;
+    ConnectionId connection = 0;
+    std::uint64_t number = 0;
   };
   struct Reserved {  // a chunk whose turn at the rate limit is known
     TransferId transfer = 0;
@@ -129,9 +143,12 @@ class BulkSender {
   void take_turn();
   bool send_reserved();
   void drop_reservation();
-  void arrived(Outgoing& out, std::uint32_t index);
+  std::map<ConnectionId, Path>::iterator send_on_emptiest(const WireMessage& message);
+  bool any_writable() const;
+  void arrived(Outgoing& out, std::uint32_t index, Nanoseconds round_trip);
+  void forget(std::map<std::uint64_t, InFlight>::iterator entry);
   void requeue(std::map<std::uint64_t, InFlight>::iterator entry);
-  void requeue_all();
+  void requeue_overtaken();
   void count_sending();
   void count_starving();
 
@@ -142,15 +159,19 @@ class BulkSender {
   const PlantedBug bug_;
 
   std::uint64_t session_ = 0;  // 0: none
-  ConnectionId connection_ = 0;
-  bool blocked_ = false;  // the wire said busy
+  std::map<ConnectionId, Path> paths_;
+  BulkWidth width_;
   std::map<TransferId, Outgoing> outgoing_;
   std::map<std::uint64_t, InFlight> in_flight_;  // by sequence
   std::uint64_t next_sequence_ = 1;
   std::uint64_t credit_ = 0;   // may send sequences up to here
   bool peer_stalled_ = false;  // what it has cannot be acknowledged yet
-  std::uint64_t highest_acknowledged_ = 0;
   Nanoseconds last_progress_ = 0;
+  std::uint64_t tcp_acknowledged_ = 0;
+  // Of arrivals, lately: rises at once and falls by half.
+  double goodput_ = 0;               // bytes per second; 0: not known yet
+  std::uint64_t arrived_bytes_ = 0;  // since the last heartbeat
+  Nanoseconds last_heartbeat_ = 0;
   std::optional<Reserved> reserved_;
   std::optional<Loop::TimerId> release_timer_;  // the reserved chunk's turn
   Counters counters_;

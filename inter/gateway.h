@@ -138,7 +138,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
                   const SharedBytes& message) override;
   void on_up(GatewayId peer, Lane lane, ConnectionId connection) override;
   void on_down(GatewayId peer, Lane lane, ConnectionId connection) override;
-  void on_writable(GatewayId peer, Lane lane) override;
+  void on_writable(GatewayId peer, Lane lane, ConnectionId connection) override;
   Introduction introduce() override;
   std::string objection(GatewayId peer, const Introduction& theirs) override;
   void on_session(Link& link, bool up) override;
@@ -253,7 +253,16 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool all_held_by_majority(const View& view) const;  // as far as it is known: all contributions
   bool progresses(const PeerSite& peer) const;
   bool contributions_may_suffice() const;
-  Nanoseconds deadline(Nanoseconds since) const;
+  // Until when the step at hand waits, for whom longest, and why.
+  struct Deadline {
+    enum class Why { learnt, too_few_known, progress, own_ranks, away, votes, on_their_way };
+    Nanoseconds at = 0;
+    Why why = Why::votes;
+    SiteId site = 0;  // 0: for nobody alone
+  };
+  std::optional<Nanoseconds> waiting_since() const;
+  Deadline deadline(Nanoseconds since) const;
+  std::string said(const Deadline& deadline, Nanoseconds since) const;
   void consider_ballot();
   void give_way_to_twin();
   double WaitStatus::*waits_for() const;

@@ -186,11 +186,23 @@ bool Gateway::contributions_may_suffice() const {
   return possible >= std::max<std::ptrdiff_t>(options_.sync.min_sites, 1);
 }
 
-// `since`: the first contribution is held, or, where none is, the view has to change.
-Nanoseconds Gateway::deadline(Nanoseconds since) const {
+// The first contribution is held, or, where none is, the view has to change.
+std::optional<Nanoseconds> Gateway::waiting_since() const {
+  return first_held_at_ ? first_held_at_ : view_change_since_;
+}
+
+Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
+  using Why = Deadline::Why;
   const auto view = current_view();
   const auto now = world_.loop.now();
-  Nanoseconds wait = 0;
+  Nanoseconds longest = 0;
+  Deadline latest;
+  const auto wait = [&](Nanoseconds time, Why why, SiteId site = 0) {
+    if (time < longest) return;
+    longest = time;
+    latest.why = why;
+    latest.site = site;
+  };
   bool all_here = true;
   for (const auto member : view.members) {
     if (agreement_->held().count(member) > 0) continue;
@@ -198,24 +210,63 @@ Nanoseconds Gateway::deadline(Nanoseconds since) const {
     const auto found = peers_.all().find(member);
     if (member == self_) {
       // Our own ranks: as patient with them as with others.
-      if (rank_pulse_.live(now)) wait = std::max(wait, options_.straggler_wait);
+      if (rank_pulse_.live(now)) wait(options_.straggler_wait, Why::own_ranks, member);
       continue;
     }
     const bool left =
         found != peers_.all().end() && found->second.status && found->second.status->leaving;
     if (left || !peers_.reachable(member) || lost_its_disk(view, member)) {
-      wait = std::max(wait, kGrace);
+      wait(kGrace, Why::away, member);
       continue;
     }
     const auto& lateness = found->second.lateness;
-    const auto learnt = lateness.samples() >= 5 ? lateness.spread() + kGrace : options_.first_wait;
-    wait =
-        std::max(wait, progresses(found->second) && now - since >= learnt ? options_.straggler_wait
-                                                                          : learnt);
+    const bool known = lateness.samples() >= 5;
+    const auto usual = known ? lateness.spread() + kGrace : options_.first_wait;
+    if (progresses(found->second) && now - since >= usual)
+      wait(std::max(usual, options_.straggler_wait), Why::progress, member);
+    else
+      wait(usual, known ? Why::learnt : Why::too_few_known, member);
   }
   // Everything is here and yet nothing is decided: the votes are late, or not everything is there.
-  if (all_here) wait = all_held_by_majority(view) ? votes_late() : options_.straggler_wait;
-  return since + wait + turn() * (kGrace + peers_.longest_round_trip());
+  if (all_here && all_held_by_majority(view))
+    wait(votes_late(), Why::votes);
+  else if (all_here)
+    wait(options_.straggler_wait, Why::on_their_way);
+  latest.at = since + longest + turn() * (kGrace + peers_.longest_round_trip());
+  return latest;
+}
+
+std::string Gateway::said(const Deadline& deadline, Nanoseconds since) const {
+  using Why = Deadline::Why;
+  const auto in_all = fmt::format("{:.1f} s", seconds_of(deadline.at - since));
+  const auto site = name_of(deadline.site);
+  switch (deadline.why) {
+    case Why::learnt: {
+      const auto& lateness = peers_.all().at(deadline.site).lateness;
+      return fmt::format(
+          "{}, at most {} after the first contribution: its own usually comes after {:.1f} s, give "
+          "or take {:.1f} s ({} known)",
+          site, in_all, seconds_of(lateness.mean()), seconds_of(lateness.deviation()),
+          lateness.samples());
+    }
+    case Why::too_few_known:
+      return fmt::format("{}, at most {}: how late it usually is, is not known yet", site, in_all);
+    case Why::progress:
+      return fmt::format(
+          "{}, at most {} (straggler_wait): it is later than usual, and shows progress", site,
+          in_all);
+    case Why::own_ranks:
+      return fmt::format("its own ranks, at most {} (straggler_wait): they show progress", in_all);
+    case Why::away:
+      return fmt::format("{}, {} and no more: it leaves, or nobody reaches it", site, in_all);
+    case Why::votes:
+      return fmt::format("votes, {}: four round trips, of {:.0f} ms at most, and 2 s", in_all,
+                         seconds_of(peers_.longest_round_trip()) * 1e3);
+    case Why::on_their_way:
+      return fmt::format("contributions on their way to other sites, at most {} (straggler_wait)",
+                         in_all);
+  }
+  return {};
 }
 
 void Gateway::consider_ballot() {
@@ -229,8 +280,9 @@ void Gateway::consider_ballot() {
   if (due && !view_change_since_) view_change_since_ = now;
   votes_.notify();
   if (now < next_ballot_at_) return;
-  const auto since = first_held_at_ ? first_held_at_ : view_change_since_;
-  bool open = since && now >= deadline(*since);
+  const auto since = waiting_since();
+  const auto until = since ? deadline(*since) : Deadline();
+  bool open = since && now >= until.at;
   if (due && !open && first_held_at_) {
     // A change of the view waits only for those whose contributions can come.
     const auto view = current_view();
@@ -249,7 +301,8 @@ void Gateway::consider_ballot() {
   agreement_->open_ballot(!contributions_may_suffice());
   world_.log.info("ballot_opened", {.outer_step = static_cast<std::int64_t>(working_step())},
                   {{"ballot", agreement_->ballot_opened()},
-                   {"held", static_cast<std::uint64_t>(agreement_->held().size())}});
+                   {"held", static_cast<std::uint64_t>(agreement_->held().size())},
+                   {"waited_for", since ? said(until, *since) : ""}});
   votes_.notify();
 }
 

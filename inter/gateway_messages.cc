@@ -42,9 +42,9 @@ void Gateway::on_down(GatewayId from, Lane lane, ConnectionId connection) {
   if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
     peer->link->wire_down(lane, connection);
 }
-void Gateway::on_writable(GatewayId from, Lane lane) {
+void Gateway::on_writable(GatewayId from, Lane lane, ConnectionId connection) {
   if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
-    peer->link->wire_writable(lane);
+    peer->link->wire_writable(lane, connection);
   if (lane == Lane::bulk) link_tester_->on_writable();
 }
 

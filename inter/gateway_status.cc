@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/counted.h"
 #include "inter/gateway.h"
 
@@ -23,6 +25,12 @@ GatewayStatus Gateway::status() const {
   for (const auto id : view.voters) s.voters.push_back(name_of(id));
   s.attention = attention();
   s.waits = waits_;
+  if (const auto since = waiting_since();
+      since && agreement_ && !agreement_->decided() && !finished_ && !applying_) {
+    const auto until = deadline(*since);
+    s.deadline = fmt::format("{}; {:.1f} s left", said(until, *since),
+                             std::max(0.0, seconds_of(until.at - world_.loop.now())));
+  }
   s.phase = finished_                                          ? "finished"
             : !layout_                                         ? "waiting for ranks"
             : !genesis_ || !exchange_                          ? "starting"

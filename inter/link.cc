@@ -30,7 +30,7 @@ Link::Link(Loop& loop, Wire& wire, RateLimit& limit, EventLog& log, Random rando
       options_(options),
       window_chunks_(options.window_chunks),
       nonce_(random_.next()),
-      bulk_(loop, wire, limit, peer, options.bug) {
+      bulk_(loop, wire, limit, peer, options.bulk_connections_max, options.bug) {
   arm_timer();
 }
 
@@ -47,7 +47,7 @@ Nanoseconds Link::retransmit_after() const {
 
 void Link::arm_timer() {
   auto next = next_heartbeat_;
-  if (session_ == 0 && lane(Lane::control).any() && started_) next = std::min(next, next_hello_);
+  if (session_ == 0 && control_.any() && started_) next = std::min(next, next_hello_);
   if (session_ != 0 && !unacknowledged_.empty())
     next = std::min(next, unacknowledged_.front().sent + retransmit_after());
   if (challenger_) next = std::min(next, challenger_->until);
@@ -67,8 +67,8 @@ void Link::on_timer() {
     sample_rates();
   }
   if (session_ == 0) {
-    if (!started_ || !lane(Lane::control).any() || now < next_hello_) return;
-    send_hello(lane(Lane::control).current());
+    if (!started_ || !control_.any() || now < next_hello_) return;
+    send_hello(control_.current());
     // Who was refused asks again now and then: somebody may have mended the configuration.
     next_hello_ = now + (refused_.empty() ? options_.heartbeat : 10 * options_.heartbeat);
     return;
@@ -86,17 +86,16 @@ void Link::on_timer() {
   if (!heartbeat) return;
   send_ack();
   bind_others();
-  bulk_.resend_overdue(round_trip_.mean(), peak_rate_);
+  consider_width();
+  std::uint64_t tcp_acknowledged = 0;
+  for (const auto& path : wire_.bulk_paths(peer_)) tcp_acknowledged += path.tcp.acknowledged_bytes;
+  bulk_.resend_overdue(round_trip_.mean(), tcp_acknowledged);
   bulk_.pump();
 }
 
 void Link::sample_rates() {
   samples_.push_back({loop_.now(), wire_.bytes_sent(peer_), wire_.bytes_received(peer_)});
   if (samples_.size() > kSamplesMax) samples_.pop_front();
-  if (samples_.size() < 2) return;
-  const auto seconds = std::max(0.1, seconds_of(samples_.back().when - samples_.front().when));
-  const auto bytes = static_cast<double>(samples_.back().sent - samples_.front().sent);
-  peak_rate_ = std::max(peak_rate_, bytes / seconds);
 }
 
 // --- Control lane, sending
@@ -133,7 +132,7 @@ void Link::send_data(std::uint64_t sequence) {
   entry.sent = loop_.now();
   const Data data{
       .session = session_, .sequence = sequence, .acknowledged = received_, .body = entry.message};
-  send_control(data.encode(), lane(Lane::control).current());
+  send_control(data.encode(), control_.current());
 }
 
 void Link::retransmit() {
@@ -159,9 +158,10 @@ void Link::send_ack() {
   ack.credit = std::max(highest_received_, their_floor_) + window - taken;
   ack.floor = bulk_.floor();
   ack.stalled = !stalled_.empty();
+  ack.width = static_cast<std::uint16_t>(bulk_.width_wanted());
   ack.chunks.assign(recent_acks_.begin(), recent_acks_.end());
   round_trip_.stamp_sent(now);
-  send_control(ack.encode(), lane(Lane::control).current());
+  send_control(ack.encode(), control_.current());
 }
 
 void Link::ack_soon() {
@@ -199,7 +199,7 @@ void Link::receive_control(ConnectionId connection, std::span<const std::byte> m
   const auto of_session = [&](std::uint64_t session) {
     if (session_ == 0 || session != session_) return false;
     last_heard_ = loop_.now();
-    prove(Lane::control, connection);
+    control_.prove(connection);
     return true;
   };
   if (frame == Frame::hello) {
@@ -211,7 +211,7 @@ void Link::receive_control(ConnectionId connection, std::span<const std::byte> m
   } else if (frame == Frame::ack) {
     if (const auto ack = decode_ack(in); ack && of_session(ack->session)) receive_ack(*ack);
   } else if (frame == Frame::bind) {
-    if (const auto session = decode_bind(in)) of_session(*session);
+    if (const auto bind = decode_bind(in)) of_session(bind->session);
   }
 }
 
@@ -257,13 +257,14 @@ void Link::receive_ack(const Ack& ack) {
     if (challenger_ && ack.echo >= challenger_->asked) refuse_challenger();
   }
   their_floor_ = std::max(their_floor_, ack.floor);
-  bulk_.acknowledged(ack.chunks, ack.credit, ack.stalled);
+  their_width_ = ack.width;
+  bulk_.acknowledged(ack.chunks, ack.credit, ack.stalled, round_trip_.mean());
 }
 
 // --- Bulk lane
 
-void Link::wire_writable(Lane which) {
-  if (which == Lane::bulk) bulk_.writable();
+void Link::wire_writable(Lane which, ConnectionId connection) {
+  if (which == Lane::bulk) bulk_.writable(connection);
 }
 
 void Link::receive_bulk(ConnectionId connection, const SharedBytes& message) {
@@ -271,13 +272,14 @@ void Link::receive_bulk(ConnectionId connection, const SharedBytes& message) {
   ByteReader in(message);
   const auto frame = in.get<Frame>();
   std::optional<Chunk> chunk;
-  std::optional<std::uint64_t> session;
-  if (frame == Frame::bind) session = decode_bind(in);
+  std::optional<Bind> bind;
+  if (frame == Frame::bind) bind = decode_bind(in);
   if (frame == Frame::chunk) chunk = decode_chunk(in);
-  if (chunk) session = chunk->session;
-  if (!session || *session != session_) return;
+  if (!(bind && bind->session == session_) && !(chunk && chunk->session == session_)) return;
   last_heard_ = loop_.now();
-  prove(Lane::bulk, connection);
+  if (bind ? bulk_connections_.placed(connection, bind->place)
+           : bulk_connections_.prove(connection))
+    use_bulk();
   if (!chunk) return;
   // Beyond the credit that was ever granted: a peer that does not keep to it gets no memory.
   if (unsettled_ >= 2 * window_chunks_) return;
@@ -330,12 +332,16 @@ LinkStatus Link::status() const {
         static_cast<double>(samples_.back().received - samples_.front().received) * 8e-6 / seconds;
   }
   if (limit_.bytes_per_second() > 0) s.cap_mbit_s = limit_.bytes_per_second() * 8e-6;
-  for (const auto& path : wire_.bulk_paths(peer_))
+  for (const auto& path : wire_.bulk_paths(peer_)) {
+    ++s.bulk_connections;
+    s.congestion_control = path.tcp.congestion_control;
+    s.congestion_control_why = path.congestion_control_why;
     if (path.polite) {
       s.polite_mbit_s = path.polite->bytes_per_second * 8e-6;
       s.queue_ms = seconds_of(path.polite->queueing_delay) * 1e3;
       s.queue_target_ms = seconds_of(path.polite->target) * 1e3;
     }
+  }
   s.parameter_bytes = sent.parameter_bytes;
   s.codec_bytes = sent.codec_bytes;
   s.zstd_bytes = sent.zstd_bytes;

@@ -24,6 +24,7 @@
 
 #include "base/event_log.h"
 #include "base/random.h"
+#include "inter/bulk_connections.h"
 #include "inter/bulk_sender.h"
 #include "inter/lane_connections.h"
 #include "inter/link_frames.h"
@@ -52,6 +53,8 @@ struct LinkOptions {
   // again.
   std::size_t early_max = 1024;
   std::size_t early_bytes_max = 8 << 20;
+  // Of the bulk lane, where one does not suffice (inter/bulk_width.h).
+  std::uint32_t bulk_connections_max = 64;
   PlantedBug bug = PlantedBug::none;
 };
 
@@ -135,7 +138,7 @@ class Link {
   void wire_message(Lane lane, ConnectionId connection, const SharedBytes& message);
   void wire_up(Lane lane, ConnectionId connection);
   void wire_down(Lane lane, ConnectionId connection);
-  void wire_writable(Lane lane);
+  void wire_writable(Lane lane, ConnectionId connection);
 
   LinkStatus status() const;
   struct Counters {
@@ -169,9 +172,10 @@ class Link {
   void receive_refuse(ConnectionId connection, const Refuse& refuse);
   void refuse_challenger();
   void yield_to_challenger();
-  void bind(Lane lane, ConnectionId connection);
+  void bind(Lane lane, ConnectionId connection, std::uint32_t place);
   void bind_others();
-  void prove(Lane lane, ConnectionId connection);
+  void use_bulk();
+  void consider_width();
   Nanoseconds silence_limit() const;
 
   // Control lane, timers (link.cc).
@@ -190,7 +194,6 @@ class Link {
   void send_control(Bytes message, ConnectionId connection);
   void handle_cumulative(std::uint64_t acknowledged);
   Nanoseconds retransmit_after() const;
-  LaneConnections& lane(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
   Loop& loop_;
   Wire& wire_;
@@ -210,7 +213,8 @@ class Link {
   Nanoseconds their_nonce_since_ = 0;
   std::uint64_t session_ = 0;  // 0: none
   std::uint64_t their_boot_ = 0;
-  LaneConnections lanes_[2];
+  LaneConnections control_;
+  BulkConnections bulk_connections_;
   std::optional<Challenger> challenger_;
   std::string refused_;  // why, when the last handshake was refused
   LogPace refusals_logged_, refused_by_peer_logged_;
@@ -238,6 +242,8 @@ class Link {
   std::uint32_t unsettled_ = 0;
   std::set<std::uint64_t> stalled_;  // sequences of those of them that stall() named
   std::deque<std::pair<TransferId, std::uint32_t>> recent_acks_;
+  // Connections for bulk: as the peer would like them, and as they were asked for last.
+  std::uint32_t their_width_ = 1, width_ = 1;
 
   // For people.
   struct Sample {
@@ -245,7 +251,6 @@ class Link {
     std::uint64_t sent = 0, received = 0;
   };
   std::deque<Sample> samples_;  // one a heartbeat, the last few seconds
-  double peak_rate_ = 0;        // bytes per second, the best so far
 };
 
 }  // namespace isthmus::inter

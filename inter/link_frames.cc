@@ -79,7 +79,8 @@ Bytes Ack::encode() const {
   ISTHMUS_ASSERT(chunks.size() <= kRecentAcksMax);
   ByteWriter out;
   out.put(Frame::ack).put(session).put(acknowledged).put(stamp).put(echo).put(held);
-  out.put(credit).put(floor).put(stalled).put(static_cast<std::uint32_t>(chunks.size()));
+  out.put(credit).put(floor).put(stalled).put(width);
+  out.put(static_cast<std::uint32_t>(chunks.size()));
   for (const auto& [transfer, index] : chunks) out.put(transfer).put(index);
   return out.take();
 }
@@ -94,6 +95,7 @@ std::optional<Ack> decode_ack(ByteReader& in) {
   ack.credit = in.get<std::uint64_t>();
   ack.floor = in.get<std::uint64_t>();
   ack.stalled = in.get<bool>();
+  ack.width = in.get<std::uint16_t>();
   ack.chunks.resize(in.count(kRecentAcksMax, sizeof(TransferId) + sizeof(std::uint32_t)));
   for (auto& [transfer, index] : ack.chunks) {
     transfer = in.get<TransferId>();
@@ -122,13 +124,13 @@ std::optional<Chunk> decode_chunk(ByteReader& in) {
   return when(in.ok(), chunk);
 }
 
-Bytes encode_bind(std::uint64_t session) {
-  return ByteWriter().put(Frame::bind).put(session).take();
-}
+Bytes Bind::encode() const { return ByteWriter().put(Frame::bind).put(session).put(place).take(); }
 
-std::optional<std::uint64_t> decode_bind(ByteReader& in) {
-  const auto session = in.get<std::uint64_t>();
-  return when(in.done(), session);
+std::optional<Bind> decode_bind(ByteReader& in) {
+  Bind bind;
+  bind.session = in.get<std::uint64_t>();
+  bind.place = in.get<std::uint32_t>();
+  return when(in.done(), bind);
 }
 
 Bytes Have::encode() const {

@@ -19,7 +19,7 @@
 
 namespace isthmus::inter {
 
-inline constexpr std::uint16_t kProtocolVersion = 3;
+inline constexpr std::uint16_t kProtocolVersion = 4;
 
 enum class Frame : std::uint8_t { hello = 1, refuse = 2, data = 3, ack = 4, chunk = 5, bind = 6 };
 
@@ -83,6 +83,7 @@ struct Ack {
   std::uint64_t credit = 0;        // chunks may be sent up to this sequence
   std::uint64_t floor = 0;  // chunks up to this sequence are acknowledged or given up by the sender
   bool stalled = false;     // some chunk finds no room here yet: none goes again meanwhile
+  std::uint16_t width = 1;  // connections that the sender would like for its bulk
   std::vector<std::pair<TransferId, std::uint32_t>> chunks;  // checked and kept
 
   Bytes encode() const;
@@ -101,8 +102,13 @@ struct Chunk {
 std::optional<Chunk> decode_chunk(ByteReader& in);
 
 // Says which session the connection it comes on belongs to.
-Bytes encode_bind(std::uint64_t session);
-std::optional<std::uint64_t> decode_bind(ByteReader& in);
+struct Bind {
+  std::uint64_t session = 0;
+  std::uint32_t place = 0;  // among the sender's connections of this lane (BulkConnections)
+
+  Bytes encode() const;
+};
+std::optional<Bind> decode_bind(ByteReader& in);
 
 // What has arrived of a transfer; the body of a data frame.
 struct Have {

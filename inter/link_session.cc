@@ -31,21 +31,30 @@ void Link::start() {
 }
 
 void Link::wire_up(Lane which, ConnectionId connection) {
-  lane(which).up(connection);
-  if (which == Lane::bulk) bulk_.use(lane(which).current());
-  if (session_ != 0)
-    bind(which, connection);
-  else if (which == Lane::control)
-    next_hello_ = loop_.now();
-  arm_timer();
+  if (which == Lane::control) {
+    control_.up(connection);
+    if (session_ != 0)
+      bind(which, connection, 0);
+    else
+      next_hello_ = loop_.now();
+    arm_timer();
+    return;
+  }
+  bulk_connections_.up(connection);
+  if (session_ != 0) bind(which, connection, bulk_connections_.live().back().place);
+  use_bulk();
+  consider_width();
 }
 
 // The session outlives its connections: unacknowledged messages go again on the next one.
 void Link::wire_down(Lane which, ConnectionId connection) {
-  lane(which).down(connection);
-  if (which == Lane::bulk) bulk_.use(lane(which).current());
-  if (challenger_ && which == Lane::control && challenger_->connection == connection)
-    challenger_.reset();
+  if (which == Lane::bulk) {
+    bulk_connections_.down(connection);
+    use_bulk();
+    return;
+  }
+  control_.down(connection);
+  if (challenger_ && challenger_->connection == connection) challenger_.reset();
 }
 
 // --- Handshake
@@ -65,12 +74,11 @@ void Link::receive_hello(ConnectionId connection, const Hello& hello) {
            fmt::format("protocol version: {} here, {} there", kProtocolVersion, hello.version));
     return;
   }
-  auto& control = lane(Lane::control);
   const bool new_process = session_ != 0 && hello.nonce != their_nonce_;
   if (new_process && hello.nonce == their_nonce_before_ &&
       loop_.now() - their_nonce_since_ < kStaleHelloMax)
     return;
-  if (new_process && control.current() != 0 && connection != control.current()) {
+  if (new_process && control_.current() != 0 && connection != control_.current()) {
     // A restart whose old connection nobody has missed yet, or a second process with this identity?
     // The other end of the session answers or not: three heartbeats leave room for one that is
     // lost.
@@ -92,9 +100,9 @@ void Link::receive_hello(ConnectionId connection, const Hello& hello) {
   const bool was_up = session_ != 0;
   note_nonce(hello.nonce);
   if (was_up)
-    control.prove(connection);
+    control_.prove(connection);
   else
-    control.choose(connection);
+    control_.choose(connection);
   if (hello.echo == nonce_ && !was_up) begin_session(hello.nonce, hello.introduction.boot);
   if (!(hello.up && session_ != 0)) send_hello(connection);
 }
@@ -127,7 +135,10 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
   ++counters_.sessions;
   bulk_.begin(session_);
   log_.info("session_began", {.peer = peer_name_}, {{"their_boot", their_boot}});
-  for (const auto connection : lane(Lane::bulk).live()) bind(Lane::bulk, connection);
+  their_width_ = 1;
+  for (const auto& connection : bulk_connections_.live())
+    bind(Lane::bulk, connection.id, connection.place);
+  consider_width();
   arm_timer();
   owner_.on_session(*this, true);
 }
@@ -145,15 +156,18 @@ void Link::end_session(const std::string& why, bool reset_wire) {
   bulk_.end();
   next_hello_ = loop_.now();
   log_.warning("session_ended", {.peer = peer_name_}, {{"why", why}});
-  for (const auto which : {Lane::control, Lane::bulk}) {
-    auto& connections = lane(which);
-    if (const auto used = connections.current(); reset_wire && used != 0) {
-      wire_.reset(peer_, which, used);
-      connections.down(used);
-    }
-    connections.forget_session();
+  if (const auto used = control_.current(); reset_wire && used != 0) {
+    wire_.reset(peer_, Lane::control, used);
+    control_.down(used);
   }
-  bulk_.use(lane(Lane::bulk).current());
+  control_.forget_session();
+  if (reset_wire)
+    for (const auto used : bulk_connections_.usable()) {
+      wire_.reset(peer_, Lane::bulk, used);
+      bulk_connections_.down(used);
+    }
+  bulk_connections_.forget_session();
+  use_bulk();
   arm_timer();
   owner_.on_session(*this, false);
 }
@@ -172,7 +186,7 @@ void Link::refuse(ConnectionId connection, const std::string& why) {
 }
 
 void Link::receive_refuse(ConnectionId connection, const Refuse& refuse) {
-  const auto session_connection = lane(Lane::control).current();
+  const auto session_connection = control_.current();
   if (session_ != 0 && session_connection != 0 && connection != session_connection) return;
   if (refused_ != refuse.why)
     if (const auto left_out = refused_by_peer_logged_.due(loop_.now()))
@@ -196,14 +210,14 @@ void Link::refuse_challenger() {
 void Link::yield_to_challenger() {
   const auto challenger = *challenger_;
   end_session("the peer began anew", false);
-  lane(Lane::control).choose(challenger.connection);
+  control_.choose(challenger.connection);
   send_hello(challenger.connection);
 }
 
 // --- Whose connection
 
-void Link::bind(Lane which, ConnectionId connection) {
-  auto message = encode_bind(session_);
+void Link::bind(Lane which, ConnectionId connection, std::uint32_t place) {
+  auto message = Bind{session_, place}.encode();
   limit_.charge(loop_.now(), message.size() + kFramingBytes);
   // Lost, or refused by a full queue: the next heartbeat says it again.
   (void)wire_.send(peer_, which, std::move(message), connection);
@@ -211,16 +225,32 @@ void Link::bind(Lane which, ConnectionId connection) {
 
 // On every heartbeat: what the peer cannot know from the session's other frames.
 void Link::bind_others() {
-  const auto used = lane(Lane::control).current();
-  for (const auto connection : lane(Lane::control).live())
+  const auto used = control_.current();
+  for (const auto connection : control_.live())
     if (connection != used && (!challenger_ || challenger_->connection != connection))
-      bind(Lane::control, connection);
-  for (const auto connection : lane(Lane::bulk).live()) bind(Lane::bulk, connection);
+      bind(Lane::control, connection, 0);
+  for (const auto& connection : bulk_connections_.live())
+    bind(Lane::bulk, connection.id, connection.place);
 }
 
-void Link::prove(Lane which, ConnectionId connection) {
-  lane(which).prove(connection);
-  if (which == Lane::bulk) bulk_.use(lane(which).current());
+void Link::use_bulk() { bulk_.use(bulk_connections_.usable()); }
+
+// How many connections both directions together are best served by.
+void Link::consider_width() {
+  if (const auto paths = wire_.bulk_paths(peer_); !paths.empty())
+    bulk_.may_widen(std::ranges::none_of(paths, [](const auto& path) {
+      return path.polite || path.tcp.congestion_control.starts_with("bbr");
+    }));
+  if (session_ == 0) return;
+  const auto width =
+      std::clamp(std::max(bulk_.width_wanted(), their_width_), 1u, options_.bulk_connections_max);
+  if (width > std::exchange(width_, width))
+    log_.info("bulk_width", {.peer = peer_name_},
+              {{"connections", width},
+               {"for_us", bulk_.width_wanted()},
+               {"for_the_peer", their_width_},
+               {"limit", options_.bulk_connections_max}});
+  wire_.widen(peer_, width);
 }
 
 }  // namespace isthmus::inter

@@ -20,6 +20,8 @@ class Learnt {
  public:
   void add(Nanoseconds sample);
   std::uint32_t samples() const { return samples_; }
+  Nanoseconds mean() const { return mean_; }
+  Nanoseconds deviation() const { return deviation_; }
   Nanoseconds spread() const { return mean_ + 4 * deviation_; }
 
  private:

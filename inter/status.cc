@@ -29,6 +29,9 @@ void describe(Fields&& field, Status& s) {
   field("polite_mbit_s", s.polite_mbit_s);
   field("queue_ms", s.queue_ms);
   field("queue_target_ms", s.queue_target_ms);
+  field("bulk_connections", s.bulk_connections);
+  field("congestion_control", s.congestion_control);
+  field("congestion_control_why", s.congestion_control_why);
   field("parameter_bytes", s.parameter_bytes);
   field("codec_bytes", s.codec_bytes);
   field("zstd_bytes", s.zstd_bytes);
@@ -78,6 +81,7 @@ void describe(Fields&& field, Status& s) {
   field("voters", s.voters);
   field("attention", s.attention);
   field("waits", s.waits);
+  field("deadline", s.deadline);
   field("links", s.links);
   field("ranks", s.ranks);
 }

@@ -25,6 +25,9 @@ struct LinkStatus {
   // Of a polite gateway: how fast bulk may leave now, and what it sees of a queue on the way.
   std::optional<double> polite_mbit_s;
   double queue_ms = 0, queue_target_ms = 0;
+  // Of bulk: TCP connections that are up, and how ours react to loss, and why so. "": none is up.
+  std::uint32_t bulk_connections = 0;
+  std::string congestion_control, congestion_control_why;
   std::uint64_t parameter_bytes = 0;  // f32 that contributions sent on this link stand for
   std::uint64_t codec_bytes = 0;      // the same after the codec
   std::uint64_t zstd_bytes = 0;       // after zstd
@@ -66,6 +69,7 @@ struct GatewayStatus {
   std::vector<std::string> voters;
   std::vector<std::string> attention;  // what holds it up and an operator should know, in sentences
   WaitStatus waits;
+  std::string deadline;  // whom the step at hand waits for, how long, and why so long; "": nobody
   std::vector<LinkStatus> links;
   std::vector<RankStatus> ranks;
 };

@@ -136,7 +136,7 @@ bool TlsListener::admits(const std::shared_ptr<TlsConnection>& connection,
   auto& others = admitted_[id];
   others.push_back(connection);
   // The wire does the same once it hears of them; but the loop may be busy.
-  if (others.size() > kConnectionsPerLaneMax) {
+  if (others.size() > lane_.options().bulk_connections_max + kSpareConnectionsMax) {
     others.front()->end(ErrorCode::busy, "too many");
     others.pop_front();
   }

@@ -39,9 +39,10 @@ enum class Lane : std::uint8_t { control = 0, bulk = 1 };
 inline constexpr std::size_t kControlMessageBytesMax = 1 << 16;
 inline constexpr std::size_t kBulkMessageBytesMax = (1 << 20) + 4096;  // a chunk and its header
 
-// One live connection of a peer. Two connections of one lane mean that the peer reconnected, or
-// that two processes use one identity: the link finds out which. A peer's old connection may go
-// down long after its next one came up. Numbers grow: the newest connection has the highest.
+// One live connection of a peer. Two connections of one lane mean that the peer reconnected, that
+// two processes use one identity, or, of the bulk lane, that there are several: the link finds out
+// which. A peer's old connection may go down long after its next one came up. Numbers grow: the
+// newest connection has the highest.
 using ConnectionId = std::uint64_t;
 
 // How a connection of the bulk lane stands, as far as its kernel knows.
@@ -81,7 +82,7 @@ class WireReceiver {
   virtual void on_up(GatewayId peer, Lane lane, ConnectionId connection) = 0;
   virtual void on_down(GatewayId peer, Lane lane, ConnectionId connection) = 0;
   // After send() said busy: there is room again.
-  virtual void on_writable(GatewayId peer, Lane lane) = 0;
+  virtual void on_writable(GatewayId peer, Lane lane, ConnectionId connection) = 0;
 };
 
 class Wire {
@@ -100,6 +101,10 @@ class Wire {
   // Drops the given connection of the lane, or, with 0, the newest, and, at the end that dials,
   // dials again: after silence, or when a connection misbehaves. Nothing when there is none.
   virtual void reset(GatewayId peer, Lane lane, ConnectionId connection) = 0;
+
+  // How many connections the bulk lane should have: the end that dials makes more, up to its own
+  // limit, and keeps what it has where fewer are asked for. Nothing at the other end.
+  virtual void widen(GatewayId peer, std::uint32_t connections) { (void)peer, (void)connections; }
 
   // Bytes handed to the network for this peer, with the wire's own framing and sealing, on both
   // lanes; and received.

@@ -57,12 +57,14 @@ class ZmqWire final : public Wire, public LaneEvents {
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received(GatewayId peer) const override;
   std::vector<BulkPath> bulk_paths(GatewayId peer) const override;
+  void widen(GatewayId peer, std::uint32_t connections) override;
 
  private:
   struct Peer {
     ZmqPeer entry;
-    std::unique_ptr<ZmqDialer> control_dialer;  // null: it dials us, if anybody
-    std::unique_ptr<TlsDialer> bulk_dialer;
+    std::unique_ptr<ZmqDialer> control_dialer;             // null: it dials us, if anybody
+    TcpAddress bulk_address;                               // that we dial
+    std::vector<std::unique_ptr<TlsDialer>> bulk_dialers;  // each a connection
     std::array<std::vector<ConnectionId>, 2> connections;  // oldest first
     // Of connections that have closed.
     std::uint64_t bytes_sent = 0;
@@ -200,8 +202,8 @@ Result<void> ZmqWire::add_peer(const ZmqPeer& entry) {
     ISTHMUS_TRY(const auto control, parse_tcp_address(entry.address));
     peer.control_dialer = std::make_unique<ZmqDialer>(loop_, log_, *context_, options_, *this,
                                                       congestion_, peer.entry, control);
-    peer.bulk_dialer =
-        std::make_unique<TlsDialer>(*lane_, *this, peer.entry, lane_address(control, Lane::bulk));
+    peer.bulk_address = lane_address(control, Lane::bulk);
+    widen(entry.id, 1);
   } else if (options_.listen.empty()) {
     log_.warning("wire_no_address", {entry.name},
                  {{"reason",
@@ -219,7 +221,7 @@ void ZmqWire::receive_with(WireReceiver& receiver) {
   for (auto& [id, peer] : peers_) {
     if (!peer.control_dialer) continue;
     peer.control_dialer->start();
-    peer.bulk_dialer->start();
+    for (const auto& dialer : peer.bulk_dialers) dialer->start();
   }
 }
 
@@ -291,6 +293,17 @@ std::vector<BulkPath> ZmqWire::bulk_paths(GatewayId id) const {
   return paths;
 }
 
+void ZmqWire::widen(GatewayId id, std::uint32_t connections) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end() || !found->second.control_dialer) return;
+  auto& peer = found->second;
+  while (peer.bulk_dialers.size() < std::min(connections, options_.bulk_connections_max)) {
+    peer.bulk_dialers.push_back(
+        std::make_unique<TlsDialer>(*lane_, *this, peer.entry, peer.bulk_address));
+    if (receiver_ != nullptr) peer.bulk_dialers.back()->start();
+  }
+}
+
 void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end,
                      std::shared_ptr<const LaneMeter> meter) {
   auto& peer = peers_.at(peer_id);
@@ -300,7 +313,8 @@ void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end
   const bool dialing = &end != control_listener_.get() && &end != bulk_listener_.get();
   log_.info("wire_up", {peer.entry.name},
             {{"lane", to_string(lane)}, {"connection", id}, {"dialed", dialing}});
-  if (connections.size() > kConnectionsPerLaneMax) drop(connections.front(), "too many");
+  const auto most = lane == Lane::bulk ? options_.bulk_connections_max : 1;
+  if (connections.size() > most + kSpareConnectionsMax) drop(connections.front(), "too many");
   receiver_->on_up(peer_id, lane, id);
 }
 
@@ -326,7 +340,7 @@ void ZmqWire::received(ConnectionId id, const SharedBytes& message) {
 
 void ZmqWire::writable(ConnectionId id) {
   const auto connection = connections_.at(id);
-  if (!connection.dropped) receiver_->on_writable(connection.peer, connection.lane);
+  if (!connection.dropped) receiver_->on_writable(connection.peer, connection.lane, id);
 }
 
 }  // namespace

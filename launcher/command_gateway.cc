@@ -66,6 +66,9 @@ inter::ZmqWireOptions wire_options(const SiteFile& file, const security::Roster&
   options.identity = &identity;
   options.listen = file.gateway.listen;
   options.polite = file.gateway.polite;
+  options.congestion_control =
+      file.gateway.congestion_control == "system" ? "" : file.gateway.congestion_control;
+  options.bulk_connections_max = static_cast<std::uint32_t>(file.gateway.bulk_connections);
   options.own_address = self.gateways.front().address;
   for (const auto& site : roster.sites)
     if (site.id != self.id)
@@ -195,6 +198,7 @@ class Site {
         static_cast<double>(file_.gateway.rate_limit_min()) / 8;
     options.polite = file_.gateway.polite;
     options.straggler_wait = file_.sync.straggler_wait;
+    options.link.bulk_connections_max = static_cast<std::uint32_t>(file_.gateway.bulk_connections);
     ISTHMUS_TRY(options.at_point,
                 make_kill_point(folder_.path(), [this] { return rank_processes(); }));
     gateway_ = std::make_unique<inter::Gateway>(inter::Gateway::World{.loop = loop_,

@@ -92,6 +92,8 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
       out.gauge("link_queue_seconds", "Round trip beyond the least one, of a polite gateway's bulk",
                 link.queue_ms / 1e3, peer);
     }
+    out.gauge("link_bulk_connections", "TCP connections for bulk that are up",
+              number(link.bulk_connections), peer);
     out.counter("link_parameter_bytes", "f32 that contributions sent on this link stand for",
                 number(link.parameter_bytes), peer);
     out.counter("link_codec_bytes", "The same after the codec", number(link.codec_bytes), peer);

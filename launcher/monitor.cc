@@ -446,6 +446,7 @@ std::string status_text(const inter::GatewayStatus& status) {
   };
   for (const auto& sentence : status.attention) fact("attention", narrow(sentence));
   if (!status.rate_limit.empty()) fact("rate limit", narrow(status.rate_limit));
+  if (!status.deadline.empty()) fact("waits for", narrow(status.deadline));
   fact("run", narrow(status.run));
   fact("state root", narrow(status.state_root));
   fact("saved step", fmt::format("{}", status.saved_step));
@@ -466,6 +467,9 @@ std::string status_text(const inter::GatewayStatus& status) {
       text += fmt::format("polite: at most {} Mbit/s now, its queue {} of {}; ",
                           megabits(*link.polite_mbit_s), milliseconds(link.queue_ms),
                           milliseconds(link.queue_target_ms));
+    if (link.bulk_connections > 0)
+      text += fmt::format("{} for bulk, {} ({}); ", counted(link.bulk_connections, "connection"),
+                          narrow(link.congestion_control), narrow(link.congestion_control_why));
     text += fmt::format("{} received; {}, {} sent again; {}", bytes(link.wire_received_bytes),
                         counted(link.chunks_sent, "chunk"), link.chunks_resent,
                         counted(link.reconnects, "reconnect"));

@@ -95,9 +95,11 @@ struct GatewayOptions {
   std::vector<RateWindow> windows;  // hours with another rate_limit
   std::string zone;                 // of those hours; "": this machine's
   bool polite = false;              // bulk yields to whoever else uses the line
-  std::string metrics;              // "host:port" of the Prometheus endpoint; "": none
-  std::int64_t workers = 1;         // threads that encode, seal and reduce
-  std::vector<int> cpus;            // of the gateway; empty: whatever the system gives
+  std::string congestion_control = "bbr";       // of TCP; "system": as the machine does it anyway
+  std::int64_t bulk_connections = 64;           // to one other site, at most
+  std::string metrics;                          // "host:port" of the Prometheus endpoint; "": none
+  std::int64_t workers = 1;                     // threads that encode, seal and reduce
+  std::vector<int> cpus;                        // of the gateway; empty: whatever the system gives
   std::int64_t memory = std::int64_t{4} << 30;  // bytes shared with ranks, at most
 
   // The lowest rate that ever holds; 0: never any.

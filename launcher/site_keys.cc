@@ -545,6 +545,23 @@ std::vector<SiteKey> make_keys() {
                   "round trip grows (LEDBAT, RFC 6817), and take what is left. Below rate_limit, "
                   "where there is one."},
       {.section = "gateway",
+       .name = "congestion_control",
+       .kind = text,
+       .field = field(gateway, &GatewayOptions::congestion_control),
+       .meaning = "How TCP reacts to loss: as in net.ipv4.tcp_available_congestion_control, or "
+                  "\"system\" for the machine's own choice. Where the machine does not allow it, "
+                  "the log says so, and several connections make up for it."},
+      {.section = "gateway",
+       .name = "bulk_connections",
+       .kind = whole_number,
+       .field = field(gateway, &GatewayOptions::bulk_connections),
+       .min = 1,
+       .max = 256,
+       .unit = "connections",
+       .meaning =
+           "TCP connections for bulk data to one other site, at most. With BBR there is one; "
+           "else there are four, and more while they make it faster by more than a tenth."},
+      {.section = "gateway",
        .name = "metrics",
        .kind = address,
        .field = field(gateway, &GatewayOptions::metrics),

@@ -194,11 +194,11 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
     --now.queued[direction];
     const auto wire = wires_.find(self);
     if (wire == wires_.end() || wire->second->blocked_.count({to, lane}) == 0) return;
-    simulation_.after(0, wire->second->actor_, [this, self, to, lane] {
+    simulation_.after(0, wire->second->actor_, [this, self, to, lane, id] {
       const auto writer = wires_.find(self);
       if (writer != wires_.end() && writer->second->receiver_ &&
           writer->second->blocked_.erase({to, lane}) > 0)
-        writer->second->receiver_->on_writable(to, lane);
+        writer->second->receiver_->on_writable(to, lane, id);
     });
   };
   const auto left = [this, to, lane, freed] {

@@ -253,7 +253,7 @@ class Stages {
       }
       void on_up(GatewayId, Lane lane, ConnectionId) override { up |= lane == Lane::bulk; }
       void on_down(GatewayId, Lane, ConnectionId) override {}
-      void on_writable(GatewayId, Lane) override { writable = true; }
+      void on_writable(GatewayId, Lane, ConnectionId) override { writable = true; }
       bool up = false, writable = true;
       std::uint32_t received = 0;
     };

@@ -229,7 +229,29 @@ TEST_F(BulkLane, TwoProcessesWithOneKeyAreTwoConnections) {
   EXPECT_EQ(counters_[1].messages, 1U);
 }
 
+TEST_F(BulkLane, TheDialingEndMakesAsManyConnectionsAsAreAskedFor) {
+  world_.options(1).bulk_connections_max = 5;
+  start_both();
+  wires_[0]->widen(world_gateway(1), 3);
+  wires_[1]->widen(world_gateway(0), 3);
+  const auto live = [&](std::size_t gateway) { return counters_[gateway].live[Lane::bulk].size(); };
+  ASSERT_TRUE(wait([&] { return live(0) == 3 && live(1) == 3; }));
+  for (const auto connection : counters_[1].live[Lane::bulk])
+    ASSERT_TRUE(wires_[1]->send(world_gateway(0), Lane::bulk, message_of(8), connection));
+  EXPECT_TRUE(wait([&] { return counters_[0].messages == 3; }));
+  // Up to its own limit; and none goes where fewer are asked for.
+  wires_[1]->widen(world_gateway(0), 100);
+  wires_[1]->widen(world_gateway(0), 1);
+  ASSERT_TRUE(wait([&] { return live(0) == 5; }));
+  run_for(200 * kMillisecond);
+  EXPECT_EQ(live(0), 5U);
+  // Each is dialed again by itself.
+  wires_[0]->reset(world_gateway(1), Lane::bulk, *counters_[0].live[Lane::bulk].begin());
+  EXPECT_TRUE(wait([&] { return counters_[0].downs[Lane::bulk] == 1 && live(0) == 5; }));
+}
+
 TEST_F(BulkLane, EverMoreConnectionsEndTheOldestOnes) {
+  world_.options(0).bulk_connections_max = 1;
   start(0);
   std::vector<std::unique_ptr<TlsClient>> clients;
   for (std::size_t i = 0; i < 12; ++i) {

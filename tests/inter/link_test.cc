@@ -341,7 +341,7 @@ TEST(Link, ALateDownOfTheOldConnectionDoesNotStopTheBulkLane) {
   ScriptedPeer peer;
   peer.begin_session();
   peer.link.wire_up(Lane::bulk, 3);
-  peer.bulk(encode_bind(peer.session), 3);
+  peer.bulk(Bind{peer.session, 0}.encode(), 3);
   peer.link.wire_down(Lane::bulk, 2);
   peer.control(granting(peer.session, 100));
   peer.link.offer(5, 0, 2, std::make_shared<NumberedChunks>(100), false);
@@ -349,17 +349,119 @@ TEST(Link, ALateDownOfTheOldConnectionDoesNotStopTheBulkLane) {
   EXPECT_EQ(peer.link.status().waiting_for, "acknowledgement");
   // Nor does the newest one's end, while an older one lives.
   peer.link.wire_up(Lane::bulk, 4);
-  peer.bulk(encode_bind(peer.session), 4);
+  peer.bulk(Bind{peer.session, 0}.encode(), 4);
   peer.link.wire_down(Lane::bulk, 4);
   EXPECT_EQ(peer.count(Frame::chunk, 3), 4U) << "what was on its way goes again";
   peer.link.wire_down(Lane::bulk, 3);
   EXPECT_EQ(peer.link.status().waiting_for, "bulk connection");
 }
 
+// Where one connection does not suffice there are several, and each is on its own.
+TEST(Link, ChunksLeaveOnAllConnectionsOfTheSession) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  peer.link.wire_up(Lane::bulk, 3);
+  peer.link.wire_up(Lane::bulk, 4);
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  peer.bulk(Bind{peer.session, 1}.encode(), 3);
+  peer.control(granting(peer.session, 100));
+  // Nobody has said yet that 4 is the session's.
+  peer.link.offer(5, 0, 6, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 2), 3U);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 3U);
+  EXPECT_EQ(peer.count(Frame::chunk, 4), 0U);
+  // A full one is passed over.
+  peer.bulk(Bind{peer.session, 2}.encode(), 4);
+  peer.busy = {2, 4};
+  peer.link.offer(6, 0, 4, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 7U);
+  peer.busy = {2, 3, 4};
+  peer.link.offer(7, 0, 1, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.link.status().waiting_for, "wire");
+  peer.busy = {2, 3};
+  peer.link.wire_writable(Lane::bulk, 4);
+  EXPECT_EQ(peer.count(Frame::chunk, 4), 1U);
+  // What was on the way on one that ends goes again, and nothing else.
+  peer.busy.clear();
+  peer.link.wire_writable(Lane::bulk, 2);
+  peer.link.wire_down(Lane::bulk, 3);
+  EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 7U);
+  EXPECT_EQ(peer.count(Frame::chunk, 2) + peer.count(Frame::chunk, 4), 3U + 1U + 7U);
+}
+
+// It was dialed because the old one is gone at the other end.
+TEST(Link, AConnectionInAnothersPlaceReplacesIt) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  peer.control(granting(peer.session, 100));
+  peer.link.offer(5, 0, 2, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 2), 2U);
+  peer.link.wire_up(Lane::bulk, 3);
+  peer.bulk(Bind{peer.session, 0}.encode(), 3);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 2U) << "what was on its way goes again";
+  // What is late on the old one does not lead back.
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  peer.link.offer(6, 0, 2, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 2), 2U);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 4U);
+}
+
+TEST(Link, AChunkIsLostWhenItsOwnConnectionHasOvertakenIt) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  peer.link.wire_up(Lane::bulk, 3);
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  peer.bulk(Bind{peer.session, 1}.encode(), 3);
+  peer.control(granting(peer.session, 200));
+  peer.link.offer(5, 0, 100, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 2), 50U);
+  // Everything on one connection arrives, in its order; the other one is slow, no more.
+  Ack ack;
+  ack.session = peer.session;
+  ack.credit = 200;
+  std::vector<std::uint32_t> on_other;
+  for (const auto& sent : peer.sent) {
+    if (sent.message.empty() || sent.message[0] != static_cast<std::byte>(Frame::chunk)) continue;
+    auto in = after_kind(sent.message);
+    const auto index = decode_chunk(in)->index;
+    if (sent.connection == 3) on_other.push_back(index);
+    if (sent.connection == 2) ack.chunks.emplace_back(5, index);
+  }
+  peer.control(ack.encode());
+  EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 0U);
+  ack.chunks = {{5, on_other[40]}};
+  peer.control(ack.encode());
+  EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 8U) << "more than 32 places behind";
+}
+
+TEST(Link, AsManyConnectionsAsTheCongestionControlNeeds) {
+  ScriptedPeer peer;
+  BulkPath path;
+  path.tcp.congestion_control = "cubic";
+  peer.paths = {path};
+  peer.begin_session();
+  EXPECT_EQ(peer.width, 4U);
+  peer.paths[0].tcp.congestion_control = "bbr";
+  peer.run_for(2 * kSecond);
+  EXPECT_EQ(peer.width, 1U);
+  // The other direction may need more than ours.
+  Ack ack;
+  ack.session = peer.session;
+  ack.width = 9;
+  peer.control(ack.encode());
+  peer.run_for(2 * kSecond);
+  EXPECT_EQ(peer.width, 9U);
+  ack.width = 60'000;
+  peer.control(ack.encode());
+  peer.run_for(2 * kSecond);
+  EXPECT_EQ(peer.width, LinkOptions().bulk_connections_max);
+}
+
 TEST(Link, TheSessionKeepsToItsOwnConnections) {
   ScriptedPeer peer;
   peer.begin_session();
-  peer.bulk(encode_bind(peer.session), 2);
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
   // Somebody else with this identity: the newest connections are not the session's.
   peer.link.wire_up(Lane::control, 10);
   peer.link.wire_up(Lane::bulk, 11);
@@ -375,13 +477,13 @@ TEST(Link, TheSessionKeepsToItsOwnConnections) {
     EXPECT_EQ(peer.count(Frame::chunk, connection), 0U) << connection;
   }
   // The session's number moves it; what is late on the old connection does not move it back.
-  peer.control(encode_bind(peer.session), 10);
-  peer.control(encode_bind(peer.session), 1);
+  peer.control(Bind{peer.session, 0}.encode(), 10);
+  peer.control(Bind{peer.session, 0}.encode(), 1);
   peer.link.send(numbered(2));
   EXPECT_EQ(peer.count(Frame::data, 10), 1U);
   // A number that is wrong does not.
   peer.link.wire_up(Lane::control, 12);
-  peer.control(encode_bind(peer.session + 1), 12);
+  peer.control(Bind{peer.session + 1, 0}.encode(), 12);
   peer.link.send(numbered(3));
   EXPECT_EQ(peer.count(Frame::data, 10), 2U);
 }
@@ -444,7 +546,7 @@ TEST(Link, AnotherProtocolVersionIsRefusedByName) {
   peer.control(hello);
   const auto refusal = peer.last(Frame::refuse);
   auto in = after_kind(refusal);
-  EXPECT_EQ(decode_refuse(in).value_or(Refuse{}).why, "protocol version: 3 here, 9 there");
+  EXPECT_EQ(decode_refuse(in).value_or(Refuse{}).why, "protocol version: 4 here, 9 there");
 }
 
 TEST_F(LinkPair, ASecondLiveProcessIsRefusedAndReported) {
@@ -517,7 +619,9 @@ TEST(Link, ASecondLiveProcessIsRefusedAndReportedOverZeroMq) {
     }
     void on_up(GatewayId, Lane lane, ConnectionId c) override { link->wire_up(lane, c); }
     void on_down(GatewayId, Lane lane, ConnectionId c) override { link->wire_down(lane, c); }
-    void on_writable(GatewayId, Lane lane) override { link->wire_writable(lane); }
+    void on_writable(GatewayId, Lane lane, ConnectionId connection) override {
+      link->wire_writable(lane, connection);
+    }
     Loop loop;
     RecordedLog log;
     RateLimit limit{0};

@@ -48,7 +48,7 @@ class Node final : public WireReceiver {
   }
   void on_up(GatewayId, Lane, ConnectionId) override { ++up; }
   void on_down(GatewayId, Lane, ConnectionId) override {}
-  void on_writable(GatewayId, Lane lane) override {
+  void on_writable(GatewayId, Lane lane, ConnectionId) override {
     if (lane == Lane::bulk) tester.on_writable();
   }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -112,7 +113,7 @@ class ScriptedPeer final : public Wire {
     // It says the session's number with its first bind.
     const auto bind = last(Frame::bind);
     in = after_kind(bind);
-    session = *decode_bind(in);
+    session = decode_bind(in)->session;
   }
   void say(std::uint64_t echo, ConnectionId connection = 1, std::uint64_t nonce = 77) {
     Hello hello;
@@ -152,12 +153,15 @@ class ScriptedPeer final : public Wire {
   // Wire.
   void receive_with(WireReceiver&) override {}
   Result<void> send(GatewayId, Lane lane, WireMessage message, ConnectionId connection) override {
+    if (busy.contains(connection)) return Error{ErrorCode::busy, "full"};
     sent.push_back({lane, connection, std::move(message).whole()});
     return {};
   }
   void reset(GatewayId, Lane lane, ConnectionId connection) override {
     resets.emplace_back(lane, connection);
   }
+  std::vector<BulkPath> bulk_paths(GatewayId) const override { return paths; }
+  void widen(GatewayId, std::uint32_t connections) override { width = connections; }
   std::uint64_t bytes_sent(GatewayId) const override { return 0; }
   std::uint64_t bytes_received(GatewayId) const override { return 0; }
 
@@ -168,6 +172,9 @@ class ScriptedPeer final : public Wire {
   };
   std::vector<Sent> sent;
   std::vector<std::pair<Lane, ConnectionId>> resets;
+  std::set<ConnectionId> busy;  // send() refuses
+  std::vector<BulkPath> paths;
+  std::uint32_t width = 0;  // as widen() said last
   sim::Simulation simulation;
   Loop loop{simulation};
   RateLimit limit{0};
@@ -213,7 +220,9 @@ class SiteWire final : public Wire, public WireReceiver {
     whose_.erase(connection);
     link->wire_down(lane, connection);
   }
-  void on_writable(GatewayId, Lane lane) override { link->wire_writable(lane); }
+  void on_writable(GatewayId, Lane lane, ConnectionId connection) override {
+    link->wire_writable(lane, connection);
+  }
 
  private:
   std::vector<GatewayId> peers_;

@@ -57,7 +57,9 @@ class Puppet final : public WireReceiver, public LinkOwner {
   void on_down(GatewayId from, Lane lane, ConnectionId connection) override {
     link(from.site).wire_down(lane, connection);
   }
-  void on_writable(GatewayId from, Lane lane) override { link(from.site).wire_writable(lane); }
+  void on_writable(GatewayId from, Lane lane, ConnectionId connection) override {
+    link(from.site).wire_writable(lane, connection);
+  }
   Introduction introduce() override { return {.boot = 1, .run = {}, .fingerprint = fingerprint_}; }
   std::string objection(GatewayId, const Introduction&) override { return ""; }
   void on_session(Link&, bool) override {}

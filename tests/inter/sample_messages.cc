@@ -225,7 +225,7 @@ std::vector<SampleMessage> sample_messages() {
                  .bytes = Chunk{1, 2, 3, 4, body}.encode(),
                  .again = tagged(decode_chunk, self_encoded),
                  .fixed_bytes = 29});
-  all.push_back({"bind", encode_bind(12), tagged(decode_bind, encode_bind)});
+  all.push_back({"bind", Bind{12, 3}.encode(), tagged(decode_bind, self_encoded)});
   all.push_back({"have",
                  Have{5, {true, false, true, true, false, true, true, false, true}}.encode(),
                  tagged(decode_have, self_encoded)});

@@ -28,6 +28,7 @@ GatewayStatus a_status() {
   status.voters = {};
   status.attention = {"it waits: for \"beta\""};
   status.waits = {1.5, 2.5e-9, 3e300, 0, -0.0};
+  status.deadline = "beta, at most 2.0 s";
   status.links.push_back({.peer = "beta",
                           .address = "10.0.0.1:7700",
                           .state = "refused: another model",
@@ -38,6 +39,9 @@ GatewayStatus a_status() {
                           .polite_mbit_s = 12.5,
                           .queue_ms = 3.5,
                           .queue_target_ms = 8,
+                          .bulk_connections = 4,
+                          .congestion_control = "cubic",
+                          .congestion_control_why = "the system refused bbr",
                           .parameter_bytes = 1,
                           .codec_bytes = 2,
                           .zstd_bytes = 3,
@@ -91,8 +95,8 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_FALSE(status->links[1].polite_mbit_s);
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
-  EXPECT_EQ(nlohmann::json::parse(json).size(), 17u);
-  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 20u);
+  EXPECT_EQ(nlohmann::json::parse(json).size(), 18u);
+  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 23u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);
 }

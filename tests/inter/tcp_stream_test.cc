@@ -164,7 +164,7 @@ TEST(SharedLine, IsOneForAllPathsAndLanes) {
     }
     void on_up(GatewayId, Lane, ConnectionId) override { ++up; }
     void on_down(GatewayId, Lane, ConnectionId) override {}
-    void on_writable(GatewayId, Lane) override {}
+    void on_writable(GatewayId, Lane, ConnectionId) override {}
     std::size_t bytes = 0;
     int up = 0;
   };

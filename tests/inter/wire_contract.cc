@@ -70,7 +70,7 @@ class Recorder final : public WireReceiver {
     EXPECT_EQ(found->second, std::pair(peer, lane));
     live.erase(found);
   }
-  void on_writable(GatewayId peer, Lane lane) override {
+  void on_writable(GatewayId peer, Lane lane, ConnectionId) override {
     check_not_inside();
     ++writable[{peer, lane}];
   }

@@ -45,7 +45,7 @@ class Counter final : public WireReceiver {
     live[lane].erase(id);
     ++downs[lane];
   }
-  void on_writable(GatewayId, Lane) override {}
+  void on_writable(GatewayId, Lane, ConnectionId) override {}
 
   bool up() { return !live[Lane::control].empty() && !live[Lane::bulk].empty(); }
   bool down() { return live[Lane::control].empty() && live[Lane::bulk].empty(); }

@@ -240,6 +240,19 @@ TEST(StatusText, SaysWhatRateHoldsUntilWhenAndHowPoliteItIs) {
   EXPECT_THAT(lines, HasSubstr("  rate limit 10 Mbit/s until 18:00, then unlimited\n"));
 }
 
+TEST(StatusText, SaysWhomAStepWaitsForAndHowBulkTravels) {
+  auto status = alpha(1, 1);
+  EXPECT_THAT(status_text(status), Not(HasSubstr("\n  waits for")));
+  EXPECT_THAT(status_text(status), Not(HasSubstr("for bulk")));
+  status.deadline = "beta, at most 2.0 s";
+  status.links[0].bulk_connections = 4;
+  status.links[0].congestion_control = "cubic";
+  status.links[0].congestion_control_why = "the system refused bbr";
+  const auto text = status_text(status);
+  EXPECT_THAT(text, HasSubstr("  waits for     beta, at most 2.0 s\n"));
+  EXPECT_THAT(text, HasSubstr("4 connections for bulk"));
+}
+
 TEST(StatusText, HasTheSameNumbers) {
   const auto text = status_text(alpha(1, 1));
   for (const char* part : {"alpha", "12/24", "beta", "18.3/20.0", "4.1x", "acknowledgement",
