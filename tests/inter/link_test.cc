@@ -600,34 +600,36 @@ TEST_F(LinkPair, ARestartTakesOverFromAConnectionThatNobodyMissed) {
   }
 }
 
+// A link over real sockets.
+struct Process final : WireReceiver {
+  explicit Process(const Clock& clock, std::string name) : loop(clock), log(clock, name) {}
+  void start(ZmqWorld& at, std::size_t gateway, std::uint64_t seed) {
+    link = std::make_unique<Link>(loop, at.start(gateway, *this), limit, log.log, Random(seed),
+                                  owner, world_gateway(gateway), world_gateway(1 - gateway), "peer",
+                                  "", LinkOptions{});
+    link->start();
+  }
+  void on_message(GatewayId, Lane lane, ConnectionId c, const SharedBytes& m) override {
+    link->wire_message(lane, c, m);
+  }
+  void on_up(GatewayId, Lane lane, ConnectionId c) override { link->wire_up(lane, c); }
+  void on_down(GatewayId, Lane lane, ConnectionId c) override { link->wire_down(lane, c); }
+  void on_writable(GatewayId, Lane lane, ConnectionId connection) override {
+    link->wire_writable(lane, connection);
+  }
+  Loop loop;
+  RecordedLog log;
+  RateLimit limit{0};
+  RecordingOwner owner;
+  std::unique_ptr<Link> link;
+};
+
 // The same with sockets: both processes dial, with one key.
 TEST(Link, ASecondLiveProcessIsRefusedAndReportedOverZeroMq) {
   const auto clock = make_system_clock();
   ZmqWorld world(2), twins(2);
   twins.options(1) = world.options(1);
   twins.options(1).listen.clear();
-  struct Process final : WireReceiver {
-    explicit Process(const Clock& clock, std::string name) : loop(clock), log(clock, name) {}
-    void start(ZmqWorld& at, std::size_t gateway, std::uint64_t seed) {
-      link = std::make_unique<Link>(loop, at.start(gateway, *this), limit, log.log, Random(seed),
-                                    owner, world_gateway(gateway), world_gateway(1 - gateway),
-                                    "peer", "", LinkOptions{});
-      link->start();
-    }
-    void on_message(GatewayId, Lane lane, ConnectionId c, const SharedBytes& m) override {
-      link->wire_message(lane, c, m);
-    }
-    void on_up(GatewayId, Lane lane, ConnectionId c) override { link->wire_up(lane, c); }
-    void on_down(GatewayId, Lane lane, ConnectionId c) override { link->wire_down(lane, c); }
-    void on_writable(GatewayId, Lane lane, ConnectionId connection) override {
-      link->wire_writable(lane, connection);
-    }
-    Loop loop;
-    RecordedLog log;
-    RateLimit limit{0};
-    RecordingOwner owner;
-    std::unique_ptr<Link> link;
-  };
   Process zero(*clock, "zero"), one(*clock, "one"), twin(*clock, "twin");
   const auto wait = [&](const std::function<bool()>& condition) {
     return world.run_until(
@@ -654,6 +656,43 @@ TEST(Link, ASecondLiveProcessIsRefusedAndReportedOverZeroMq) {
   zero.link->offer(5, 0, 3, std::make_shared<NumberedChunks>(1000), false);
   EXPECT_TRUE(wait([&] { return one.owner.numbers.size() == 1 && one.owner.chunks.size() == 3; }));
   EXPECT_TRUE(twin.owner.chunks.empty());
+}
+
+// No BBR, and one site that nobody can dial: chunks of both flow on several connections that it
+// made.
+TEST(Link, ASiteThatOnlyDialsHasSeveralConnectionsForBothDirections) {
+  const auto clock = make_system_clock();
+  ZmqWorld world(2);
+  for (const std::size_t gateway : {0, 1}) world.options(gateway).congestion_control = "reno";
+  world.options(1).listen.clear();
+  world.options(1).own_address.clear();
+  Process zero(*clock, "zero"), one(*clock, "one");
+  zero.start(world, 0, 1);
+  one.start(world, 1, 2);
+  const auto wait = [&](const std::function<bool()>& condition) {
+    return world.run_until(
+        [&] {
+          for (auto* process : {&zero, &one}) process->loop.run_ready();
+          return condition();
+        },
+        20 * kSecond);
+  };
+  ASSERT_TRUE(wait([&] {
+    return zero.link->status().bulk_connections == BulkWidth::kAtFirst &&
+           one.link->status().bulk_connections == BulkWidth::kAtFirst;
+  }));
+  EXPECT_EQ(zero.link->status().congestion_control, "reno");
+  EXPECT_EQ(one.link->status().congestion_control_why, "as asked for");
+  EXPECT_GE(one.log.count("bulk_width"), 1U);
+  constexpr std::uint32_t kChunks = 40;
+  zero.link->offer(5, 0, kChunks, std::make_shared<NumberedChunks>(200'000), false);
+  one.link->offer(5, 0, kChunks, std::make_shared<NumberedChunks>(200'000), false);
+  EXPECT_TRUE(wait([&] {
+    return zero.link->acknowledged_chunks().size() == kChunks &&
+           one.link->acknowledged_chunks().size() == kChunks;
+  }));
+  EXPECT_EQ(zero.link->bulk_counters().chunks_resent, 0U);
+  EXPECT_EQ(one.link->bulk_counters().chunks_resent, 0U);
 }
 
 // --- Round trips
