@@ -11,6 +11,8 @@ namespace {
 // A chunk this far behind an acknowledged one of its connection is lost.
 constexpr std::uint64_t kReorderMax = 32;
 constexpr double kDrainMaxSeconds = 60;
+// What the bulk lane carries in a heartbeat beside chunks is less: it is no sign of these.
+constexpr std::uint64_t kNoChunkBytes = 1024;
 constexpr std::uint64_t kFlowBytesMin = 1 << 20;  // less tells more of the round trip
 
 }  // namespace
@@ -187,7 +189,8 @@ void BulkSender::resend_overdue(Nanoseconds round_trip, std::uint64_t tcp_acknow
   const auto now = loop_.now();
   const auto since = std::exchange(last_heartbeat_, now);
   const auto arrived = static_cast<double>(std::exchange(arrived_bytes_, 0));
-  if (std::exchange(tcp_acknowledged_, tcp_acknowledged) != tcp_acknowledged) last_progress_ = now;
+  if (tcp_acknowledged > std::exchange(tcp_acknowledged_, tcp_acknowledged) + kNoChunkBytes)
+    last_progress_ = now;
   if (arrived > 0 && now > since)
     goodput_ = std::max(arrived / seconds_of(now - since), goodput_ / 2);
   if (in_flight_.empty() || peer_stalled_) return;

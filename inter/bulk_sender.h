@@ -80,7 +80,7 @@ class BulkSender {
 
   // On every heartbeat: chunks without news for far longer than the line needs go again. How long
   // it needs is learnt from what arrived lately. `tcp_acknowledged`: bytes that TCP has brought to
-  // the other end, over all connections; while they grow the line is slow, and nothing lost.
+  // the other end, over all connections; while they grow, the line is slow and nothing lost.
   void resend_overdue(Nanoseconds round_trip, std::uint64_t tcp_acknowledged);
 
   // Sequences up to here are acknowledged or given up.

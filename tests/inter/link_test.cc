@@ -435,6 +435,27 @@ TEST(Link, AChunkIsLostWhenItsOwnConnectionHasOvertakenIt) {
   EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 8U) << "more than 32 places behind";
 }
 
+// A chunk that the peer dropped goes again, also when nothing overtakes it; one that TCP still
+// carries does not, however long that takes.
+TEST(Link, ChunksAreOverdueOnceTcpBringsNothingMore) {
+  ScriptedPeer peer;
+  peer.paths = {BulkPath()};
+  peer.begin_session();
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  const auto hold_up = [&](int seconds, std::uint64_t bytes_per_second) {
+    for (int i = 0; i < seconds; ++i) {
+      peer.control(granting(peer.session, 100));  // it lives
+      peer.paths[0].tcp.acknowledged_bytes += bytes_per_second;
+      peer.run_for(kSecond);
+    }
+  };
+  peer.link.offer(5, 0, 2, std::make_shared<NumberedChunks>(100'000), false);
+  hold_up(30, 5'000);
+  EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 0U) << "slow is not lost";
+  hold_up(10, 50);
+  EXPECT_GE(peer.link.bulk_counters().chunks_resent, 2U) << "heartbeats are no chunks";
+}
+
 TEST(Link, AsManyConnectionsAsTheCongestionControlNeeds) {
   ScriptedPeer peer;
   BulkPath path;

@@ -8,7 +8,10 @@ Needs root and /dev/net/tun; skips loudly without (status 77).
 """
 import contextlib
 import json
+import os
 import pathlib
+import resource
+import socket
 import subprocess
 import sys
 import time
@@ -311,12 +314,39 @@ class SlowReader(Row):
             self.assertEqual([e for e in site.events("session_ended") if began < e["time"] < ended], [])
 
 
+class NoDescriptors(Row):
+    """Row 31: a gateway that gets no more descriptors keeps the round that runs, and refuses what is new."""
+
+    def test(self):
+        alpha, beta = self.faulty.sites
+        self.transfer_to(beta)
+        gateway = self.faulty.process(beta)
+        began = time.time()
+        limits = resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE)
+        opened = len(os.listdir(f"/proc/{gateway.pid}/fd"))
+        resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (opened, limits[1]))
+        with self.assertRaises(OSError):  # it is in the backlog, and nobody answers
+            with socket.socket(socket.AF_UNIX) as visitor:
+                visitor.settimeout(1)
+                visitor.connect(str(beta.run_dir / "gateway.sock"))
+                visitor.recv(1)
+        time.sleep(2)
+        opened_since = len(os.listdir(f"/proc/{gateway.pid}/fd")) - opened
+        self.assertLessEqual(opened_since, 4, "some may have come just before the limit")
+        resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, limits)
+        ended = time.time()
+        self.end_with_equal_bits()
+        for site in (alpha, beta):
+            self.assertEqual([e for e in site.events("session_ended") if began < e["time"] < ended], [])
+        self.assertTrue(self.events_after(beta, began, "disk_failed") or self.events_after(beta, began, "state_not_saved"))
+
+
 def rss_mib(process):
     return int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 CASES = {"bit_flips": BitFlips, "cut": Cut, "restart": Restart, "outages": Outages, "bad_line": BadLine, "slow_line": SlowLine, "killed": KilledInExchange,
-         "stands_still": StandsStill, "slow_reader": SlowReader}
+         "stands_still": StandsStill, "slow_reader": SlowReader, "no_descriptors": NoDescriptors}
 
 
 def main():
