@@ -4,43 +4,46 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <random>
 #include <set>
 
 namespace isthmus::inter {
 namespace {
 
-// A bound socket, or -1 when the port is taken; port 0 lets the system choose.
-int bind_loopback(std::uint16_t& port) {
+// A bound socket, or -1 when the port is taken.
+int bind_loopback(std::uint16_t port) {
   const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(port);
-  socklen_t size = sizeof address;
-  if (::bind(descriptor, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+  if (::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
     ::close(descriptor);
     return -1;
   }
-  port = ntohs(address.sin_port);
   return descriptor;
 }
 
 }  // namespace
 
+// Not where the system takes ports for sockets that connect: who listens later would find one of
+// those in its place.
 std::uint16_t free_port_pair() {
+  constexpr std::uint16_t kFirst = 10'000, kEnd = 32'000;
   static std::set<std::uint16_t> given;
+  static std::mt19937 draws(std::random_device{}());
   for (;;) {
-    std::uint16_t port = 0;
+    const auto port =
+        static_cast<std::uint16_t>(std::uniform_int_distribution<int>(kFirst, kEnd)(draws));
+    const auto next = static_cast<std::uint16_t>(port + 1);
+    if (given.contains(port) || given.contains(next)) continue;
     const int first = bind_loopback(port);
-    auto next = static_cast<std::uint16_t>(port + 1);
-    const int second = first < 0 || port == 65535 ? -1 : bind_loopback(next);
+    const int second = first < 0 ? -1 : bind_loopback(next);
     if (first >= 0) ::close(first);
     if (second >= 0) ::close(second);
-    if (second >= 0 && !given.contains(port) && !given.contains(next)) {
-      given.insert({port, next});
-      return port;
-    }
+    if (second < 0) continue;
+    given.insert({port, next});
+    return port;
   }
 }
 
