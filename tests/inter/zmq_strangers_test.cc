@@ -1,5 +1,5 @@
 // What strangers on the network can reach and cost on the control lane: each trap of libzmq that
-// the wire avoids, once. The bulk lane: bulk_lane_test.cc.
+// the wire avoids, once. The bulk lane: bulk_strangers_test.cc.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

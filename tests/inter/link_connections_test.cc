@@ -1,0 +1,312 @@
+// A link's connections: several at a time, one in another's place, silent ones and cut ones; and
+// what was on its way on them.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "inter/bulk_width.h"
+#include "inter/link.h"
+#include "tests/inter/link_pair.h"
+#include "tests/inter/zmq_link.h"
+
+namespace isthmus::inter {
+namespace {
+
+Bytes granting(std::uint64_t session, std::uint64_t credit) {
+  Ack ack;
+  ack.session = session;
+  ack.credit = credit;
+  return ack.encode();
+}
+
+// A session whose bulk connections 2 and 3 have the places 0 and 1.
+void begin_on_two_connections(ScriptedPeer& peer, std::uint64_t credit) {
+  peer.begin_session();
+  peer.link.wire_up(Lane::bulk, 3);
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  peer.bulk(Bind{peer.session, 1}.encode(), 3);
+  peer.control(granting(peer.session, credit));
+}
+
+// --- Several
+
+// Where one connection does not suffice there are several, and each is on its own.
+TEST(Link, ChunksLeaveOnAllConnectionsOfTheSession) {
+  ScriptedPeer peer;
+  begin_on_two_connections(peer, 100);
+  // Nobody has said yet that 4 is the session's.
+  peer.link.wire_up(Lane::bulk, 4);
+  peer.link.offer(5, 0, 6, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 2), 3U);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 3U);
+  EXPECT_EQ(peer.count(Frame::chunk, 4), 0U);
+  // A full one is passed over.
+  peer.bulk(Bind{peer.session, 2}.encode(), 4);
+  peer.busy = {2, 4};
+  peer.link.offer(6, 0, 4, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 7U);
+  peer.busy = {2, 3, 4};
+  peer.link.offer(7, 0, 1, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.link.status().waiting_for, "wire");
+  peer.busy = {2, 3};
+  peer.link.wire_writable(Lane::bulk, 4);
+  EXPECT_EQ(peer.count(Frame::chunk, 4), 1U);
+  // What was on the way on one that ends goes again, and nothing else.
+  peer.busy.clear();
+  peer.link.wire_writable(Lane::bulk, 2);
+  peer.link.wire_down(Lane::bulk, 3);
+  EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 7U);
+  EXPECT_EQ(peer.count(Frame::chunk, 2) + peer.count(Frame::chunk, 4), 3U + 1U + 7U);
+}
+
+// It was dialed because the old one is gone at the other end.
+TEST(Link, AConnectionInAnothersPlaceReplacesIt) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  peer.control(granting(peer.session, 100));
+  peer.link.offer(5, 0, 2, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 2), 2U);
+  peer.link.wire_up(Lane::bulk, 3);
+  peer.bulk(Bind{peer.session, 0}.encode(), 3);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 2U) << "what was on its way goes again";
+  // What is late on the old one does not lead back.
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  peer.link.offer(6, 0, 2, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 2), 2U);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 4U);
+}
+
+TEST(Link, AChunkIsLostWhenItsOwnConnectionHasOvertakenIt) {
+  ScriptedPeer peer;
+  begin_on_two_connections(peer, 200);
+  peer.link.offer(5, 0, 100, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 2), 50U);
+  // Everything on one connection arrives, in its order; the other one is slow, no more.
+  Ack ack;
+  ack.session = peer.session;
+  ack.credit = 200;
+  std::vector<std::uint32_t> on_other;
+  for (const auto& sent : peer.sent) {
+    if (sent.message.empty() || sent.message[0] != static_cast<std::byte>(Frame::chunk)) continue;
+    auto in = after_kind(sent.message);
+    const auto index = decode_chunk(in)->index;
+    if (sent.connection == 3) on_other.push_back(index);
+    if (sent.connection == 2) ack.chunks.emplace_back(5, index);
+  }
+  peer.control(ack.encode());
+  EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 0U);
+  ack.chunks = {{5, on_other[40]}};
+  peer.control(ack.encode());
+  EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 8U) << "more than 32 places behind";
+}
+
+TEST(Link, AsManyConnectionsAsTheCongestionControlNeeds) {
+  ScriptedPeer peer;
+  BulkPath path;
+  path.tcp.congestion_control = "cubic";
+  peer.paths = {path};
+  peer.begin_session();
+  EXPECT_EQ(peer.width, 4U);
+  peer.paths[0].tcp.congestion_control = "bbr";
+  peer.run_for(2 * kSecond);
+  EXPECT_EQ(peer.width, 1U);
+  // The other direction may need more than ours.
+  Ack ack;
+  ack.session = peer.session;
+  ack.width = 9;
+  peer.control(ack.encode());
+  peer.run_for(2 * kSecond);
+  EXPECT_EQ(peer.width, 9U);
+  ack.width = 60'000;
+  peer.control(ack.encode());
+  peer.run_for(2 * kSecond);
+  EXPECT_EQ(peer.width, LinkOptions().bulk_connections_max);
+}
+
+// No BBR, and one site that nobody can dial: chunks of both flow on several connections that it
+// made.
+TEST(Link, ASiteThatOnlyDialsHasSeveralConnectionsForBothDirections) {
+  const auto clock = make_system_clock();
+  ZmqWorld world(2);
+  for (const std::size_t gateway : {0, 1}) world.options(gateway).congestion_control = "reno";
+  world.options(1).listen.clear();
+  world.options(1).own_address.clear();
+  ZmqLink zero(*clock, "zero"), one(*clock, "one");
+  zero.start(world, 0, 1);
+  one.start(world, 1, 2);
+  const auto wait = [&](const std::function<bool()>& condition) {
+    return world.run_until(
+        [&] {
+          for (auto* process : {&zero, &one}) process->loop.run_ready();
+          return condition();
+        },
+        20 * kSecond);
+  };
+  ASSERT_TRUE(wait([&] {
+    return zero.link->status().bulk_connections == BulkWidth::kAtFirst &&
+           one.link->status().bulk_connections == BulkWidth::kAtFirst;
+  }));
+  EXPECT_EQ(zero.link->status().congestion_control, "reno");
+  EXPECT_EQ(one.link->status().congestion_control_why, "as asked for");
+  EXPECT_GE(one.log.count("bulk_width"), 1U);
+  constexpr std::uint32_t kChunks = 40;
+  zero.link->offer(5, 0, kChunks, std::make_shared<NumberedChunks>(200'000), false);
+  one.link->offer(5, 0, kChunks, std::make_shared<NumberedChunks>(200'000), false);
+  EXPECT_TRUE(wait([&] {
+    return zero.link->acknowledged_chunks().size() == kChunks &&
+           one.link->acknowledged_chunks().size() == kChunks;
+  }));
+  EXPECT_EQ(zero.link->bulk_counters().chunks_resent, 0U);
+  EXPECT_EQ(one.link->bulk_counters().chunks_resent, 0U);
+}
+
+// --- Ends
+
+// A peer that redials: its next connection is up before the old one's end is noticed.
+TEST(Link, ALateDownOfTheOldConnectionDoesNotStopTheBulkLane) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  peer.link.wire_up(Lane::bulk, 3);
+  peer.bulk(Bind{peer.session, 0}.encode(), 3);
+  peer.link.wire_down(Lane::bulk, 2);
+  peer.control(granting(peer.session, 100));
+  peer.link.offer(5, 0, 2, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 2U);
+  EXPECT_EQ(peer.link.status().waiting_for, "acknowledgement");
+  // Nor does the newest one's end, while an older one lives.
+  peer.link.wire_up(Lane::bulk, 4);
+  peer.bulk(Bind{peer.session, 0}.encode(), 4);
+  peer.link.wire_down(Lane::bulk, 4);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 4U) << "what was on its way goes again";
+  peer.link.wire_down(Lane::bulk, 3);
+  EXPECT_EQ(peer.link.status().waiting_for, "bulk connection");
+}
+
+TEST_F(LinkPair, RedialsWithLateNewsOfThem) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    auto faults = calm();
+    faults.late_downs = 1;
+    start(faults, {}, seed);
+    for (int i = 0; i < 4; ++i) {
+      world->network.break_connections(kAlpha, kBeta);
+      world->run_for(static_cast<Nanoseconds>(seed * 100 % 1300) * kMillisecond);
+      expect_working();
+    }
+    // Everything that was ever up is down by now, but the newest.
+    world->run_for(10 * kSecond);
+    expect_working();
+    EXPECT_EQ(alpha->owner.sessions, 1) << seed;
+  }
+}
+
+TEST_F(LinkPair, SilenceEndsTheSessionAndAnotherBegins) {
+  start();
+  world->network.cut(kAlpha, kBeta, true);  // one way
+  EXPECT_TRUE(wait([&] { return !beta->link->up(); }));
+  EXPECT_EQ(beta->log.count("session_ended", "silence"), 1U);
+  EXPECT_TRUE(wait([&] { return !alpha->link->up(); }));
+  world->network.cut(kAlpha, kBeta, false);
+  ASSERT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); }));
+  EXPECT_EQ(alpha->owner.sessions, 2);
+  expect_working();
+}
+
+TEST_F(LinkPair, AnOutageIsNoticedSoonAndOverSoon) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    Random draws(seed);
+    auto faults = calm();
+    faults.delay = static_cast<Nanoseconds>(1e6 + 99e6 * draws.uniform());
+    start(faults, {}, seed);
+    alpha->link->offer(5, 0, 1000, std::make_shared<NumberedChunks>(200'000), false);
+    world->run_for(kSecond + static_cast<Nanoseconds>(1e9 * draws.uniform()));
+    const bool one_way = draws.chance(0.5);
+    const auto began = world->simulation.now();
+    const auto set_cut = [&](bool cut) {
+      world->network.cut(kAlpha, kBeta, cut);
+      if (!one_way) world->network.cut(kBeta, kAlpha, cut);
+    };
+    set_cut(true);
+    // Who hears nothing any more; the other one, when a line is silent one way, is told by TCP.
+    ASSERT_TRUE(wait([&] { return !beta->link->up(); }));
+    EXPECT_LE(world->simulation.now() - began, 8 * kSecond) << seed;
+    world->run_for(began + 20 * kSecond - world->simulation.now());
+    set_cut(false);
+    EXPECT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); }, 1500 * kMillisecond))
+        << seed;
+  }
+}
+
+TEST_F(LinkPair, AfterAReconnectOnlyTheGapsAreFilled) {
+  start();
+  constexpr std::uint32_t kChunks = 60;
+  alpha->link->offer(5, 0, kChunks, std::make_shared<NumberedChunks>(200'000), false);
+  ASSERT_TRUE(wait([&] { return beta->owner.chunks.size() >= 20; }));
+  world->network.cut(kAlpha, kBeta, true);
+  world->network.cut(kBeta, kAlpha, true);
+  ASSERT_TRUE(wait([&] { return !alpha->link->up() && !beta->link->up(); }));
+  EXPECT_FALSE(alpha->link->offers(5)) << "offers end with their session";
+  world->network.cut(kAlpha, kBeta, false);
+  world->network.cut(kBeta, kAlpha, false);
+  ASSERT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); }));
+
+  const std::set<std::uint32_t> before(beta->owner.chunks.begin(), beta->owner.chunks.end());
+  ASSERT_LT(before.size(), kChunks);
+  beta->owner.chunks.clear();
+  alpha->link->offer(5, 0, kChunks, std::make_shared<NumberedChunks>(200'000), true);
+  world->run_for(3 * kSecond);
+  EXPECT_TRUE(beta->owner.chunks.empty()) << "chunks before the peer said what it has";
+  std::vector<bool> have(kChunks);
+  for (const auto index : before) have[index] = true;
+  beta->link->have(5, have);
+  ASSERT_TRUE(wait([&] { return alpha->link->acknowledged_chunks().size() == kChunks; }));
+  const std::set<std::uint32_t> after(beta->owner.chunks.begin(), beta->owner.chunks.end());
+  EXPECT_EQ(before.size() + after.size(), kChunks);
+  for (const auto index : before) EXPECT_EQ(after.count(index), 0U) << "sent twice";
+  EXPECT_EQ(alpha->link->bulk_counters().resumes, 1U);
+}
+
+TEST_F(LinkPair, ACutConnectionResendsAtMostTheCreditWindow) {
+  constexpr std::uint32_t kChunks = 60;
+  constexpr int kCuts = 3;
+  std::uint64_t resent = 0;
+  LinkOptions options;
+  options.window_chunks = 8;
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    start(calm(), options, seed);
+    Random draws(seed);
+    alpha->link->offer(5, 0, kChunks, std::make_shared<NumberedChunks>(200'000), false);
+    for (int cut = 0; cut < kCuts; ++cut) {
+      world->run_for(static_cast<Nanoseconds>(3e8 * draws.uniform()));
+      world->network.break_connections(kAlpha, kBeta);
+    }
+    ASSERT_TRUE(wait([&] { return alpha->link->acknowledged_chunks().size() == kChunks; })) << seed;
+    EXPECT_LE(alpha->link->bulk_counters().chunks_resent, kCuts * options.window_chunks) << seed;
+    resent += alpha->link->bulk_counters().chunks_resent;
+  }
+  EXPECT_GT(resent, 30U) << "the cuts came in the middle";
+}
+
+// A chunk that the peer dropped goes again, also when nothing overtakes it; one that TCP still
+// carries does not, however long that takes.
+TEST(Link, ChunksAreOverdueOnceTcpBringsNothingMore) {
+  ScriptedPeer peer;
+  peer.paths = {BulkPath()};
+  peer.begin_session();
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  const auto hold_up = [&](int seconds, std::uint64_t bytes_per_second) {
+    for (int i = 0; i < seconds; ++i) {
+      peer.control(granting(peer.session, 100));  // it lives
+      peer.paths[0].tcp.acknowledged_bytes += bytes_per_second;
+      peer.run_for(kSecond);
+    }
+  };
+  peer.link.offer(5, 0, 2, std::make_shared<NumberedChunks>(100'000), false);
+  hold_up(30, 5'000);
+  EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 0U) << "slow is not lost";
+  hold_up(10, 50);
+  EXPECT_GE(peer.link.bulk_counters().chunks_resent, 2U) << "heartbeats are no chunks";
+}
+
+}  // namespace
+}  // namespace isthmus::inter

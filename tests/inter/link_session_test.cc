@@ -1,0 +1,174 @@
+// A link's handshake: whom it begins a session with, whom it refuses and by what name, and whose a
+// connection is.
+#include <gtest/gtest.h>
+
+#include "inter/link.h"
+#include "tests/inter/link_pair.h"
+#include "tests/inter/zmq_link.h"
+
+namespace isthmus::inter {
+namespace {
+
+Introduction with_codec(const std::string& codec) {
+  return {.boot = 1, .run = {}, .fingerprint = {{{"codec", codec}}}};
+}
+
+TEST_F(LinkPair, WithoutAConnectionNobodySaysHello) {
+  ScriptedPeer peer;
+  peer.run_for(10 * kSecond);
+  EXPECT_TRUE(peer.sent.empty());
+  peer.link.wire_up(Lane::control, 1);
+  peer.run_for(10 * kSecond);
+  const auto said = peer.sent.size();
+  EXPECT_GE(said, 9U);
+  peer.link.wire_down(Lane::control, 1);
+  peer.run_for(10 * kSecond);
+  EXPECT_EQ(peer.sent.size(), said);
+}
+
+TEST_F(LinkPair, ARefusalNamesTheFieldAtBothEnds) {
+  world = std::make_unique<LinkWorld>(calm());
+  alpha = &world->start(kAlpha, {kBeta}, with_codec("int8"));
+  beta = &world->start(kBeta, {kAlpha}, with_codec("bf16"));
+  world->run_for(20 * kSecond);
+  for (const auto* node : {alpha, beta}) {
+    EXPECT_FALSE(node->link->up());
+    EXPECT_GT(node->log.count("session_refused", "codec: ") +
+                  node->log.count("session_refused_by_peer", "codec: "),
+              0U);
+    EXPECT_EQ(node->link->status().state.rfind("refused: codec: ", 0), 0U)
+        << node->link->status().state;
+  }
+  // Somebody mends it: no restart is needed.
+  beta->owner.introduction = with_codec("int8");
+  EXPECT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); }, 30 * kSecond));
+}
+
+TEST(Link, AnotherProtocolVersionIsRefusedByName) {
+  ScriptedPeer peer;
+  peer.link.wire_up(Lane::control, 1);
+  auto hello = Hello{.nonce = 5, .introduction = peer.owner.introduction}.encode();
+  hello[9] = std::byte{9};  // the version, after frame and magic
+  peer.control(hello);
+  const auto refusal = peer.last(Frame::refuse);
+  auto in = after_kind(refusal);
+  EXPECT_EQ(decode_refuse(in).value_or(Refuse{}).why, "protocol version: 4 here, 9 there");
+}
+
+TEST(Link, TheSessionKeepsToItsOwnConnections) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  // Somebody else with this identity: the newest connections are not the session's.
+  peer.link.wire_up(Lane::control, 10);
+  peer.link.wire_up(Lane::bulk, 11);
+  peer.link.send(numbered(1));
+  peer.link.offer(5, 0, 2, std::make_shared<NumberedChunks>(100), false);
+  peer.run_for(3 * kSecond);
+  EXPECT_GE(peer.count(Frame::data, 1), 1U);
+  EXPECT_GE(peer.count(Frame::ack, 1), 2U);
+  EXPECT_EQ(peer.count(Frame::chunk, 2), 2U);
+  for (const auto connection : {0, 10, 11}) {
+    EXPECT_EQ(peer.count(Frame::data, connection), 0U) << connection;
+    EXPECT_EQ(peer.count(Frame::ack, connection), 0U) << connection;
+    EXPECT_EQ(peer.count(Frame::chunk, connection), 0U) << connection;
+  }
+  // The session's number moves it; what is late on the old connection does not move it back.
+  peer.control(Bind{peer.session, 0}.encode(), 10);
+  peer.control(Bind{peer.session, 0}.encode(), 1);
+  peer.link.send(numbered(2));
+  EXPECT_EQ(peer.count(Frame::data, 10), 1U);
+  // A number that is wrong does not.
+  peer.link.wire_up(Lane::control, 12);
+  peer.control(Bind{peer.session + 1, 0}.encode(), 12);
+  peer.link.send(numbered(3));
+  EXPECT_EQ(peer.count(Frame::data, 10), 2U);
+}
+
+TEST_F(LinkPair, ASecondLiveProcessIsRefusedAndReported) {
+  for (const double loss : {0.0, 0.05}) {
+    auto faults = calm();
+    faults.loss = loss;
+    start(faults);
+    const auto session = beta->link->session();
+    auto& twin = world->start(kTwin, {kBeta});
+    ASSERT_TRUE(wait([&] { return beta->log.count("duplicate_identity") > 0; }, 15 * kSecond));
+    ASSERT_TRUE(wait([&] { return twin.log.count("session_refused_by_peer") > 0; }));
+
+    EXPECT_NE(twin.link->status().state.find("another live process"), std::string::npos);
+    // The one that was there first does not notice, for as long as the other one stays.
+    for (int i = 0; i < 10; ++i) {
+      world->run_for(10 * kSecond);
+      expect_working();
+    }
+    EXPECT_EQ(beta->link->session(), session);
+    EXPECT_EQ(alpha->link->session(), session);
+    EXPECT_FALSE(twin.link->up());
+    EXPECT_TRUE(twin.owner.numbers.empty());
+    EXPECT_TRUE(twin.owner.chunks.empty());
+    // Also when its connections are made anew, and are the older ones again after the next try.
+    world->network.break_connections(kAlpha, kBeta);
+    world->run_for(5 * kSecond);
+    world->network.break_connections(kTwin, kBeta);
+    world->run_for(5 * kSecond);
+    expect_working();
+    EXPECT_EQ(beta->link->session(), session);
+    // When the first one ends, the second may begin.
+    world->kill(*alpha);
+    alpha = &twin;
+    ASSERT_TRUE(wait([&] { return twin.link->up() && beta->link->up(); }));
+    expect_working();
+  }
+}
+
+// The same with sockets: both processes dial, with one key.
+TEST(Link, ASecondLiveProcessIsRefusedAndReportedOverZeroMq) {
+  const auto clock = make_system_clock();
+  ZmqWorld world(2), twins(2);
+  twins.options(1) = world.options(1);
+  twins.options(1).listen.clear();
+  ZmqLink zero(*clock, "zero"), one(*clock, "one"), twin(*clock, "twin");
+  const auto wait = [&](const std::function<bool()>& condition) {
+    return world.run_until(
+        [&] {
+          twins.run_until([] { return true; }, 0);
+          for (auto* process : {&zero, &one, &twin}) process->loop.run_ready();
+          return condition();
+        },
+        20 * kSecond);
+  };
+  zero.start(world, 0, 1);
+  one.start(world, 1, 2);
+  ASSERT_TRUE(wait([&] { return zero.link->up() && one.link->up(); }));
+  const auto session = zero.link->session();
+  twin.start(twins, 1, 3);
+  EXPECT_TRUE(wait([&] { return twin.log.count("session_refused_by_peer", "another live") > 0; }));
+  EXPECT_EQ(zero.log.count("duplicate_identity"), 1U);
+  // Longer than a session may be silent.
+  const auto until = clock->now() + 7 * kSecond;
+  wait([&] { return clock->now() > until; });
+  EXPECT_EQ(zero.link->session(), session);
+  EXPECT_EQ(one.link->session(), session);
+  zero.link->send(numbered(0));
+  zero.link->offer(5, 0, 3, std::make_shared<NumberedChunks>(1000), false);
+  EXPECT_TRUE(wait([&] { return one.owner.numbers.size() == 1 && one.owner.chunks.size() == 3; }));
+  EXPECT_TRUE(twin.owner.chunks.empty());
+}
+
+TEST_F(LinkPair, ARestartTakesOverFromAConnectionThatNobodyMissed) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    auto faults = calm();
+    faults.silent_deaths = 1;
+    start(faults, {}, seed);
+    world->kill(*alpha);
+    alpha = &world->start(kAlpha, {kBeta});
+    const auto began = world->simulation.now();
+    ASSERT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); })) << seed;
+    EXPECT_LT(world->simulation.now() - began, 5 * kSecond) << seed;
+    EXPECT_EQ(beta->log.count("duplicate_identity"), 0U) << seed;
+    expect_working();
+  }
+}
+
+}  // namespace
+}  // namespace isthmus::inter
