@@ -60,7 +60,7 @@ std::string site_file_text(const SiteValues& values, const Otherwise& otherwise)
 
 constexpr std::string_view kDocumentHead = R"(# Configuration
 
-<!-- Written by `isthmus check --document` from launcher/site_keys.cc; a test compares them. -->
+<!-- Written by `isthmus check --document` from launcher/site_keys*.cc; a test compares them. -->
 
 A site is described by one TOML file. `isthmus init NAME` writes one to start from, `isthmus check FILE` tells every
 fault at once with its place, what is allowed and the nearest name for a typo, and says what the file means: steps,

@@ -1,0 +1,148 @@
+// The keys of [model].
+#include <vector>
+
+#include "launcher/site_keys.h"
+
+namespace isthmus::launcher {
+namespace {
+
+ChoiceField family_field() {
+  return {.get = [](const SiteFile&) { return std::size_t{0}; },
+          .set = [](SiteFile& file, std::size_t) { file.model.config.family = "llama"; }};
+}
+
+}  // namespace
+
+std::vector<SiteKey> model_keys() {
+  using enum ValueKind;
+  using runtime::ModelConfig;
+  constexpr auto model = &SiteFile::model;
+  constexpr auto config = &ModelOptions::config;
+
+  return {
+      {.section = "model",
+       .name = "family",
+       .kind = choice,
+       .field = family_field(),
+       .choices = {"llama"},
+       .meaning = "The architecture: a Llama decoder (RMSNorm, rotary positions, grouped-query "
+                  "attention, SwiGLU).",
+       .shared = true},
+      {.section = "model",
+       .name = "from",
+       .kind = path,
+       .field = field(model, &ModelOptions::from),
+       .meaning =
+           "A Hugging Face directory (config.json, model.safetensors) to start from. The other "
+           "keys of this section are then read from it and must be left out.",
+       .absent = "a new model, as the other keys say"},
+      {.section = "model",
+       .name = "layers",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::layers),
+       .min = 1,
+       .max = 1024,
+       .unit = "blocks",
+       .meaning = "Decoder blocks.",
+       .absent = "only with `from`",
+       .example = "6",
+       .shared = true},
+      {.section = "model",
+       .name = "hidden",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::hidden),
+       .min = 2,
+       .max = 65536,
+       .unit = "elements",
+       .meaning = "Width of the residual stream; `heads` divides it.",
+       .absent = "only with `from`",
+       .example = "256",
+       .shared = true},
+      {.section = "model",
+       .name = "heads",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::heads),
+       .min = 1,
+       .max = 1024,
+       .unit = "heads",
+       .meaning = "Query heads of the attention.",
+       .absent = "only with `from`",
+       .example = "8",
+       .shared = true},
+      {.section = "model",
+       .name = "kv_heads",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::kv_heads),
+       .min = 1,
+       .max = 1024,
+       .unit = "heads",
+       .meaning = "Key and value heads; divides `heads`.",
+       .absent = "as many as `heads`",
+       .example = "4",
+       .shared = true},
+      {.section = "model",
+       .name = "ffn",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::ffn_width),
+       .min = 1,
+       .max = 1 << 20,
+       .unit = "elements",
+       .meaning = "Width of the SwiGLU feed-forward layer.",
+       .absent = "only with `from`",
+       .example = "704",
+       .shared = true},
+      {.section = "model",
+       .name = "vocabulary",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::vocabulary),
+       .min = 256,
+       .max = 1 << 22,
+       .unit = "tokens",
+       .meaning =
+           "Number of tokens the model knows. Text is read as bytes, so 256 and a few special "
+           "tokens.",
+       .shared = true},
+      {.section = "model",
+       .name = "tied",
+       .kind = flag,
+       .field = field(model, config, &ModelConfig::tied),
+       .meaning = "The output head is the embedding.",
+       .shared = true},
+      {.section = "model",
+       .name = "context",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::sequence_max),
+       .min = 1,
+       .max = 1 << 24,
+       .unit = "tokens",
+       .meaning = "Longest sequence the model is meant for (max_position_embeddings)."},
+      {.section = "model",
+       .name = "rope_theta",
+       .kind = number,
+       .field = field(model, config, &ModelConfig::rope_theta),
+       .min = 1,
+       .max = 1e11,
+       .above_min = true,
+       .meaning = "Base of the rotary frequencies.",
+       .shared = true},
+      {.section = "model",
+       .name = "norm_eps",
+       .kind = number,
+       .field = field(model, config, &ModelConfig::norm_eps),
+       .min = 0,
+       .max = 0.1,
+       .above_min = true,
+       .meaning = "Added to the mean square in RMSNorm.",
+       .shared = true},
+      {.section = "model",
+       .name = "seed",
+       .kind = whole_number,
+       .field = field(model, &ModelOptions::seed),
+       .min = 0,
+       .max = kSeedMax,
+       .meaning = "Of the initial parameters. A run begins with those of its first voter (the "
+                  "lowest id), and sites that differ take them."},
+  };
+}
+
+}  // namespace isthmus::launcher
