@@ -65,7 +65,9 @@ std::vector<Agreement::Outgoing> Agreement::standing() const {
 void Agreement::hold(const Part& part) {
   if (!setup_.frame.view.is_member(part.site)) return;
   held_[part.site] = part;
-  lacking_.erase(part);
+  std::erase_if(lacking_, [&](const Part& lacks) {
+    return lacks == part || (lacks.site == part.site && !decided_);
+  });
   try_ballot_zero();
   try_vote_for_proposal();
   // The proposer may be waiting for sets that suffice: tell it.

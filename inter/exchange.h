@@ -33,6 +33,8 @@ class Exchange {
     const security::Verifier& verifier;
     SiteId self;
     Random random;
+    // A site that lost its disk contributes once more to a step of which nobody had what it made.
+    std::function<bool(SiteId)> lost_its_disk;
     // Crashes here in tests and in the simulator; else does nothing.
     std::function<void(const char* point, std::uint64_t step)> at_point;
     PlantedBug bug = PlantedBug::none;
@@ -44,6 +46,8 @@ class Exchange {
            std::function<void(const Part&)> on_held,
            std::function<void(std::uint32_t chunk)> on_chunk_added,
            std::function<void()> on_differing_state);
+
+  enum class Named { by_ballot, by_record };
 
   // Before begin_step() of the same: takes up the contributions to the step that are on disk from
   // before a restart, our own and those of others, as far as they go. Votes may rest on them, and
@@ -80,9 +84,10 @@ class Exchange {
   void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& sealed);
   void on_fetch(Link& link, const Fetch& fetch);
   void on_lacking(Link& link, const Lacking& lacking);
-  // Contributions of the record must come even from who is not their origin: it is decided. What is
-  // here of their sites and is not what the record names is forgotten.
-  void want(const std::vector<Part>& parts);
+  // Contributions that a ballot names, or the decided record: they must come even from who is not
+  // their origin. What is held of their sites and is not what the record names is forgotten; what
+  // a ballot names may never come to be, so whatever its site makes instead counts.
+  void want(const std::vector<Part>& parts, Named by);
   // Asks some peer for what is wanted and does not flow. Called now and then, and after news.
   void consider_fetching();
   // Everything of the current step that stands, for a peer that works on it too.
@@ -126,6 +131,7 @@ class Exchange {
     std::vector<bool> checking;              // chunks at a worker
     bool held = false;
     bool finishing = false;
+    bool after_loss = false;  // of its site's disk
     Nanoseconds last_arrival = 0;
   };
   using EntryPtr = std::shared_ptr<Entry>;  // shared with jobs on workers that outlive the step
@@ -185,7 +191,11 @@ class Exchange {
   security::Digest parent_, state_root_;
   std::map<std::pair<std::uint64_t, SiteId>, EntryPtr> entries_;
   std::vector<EarlyChunk> early_;
-  std::map<SiteId, Part> wanted_;
+  struct Wanted {
+    Part part;
+    Named by = Named::by_ballot;
+  };
+  std::map<SiteId, Wanted> wanted_;
   LogPace differing_, disk_failures_;
   std::string disk_refuses_;  // why; "": it does not
   // Announcements whose files wait for room on the disk, and who brought them.

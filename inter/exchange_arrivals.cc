@@ -76,6 +76,7 @@ void Exchange::on_open(Link* from, const Signed& message) {
   entry->contribution = std::make_shared<Contribution>(plan_, message, *open);
   entry->checking.resize(plan_->chunks());
   entry->last_arrival = began;
+  entry->after_loss = context_.lost_its_disk(message.signer);
   auto file = context_.store.contributions().create(id_.step, message);
   if (!file) {
     note_disk_error(file.error());
@@ -123,9 +124,9 @@ void Exchange::on_close(const Signed& message) {
   if (const auto* known = current(message.signer);
       known != nullptr && known->contribution->close() &&
       known->contribution->transfer() != close->transfer) {
-    // Its site may have lost with its disk what came here in part: then it makes another one, which
+    // Its site may have lost with its disk what nobody has whole: then it makes another one, which
     // its announcement begins.
-    if (!known->held) return;
+    if (!known->held || known->after_loss || context_.lost_its_disk(message.signer)) return;
     if (const auto left_out = refused_closes_.due(context_.loop.now()))
       context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
                          {{"signer", message.signer}, {"left_out", *left_out}});
@@ -263,9 +264,14 @@ Task<void> Exchange::finish(EntryPtr entry) {
     begin_anew(*entry);
     co_return;
   }
-  if (const auto wanted = wanted_.find(site);
-      wanted != wanted_.end() && wanted->second != contribution.part()) {
-    forget(site);
+  if (const auto wanted = wanted_.find(site); wanted != wanted_.end() &&
+                                              wanted->second.by == Named::by_record &&
+                                              wanted->second.part != contribution.part()) {
+    // Acknowledged it stays, until what is decided takes its place.
+    entry->finishing = false;
+    entry->last_arrival = 0;
+    asked_.erase(site);
+    consider_fetching();
     co_return;
   }
   if (contribution.close()->state_root != state_root_) {

@@ -12,15 +12,23 @@ constexpr std::size_t kServingMax = 16;  // to one peer at a time
 
 }  // namespace
 
-void Exchange::want(const std::vector<Part>& parts) {
+void Exchange::want(const std::vector<Part>& parts, Named by) {
   for (const auto& part : parts) {
     if (const auto other = held(id_.step, part.site);
-        other && other->part() != part && part.site != context_.self) {
+        other && other->part() != part && part.site != context_.self && by == Named::by_record) {
       context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
                          {{"signer", part.site}});
       forget(part.site);
     }
-    if (!held(id_.step, part.site)) wanted_[part.site] = part;
+    if (held(id_.step, part.site)) continue;
+    auto& wanted = wanted_[part.site];
+    if (wanted.by == Named::by_record) continue;
+    wanted = {part, by};
+    const auto found = entries_.find({id_.step, part.site});
+    if (found == entries_.end()) continue;
+    const auto& entry = found->second;
+    if (entry->contribution->complete() && entry->contribution->part() == part)
+      context_.loop.spawn(finish(entry));  // it was not what an earlier one named
   }
 }
 
@@ -68,7 +76,7 @@ void Exchange::consider_fetching() {
     asked = {(*next)->site, now};
     (*next)->link->send(encode(Fetch{id_.step, site}));
   };
-  for (const auto& [site, part] : wanted_) ask(site);
+  for (const auto& [site, wanted] : wanted_) ask(site);
   for (const auto site : view_.members)
     if (site != context_.self && !context_.peers.sees(site)) ask(site);
 }

@@ -402,7 +402,7 @@ Task<Result<void>> Gateway::advance() {
       auto applied = co_await apply(certificate);
       if (!applied) co_return applied.error();
       if (*applied) co_return Result<void>();
-      exchange_->want(certificate.record.parts);
+      exchange_->want(certificate.record.parts, Exchange::Named::by_record);
       exchange_->consider_fetching();
       if (!exchange_->nobody_has(certificate.record.parts) || peers_.seen().empty()) {
         stuck_since.reset();

@@ -206,7 +206,8 @@ void Gateway::receive_ballot(const Signed& message) {
         std::max(next_ballot_at_, world_.loop.now() + votes_late() +
                                       static_cast<Nanoseconds>(world_.random.uniform() * 1e9));
   }
-  exchange_->want({agreement_->lacking().begin(), agreement_->lacking().end()});
+  exchange_->want({agreement_->lacking().begin(), agreement_->lacking().end()},
+                  Exchange::Named::by_ballot);
   exchange_->consider_fetching();
   votes_.notify();
   if (agreement_->decided()) changed_.notify();
