@@ -283,7 +283,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void relay_to(PeerSite& peer, const Signed& message, Link* from);
   void announce_saved(const Saved& saved);
   bool note_saved(const Signed& message, const Saved& saved, bool from_signer);
-  void pass_on_saved(PeerSite& peer);
+  void pass_on_saved(PeerSite& peer, const std::optional<Status>& before);
   std::size_t vouch_for(std::uint64_t step, const security::Digest& root) const;
   void announce_step(PeerSite& peer);
   void broadcast_signed(const Signed& message);

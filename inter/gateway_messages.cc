@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
 
-bool sees(const PeerSite& peer, SiteId site) {
-  return peer.status && std::ranges::count(peer.status->sees, site) > 0;
+bool sees(const std::optional<Status>& status, SiteId site) {
+  return status && std::ranges::count(status->sees, site) > 0;
 }
 
 // Equal to a root that is quick, and not to one that is strong.
@@ -225,7 +225,7 @@ void Gateway::relay_to_all(const Signed& message, Link* from) {
 
 void Gateway::relay_to(PeerSite& peer, const Signed& message, Link* from) {
   if (message.signer == self_ || message.signer == peer.site || peer.link.get() == from ||
-      sees(peer, message.signer))
+      sees(peer.status, message.signer))
     return;
   peer.link->send(message.encode());
   ++counters_.relayed_messages;
@@ -289,7 +289,7 @@ void Gateway::send_status() {
 
 void Gateway::on_status(Link& link, const Status& status) {
   auto& peer = *peers_.of(link);
-  const bool first = !std::exchange(peer.status, status).has_value();
+  const auto before = std::exchange(peer.status, status);
   peer.vote_file = status.vote_file;
   const auto now = world_.loop.now();
   if (status.contributes) peer.last_progress = now;
@@ -298,7 +298,7 @@ void Gateway::on_status(Link& link, const Status& status) {
     for (const auto site : status.sees_contribute)
       if (auto* other = peers_.find(site); other != nullptr && !other->link->up())
         other->last_progress = now;
-  if (first) pass_on_saved(peer);
+  pass_on_saved(peer, before);
   if (!genesis_) {
     changed_.notify();
     return;
@@ -422,11 +422,12 @@ std::size_t Gateway::vouch_for(std::uint64_t step, const security::Digest& root)
   }));
 }
 
-// What others have saved, for a peer whose session is new and that does not see them: it prunes by
-// it, and the last state has no other proof.
-void Gateway::pass_on_saved(PeerSite& peer) {
+// What others have saved, for a peer whose session is new or that lost sight of them, and may not
+// have heard them: it prunes by it, and the last state has no other proof.
+void Gateway::pass_on_saved(PeerSite& peer, const std::optional<Status>& before) {
   for (const auto& [site, known] : saved_by_)
-    if (site != self_ && site != peer.site && !sees(peer, site))
+    if (site != self_ && site != peer.site && (!before || sees(before, site)) &&
+        !sees(peer.status, site))
       peer.link->send(known.message.encode());
 }
 

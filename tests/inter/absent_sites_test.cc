@@ -318,6 +318,41 @@ TEST_P(LateTest, ASiteThatReturnsForTheEndGetsIt) {
 
 INSTANTIATE_TEST_SUITE_P(Milliseconds, LateTest, testing::Values(0, 100, 300, 600, 1000));
 
+// What a site saved reaches its peers over their own lines with it. One whose line broke before it
+// heard that is told by those that still see both.
+TEST(LostSightTest, WhatTheOtherSavedIsPassedOn) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.puppets = {3};
+  options.without_vote = {3};
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(3);
+  std::vector<SiteId> sees = {1, 2};
+  int of_2_from_1 = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type == MessageType::status) {
+      Status mine;
+      mine.sees = sees;
+      from.send(encode(mine));
+    } else if (const auto message = decode_signed(type, in);
+               message && type == MessageType::saved && message->signer == 2 &&
+               &from == &puppet.link(1)) {
+      ++of_2_from_1;
+    }
+  };
+  const auto saved = [&] {
+    return federation.gateway(1).state() && federation.gateway(1).state()->step >= 3;
+  };
+  ASSERT_TRUE(federation.run_until(saved, 60 * kSecond));
+  EXPECT_EQ(of_2_from_1, 0);
+  federation.cut(1, 2, true);  // nothing new comes of 2
+  federation.run_for(kSecond);
+  EXPECT_EQ(of_2_from_1, 0);
+  sees = {1};
+  federation.run_for(3 * kSecond);
+  EXPECT_GT(of_2_from_1, 0);
+}
+
 // What a site contributed before it lost its disk may be with who is no member, and asks to be one.
 TEST(WipedSiteTest, DoesNotContributeAgainWhatOthersThanMembersHave) {
   auto options = options_of({12 * kSecond, 2 * kSecond, 5 * kSecond});

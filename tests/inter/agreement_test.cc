@@ -208,6 +208,20 @@ TEST(Agreement, TwoContributionsOfOneSiteDoNotStopTheStep) {
   EXPECT_GE(voters.record().parts.size(), 2u);
 }
 
+// Who lost its disk contributes once more when nobody has what it made: then nobody needs that.
+TEST(Agreement, WhatABallotNamesIsNotLackedOnceItsSiteMadeAnother) {
+  Voters voters(3, 1, 1);
+  voters.contributes_twice(3, 2);
+  auto& voter = voters.voter(1);
+  const auto lost = voters.part(3, 1), anew = voters.part(3, 3);
+  voter.receive(3, Promise{2, std::nullopt, {lost}}, {});
+  EXPECT_EQ(voter.lacking(), std::set<Part>{lost});
+  voter.hold(anew);
+  EXPECT_TRUE(voter.lacking().empty());
+  voter.receive(3, Promise{5, std::nullopt, {lost}}, {});
+  EXPECT_TRUE(voter.lacking().empty());
+}
+
 TEST(Agreement, AVoteThatIsNotOnDiskYetWaitsForIt) {
   Voters voters(2, 1, 1);
   for (SiteId s = 1; s <= 2; ++s) voters.hold(1, s);

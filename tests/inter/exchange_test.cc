@@ -22,7 +22,7 @@ class ExchangeTest : public testing::Test {
       Status mine;
       mine.step = theirs->step;
       mine.contributes = true;
-      mine.vote_file = 77;
+      mine.vote_file = vote_file_;
       mine.sees = {kReceiver};
       from.send(encode(mine));
     };
@@ -94,6 +94,7 @@ class ExchangeTest : public testing::Test {
   ScriptedFederation federation_;
   std::shared_ptr<const ChunkPlan> plan_ = std::make_shared<ChunkPlan>(
       federation_.layout(), 0, options().gateway.sync.chunk_elements, compress::CodecId::int8);
+  std::uint64_t vote_file_ = 77;
   bool founded_ = false;
 };
 
@@ -153,6 +154,20 @@ TEST_F(ExchangeTest, OnlyBesideOneThatIsHeldThereIsASecondContribution) {
   close(*second);
   EXPECT_TRUE(run_until([this] { return federation_.events(kReceiver, "two_contributions") > 0; }));
   EXPECT_EQ(receiver().held().at(kOrigin).root, anew->root());
+}
+
+// Others may still pass on how the first one ended, of which nobody has the bytes.
+TEST_F(ExchangeTest, ASiteThatLostItsDiskMayContributeOnceMore) {
+  const auto lost = made_from(1, 7), anew = made_from(2, 8);
+  vote_file_ = 78;
+  federation_.run_for(3 * kSecond);  // it says so
+  ASSERT_TRUE(send(anew));
+  close(*anew);
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  close(*lost);
+  federation_.run_for(kSecond);
+  EXPECT_EQ(receiver().held().at(kOrigin).root, anew->root());
+  EXPECT_EQ(federation_.events(kReceiver, "two_contributions"), 0U);
 }
 
 }  // namespace
