@@ -125,9 +125,10 @@ class SystemDisk final : public Disk {
       if (::unlink(path.c_str()) != 0 && errno != ENOENT)
         return disk_error(errno, fmt::format("cannot replace {}", path));
     }
-    const int flags = how == Open::read     ? O_RDONLY
-                      : how == Open::update ? O_RDWR
-                                            : O_RDWR | O_CREAT | O_EXCL;
+    const int flags = how == Open::read        ? O_RDONLY
+                      : how == Open::update    ? O_RDWR
+                      : how == Open::overwrite ? O_RDWR | O_CREAT
+                                               : O_RDWR | O_CREAT | O_EXCL;
     const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
     if (descriptor < 0) return disk_error(errno, fmt::format("cannot open {}", path));
     auto file = std::make_unique<SystemFile>(descriptor, path);

@@ -44,8 +44,10 @@ class Disk {
   enum class Open {
     read,
     update,
-    create
-  };  // create: a new, empty file, also where one was (a new inode)
+    create,     // a new, empty file, also where one was (a new inode)
+    overwrite,  // as update, or as create where nothing is. File systems take long to give up the
+                // blocks of a large file, and to find others
+  };
 
   virtual ~Disk() = default;
   virtual Result<std::unique_ptr<File>> open(const std::string& path, Open how) = 0;

@@ -326,19 +326,19 @@ const Record* Gateway::record_of(std::uint64_t step) const {
   return step <= chain_.size() ? &chain_[step - 1].record : nullptr;
 }
 
-// From a state that is here: loaded, or the run's first.
-// The memory of the first step's results: the system takes its time to give it.
+// The memory of the first steps' results: the system takes its time to give it.
 Task<void> Gateway::make_room() {
   auto state = std::make_shared<OuterState>();
   auto make = [this, &state] {
     state->agreed.resize(state_->agreed.size());
     state->momentum.resize(state_->momentum.size());
-    spare_residual_.resize(state_->agreed.size());
+    for (auto& spare : spare_residuals_) spare.resize(state_->agreed.size());
   };
   co_await run_on(world_.workers, world_.loop, std::move(make), 4096);
   state_before_ = std::move(state);
 }
 
+// From a state that is here: loaded, or the run's first.
 Task<Result<void>> Gateway::start_steps() {
   applying_ = true;  // nothing is contributed before the feedback is settled
   auto settled = co_await settle_feedback(state_->step);

@@ -8,6 +8,7 @@
 // runs in one thread, in virtual time, from one seed (inter/sim/federation.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -351,7 +352,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t contributed_step_ = 0;  // the newest that is on disk
   std::optional<Feedback> pending_;     // of our last contribution, until its record is applied
 
-  LargeVector<float> spare_residual_;  // memory for the next contribution
+  // Memory for the residuals of the next contributions, the last one first. Without feedback, as at
+  // first, two come before one is given back.
+  std::array<LargeVector<float>, 2> spare_residuals_;
   // The likely record, all members'. It counts only if it is the one decided.
   std::shared_ptr<StepComputation> early_;  // shared with jobs on workers
 

@@ -130,8 +130,10 @@ Task<void> Gateway::contribute_task(std::shared_ptr<const ContributedValues> par
   }
   contributed_at_ = world_.loop.now();
   const std::span<const float> base = misled_base_ ? *misled_base_ : state_->agreed;
+  auto& spare =
+      spare_residuals_.back().empty() ? spare_residuals_.front() : spare_residuals_.back();
   auto made = co_await exchange_->contribute(base, std::move(parameters), feedback_,
-                                             tokens + carried_tokens_, std::move(spare_residual_));
+                                             tokens + carried_tokens_, std::move(spare));
   taking_contribution_ = false;
   count_waits();
   if (!made) {
@@ -153,7 +155,7 @@ Task<void> Gateway::contribute_task(std::shared_ptr<const ContributedValues> par
   }
   pending_ = std::move(*made);
   contributed_step_ = pending_->step;
-  spare_residual_ = std::exchange(feedback_, {});  // it is part of the contribution now
+  spare_residuals_.back() = std::exchange(feedback_, {});  // it is part of the contribution now
   carried_tokens_ = 0;
   changed_.notify();
 }

@@ -53,6 +53,16 @@ Result<void> write_blocks(File& file, std::uint64_t offset, std::span<const std:
   return file.write_at(offset + blocks, bytes.subspan(blocks));
 }
 
+// A slot of `bytes` at most, whose blocks are those that it had: what is whole proves itself, so
+// what a crash leaves of two contents is none.
+Result<std::unique_ptr<File>> open_to_overwrite(Disk& disk, const std::string& path,
+                                                std::uint64_t bytes) {
+  ISTHMUS_TRY(auto file, disk.open(path, Disk::Open::overwrite));
+  ISTHMUS_TRY(const auto before, file->size());
+  if (before > bytes) ISTHMUS_CHECK(file->truncate(bytes));
+  return file;
+}
+
 // A slot that is not there, or is damaged, is none; what the disk cannot read may be there.
 template <class Slot>
 Result<bool> is_whole(const Result<Slot>& read, std::vector<std::string>& damaged) {
@@ -368,9 +378,10 @@ Result<std::unique_ptr<StateFile>> OuterStore::begin_state(const OuterState& sta
   header.raw(state.record.bytes)
       .raw(root.bytes)
       .put(static_cast<std::uint64_t>(state.agreed.size()));
-  ISTHMUS_TRY(auto file, disk_.open(slot_path(1 - newest_state_slot_), Disk::Open::create));
-  ISTHMUS_CHECK(file->write_at(0, with_checksum(header)));
-  return std::make_unique<StateFile>(std::move(file), state, slice_bytes_,
+  ISTHMUS_TRY(auto file, open_to_overwrite(
+                             disk_, slot_path(1 - newest_state_slot_),
+                             momentum_offset(4 * state.agreed.size()) + 4 * state.momentum.size()));
+  return std::make_unique<StateFile>(std::move(file), with_checksum(header), state, slice_bytes_,
                                      [this] { return finish_state(); });
 }
 
@@ -398,6 +409,9 @@ Result<bool> StateFile::write_slice() {
   ISTHMUS_CHECK(file_->sync());
   written_ += bytes;
   if (written_ < agreed.size() + momentum.size()) return true;
+  // Last: it says that all of the rest is there.
+  ISTHMUS_CHECK(file_->write_at(0, header_));
+  ISTHMUS_CHECK(file_->sync());
   ISTHMUS_CHECK(finish_());
   return false;
 }
@@ -530,7 +544,8 @@ Result<void> FeedbackFile::finish(std::uint64_t step, const security::Digest& ro
 Result<std::unique_ptr<FeedbackFile>> OuterStore::begin_feedback(std::uint64_t elements) {
   const int slot = 1 - settled_feedback_slot_;
   feedback_names_[slot].reset();
-  ISTHMUS_TRY(auto file, disk_.open(path(fmt::format("feedback.{}", slot)), Disk::Open::create));
+  ISTHMUS_TRY(auto file, open_to_overwrite(disk_, path(fmt::format("feedback.{}", slot)),
+                                           kHeaderBytes + sizeof(float) * elements));
   return std::make_unique<FeedbackFile>(
       std::move(file), elements,
       [this, slot](std::uint64_t step, const security::Digest& root) -> Result<void> {

@@ -60,9 +60,10 @@ class FeedbackFile {
 class StateFile {
  public:
   // `finish`: when the last slice is durable.
-  StateFile(std::unique_ptr<File> file, const OuterState& state, std::uint64_t slice_bytes,
-            std::function<Result<void>()> finish)
+  StateFile(std::unique_ptr<File> file, Bytes header, const OuterState& state,
+            std::uint64_t slice_bytes, std::function<Result<void>()> finish)
       : file_(std::move(file)),
+        header_(std::move(header)),
         state_(state),
         slice_bytes_(slice_bytes),
         finish_(std::move(finish)) {}
@@ -72,6 +73,7 @@ class StateFile {
 
  private:
   std::unique_ptr<File> file_;
+  const Bytes header_;
   const OuterState& state_;
   const std::uint64_t slice_bytes_;
   const std::function<Result<void>()> finish_;

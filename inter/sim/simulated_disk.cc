@@ -222,7 +222,7 @@ void SimulatedDisk::lose(const std::string& path) {
 }
 
 Result<std::unique_ptr<File>> SimulatedDisk::open(const std::string& path, Open how) {
-  if (how == Open::create) {
+  if (how == Open::create || (how == Open::overwrite && names_.count(path) == 0)) {
     ISTHMUS_CHECK(may_write(path));
     begin_name(path);
     names_[path] = std::make_shared<Inode>();

@@ -77,6 +77,16 @@ TEST_F(DiskTest, UpdateKeepsTheContentsAndNeedsAFile) {
   EXPECT_EQ(contents("a"), "aBc");
 }
 
+TEST_F(DiskTest, OverwriteKeepsTheContentsAndMakesAFileWhereNoneIs) {
+  auto fresh = disk_->open(path("a"), Disk::Open::overwrite);
+  ASSERT_TRUE(fresh);
+  ASSERT_TRUE((*fresh)->write_at(0, bytes_of("abc")));
+  auto again = disk_->open(path("a"), Disk::Open::overwrite);
+  ASSERT_TRUE(again);
+  ASSERT_TRUE((*again)->write_at(1, bytes_of("B")));
+  EXPECT_EQ(contents("a"), "aBc");
+}
+
 TEST_F(DiskTest, WhatIsNotThereIsNotFound) {
   EXPECT_EQ(disk_->open(path("no"), Disk::Open::read).error().code, ErrorCode::not_found);
   EXPECT_EQ(read_file(*disk_, path("no"), 10).error().code, ErrorCode::not_found);
