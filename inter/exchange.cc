@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "inter/disk_jobs.h"
+#include "inter/zstd_choice.h"
 
 namespace isthmus::inter {
 
@@ -165,7 +166,9 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
 
   Feedback result{.step = step, .root = {}, .tokens = tokens, .residual = std::move(memory)};
   result.residual.resize(agreed.size());
-  const bool zstd = zstd_pays();
+  const bool zstd = packing_pays();
+  // One chunk is always packed, a different one each time: what that gained decides about the next.
+  const auto sample = static_cast<std::uint32_t>(step % plan_->chunks());
   auto made = std::make_shared<std::vector<CheckedChunk>>(plan_->chunks());  // with the jobs
   const auto transfer = entry->contribution->transfer();
   auto code = [=, this, values = std::move(parameters), &result](std::uint32_t i) -> Result<void> {
@@ -173,7 +176,7 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
     ISTHMUS_TRY(const auto unsealed,
                 code_chunk(*plan_, i, agreed, feedback, *values, result.residual));
     chunk.coded = unsealed.coded();
-    chunk.sealed = seal_chunk(*plan_, context_.signer, transfer, i, unsealed, zstd);
+    chunk.sealed = seal_chunk(*plan_, context_.signer, transfer, i, unsealed, zstd || i == sample);
     return {};
   };
   DiskJobs writes(context_.workers, context_.loop);
@@ -183,6 +186,10 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   const auto offer_chunk = [=, this, &writes, &coded, &coded_elements, &slabs,
                             &result](std::uint32_t i) {
     auto chunk = std::exchange((*made)[i], {});
+    if (i == sample)
+      zstd_saves_ = 1 - static_cast<double>(chunk.sealed.bytes.size()) /
+                            static_cast<double>(kSealBytes + compress::ZstdStage::kTagBytes +
+                                                plan_->codec_bytes(i));
     writes.submit(
         [file = entry->file, i, sealed = chunk.sealed.bytes] { return file->add(i, sealed); },
         chunk.sealed.bytes.size());
@@ -256,21 +263,22 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   co_return result;
 }
 
-// It gains a few per cent of the bytes: nothing, where coding does not keep up with the lines, or
-// where packing at one end and unpacking at the other cost a good part of the time that they take.
-bool Exchange::zstd_pays() const {
-  constexpr double kSecondsPerByte = 2e-9;  // of one core, both ends together: docs/performance.md
-  constexpr double kShare = 1.0 / 8;
-  constexpr double kStarved = 0.25;
-  std::optional<BulkSender::Flow> slowest;
+bool Exchange::packing_pays() const {
+  ZstdFacts facts{.bytes = plan_->bytes_max(),
+                  .slowest = {},
+                  .saves = zstd_saves_,
+                  .parallel = context_.workers.parallel()};
   for (const auto& [site, peer] : context_.peers.all()) {
     if (!peer.link->up()) continue;
     const auto& flow = peer.link->last_flow();
-    if (!flow) return true;  // not known yet
-    if (!slowest || flow->bytes_per_second < slowest->bytes_per_second) slowest = flow;
+    if (!flow) {  // one whose line is not known stands for all
+      facts.slowest.reset();
+      break;
+    }
+    if (!facts.slowest || flow->bytes_per_second < facts.slowest->bytes_per_second)
+      facts.slowest = flow;
   }
-  return !slowest || (slowest->starved < kStarved && slowest->bytes_per_second * kSecondsPerByte <
-                                                         kShare * context_.workers.parallel());
+  return zstd_pays(facts);
 }
 
 Task<Result<void>> Exchange::close_again() {

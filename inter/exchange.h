@@ -160,7 +160,7 @@ class Exchange {
   Result<Open> check_open(const Signed& message) const;
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;
-  bool zstd_pays() const;
+  bool packing_pays() const;
   Task<void> finish(EntryPtr entry);
   void hold(const EntryPtr& entry);
   void begin_anew(Entry& entry);
@@ -216,6 +216,7 @@ class Exchange {
   std::map<SiteId, std::set<std::pair<std::uint64_t, SiteId>>> serving_;  // peer → of them, for it
   LogPace refused_chunks_, refused_opens_, refused_closes_;
   bool contributing_ = false;
+  std::optional<double> zstd_saves_;  // of the bytes of a chunk, the last time; nothing: not tried
   std::uint64_t relayed_ = 0;
 };
 
