@@ -65,6 +65,7 @@ std::vector<Agreement::Outgoing> Agreement::standing() const {
 void Agreement::hold(const Part& part) {
   if (!setup_.frame.view.is_member(part.site)) return;
   held_[part.site] = part;
+  // Whatever else a ballot named of its site is made up for, unless it is decided.
   std::erase_if(lacking_, [&](const Part& lacks) {
     return lacks == part || (lacks.site == part.site && !decided_);
   });

@@ -47,8 +47,6 @@ class Exchange {
            std::function<void(std::uint32_t chunk)> on_chunk_added,
            std::function<void()> on_differing_state);
 
-  enum class Named { by_ballot, by_record };
-
   // Before begin_step() of the same: takes up the contributions to the step that are on disk from
   // before a restart, our own and those of others, as far as they go. Votes may rest on them, and
   // what is here is not sent again.
@@ -84,6 +82,7 @@ class Exchange {
   void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& sealed);
   void on_fetch(Link& link, const Fetch& fetch);
   void on_lacking(Link& link, const Lacking& lacking);
+  enum class Named { by_ballot, by_record };
   // Contributions that a ballot names, or the decided record: they must come even from who is not
   // their origin. What is held of their sites and is not what the record names is forgotten; what
   // a ballot names may never come to be, so whatever its site makes instead counts.

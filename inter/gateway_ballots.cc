@@ -223,7 +223,7 @@ Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
     const bool known = lateness.samples() >= 5;
     const auto usual = known ? lateness.spread() + kGrace : options_.first_wait;
     if (progresses(found->second) && now - since >= usual)
-      wait(std::max(usual, options_.straggler_wait), Why::progress, member);
+      wait(options_.straggler_wait, Why::progress, member);
     else
       wait(usual, known ? Why::learnt : Why::too_few_known, member);
   }
