@@ -121,8 +121,10 @@ class Exchange {
   std::uint64_t relayed() const { return relayed_; }  // others' contributions, to who lacked them
 
  private:
-  // Without a chunk, before another source is asked.
-  static constexpr Nanoseconds kFetchPatience = 5 * kSecond;
+  // Without bytes of a site's contribution, before they are asked of somebody else: at least;
+  // longer where the line that they come on is slow.
+  static constexpr Nanoseconds kFetchPatienceMin = 5 * kSecond;
+  Nanoseconds fetch_patience(SiteId site) const;
 
   struct Entry {
     std::shared_ptr<Contribution> contribution;

@@ -65,7 +65,7 @@ void Exchange::on_open(Link* from, const Signed& message) {
     const bool from_origin = from != nullptr && from->peer().site == message.signer;
     // But one that is decided is fetched from whoever has it, when nothing comes of what is here.
     const bool fetched = wanted_.count(message.signer) > 0 &&
-                         context_.loop.now() - entry.last_arrival > kFetchPatience;
+                         context_.loop.now() - entry.last_arrival > fetch_patience(message.signer);
     // Not whole anywhere, or its site would not have made another one (Gateway::may_contribute).
     if (entry.held || entry.finishing || !(from_origin || fetched)) return;
     // Beginning again is no progress of what others are asked for.

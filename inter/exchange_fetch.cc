@@ -36,6 +36,16 @@ bool Exchange::lacks_own() const {
   return wanted_.count(context_.self) > 0 && !contributing_ && !contributed();
 }
 
+// They come from the site itself, or from who was asked for them.
+Nanoseconds Exchange::fetch_patience(SiteId site) const {
+  auto patience = kFetchPatienceMin;
+  const auto asked = asked_.find(site);
+  for (const auto from : {site, asked == asked_.end() ? site : asked->second.peer})
+    if (const auto* peer = context_.peers.find(from); peer != nullptr && peer->link->up())
+      patience = std::max(patience, peer->link->chunk_patience());
+  return patience;
+}
+
 void Exchange::consider_fetching() {
   const auto now = context_.loop.now();
   // A chunk whose announcement never came gives its credit back.
@@ -48,10 +58,11 @@ void Exchange::consider_fetching() {
   const auto ask = [&](SiteId site) {
     if (site == context_.self && contributing_) return;
     if (current(site) != nullptr &&
-        (current(site)->held || now - current(site)->last_arrival < kFetchPatience))
+        (current(site)->held || now - current(site)->last_arrival < fetch_patience(site)))
       return;
     auto& asked = asked_[site];
-    if (asked.peer != 0 && now - asked.when < kFetchPatience && !lacking_[site].count(asked.peer))
+    if (asked.peer != 0 && now - asked.when < fetch_patience(site) &&
+        !lacking_[site].count(asked.peer))
       return;
     // The next source after the last one asked, so that a silent one does not stop us; one whose
     // bytes were bad only when there is no other.

@@ -98,6 +98,17 @@ void Link::sample_rates() {
   if (samples_.size() > kSamplesMax) samples_.pop_front();
 }
 
+Nanoseconds Link::chunk_patience() const {
+  constexpr double kQuiet = 4096;  // bytes per second: less is what a session says without chunks
+  const auto trips = 4 * (round_trip_.mean() + round_trip_.deviation());
+  if (samples_.size() < 2) return trips;
+  const auto seconds = seconds_of(samples_.back().when - samples_.front().when);
+  const auto bytes = static_cast<double>(samples_.back().received - samples_.front().received);
+  if (bytes <= kQuiet * seconds) return trips;
+  const auto of_a_chunk = seconds * static_cast<double>(chunk_bytes_max_) / bytes;
+  return std::min(60 * kSecond, trips + static_cast<Nanoseconds>(2e9 * of_a_chunk));
+}
+
 // --- Control lane, sending
 
 void Link::send_control(Bytes message, ConnectionId connection) {
@@ -351,6 +362,7 @@ LinkStatus Link::status() const {
   s.chunks_sent = sent.chunks_sent;
   s.chunks_resent = sent.chunks_resent;
   s.reconnects = counters_.sessions > 0 ? counters_.sessions - 1 : 0;
+  s.chunk_patience_s = seconds_of(chunk_patience());
   s.waiting_for = session_ == 0 ? "session" : bulk_.waits_for();
   return s;
 }

@@ -97,6 +97,10 @@ class Link {
   const std::string& refused() const { return refused_; }  // why there is no session; "": not known
   std::uint64_t session() const { return session_; }
   Nanoseconds round_trip() const { return round_trip_.mean(); }
+  // How long nothing may come of chunks that the peer sends before they count as stuck: four round
+  // trips, and twice the time of a chunk at the rate at which bytes came in the last seconds, while
+  // any came. At most a minute.
+  Nanoseconds chunk_patience() const;
 
   // Reliable and ordered within the session; dropped with it, so the owner says what stands again
   // when a new one begins. A message too long for the wire is dropped, with an alarm in the log.
@@ -205,6 +209,7 @@ class Link {
   const std::string peer_name_, peer_address_;
   const LinkOptions options_;
   std::uint32_t window_chunks_;
+  std::uint64_t chunk_bytes_max_ = kBulkMessageBytesMax;
 
   // Session.
   std::uint64_t nonce_ = 0;        // ours, new for each session that we begin to seek

@@ -21,6 +21,7 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
 
 void Link::expect_chunks(std::uint64_t bytes_max) {
   const auto fitting = std::min<std::uint64_t>(options_.window_bytes / bytes_max, kInFlightMax);
+  chunk_bytes_max_ = bytes_max;
   window_chunks_ = std::max(options_.window_chunks, static_cast<std::uint32_t>(fitting));
 }
 

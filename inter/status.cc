@@ -41,6 +41,7 @@ void describe(Fields&& field, Status& s) {
   field("chunks_sent", s.chunks_sent);
   field("chunks_resent", s.chunks_resent);
   field("reconnects", s.reconnects);
+  field("chunk_patience_s", s.chunk_patience_s);
   field("waiting_for", s.waiting_for);
 }
 

@@ -38,6 +38,8 @@ struct LinkStatus {
   std::uint64_t chunks_sent = 0;
   std::uint64_t chunks_resent = 0;
   std::uint64_t reconnects = 0;
+  double chunk_patience_s =
+      0;  // without any, the peer's chunks count as stuck; as it is learnt now
   std::string
       waiting_for;  // "", "rate limit", "credit", "acknowledgement", "contribution", "vote", …
 };

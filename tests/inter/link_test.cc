@@ -165,6 +165,25 @@ TEST_F(LinkPair, CountsTheTimeItSends) {
   EXPECT_EQ(beta->link->status().sending_s, 0);
 }
 
+// Nothing came yet: four round trips. Then twice what the longest chunk takes at the line's rate.
+TEST_F(LinkPair, PatienceWithChunksFollowsFromTheRate) {
+  auto slow = calm();
+  slow.bytes_per_second = 20'000;
+  slow.queue_bytes = 10'000;
+  start(slow);
+  world->run_for(5 * kSecond);
+  EXPECT_LT(beta->link->chunk_patience(), kSecond);
+  for (auto* end : {alpha, beta}) end->link->expect_chunks(50'000);
+  alpha->link->offer(5, 0, 50, std::make_shared<NumberedChunks>(20'000), false);
+  world->run_for(20 * kSecond);
+  const auto busy = beta->link->chunk_patience();
+  EXPECT_GT(busy, 4 * kSecond);
+  EXPECT_LT(busy, 9 * kSecond);
+  ASSERT_TRUE(wait([&] { return !alpha->link->sends(5); }));
+  world->run_for(30 * kSecond);
+  EXPECT_LT(beta->link->chunk_patience(), busy / 4);
+}
+
 TEST_F(LinkPair, TransfersFinishOverABadNetwork) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     start(bad(), {}, seed);

@@ -51,6 +51,7 @@ GatewayStatus a_status() {
                           .chunks_sent = 6,
                           .chunks_resent = 7,
                           .reconnects = 8,
+                          .chunk_patience_s = 2.5,
                           .waiting_for = "credit"});
   status.links.emplace_back();
   status.ranks.push_back({.rank = 1,
@@ -96,7 +97,7 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
   EXPECT_EQ(nlohmann::json::parse(json).size(), 18u);
-  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 23u);
+  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 24u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);
 }
