@@ -15,16 +15,14 @@ constexpr SiteId kReceiver = 1, kOrigin = 2;
 // origin's contributions are made by hand.
 class ExchangeTest : public testing::Test {
  protected:
-  ExchangeTest() : federation_(options()) {
+  explicit ExchangeTest(ScriptedFederation::Options options = ExchangeTest::options())
+      : federation_(std::move(options)) {
     origin().heard = [this](Link& from, MessageType type, ByteReader& in) {
-      const auto theirs = type == MessageType::status ? decode_status(in) : std::nullopt;
-      if (!theirs) return;
-      Status mine;
-      mine.step = theirs->step;
-      mine.contributes = true;
-      mine.vote_file = vote_file_;
-      mine.sees = {kReceiver};
-      from.send(encode(mine));
+      if (type == MessageType::status) {
+        if (const auto theirs = decode_status(in)) answer(from, *theirs);
+      } else if (type == MessageType::accept) {
+        if (const auto message = decode_signed(type, in)) follow(from, *message);
+      }
     };
     founded_ = federation_.run_until(
         [this] { return receiver().state() && receiver().view().is_member(kOrigin); },
@@ -38,6 +36,22 @@ class ExchangeTest : public testing::Test {
     options.without_vote = {kOrigin};
     options.gateway.sync.min_sites = 2;
     return options;
+  }
+
+  void answer(Link& from, const Status& theirs) {
+    Status mine;
+    mine.step = theirs.step;
+    mine.contributes = true;
+    mine.vote_file = vote_file_;
+    mine.sees = {kReceiver};
+    from.send(encode(mine));
+  }
+  // Where it has a vote: in the founding.
+  void follow(Link& from, const Signed& message) {
+    const auto heard = decode_ballot(message.type, message.body);
+    if (!heard || heard->id.step != 0 || message.signer != kReceiver) return;
+    const auto& accept = std::get<Accept>(heard->ballot);
+    from.send(sign(origin().signer, kOrigin, heard->id, accept).encode());
   }
 
   Gateway& receiver() { return federation_.gateway(kReceiver); }
@@ -154,6 +168,43 @@ TEST_F(ExchangeTest, OnlyBesideOneThatIsHeldThereIsASecondContribution) {
   close(*second);
   EXPECT_TRUE(run_until([this] { return federation_.events(kReceiver, "two_contributions") > 0; }));
   EXPECT_EQ(receiver().held().at(kOrigin).root, anew->root());
+}
+
+// With two votes more: of the origin, and of a third site.
+class NamedByABallotTest : public ExchangeTest {
+ protected:
+  NamedByABallotTest() : ExchangeTest(with_votes()) {}
+  static ScriptedFederation::Options with_votes() {
+    auto options = ExchangeTest::options();
+    options.compute.push_back(100'000 * kSecond);
+    options.without_vote = {};
+    return options;
+  }
+  // A promise of the origin that it holds this.
+  void name(const Contribution& made, std::uint64_t ballot) {
+    const Part part{.site = kOrigin,
+                    .root = made.root(),
+                    .tokens = made.open().tokens,
+                    .base = made.open().base};
+    const Promise promise{ballot, std::nullopt, {part}};
+    link().send(sign(origin().signer, kOrigin, made.open().id, promise).encode());
+  }
+};
+
+// It lost its disk since, before anybody had those bytes: what it makes instead is held, whatever
+// was named and is named again by those that still know of it.
+TEST_F(NamedByABallotTest, WhatNobodyHasDoesNotStandInTheWay) {
+  const auto lost = made_from(1, 7), anew = made_from(2, 8);
+  name(*lost, 3);
+  federation_.run_for(kSecond);
+  ASSERT_TRUE(send(anew));
+  close(*anew);
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  name(*lost, 6);
+  federation_.run_for(kSecond);
+  ASSERT_TRUE(held());
+  EXPECT_EQ(receiver().held().at(kOrigin).root, anew->root());
+  EXPECT_EQ(federation_.events(kReceiver, "two_contributions"), 0U);
 }
 
 // Others may still pass on how the first one ended, of which nobody has the bytes.
