@@ -35,4 +35,12 @@ class AlignedBuffer {
   std::unique_ptr<std::byte, Free> bytes_;
 };
 
+// At least so many bytes of the calling thread, which has one piece of memory for what is on its
+// way to a disk, until it asks again: to fill fresh memory costs more than the copy itself.
+inline std::span<std::byte> disk_scratch(std::size_t bytes) {
+  thread_local AlignedBuffer kept(0);
+  if (kept.bytes().size() < bytes) kept = AlignedBuffer(bytes);
+  return kept.bytes().first(disk_aligned(bytes));
+}
+
 }  // namespace isthmus

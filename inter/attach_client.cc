@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 #include "inter/attach_messages.h"
 #include "inter/box_runs.h"
 #include "inter/local_socket.h"
@@ -176,8 +177,7 @@ Result<void> AttachClient::Connection::take_memory(const attach::Memory& memory)
       return Error{ErrorCode::bad_frame, "the gateway's memory came without its descriptor"};
     ISTHMUS_TRY(fresh, SharedMemory::map(std::move(*descriptor), memory.bytes));
     if (memory_)
-      std::ranges::copy(contributed(),
-                        fresh->floats(memory.contribution_offset, elements_).begin());
+      copy_to(contributed(), fresh->floats(memory.contribution_offset, elements_).begin());
   }
   memory_ = std::move(fresh);
   contribution_offset_ = memory.contribution_offset;
@@ -188,7 +188,7 @@ Result<void> AttachClient::Connection::take_memory(const attach::Memory& memory)
 
 Result<void> AttachClient::Connection::initial(std::span<const float> parameters) {
   ISTHMUS_ASSERT(attached_ && parameters.size() == elements_ && !base_ && !initial_given_);
-  std::ranges::copy(parameters, area(contribution_offset_).begin());
+  copy_to(parameters, area(contribution_offset_).begin());
   initial_given_ = true;
   return send(attach::encode(attach::Initial{}));
 }
@@ -200,7 +200,7 @@ Result<void> AttachClient::Connection::contribute(std::uint64_t step,
   ISTHMUS_ASSERT(base_ && step == base_->step + 1);
   // There is one already: this work goes into the next, or is the same again.
   if (base_->contribution_open || contribution_) return {};
-  std::ranges::copy(parameters, area(contribution_offset_).begin());
+  copy_to(parameters, area(contribution_offset_).begin());
   contribution_ = Contribution{step, tokens, false};
   return send_contribution();
 }

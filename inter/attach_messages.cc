@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 
 namespace isthmus::inter::attach {
 namespace {
@@ -123,8 +124,7 @@ void State::write(ByteWriter& out) const {
 void State::read(ByteReader& in) {
   publication = in.get<std::uint64_t>();
   step = in.get<std::uint64_t>();
-  for (auto* digest : {&record, &run})
-    std::ranges::copy(in.raw(digest->bytes.size()), digest->bytes.begin());
+  for (auto* digest : {&record, &run}) copy_to(in.raw(digest->bytes.size()), digest->bytes.begin());
   merge = in.get<MergeRule>();
   if (merge != MergeRule::keep_progress) in.fail();
   final_step = read_flag(in);

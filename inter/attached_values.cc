@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 #include "inter/attached_ranks.h"
 
 namespace isthmus::inter {
@@ -66,10 +67,10 @@ Task<void> AttachServer::Server::tell_all(Self self, Era began) {
         const AttachedRank& rank = self->ranks_.at(number);
         const auto values = self->reading() ? self->published_values_
                                             : std::span<const float>(self->waiting_values_);
-        std::ranges::copy(values.subspan(run.canonical, run.count),
-                          rank.memory->floats(rank.state_offset, rank.elements)
-                              .subspan(place, run.count)
-                              .begin());
+        copy_to(values.subspan(run.canonical, run.count),
+                rank.memory->floats(rank.state_offset, rank.elements)
+                    .subspan(place, run.count)
+                    .begin());
       };
       const bool all = co_await self->each_run(number, began, budget, copy);
       if (!all) co_return;
@@ -241,8 +242,8 @@ Task<std::optional<LargeVector<float>>> AttachServer::Server::gather(Era began) 
   for (std::uint32_t number = 0; current && number < world_; ++number) {
     const Copy copy = [&](const BoxRun& run, std::uint64_t place) {
       const AttachedRank& rank = ranks_.at(number);
-      std::ranges::copy(rank.memory->floats(0, rank.elements).subspan(place, run.count),
-                        whole.begin() + static_cast<std::ptrdiff_t>(run.canonical));
+      copy_to(rank.memory->floats(0, rank.elements).subspan(place, run.count),
+              whole.begin() + static_cast<std::ptrdiff_t>(run.canonical));
     };
     current = co_await each_run(number, began, budget, copy);
   }

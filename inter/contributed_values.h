@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/copy_to.h"
+
 namespace isthmus::inter {
 
 // Whoever made it learns that all has been read when the last reference goes.
@@ -26,7 +28,7 @@ class ValuesInVector final : public ContributedValues {
   explicit ValuesInVector(std::vector<float> values) : values_(std::move(values)) {}
   std::uint64_t size() const override { return values_.size(); }
   void read(std::uint64_t first, std::span<float> out) const override {
-    std::ranges::copy(std::span(values_).subspan(first, out.size()), out.begin());
+    copy_to(std::span(values_).subspan(first, out.size()), out.begin());
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 #include "compress/error_feedback.h"
 #include "kernels/blake2s_columns.h"
 
@@ -164,7 +165,7 @@ SealedChunk seal_chunk(const ChunkPlan& plan, const security::Signer& signer, Tr
                        std::uint32_t index, const UnsealedChunk& chunk, bool zstd) {
   const auto seal = [&](std::span<std::byte> whole) {
     const auto hash = chunk_hash(transfer, index, whole.subspan(kSealBytes));
-    std::ranges::copy(signer.sign(security::context::chunk, hash.bytes).bytes, whole.begin());
+    copy_to(signer.sign(security::context::chunk, hash.bytes).bytes, whole.begin());
     return hash;
   };
   if (!zstd) {

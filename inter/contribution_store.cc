@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/aligned_buffer.h"
+#include "base/copy_to.h"
 
 namespace isthmus::inter {
 namespace {
@@ -26,16 +27,16 @@ Bytes file_head(const Signed& announcement) {
 Result<void> ContributionFile::append(std::uint32_t index, std::span<const std::byte> bytes) {
   ByteWriter head;
   head.put(index).put(static_cast<std::uint32_t>(bytes.size()));
-  const AlignedBuffer record(head.size() + bytes.size());
-  auto end = std::ranges::copy(head.view(), record.bytes().begin()).out;
-  end = std::ranges::copy(bytes, end).out;
-  std::fill(end, record.bytes().end(), std::byte{0});
+  const auto record = disk_scratch(head.size() + bytes.size());
+  auto end = copy_to(head.view(), record.begin());
+  end = copy_to(bytes, end);
+  std::fill(end, record.end(), std::byte{0});
   std::uint64_t at = 0;
   {
     const std::lock_guard lock(mutex_);
-    at = std::exchange(size_, size_ + record.bytes().size());
+    at = std::exchange(size_, size_ + record.size());
   }
-  return file_->write_at(at, record.bytes());
+  return file_->write_at(at, record);
 }
 
 Result<void> ContributionFile::add(std::uint32_t index, std::span<const std::byte> sealed) {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 #include "kernels/outer_arithmetic.h"
 
 namespace isthmus::inter {
@@ -116,7 +117,7 @@ Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<co
     const auto at = plan.layout().offset(range) + first;
     const auto take_over = [&](const LargeVector<float>& from, LargeVector<float>& into) {
       const auto place = std::span(into).subspan(at, count);
-      if (&from != &into) std::ranges::copy(std::span(from).subspan(at, count), place.begin());
+      if (&from != &into) copy_to(std::span(from).subspan(at, count), place.begin());
       return place;
     };
     const auto agreed = take_over(before.agreed, after.agreed);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 
 namespace isthmus::inter {
 
@@ -28,7 +29,7 @@ void RankPieces::read(std::uint64_t first, std::span<float> out) const {
     ISTHMUS_ASSERT(piece != pieces_.end() && first >= piece->canonical);
     const auto from = piece->values.subspan(first - piece->canonical);
     const auto part = from.first(std::min(from.size(), out.size()));
-    std::ranges::copy(part, out.begin());
+    copy_to(part, out.begin());
     first += part.size();
     out = out.subspan(part.size());
     ++piece;

@@ -32,7 +32,7 @@ struct SyncOptions {
   OuterRule outer;
   compress::CodecId codec = compress::CodecId::int8;
   // At most, of a chunk: the unit of sealing, acknowledgement and resume.
-  std::uint64_t chunk_elements = 1 << 17;
+  std::uint64_t chunk_elements = 1 << 18;
   std::uint32_t min_sites = 1;     // parts that make a step worth committing; no quorum
   std::uint32_t absent_steps = 3;  // records without a member before it is dropped from the view
   // × inner_steps: how far past its base a site trains alone before it waits.

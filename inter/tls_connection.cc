@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 
 namespace isthmus::inter {
 
@@ -336,7 +337,7 @@ Result<TlsStream::Moved> TlsConnection::write_piece() {
     skipped += skip;
     part = part.subspan(skip).first(std::min(part.size() - skip, record.size() - filled));
     filled += part.size();
-    std::ranges::copy(part, record.begin() + static_cast<std::ptrdiff_t>(filled - part.size()));
+    copy_to(part, record.begin() + static_cast<std::ptrdiff_t>(filled - part.size()));
   };
   add(std::as_bytes(std::span(&size, 1)));
   add(message.head);

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 
 namespace isthmus::inter {
 
@@ -144,7 +145,7 @@ std::optional<std::string> ZapHandler::user_of(const std::vector<ZmqMessage>& re
     refusal = "no CURVE request";
     return std::nullopt;
   }
-  std::ranges::copy(request[6].bytes(), key.bytes.begin());
+  copy_to(request[6].bytes(), key.bytes.begin());
   const std::lock_guard lock(mutex_);
   const auto found = users_.find(key);
   if (found == users_.end()) {

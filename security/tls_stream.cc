@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 #include "security/signing_key.h"
 #include "security/sodium_ready.h"
 
@@ -265,7 +266,7 @@ bool TlsStream::plausible_hello(std::span<const std::byte> received) {
   auto& known = first_bytes_known_;
   if (role_ == TlsRole::dialing || known == first_bytes_.size()) return true;
   const auto count = std::min(received.size(), first_bytes_.size() - known);
-  std::ranges::copy(received.first(count), first_bytes_.begin() + static_cast<long>(known));
+  copy_to(received.first(count), first_bytes_.begin() + static_cast<long>(known));
   known += count;
   const auto at = [&](std::size_t i) { return std::to_integer<std::size_t>(first_bytes_[i]); };
   return known < first_bytes_.size() ||

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/copy_to.h"
+
 namespace isthmus::inter::sim {
 namespace {
 
@@ -67,7 +69,7 @@ class SimulatedDisk::SimulatedFile final : public File {
             old = Bytes(now.begin() + static_cast<std::ptrdiff_t>(begin),
                         now.begin() + static_cast<std::ptrdiff_t>(end))] {
       inode->current.resize(size);
-      std::ranges::copy(old, inode->current.begin() + static_cast<std::ptrdiff_t>(begin));
+      copy_to(old, inode->current.begin() + static_cast<std::ptrdiff_t>(begin));
     };
   }
 

@@ -29,6 +29,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/copy_to.h"
 #include "base/large_vector.h"
 #include "tests/bench/bench_site.h"
 #include "tests/bench/command_line.h"
@@ -130,7 +131,7 @@ class ToldRanks final : public Ranks {
   bool all_took() const override { return true; }
   void forget() override {}
   void publish(const Published& state) override {
-    std::ranges::copy(state.parameters, own_.begin());
+    copy_to(state.parameters, own_.begin());
     exchanged_ = {.step = state.step, .published = wall_seconds(), .cpu_seconds = 0};
     if (state.final_step) return tell();
     const double before = process_seconds();
@@ -148,7 +149,7 @@ class ToldRanks final : public Ranks {
     explicit OwnValues(const ToldRanks& ranks) : ranks_(ranks) {}
     std::uint64_t size() const override { return ranks_.parameters_.size(); }
     void read(std::uint64_t first, std::span<float> out) const override {
-      std::ranges::copy(std::span(ranks_.parameters_).subspan(first, out.size()), out.begin());
+      copy_to(std::span(ranks_.parameters_).subspan(first, out.size()), out.begin());
     }
 
    private:

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 #include "inter/contribution.h"
 #include "inter/sim/simulated_keys.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -142,7 +143,7 @@ std::vector<Bytes> fuzz_seeds() {
           packed.resize(of.pack(coded, packed));
         } else {
           compress::ZstdStage::tag_raw(packed);
-          std::ranges::copy(coded, packed.begin() + compress::ZstdStage::kTagBytes);
+          copy_to(coded, packed.begin() + compress::ZstdStage::kTagBytes);
           packed.resize(compress::ZstdStage::kTagBytes + coded.size());
         }
         seeds.push_back(ByteWriter()

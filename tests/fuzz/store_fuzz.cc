@@ -7,6 +7,7 @@
 
 #include "base/aligned_buffer.h"
 #include "base/assert.h"
+#include "base/copy_to.h"
 #include "inter/sim/simulated_disk.h"
 #include "security/roster_memory.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -47,7 +48,7 @@ Bytes file_of(std::span<const std::byte> script) {
     piece.raw(step.bytes).raw(std::span(checksum.bytes).first(checked));
     const auto at = (step.what & kPlaced) != 0 ? step.who * kDiskAlignment : file.size();
     file.resize(std::max(file.size(), at + piece.size()));
-    std::ranges::copy(piece.view(), file.begin() + static_cast<std::ptrdiff_t>(at));
+    copy_to(piece.view(), file.begin() + static_cast<std::ptrdiff_t>(at));
     if ((step.what & kFilled) != 0) file.resize(disk_aligned(file.size()));
   });
   return file;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/copy_to.h"
 #include "tests/inter/free_ports.h"
 
 namespace isthmus::inter {
@@ -38,7 +39,7 @@ ZmqWorld::ZmqWorld(std::size_t gateways) : clock_(make_system_clock()) {
     process.options.self = world_gateway(i);
     process.options.identity = &process.identity;
     process.key.public_key = process.identity.public_part().curve_key;
-    std::ranges::copy(process.identity.curve_secret(), process.key.secret_key.begin());
+    copy_to(process.identity.curve_secret(), process.key.secret_key.begin());
     process.options.listen = process.options.own_address =
         fmt::format("127.0.0.1:{}", free_port_pair());
   }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/copy_to.h"
 #include "base/random.h"
 #include "oracle.h"
 #include "runtime/family.h"
@@ -254,9 +255,9 @@ TEST_P(ModelBits, ResumeExactlyFromCanonicalTensors) {
   train(*model, 0, 2);
   const auto resumed = make_model(small_config(), shape, pool);
   for (std::size_t t = 0; t < model->tensors().size(); ++t) {
-    std::ranges::copy(model->parameters(t), resumed->parameters(t).begin());
-    std::ranges::copy(model->first_moments(t), resumed->first_moments(t).begin());
-    std::ranges::copy(model->second_moments(t), resumed->second_moments(t).begin());
+    copy_to(model->parameters(t), resumed->parameters(t).begin());
+    copy_to(model->first_moments(t), resumed->first_moments(t).begin());
+    copy_to(model->second_moments(t), resumed->second_moments(t).begin());
   }
   resumed->parameters_changed();
   resumed->set_updates(model->updates());

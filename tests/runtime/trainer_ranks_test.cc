@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/copy_to.h"
 #include "runtime/checkpoint.h"
 #include "runtime/trainer.h"
 #include "tests/base/temporary_folder.h"
@@ -39,7 +40,7 @@ class ThreadWorld {
     Result<void> broadcast(std::span<std::byte> bytes, int root) override {
       const auto& from = show(bytes)[static_cast<std::size_t>(root)];
       EXPECT_EQ(from.size(), bytes.size());
-      if (rank_ != root) std::ranges::copy(from, bytes.begin());
+      if (rank_ != root) copy_to(from, bytes.begin());
       return barrier();
     }
     Result<void> barrier() override {
@@ -63,7 +64,7 @@ class ThreadWorld {
         for (std::size_t i = 0; i < total.size(); ++i) total[i] += part[i];
       }
       world_.barrier_.arrive_and_wait();
-      std::ranges::copy(total, values.begin());
+      copy_to(total, values.begin());
       return {};
     }
 

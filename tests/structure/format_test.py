@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every source file is as clang-format 14 leaves it, with the .clang-format of the root."""
+"""Every source file is as clang-format 14 leaves it, with the .clang-format of the root, and copies memory as memory."""
 import os
 import pathlib
 import shutil
@@ -28,6 +28,11 @@ class Format(unittest.TestCase):
         paths = tree.files(tree.ROOT, ".h", ".cc", ".cu", ".cuh")
         self.assertGreater(len(paths), 20)
         self.assertEqual(unformatted(paths), [], "run clang-format-14 -i on these")
+
+    def test_no_copies_element_by_element(self):
+        slow = [str(path.relative_to(tree.ROOT)) for path in tree.files(tree.ROOT, ".h", ".cc", ".cu", ".cuh")
+                if path.name != "copy_to.h" and "ranges::copy(" in path.read_text()]
+        self.assertEqual(slow, [], "copy_to (base/copy_to.h) is one copy of memory")
 
     def test_a_badly_formatted_file_is_found(self):
         with tempfile.TemporaryDirectory() as folder:
