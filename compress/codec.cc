@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "compress/codecs.h"
+#include "compress/error_feedback.h"
 
 namespace isthmus::compress {
 
@@ -19,6 +20,38 @@ Result<std::size_t> Codec::encode(std::span<const float> values, std::span<std::
 
 Result<void> Codec::decode(std::span<const std::byte> in, std::span<float> values) const {
   return decode_part(in, values.size(), 0, values);
+}
+
+Result<void> Codec::encode_change(const Change& change, std::size_t first, std::size_t frame_values,
+                                  std::span<std::byte> frame, std::span<float> residual) const {
+  ISTHMUS_ASSERT(residual.size() <= kTileElements);
+  std::array<float, kTileElements> quantities, decodeds;
+  const auto quantity = std::span(quantities).first(residual.size());
+  const auto decoded = std::span(decodeds).first(residual.size());
+  form_pseudo_gradient(change.agreed, change.contributed, quantity);
+  if (!change.feedback.empty()) form_quantity(quantity, change.feedback, quantity);
+  ISTHMUS_CHECK(encode_part(quantity, first, frame_values, frame));
+  ISTHMUS_CHECK(decode_part(frame, frame_values, first, decoded));
+  form_residual(quantity, decoded, residual);
+  return {};
+}
+
+Result<void> Codec::decode_scaled(std::span<const std::byte> frame, std::size_t frame_values,
+                                  std::size_t first, float weight, std::span<float> sum) const {
+  ISTHMUS_CHECK(decode_part(frame, frame_values, first, sum));
+  kernels::scale(weight, sum, sum);
+  return {};
+}
+
+Result<void> Codec::decode_accumulated(std::span<const std::byte> frame, std::size_t frame_values,
+                                       std::size_t first, float weight,
+                                       std::span<float> sum) const {
+  ISTHMUS_ASSERT(sum.size() <= kTileElements);
+  std::array<float, kTileElements> values;
+  const auto value = std::span(values).first(sum.size());
+  ISTHMUS_CHECK(decode_part(frame, frame_values, first, value));
+  kernels::accumulate(weight, value, sum);
+  return {};
 }
 
 Result<void> Codec::check(std::span<const std::byte> frame, std::size_t frame_values) const {

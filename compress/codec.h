@@ -57,6 +57,24 @@ class Codec {
                                    std::size_t frame_values, std::span<std::byte> frame) const = 0;
   virtual Result<void> decode_part(std::span<const std::byte> frame, std::size_t frame_values,
                                    std::size_t first, std::span<float> values) const = 0;
+  // What a site contributes of a tile (compress/error_feedback.h), at most kTileElements values:
+  //   quantity = (agreed − contributed) + feedback, encoded;  residual = quantity − decoded
+  // Fails as encode.
+  struct Change {
+    std::span<const float> agreed, contributed;
+    std::span<const float> feedback;  // may be {}
+  };
+  virtual Result<void> encode_change(const Change& change, std::size_t first,
+                                     std::size_t frame_values, std::span<std::byte> frame,
+                                     std::span<float> residual) const;
+  // What a step adds up of a tile: sum = weight * value, and sum = sum + (weight * value). Fails as
+  // decode.
+  virtual Result<void> decode_scaled(std::span<const std::byte> frame, std::size_t frame_values,
+                                     std::size_t first, float weight, std::span<float> sum) const;
+  virtual Result<void> decode_accumulated(std::span<const std::byte> frame,
+                                          std::size_t frame_values, std::size_t first, float weight,
+                                          std::span<float> sum) const;
+
   // Whether decode would succeed.
   virtual Result<void> check(std::span<const std::byte> frame, std::size_t frame_values) const;
 };

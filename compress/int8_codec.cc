@@ -38,47 +38,50 @@ class Int8Codec final : public Codec {
 
   Result<void> encode_part(std::span<const float> values, std::size_t first,
                            std::size_t frame_values, std::span<std::byte> frame) const override {
-    ISTHMUS_ASSERT(frame.size() == encoded_bytes_max(frame_values) && first % kInt8Block == 0 &&
-                   first + values.size() <= frame_values);
-    auto* scales_out = frame.data() + first / kInt8Block * sizeof(float);
-    auto* codes =
-        reinterpret_cast<std::int8_t*>(frame.data() + frame.size() - frame_values + first);
-    while (!values.empty()) {
-      const auto part = values.first(std::min(values.size(), kBatchBlocks * kInt8Block));
-      if (!kernels::all_finite(part))
-        return Error{ErrorCode::non_finite, "int8 encode: a value is not finite"};
-      Scales batch;
-      const auto scales = std::span(batch).first(int8_blocks(part.size()));
-      kernels::int8_encode(part, scales, {codes, part.size()});
-      if (!std::all_of(scales.begin(), scales.end(), allowed))
-        return Error{ErrorCode::non_finite, "int8 encode: a value of 127 * 2^120 or more"};
-      std::memcpy(scales_out, scales.data(), scales.size_bytes());
-      scales_out += scales.size_bytes();
-      codes += part.size();
-      values = values.subspan(part.size());
-    }
-    return {};
+    return encode_batches(
+        values.size(), first, frame_values, frame,
+        [&](std::size_t at, std::span<float> scales, std::span<std::int8_t> codes) -> Result<void> {
+          const auto part = values.subspan(at, codes.size());
+          if (!kernels::all_finite(part)) return not_finite();
+          kernels::int8_encode(part, scales, codes);
+          return {};
+        });
+  }
+
+  Result<void> encode_change(const Change& change, std::size_t first, std::size_t frame_values,
+                             std::span<std::byte> frame, std::span<float> residual) const override {
+    return encode_batches(
+        residual.size(), first, frame_values, frame,
+        [&](std::size_t at, std::span<float> scales, std::span<std::int8_t> codes) -> Result<void> {
+          const auto part = [&](auto values) { return values.subspan(at, codes.size()); };
+          kernels::int8_encode_change(
+              part(change.agreed), part(change.contributed),
+              change.feedback.empty() ? change.feedback : part(change.feedback), scales, codes,
+              part(residual));
+          if (std::any_of(scales.begin(), scales.end(), [](float s) { return std::isinf(s); }))
+            return not_finite();
+          return {};
+        });
   }
 
   Result<void> decode_part(std::span<const std::byte> frame, std::size_t frame_values,
                            std::size_t first, std::span<float> values) const override {
-    ISTHMUS_CHECK(check_size(frame, frame_values));
-    ISTHMUS_ASSERT(first % kInt8Block == 0 && first + values.size() <= frame_values);
-    const auto* scales_in = frame.data() + first / kInt8Block * sizeof(float);
-    const auto* codes =
-        reinterpret_cast<const std::int8_t*>(frame.data() + frame.size() - frame_values + first);
-    while (!values.empty()) {
-      const auto part = values.first(std::min(values.size(), kBatchBlocks * kInt8Block));
-      Scales batch;
-      const auto scales = std::span(batch).first(int8_blocks(part.size()));
-      std::memcpy(scales.data(), scales_in, scales.size_bytes());
-      if (!std::all_of(scales.begin(), scales.end(), allowed)) return bad_scale();
-      kernels::int8_decode({codes, part.size()}, scales, part);
-      scales_in += scales.size_bytes();
-      codes += part.size();
-      values = values.subspan(part.size());
-    }
-    return {};
+    return decode_batches(frame, frame_values, first, values, kernels::int8_decode);
+  }
+  Result<void> decode_scaled(std::span<const std::byte> frame, std::size_t frame_values,
+                             std::size_t first, float weight, std::span<float> sum) const override {
+    return decode_batches(frame, frame_values, first, sum,
+                          [weight](auto codes, auto scales, auto part) {
+                            kernels::int8_decode_scaled(codes, scales, weight, part);
+                          });
+  }
+  Result<void> decode_accumulated(std::span<const std::byte> frame, std::size_t frame_values,
+                                  std::size_t first, float weight,
+                                  std::span<float> sum) const override {
+    return decode_batches(frame, frame_values, first, sum,
+                          [weight](auto codes, auto scales, auto part) {
+                            kernels::int8_decode_accumulated(codes, scales, weight, part);
+                          });
   }
 
   // The scales say it.
@@ -93,6 +96,55 @@ class Int8Codec final : public Codec {
   }
 
  private:
+  // Calls encode(at, scales, codes) for each batch of `count` values, the first of which is value
+  // `first` of the frame.
+  template <class Encode>
+  Result<void> encode_batches(std::size_t count, std::size_t first, std::size_t frame_values,
+                              std::span<std::byte> frame, const Encode& encode) const {
+    ISTHMUS_ASSERT(frame.size() == encoded_bytes_max(frame_values) && first % kInt8Block == 0 &&
+                   first + count <= frame_values);
+    auto* scales_out = frame.data() + first / kInt8Block * sizeof(float);
+    auto* codes =
+        reinterpret_cast<std::int8_t*>(frame.data() + frame.size() - frame_values + first);
+    for (std::size_t at = 0; at < count; at += kBatchBlocks * kInt8Block) {
+      const auto size = std::min(count - at, kBatchBlocks * kInt8Block);
+      Scales batch;
+      const auto scales = std::span(batch).first(int8_blocks(size));
+      ISTHMUS_CHECK(encode(at, scales, std::span(codes + at, size)));
+      if (!std::all_of(scales.begin(), scales.end(), allowed))
+        return Error{ErrorCode::non_finite, "int8 encode: a value of 127 * 2^120 or more"};
+      std::memcpy(scales_out, scales.data(), scales.size_bytes());
+      scales_out += scales.size_bytes();
+    }
+    return {};
+  }
+
+  // Calls use(codes, scales, part of `values`) for each batch.
+  template <class Use>
+  Result<void> decode_batches(std::span<const std::byte> frame, std::size_t frame_values,
+                              std::size_t first, std::span<float> values, const Use& use) const {
+    ISTHMUS_CHECK(check_size(frame, frame_values));
+    ISTHMUS_ASSERT(first % kInt8Block == 0 && first + values.size() <= frame_values);
+    const auto* scales_in = frame.data() + first / kInt8Block * sizeof(float);
+    const auto* codes =
+        reinterpret_cast<const std::int8_t*>(frame.data() + frame.size() - frame_values + first);
+    while (!values.empty()) {
+      const auto part = values.first(std::min(values.size(), kBatchBlocks * kInt8Block));
+      Scales batch;
+      const auto scales = std::span(batch).first(int8_blocks(part.size()));
+      std::memcpy(scales.data(), scales_in, scales.size_bytes());
+      if (!std::all_of(scales.begin(), scales.end(), allowed)) return bad_scale();
+      use(std::span<const std::int8_t>(codes, part.size()), std::span<const float>(scales), part);
+      scales_in += scales.size_bytes();
+      codes += part.size();
+      values = values.subspan(part.size());
+    }
+    return {};
+  }
+
+  static Error not_finite() {
+    return {ErrorCode::non_finite, "int8 encode: a value is not finite"};
+  }
   static Error bad_scale() {
     return {ErrorCode::bad_frame, "int8 decode: a scale is negative, not finite or too large"};
   }

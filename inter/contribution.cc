@@ -128,19 +128,17 @@ Result<UnsealedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
                                  std::span<const float> agreed, std::span<const float> feedback,
                                  const ContributedValues& parameters, std::span<float> residual) {
   const UnsealedChunk unsealed(plan.codec_bytes(chunk));
-  std::array<float, compress::kTileElements> quantities, decodeds;
+  std::array<float, compress::kTileElements> tile;
   const auto code = [&](const ElementRange& range, std::span<std::byte> frame, std::uint64_t first,
                         std::uint64_t count) -> Result<void> {
     const auto at = plan.layout().offset(range) + first;
-    const auto quantity = std::span(quantities).first(count);
-    const auto decoded = std::span(decodeds).first(count);
-    parameters.read(at, quantity);
-    compress::form_pseudo_gradient(agreed.subspan(at, count), quantity, quantity);
-    if (!feedback.empty()) compress::form_quantity(quantity, feedback.subspan(at, count), quantity);
-    ISTHMUS_CHECK(plan.frames().encode_part(quantity, first, range.count, frame));
-    ISTHMUS_CHECK(plan.frames().decode_part(frame, range.count, first, decoded));
-    compress::form_residual(quantity, decoded, residual.subspan(at, count));
-    return {};
+    const auto contributed = std::span(tile).first(count);
+    parameters.read(at, contributed);
+    return plan.frames().encode_change(
+        {.agreed = agreed.subspan(at, count),
+         .contributed = contributed,
+         .feedback = feedback.empty() ? feedback : feedback.subspan(at, count)},
+        first, range.count, frame, residual.subspan(at, count));
   };
   ISTHMUS_CHECK(plan.each_tile(chunk, unsealed.frames(), code));
   return unsealed;

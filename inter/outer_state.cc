@@ -4,7 +4,6 @@
 #include <array>
 
 #include "base/assert.h"
-#include "base/copy_to.h"
 #include "kernels/outer_arithmetic.h"
 
 namespace isthmus::inter {
@@ -96,36 +95,29 @@ security::Digest spot_root(const ModelLayout& layout, const OuterState& state) {
 
 Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<const float> weights,
                         std::span<const CodedChunk> parts, const OuterRule& rule,
-                        const OuterState& before, OuterState& after) {
+                        const OuterState& before, OuterState& after, const TileDone& done) {
   ISTHMUS_ASSERT(kernels::float_environment_is_ieee() && !parts.empty() &&
                  weights.size() == parts.size());
-  std::array<float, compress::kTileElements> values, deltas;
+  std::array<float, compress::kTileElements> deltas;
   const auto first_part = parts[0].bytes();
   const auto step = [&](const ElementRange& range, std::span<const std::byte> frame,
                         std::uint64_t first, std::uint64_t count) -> Result<void> {
-    const auto value = std::span(values).first(count);
     const auto delta = std::span(deltas).first(count);
     const auto frame_at = static_cast<std::size_t>(frame.data() - first_part.data());
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      ISTHMUS_CHECK(plan.frames().decode_part(parts[i].bytes().subspan(frame_at, frame.size()),
-                                              range.count, first, value));
-      if (i == 0)
-        kernels::scale(weights[i], value, delta);
-      else
-        kernels::accumulate(weights[i], value, delta);
+      const auto add =
+          i == 0 ? &compress::Codec::decode_scaled : &compress::Codec::decode_accumulated;
+      ISTHMUS_CHECK((plan.frames().*add)(parts[i].bytes().subspan(frame_at, frame.size()),
+                                         range.count, first, weights[i], delta));
     }
     const auto at = plan.layout().offset(range) + first;
-    const auto take_over = [&](const LargeVector<float>& from, LargeVector<float>& into) {
-      const auto place = std::span(into).subspan(at, count);
-      if (&from != &into) copy_to(std::span(from).subspan(at, count), place.begin());
-      return place;
-    };
-    const auto agreed = take_over(before.agreed, after.agreed);
+    const auto of = [&](auto& values) { return std::span(values).subspan(at, count); };
     if (rule.has_momentum())
-      kernels::outer_nesterov(delta, rule.rate, rule.momentum,
-                              take_over(before.momentum, after.momentum), agreed);
+      kernels::outer_nesterov(delta, {rule.rate, rule.momentum}, of(before.momentum),
+                              of(before.agreed), of(after.momentum), of(after.agreed));
     else
-      kernels::outer_average(delta, agreed);
+      kernels::outer_average(delta, of(before.agreed), of(after.agreed));
+    if (done) done(range, first, count);
     return {};
   };
   return plan.each_tile(chunk, first_part, step);

@@ -1,5 +1,8 @@
 #include "inter/step_computation.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "base/assert.h"
 
 namespace isthmus::inter {
@@ -35,6 +38,46 @@ void StepComputation::each_leaf_of(const ElementRange& range, const Body& body) 
     body(first_leaf_[range.tensor] + leaf);
 }
 
+// Hashes each leaf that comes out of one chunk whole while its tiles are in the cache.
+class StepComputation::LeavesInARow {
+ public:
+  explicit LeavesInARow(StepComputation& step) : step_(step) {}
+
+  void add(const ElementRange& range, std::uint64_t first, std::uint64_t count) {
+    const auto at = range.first + first;  // in the tensor
+    const auto leaf = step_.first_leaf_[range.tensor] + at / ModelLayout::kLeafElements;
+    const auto& whole = step_.layout_.leaves()[leaf];
+    if (at == whole.first) {
+      leaf_ = leaf;
+      next_ = at;
+      agreed_.begin();
+      momentum_.begin();
+    }
+    if (leaf_ != leaf || next_ != at) return;  // its beginning was another chunk's
+    const auto place = step_.layout_.offset(range) + first;
+    const auto bytes = [&](const LargeVector<float>& values) {
+      return std::as_bytes(std::span(values).subspan(place, count));
+    };
+    const bool has_momentum = step_.rule_.has_momentum();
+    agreed_.update(bytes(step_.after_.agreed));
+    if (has_momentum) momentum_.update(bytes(step_.after_.momentum));
+    next_ += count;
+    if (next_ < whole.first + whole.count) return;
+    step_.leaves_[leaf] = agreed_.finish();
+    if (has_momentum) step_.leaves_[step_.layout_.leaves().size() + leaf] = momentum_.finish();
+    hashed_.push_back(leaf);
+    leaf_.reset();
+  }
+  bool hashed(std::size_t leaf) const { return std::ranges::count(hashed_, leaf) > 0; }
+
+ private:
+  StepComputation& step_;
+  kernels::LeafHasher agreed_, momentum_;
+  std::optional<std::size_t> leaf_;
+  std::uint64_t next_ = 0;  // element of its tensor
+  std::vector<std::size_t> hashed_;
+};
+
 bool StepComputation::begin(std::uint32_t chunk) {
   if (begun_[chunk]) return false;
   begun_[chunk] = true;
@@ -53,10 +96,13 @@ Result<void> StepComputation::compute(std::uint32_t chunk, std::vector<CodedChun
     if (coded[i]) continue;
     ISTHMUS_TRY(coded[i], parts_[i]->unpack(chunk));
   }
-  ISTHMUS_CHECK(step_chunk(*plan_, chunk, weights_, coded, rule_, *before_, after_));
+  LeavesInARow in_a_row(*this);
+  const auto done = [&](const auto&... tile) { in_a_row.add(tile...); };
+  ISTHMUS_CHECK(step_chunk(*plan_, chunk, weights_, coded, rule_, *before_, after_, done));
   for (const auto& range : plan_->ranges(chunk))
-    each_leaf_of(range, [this](std::size_t leaf) {
-      if (to_come_[leaf].fetch_sub(1, std::memory_order_acq_rel) == 1) hash_leaf(leaf);
+    each_leaf_of(range, [&](std::size_t leaf) {
+      const bool last = to_come_[leaf].fetch_sub(1, std::memory_order_acq_rel) == 1;
+      if (last && !in_a_row.hashed(leaf)) hash_leaf(leaf);
     });
   return {};
 }

@@ -33,7 +33,8 @@ class StepComputation {
   std::uint32_t running() const { return running_; }
   const Result<void>& result() const { return result_; }  // the first failure
 
-  // `coded`: this chunk of the parts, as far as it is at hand. The last chunk of a leaf hashes it.
+  // `coded`: this chunk of the parts, as far as it is at hand. A leaf is hashed while it is
+  // computed, or after the last of its chunks.
   Result<void> compute(std::uint32_t chunk, std::vector<CodedChunk> coded);
 
   // Once every chunk has ended well. The step and record of the state are the caller's to set.
@@ -41,6 +42,7 @@ class StepComputation {
   const std::vector<kernels::Hash128>& leaves() const { return leaves_; }
 
  private:
+  class LeavesInARow;
   template <class Body>
   void each_leaf_of(const ElementRange& range, const Body& body) const;
   void hash_leaf(std::size_t leaf);

@@ -28,4 +28,20 @@ void int8_encode(std::span<const float> values, std::span<float> scales,
 void int8_decode(std::span<const std::int8_t> codes, std::span<const float> scales,
                  std::span<float> values);
 
+// What a site codes of an outer step (compress/error_feedback.h), in one pass over memory:
+//   quantity = (agreed − contributed) + feedback      feedback may be {}
+//   residual = quantity − decoded                     may be the memory of feedback
+// with the scales and codes of the quantity as above. Where a value of a block is not finite its
+// scale is infinite, and the rest of the block undefined.
+void int8_encode_change(std::span<const float> agreed, std::span<const float> contributed,
+                        std::span<const float> feedback, std::span<float> scales,
+                        std::span<std::int8_t> codes, std::span<float> residual);
+
+// sum = weight * value, and sum = sum + (weight * value), of decoded values: scale and accumulate
+// of outer_arithmetic.h.
+void int8_decode_scaled(std::span<const std::int8_t> codes, std::span<const float> scales,
+                        float weight, std::span<float> sum);
+void int8_decode_accumulated(std::span<const std::int8_t> codes, std::span<const float> scales,
+                             float weight, std::span<float> sum);
+
 }  // namespace isthmus::kernels

@@ -5,7 +5,10 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+
+struct XXH3_state_s;  // of xxhash.h
 
 namespace isthmus::kernels {
 
@@ -16,5 +19,20 @@ struct Hash128 {
 };
 
 Hash128 leaf_hash(std::span<const std::byte> bytes);
+
+// The same of bytes that come piece by piece: while they are still in a cache.
+class LeafHasher {
+ public:
+  LeafHasher();
+  void begin();  // anew
+  void update(std::span<const std::byte> bytes);
+  Hash128 finish() const;
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_s* state) const;
+  };
+  std::unique_ptr<XXH3_state_s, Free> state_;
+};
 
 }  // namespace isthmus::kernels

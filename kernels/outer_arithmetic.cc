@@ -53,16 +53,17 @@ void accumulate_values(float weight, const float* x, std::size_t count, float* i
   });
 }
 
-void nesterov_values(const float* delta, float rate, float momentum_factor, std::size_t count,
-                     float* momentum, float* agreed) {
+void nesterov_values(const float* delta, Nesterov rule, std::size_t count, const float* momentum,
+                     const float* agreed, float* next_momentum, float* next_agreed) {
   for_lanes(count, [=](auto d, std::size_t i) {
-    const auto factor = hn::Set(d, momentum_factor);
+    const auto factor = hn::Set(d, rule.momentum_factor);
     const auto gradient = hn::LoadU(d, delta + i);
     const auto m = hn::Add(hn::Mul(factor, hn::LoadU(d, momentum + i)), gradient);
     const auto direction = hn::Add(gradient, hn::Mul(factor, m));
-    const auto change = hn::Mul(hn::Set(d, rate), direction);
-    hn::StoreU(m, d, momentum + i);
-    hn::StoreU(hn::Sub(hn::LoadU(d, agreed + i), change), d, agreed + i);
+    const auto change = hn::Mul(hn::Set(d, rule.rate), direction);
+    const auto next = hn::Sub(hn::LoadU(d, agreed + i), change);
+    hn::StoreU(m, d, next_momentum + i);
+    hn::StoreU(next, d, next_agreed + i);
   });
 }
 
@@ -103,15 +104,20 @@ void accumulate(float weight, std::span<const float> x, std::span<float> inout) 
   HWY_DYNAMIC_DISPATCH(accumulate_values)(weight, x.data(), x.size(), inout.data());
 }
 
-void outer_average(std::span<const float> delta, std::span<float> agreed) {
-  subtract(agreed, delta, agreed);
+void outer_average(std::span<const float> delta, std::span<const float> agreed,
+                   std::span<float> next_agreed) {
+  subtract(agreed, delta, next_agreed);
 }
 
-void outer_nesterov(std::span<const float> delta, float rate, float momentum_factor,
-                    std::span<float> momentum, std::span<float> agreed) {
-  ISTHMUS_ASSERT(delta.size() == momentum.size() && delta.size() == agreed.size());
+void outer_nesterov(std::span<const float> delta, const Nesterov& rule,
+                    std::span<const float> momentum, std::span<const float> agreed,
+                    std::span<float> next_momentum, std::span<float> next_agreed) {
+  const auto count = delta.size();
+  ISTHMUS_ASSERT(momentum.size() == count && agreed.size() == count &&
+                 next_momentum.size() == count && next_agreed.size() == count);
   HWY_DYNAMIC_DISPATCH(nesterov_values)
-  (delta.data(), rate, momentum_factor, delta.size(), momentum.data(), agreed.data());
+  (delta.data(), rule, count, momentum.data(), agreed.data(), next_momentum.data(),
+   next_agreed.data());
 }
 
 bool float_environment_is_ieee() {

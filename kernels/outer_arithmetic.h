@@ -19,12 +19,18 @@ void scale(float weight, std::span<const float> x, std::span<float> out);
 // inout = inout + (weight * x), rounded twice
 void accumulate(float weight, std::span<const float> x, std::span<float> inout);
 
-// agreed = agreed - delta
-void outer_average(std::span<const float> delta, std::span<float> agreed);
+// next_agreed = agreed - delta
+void outer_average(std::span<const float> delta, std::span<const float> agreed,
+                   std::span<float> next_agreed);
 // SGD with Nesterov momentum as in PyTorch (the outer optimizer of DiLoCo, Douillard et al. 2023):
-//   m = (mu * m) + d;  agreed = agreed - (rate * (d + (mu * m)))
-void outer_nesterov(std::span<const float> delta, float rate, float momentum_factor,
-                    std::span<float> momentum, std::span<float> agreed);
+//   next_m = (mu * m) + d;  next_agreed = agreed - (rate * (d + (mu * next_m)))
+struct Nesterov {
+  float rate = 0;
+  float momentum_factor = 0;
+};
+void outer_nesterov(std::span<const float> delta, const Nesterov& rule,
+                    std::span<const float> momentum, std::span<const float> agreed,
+                    std::span<float> next_momentum, std::span<float> next_agreed);
 
 // True when this thread computes as the rule above needs: subnormals kept (no flush to zero),
 // rounding to nearest even. Threads that touch outer state assert it once.

@@ -159,6 +159,70 @@ TEST_P(CodecContract, RandomBytesDecodeToFiniteValuesOrNotAtAll) {
   EXPECT_GT(refused, 0);
 }
 
+TEST_P(CodecContract, AChangeInOnePassIsItsPartsOneAfterAnother) {
+  constexpr std::size_t kFrame = 2 * kTileElements + 300;
+  const auto agreed = normal_values(kFrame, 7), contributed = normal_values(kFrame, 8);
+  for (const bool with_feedback : {false, true}) {
+    const auto feedback = with_feedback ? normal_values(kFrame, 9) : std::vector<float>();
+    std::vector<float> quantity(kFrame), decoded(kFrame), want(kFrame), residual(kFrame);
+    for (std::size_t i = 0; i < kFrame; ++i) {
+      volatile float difference = agreed[i] - contributed[i];
+      quantity[i] = with_feedback ? difference + feedback[i] : difference;
+    }
+    const auto whole = encoded(*codec_, quantity);
+    ASSERT_TRUE(codec_->decode(whole, decoded));
+    for (std::size_t i = 0; i < kFrame; ++i) want[i] = quantity[i] - decoded[i];
+    Bytes frame(whole.size());
+    for (std::size_t at = 0; at < kFrame; at += kTileElements) {
+      const auto part = [&](auto& values) {
+        return std::span(values).subspan(at, std::min(kTileElements, kFrame - at));
+      };
+      const Codec::Change change{part(agreed), part(contributed),
+                                 with_feedback ? part(feedback) : std::span<const float>()};
+      ASSERT_TRUE(codec_->encode_change(change, at, kFrame, frame, part(residual)));
+    }
+    EXPECT_EQ(frame, whole);
+    EXPECT_TRUE(same_bits(residual, want));
+  }
+}
+
+TEST_P(CodecContract, RefusesAChangeThatIsNotFinite) {
+  const auto agreed = normal_values(kTileElements, 10);
+  Bytes frame(codec_->encoded_bytes_max(kTileElements));
+  std::vector<float> residual(kTileElements);
+  for (const float bad : {kNan, -kNan, kInfinity, -kInfinity})
+    for (const std::size_t at : {std::size_t{0}, std::size_t{255}, kTileElements - 1}) {
+      auto contributed = normal_values(kTileElements, 11);
+      contributed[at] = bad;
+      const auto refused =
+          codec_->encode_change({agreed, contributed, {}}, 0, kTileElements, frame, residual);
+      ASSERT_FALSE(refused) << at;
+      EXPECT_EQ(refused.error().code, ErrorCode::non_finite);
+      EXPECT_THAT(refused.error().text(), HasSubstr("not finite"));
+    }
+}
+
+TEST_P(CodecContract, SumsAreThoseOfDecodedValues) {
+  constexpr std::size_t kFrame = kTileElements + 300;
+  const auto first = encoded(*codec_, normal_values(kFrame, 12));
+  const auto second = encoded(*codec_, normal_values(kFrame, 13));
+  std::vector<float> a(kFrame), b(kFrame), want(kFrame), sum(kFrame);
+  ASSERT_TRUE(codec_->decode(first, a));
+  ASSERT_TRUE(codec_->decode(second, b));
+  for (std::size_t i = 0; i < kFrame; ++i) {
+    volatile float one = 0.3F * a[i], other = 0.7F * b[i];
+    want[i] = one + other;
+  }
+  for (std::size_t at = 0; at < kFrame; at += kTileElements) {
+    const auto part = std::span(sum).subspan(at, std::min(kTileElements, kFrame - at));
+    ASSERT_TRUE(codec_->decode_scaled(first, kFrame, at, 0.3F, part));
+    ASSERT_TRUE(codec_->decode_accumulated(second, kFrame, at, 0.7F, part));
+  }
+  EXPECT_TRUE(same_bits(sum, want));
+  EXPECT_EQ(codec_->decode_scaled(std::span(first).first(9), kFrame, 0, 1, sum).error().code,
+            ErrorCode::bad_frame);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CodecContract,
                          testing::Values(CodecId::none, CodecId::bf16, CodecId::int8),
                          [](const auto& tested) { return std::string(to_string(tested.param)); });

@@ -154,7 +154,7 @@ TEST(OuterBits, Arithmetic) {
       EXPECT_TRUE(same_bits(got, want)) << "accumulate " << length;
 
       got = b;
-      outer_average(a, got);
+      outer_average(a, got, got);
       for (std::size_t i = 0; i < length; ++i) want[i] = b[i] - a[i];
       EXPECT_TRUE(same_bits(got, want)) << "average " << length;
 
@@ -185,7 +185,11 @@ TEST(OuterBits, Nesterov) {
         want_momentum[i] = m;
         want_agreed[i] = agreed[i] - change;
       }
-      outer_nesterov(delta, rate, mu, momentum, agreed);
+      std::vector<float> next_momentum(length), next_agreed(length);
+      outer_nesterov(delta, {rate, mu}, momentum, agreed, next_momentum, next_agreed);
+      EXPECT_TRUE(same_bits(next_momentum, want_momentum)) << length;
+      EXPECT_TRUE(same_bits(next_agreed, want_agreed)) << length;
+      outer_nesterov(delta, {rate, mu}, momentum, agreed, momentum, agreed);  // in place
       EXPECT_TRUE(same_bits(momentum, want_momentum)) << length;
       EXPECT_TRUE(same_bits(agreed, want_agreed)) << length;
     }
@@ -296,6 +300,68 @@ TEST(OuterBits, BlockInt8) {
     std::vector<std::int8_t> codes(ties.size());
     int8_encode(ties, scales, codes);
     EXPECT_EQ(codes, (std::vector<std::int8_t>{127, 0, 2, 2, 0, -2, -2, 126, 0}));
+  });
+}
+
+// One pass is what its parts are, one after another.
+TEST(OuterBits, Int8OfAChange) {
+  on_every_target([] {
+    for (const std::size_t length : {1, 5, 255, 256, 257, 512, 1000}) {
+      const auto agreed = mixed_values("agreed", length);
+      const auto contributed = mixed_values("contributed", length);
+      for (const bool with_feedback : {false, true}) {
+        const auto feedback =
+            with_feedback ? mixed_values("feedback", length) : std::vector<float>();
+        std::vector<float> quantity(length);
+        for (std::size_t i = 0; i < length; ++i) {
+          volatile float difference = agreed[i] - contributed[i];
+          quantity[i] = with_feedback ? difference + feedback[i] : difference;
+        }
+        const Int8Blocks want = encode_reference(quantity);
+        std::vector<float> want_residual(length);
+        for (std::size_t i = 0; i < length; ++i) {
+          volatile float decoded = static_cast<float>(want.codes[i]) * want.scales[i / kInt8Block];
+          want_residual[i] = quantity[i] - decoded;
+        }
+        Int8Blocks got{std::vector<float>(want.scales.size(), 5.0F),
+                       std::vector<std::int8_t>(length, 99)};
+        std::vector<float> residual(length, 7.0F);
+        int8_encode_change(agreed, contributed, feedback, got.scales, got.codes, residual);
+        EXPECT_TRUE(same_bits(got.scales, want.scales)) << length;
+        EXPECT_TRUE(same_bits(got.codes, want.codes)) << length;
+        EXPECT_TRUE(same_bits(residual, want_residual)) << length;
+        if (!with_feedback) continue;
+        residual = feedback;  // in its memory
+        int8_encode_change(agreed, contributed, residual, got.scales, got.codes, residual);
+        EXPECT_TRUE(same_bits(residual, want_residual)) << length;
+      }
+      for (const float bad : {INFINITY, -INFINITY, std::nanf(""), -std::nanf("")}) {
+        auto spoilt = contributed;
+        spoilt[length / 2] = bad;
+        std::vector<float> scales(int8_blocks(length)), residual(length);
+        std::vector<std::int8_t> codes(length);
+        int8_encode_change(agreed, spoilt, {}, scales, codes, residual);
+        for (std::size_t block = 0; block < scales.size(); ++block)
+          EXPECT_EQ(std::isinf(scales[block]), block == length / 2 / kInt8Block) << length;
+      }
+    }
+  });
+}
+
+TEST(OuterBits, SumsOfDecodedInt8) {
+  on_every_target([] {
+    for (const std::size_t length : {1, 5, 255, 256, 257, 512, 1000}) {
+      const Int8Blocks blocks = encode_reference(mixed_values("int8", length));
+      const float weight = 0.37F;
+      std::vector<float> value(length), want(length), got(length, 9.0F);
+      int8_decode(blocks.codes, blocks.scales, value);
+      scale(weight, value, want);
+      int8_decode_scaled(blocks.codes, blocks.scales, weight, got);
+      EXPECT_TRUE(same_bits(got, want)) << length;
+      accumulate(weight, value, want);
+      int8_decode_accumulated(blocks.codes, blocks.scales, weight, got);
+      EXPECT_TRUE(same_bits(got, want)) << length;
+    }
   });
 }
 
@@ -425,6 +491,18 @@ TEST(LeafHash, IsXxh3Of128Bits) {
   const Hash128 before = leaf_hash(bytes);
   bytes[999] = std::byte{6};
   EXPECT_NE(leaf_hash(bytes), before);
+}
+
+TEST(LeafHash, IsTheSamePieceByPiece) {
+  std::vector<std::byte> bytes(100'000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i >> 3);
+  LeafHasher hasher;
+  for (const std::size_t piece : {1, 100, 8192, 99'999, 100'000}) {
+    hasher.begin();
+    for (std::size_t at = 0; at < bytes.size(); at += piece)
+      hasher.update(std::span(bytes).subspan(at, std::min(piece, bytes.size() - at)));
+    EXPECT_EQ(hasher.finish(), leaf_hash(bytes)) << piece;
+  }
 }
 
 }  // namespace
