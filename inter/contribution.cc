@@ -51,6 +51,7 @@ ChunkPlan::ChunkPlan(const ModelLayout& layout, std::uint32_t fragment,
     all_elements_ += elements;
     codec_bytes_.push_back(bytes);
   }
+  memory_ = std::make_shared<BufferPool>(chunks() * kSealBytes + bytes_max());
 }
 
 std::uint64_t ChunkPlan::payload_bytes_max(std::uint32_t chunk) const {
@@ -94,10 +95,11 @@ Result<CodedChunk> ChunkPlan::unpack(std::uint32_t chunk, const SharedBytes& pay
                                                    payload.size(), payload_bytes_max(chunk))};
   if (const auto raw = compress::ZstdStage::raw(payload); raw && raw->size() == codec_bytes_[chunk])
     return payload.part(*raw);
-  Bytes coded(codec_bytes_[chunk]);
+  auto memory = memory_->take(codec_bytes_[chunk]);
+  const std::span coded(memory.get(), codec_bytes_[chunk]);
   Stage stage(*this);
   ISTHMUS_CHECK(stage->unpack(payload, coded));
-  return CodedChunk(std::move(coded));
+  return CodedChunk(std::move(memory), coded);
 }
 
 security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
@@ -116,9 +118,8 @@ security::Digest contribution_root(std::span<const security::Digest> chunk_hashe
   return hasher.finish();
 }
 
-UnsealedChunk::UnsealedChunk(std::size_t codec_bytes)
-    : bytes_(kSealBytes + compress::ZstdStage::packed_bytes_max(codec_bytes)),
-      memory_(std::make_shared_for_overwrite<std::byte[]>(bytes_)) {}
+UnsealedChunk::UnsealedChunk(const ChunkPlan& plan, std::uint32_t chunk)
+    : bytes_(kSealBytes + plan.payload_bytes_max(chunk)), memory_(plan.memory().take(bytes_)) {}
 
 std::span<std::byte> UnsealedChunk::frames() const {
   return whole().subspan(kSealBytes + compress::ZstdStage::kTagBytes);
@@ -127,7 +128,7 @@ std::span<std::byte> UnsealedChunk::frames() const {
 Result<UnsealedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
                                  std::span<const float> agreed, std::span<const float> feedback,
                                  const ContributedValues& parameters, std::span<float> residual) {
-  const UnsealedChunk unsealed(plan.codec_bytes(chunk));
+  const UnsealedChunk unsealed(plan, chunk);
   std::array<float, compress::kTileElements> tile;
   const auto code = [&](const ElementRange& range, std::span<std::byte> frame, std::uint64_t first,
                         std::uint64_t count) -> Result<void> {
@@ -171,10 +172,12 @@ SealedChunk seal_chunk(const ChunkPlan& plan, const security::Signer& signer, Tr
     const auto hash = seal(chunk.whole());
     return {chunk.sealed(), hash};
   }
-  Bytes packed(chunk.whole().size());
-  packed.resize(kSealBytes + plan.pack(chunk.frames(), std::span(packed).subspan(kSealBytes)));
+  const auto room = chunk.whole().size();
+  auto memory = plan.memory().take(room);
+  const std::span into(memory.get(), room);
+  const auto packed = into.first(kSealBytes + plan.pack(chunk.frames(), into.subspan(kSealBytes)));
   const auto hash = seal(packed);
-  return {std::move(packed), hash};
+  return {{std::move(memory), packed}, hash};
 }
 
 Result<CheckedChunk> check_chunk(const ChunkPlan& plan, const security::Verifier& verifier,

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "base/buffer_pool.h"
 #include "compress/codec.h"
 #include "compress/zstd_stage.h"
 #include "inter/contributed_values.h"
@@ -47,6 +48,9 @@ class ChunkPlan {
   // A peer's has the same cut and codec, and asks for no more memory.
   bool fits(const Open& open) const;
 
+  // For the bytes of its chunks: as many as one contribution has are kept for the next one.
+  BufferPool& memory() const { return *memory_; }
+
   // Fills the front of `out`, which has room for the longest, with the payload that zstd makes of a
   // chunk's frames; returns its bytes.
   std::size_t pack(std::span<const std::byte> coded, std::span<std::byte> out) const;
@@ -78,6 +82,7 @@ class ChunkPlan {
   std::vector<std::vector<ElementRange>> chunks_;
   std::vector<std::uint64_t> elements_, codec_bytes_;
   std::uint64_t all_elements_ = 0;
+  std::shared_ptr<BufferPool> memory_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<compress::ZstdStage>> shelf_;
 };
@@ -94,7 +99,7 @@ inline constexpr std::size_t kSealBytes = 64;
 // coded.
 class UnsealedChunk {
  public:
-  explicit UnsealedChunk(std::size_t codec_bytes);
+  UnsealedChunk(const ChunkPlan& plan, std::uint32_t chunk);
   std::span<std::byte> whole() const { return {memory_.get(), bytes_}; }  // sealed, as they are
   std::span<std::byte> frames() const;
   CodedChunk coded() const { return {memory_, frames()}; }

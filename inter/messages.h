@@ -75,8 +75,8 @@ struct Saved {
   StepId id;
   security::Digest state_root;  // over XXH3 leaves: every step
   std::optional<security::Digest>
-      strong_root;  // over BLAKE2b leaves: when somebody asked for the state
-  std::optional<security::Digest> spot_root;  // over a sixteenth of the BLAKE2b leaves: when saved
+      strong_root;  // over strong leaves: when somebody asked for the state
+  std::optional<security::Digest> spot_root;  // over a sixteenth of the strong leaves: when saved
 };
 
 // A signed message as it travels, and as it may be passed on.

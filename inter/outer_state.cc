@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/assert.h"
+#include "kernels/blake2s_columns.h"
 #include "kernels/outer_arithmetic.h"
 
 namespace isthmus::inter {
@@ -69,10 +70,17 @@ security::Digest state_root(const ModelLayout& layout, const OuterState& state) 
   return state_root(leaves);
 }
 
+security::Digest strong_leaf(std::span<const std::byte> bytes) {
+  security::Hasher hasher;
+  hasher.update(ByteWriter().put(static_cast<std::uint64_t>(bytes.size())).view());
+  hasher.update(kernels::blake2s_columns(bytes));
+  return hasher.finish();
+}
+
 std::vector<security::Digest> strong_leaves(const ModelLayout& layout, const OuterState& state) {
   std::vector<security::Digest> leaves(leaf_count(layout, !state.momentum.empty()));
   for (std::size_t i = 0; i < leaves.size(); ++i)
-    leaves[i] = security::blake2b(leaf_bytes(layout, state, i));
+    leaves[i] = strong_leaf(leaf_bytes(layout, state, i));
   return leaves;
 }
 
@@ -89,7 +97,7 @@ security::Digest spot_root(const ModelLayout& layout, const OuterState& state) {
   hasher.update(bytes_of("isthmus spot root v1"));
   for (auto i = static_cast<std::size_t>(state.step % kStride);
        i < leaf_count(layout, !state.momentum.empty()); i += kStride)
-    hasher.update(security::blake2b(leaf_bytes(layout, state, i)).bytes);
+    hasher.update(strong_leaf(leaf_bytes(layout, state, i)).bytes);
   return hasher.finish();
 }
 

@@ -34,13 +34,17 @@ std::span<std::byte> leaf_bytes(const ModelLayout& layout, OuterState& state, st
 security::Digest state_root(std::span<const kernels::Hash128> leaves);
 security::Digest state_root(const ModelLayout& layout, const OuterState& state);
 
-// The strong root, for state that is served or checkpointed: BLAKE2b over the list of the leaves'
-// BLAKE2b. The list travels first, so that every leaf is checked as it arrives.
+// A leaf's strong hash: BLAKE2b over its length and the BLAKE2s of its columns
+// (kernels/blake2s_columns.h), of which vectors make sixteen at once.
+security::Digest strong_leaf(std::span<const std::byte> bytes);
+
+// The strong root, for state that is served or checkpointed: BLAKE2b over the list of the strong
+// leaves. The list travels first, so that every leaf is checked as it arrives.
 std::vector<security::Digest> strong_leaves(const ModelLayout& layout, const OuterState& state);
 security::Digest strong_root(std::span<const security::Digest> leaves);
 
-// BLAKE2b over the BLAKE2b of a sixteenth of the leaves, another one each step: what XXH3 does not
-// see, sixteen steps do. Leaves i with i ≡ step (mod 16).
+// BLAKE2b over a sixteenth of the strong leaves, another one each step: what XXH3 does not see,
+// sixteen steps do. Leaves i with i ≡ step (mod 16).
 security::Digest spot_root(const ModelLayout& layout, const OuterState& state);
 
 // The outer step of the elements of chunk `chunk`, from `before` into `after` (which has the same

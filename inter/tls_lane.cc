@@ -13,10 +13,6 @@ namespace isthmus::inter {
 
 namespace {
 
-// Smaller ones come from where the allocator keeps them at hand anyway.
-constexpr std::size_t kKeptBytesMin = 64 << 10;
-constexpr std::size_t kKeptBytesMax = 64 << 20;  // of a link's credit
-
 // Chunks wait with their sender, who may still choose others, rather than in the kernel: it takes
 // no more than it can send soon.
 constexpr int kUnsentBytesMax = 1 << 20;
@@ -27,34 +23,6 @@ void set(int descriptor, int level, int option, int value) {
 }
 
 }  // namespace
-
-std::shared_ptr<std::byte[]> MessageBuffers::take(std::size_t size) {
-  if (size < kKeptBytesMin) return std::make_shared_for_overwrite<std::byte[]>(size);
-  Kept buffer;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto fits = std::ranges::find_if(
-        kept_, [&](const Kept& kept) { return kept.size >= size && kept.size <= size + size / 4; });
-    if (fits != kept_.end()) {
-      buffer = std::move(*fits);
-      *fits = std::move(kept_.back());
-      kept_.pop_back();
-      kept_bytes_ -= buffer.size;
-    }
-  }
-  if (!buffer.bytes) buffer = {std::make_unique_for_overwrite<std::byte[]>(size), size};
-  auto* const bytes = buffer.bytes.get();
-  auto kept = std::make_shared<Kept>(std::move(buffer));
-  return {bytes,
-          [self = shared_from_this(), kept](std::byte*) { self->give_back(std::move(*kept)); }};
-}
-
-void MessageBuffers::give_back(Kept buffer) {
-  const std::lock_guard lock(mutex_);
-  if (kept_bytes_ + buffer.size > kKeptBytesMax) return;
-  kept_bytes_ += buffer.size;
-  kept_.push_back(std::move(buffer));
-}
 
 Result<std::unique_ptr<TlsLane>> TlsLane::make(Loop& loop, EventLog& log,
                                                const ZmqWireOptions& options,

@@ -8,11 +8,11 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/buffer_pool.h"
 #include "base/event_log.h"
 #include "inter/congestion_control.h"
 #include "inter/lane_end.h"
@@ -22,25 +22,6 @@
 #include "security/tls_stream.h"
 
 namespace isthmus::inter {
-
-// Memory for messages that come in. Keeps what chunks have left, since fresh memory of that size is
-// paid for with page faults. Any thread.
-class MessageBuffers : public std::enable_shared_from_this<MessageBuffers> {
- public:
-  // At least `size` bytes, not initialised; they come back here when nobody holds them any more.
-  std::shared_ptr<std::byte[]> take(std::size_t size);
-
- private:
-  struct Kept {
-    std::unique_ptr<std::byte[]> bytes;
-    std::size_t size = 0;
-  };
-  void give_back(Kept buffer);
-
-  std::mutex mutex_;  // guards what follows
-  std::vector<Kept> kept_;
-  std::size_t kept_bytes_ = 0;
-};
 
 class TlsLane {
  public:
@@ -68,10 +49,12 @@ class TlsLane {
   const ZmqWireOptions& options() const { return options_; }
   const security::TlsContext& tls() const { return tls_; }
   LoopMailbox& mailbox() { return *mailbox_; }
-  MessageBuffers& buffers() { return *buffers_; }
+  BufferPool& buffers() { return *buffers_; }  // for messages that come in
   const CongestionControl& congestion() const { return congestion_; }
 
  private:
+  static constexpr std::size_t kBufferedBytesMax = 64 << 20;  // of a link's credit
+
   struct Thread {
     boost::asio::io_context io{1};
     boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work =
@@ -93,7 +76,7 @@ class TlsLane {
   const ZmqWireOptions& options_;
   CongestionControl& congestion_;
   const security::TlsContext tls_;
-  const std::shared_ptr<MessageBuffers> buffers_ = std::make_shared<MessageBuffers>();
+  const std::shared_ptr<BufferPool> buffers_ = std::make_shared<BufferPool>(kBufferedBytesMax);
   std::vector<std::unique_ptr<Thread>> threads_;
   std::atomic<std::size_t> next_thread_ = 0;
   std::unique_ptr<LoopMailbox> mailbox_;  // gone before the connections that it holds lose theirs

@@ -1,6 +1,9 @@
 #include "kernels/leaf_hash.h"
 
 #include <xxhash.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>  // the same values, from the widest vectors that the CPU has
+#endif
 
 #include <new>
 
