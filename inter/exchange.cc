@@ -6,6 +6,11 @@
 #include "inter/zstd_choice.h"
 
 namespace isthmus::inter {
+namespace {
+
+constexpr std::uint32_t kCodedAtOnce = 64;  // chunks
+
+}  // namespace
 
 Exchange::Exchange(Context context, std::shared_ptr<const ChunkPlan> plan,
                    std::function<void(const Part&)> on_held,
@@ -29,6 +34,7 @@ void Exchange::begin_step(const StepId& id, const View& view, const security::Di
   lacking_.clear();
   refused_of_.clear();
   drop_early();
+  std::vector<std::shared_ptr<ContributionFile>> left;
   for (auto it = entries_.begin(); it != entries_.end();) {
     if (it->first.first >= keep_from) {
       ++it;
@@ -36,7 +42,14 @@ void Exchange::begin_step(const StepId& id, const View& view, const security::Di
     }
     for (auto& [site, peer] : context_.peers.all())
       peer.link->withdraw(it->second->contribution->transfer());
+    left.push_back(it->second->file);
     it = entries_.erase(it);
+  }
+  // The last one to close a file that was removed waits for the file system to free its blocks.
+  if (!left.empty()) {
+    auto close = [left = std::move(left)]() mutable { left.clear(); };
+    context_.workers.submit(
+        std::move(close), [] {}, 0, Urgency::disk);
   }
   // What did not fit our state may fit it now.
   if (base_changed)
@@ -208,10 +221,11 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
           },
           sizeof(float) * FeedbackFile::kSlabElements);
   };
-  // Behind what arrives from others: the lines are kept full by what is coded already.
-  auto all_coded = co_await run_all(context_.workers, context_.loop, plan_->chunks(),
-                                    12 * plan_->chunk_elements(), std::move(code), offer_chunk,
-                                    Urgency::background);
+  // Before what arrives from others, which it keeps waiting for a moment only: lines are full
+  // sooner.
+  auto all_coded =
+      co_await run_all(context_.workers, context_.loop, plan_->chunks(),
+                       12 * plan_->chunk_elements(), std::move(code), offer_chunk, kCodedAtOnce);
   const auto take_back = [this, entry, step] {
     contributing_ = false;
     for (auto& [site, peer] : context_.peers.all())

@@ -1,5 +1,6 @@
 #include "inter/loop.h"
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -200,11 +201,12 @@ Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::
 Task<Result<void>> run_all(Workers& workers, Loop& loop, std::uint32_t jobs,
                            std::uint64_t cost_bytes_each,
                            std::function<Result<void>(std::uint32_t)> job,
-                           std::function<void(std::uint32_t)> done, Urgency urgency) {
+                           std::function<void(std::uint32_t)> done, std::uint32_t at_once) {
   struct Shared {
     std::function<Result<void>(std::uint32_t)> job;
     std::function<void(std::uint32_t)> done;
-    std::uint32_t left = 0;
+    std::function<void()> submit_next;
+    std::uint32_t submitted = 0, left = 0;
     std::optional<Error> failure;
   };
   // With the jobs, should this coroutine be destroyed before them.
@@ -213,17 +215,22 @@ Task<Result<void>> run_all(Workers& workers, Loop& loop, std::uint32_t jobs,
   shared->done = std::move(done);
   shared->left = jobs;
   Signal ended(loop);
-  for (std::uint32_t i = 0; i < jobs; ++i) {
+  shared->submit_next = [&workers, &ended, jobs, cost_bytes_each, weak = std::weak_ptr(shared)] {
+    const auto all = weak.lock();
+    if (all->submitted == jobs) return;
+    const auto i = all->submitted++;
     auto result = std::make_shared<Result<void>>();
-    auto run = [shared, result, i] { *result = shared->job(i); };
-    auto after = [shared, result, i, &ended] {
-      if (!*result && !shared->failure) shared->failure = result->error();
-      if (!shared->failure && shared->done) shared->done(i);
-      --shared->left;
+    auto run = [all, result, i] { *result = all->job(i); };
+    auto after = [all, result, i, &ended] {
+      if (!*result && !all->failure) all->failure = result->error();
+      if (!all->failure && all->done) all->done(i);
+      --all->left;
+      all->submit_next();
       ended.notify();
     };
-    workers.submit(std::move(run), std::move(after), cost_bytes_each, urgency);
-  }
+    workers.submit(std::move(run), std::move(after), cost_bytes_each);
+  };
+  for (std::uint32_t i = 0; i < std::min(jobs, at_once); ++i) shared->submit_next();
   while (shared->left > 0) co_await ended.wait();
   if (shared->failure) co_return *shared->failure;
   co_return Result<void>();
