@@ -221,6 +221,8 @@ class Link {
   LaneConnections control_;
   BulkConnections bulk_connections_;
   std::optional<Challenger> challenger_;
+  std::uint64_t earlier_refused_ =
+      0;                 // nonce of a challenger that started before the session's end
   std::string refused_;  // why, when the last handshake was refused
   LogPace refusals_logged_, refused_by_peer_logged_;
   Nanoseconds next_hello_ = 0, next_heartbeat_ = 0;

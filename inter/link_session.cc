@@ -198,11 +198,14 @@ void Link::receive_refuse(ConnectionId connection, const Refuse& refuse) {
   refused_ = refuse.why;
 }
 
-// The session's other end lives: the challenger is a second process.
+// The session's other end lives: the challenger is a second process. Or a start before that one, of
+// which a hello was on its way for long; who lives says it again.
 void Link::refuse_challenger() {
   const auto challenger = *std::exchange(challenger_, std::nullopt);
-  log_.alarm("duplicate_identity", {.peer = peer_name_},
-             {{"boot", challenger.boot}, {"boot_in_session", their_boot_}});
+  const bool earlier = challenger.boot < their_boot_;
+  if (!earlier || std::exchange(earlier_refused_, challenger.nonce) == challenger.nonce)
+    log_.alarm("duplicate_identity", {.peer = peer_name_},
+               {{"boot", challenger.boot}, {"boot_in_session", their_boot_}});
   const Refuse refuse{Refuse::Kind::duplicate,
                       "another live process uses this identity: stop one of them"};
   send_control(refuse.encode(), challenger.connection);

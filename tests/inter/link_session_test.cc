@@ -121,6 +121,34 @@ TEST_F(LinkPair, ASecondLiveProcessIsRefusedAndReported) {
   }
 }
 
+// What an earlier start had said may arrive after its successor's session began, but nobody repeats
+// it.
+TEST(Link, AnEarlierStartIsReportedWhenItSaysHelloAgain) {
+  for (const std::uint64_t boot : {5, 6, 7}) {
+    ScriptedPeer peer;
+    peer.owner.introduction.boot = 6;
+    peer.begin_session();
+    peer.link.wire_up(Lane::control, 3);
+    peer.owner.introduction.boot = boot;
+    for (const std::size_t time : {1, 2}) {
+      peer.run_for(kSecond);
+      peer.say(0, 3, 99);
+      peer.run_for(kMillisecond);
+      const auto asked = peer.last(Frame::ack);
+      auto in = after_kind(asked);
+      Ack answer;
+      answer.session = peer.session;
+      answer.stamp = 1;
+      answer.echo = decode_ack(in)->stamp;
+      answer.held = 0;
+      peer.control(answer.encode());
+      EXPECT_EQ(peer.count(Frame::refuse, 3), time);
+      EXPECT_EQ(peer.log.count("duplicate_identity"), boot < 6 ? time - 1 : time) << boot;
+    }
+    EXPECT_TRUE(peer.link.up());
+  }
+}
+
 // The same with sockets: both processes dial, with one key.
 TEST(Link, ASecondLiveProcessIsRefusedAndReportedOverZeroMq) {
   const auto clock = make_system_clock();
