@@ -31,6 +31,7 @@ HOMES = {
     "oneapi/dnnl/": ["kernels"],
     "dnnl": ["kernels"],
     "xxhash.h": ["kernels"],
+    "xxh_x86dispatch.h": ["kernels"],
     "sodium": ["security"],
     "openssl/": ["security"],
     "zstd": ["compress"],
