@@ -24,6 +24,23 @@ Bytes file_head(const Signed& announcement) {
 }  // namespace
 
 // Whole blocks, so that the disk can take them from our memory.
+bool is_whole(const StoredContribution& stored) {
+  const auto open = decode_open(stored.announcement.body);
+  const auto close = stored.close ? decode_close(stored.close->body) : std::nullopt;
+  if (!open || !close || stored.chunks.size() < open->chunks) return false;
+  const auto transfer = transfer_of(stored.announcement);
+  std::vector<std::optional<security::Digest>> hashes(open->chunks);
+  for (const auto& [index, sealed] : stored.chunks)
+    if (index < hashes.size() && sealed.size() >= kSealBytes)
+      hashes[index] = chunk_hash(transfer, index, sealed.bytes().subspan(kSealBytes));
+  std::vector<security::Digest> all;
+  for (const auto& hash : hashes) {
+    if (!hash) return false;
+    all.push_back(*hash);
+  }
+  return close->transfer == transfer && contribution_root(all) == close->root;
+}
+
 Result<void> ContributionFile::append(std::uint32_t index, std::span<const std::byte> bytes) {
   ByteWriter head;
   head.put(index).put(static_cast<std::uint32_t>(bytes.size()));

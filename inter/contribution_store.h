@@ -26,6 +26,9 @@ struct StoredContribution {
   std::uint64_t bytes = 0;  // of the file, as far as it is whole
 };
 
+// Its close is here, and every chunk that it means.
+bool is_whole(const StoredContribution& stored);
+
 // One contribution, written as it arrives. Any thread; chunks in any order.
 class ContributionFile {
  public:

@@ -133,6 +133,8 @@ class Exchange {
     bool held = false;
     bool finishing = false;
     bool after_loss = false;  // of its site's disk
+    std::uint64_t offered_in =
+        0;  // the session in which its site itself announced it; 0: others did
     Nanoseconds last_arrival = 0;
   };
   using EntryPtr = std::shared_ptr<Entry>;  // shared with jobs on workers that outlive the step
@@ -159,6 +161,8 @@ class Exchange {
   std::shared_ptr<Contribution> read_back(std::uint64_t step, SiteId site,
                                           std::uint64_t* bytes) const;
   Result<Open> check_open(const Signed& message) const;
+  // Its site offers it in this session: what was acknowledged of it comes no second time.
+  bool offers_still(const Entry& entry) const;
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;
   bool packing_pays() const;

@@ -40,6 +40,11 @@ void Exchange::note_disk_error(const Error& error) {
                        {{"why", disk_refuses_}, {"left_out", *left_out}});
 }
 
+bool Exchange::offers_still(const Entry& entry) const {
+  const auto* origin = context_.peers.find(entry.contribution->site());
+  return entry.offered_in != 0 && origin != nullptr && origin->link->session() == entry.offered_in;
+}
+
 void Exchange::on_open(Link* from, const Signed& message) {
   const auto open = check_open(message);
   if (!open) {
@@ -57,14 +62,20 @@ void Exchange::on_open(Link* from, const Signed& message) {
   if (const auto found = entries_.find(key); found != entries_.end()) {
     auto& entry = *found->second;
     if (entry.contribution->transfer() == transfer) {
+      if (from != nullptr && from->peer().site == message.signer)
+        entry.offered_in = from->session();
       if (from != nullptr) from->have(transfer, entry.contribution->bitmap());
       return;
     }
     // One that was never closed, from before a restart of its site, may still be passed on by
     // others.
     const bool from_origin = from != nullptr && from->peer().site == message.signer;
-    // But one that is decided is fetched from whoever has it, when nothing comes of what is here.
-    const bool fetched = wanted_.count(message.signer) > 0 &&
+    // But one that is decided is fetched from whoever has it, when nothing comes of what is here;
+    // one that a ballot names only where its site does not offer this one: what of it was
+    // acknowledged would not come again.
+    const auto wanted = wanted_.find(message.signer);
+    const bool fetched = wanted != wanted_.end() &&
+                         (wanted->second.by == Named::by_record || !offers_still(entry)) &&
                          context_.loop.now() - entry.last_arrival > fetch_patience(message.signer);
     // Not whole anywhere, or its site would not have made another one (Gateway::may_contribute).
     if (entry.held || entry.finishing || !(from_origin || fetched)) return;
@@ -77,6 +88,7 @@ void Exchange::on_open(Link* from, const Signed& message) {
   entry->checking.resize(plan_->chunks());
   entry->last_arrival = began;
   entry->after_loss = context_.lost_its_disk(message.signer);
+  if (from != nullptr && from->peer().site == message.signer) entry->offered_in = from->session();
   auto file = context_.store.contributions().create(id_.step, message);
   if (!file) {
     note_disk_error(file.error());

@@ -150,7 +150,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void take_layout(ModelLayout layout);
   Task<Result<void>> load();
   Result<void> take_up_records(const std::vector<Certificate>& records);
-  bool was_closed(const Feedback& feedback) const;
+  enum class Closed { no, damaged, yes };
+  Closed was_closed(const Feedback& feedback) const;
   std::optional<SiteId> other_owner() const;        // whose vote file is here
   std::optional<SiteId> unknown_to_roster() const;  // took part in the run, and has no key there
   void start_links();
@@ -350,6 +351,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   LargeVector<float> feedback_;  // settled; empty: none
   std::uint64_t carried_tokens_ = 0;
   std::uint64_t contributed_step_ = 0;  // the newest that is on disk
+  // Of this step a contribution of ours is on disk and damaged: torn by a crash, or others have it.
+  std::uint64_t damaged_step_ = 0;
   std::optional<Feedback> pending_;     // of our last contribution, until its record is applied
 
   // Memory for the residuals of the next contributions, the last one first. Without feedback, as at

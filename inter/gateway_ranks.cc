@@ -92,15 +92,15 @@ void Gateway::leaving() {
   send_status();
 }
 
-// A site whose disk was lost may have contributed to this step and not know it; two contributions
-// of one site are two values for ballot 0. Until a record names its new disk it contributes only
-// when all other members say that they have nothing of it, and nobody else says that they have.
-// False: they have, or the step is over.
+// A site whose disk was lost, or does not have whole what it wrote, may have contributed to this
+// step and not know it; two contributions of one site are two values for ballot 0. Until a record
+// names its new disk it contributes only when all other members say that they have nothing of it,
+// and nobody else says that they have. False: they have, or the step is over.
 Task<bool> Gateway::may_contribute() {
   const auto k = working_step();
   while (!stopping_ && !failure_ && working_step() == k && chain_.size() < k) {
     const auto view = current_view();
-    if (!lost_its_disk(view, self_)) co_return true;
+    if (!lost_its_disk(view, self_) && damaged_step_ != k) co_return true;
     const auto says = [&](const PeerSite& peer, bool has) {
       return peer.status && peer.status->step == k &&
              (std::count(peer.status->holds.begin(), peer.status->holds.end(), self_) > 0) == has;

@@ -99,7 +99,9 @@ Task<Result<void>> Gateway::load() {
   restored_to_ = *newest;
   if (options_.link.bug == PlantedBug::two_contributions) loaded->feedbacks.clear();
   for (auto& feedback : loaded->feedbacks) {
-    if (!was_closed(feedback)) continue;
+    const auto closed = was_closed(feedback);
+    if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, feedback.step);
+    if (closed != Closed::yes) continue;
     store_.settle_feedback(feedback.step, feedback.root);
     contributed_step_ = feedback.step;
     pending_ = std::move(feedback);
@@ -113,18 +115,21 @@ Task<Result<void>> Gateway::load() {
   co_return Result<void>();
 }
 
-// A feedback counts if its contribution was closed: a record names it, or its file has the close.
-bool Gateway::was_closed(const Feedback& feedback) const {
+// A feedback counts if its contribution was closed: a record names it, or its file is whole. The
+// close alone is nothing: after a crash it may be there, and chunks that were written before not.
+Gateway::Closed Gateway::was_closed(const Feedback& feedback) const {
   if (feedback.step <= chain_.size()) {
     const auto* part = chain_[feedback.step - 1].record.part_of(self_);
-    if (part != nullptr && part->root == feedback.root) return true;
+    if (part != nullptr && part->root == feedback.root) return Closed::yes;
   }
   const auto stored = store_.contributions().read(feedback.step, self_);
   const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
-  if (!close || close->root != feedback.root) return false;
+  if (!close || close->root != feedback.root) return Closed::no;
   // Of a view that was given up, it does not: the ranks contribute anew.
-  return recovery_before(feedback.step) == nullptr ||
-         close->id.view == view_of_step(feedback.step).digest();
+  if (recovery_before(feedback.step) != nullptr &&
+      close->id.view != view_of_step(feedback.step).digest())
+    return Closed::no;
+  return is_whole(*stored) ? Closed::yes : Closed::damaged;
 }
 
 std::optional<SiteId> Gateway::other_owner() const {

@@ -15,15 +15,18 @@ constexpr SiteId kReceiver = 1, kOrigin = 2;
 // origin's contributions are made by hand.
 class ExchangeTest : public testing::Test {
  protected:
-  explicit ExchangeTest(ScriptedFederation::Options options = ExchangeTest::options())
-      : federation_(std::move(options)) {
-    origin().heard = [this](Link& from, MessageType type, ByteReader& in) {
-      if (type == MessageType::status) {
-        if (const auto theirs = decode_status(in)) answer(from, *theirs);
-      } else if (type == MessageType::accept) {
-        if (const auto message = decode_signed(type, in)) follow(from, *message);
-      }
-    };
+  explicit ExchangeTest(const ScriptedFederation::Options& options = ExchangeTest::options())
+      : federation_(options) {
+    for (const auto site : options.puppets) {
+      auto& puppet = federation_.puppet(site);
+      puppet.heard = [this, &puppet, site](Link& from, MessageType type, ByteReader& in) {
+        if (type == MessageType::status) {
+          if (const auto theirs = decode_status(in)) answer(from, *theirs);
+        } else if (type == MessageType::accept) {
+          if (const auto message = decode_signed(type, in)) follow(puppet, site, from, *message);
+        }
+      };
+    }
     founded_ = federation_.run_until(
         [this] { return receiver().state() && receiver().view().is_member(kOrigin); },
         60 * kSecond);
@@ -47,11 +50,11 @@ class ExchangeTest : public testing::Test {
     from.send(encode(mine));
   }
   // Where it has a vote: in the founding.
-  void follow(Link& from, const Signed& message) {
+  static void follow(const Puppet& puppet, SiteId self, Link& from, const Signed& message) {
     const auto heard = decode_ballot(message.type, message.body);
     if (!heard || heard->id.step != 0 || message.signer != kReceiver) return;
     const auto& accept = std::get<Accept>(heard->ballot);
-    from.send(sign(origin().signer, kOrigin, heard->id, accept).encode());
+    from.send(sign(puppet.signer, self, heard->id, accept).encode());
   }
 
   Gateway& receiver() { return federation_.gateway(kReceiver); }
@@ -173,7 +176,8 @@ TEST_F(ExchangeTest, OnlyBesideOneThatIsHeldThereIsASecondContribution) {
 // With two votes more: of the origin, and of a third site.
 class NamedByABallotTest : public ExchangeTest {
  protected:
-  NamedByABallotTest() : ExchangeTest(with_votes()) {}
+  explicit NamedByABallotTest(const ScriptedFederation::Options& options = with_votes())
+      : ExchangeTest(options) {}
   static ScriptedFederation::Options with_votes() {
     auto options = ExchangeTest::options();
     options.compute.push_back(100'000 * kSecond);
@@ -205,6 +209,48 @@ TEST_F(NamedByABallotTest, WhatNobodyHasDoesNotStandInTheWay) {
   ASSERT_TRUE(held());
   EXPECT_EQ(receiver().held().at(kOrigin).root, anew->root());
   EXPECT_EQ(federation_.events(kReceiver, "two_contributions"), 0U);
+}
+
+// Beside a third site that has no gateway either, and passes on what it once heard of the origin.
+class PassedOnTest : public NamedByABallotTest {
+ protected:
+  PassedOnTest() : NamedByABallotTest(with_a_relay()) {}
+  static ScriptedFederation::Options with_a_relay() {
+    auto options = with_votes();
+    options.elements = 70'000;  // two chunks
+    options.puppets.insert(kRelay);
+    return options;
+  }
+  // Chunks as far as they are coded.
+  struct UpTo final : ChunkSource {
+    explicit UpTo(std::shared_ptr<Contribution> made) : all(std::move(made)) {}
+    ChunkBytes chunk(std::uint32_t index) override {
+      return index < coded ? all->chunk(index) : ChunkBytes();
+    }
+    std::shared_ptr<Contribution> all;
+    std::uint32_t coded = 1;
+  };
+  static constexpr SiteId kRelay = 3;
+};
+
+// What the origin announced before it was started again, and never closed, does not take the place
+// of what it offers now, however slowly: the chunks of that would be acknowledged and not there.
+TEST_F(PassedOnTest, AnEarlierAttemptDoesNotDisplaceWhatTheOriginOffers) {
+  const auto earlier = made_from(1, 7), now = made_from(2, 8);
+  ASSERT_GT(plan_->chunks(), 1U);
+  name(*now, 3);
+  federation_.run_for(kSecond);
+  const auto source = std::make_shared<UpTo>(now);
+  link().send(now->announcement().encode());
+  link().offer(now->transfer(), 1, plan_->chunks(), source, false);
+  ASSERT_TRUE(run_until([&] { return !link().acknowledged_chunks().empty(); }));
+  federation_.run_for(60 * kSecond);  // longer than anybody's patience
+  federation_.puppet(kRelay).link(kReceiver).send(earlier->announcement().encode());
+  federation_.run_for(kSecond);
+  source->coded = plan_->chunks();
+  link().poke();
+  close(*now);
+  EXPECT_TRUE(run_until([this] { return held(); }));
 }
 
 // Others may still pass on how the first one ended, of which nobody has the bytes.
