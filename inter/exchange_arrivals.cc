@@ -70,13 +70,17 @@ void Exchange::on_open(Link* from, const Signed& message) {
     // One that was never closed, from before a restart of its site, may still be passed on by
     // others.
     const bool from_origin = from != nullptr && from->peer().site == message.signer;
-    // But one that is decided is fetched from whoever has it, when nothing comes of what is here;
-    // one that a ballot names only where its site does not offer this one: what of it was
-    // acknowledged would not come again.
+    // But one that is decided is fetched from whoever has it, when nothing comes of what is here.
+    // One that a ballot names, or of a site that we do not see, only where its site does not offer
+    // this one: what of it was acknowledged would not come again.
     const auto wanted = wanted_.find(message.signer);
-    const bool fetched = wanted != wanted_.end() &&
-                         (wanted->second.by == Named::by_record || !offers_still(entry)) &&
-                         context_.loop.now() - entry.last_arrival > fetch_patience(message.signer);
+    const auto asked = asked_.find(message.signer);
+    const bool asked_for =
+        from != nullptr && asked != asked_.end() && asked->second.peer == from->peer().site;
+    const bool decided = wanted != wanted_.end() && wanted->second.by == Named::by_record;
+    const bool fetched =
+        (decided || ((wanted != wanted_.end() || asked_for) && !offers_still(entry))) &&
+        context_.loop.now() - entry.last_arrival > fetch_patience(message.signer);
     // Not whole anywhere, or its site would not have made another one (Gateway::may_contribute).
     if (entry.held || entry.finishing || !(from_origin || fetched)) return;
     // Beginning again is no progress of what others are asked for.

@@ -21,7 +21,9 @@ class ExchangeTest : public testing::Test {
       auto& puppet = federation_.puppet(site);
       puppet.heard = [this, &puppet, site](Link& from, MessageType type, ByteReader& in) {
         if (type == MessageType::status) {
-          if (const auto theirs = decode_status(in)) answer(from, *theirs);
+          if (const auto theirs = decode_status(in)) answer(site, from, *theirs);
+        } else if (type == MessageType::fetch) {
+          asked(from);
         } else if (type == MessageType::accept) {
           if (const auto message = decode_signed(type, in)) follow(puppet, site, from, *message);
         }
@@ -41,13 +43,21 @@ class ExchangeTest : public testing::Test {
     return options;
   }
 
-  void answer(Link& from, const Status& theirs) {
+  void answer(SiteId self, Link& from, const Status& theirs) {
     Status mine;
+    if (self != kOrigin && passes_on_) mine.holds = {kOrigin};
     mine.step = theirs.step;
     mine.contributes = true;
     mine.vote_file = vote_file_;
     mine.sees = {kReceiver};
     from.send(encode(mine));
+  }
+  // For what it says to hold.
+  void asked(Link& from) {
+    if (!passes_on_) return;
+    from.send(passes_on_->announcement().encode());
+    from.offer(passes_on_->transfer(), 1, plan_->chunks(), passes_on_, true);
+    from.send(close_of(*passes_on_).encode());
   }
   // Where it has a vote: in the founding.
   static void follow(const Puppet& puppet, SiteId self, Link& from, const Signed& message) {
@@ -90,7 +100,8 @@ class ExchangeTest : public testing::Test {
     link().offer(made->transfer(), 1, plan_->chunks(), made, false);
     return run_until([&] { return !link().sends(made->transfer()); });
   }
-  void close(const Contribution& made) {
+  void close(const Contribution& made) { link().send(close_of(made).encode()); }
+  Signed close_of(const Contribution& made) {
     const Close close{.id = made.open().id,
                       .transfer = made.transfer(),
                       .root = made.root(),
@@ -98,7 +109,7 @@ class ExchangeTest : public testing::Test {
                       .tokens = made.open().tokens,
                       .base = made.open().base,
                       .state_root = receiver().root()};
-    link().send(sign(origin().signer, kOrigin, MessageType::close, encode(close)).encode());
+    return sign(origin().signer, kOrigin, MessageType::close, encode(close));
   }
   // What is held must be held by the disk.
   void expect_held_after_a_crash() {
@@ -112,6 +123,7 @@ class ExchangeTest : public testing::Test {
   std::shared_ptr<const ChunkPlan> plan_ = std::make_shared<ChunkPlan>(
       federation_.layout(), 0, options().gateway.sync.chunk_elements, compress::CodecId::int8);
   std::uint64_t vote_file_ = 77;
+  std::shared_ptr<Contribution> passes_on_;  // who is not its origin
   bool founded_ = false;
 };
 
@@ -250,6 +262,17 @@ TEST_F(PassedOnTest, AnEarlierAttemptDoesNotDisplaceWhatTheOriginOffers) {
   source->coded = plan_->chunks();
   link().poke();
   close(*now);
+  EXPECT_TRUE(run_until([this] { return held(); }));
+}
+
+// But where nobody sees the origin any more, what others have whole does: of the earlier attempt
+// nothing comes.
+TEST_F(PassedOnTest, WhatOthersHaveDisplacesAnEarlierAttemptOfWhoIsOutOfSight) {
+  const auto earlier = made_from(1, 7), now = made_from(2, 8);
+  link().send(earlier->announcement().encode());
+  federation_.run_for(kSecond);
+  federation_.cut(kReceiver, kOrigin, true);
+  passes_on_ = now;
   EXPECT_TRUE(run_until([this] { return held(); }));
 }
 
