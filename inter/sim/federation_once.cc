@@ -55,7 +55,9 @@ void FederationRun::read_newer_roster(std::uint32_t index) {
 }
 
 void FederationRun::switch_off_first() {
-  if (!majority_without(0)) {
+  // Once the run is over its vote is not needed, also where others have lost theirs.
+  const bool over = !records_.empty() && records_.rbegin()->second.final_step;
+  if (!over && !majority_without(0)) {
     simulation_.after(kSecond, -1, [this] { switch_off_first(); });
     return;
   }
