@@ -353,7 +353,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t contributed_step_ = 0;  // the newest that is on disk
   // Of this step a contribution of ours is on disk and damaged: torn by a crash, or others have it.
   std::uint64_t damaged_step_ = 0;
-  std::optional<Feedback> pending_;     // of our last contribution, until its record is applied
+  std::optional<Feedback> pending_;  // of our last contribution, until its record is applied
 
   // Memory for the residuals of the next contributions, the last one first. Without feedback, as at
   // first, two come before one is given back.
