@@ -63,12 +63,19 @@ bool Gateway::differs_elsewhere() const {
   });
 }
 
-// While too few voters have said what they have to make a majority, the others may still agree.
+// While too few voters have said what they have to make a majority, the others may still agree. And
+// who does not see us cannot find a fault of its own.
 bool Gateway::disputed_too_long() {
   const auto view = current_view();
   std::size_t spoke = view.is_voter(self_) ? 1 : 0;
-  for (const auto& [site, root] : roots_elsewhere()) spoke += view.is_voter(site);
-  if (spoke < view.majority()) {
+  bool unseen = false;
+  for (const auto& [site, root] : roots_elsewhere()) {
+    if (!view.is_voter(site)) continue;
+    ++spoke;
+    const auto* peer = peers_.find(site);
+    unseen |= root != state_root_ && (peer == nullptr || !peer->link->up());
+  }
+  if (spoke < view.majority() || unseen) {
     disputed_since_.reset();
     return false;
   }

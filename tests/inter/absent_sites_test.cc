@@ -353,6 +353,46 @@ TEST(LostSightTest, WhatTheOtherSavedIsPassedOn) {
   EXPECT_GT(of_2_from_1, 0);
 }
 
+// Of two voters one holds a wrong state, and finds its fault once it hears of the other's. Who does
+// not see it meanwhile does not give up.
+class DisputeTest : public testing::TestWithParam<bool> {};
+
+TEST_P(DisputeTest, WaitsForWhoIsOutOfSight) {
+  const bool out_of_sight = GetParam();
+  auto options = options_of({100'000 * kSecond, kSecond});
+  options.puppets = {2};
+  options.gateway.sync.min_sites = 2;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(2);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type == MessageType::status) {
+      Status mine;
+      mine.vote_file = 77;
+      from.send(encode(mine));
+    }
+    if (type != MessageType::accept) return;
+    const auto message = decode_signed(type, in);
+    const auto ballot = message ? decode_ballot(type, message->body) : std::nullopt;
+    if (ballot && ballot->id.step == 0)
+      from.send(sign(puppet.signer, 2, ballot->id, std::get<Accept>(ballot->ballot)).encode());
+  };
+  const auto begun = [&] { return federation.gateway(1).state() != nullptr; };
+  const auto failed = [&] { return federation.process(1).failure().has_value(); };
+  ASSERT_TRUE(federation.run_until(begun, 60 * kSecond));
+  Saved saved;
+  saved.id.run = federation.gateway(1).genesis()->record.hash();
+  saved.state_root.bytes[0] = std::byte{1};  // another one
+  puppet.link(1).send(sign(puppet.signer, 2, MessageType::saved, encode(saved)).encode());
+  federation.run_for(5 * kSecond);
+  EXPECT_GT(federation.events(1, "state_disputed"), 0U);
+  EXPECT_FALSE(failed());
+  if (out_of_sight) federation.cut(1, 2, true);
+  EXPECT_EQ(federation.run_until(failed, 300 * kSecond), !out_of_sight);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sight, DisputeTest, testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "OutOf" : "In"; });
+
 // What a site contributed before it lost its disk may be with who is no member, and asks to be one.
 TEST(WipedSiteTest, DoesNotContributeAgainWhatOthersThanMembersHave) {
   auto options = options_of({12 * kSecond, 2 * kSecond, 5 * kSecond});
