@@ -89,17 +89,8 @@ std::vector<SiteId> Exchange::holds() const {
 std::vector<SiteId> Exchange::holds_soon() const {
   std::vector<SiteId> sites;
   for (const auto& [key, entry] : entries_)
-    if (key.first == id_.step && (entry->held || whole_soon(*entry))) sites.push_back(key.second);
+    if (key.first == id_.step && (entry->held || entry->finishing)) sites.push_back(key.second);
   return sites;
-}
-
-// All of it is here; a disk that refuses it now may take it later.
-bool Exchange::whole_soon(const Entry& entry) const {
-  if (entry.finishing) return true;
-  if (!entry.contribution->close()) return false;
-  for (std::uint32_t i = 0; i < plan_->chunks(); ++i)
-    if (!entry.contribution->has(i) && !entry.checking[i]) return false;
-  return true;
 }
 
 std::optional<Exchange::ChunkName> Exchange::first_missing(

@@ -161,7 +161,6 @@ class Exchange {
   std::shared_ptr<Contribution> read_back(std::uint64_t step, SiteId site,
                                           std::uint64_t* bytes) const;
   Result<Open> check_open(const Signed& message) const;
-  bool whole_soon(const Entry& entry) const;
   // Its site offers it in this session: what was acknowledged of it comes no second time.
   bool offers_still(const Entry& entry) const;
   EntryPtr find(TransferId transfer) const;

@@ -227,7 +227,7 @@ Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
   if (!link.up() || link.session() != session) co_return;
   if (!contribution) {
     const auto found = entries_.find({fetch.step, fetch.site});
-    const bool soon = found != entries_.end() && whole_soon(*found->second);
+    const bool soon = found != entries_.end() && found->second->finishing;
     if (!soon && !recalling(fetch.step, fetch.site))
       link.send(encode(Lacking{fetch.step, fetch.site}));
     co_return;

@@ -44,7 +44,6 @@ class ExchangeTest : public testing::Test {
   }
 
   void answer(SiteId self, Link& from, const Status& theirs) {
-    said_ = theirs;
     Status mine;
     if (self != kOrigin && passes_on_) mine.holds = {kOrigin};
     mine.step = theirs.step;
@@ -124,7 +123,6 @@ class ExchangeTest : public testing::Test {
   std::shared_ptr<const ChunkPlan> plan_ = std::make_shared<ChunkPlan>(
       federation_.layout(), 0, options().gateway.sync.chunk_elements, compress::CodecId::int8);
   std::uint64_t vote_file_ = 77;
-  Status said_;                              // by the receiver, the last time
   std::shared_ptr<Contribution> passes_on_;  // who is not its origin
   bool founded_ = false;
 };
@@ -152,22 +150,6 @@ TEST_F(ExchangeTest, AContributionIsHeldOnlyWhenAllOfItIsOnDisk) {
   disk.set_faults({});
   ASSERT_TRUE(run_until([this] { return held(); }));
   expect_held_after_a_crash();
-}
-
-// Its site, whose disk is lost, must not make another one: this one will be held.
-TEST_F(ExchangeTest, WhatWaitsForTheDiskIsSaidToBeHere) {
-  const auto made = made_from(1);
-  link().send(made->announcement().encode());
-  federation_.run_for(kSecond);
-  federation_.disk(kReceiver).set_faults({.failing = 1});
-  link().offer(made->transfer(), 1, plan_->chunks(), made, false);
-  ASSERT_TRUE(run_until([this] { return federation_.events(kReceiver, "disk_failed") > 0; }));
-  EXPECT_TRUE(said_.holds.empty());  // its close may still be another one
-  close(*made);
-  EXPECT_TRUE(run_until([this] { return said_.holds == std::vector<SiteId>{kOrigin}; }));
-  EXPECT_FALSE(held());
-  federation_.disk(kReceiver).set_faults({});
-  EXPECT_TRUE(run_until([this] { return held(); }));
 }
 
 // Of chunks that are not those of the close nothing stays: the right ones come under the same name.
