@@ -14,6 +14,11 @@ constexpr double kDrainMaxSeconds = 60;
 // What the bulk lane carries in a heartbeat beside chunks is less: it is no sign of these.
 constexpr std::uint64_t kNoChunkBytes = 1024;
 constexpr std::uint64_t kFlowBytesMin = 1 << 20;  // less tells more of the round trip
+// A copy costs as much of the line as the chunk, and TCP's windows tell only about how long the
+// first one still takes.
+constexpr double kLate = 1.5;
+constexpr std::uint32_t kCopiedShare = 4;  // at most a quarter of a transfer
+constexpr Nanoseconds kLookForLate = 10 * kMillisecond;
 
 }  // namespace
 
@@ -21,7 +26,10 @@ BulkSender::BulkSender(Loop& loop, Wire& wire, RateLimit& limit, GatewayId peer,
                        std::uint32_t connections_max, PlantedBug bug)
     : loop_(loop), wire_(wire), limit_(limit), peer_(peer), bug_(bug), width_(connections_max) {}
 
-BulkSender::~BulkSender() { drop_reservation(); }
+BulkSender::~BulkSender() {
+  drop_reservation();
+  if (copy_timer_) loop_.cancel(*copy_timer_);
+}
 
 void BulkSender::begin(std::uint64_t session) {
   end();
@@ -61,8 +69,19 @@ void BulkSender::writable(ConnectionId connection) {
   pump();
 }
 
+// Chunks leave on those before it: on the oldest ones, where not all are needed.
+std::map<ConnectionId, BulkSender::Path>::const_iterator BulkSender::used_end() const {
+  return paths_.size() <= width_.enough() ? paths_.end()
+                                          : std::next(paths_.begin(), width_.enough());
+}
+
 bool BulkSender::any_writable() const {
-  return std::ranges::any_of(paths_, [](const auto& entry) { return !entry.second.blocked; });
+  return std::any_of(paths_.begin(), used_end(),
+                     [](const auto& entry) { return !entry.second.blocked; });
+}
+
+bool BulkSender::may_send() const {
+  return next_sequence_ <= credit_ && in_flight_.size() < kInFlightMax;
 }
 
 void BulkSender::offer(TransferId transfer, std::uint64_t priority, std::uint32_t chunks,
@@ -143,11 +162,18 @@ void BulkSender::arrived(Outgoing& out, std::uint32_t index, Nanoseconds round_t
   last_progress_ = loop_.now();
   const auto entry = in_flight_.find(sequence);
   const auto& chunk = entry->second;
-  if (const auto path = paths_.find(chunk.connection); path != paths_.end())
+  // Which of two came first is not known.
+  if (const auto path = paths_.find(chunk.connection); path != paths_.end() && chunk.twin == 0)
     path->second.highest_acknowledged = std::max(path->second.highest_acknowledged, chunk.number);
   arrived_bytes_ += chunk.bytes;
   width_.arrived(loop_.now(), chunk.bytes, static_cast<std::uint32_t>(paths_.size()), round_trip);
+  forget_with_twin(entry);
+}
+
+void BulkSender::forget_with_twin(std::map<std::uint64_t, InFlight>::iterator entry) {
+  const auto twin = in_flight_.find(entry->second.twin);
   forget(entry);
+  if (twin != in_flight_.end()) forget(twin);
 }
 
 void BulkSender::forget(std::map<std::uint64_t, InFlight>::iterator entry) {
@@ -179,6 +205,12 @@ void BulkSender::requeue(std::map<std::uint64_t, InFlight>::iterator entry) {
   forget(entry);
   const auto found = outgoing_.find(chunk.transfer);
   if (found == outgoing_.end()) return;
+  // The other one may still arrive, and is all there is of the chunk now.
+  if (const auto twin = in_flight_.find(chunk.twin); twin != in_flight_.end()) {
+    twin->second.twin = 0;
+    found->second.sequences[chunk.index] = twin->first;
+    return;
+  }
   found->second.sequences[chunk.index] = 0;
   if (found->second.acknowledged[chunk.index]) return;
   found->second.queue.push_front(chunk.index);
@@ -222,12 +254,127 @@ void BulkSender::pump() {
     if (!reserved_ && !reserve_next()) break;
     if (release_timer_ || !send_reserved()) break;
   }
+  if (all_is_sent()) copy_late_ones();
   count_starving();
 }
 
+bool BulkSender::all_is_sent() const {
+  return session_ != 0 && !in_flight_.empty() && !reserved_ &&
+         std::ranges::all_of(outgoing_, [](const auto& entry) {
+           return entry.second.queue.empty() && !entry.second.wait_for_have;
+         });
+}
+
+// The last chunks of a transfer wait where their connection has a small window or mends a loss,
+// while others have nothing to do.
+void BulkSender::copy_late_ones() {
+  if (paths_.size() < 2 || peer_stalled_ || !may_send()) return;
+  look_again_ = copy_timer_.has_value();
+  if (look_again_) return;
+  std::map<ConnectionId, BulkPath> paths;
+  for (auto& path : wire_.bulk_paths(peer_)) paths.emplace(path.connection, std::move(path));
+  for (const auto& late : late_ones(paths)) {
+    look_again_ = true;  // they get later by a loss
+    if (!may_send()) break;
+    const auto& chunk = in_flight_.at(late.sequence);
+    const auto time_on = [&](const BulkPath& path) {
+      return path.tcp.time_for(
+          static_cast<double>(path.unwritten_bytes + path.tcp.waiting_bytes + chunk.bytes));
+    };
+    auto soonest = paths_.end();
+    Nanoseconds time = 0;
+    for (auto path = paths_.begin(); path != used_end(); ++path) {
+      const auto facts = paths.find(path->first);
+      if (path->second.blocked || path->first == chunk.connection || facts == paths.end()) continue;
+      const auto there = time_on(facts->second);
+      if (soonest != paths_.end() && there >= time) continue;
+      soonest = path;
+      time = there;
+    }
+    // They are looked at latest first: no other one gains more.
+    if (soonest == paths_.end() ||
+        static_cast<double>(late.time) <= kLate * static_cast<double>(time))
+      break;
+    const auto on = soonest->first;
+    if (copy(late.sequence, on)) paths.at(on).unwritten_bytes += chunk.bytes;
+  }
+  copy_timer_ = loop_.call_at(loop_.now() + kLookForLate, [this] {
+    copy_timer_.reset();
+    if (look_again_) pump();
+  });
+}
+
+// Those that may still be copied, latest first.
+std::vector<BulkSender::Late> BulkSender::late_ones(
+    const std::map<ConnectionId, BulkPath>& paths) const {
+  std::vector<Late> late;
+  std::map<ConnectionId, double> behind;  // bytes, of what left after it
+  for (const auto& [sequence, chunk] : std::views::reverse(in_flight_)) {
+    const auto after = behind[chunk.connection];
+    behind[chunk.connection] += static_cast<double>(chunk.bytes);
+    const auto path = paths.find(chunk.connection);
+    const auto out = outgoing_.find(chunk.transfer);
+    if (chunk.twin != 0 || path == paths.end() || out == outgoing_.end() ||
+        (out->second.copies + 1) * kCopiedShare > out->second.chunks)
+      continue;
+    const auto bytes =
+        static_cast<double>(path->second.unwritten_bytes + path->second.tcp.waiting_bytes) - after;
+    if (bytes > 0) late.push_back({sequence, path->second.tcp.time_for(bytes)});
+  }
+  std::ranges::stable_sort(late, std::ranges::greater(), &Late::time);
+  return late;
+}
+
+bool BulkSender::copy(std::uint64_t sequence, ConnectionId connection) {
+  auto& first = in_flight_.at(sequence);
+  auto& out = outgoing_.at(first.transfer);
+  if ((out.copies + 1) * kCopiedShare > out.chunks) return false;
+  const auto chunk = out.source->chunk(first.index);
+  if (!chunk.bytes) return false;
+  // Where a rate limit is the bound, no connection is sooner than another one.
+  const auto cost = chunk.bytes.size() + kFramingBytes;
+  const bool now = limit_.reserve(loop_.now(), cost) <= loop_.now();
+  const auto sent =
+      now ? wire_.send(peer_, Lane::bulk, message_of(first.transfer, first.index, chunk.bytes),
+                       connection)
+          : Result<void>(Error{ErrorCode::busy, "rate limit"});
+  if (!sent) {
+    limit_.give_back(cost);
+    // Else it is about to go down.
+    paths_.at(connection).blocked |= now;
+    return false;
+  }
+  ++out.copies;
+  ++counters_.chunks_copied;
+  first.twin = next_sequence_;
+  sent_on(paths_.at(connection), {.transfer = first.transfer,
+                                  .index = first.index,
+                                  .sent = loop_.now(),
+                                  .bytes = first.bytes,
+                                  .connection = connection,
+                                  .number = 0,
+                                  .twin = sequence});
+  return true;
+}
+
+void BulkSender::sent_on(Path& path, const InFlight& chunk) {
+  path.bytes_in_flight += chunk.bytes;
+  in_flight_.emplace(next_sequence_++, chunk).first->second.number = ++path.last_number;
+}
+
+WireMessage BulkSender::message_of(TransferId transfer, std::uint32_t index,
+                                   SharedBytes bytes) const {
+  return {Chunk{.session = session_,
+                .sequence = next_sequence_,
+                .transfer = transfer,
+                .index = index,
+                .payload = {}}
+              .encode_head(),
+          std::move(bytes)};
+}
+
 void BulkSender::count_starving() {
-  const bool may_send = next_sequence_ <= credit_ && in_flight_.size() < kInFlightMax;
-  width_.full(loop_.now(), sending_since_ && !release_timer_ && !(any_writable() && may_send));
+  width_.full(loop_.now(), sending_since_ && !release_timer_ && !(any_writable() && may_send()));
   const bool starving = sending_since_ && any_writable() && !release_timer_ && !reserved_ &&
                         next_sequence_ <= credit_ &&
                         std::ranges::any_of(outgoing_, [](const auto& entry) {
@@ -243,7 +390,7 @@ void BulkSender::count_starving() {
 // The next chunk takes its place at the rate limit. False: nothing to send.
 bool BulkSender::reserve_next() {
   for (;;) {
-    if (next_sequence_ > credit_ || in_flight_.size() >= kInFlightMax) return false;
+    if (!may_send()) return false;
     Outgoing* best = nullptr;
     TransferId best_id = 0;
     ChunkBytes best_chunk;
@@ -292,13 +439,7 @@ bool BulkSender::send_reserved() {
     return true;
   }
   const auto& chunk = reserved_->chunk;
-  const WireMessage message(Chunk{.session = session_,
-                                  .sequence = next_sequence_,
-                                  .transfer = reserved_->transfer,
-                                  .index = reserved_->index,
-                                  .payload = {}}
-                                .encode_head(),
-                            chunk.bytes);
+  const auto message = message_of(reserved_->transfer, reserved_->index, chunk.bytes);
   const auto path = send_on_emptiest(message);
   if (path == paths_.end()) {
     // The reservation stands, unless all connections are about to go down.
@@ -307,14 +448,17 @@ bool BulkSender::send_reserved() {
     drop_reservation();
     return false;
   }
-  const auto bytes = message.size();
-  path->second.bytes_in_flight += bytes;
   // One that the peer had begun anew without may still be on its way from before.
   const auto before =
       in_flight_.find(std::exchange(found->second.sequences[reserved_->index], next_sequence_));
-  if (before != in_flight_.end()) forget(before);
-  in_flight_.emplace(next_sequence_++, InFlight{reserved_->transfer, reserved_->index, loop_.now(),
-                                                bytes, path->first, ++path->second.last_number});
+  if (before != in_flight_.end()) forget_with_twin(before);
+  sent_on(path->second, {.transfer = reserved_->transfer,
+                         .index = reserved_->index,
+                         .sent = loop_.now(),
+                         .bytes = message.size(),
+                         .connection = path->first,
+                         .number = 0,
+                         .twin = 0});
   ++counters_.chunks_sent;
   counters_.parameter_bytes += chunk.parameter_bytes;
   counters_.codec_bytes += chunk.codec_bytes;
@@ -328,7 +472,8 @@ std::map<ConnectionId, BulkSender::Path>::iterator BulkSender::send_on_emptiest(
     const WireMessage& message) {
   for (;;) {
     auto emptiest = paths_.end();
-    for (auto path = paths_.begin(); path != paths_.end(); ++path)
+    const auto end = used_end();
+    for (auto path = paths_.begin(); path != end; ++path)
       if (!path->second.blocked &&
           (emptiest == paths_.end() ||
            path->second.bytes_in_flight < emptiest->second.bytes_in_flight))

@@ -54,8 +54,8 @@ class BulkSender {
   // The connections that chunks leave on. What was on its way on others may be lost: it goes again.
   void use(std::span<const ConnectionId> connections);
   void writable(ConnectionId connection);
-  // Whether more of them may carry more.
-  void may_widen(bool may) { width_.may_grow(may); }
+  // How many of them may carry more than one.
+  void widen_to(BulkWidth::Most most) { width_.widen_to(most); }
   std::uint32_t width_wanted() const { return width_.wanted(); }
 
   // As Link promises them.
@@ -89,7 +89,7 @@ class BulkSender {
   std::string waits_for() const;
 
   struct Counters {
-    std::uint64_t chunks_sent = 0, chunks_resent = 0, resumes = 0;
+    std::uint64_t chunks_sent = 0, chunks_resent = 0, chunks_copied = 0, resumes = 0;
     std::uint64_t parameter_bytes = 0, codec_bytes = 0, zstd_bytes = 0;
   };
   const Counters& counters() const { return counters_; }
@@ -110,9 +110,10 @@ class BulkSender {
     std::uint32_t chunks = 0;
     std::shared_ptr<ChunkSource> source;  // shared by the links that send the same transfer
     std::vector<bool> acknowledged;
-    std::vector<std::uint64_t> sequences;  // of the chunks in flight; 0: it is not
+    std::vector<std::uint64_t> sequences;  // of the chunks in flight, the first one; 0: it is not
     std::deque<std::uint32_t> queue;
     std::uint32_t acknowledged_count = 0;
+    std::uint32_t copies = 0;
     bool wait_for_have = false;
 
     void acknowledge(std::uint32_t index);
@@ -131,6 +132,12 @@ class BulkSender {
     std::size_t bytes = 0;
     ConnectionId connection = 0;
     std::uint64_t number = 0;
+    // The other one of the two that are on their way, where the chunk was copied; 0: it was not.
+    std::uint64_t twin = 0;
+  };
+  struct Late {  // a chunk that another connection may bring sooner
+    std::uint64_t sequence = 0;
+    Nanoseconds time = 0;  // that it still takes where it is
   };
   struct Reserved {  // a chunk whose turn at the rate limit is known
     TransferId transfer = 0;
@@ -144,9 +151,18 @@ class BulkSender {
   bool send_reserved();
   void drop_reservation();
   std::map<ConnectionId, Path>::iterator send_on_emptiest(const WireMessage& message);
+  WireMessage message_of(TransferId transfer, std::uint32_t index, SharedBytes bytes) const;
+  std::map<ConnectionId, Path>::const_iterator used_end() const;
   bool any_writable() const;
+  bool may_send() const;
+  bool all_is_sent() const;
+  void copy_late_ones();
+  std::vector<Late> late_ones(const std::map<ConnectionId, BulkPath>& paths) const;
+  bool copy(std::uint64_t sequence, ConnectionId connection);
+  void sent_on(Path& path, const InFlight& chunk);
   void arrived(Outgoing& out, std::uint32_t index, Nanoseconds round_trip);
   void forget(std::map<std::uint64_t, InFlight>::iterator entry);
+  void forget_with_twin(std::map<std::uint64_t, InFlight>::iterator entry);
   void requeue(std::map<std::uint64_t, InFlight>::iterator entry);
   void requeue_overtaken();
   void count_sending();
@@ -174,6 +190,8 @@ class BulkSender {
   Nanoseconds last_heartbeat_ = 0;
   std::optional<Reserved> reserved_;
   std::optional<Loop::TimerId> release_timer_;  // the reserved chunk's turn
+  std::optional<Loop::TimerId> copy_timer_;     // late ones are looked for again, not before
+  bool look_again_ = false;                     // then
   Counters counters_;
   std::optional<Nanoseconds> sending_since_;  // nothing: all is acknowledged
   Nanoseconds sending_ = 0;                   // before that

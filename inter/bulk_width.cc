@@ -4,11 +4,12 @@
 
 namespace isthmus::inter {
 
-void BulkWidth::may_grow(bool may) {
-  if (may == may_grow_) return;
-  may_grow_ = may;
-  wanted_ = may ? std::min(kAtFirst, most_) : 1;
-  settled_ = false;
+void BulkWidth::widen_to(Most most) {
+  if (most == most_) return;
+  most_ = most;
+  const auto wanted = most == Most::one ? 1 : most == Most::some ? kSome : kManyAtFirst;
+  wanted_ = enough_ = std::min(wanted, limit_);
+  settled_ = most != Most::many;
   goodput_before_ = 0;
   connections_ = 0;
 }
@@ -33,15 +34,20 @@ void BulkWidth::begin_stretch(Nanoseconds now) {
   arrivals_ = 0;
 }
 
+void BulkWidth::settle(Nanoseconds now) {
+  settled_ = true;
+  settled_at_ = now;
+}
+
 void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t connections,
                         Nanoseconds round_trip) {
-  if (!may_grow_) return;
+  if (most_ != Most::many) return;
   if (settled_ && now - settled_at_ >= kAgain) {
     settled_ = false;
     goodput_before_ = 0;
     connections_ = 0;
   }
-  if (settled_ || connections < wanted_) return;
+  if (connections < wanted_) return;
   const auto stretch = std::max(kStretchMin, kStretchRoundTrips * round_trip);
   if (connections_ != connections) {
     connections_ = connections;
@@ -52,15 +58,19 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
   bytes_ += bytes;
   ++arrivals_;
   const auto time = full_time(now);
-  if (time < stretch || arrivals_ < kArrivalsPerConnection * connections) return;
+  if (time < stretch || arrivals_ < kArrivals) return;
   const auto goodput = static_cast<double>(bytes_) / seconds_of(time);
-  if (wanted_ < most_ && goodput > kGrowth * goodput_before_) {
+  const auto windows = goodput * seconds_of(round_trip) / kWindowBytesMin;
+  if (!settled_) {
+    if (goodput <= kGrowth * goodput_before_ || wanted_ == limit_ || windows < wanted_)
+      settle(now);
+    else
+      wanted_ = std::min(2 * wanted_, limit_);
     goodput_before_ = goodput;
-    wanted_ = std::min(2 * wanted_, most_);
-  } else {
-    settled_ = true;
-    settled_at_ = now;
   }
+  enough_ = static_cast<std::uint32_t>(std::clamp(
+      windows, static_cast<double>(std::min(kSome, wanted_)), static_cast<double>(wanted_)));
+  begin_stretch(now);
 }
 
 }  // namespace isthmus::inter

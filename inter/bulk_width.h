@@ -1,7 +1,7 @@
-// BulkWidth: how many TCP connections bulk to one peer should use. One suffices where BBR is in
-// force. A congestion control that takes each loss for a full line leaves most of a lossy one
-// unused, and one connection's buffers are too small for a long fat one: then connections are added
-// while goodput grows by more than a tenth.
+// BulkWidth: how many TCP connections bulk to one peer should use. A congestion control that takes
+// each loss for a full line leaves most of a lossy one unused, and one connection's windows are too
+// small for a long fat one: then connections are added while goodput grows by more than a tenth.
+// BBR needs no more than a few, which go on where one waits for what it lost.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,19 @@ namespace isthmus::inter {
 
 class BulkWidth {
  public:
-  static constexpr std::uint32_t kAtFirst = 4;  // without BBR
+  // What the congestion control in force is best served by.
+  enum class Most { one, some, many };
+  static constexpr std::uint32_t kSome = 4;
+  static constexpr std::uint32_t kManyAtFirst = 16;
   static constexpr double kGrowth = 1.1;
 
-  explicit BulkWidth(std::uint32_t most) : most_(most) {}
+  explicit BulkWidth(std::uint32_t limit) : limit_(limit) {}
 
-  // Whether several may be better than one, as the connections that are there tell.
-  void may_grow(bool may);
+  void widen_to(Most most);
   std::uint32_t wanted() const { return wanted_; }
+  // How many of them suffice: on a thin line each of many would have a window of a few packets,
+  // which cannot tell a loss from the end of the stream but by waiting.
+  std::uint32_t enough() const { return enough_; }
 
   // Every connection is full; or not any more. Goodput counts while they are.
   void full(Nanoseconds now, bool is);
@@ -29,19 +34,21 @@ class BulkWidth {
 
  private:
   // Less tells more of the moment than of the line.
-  static constexpr Nanoseconds kStretchMin = kSecond;
-  static constexpr int kStretchRoundTrips = 8;
-  static constexpr std::uint32_t kArrivalsPerConnection = 2;
+  static constexpr Nanoseconds kStretchMin = 500 * kMillisecond;
+  static constexpr int kStretchRoundTrips = 5;
+  static constexpr std::uint32_t kArrivals = 16;
   // The line may have become another one.
   static constexpr Nanoseconds kAgain = 300 * kSecond;
+  static constexpr double kWindowBytesMin = 6000;  // four packets
 
   void begin_stretch(Nanoseconds now);
+  void settle(Nanoseconds now);
   Nanoseconds full_time(Nanoseconds now) const;
 
-  const std::uint32_t most_;
-  std::uint32_t wanted_ = 1;
-  bool may_grow_ = false;
-  bool settled_ = false;
+  const std::uint32_t limit_;
+  Most most_ = Most::one;
+  std::uint32_t wanted_ = 1, enough_ = 1;
+  bool settled_ = true;
   Nanoseconds settled_at_ = 0;
   double goodput_before_ = 0;  // with fewer connections, bytes per second
 

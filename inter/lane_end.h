@@ -20,6 +20,11 @@ class LaneEnd {
   // Ends the connection; LaneEvents::closed follows, from the loop. Nothing if it has ended.
   virtual void drop(ConnectionId connection, std::string_view reason) = 0;
   virtual std::optional<BulkPath> path(ConnectionId) const { return std::nullopt; }
+  // It is one of so many to its peer: what waits in it to be sent is that share of what one may
+  // hold, so that a peer's chunks wait with their sender as long as they would for one.
+  virtual void share(ConnectionId connection, std::uint32_t connections) {
+    (void)connection, (void)connections;
+  }
 };
 
 // What has passed over one connection, its handshake included. Written by whoever moves the bytes.

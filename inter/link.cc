@@ -105,8 +105,8 @@ Nanoseconds Link::chunk_patience() const {
   const auto seconds = seconds_of(samples_.back().when - samples_.front().when);
   const auto bytes = static_cast<double>(samples_.back().received - samples_.front().received);
   if (bytes <= kQuiet * seconds) return trips;
-  const auto of_a_chunk = seconds * static_cast<double>(chunk_bytes_max_) / bytes;
-  return std::min(60 * kSecond, trips + static_cast<Nanoseconds>(2e9 * of_a_chunk));
+  const auto of_chunks = seconds * their_width_ * static_cast<double>(chunk_bytes_max_) / bytes;
+  return std::min(60 * kSecond, trips + static_cast<Nanoseconds>(2e9 * of_chunks));
 }
 
 // --- Control lane, sending
@@ -270,6 +270,7 @@ void Link::receive_ack(const Ack& ack) {
   their_floor_ = std::max(their_floor_, ack.floor);
   their_width_ = ack.width;
   bulk_.acknowledged(ack.chunks, ack.credit, ack.stalled, round_trip_.mean());
+  if (width_for_both() > width_) consider_width();
 }
 
 // --- Bulk lane
@@ -283,14 +284,17 @@ void Link::receive_bulk(ConnectionId connection, const SharedBytes& message) {
   ByteReader in(message);
   const auto frame = in.get<Frame>();
   std::optional<Chunk> chunk;
-  std::optional<Bind> bind;
-  if (frame == Frame::bind) bind = decode_bind(in);
+  std::optional<Bind> place;
+  if (frame == Frame::bind) place = decode_bind(in);
   if (frame == Frame::chunk) chunk = decode_chunk(in);
-  if (!(bind && bind->session == session_) && !(chunk && chunk->session == session_)) return;
+  if (!(place && place->session == session_) && !(chunk && chunk->session == session_)) return;
   last_heard_ = loop_.now();
-  if (bind ? bulk_connections_.placed(connection, bind->place)
-           : bulk_connections_.prove(connection))
+  if (place ? bulk_connections_.placed(connection, place->place)
+            : bulk_connections_.prove(connection)) {
     use_bulk();
+    // What was said of it before may have come before the peer's session.
+    if (const auto ours = bulk_connections_.place(connection)) bind(Lane::bulk, connection, *ours);
+  }
   if (!chunk) return;
   // Beyond the credit that was ever granted: a peer that does not keep to it gets no memory.
   if (unsettled_ >= 2 * window_chunks_) return;
@@ -361,6 +365,7 @@ LinkStatus Link::status() const {
   s.sending_s = bulk_.seconds_sending();
   s.chunks_sent = sent.chunks_sent;
   s.chunks_resent = sent.chunks_resent;
+  s.chunks_copied = sent.chunks_copied;
   s.reconnects = counters_.sessions > 0 ? counters_.sessions - 1 : 0;
   s.chunk_patience_s = seconds_of(chunk_patience());
   s.waiting_for = session_ == 0 ? "session" : bulk_.waits_for();

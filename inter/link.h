@@ -54,7 +54,7 @@ struct LinkOptions {
   std::size_t early_max = 1024;
   std::size_t early_bytes_max = 8 << 20;
   // Of the bulk lane, where one does not suffice (inter/bulk_width.h).
-  std::uint32_t bulk_connections_max = 64;
+  std::uint32_t bulk_connections_max = 128;
   PlantedBug bug = PlantedBug::none;
 };
 
@@ -98,8 +98,8 @@ class Link {
   std::uint64_t session() const { return session_; }
   Nanoseconds round_trip() const { return round_trip_.mean(); }
   // How long nothing may come of chunks that the peer sends before they count as stuck: four round
-  // trips, and twice the time of a chunk at the rate at which bytes came in the last seconds, while
-  // any came. At most a minute.
+  // trips, and twice the time of a chunk on each of its connections at the rate at which bytes came
+  // in the last seconds, while any came. At most a minute.
   Nanoseconds chunk_patience() const;
 
   // Reliable and ordered within the session; dropped with it, so the owner says what stands again
@@ -179,6 +179,7 @@ class Link {
   void bind(Lane lane, ConnectionId connection, std::uint32_t place);
   void bind_others();
   void use_bulk();
+  std::uint32_t width_for_both() const;
   void consider_width();
   Nanoseconds silence_limit() const;
 
@@ -251,6 +252,7 @@ class Link {
   std::deque<std::pair<TransferId, std::uint32_t>> recent_acks_;
   // Connections for bulk: as the peer would like them, and as they were asked for last.
   std::uint32_t their_width_ = 1, width_ = 1;
+  std::size_t next_bind_ = 0;
 
   // For people.
   struct Sample {

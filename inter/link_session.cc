@@ -11,6 +11,15 @@ namespace {
 
 // A hello that was on its way on a connection that ended is not older than this.
 constexpr Nanoseconds kStaleHelloMax = 10 * kSecond;
+// Of the bulk lane, in turn: an idle link's many connections cost next to nothing.
+constexpr std::size_t kBindsPerHeartbeat = 8;
+
+BulkWidth::Most best_served_by(const std::vector<BulkPath>& paths) {
+  const auto any = [&](const auto& is) { return std::ranges::any_of(paths, is); };
+  if (any([](const auto& path) { return path.polite.has_value(); })) return BulkWidth::Most::one;
+  const auto bbr = [](const auto& path) { return path.tcp.congestion_control.starts_with("bbr"); };
+  return any(bbr) ? BulkWidth::Most::some : BulkWidth::Most::many;
+}
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   const auto mixed = Random(a).split(b).at(0);
@@ -233,21 +242,26 @@ void Link::bind_others() {
   for (const auto connection : control_.live())
     if (connection != used && (!challenger_ || challenger_->connection != connection))
       bind(Lane::control, connection, 0);
-  for (const auto& connection : bulk_connections_.live())
+  const auto& live = bulk_connections_.live();
+  for (std::size_t i = 0; i < std::min(kBindsPerHeartbeat, live.size()); ++i) {
+    const auto& connection = live[next_bind_++ % live.size()];
     bind(Lane::bulk, connection.id, connection.place);
+  }
 }
 
 void Link::use_bulk() { bulk_.use(bulk_connections_.usable()); }
 
 // How many connections both directions together are best served by.
+std::uint32_t Link::width_for_both() const {
+  return std::clamp(std::max(bulk_.width_wanted(), their_width_), 1u,
+                    options_.bulk_connections_max);
+}
+
 void Link::consider_width() {
   if (const auto paths = wire_.bulk_paths(peer_); !paths.empty())
-    bulk_.may_widen(std::ranges::none_of(paths, [](const auto& path) {
-      return path.polite || path.tcp.congestion_control.starts_with("bbr");
-    }));
+    bulk_.widen_to(best_served_by(paths));
   if (session_ == 0) return;
-  const auto width =
-      std::clamp(std::max(bulk_.width_wanted(), their_width_), 1u, options_.bulk_connections_max);
+  const auto width = width_for_both();
   if (width > std::exchange(width_, width))
     log_.info("bulk_width", {.peer = peer_name_},
               {{"connections", width},

@@ -40,6 +40,7 @@ void describe(Fields&& field, Status& s) {
   field("sending_s", s.sending_s);
   field("chunks_sent", s.chunks_sent);
   field("chunks_resent", s.chunks_resent);
+  field("chunks_copied", s.chunks_copied);
   field("reconnects", s.reconnects);
   field("chunk_patience_s", s.chunk_patience_s);
   field("waiting_for", s.waiting_for);

@@ -37,6 +37,7 @@ struct LinkStatus {
   double sending_s = 0;  // in which the peer had not acknowledged all chunks that were offered
   std::uint64_t chunks_sent = 0;
   std::uint64_t chunks_resent = 0;
+  std::uint64_t chunks_copied = 0;  // went on a second connection, since the first one was slow
   std::uint64_t reconnects = 0;
   double chunk_patience_s =
       0;  // without any, the peer's chunks count as stuck; as it is learnt now

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 namespace isthmus::inter {
@@ -24,6 +25,10 @@ std::optional<TcpFacts> read_tcp_facts(int descriptor) {
   // The kernel's "none yet" is the largest number.
   if (info.tcpi_min_rtt != ~0U) facts.round_trip_min = info.tcpi_min_rtt * kMicrosecond;
   facts.segment_bytes = info.tcpi_snd_mss;
+  facts.window_bytes = std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss;
+  facts.slow_start = info.tcpi_snd_cwnd < info.tcpi_snd_ssthresh;
+  facts.waiting_bytes =
+      info.tcpi_notsent_bytes + std::uint64_t{info.tcpi_unacked} * info.tcpi_snd_mss;
   facts.acknowledged_bytes = info.tcpi_bytes_acked;
   facts.segments_sent = info.tcpi_data_segs_out;
   facts.segments_resent = info.tcpi_total_retrans;
@@ -32,6 +37,12 @@ std::optional<TcpFacts> read_tcp_facts(int descriptor) {
   facts.limited_by_window = span(info.tcpi_rwnd_limited);
   facts.limited_by_buffer = span(info.tcpi_sndbuf_limited);
   return facts;
+}
+
+Nanoseconds TcpFacts::time_for(double bytes) const {
+  const auto windows = bytes / std::max(static_cast<double>(window_bytes), 1.0);
+  const auto trips = slow_start ? std::log2(1 + windows) : windows;
+  return static_cast<Nanoseconds>(std::max(trips, 1.0) * static_cast<double>(round_trip));
 }
 
 void set_pace_max(int descriptor, double bytes_per_second) {

@@ -2,6 +2,7 @@
 // (inter/polite_rate.h), for `isthmus link test` and for people.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +16,9 @@ struct TcpFacts {
   Nanoseconds round_trip = 0;      // smoothed over about the last one
   Nanoseconds round_trip_min = 0;  // of the last minutes; 0: none yet
   std::uint32_t segment_bytes = 0;
+  std::uint64_t window_bytes = 0;   // that may be on their way now
+  bool slow_start = false;          // the window doubles in each round trip
+  std::uint64_t waiting_bytes = 0;  // handed over and not acknowledged
   // Since the connection began.
   std::uint64_t acknowledged_bytes = 0;
   std::uint64_t segments_sent = 0;  // with data, those that were sent again included
@@ -22,6 +26,9 @@ struct TcpFacts {
   Nanoseconds busy = 0;               // something was to be sent
   Nanoseconds limited_by_window = 0;  // of that: the receiver's window was full
   Nanoseconds limited_by_buffer = 0;  // of that: the sender's buffer was
+
+  // About so long until the other end has acknowledged so many bytes from now on, without losses.
+  Nanoseconds time_for(double bytes) const;
 };
 
 // Nothing: no TCP connection, or an old kernel.

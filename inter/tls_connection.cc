@@ -159,7 +159,9 @@ std::optional<BulkPath> TlsConnection::path() const {
   // The number of a descriptor is read alone: the rest of the socket is the connection's thread's.
   auto facts = read_tcp_facts(const_cast<tcp::socket&>(socket_).native_handle());
   if (!facts) return std::nullopt;
-  BulkPath path{.tcp = std::move(*facts),
+  BulkPath path{.connection = 0,
+                .tcp = std::move(*facts),
+                .unwritten_bytes = outgoing_bytes_,
                 .dialed = role_ == TlsRole::dialing,
                 .congestion_control_why = {},
                 .polite = std::nullopt};
@@ -276,7 +278,7 @@ void TlsConnection::watch_silence() {
 // ---- Messages out.
 
 Result<void> TlsConnection::send(WireMessage message) {
-  const auto full = [this] { return outgoing_ >= lane_.options().bulk_queue; };
+  const auto full = [this] { return outgoing_ >= queue_; };
   if (full()) {
     said_busy_ = true;
     // The last one may have left before that was written.
@@ -284,6 +286,7 @@ Result<void> TlsConnection::send(WireMessage message) {
     said_busy_ = false;
   }
   ++outgoing_;
+  outgoing_bytes_ += kFrameHeaderBytes + message.size();
   asio::post(io_, [self = shared_from_this(), message = std::move(message)]() mutable {
     if (self->stage_ != Stage::up) return;
     self->out_.push_back(std::move(message));
@@ -291,6 +294,12 @@ Result<void> TlsConnection::send(WireMessage message) {
     self->write_on();
   });
   return {};
+}
+
+void TlsConnection::share(std::uint32_t connections) {
+  queue_ = std::max(1, lane_.options().bulk_queue / static_cast<int>(std::max(connections, 1u)));
+  const std::lock_guard lock(path_mutex_);
+  if (socket_.is_open()) lane_.share_unsent(socket_.native_handle(), connections);
 }
 
 void TlsConnection::write_on() {
@@ -313,6 +322,7 @@ void TlsConnection::write_on() {
     }
     frame_sent_ = 0;
     out_.pop_front();
+    outgoing_bytes_ -= frame_bytes;
     --outgoing_;
     if (said_busy_.exchange(false))
       lane_.mailbox().put([self = shared_from_this()] { self->user_.writable(*self); });

@@ -63,6 +63,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
         io_(io),
         user_(user),
         gate_(gate),
+        queue_(lane.options().bulk_queue),
         socket_(io),
         deadline_(io),
         pace_timer_(io) {}
@@ -75,6 +76,8 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   void start_reading();
   // Errors: busy (TlsUser::writable follows, or its end).
   Result<void> send(WireMessage message);
+  // It is one of so many (LaneEnd::share).
+  void share(std::uint32_t connections);
   // From any thread; TlsUser::ended follows unless it has ended already.
   void end(ErrorCode code, std::string why);
 
@@ -125,6 +128,8 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   std::atomic<bool> silent_ = true;
   // Handed over by one thread and not yet taken by the other.
   std::atomic<int> outgoing_ = 0;
+  std::atomic<std::uint64_t> outgoing_bytes_ = 0;
+  int queue_;  // messages that may wait to be sent: the loop's alone
   std::atomic<int> incoming_ = 0;
   std::atomic<bool> said_busy_ = false;
   mutable std::mutex path_mutex_;  // guards the end of socket_, and polite_

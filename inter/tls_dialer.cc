@@ -90,6 +90,10 @@ std::optional<BulkPath> TlsDialer::path(ConnectionId connection) const {
   return connection_->path();
 }
 
+void TlsDialer::share(ConnectionId connection, std::uint32_t connections) {
+  if (up_ && connection == connection_->id()) connection_->share(connections);
+}
+
 void TlsDialer::drop(ConnectionId connection, std::string_view reason) {
   if (!up_ || dropped_ || connection != connection_->id()) return;
   dropped_ = true;

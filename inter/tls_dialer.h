@@ -25,6 +25,7 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
   Result<void> send(ConnectionId connection, WireMessage message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
   std::optional<BulkPath> path(ConnectionId connection) const override;
+  void share(ConnectionId connection, std::uint32_t connections) override;
 
  private:
   void dial();

@@ -16,6 +16,7 @@ namespace {
 // Chunks wait with their sender, who may still choose others, rather than in the kernel: it takes
 // no more than it can send soon.
 constexpr int kUnsentBytesMax = 1 << 20;
+constexpr int kUnsentBytesMin = 1 << 16;  // of one: less would leave gaps
 
 // Without any of these a connection is slower, or its end is noticed later.
 void set(int descriptor, int level, int option, int value) {
@@ -62,7 +63,7 @@ void TlsLane::set_up_connected(int descriptor) {
   (void)::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   congestion_.note(descriptor);
   set(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
-  set(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytesMax);
+  share_unsent(descriptor, 1);
   // SNDBUF and RCVBUF are never set: that would switch off TCP's own tuning.
   set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT,
       static_cast<int>(options_.stall_timeout / kMillisecond));
@@ -73,6 +74,11 @@ void TlsLane::set_up_connected(int descriptor) {
   set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, seconds(dead / 4));
   set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, seconds(dead / 8));
   set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 8);
+}
+
+void TlsLane::share_unsent(int descriptor, std::uint32_t connections) {
+  const auto share = kUnsentBytesMax / static_cast<int>(std::max(connections, 1u));
+  set(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, std::max(share, kUnsentBytesMin));
 }
 
 Result<boost::asio::ip::tcp::endpoint> tcp_endpoint(const TcpAddress& address) {

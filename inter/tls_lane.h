@@ -43,6 +43,8 @@ class TlsLane {
   // Of a socket that is about to connect or to listen: what an accepted one inherits, and what not.
   void set_up_unconnected(int descriptor);
   void set_up_connected(int descriptor);
+  // What the kernel takes of a connection that is one of so many, beyond what it can send at once.
+  void share_unsent(int descriptor, std::uint32_t connections);
 
   Loop& loop() { return loop_; }
   EventLog& log() { return log_; }

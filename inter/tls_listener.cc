@@ -215,6 +215,11 @@ std::optional<BulkPath> TlsListener::path(ConnectionId id) const {
   return found == connections_.end() ? std::nullopt : found->second->path();
 }
 
+void TlsListener::share(ConnectionId id, std::uint32_t connections) {
+  const auto found = connections_.find(id);
+  if (found != connections_.end()) found->second->share(connections);
+}
+
 void TlsListener::drop(ConnectionId id, std::string_view reason) {
   const auto found = connections_.find(id);
   if (found != connections_.end()) found->second->end(ErrorCode::cancelled, std::string(reason));

@@ -40,6 +40,7 @@ class TlsListener final : public LaneEnd, private TlsUser, private TlsGate {
   Result<void> send(ConnectionId connection, WireMessage message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
   std::optional<BulkPath> path(ConnectionId connection) const override;
+  void share(ConnectionId connection, std::uint32_t connections) override;
 
  private:
   TlsListener(TlsLane& lane, LaneEvents& events)

@@ -47,7 +47,9 @@ using ConnectionId = std::uint64_t;
 
 // How a connection of the bulk lane stands, as far as its kernel knows.
 struct BulkPath {
+  ConnectionId connection = 0;
   TcpFacts tcp;
+  std::uint64_t unwritten_bytes = 0;   // that send() took and the kernel has not yet
   bool dialed = false;                 // by this end
   std::string congestion_control_why;  // why it is the one in force
   struct Polite {                      // as inter/polite_rate.h says it
@@ -103,7 +105,8 @@ class Wire {
   virtual void reset(GatewayId peer, Lane lane, ConnectionId connection) = 0;
 
   // How many connections the bulk lane should have: the end that dials makes more, up to its own
-  // limit, and keeps what it has where fewer are asked for. Nothing at the other end.
+  // limit, and keeps what it has where fewer are asked for. At both ends, what waits in connections
+  // to be sent is shared among so many.
   virtual void widen(GatewayId peer, std::uint32_t connections) { (void)peer, (void)connections; }
 
   // Bytes handed to the network for this peer, with the wire's own framing and sealing, on both

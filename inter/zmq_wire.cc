@@ -65,6 +65,7 @@ class ZmqWire final : public Wire, public LaneEvents {
     std::unique_ptr<ZmqDialer> control_dialer;             // null: it dials us, if anybody
     TcpAddress bulk_address;                               // that we dial
     std::vector<std::unique_ptr<TlsDialer>> bulk_dialers;  // each a connection
+    std::uint32_t bulk_width = 1;                          // as widen() said
     std::array<std::vector<ConnectionId>, 2> connections;  // oldest first
     // Of connections that have closed.
     std::uint64_t bytes_sent = 0;
@@ -289,14 +290,21 @@ std::vector<BulkPath> ZmqWire::bulk_paths(GatewayId id) const {
   const auto found = peers_.find(id);
   if (found == peers_.end()) return paths;
   for (const auto number : found->second.connections[static_cast<std::size_t>(Lane::bulk)])
-    if (auto path = connections_.at(number).end->path(number)) paths.push_back(std::move(*path));
+    if (auto path = connections_.at(number).end->path(number)) {
+      path->connection = number;
+      paths.push_back(std::move(*path));
+    }
   return paths;
 }
 
 void ZmqWire::widen(GatewayId id, std::uint32_t connections) {
   const auto found = peers_.find(id);
-  if (found == peers_.end() || !found->second.control_dialer) return;
+  if (found == peers_.end()) return;
   auto& peer = found->second;
+  if (std::exchange(peer.bulk_width, connections) != connections)
+    for (const auto number : peer.on(Lane::bulk))
+      connections_.at(number).end->share(number, connections);
+  if (!peer.control_dialer) return;
   while (peer.bulk_dialers.size() < std::min(connections, options_.bulk_connections_max)) {
     peer.bulk_dialers.push_back(
         std::make_unique<TlsDialer>(*lane_, *this, peer.entry, peer.bulk_address));
@@ -315,6 +323,7 @@ void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end
             {{"lane", to_string(lane)}, {"connection", id}, {"dialed", dialing}});
   const auto most = lane == Lane::bulk ? options_.bulk_connections_max : 1;
   if (connections.size() > most + kSpareConnectionsMax) drop(connections.front(), "too many");
+  if (lane == Lane::bulk) end.share(id, peer.bulk_width);
   receiver_->on_up(peer_id, lane, id);
 }
 

@@ -80,7 +80,7 @@ struct ZmqWireOptions {
   bool polite = false;
 
   // Of the bulk lane with each peer, at most (Wire::widen).
-  std::uint32_t bulk_connections_max = 64;
+  std::uint32_t bulk_connections_max = 128;
   int io_threads = 1;  // of the bulk lane: they seal, open and move bytes
   // Messages in flight between the loop and the lane's threads, per connection and direction. They
   // bound memory: at most (queue + 1) messages of the lane's size wait to be sent, or to be taken.

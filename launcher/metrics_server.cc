@@ -105,6 +105,8 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
     out.counter("link_sending_seconds", "In which chunks were on their way", link.sending_s, peer);
     out.counter("link_chunks_sent", "Chunks", number(link.chunks_sent), peer);
     out.counter("link_chunks_resent", "Chunks sent again", number(link.chunks_resent), peer);
+    out.counter("link_chunks_copied", "Late chunks sent on a second connection too",
+                number(link.chunks_copied), peer);
     out.counter("link_reconnects", "Sessions after the first", number(link.reconnects), peer);
   }
   for (const auto& rank : status.ranks) {

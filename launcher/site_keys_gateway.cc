@@ -65,8 +65,9 @@ std::vector<SiteKey> gateway_keys() {
        .max = 256,
        .unit = "connections",
        .meaning =
-           "TCP connections for bulk data to one other site, at most. With BBR there is one; "
-           "else there are four, and more while they make it faster by more than a tenth."},
+           "TCP connections for bulk data to one other site, at most. With BBR there are four, in "
+           "a polite gateway one; else sixteen, and twice as many as long as that makes it faster "
+           "by more than a tenth."},
       {.section = "gateway",
        .name = "metrics",
        .kind = address,

@@ -24,54 +24,74 @@ class BulkWidthTest : public testing::Test {
     width_.full(now_, false);
   }
 
-  BulkWidth width_{64};
+  BulkWidth width_{128};
   Nanoseconds now_ = kSecond;
 };
 
-TEST_F(BulkWidthTest, OneWhereOneSuffices) {
-  send(100, [](std::uint32_t) { return 1e8; });
+TEST_F(BulkWidthTest, NoMoreThanServeTheCongestionControl) {
+  send(100, [](std::uint32_t n) { return 1e6 * n; });
   EXPECT_EQ(width_.wanted(), 1U);
+  width_.widen_to(BulkWidth::Most::some);
+  send(100, [](std::uint32_t n) { return 1e6 * n; });
+  EXPECT_EQ(width_.wanted(), BulkWidth::kSome);
+  EXPECT_EQ(width_.enough(), BulkWidth::kSome);
+  EXPECT_EQ(BulkWidth(2).wanted(), 1U);
 }
 
 // 0.1 % loss at 100 ms: each connection of cubic carries a hundredth of the line.
 TEST_F(BulkWidthTest, GrowsToTheLimitWhereEachConnectionCarriesLittle) {
-  width_.may_grow(true);
-  EXPECT_EQ(width_.wanted(), 4U);
+  width_.widen_to(BulkWidth::Most::many);
+  EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst);
   send(20, [](std::uint32_t n) { return 1e6 * n; });
-  EXPECT_EQ(width_.wanted(), 64U);
+  EXPECT_EQ(width_.wanted(), 128U);
+  EXPECT_EQ(width_.enough(), 128U);
 }
 
 TEST_F(BulkWidthTest, StopsWhereMoreConnectionsCarryNoMore) {
-  width_.may_grow(true);
-  send(60, [](std::uint32_t n) { return std::min(1e7, 1e6 * n); });
-  EXPECT_EQ(width_.wanted(), 32U) << "16 carry 10 instead of 8, 32 no more than those";
+  width_.widen_to(BulkWidth::Most::many);
+  send(60, [](std::uint32_t n) { return std::min(5e7, 1e6 * n); });
+  EXPECT_EQ(width_.wanted(), 128U) << "64 carry 50 instead of 32, 128 no more than those";
+  width_.widen_to(BulkWidth::Most::some);
+  width_.widen_to(BulkWidth::Most::many);
+  send(60, [](std::uint32_t n) { return std::min(2e7, 1e6 * n); });
+  EXPECT_EQ(width_.wanted(), 64U) << "32 carry 20 instead of 16";
 }
 
 TEST_F(BulkWidthTest, LooksAgainAfterAWhile) {
-  width_.may_grow(true);
-  send(60, [](std::uint32_t n) { return std::min(4e6, 1e6 * n); });
-  EXPECT_EQ(width_.wanted(), 8U);
+  width_.widen_to(BulkWidth::Most::many);
+  send(60, [](std::uint32_t n) { return std::min(1.6e7, 1e6 * n); });
+  EXPECT_EQ(width_.wanted(), 32U);
   send(400, [](std::uint32_t n) { return 1e6 * n; });
-  EXPECT_EQ(width_.wanted(), 64U);
+  EXPECT_EQ(width_.wanted(), 128U);
 }
 
 // An exchange that is over soon says as much as a part of a longer one.
 TEST_F(BulkWidthTest, LearnsFromManyShortExchangesToo) {
-  width_.may_grow(true);
+  width_.widen_to(BulkWidth::Most::many);
   for (int exchange = 0; exchange < 100; ++exchange) {
     send(0.3, [](std::uint32_t n) { return 4e6 * n; });
     now_ += 10 * kSecond;
   }
-  EXPECT_EQ(width_.wanted(), 64U);
+  EXPECT_EQ(width_.wanted(), 128U);
 }
 
 // Connections that do not come are not waited for with what is there.
 TEST_F(BulkWidthTest, MeasuresOnlyWithTheConnectionsThatItWants) {
-  width_.may_grow(true);
+  width_.widen_to(BulkWidth::Most::many);
   width_.full(now_, true);
   for (int chunk = 0; chunk < 1000; ++chunk)
     width_.arrived(now_ += 10 * kMillisecond, kChunk, 2, 100 * kMillisecond);
-  EXPECT_EQ(width_.wanted(), 4U);
+  EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst);
+}
+
+// 1 Mbit/s at 100 ms has two windows of four packets on their way; 10 Mbit/s has twenty.
+TEST_F(BulkWidthTest, UsesNoMoreThanAThinLineHasWindowsFor) {
+  width_.widen_to(BulkWidth::Most::many);
+  send(300, [](std::uint32_t) { return 1.25e5; });
+  EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst);
+  EXPECT_EQ(width_.enough(), BulkWidth::kSome);
+  send(60, [](std::uint32_t) { return 7.5e5; });
+  EXPECT_EQ(width_.enough(), 12U) << "the line has become another one";
 }
 
 }  // namespace

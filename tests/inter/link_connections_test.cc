@@ -19,8 +19,16 @@ Bytes granting(std::uint64_t session, std::uint64_t credit) {
   return ack.encode();
 }
 
+BulkPath path_with(const std::string& congestion_control, ConnectionId connection = 0) {
+  BulkPath path;
+  path.connection = connection;
+  path.tcp.congestion_control = congestion_control;
+  return path;
+}
+
 // A session whose bulk connections 2 and 3 have the places 0 and 1.
 void begin_on_two_connections(ScriptedPeer& peer, std::uint64_t credit) {
+  if (peer.paths.empty()) peer.paths = {path_with("cubic")};
   peer.begin_session();
   peer.link.wire_up(Lane::bulk, 3);
   peer.bulk(Bind{peer.session, 0}.encode(), 2);
@@ -103,12 +111,13 @@ TEST(Link, AChunkIsLostWhenItsOwnConnectionHasOvertakenIt) {
 
 TEST(Link, AsManyConnectionsAsTheCongestionControlNeeds) {
   ScriptedPeer peer;
-  BulkPath path;
-  path.tcp.congestion_control = "cubic";
-  peer.paths = {path};
+  peer.paths = {path_with("cubic")};
   peer.begin_session();
-  EXPECT_EQ(peer.width, 4U);
+  EXPECT_EQ(peer.width, BulkWidth::kManyAtFirst);
   peer.paths[0].tcp.congestion_control = "bbr";
+  peer.run_for(2 * kSecond);
+  EXPECT_EQ(peer.width, BulkWidth::kSome);
+  peer.paths[0].polite.emplace();
   peer.run_for(2 * kSecond);
   EXPECT_EQ(peer.width, 1U);
   // The other direction may need more than ours.
@@ -144,8 +153,8 @@ TEST(Link, ASiteThatOnlyDialsHasSeveralConnectionsForBothDirections) {
         20 * kSecond);
   };
   ASSERT_TRUE(wait([&] {
-    return zero.link->status().bulk_connections == BulkWidth::kAtFirst &&
-           one.link->status().bulk_connections == BulkWidth::kAtFirst;
+    return zero.link->status().bulk_connections == BulkWidth::kManyAtFirst &&
+           one.link->status().bulk_connections == BulkWidth::kManyAtFirst;
   }));
   EXPECT_EQ(zero.link->status().congestion_control, "reno");
   EXPECT_EQ(one.link->status().congestion_control_why, "as asked for");
@@ -164,6 +173,136 @@ TEST(Link, ASiteThatOnlyDialsHasSeveralConnectionsForBothDirections) {
   const auto before = resent();
   EXPECT_TRUE(both_ways(5, 40));
   EXPECT_EQ(resent(), before);
+}
+
+// Heartbeats of an idle link cost the same with many connections, and lost words come again.
+TEST(Link, ConnectionsAreBoundInTurn) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  for (ConnectionId connection = 3; connection < 42; ++connection)
+    peer.link.wire_up(Lane::bulk, connection);
+  peer.sent.clear();
+  const auto binds = [&] {
+    std::size_t sum = 0;
+    for (ConnectionId connection = 2; connection < 42; ++connection)
+      sum += peer.count(Frame::bind, connection);
+    return sum;
+  };
+  for (int heartbeat = 1; heartbeat <= 5; ++heartbeat) {
+    peer.control(granting(peer.session, 100));
+    peer.run_for(kSecond);
+    EXPECT_LE(binds(), 8U * static_cast<std::size_t>(heartbeat) + 8U);
+  }
+  for (ConnectionId connection = 2; connection < 42; ++connection)
+    EXPECT_EQ(peer.count(Frame::bind, connection), 1U) << connection;
+  // What was said before the peer had its session was in vain: it is said again at its first word.
+  peer.bulk(Bind{peer.session, 5}.encode(), 7);
+  peer.bulk(Bind{peer.session, 5}.encode(), 7);
+  EXPECT_EQ(peer.count(Frame::bind, 7), 2U);
+}
+
+// --- Copies
+
+// Connections 2 and 3, of which one is fast, and the other one as the test says.
+class CopiedChunks : public testing::Test {
+ protected:
+  CopiedChunks() {
+    for (const ConnectionId connection : {2, 3}) {
+      auto path = path_with("bbr", connection);
+      path.tcp.round_trip = 100 * kMillisecond;
+      path.tcp.window_bytes = 1'000'000;
+      peer.paths.push_back(path);
+    }
+    begin_on_two_connections(peer, 200);
+  }
+  void offer(std::uint32_t chunks) {
+    peer.link.offer(5, 0, chunks, std::make_shared<NumberedChunks>(100'000), false);
+  }
+  // Indices of the chunks that left on it.
+  std::vector<std::uint32_t> chunks_on(ConnectionId connection) const {
+    std::vector<std::uint32_t> chunks;
+    for (const auto& sent : peer.sent)
+      if (sent.connection == connection &&
+          sent.message[0] == static_cast<std::byte>(Frame::chunk)) {
+        auto in = after_kind(sent.message);
+        chunks.push_back(decode_chunk(in)->index);
+      }
+    return chunks;
+  }
+  void acknowledge(const std::vector<std::uint32_t>& chunks) {
+    Ack ack;
+    ack.session = peer.session;
+    ack.credit = 200;
+    for (const auto chunk : chunks) ack.chunks.emplace_back(5, chunk);
+    peer.control(ack.encode());
+  }
+  // Connection 2 has lost packets: its window is a tenth, and its chunks wait.
+  void slow_down() {
+    peer.paths[0].tcp.window_bytes = 100'000;
+    peer.paths[0].tcp.waiting_bytes = 1'000'000;
+    peer.run_for(50 * kMillisecond);
+  }
+  std::uint64_t copied() const { return peer.link.bulk_counters().chunks_copied; }
+  std::uint64_t resent() const { return peer.link.bulk_counters().chunks_resent; }
+
+  ScriptedPeer peer;
+};
+
+TEST_F(CopiedChunks, ThoseThatAnotherConnectionBringsSooner) {
+  offer(20);
+  const auto slow = chunks_on(2), fast = chunks_on(3);
+  ASSERT_EQ(slow.size(), 10U);
+  acknowledge(fast);
+  EXPECT_EQ(copied(), 0U) << "both are as fast";
+  slow_down();
+  EXPECT_EQ(copied(), 5U) << "a quarter, and no more";
+  const auto copies = chunks_on(3);
+  // The latest ones, which left last.
+  EXPECT_EQ(std::set<std::uint32_t>(copies.begin() + 10, copies.end()),
+            std::set<std::uint32_t>(slow.begin() + 5, slow.end()));
+  // Whichever comes first: then neither is on its way any more.
+  acknowledge(slow);
+  EXPECT_FALSE(peer.link.sends(5));
+  EXPECT_EQ(peer.link.status().waiting_for, "");
+  peer.link.wire_down(Lane::bulk, 2);
+  peer.link.wire_down(Lane::bulk, 3);
+  EXPECT_EQ(resent(), 0U);
+}
+
+TEST_F(CopiedChunks, NoneWhileSomethingWasNotSentOnce) {
+  peer.control(granting(peer.session, 10));
+  peer.paths[0].tcp.window_bytes = 10'000;
+  peer.paths[0].tcp.waiting_bytes = 1'000'000;
+  peer.busy = {3};
+  offer(20);
+  peer.busy = {2, 3};
+  peer.run_for(50 * kMillisecond);
+  EXPECT_EQ(copied(), 0U);
+}
+
+TEST_F(CopiedChunks, OneOfTheTwoSufficesWhenAConnectionEnds) {
+  offer(20);
+  acknowledge(chunks_on(3));
+  slow_down();
+  ASSERT_EQ(copied(), 5U);
+  peer.link.wire_down(Lane::bulk, 2);
+  EXPECT_EQ(resent(), 5U) << "those that were not copied";
+  peer.link.wire_up(Lane::bulk, 4);
+  peer.bulk(Bind{peer.session, 2}.encode(), 4);
+  peer.link.wire_down(Lane::bulk, 3);
+  EXPECT_EQ(resent(), 5U + 10U) << "now nothing else is left of them";
+  EXPECT_EQ(chunks_on(4).size(), 10U);
+}
+
+TEST_F(CopiedChunks, ACopyThatIsLostGoesNotAgainWhileTheFirstOneIsOnItsWay) {
+  offer(20);
+  acknowledge(chunks_on(3));
+  slow_down();
+  ASSERT_EQ(copied(), 5U);
+  peer.link.wire_down(Lane::bulk, 3);
+  EXPECT_EQ(resent(), 0U);
+  peer.link.withdraw(5);
+  EXPECT_EQ(peer.link.status().waiting_for, "");
 }
 
 // --- Ends

@@ -50,6 +50,7 @@ GatewayStatus a_status() {
                           .sending_s = 5.5,
                           .chunks_sent = 6,
                           .chunks_resent = 7,
+                          .chunks_copied = 3,
                           .reconnects = 8,
                           .chunk_patience_s = 2.5,
                           .waiting_for = "credit"});
