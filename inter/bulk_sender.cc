@@ -217,12 +217,15 @@ void BulkSender::requeue(std::map<std::uint64_t, InFlight>::iterator entry) {
   ++counters_.chunks_resent;
 }
 
-void BulkSender::resend_overdue(Nanoseconds round_trip, std::uint64_t tcp_acknowledged) {
+void BulkSender::heartbeat(Nanoseconds round_trip, const Carried& carried) {
   const auto now = loop_.now();
   const auto since = std::exchange(last_heartbeat_, now);
   const auto arrived = static_cast<double>(std::exchange(arrived_bytes_, 0));
-  if (tcp_acknowledged > std::exchange(tcp_acknowledged_, tcp_acknowledged) + kNoChunkBytes)
-    last_progress_ = now;
+  const auto before = std::exchange(tcp_acknowledged_, carried.acknowledged_bytes);
+  // Less than before: a connection has ended.
+  const auto more = std::max(carried.acknowledged_bytes, before) - before;
+  if (more > kNoChunkBytes) last_progress_ = now;
+  width_.carried(now, more, carried.round_trip_min);
   if (arrived > 0 && now > since)
     goodput_ = std::max(arrived / seconds_of(now - since), goodput_ / 2);
   if (in_flight_.empty() || peer_stalled_) return;

@@ -78,10 +78,15 @@ class BulkSender {
                     std::uint64_t credit, bool stalled, Nanoseconds round_trip);
   void peer_has(const Have& have);
 
+  // What TCP knows of all connections together.
+  struct Carried {
+    std::uint64_t acknowledged_bytes = 0;
+    Nanoseconds round_trip_min = 0;  // 0: not known
+  };
   // On every heartbeat: chunks without news for far longer than the line needs go again. How long
-  // it needs is learnt from what arrived lately. `tcp_acknowledged`: bytes that TCP has brought to
-  // the other end, over all connections; while they grow, the line is slow and nothing lost.
-  void resend_overdue(Nanoseconds round_trip, std::uint64_t tcp_acknowledged);
+  // it needs is learnt from what arrived lately. While TCP brings bytes to the other end, the line
+  // is slow and nothing lost.
+  void heartbeat(Nanoseconds round_trip, const Carried& carried);
 
   // Sequences up to here are acknowledged or given up.
   std::uint64_t floor() const;
@@ -183,7 +188,7 @@ class BulkSender {
   std::uint64_t credit_ = 0;   // may send sequences up to here
   bool peer_stalled_ = false;  // what it has cannot be acknowledged yet
   Nanoseconds last_progress_ = 0;
-  std::uint64_t tcp_acknowledged_ = 0;
+  std::uint64_t tcp_acknowledged_ = 0;  // as of the last heartbeat
   // Of arrivals, lately: rises at once and falls by half.
   double goodput_ = 0;               // bytes per second; 0: not known yet
   std::uint64_t arrived_bytes_ = 0;  // since the last heartbeat

@@ -1,6 +1,7 @@
 #include "inter/bulk_width.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace isthmus::inter {
 
@@ -28,15 +29,9 @@ Nanoseconds BulkWidth::full_time(Nanoseconds now) const {
 }
 
 void BulkWidth::begin_stretch(Nanoseconds now) {
-  full_ = 0;
-  full_since_ = now;
+  full_at_first_ = full_time(now);
   bytes_ = 0;
   arrivals_ = 0;
-}
-
-void BulkWidth::settle(Nanoseconds now) {
-  settled_ = true;
-  settled_at_ = now;
 }
 
 void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t connections,
@@ -47,7 +42,7 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
     goodput_before_ = 0;
     connections_ = 0;
   }
-  if (connections < wanted_) return;
+  if (settled_ || connections < wanted_) return;
   const auto stretch = std::max(kStretchMin, kStretchRoundTrips * round_trip);
   if (connections_ != connections) {
     connections_ = connections;
@@ -57,20 +52,31 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
   if (now < warm_until_) return begin_stretch(now);
   bytes_ += bytes;
   ++arrivals_;
-  const auto time = full_time(now);
+  const auto time = full_time(now) - full_at_first_;
   if (time < stretch || arrivals_ < kArrivals) return;
   const auto goodput = static_cast<double>(bytes_) / seconds_of(time);
   const auto windows = goodput * seconds_of(round_trip) / kWindowBytesMin;
-  if (!settled_) {
-    if (goodput <= kGrowth * goodput_before_ || wanted_ == limit_ || windows < wanted_)
-      settle(now);
-    else
-      wanted_ = std::min(2 * wanted_, limit_);
+  if (goodput <= kGrowth * goodput_before_ || wanted_ == limit_ || windows < wanted_) {
+    settled_ = true;
+    settled_at_ = now;
+  } else {
     goodput_before_ = goodput;
+    wanted_ = enough_ = std::min(2 * wanted_, limit_);
   }
-  enough_ = static_cast<std::uint32_t>(std::clamp(
-      windows, static_cast<double>(std::min(kSome, wanted_)), static_cast<double>(wanted_)));
-  begin_stretch(now);
+}
+
+void BulkWidth::carried(Nanoseconds now, std::uint64_t bytes, Nanoseconds round_trip_min) {
+  const auto took = now - std::exchange(looked_, now);
+  const auto full = full_time(now) - std::exchange(full_when_looked_, full_time(now));
+  if (most_ == Most::one || round_trip_min == 0 || took < kStretchMin ||
+      static_cast<double>(full) < kFullShare * static_cast<double>(took))
+    return;
+  const bool bbr = most_ == Most::some;
+  const auto windows = static_cast<double>(bytes) / seconds_of(took) * seconds_of(round_trip_min) /
+                       (bbr ? kBbrWindowBytesMin : kWindowBytesMin);
+  // Where losses keep windows small, fewer connections would only be slower: not so under BBR.
+  const auto least = bbr ? 1 : std::min(kSome, wanted_);
+  enough_ = std::max(least, static_cast<std::uint32_t>(std::min<double>(windows, wanted_)));
 }
 
 }  // namespace isthmus::inter

@@ -28,6 +28,9 @@ class BulkWidth {
 
   // Every connection is full; or not any more. Goodput counts while they are.
   void full(Nanoseconds now, bool is);
+  // Now and then: bytes that TCP has brought to the other end since the last time, and the shortest
+  // round trip that it has seen (0: none yet).
+  void carried(Nanoseconds now, std::uint64_t bytes, Nanoseconds round_trip_min);
   // Bytes that the peer has acknowledged, while `connections` were there.
   void arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t connections,
                Nanoseconds round_trip);
@@ -40,9 +43,12 @@ class BulkWidth {
   // The line may have become another one.
   static constexpr Nanoseconds kAgain = 300 * kSecond;
   static constexpr double kWindowBytesMin = 6000;  // four packets
+  // Several connections under BBR take themselves for rivals, and keep a queue of one another's
+  // packets: on a thin line it would be felt.
+  static constexpr double kBbrWindowBytesMin = 48'000;
+  static constexpr double kFullShare = 0.8;  // of a time that tells what the line carries
 
   void begin_stretch(Nanoseconds now);
-  void settle(Nanoseconds now);
   Nanoseconds full_time(Nanoseconds now) const;
 
   const std::uint32_t limit_;
@@ -52,14 +58,20 @@ class BulkWidth {
   Nanoseconds settled_at_ = 0;
   double goodput_before_ = 0;  // with fewer connections, bytes per second
 
-  // Since as many connections as wanted were there: what comes first was sent before.
-  std::uint32_t connections_ = 0;
-  Nanoseconds warm_until_ = 0;
   Nanoseconds full_ = 0;  // before full_since_
   bool is_full_ = false;
   Nanoseconds full_since_ = 0;
+
+  // Since as many connections as wanted were there: what comes first was sent before.
+  std::uint32_t connections_ = 0;
+  Nanoseconds warm_until_ = 0;
+  Nanoseconds full_at_first_ = 0;
   std::uint64_t bytes_ = 0;
   std::uint32_t arrivals_ = 0;
+
+  // As of the last carried().
+  Nanoseconds looked_ = 0;
+  Nanoseconds full_when_looked_ = 0;
 };
 
 }  // namespace isthmus::inter

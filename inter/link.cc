@@ -87,9 +87,14 @@ void Link::on_timer() {
   send_ack();
   bind_others();
   consider_width();
-  std::uint64_t tcp_acknowledged = 0;
-  for (const auto& path : wire_.bulk_paths(peer_)) tcp_acknowledged += path.tcp.acknowledged_bytes;
-  bulk_.resend_overdue(round_trip_.mean(), tcp_acknowledged);
+  BulkSender::Carried carried;
+  for (const auto& path : wire_.bulk_paths(peer_)) {
+    carried.acknowledged_bytes += path.tcp.acknowledged_bytes;
+    const auto trip = path.tcp.round_trip_min;
+    if (trip > 0 && (carried.round_trip_min == 0 || trip < carried.round_trip_min))
+      carried.round_trip_min = trip;
+  }
+  bulk_.heartbeat(round_trip_.mean(), carried);
   bulk_.pump();
 }
 

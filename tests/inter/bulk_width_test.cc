@@ -86,12 +86,27 @@ TEST_F(BulkWidthTest, MeasuresOnlyWithTheConnectionsThatItWants) {
 
 // 1 Mbit/s at 100 ms has two windows of four packets on their way; 10 Mbit/s has twenty.
 TEST_F(BulkWidthTest, UsesNoMoreThanAThinLineHasWindowsFor) {
+  const auto carry = [&](std::uint64_t bytes_per_second, Nanoseconds full) {
+    width_.full(now_, true);
+    width_.full(now_ += full, false);
+    width_.carried(now_ += kSecond - full, bytes_per_second, 100 * kMillisecond);
+  };
+  width_.widen_to(BulkWidth::Most::many);
+  carry(125'000, 0);
+  EXPECT_EQ(width_.enough(), BulkWidth::kManyAtFirst) << "who sends little tells nothing of it";
+  carry(125'000, kSecond);
+  EXPECT_EQ(width_.enough(), BulkWidth::kSome);
+  carry(750'000, kSecond);
+  EXPECT_EQ(width_.enough(), 12U) << "the line has become another one";
+  width_.widen_to(BulkWidth::Most::some);
+  EXPECT_EQ(width_.enough(), BulkWidth::kSome);
+  carry(1'250'000, kSecond);
+  EXPECT_EQ(width_.enough(), 2U) << "connections under BBR crowd each other sooner";
+  carry(125'000, kSecond);
+  EXPECT_EQ(width_.enough(), 1U) << "and lose nothing alone";
   width_.widen_to(BulkWidth::Most::many);
   send(300, [](std::uint32_t) { return 1.25e5; });
-  EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst);
-  EXPECT_EQ(width_.enough(), BulkWidth::kSome);
-  send(60, [](std::uint32_t) { return 7.5e5; });
-  EXPECT_EQ(width_.enough(), 12U) << "the line has become another one";
+  EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst) << "more would have no use";
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ from scripted_sites import ScriptedSites, go_on, received_bytes, stop
 import wan
 
 LINES = ("default delay=25ms rate=16mbit queue=256kib",)
-ELEMENTS = 2 << 20  # of a contribution: 2.1 MB in int8, in 16 chunks, about a second on the line
-ELEMENTS_OF_CHUNK = 1 << 17
+ELEMENTS = 2 << 20  # of a contribution: 2.1 MB in int8, in 8 chunks, about a second on the line
+ELEMENTS_OF_CHUNK = 1 << 18  # a byte each
 STEPS = 3
 FAULTY_STEP = 2
 
@@ -34,8 +34,9 @@ DETECTED_S = 8.0
 FLOWING_S = 1.5
 REBUILT_S = 10.0
 FLOWING_BYTES = 50_000  # beyond the handshakes of all connections: chunks come
-# What is on its way at most, far less than the credit window of 64 MiB: queues of the wire, the kernel and the line.
-IN_FLIGHT_BYTES = 3 << 20
+# What is on its way at most, far less than the credit window of 64 MiB: on each of four connections a chunk that is being
+# written and one that has arrived but in part, what the kernel holds back, and the line's queue.
+IN_FLIGHT_BYTES = 4 * 2 * ELEMENTS_OF_CHUNK + (1 << 20) + (256 << 10)
 
 
 class Row(Case):
@@ -75,10 +76,14 @@ class Row(Case):
         return [e["time"] - when for e in site.events(name)
                 if e["time"] >= when and all(e.get(k) == v for k, v in fields.items())]
 
-    def resent(self, site):
+    def link(self, site):
         said = isthmus("status", site.file, "--json", cwd=site.folder)
         self.assertEqual(said.returncode, DONE, said.stdout)
         (link,) = json.loads(said.stdout)["links"]
+        return link
+
+    def resent(self, site):
+        link = self.link(site)
         return link["chunks_resent"], link["chunks_resent"] * link["zstd_bytes"] / max(1, link["chunks_sent"])
 
 
@@ -235,6 +240,32 @@ class SlowLine(Row):
                 self.assertEqual([part["site"] for part in record["parts"]], [1, 2])
 
 
+class ThinLine(Row):
+    """Row 6: bulk fills 1 Mbit/s for many seconds. What control says beside it waits behind the line's queue at most."""
+
+    elements = 8 * ELEMENTS_OF_CHUNK
+    queue_ms = 524  # 64 KiB at 1 Mbit/s
+
+    def test(self):
+        alpha, beta = self.faulty.sites
+        self.network.conf("link 0 1 delay=50ms rate=1mbit queue=64kib")
+        self.faulty.wait_for_transfer(beta, 1, 0.5)
+        receiver = self.faulty.process(beta)
+        began, before, links = time.time(), received_bytes(receiver), []
+        while time.time() - began < 5:
+            links.append(self.link(alpha))
+            time.sleep(0.05)
+        rate = (received_bytes(receiver) - before) * 8e-6 / (time.time() - began)
+        self.network.conf("link 0 1 delay=25ms rate=16mbit queue=256kib")
+        slowest = max(link["round_trip_ms"] for link in links)
+        print(f"{links[-1]['congestion_control']}: {rate:.2f} of 1 Mbit/s; control's round trip {slowest:.0f} of 100 ms")
+        self.assertGreater(rate, 0.9)
+        self.assertLess(slowest, 100 + self.queue_ms)
+        self.end_with_equal_bits()
+        for site in (alpha, beta):
+            self.assertEqual(site.events("session_ended"), [])
+
+
 class OfThree(Row):
     sites = 3
     min_sites = 2
@@ -305,7 +336,7 @@ class SlowReader(Row):
             time.sleep(0.45)
             most = max(most, rss_mib(sender))
             go_on(reader)
-            time.sleep(0.05)
+            print(subprocess.run([*alpha.at, "ss", "-tinH", "dport", "= :*", "or", "dst", "10.77.0.2"], capture_output=True, text=True).stdout[-3000:] if len(links)==20 else ""); time.sleep(0.05)
         ended = time.time()
         print(f"sender: {before:.0f} MiB before, {most:.0f} at most")
         self.assertLess(most, before + 16)
@@ -345,7 +376,7 @@ def rss_mib(process):
     return int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096 / 2**20
 
 
-CASES = {"bit_flips": BitFlips, "cut": Cut, "restart": Restart, "outages": Outages, "bad_line": BadLine, "slow_line": SlowLine, "killed": KilledInExchange,
+CASES = {"bit_flips": BitFlips, "cut": Cut, "restart": Restart, "outages": Outages, "bad_line": BadLine, "slow_line": SlowLine, "thin_line": ThinLine, "killed": KilledInExchange,
          "stands_still": StandsStill, "slow_reader": SlowReader, "no_descriptors": NoDescriptors}
 
 
