@@ -61,6 +61,10 @@ class BulkConnections {
       }
     return changed;
   }
+  bool proven(ConnectionId id) const {
+    const auto found = std::ranges::find(live_, id, &Connection::id);
+    return found != live_.end() && found->proven;
+  }
   std::optional<std::uint32_t> place(ConnectionId id) const {
     const auto found = std::ranges::find(live_, id, &Connection::id);
     return found == live_.end() ? std::nullopt : std::optional(found->place);

@@ -341,6 +341,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   struct KnownSaved {
     Saved saved;
     Signed message;
+    std::vector<security::Digest> before = {};  // what it said of the same step before, as it came
   };
   std::map<SiteId, KnownSaved> saved_by_;  // the newest of each site
   std::uint64_t kept_from_ = 1;            // named bytes of this step and later are here
@@ -365,6 +366,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // is the way from there, and ranks that are started anew begin there too.
   std::optional<LargeVector<float>> misled_base_;
   std::optional<security::Digest> rechecked_root_;  // computed twice, with the same result
+  std::optional<security::Digest> disputed_root_;   // the last one that others had otherwise
   std::optional<Nanoseconds> disputed_since_;
 
   // The step at hand.

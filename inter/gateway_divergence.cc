@@ -86,10 +86,12 @@ bool Gateway::disputed_too_long() {
 
 Task<Result<void>> Gateway::settle_dispute() {
   if (disputed_too_long()) co_return dispute_without_end();
-  ++counters_.divergences;
   const auto k = state_->step;
-  world_.log.alarm("state_disputed", {.outer_step = static_cast<std::int64_t>(k)},
-                   {{"ours", state_root_.hex()}});
+  if (std::exchange(disputed_root_, state_root_) != state_root_) {
+    ++counters_.divergences;
+    world_.log.alarm("state_disputed", {.outer_step = static_cast<std::int64_t>(k)},
+                     {{"ours", state_root_.hex()}});
+  }
   applying_ = true;  // nothing is contributed meanwhile, nor voted
   while ((saving_ || taking_contribution_ || exchange_->contributing() ||
           (agreement_ && agreement_->vote_version() > persisted_version_)) &&

@@ -9,6 +9,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
+constexpr std::size_t kSavedAgainMax = 8;        // what a site may say of one step, passed on
 
 bool sees(const std::optional<Status>& status, SiteId site) {
   return status && std::ranges::count(status->sees, site) > 0;
@@ -384,16 +385,26 @@ void Gateway::announce_saved(const Saved& saved) {
   note_saved(message, saved, true);
 }
 
-// True: newer than what was known of its signer. A step counts as newer once; of the same step only
-// what its signer says itself is taken, so that nothing is passed round for ever.
+// True: newer than what was known of its signer. Who computed a step wrongly says it anew. What
+// others pass on of the same step is taken once, so that nothing goes round for ever, and not where
+// the signer is heard itself: it would come late.
 bool Gateway::note_saved(const Signed& message, const Saved& saved, bool from_signer) {
-  const auto found = saved_by_.find(message.signer);
-  if (found != saved_by_.end()) {
-    const auto known = found->second.saved.id.step;
-    if (saved.id.step < known || (saved.id.step == known && !from_signer)) return false;
-    if (found->second.message.digest() == message.digest()) return false;
+  std::vector<security::Digest> before;
+  if (const auto found = saved_by_.find(message.signer); found != saved_by_.end()) {
+    auto& known = found->second;
+    if (saved.id.step < known.saved.id.step || known.message.digest() == message.digest())
+      return false;
+    if (saved.id.step == known.saved.id.step) {
+      const auto* signer = peers_.find(message.signer);
+      const bool heard = signer != nullptr && signer->link->up();
+      if (!from_signer && (heard || known.before.size() >= kSavedAgainMax ||
+                           std::ranges::count(known.before, message.digest()) > 0))
+        return false;
+      before = std::move(known.before);
+      if (before.size() < kSavedAgainMax) before.push_back(known.message.digest());
+    }
   }
-  saved_by_[message.signer] = {saved, message};
+  saved_by_[message.signer] = {saved, message, std::move(before)};
   const auto mine = saved_by_.find(self_);
   if (mine != saved_by_.end())
     for (const auto& [other, theirs] : saved_by_)

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "tests/inter/scripted_federation.h"
 
 namespace isthmus::inter {
@@ -388,6 +390,26 @@ TEST_P(DisputeTest, WaitsForWhoIsOutOfSight) {
   EXPECT_FALSE(failed());
   if (out_of_sight) federation.cut(1, 2, true);
   EXPECT_EQ(federation.run_until(failed, 300 * kSecond), !out_of_sight);
+}
+
+// Who found its fault says so, also to whom it does not see.
+TEST(DisputeOutOfSightTest, EndsWhenWhoWasWrongHasFoundItsFault) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.without_vote = {2};
+  options.gateway.sync.min_sites = 3;
+  std::map<SiteId, int> computed;  // how often, the last step
+  options.adjust = [&](SiteId site, GatewayOptions& own) {
+    own.disturb = [&, site](std::uint64_t step, std::span<float> agreed) {
+      if (step == 6 && computed[site]++ == 0 && site != 2) agreed[0] += static_cast<float>(site);
+    };
+  };
+  ScriptedFederation federation(std::move(options));
+  federation.cut(1, 3, true);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  for (const SiteId site : {1, 3})
+    EXPECT_EQ(federation.events(site, "state_replaced"), 1U) << site << ", computed again";
+  EXPECT_LE(federation.events(3, "state_disputed"), 2U) << "not once a second";
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(3).root());
 }
 
 INSTANTIATE_TEST_SUITE_P(Sight, DisputeTest, testing::Bool(),

@@ -307,6 +307,26 @@ TEST_F(CopiedChunks, ACopyThatIsLostGoesNotAgainWhileTheFirstOneIsOnItsWay) {
 
 // --- Ends
 
+// A chunk may take longer than the silence that ends a session, on a line whose full queue loses
+// what control says.
+TEST(Link, PartsOfAChunkAreASignOfLife) {
+  ScriptedPeer peer;
+  peer.paths = {path_with("bbr", 2), path_with("bbr", 3)};
+  peer.begin_session();
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  for (int i = 0; i < 20; ++i) {
+    ++peer.paths[0].tcp.segments_received;
+    peer.run_for(kSecond);
+  }
+  EXPECT_TRUE(peer.link.up());
+  // Those of a connection that nobody has called the session's are none.
+  for (int i = 0; i < 20; ++i) {
+    ++peer.paths[1].tcp.segments_received;
+    peer.run_for(kSecond);
+  }
+  EXPECT_FALSE(peer.link.up());
+}
+
 // A peer that redials: its next connection is up before the old one's end is noticed.
 TEST(Link, ALateDownOfTheOldConnectionDoesNotStopTheBulkLane) {
   ScriptedPeer peer;
