@@ -128,6 +128,11 @@ void FederationRun::end_outage() {
 
 // Never more than leaves a majority: beyond that only the operator can help.
 bool FederationRun::may_lose_vote(std::uint32_t index) const {
+  // A run is begun with every voter's vote file: until a second site knows that it is, the operator
+  // begins anew where one is lost.
+  if (!std::ranges::any_of(
+          sites_, [&](const Site& site) { return &site != &sites_[index] && site.knew_run; }))
+    return false;
   const auto view = newest_view();
   // A voter that is down when it becomes one has no vote at first: until the newer roster's voters
   // are in, no other one is bearable.
