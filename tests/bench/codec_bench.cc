@@ -8,8 +8,10 @@
 // Data: normal draws whose spread differs from block to block; PATH, a file of little-endian f32
 // (say, the difference of two checkpoints), is measured as well.
 
+#include <array>
 #include <atomic>
 #include <barrier>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -21,8 +23,8 @@
 #include "base/disk.h"
 #include "base/random.h"
 #include "compress/codec.h"
-#include "compress/error_feedback.h"
 #include "compress/zstd_stage.h"
+#include "kernels/blake2s_columns.h"
 #include "kernels/leaf_hash.h"
 #include "security/hash.h"
 #include "tests/bench/command_line.h"
@@ -54,7 +56,9 @@ class Bench {
       : values_(values),
         codec_(compress::make_codec(id)),
         decoded_(values.size()),
+        contributed_(values.size()),
         feedback_(values.size()),
+        residual_(values.size()),
         coded_(codec_->encoded_bytes_max(values.size())),
         unpacked_(kChunkBytes) {
     encode();
@@ -90,26 +94,45 @@ class Bench {
     for (std::size_t at = 0; at < coded_.size(); at += kChunkBytes)
       consume(std::to_integer<unsigned>(security::blake2b(chunk(at)).bytes[0]));
   }
+  void blake2s() {
+    for (std::size_t at = 0; at < coded_.size(); at += kChunkBytes) hash(chunk(at));
+  }
   void xxh3() {
     const auto bytes = std::as_bytes(values_);
     for (std::size_t at = 0; at < bytes.size(); at += kChunkBytes)
       consume(static_cast<unsigned>(
           kernels::leaf_hash(bytes.subspan(at, std::min(kChunkBytes, bytes.size() - at))).low));
   }
-  // All that a sender does to its pseudo-gradient before the bytes are sealed.
-  void contribute() {
-    each_frame([&](std::size_t first, std::size_t count, std::span<std::byte> bytes) {
-      const auto quantity = std::span(feedback_).subspan(first, count);
-      const auto decoded = std::span(decoded_).subspan(first, count);
-      compress::form_quantity(values_.subspan(first, count), quantity, quantity);
-      require(codec_->encode(quantity, bytes).has_value());
-      require(codec_->decode(bytes, decoded).has_value());
-      compress::form_residual(quantity, decoded, quantity);
+  // Pseudo-gradient, feedback, codec and residual, as a gateway codes its chunks.
+  void code() {
+    each_tile([&](std::size_t at, std::size_t count, const Frame& frame) {
+      const compress::Codec::Change change{
+          .agreed = values_.subspan(at, count),
+          .contributed = std::span<const float>(contributed_).subspan(at, count),
+          .feedback = std::span<const float>(feedback_).subspan(at, count)};
+      require(codec_
+                  ->encode_change(change, at - frame.first, frame.count, frame.bytes,
+                                  std::span(residual_).subspan(at, count))
+                  .has_value());
     });
-    pack();
-    for (std::size_t i = 0; i < payloads_.size(); ++i)
-      consume(std::to_integer<unsigned>(
-          security::blake2b(std::span(payloads_[i]).first(sizes_[i])).bytes[0]));
+    std::swap(feedback_, residual_);
+  }
+  // All that a sender does to its pseudo-gradient before the bytes are sealed, without zstd, which
+  // gateways leave out where it saves too little.
+  void contribute() {
+    code();
+    blake2s();
+  }
+  // What a step adds up of two contributions.
+  void sum_two() {
+    std::array<float, compress::kTileElements> sums;
+    each_tile([&](std::size_t at, std::size_t count, const Frame& frame) {
+      const auto sum = std::span(sums).first(count);
+      const auto first = at - frame.first;
+      require(codec_->decode_scaled(frame.bytes, frame.count, first, 0.5F, sum).has_value());
+      require(codec_->decode_accumulated(frame.bytes, frame.count, first, 0.5F, sum).has_value());
+      consume(std::bit_cast<unsigned>(sum[0]));
+    });
   }
 
   std::size_t coded_bytes() const { return coded_.size(); }
@@ -135,6 +158,20 @@ class Bench {
     std::fputs("codec_bench: a stage failed on its own data (is the file finite f32?)\n", stderr);
     std::exit(1);
   }
+  struct Frame {
+    std::size_t first = 0, count = 0;  // values
+    std::span<std::byte> bytes;
+  };
+  template <class Body>
+  void each_tile(const Body& body) {
+    each_frame([&](std::size_t first, std::size_t count, std::span<std::byte> bytes) {
+      for (std::size_t at = 0; at < count; at += compress::kTileElements)
+        body(first + at, std::min(compress::kTileElements, count - at), Frame{first, count, bytes});
+    });
+  }
+  void hash(std::span<const std::byte> bytes) {
+    consume(std::to_integer<unsigned>(kernels::blake2s_columns(bytes)[0]));
+  }
   void consume(unsigned value) { sink_.fetch_xor(value, std::memory_order_relaxed); }
   std::span<std::byte> chunk(std::size_t at) {
     return std::span(coded_).subspan(at, std::min(kChunkBytes, coded_.size() - at));
@@ -153,8 +190,7 @@ class Bench {
   std::span<const float> values_;
   std::unique_ptr<Codec> codec_;
   ZstdStage zstd_;
-  std::vector<float> decoded_;
-  std::vector<float> feedback_;
+  std::vector<float> decoded_, contributed_, feedback_, residual_;
   Bytes coded_;
   Bytes unpacked_;
   std::vector<Bytes> payloads_;
@@ -173,6 +209,7 @@ class Runner {
     prepare(CodecId::none);
     report_.heading(fmt::format("hashes, {} data, {} thread(s)", label_, threads_));
     rate("blake2b", &Bench::blake2b);
+    rate("blake2s, by columns", &Bench::blake2s);
     rate("xxh3-128", &Bench::xxh3);
   }
 
@@ -185,7 +222,9 @@ class Runner {
     rate(name + " decode", &Bench::decode);
     rate(name + " zstd pack", &Bench::pack);
     rate(name + " zstd unpack", &Bench::unpack);
+    rate(name + " code", &Bench::code);
     rate(name + " contribute", &Bench::contribute);
+    rate(name + " sum of two", &Bench::sum_two);
     prepare(id);  // contribute has coded something else
     const auto f32_bytes = static_cast<double>(values_.size_bytes());
     auto& bench = *benches_.front();
