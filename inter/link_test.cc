@@ -29,6 +29,7 @@ constexpr std::size_t kEndTextMax = 500;
 
 LinkTestSent totals(const std::vector<BulkPath>& paths) {
   LinkTestSent sum;
+  sum.connections = std::max(1u, static_cast<std::uint32_t>(paths.size()));
   for (const auto& path : paths) {
     sum.segments += path.tcp.segments_sent;
     sum.segments_resent += path.tcp.segments_resent;
@@ -342,7 +343,23 @@ Task<void> LinkTester::serve_receiving(TestPointer test, LinkTestPlan plan) {
 
 Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan plan) {
   auto& loop = context_.loop;
-  const auto before = totals(context_.wire.bulk_paths(test->peer));
+  const auto paths = context_.wire.bulk_paths(test->peer);
+  const auto before = totals(paths);
+  // On all connections, as outer steps are; on the newest one where the wire does not tell.
+  std::vector<ConnectionId> connections(1, 0);
+  if (!paths.empty()) connections.clear();
+  for (const auto& path : paths) connections.push_back(path.connection);
+  std::size_t next = 0;
+  const auto send_on_one = [&](const Bytes& message) {
+    std::optional<Error> busy, gone;
+    for (std::size_t i = 0; i < connections.size(); ++i) {
+      const auto connection = connections[next++ % connections.size()];
+      const auto sent = context_.wire.send(test->peer, Lane::bulk, message, connection);
+      if (sent) return sent;
+      (sent.error().code == ErrorCode::busy ? busy : gone) = sent.error();
+    }
+    return Result<void>(busy ? *busy : *gone);
+  };
   const auto until = loop.now() + plan.time;
   std::uint64_t bytes = 0;
   while (loop.now() < until && bytes < plan.bytes_max) {
@@ -358,7 +375,7 @@ Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan 
       if (test->ended) co_return *test->ended;
       if (auto why = refusal(test->force); !why.empty())
         co_return Error{ErrorCode::busy, std::move(why)};
-      const auto sent = context_.wire.send(test->peer, Lane::bulk, message);
+      const auto sent = send_on_one(message);
       if (sent) break;
       if (sent.error().code != ErrorCode::busy)
         co_return Error{ErrorCode::unavailable,

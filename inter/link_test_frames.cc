@@ -93,7 +93,7 @@ void LinkTestSent::write(ByteWriter& out) const {
   out.put(bytes).put(segments).put(segments_resent);
   out.put(busy).put(limited_by_window).put(limited_by_buffer);
   out.string(front(congestion_control, kLinkTestTextMax));
-  out.string(front(congestion_control_why, kLinkTestTextMax)).put(dialed);
+  out.string(front(congestion_control_why, kLinkTestTextMax)).put(dialed).put(connections);
 }
 
 std::optional<LinkTestSent> LinkTestSent::read(ByteReader& in) {
@@ -107,9 +107,10 @@ std::optional<LinkTestSent> LinkTestSent::read(ByteReader& in) {
   sent.congestion_control = in.string(kLinkTestTextMax);
   sent.congestion_control_why = in.string(kLinkTestTextMax);
   sent.dialed = in.get<bool>();
-  return when(
-      in.done() && sent.busy >= 0 && sent.limited_by_window >= 0 && sent.limited_by_buffer >= 0,
-      std::move(sent));
+  sent.connections = in.get<std::uint32_t>();
+  return when(in.done() && sent.connections > 0 && sent.busy >= 0 && sent.limited_by_window >= 0 &&
+                  sent.limited_by_buffer >= 0,
+              std::move(sent));
 }
 
 void LinkTestGot::write(ByteWriter& out) const { out.put(bits_per_second).put(warm).put(bytes); }

@@ -81,6 +81,7 @@ struct LinkTestSent {
   Nanoseconds busy = 0, limited_by_window = 0, limited_by_buffer = 0;
   std::string congestion_control, congestion_control_why;
   bool dialed = false;
+  std::uint32_t connections = 1;  // that it was sent on; the counts are of all of them
 
   void write(ByteWriter& out) const;
   static std::optional<LinkTestSent> read(ByteReader& in);

@@ -61,11 +61,12 @@ std::string direction_json(const LinkTestReport::Direction& d, const LinkTestSid
   return fmt::format(
       "{{\"mbit_s\":{:.3f},\"warm_s\":{:.3f},\"bytes\":{},\"segments\":{},\"segments_resent\":{},"
       "\"loss\":{:.6f},\"congestion_control\":{},\"congestion_control_why\":{},\"dialed\":{},"
-      "\"window_limited\":{:.3f},\"buffer_limited\":{:.3f},\"bandwidth_delay_bytes\":{:.0f},"
+      "\"connections\":{},\"window_limited\":{:.3f},\"buffer_limited\":{:.3f},\"bandwidth_delay_"
+      "bytes\":{:.0f},"
       "\"rate_limit_mbit_s\":{},\"polite\":{}}}",
       d.got.bits_per_second * 1e-6, seconds_of(d.got.warm), d.got.bytes, d.sent.segments,
       d.sent.segments_resent, loss(d.sent), json_string(d.sent.congestion_control),
-      json_string(d.sent.congestion_control_why), d.sent.dialed,
+      json_string(d.sent.congestion_control_why), d.sent.dialed, d.sent.connections,
       share(d.sent.limited_by_window, d.sent.busy), share(d.sent.limited_by_buffer, d.sent.busy),
       bandwidth_delay,
       sender.rate_limit > 0 ? fmt::format("{}", static_cast<double>(sender.rate_limit) * 1e-6)
@@ -102,7 +103,7 @@ std::vector<std::string> LinkTestReport::advice() const {
   };
   const auto look_at = [&](const Direction& d, const std::string& from, const LinkTestSide& sender,
                            const std::string& to, const LinkTestSide& receiver) {
-    const double product = bandwidth_delay(d);
+    const double product = bandwidth_delay(d) / d.sent.connections;  // of each
     add(buffer_advice(from, "tcp_wmem", sender.tcp_wmem, sender.send_bytes_max(), product,
                       share(d.sent.limited_by_buffer, d.sent.busy), "its send buffer"));
     add(buffer_advice(to, "tcp_rmem", receiver.tcp_rmem, receiver.receive_bytes_max(), product,

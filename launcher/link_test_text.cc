@@ -42,6 +42,7 @@ std::string direction_text(const std::string& from, const std::string& to, const
   fact("congestion control",
        fmt::format("{} ({}), at the {} end", text(d, "congestion_control"),
                    text(d, "congestion_control_why"), flag(d, "dialed") ? "dialing" : "listening"));
+  fact("connections", fmt::format("{:.0f}", number(d, "connections")));
   fact("bandwidth x delay", fmt::format("{} are on their way at that rate",
                                         about_bytes(number(d, "bandwidth_delay_bytes"))));
   fact("held back by",

@@ -294,6 +294,11 @@ TEST(LinkTestReport, TooSmallWindowsComeWithTheCommandThatRaisesThem) {
               HasSubstr("at alpha: sysctl -w net.ipv4.tcp_rmem=\"4096 131072 33554432\""));
   const auto json = nlohmann::json::parse(report.to_json());
   EXPECT_EQ(json["to_peer"]["loss"], 0.005);
+  EXPECT_EQ(json["to_peer"]["connections"], 1);
+  // Each of four carries a quarter of that.
+  report.to_peer.sent.connections = report.from_peer.sent.connections = 4;
+  EXPECT_TRUE(report.advice().empty());
+  report.to_peer.sent.connections = report.from_peer.sent.connections = 1;
   EXPECT_EQ(json["to_peer"]["bandwidth_delay_bytes"], 5'000'000);
   EXPECT_EQ(json["round_trip_ms"]["median"], 102);
   EXPECT_EQ(json["advice"].size(), 2U);

@@ -29,6 +29,7 @@ inter::LinkTestReport a_report() {
   sent.congestion_control = "bbr";
   sent.congestion_control_why = "as asked for";
   sent.dialed = true;
+  sent.connections = 4;
   report.to_peer = {sent, {.bits_per_second = 19.5e6, .warm = 2 * kSecond, .bytes = 9'000'000}};
   sent.congestion_control = "cubic";
   sent.congestion_control_why = "the system refused bbr";
@@ -42,7 +43,7 @@ TEST(LinkTestText, SaysWhatTheReportSays) {
   for (const char* part :
        {"40.0 ms at least, 41.0 ms median", "alpha to beta\n", "19.5 Mbit/s over 2.00 s",
         "5 of 1000 segments, 0.500 %", "bbr (as asked for), at the dialing end",
-        "20 Mbit/s at alpha", "beta to alpha\n", "96.2 Mbit/s",
+        "connections          4\n", "20 Mbit/s at alpha", "beta to alpha\n", "96.2 Mbit/s",
         "cubic (the system refused bbr), at the listening end", "tcp_rmem 4096 131072 6291456",
         "at alpha: its rate_limit is what bounds this direction", "what to do\n"})
     EXPECT_THAT(text, HasSubstr(part));
