@@ -88,6 +88,7 @@ TEST(Status, EveryFieldComesBack) {
   ASSERT_TRUE(status) << status.error().text();
   EXPECT_EQ(to_json(*status), json);
   EXPECT_EQ(status->site, a_status().site);
+  EXPECT_EQ(status->links[0].chunks_copied, 3u);
   EXPECT_EQ(status->links[0].reconnects, 8u);
   EXPECT_EQ(status->links[0].cap_mbit_s, 20);
   EXPECT_FALSE(status->links[1].cap_mbit_s);
@@ -98,7 +99,7 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
   EXPECT_EQ(nlohmann::json::parse(json).size(), 18u);
-  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 24u);
+  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 25u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);
 }

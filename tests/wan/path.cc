@@ -13,10 +13,12 @@ constexpr double kQueueBytesLeast = 65536;
 }  // namespace
 
 void Path::change(const PathSettings& settings, Nanoseconds now) {
-  const double queued =
-      static_cast<double>(std::max<Nanoseconds>(idle_from_ - now, 0)) * bytes_per_nanosecond();
+  const auto busy = std::max<Nanoseconds>(idle_from_ - now, 0);
+  const double queued = static_cast<double>(busy) * bytes_per_nanosecond();
   settings_ = settings;
-  idle_from_ = limited() ? now + std::llround(queued / bytes_per_nanosecond()) : now;
+  idle_from_ = now;
+  if (limited())
+    idle_from_ += std::min<Nanoseconds>(busy, std::llround(queued / bytes_per_nanosecond()));
 }
 
 double Path::queue_bytes_max() const {

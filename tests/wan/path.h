@@ -47,7 +47,9 @@ class Path {
   Path(const PathSettings& settings, Random random) : settings_(settings), random_(random) {}
 
   const PathSettings& settings() const { return settings_; }
-  // The queue keeps the bytes that it holds at `now`, and works them off at the new rate.
+  // The queue keeps the bytes that it holds at `now`, and works them off at the new rate where that
+  // is higher. Where it is lower they leave when it was said that they would: the line would be dead
+  // for as long as they take otherwise, since they do not come a second time.
   void change(const PathSettings& settings, Nanoseconds now);
 
   bool limited() const { return settings_.bits_per_second > 0; }

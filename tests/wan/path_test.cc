@@ -65,6 +65,14 @@ TEST(Path, AChangeOfRateKeepsTheBytesInTheQueue) {
   EXPECT_EQ(path.enqueue(60 * kMillisecond, kPacket), 66 * kMillisecond + 120 * kMicrosecond);
 }
 
+// What the queue holds is under way already: behind it the new rate begins.
+TEST(Path, AtALowerRateTheLineIsNotDeadMeanwhile) {
+  auto path = path_with({.bits_per_second = 100 * kMbit, .queue_bytes = 1e6});
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(path.enqueue(0, kPacket));  // 0.12 ms each
+  path.change({.bits_per_second = 1 * kMbit, .queue_bytes = 1e6}, 6 * kMillisecond);
+  EXPECT_EQ(path.enqueue(6 * kMillisecond, kPacket), 12 * kMillisecond + 12 * kMillisecond);
+}
+
 // Whether each of `count` packets is lost.
 std::vector<bool> fates(const PathSettings& settings, std::size_t count) {
   auto path = path_with(settings);
