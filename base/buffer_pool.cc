@@ -23,8 +23,7 @@ std::shared_ptr<std::byte[]> BufferPool::take(std::size_t size) {
     });
     if (fits != kept_.rend()) {
       buffer = std::move(*fits);
-      *fits = std::move(kept_.back());
-      kept_.pop_back();
+      kept_.erase(std::next(fits).base());
       kept_bytes_ -= buffer.size;
     }
   }
@@ -37,7 +36,12 @@ std::shared_ptr<std::byte[]> BufferPool::take(std::size_t size) {
 
 void BufferPool::give_back(Kept buffer) {
   const std::lock_guard lock(mutex_);
-  if (kept_bytes_ + buffer.size > kept_bytes_max_) return;
+  if (buffer.size > kept_bytes_max_) return;
+  // The oldest ones may be of a size that nobody asks for any more.
+  while (kept_bytes_ + buffer.size > kept_bytes_max_) {
+    kept_bytes_ -= kept_.front().size;
+    kept_.erase(kept_.begin());
+  }
   kept_bytes_ += buffer.size;
   kept_.push_back(std::move(buffer));
 }

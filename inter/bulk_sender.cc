@@ -34,6 +34,7 @@ BulkSender::~BulkSender() {
 void BulkSender::begin(std::uint64_t session) {
   end();
   session_ = session;
+  width_.begin();
   next_sequence_ = 1;
   credit_ = kCreditAtStart;
   peer_stalled_ = false;
@@ -136,6 +137,7 @@ void BulkSender::acknowledged(std::span<const std::pair<TransferId, std::uint32_
                               std::uint64_t credit, bool stalled, Nanoseconds round_trip) {
   credit_ = std::max(credit_, credit);
   peer_stalled_ = stalled;
+  round_trip_ = round_trip;
   for (const auto& [transfer, index] : chunks) {
     const auto found = outgoing_.find(transfer);
     if (found == outgoing_.end() || index >= found->second.chunks) continue;
@@ -225,7 +227,7 @@ void BulkSender::heartbeat(Nanoseconds round_trip, const Carried& carried) {
   // Less than before: a connection has ended.
   const auto more = std::max(carried.acknowledged_bytes, before) - before;
   if (more > kNoChunkBytes) last_progress_ = now;
-  width_.carried(now, more, carried.round_trip_min);
+  if (carried.acknowledged_bytes >= before) width_.carried(now, more, carried.round_trip_min);
   if (arrived > 0 && now > since)
     goodput_ = std::max(arrived / seconds_of(now - since), goodput_ / 2);
   if (in_flight_.empty() || peer_stalled_) return;
@@ -271,7 +273,8 @@ bool BulkSender::all_is_sent() const {
 // The last chunks of a transfer wait where their connection has a small window or mends a loss,
 // while others have nothing to do.
 void BulkSender::copy_late_ones() {
-  if (paths_.size() < 2 || peer_stalled_ || !may_send()) return;
+  // Where a rate limit holds chunks back no connection is sooner than another one.
+  if (paths_.size() < 2 || peer_stalled_ || !may_send() || !limit_.idle(loop_.now())) return;
   look_again_ = copy_timer_.has_value();
   if (look_again_) return;
   std::map<ConnectionId, BulkPath> paths;
@@ -301,7 +304,7 @@ void BulkSender::copy_late_ones() {
     const auto on = soonest->first;
     if (copy(late.sequence, on)) paths.at(on).unwritten_bytes += chunk.bytes;
   }
-  copy_timer_ = loop_.call_at(loop_.now() + kLookForLate, [this] {
+  copy_timer_ = loop_.call_at(loop_.now() + std::max(kLookForLate, round_trip_ / 4), [this] {
     copy_timer_.reset();
     if (look_again_) pump();
   });
@@ -334,19 +337,12 @@ bool BulkSender::copy(std::uint64_t sequence, ConnectionId connection) {
   if ((out.copies + 1) * kCopiedShare > out.chunks) return false;
   const auto chunk = out.source->chunk(first.index);
   if (!chunk.bytes) return false;
-  // Where a rate limit is the bound, no connection is sooner than another one.
-  const auto cost = chunk.bytes.size() + kFramingBytes;
-  const bool now = limit_.reserve(loop_.now(), cost) <= loop_.now();
-  const auto sent =
-      now ? wire_.send(peer_, Lane::bulk, message_of(first.transfer, first.index, chunk.bytes),
-                       connection)
-          : Result<void>(Error{ErrorCode::busy, "rate limit"});
-  if (!sent) {
-    limit_.give_back(cost);
-    // Else it is about to go down.
-    paths_.at(connection).blocked |= now;
+  const auto message = message_of(first.transfer, first.index, chunk.bytes);
+  if (!wire_.send(peer_, Lane::bulk, message, connection)) {
+    paths_.at(connection).blocked = true;  // or about to go down
     return false;
   }
+  limit_.charge(loop_.now(), chunk.bytes.size() + kFramingBytes);
   ++out.copies;
   ++counters_.chunks_copied;
   first.twin = next_sequence_;
@@ -377,7 +373,7 @@ WireMessage BulkSender::message_of(TransferId transfer, std::uint32_t index,
 }
 
 void BulkSender::count_starving() {
-  width_.full(loop_.now(), sending_since_ && !release_timer_ && !(any_writable() && may_send()));
+  width_.full(loop_.now(), sending_since_ && !release_timer_ && !any_writable());
   const bool starving = sending_since_ && any_writable() && !release_timer_ && !reserved_ &&
                         next_sequence_ <= credit_ &&
                         std::ranges::any_of(outgoing_, [](const auto& entry) {

@@ -197,6 +197,7 @@ class BulkSender {
   std::optional<Loop::TimerId> release_timer_;  // the reserved chunk's turn
   std::optional<Loop::TimerId> copy_timer_;     // late ones are looked for again, not before
   bool look_again_ = false;                     // then
+  Nanoseconds round_trip_ = 0;                  // as of the last acknowledgement
   Counters counters_;
   std::optional<Nanoseconds> sending_since_;  // nothing: all is acknowledged
   Nanoseconds sending_ = 0;                   // before that

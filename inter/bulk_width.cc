@@ -5,11 +5,21 @@
 
 namespace isthmus::inter {
 
+BulkWidth::Most BulkWidth::best_for(std::span<const BulkPath> paths) {
+  const auto any = [&](const auto& is) { return std::ranges::any_of(paths, is); };
+  if (any([](const auto& path) { return path.polite.has_value(); })) return Most::one;
+  const auto bbr = [](const auto& path) { return path.tcp.congestion_control.starts_with("bbr"); };
+  return any(bbr) ? Most::some : Most::many;
+}
+
+std::uint32_t BulkWidth::at_first(Most most) {
+  return most == Most::one ? 1 : most == Most::some ? kSome : kManyAtFirst;
+}
+
 void BulkWidth::widen_to(Most most) {
   if (most == most_) return;
   most_ = most;
-  const auto wanted = most == Most::one ? 1 : most == Most::some ? kSome : kManyAtFirst;
-  wanted_ = enough_ = std::min(wanted, limit_);
+  wanted_ = enough_ = std::min(at_first(most), limit_);
   settled_ = most != Most::many;
   goodput_before_ = 0;
   connections_ = 0;
@@ -39,6 +49,7 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
   if (most_ != Most::many) return;
   if (settled_ && now - settled_at_ >= kAgain) {
     settled_ = false;
+    enough_ = wanted_;
     goodput_before_ = 0;
     connections_ = 0;
   }
@@ -68,15 +79,19 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
 void BulkWidth::carried(Nanoseconds now, std::uint64_t bytes, Nanoseconds round_trip_min) {
   const auto took = now - std::exchange(looked_, now);
   const auto full = full_time(now) - std::exchange(full_when_looked_, full_time(now));
-  if (most_ == Most::one || round_trip_min == 0 || took < kStretchMin ||
-      static_cast<double>(full) < kFullShare * static_cast<double>(took))
-    return;
+  // Nothing at all: an outage tells nothing of what the line carries.
+  if (most_ == Most::one || round_trip_min == 0 || bytes == 0 || full == 0) return;
   const bool bbr = most_ == Most::some;
-  const auto windows = static_cast<double>(bytes) / seconds_of(took) * seconds_of(round_trip_min) /
+  const auto windows = static_cast<double>(bytes) / seconds_of(full) * seconds_of(round_trip_min) /
                        (bbr ? kBbrWindowBytesMin : kWindowBytesMin);
   // Where losses keep windows small, fewer connections would only be slower: not so under BBR.
   const auto least = bbr ? 1 : std::min(kSome, wanted_);
-  enough_ = std::max(least, static_cast<std::uint32_t>(std::min<double>(windows, wanted_)));
+  const auto enough =
+      std::max(least, static_cast<std::uint32_t>(std::min<double>(windows, wanted_)));
+  // A short time of sending at most tells that the line carries more than was thought.
+  const bool long_enough =
+      took >= kStretchMin && static_cast<double>(full) >= kFullShare * static_cast<double>(took);
+  if (long_enough || enough > enough_) enough_ = enough;
 }
 
 }  // namespace isthmus::inter

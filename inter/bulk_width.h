@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/clock.h"
+#include "inter/wire.h"
 
 namespace isthmus::inter {
 
@@ -18,6 +20,9 @@ class BulkWidth {
   static constexpr std::uint32_t kManyAtFirst = 16;
   static constexpr double kGrowth = 1.1;
 
+  static Most best_for(std::span<const BulkPath> paths);
+  static std::uint32_t at_first(Most most);
+
   explicit BulkWidth(std::uint32_t limit) : limit_(limit) {}
 
   void widen_to(Most most);
@@ -26,7 +31,10 @@ class BulkWidth {
   // which cannot tell a loss from the end of the stream but by waiting.
   std::uint32_t enough() const { return enough_; }
 
-  // Every connection is full; or not any more. Goodput counts while they are.
+  // A session begins: what was learnt of a thin line may be of an outage.
+  void begin() { enough_ = wanted_; }
+  // Every connection has as much to send as it takes; or not any more. Goodput counts while they
+  // do.
   void full(Nanoseconds now, bool is);
   // Now and then: bytes that TCP has brought to the other end since the last time, and the shortest
   // round trip that it has seen (0: none yet).

@@ -23,7 +23,6 @@ Bytes file_head(const Signed& announcement) {
 
 }  // namespace
 
-// Whole blocks, so that the disk can take them from our memory.
 bool is_whole(const StoredContribution& stored) {
   const auto open = decode_open(stored.announcement.body);
   const auto close = stored.close ? decode_close(stored.close->body) : std::nullopt;
@@ -41,6 +40,7 @@ bool is_whole(const StoredContribution& stored) {
   return close->transfer == transfer && contribution_root(all) == close->root;
 }
 
+// Whole blocks, so that the disk can take them from our memory.
 Result<void> ContributionFile::append(std::uint32_t index, std::span<const std::byte> bytes) {
   ByteWriter head;
   head.put(index).put(static_cast<std::uint32_t>(bytes.size()));

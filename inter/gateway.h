@@ -283,7 +283,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void relay(const Signed& message, Link* from);
   void relay_to_all(const Signed& message, Link* from);
   void relay_to(PeerSite& peer, const Signed& message, Link* from);
-  void announce_saved(const Saved& saved);
+  void announce_saved(Saved saved);
   bool note_saved(const Signed& message, const Saved& saved, bool from_signer);
   void pass_on_saved(PeerSite& peer, const std::optional<Status>& before);
   std::size_t vouch_for(std::uint64_t step, const security::Digest& root) const;
@@ -341,7 +341,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   struct KnownSaved {
     Saved saved;
     Signed message;
-    std::vector<security::Digest> before = {};  // what it said of the same step before, as it came
   };
   std::map<SiteId, KnownSaved> saved_by_;  // the newest of each site
   std::uint64_t kept_from_ = 1;            // named bytes of this step and later are here

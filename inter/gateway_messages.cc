@@ -9,7 +9,6 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
-constexpr std::size_t kSavedAgainMax = 8;        // what a site may say of one step, passed on
 
 bool sees(const std::optional<Status>& status, SiteId site) {
   return status && std::ranges::count(status->sees, site) > 0;
@@ -379,32 +378,29 @@ void Gateway::on_records(Link& link, const Records& records) {
 
 // --- Saved
 
-void Gateway::announce_saved(const Saved& saved) {
+void Gateway::announce_saved(Saved saved) {
+  if (const auto before = saved_by_.find(self_);
+      before != saved_by_.end() && before->second.saved.id.step == saved.id.step)
+    saved.revision = before->second.saved.revision + 1;
   const auto message = sign(world_.signer, self_, MessageType::saved, encode(saved));
   peers_.send_to_all(message.encode());
   note_saved(message, saved, true);
 }
 
-// True: newer than what was known of its signer. Who computed a step wrongly says it anew. What
-// others pass on of the same step is taken once, so that nothing goes round for ever, and not where
-// the signer is heard itself: it would come late.
+// True: newer than what was known of its signer. Who computed a step wrongly says it anew, with the
+// next revision; what others pass on of the same step counts by that, so that nothing goes round
+// for ever and what comes late changes nothing. What the signer says itself counts always: it may
+// have begun anew.
 bool Gateway::note_saved(const Signed& message, const Saved& saved, bool from_signer) {
-  std::vector<security::Digest> before;
   if (const auto found = saved_by_.find(message.signer); found != saved_by_.end()) {
-    auto& known = found->second;
+    const auto& known = found->second;
     if (saved.id.step < known.saved.id.step || known.message.digest() == message.digest())
       return false;
-    if (saved.id.step == known.saved.id.step) {
-      const auto* signer = peers_.find(message.signer);
-      const bool heard = signer != nullptr && signer->link->up();
-      if (!from_signer && (heard || known.before.size() >= kSavedAgainMax ||
-                           std::ranges::count(known.before, message.digest()) > 0))
-        return false;
-      before = std::move(known.before);
-      if (before.size() < kSavedAgainMax) before.push_back(known.message.digest());
-    }
+    if (saved.id.step == known.saved.id.step && !from_signer &&
+        saved.revision <= known.saved.revision)
+      return false;
   }
-  saved_by_[message.signer] = {saved, message, std::move(before)};
+  saved_by_[message.signer] = {saved, message};
   const auto mine = saved_by_.find(self_);
   if (mine != saved_by_.end())
     for (const auto& [other, theirs] : saved_by_)

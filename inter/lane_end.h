@@ -21,7 +21,7 @@ class LaneEnd {
   virtual void drop(ConnectionId connection, std::string_view reason) = 0;
   virtual std::optional<BulkPath> path(ConnectionId) const { return std::nullopt; }
   // It is one of so many to its peer: what waits in it to be sent is that share of what one may
-  // hold, so that a peer's chunks wait with their sender as long as they would for one.
+  // hold, but one message and 64 KiB in the kernel at least.
   virtual void share(ConnectionId connection, std::uint32_t connections) {
     (void)connection, (void)connections;
   }

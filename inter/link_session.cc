@@ -14,13 +14,6 @@ constexpr Nanoseconds kStaleHelloMax = 10 * kSecond;
 // Of the bulk lane, in turn: an idle link's many connections cost next to nothing.
 constexpr std::size_t kBindsPerHeartbeat = 8;
 
-BulkWidth::Most best_served_by(const std::vector<BulkPath>& paths) {
-  const auto any = [&](const auto& is) { return std::ranges::any_of(paths, is); };
-  if (any([](const auto& path) { return path.polite.has_value(); })) return BulkWidth::Most::one;
-  const auto bbr = [](const auto& path) { return path.tcp.congestion_control.starts_with("bbr"); };
-  return any(bbr) ? BulkWidth::Most::some : BulkWidth::Most::many;
-}
-
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   const auto mixed = Random(a).split(b).at(0);
   return mixed == 0 ? 1 : mixed;
@@ -259,7 +252,7 @@ std::uint32_t Link::width_for_both() const {
 
 void Link::consider_width() {
   if (const auto paths = wire_.bulk_paths(peer_); !paths.empty())
-    bulk_.widen_to(best_served_by(paths));
+    bulk_.widen_to(BulkWidth::best_for(paths));
   if (session_ == 0) return;
   const auto width = width_for_both();
   if (width > std::exchange(width_, width))

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "inter/bulk_width.h"
+
 namespace isthmus::inter {
 
 namespace {
@@ -126,6 +128,13 @@ void LinkTester::send(GatewayId to, LinkTestFrame kind, LinkTestId id, const Bod
   send(to, std::move(frame));
 }
 
+// As many connections as a session begins with: there may be none yet. They are up after the pings.
+void LinkTester::widen(GatewayId peer) {
+  if (const auto paths = context_.wire.bulk_paths(peer); !paths.empty())
+    context_.wire.widen(peer, std::max(static_cast<std::uint32_t>(paths.size()),
+                                       BulkWidth::at_first(BulkWidth::best_for(paths))));
+}
+
 void LinkTester::on_writable() { writable_.notify(); }
 
 void LinkTester::on_message(GatewayId from, Lane lane, std::span<const std::byte> message) {
@@ -164,6 +173,7 @@ void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
       context_.log.info("link_test_served", {.peer = current_->peer_name},
                         {{"forced", ask->force}});
       context_.loop.spawn(watch(current_));
+      widen(from);
     }
     current_->heard = context_.loop.now();
   }
@@ -248,6 +258,7 @@ Task<Result<void>> LinkTester::begin(TestPointer test) {
   if (!test->answer->refusal.empty())
     co_return Error{ErrorCode::busy,
                     fmt::format("{} refuses: {}", test->peer_name, test->answer->refusal)};
+  widen(test->peer);
   co_return Result<void>();
 }
 
@@ -345,7 +356,7 @@ Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan 
   auto& loop = context_.loop;
   const auto paths = context_.wire.bulk_paths(test->peer);
   const auto before = totals(paths);
-  // On all connections, as outer steps are; on the newest one where the wire does not tell.
+  // On all connections; on the newest one where the wire does not tell.
   std::vector<ConnectionId> connections(1, 0);
   if (!paths.empty()) connections.clear();
   for (const auto& path : paths) connections.push_back(path.connection);
@@ -388,6 +399,7 @@ Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan 
   }
   auto sent = difference(totals(context_.wire.bulk_paths(test->peer)), before);
   sent.bytes = bytes;
+  sent.connections = static_cast<std::uint32_t>(connections.size());
   co_return sent;
 }
 

@@ -75,6 +75,7 @@ class LinkTester {
   void on_ask(GatewayId from, LinkTestId id, ByteReader& in);
   void on_frame(const TestPointer& test, LinkTestFrame kind, ByteReader& in);
   void send(GatewayId to, ByteWriter frame);
+  void widen(GatewayId peer);
   template <class Body>
   void send(GatewayId to, LinkTestFrame kind, LinkTestId id, const Body& body);
   void end(const TestPointer& test, const Error& why);

@@ -129,7 +129,7 @@ Bytes encode(const Saved& saved) {
   if (saved.strong_root) put(out, *saved.strong_root);
   out.put(saved.spot_root.has_value());
   if (saved.spot_root) put(out, *saved.spot_root);
-  return out.take();
+  return out.put(saved.revision).take();
 }
 
 std::optional<Saved> decode_saved(std::span<const std::byte> body) {
@@ -139,6 +139,7 @@ std::optional<Saved> decode_saved(std::span<const std::byte> body) {
   saved.state_root = get_digest(in);
   if (in.get<bool>()) saved.strong_root = get_digest(in);
   if (in.get<bool>()) saved.spot_root = get_digest(in);
+  saved.revision = in.get<std::uint32_t>();
   if (!in.done()) return std::nullopt;
   return saved;
 }

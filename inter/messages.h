@@ -77,6 +77,7 @@ struct Saved {
   std::optional<security::Digest>
       strong_root;  // over strong leaves: when somebody asked for the state
   std::optional<security::Digest> spot_root;  // over a sixteenth of the strong leaves: when saved
+  std::uint32_t revision = 0;  // of what the signer says of this step: higher is newer
 };
 
 // A signed message as it travels, and as it may be passed on.

@@ -30,6 +30,8 @@ class RateLimit {
     bytes_per_second_ = bytes_per_second;
     free_at_ = now;
   }
+  // What leaves now waits for nothing before it.
+  bool idle(Nanoseconds now) const { return bytes_per_second_ <= 0 || free_at_ <= now; }
   void charge(Nanoseconds now, std::size_t bytes) { reserve(now, bytes); }
   double bytes_per_second() const { return bytes_per_second_; }
 

@@ -1,5 +1,6 @@
-// TcpFacts: what the kernel knows of one TCP connection (TCP_INFO), for the polite pace
-// (inter/polite_rate.h), for `isthmus link test` and for people.
+// TcpFacts: what the kernel knows of one TCP connection (TCP_INFO): for the polite pace
+// (inter/polite_rate.h), for how many connections there are and what goes on which
+// (inter/bulk_sender.h), as a sign of life, for `isthmus link test` and for people.
 #pragma once
 
 #include <cstddef>

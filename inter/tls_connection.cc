@@ -318,11 +318,11 @@ void TlsConnection::write_on() {
       if (!sent) return fail(sent.error());
       if (sent->wants != TlsWants::nothing) return wait(sent->wants, &TlsConnection::write_on);
       frame_sent_ += sent->bytes;
+      outgoing_bytes_ -= sent->bytes;
       moved += sent->bytes;
     }
     frame_sent_ = 0;
     out_.pop_front();
-    outgoing_bytes_ -= frame_bytes;
     --outgoing_;
     if (said_busy_.exchange(false))
       lane_.mailbox().put([self = shared_from_this()] { self->user_.writable(*self); });

@@ -41,6 +41,20 @@ TEST(BufferPool, OutlivesItsOwner) {
   EXPECT_TRUE(watched.expired());
 }
 
+TEST(BufferPool, KeepsTheNewestWhereAnotherSizeHadFilledIt) {
+  const auto pool = std::make_shared<BufferPool>(4 * kSize);
+  {
+    const auto first = pool->take(2 * kSize);
+    const auto second = pool->take(2 * kSize);
+  }
+  auto* const bytes = pool->take(kSize).get();
+  EXPECT_EQ(pool->take(kSize).get(), bytes);
+  auto* const whole = pool->take(4 * kSize).get();
+  EXPECT_EQ(pool->take(4 * kSize).get(), whole);
+  const auto too_large = pool->take(5 * kSize);
+  std::memset(too_large.get(), 1, 5 * kSize);
+}
+
 TEST(BufferPool, AnyThreadGivesBack) {
   const auto pool = std::make_shared<BufferPool>(8 * kSize);
   const auto use = [&] {

@@ -62,6 +62,7 @@ class Bench {
         coded_(codec_->encoded_bytes_max(values.size())),
         unpacked_(kChunkBytes) {
     encode();
+    coded_too_ = coded_;
     for (std::size_t at = 0; at < coded_.size(); at += kChunkBytes)
       payloads_.emplace_back(ZstdStage::packed_bytes_max(chunk(at).size()));
     sizes_.resize(payloads_.size());
@@ -130,7 +131,10 @@ class Bench {
       const auto sum = std::span(sums).first(count);
       const auto first = at - frame.first;
       require(codec_->decode_scaled(frame.bytes, frame.count, first, 0.5F, sum).has_value());
-      require(codec_->decode_accumulated(frame.bytes, frame.count, first, 0.5F, sum).has_value());
+      const auto other = std::span<const std::byte>(coded_too_)
+                             .subspan(static_cast<std::size_t>(frame.bytes.data() - coded_.data()),
+                                      frame.bytes.size());
+      require(codec_->decode_accumulated(other, frame.count, first, 0.5F, sum).has_value());
       consume(std::bit_cast<unsigned>(sum[0]));
     });
   }
@@ -191,7 +195,7 @@ class Bench {
   std::unique_ptr<Codec> codec_;
   ZstdStage zstd_;
   std::vector<float> decoded_, contributed_, feedback_, residual_;
-  Bytes coded_;
+  Bytes coded_, coded_too_;  // of two sites
   Bytes unpacked_;
   std::vector<Bytes> payloads_;
   std::vector<std::size_t> sizes_;

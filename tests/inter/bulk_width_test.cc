@@ -35,7 +35,9 @@ TEST_F(BulkWidthTest, NoMoreThanServeTheCongestionControl) {
   send(100, [](std::uint32_t n) { return 1e6 * n; });
   EXPECT_EQ(width_.wanted(), BulkWidth::kSome);
   EXPECT_EQ(width_.enough(), BulkWidth::kSome);
-  EXPECT_EQ(BulkWidth(2).wanted(), 1U);
+  BulkWidth limited(2);
+  limited.widen_to(BulkWidth::Most::many);
+  EXPECT_EQ(limited.wanted(), 2U);
 }
 
 // 0.1 % loss at 100 ms: each connection of cubic carries a hundredth of the line.
@@ -104,9 +106,29 @@ TEST_F(BulkWidthTest, UsesNoMoreThanAThinLineHasWindowsFor) {
   EXPECT_EQ(width_.enough(), 2U) << "connections under BBR crowd each other sooner";
   carry(125'000, kSecond);
   EXPECT_EQ(width_.enough(), 1U) << "and lose nothing alone";
+  carry(0, kSecond);
+  EXPECT_EQ(width_.enough(), 1U);
+  carry(600'000, 100 * kMillisecond);
+  EXPECT_EQ(width_.enough(), BulkWidth::kSome) << "a burst may tell of more, and never of less";
+  carry(10'000, 100 * kMillisecond);
+  EXPECT_EQ(width_.enough(), BulkWidth::kSome);
+  carry(125'000, kSecond);
+  width_.begin();
+  EXPECT_EQ(width_.enough(), BulkWidth::kSome) << "another session";
   width_.widen_to(BulkWidth::Most::many);
   send(300, [](std::uint32_t) { return 1.25e5; });
   EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst) << "more would have no use";
+}
+
+TEST(TcpFacts, TimeForIsOneRoundTripAtLeastAndOneForEachWindow) {
+  TcpFacts tcp;
+  tcp.round_trip = 100 * kMillisecond;
+  tcp.window_bytes = 1000;
+  EXPECT_EQ(tcp.time_for(0), 100 * kMillisecond);
+  EXPECT_EQ(tcp.time_for(1000), 100 * kMillisecond);
+  EXPECT_EQ(tcp.time_for(7000), 700 * kMillisecond);
+  tcp.slow_start = true;
+  EXPECT_EQ(tcp.time_for(7000), 300 * kMillisecond) << "1000, 2000, 4000";
 }
 
 }  // namespace

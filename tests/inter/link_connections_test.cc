@@ -270,14 +270,21 @@ TEST_F(CopiedChunks, ThoseThatAnotherConnectionBringsSooner) {
 }
 
 TEST_F(CopiedChunks, NoneWhileSomethingWasNotSentOnce) {
-  peer.control(granting(peer.session, 10));
-  peer.paths[0].tcp.window_bytes = 10'000;
-  peer.paths[0].tcp.waiting_bytes = 1'000'000;
-  peer.busy = {3};
-  offer(20);
-  peer.busy = {2, 3};
-  peer.run_for(50 * kMillisecond);
+  struct LastOneLate final : ChunkSource {
+    ChunkBytes chunk(std::uint32_t index) override {
+      return index < 19 || coded ? NumberedChunks(100'000).chunk(index) : ChunkBytes();
+    }
+    bool coded = false;
+  };
+  const auto source = std::make_shared<LastOneLate>();
+  peer.link.offer(5, 0, 20, source, false);
+  acknowledge(chunks_on(3));
+  slow_down();
   EXPECT_EQ(copied(), 0U);
+  source->coded = true;
+  peer.link.poke();
+  peer.run_for(50 * kMillisecond);
+  EXPECT_EQ(copied(), 5U);
 }
 
 TEST_F(CopiedChunks, OneOfTheTwoSufficesWhenAConnectionEnds) {

@@ -48,8 +48,8 @@ class Path {
 
   const PathSettings& settings() const { return settings_; }
   // The queue keeps the bytes that it holds at `now`, and works them off at the new rate where that
-  // is higher. Where it is lower they leave when it was said that they would: the line would be dead
-  // for as long as they take otherwise, since they do not come a second time.
+  // is higher. Where it is lower they leave when it was said that they would: the line would be
+  // dead for as long as they take otherwise, since they do not come a second time.
   void change(const PathSettings& settings, Nanoseconds now);
 
   bool limited() const { return settings_.bits_per_second > 0; }
