@@ -88,19 +88,16 @@ void Link::on_timer() {
   bind_others();
   consider_width();
   BulkSender::Carried carried;
-  std::uint64_t segments_received = 0;
   for (const auto& path : wire_.bulk_paths(peer_)) {
     carried.acknowledged_bytes += path.tcp.acknowledged_bytes;
     const auto trip = path.tcp.round_trip_min;
     if (trip > 0 && (carried.round_trip_min == 0 || trip < carried.round_trip_min))
       carried.round_trip_min = trip;
-    if (bulk_connections_.proven(path.connection)) segments_received += path.tcp.segments_received;
+    // On a slow line a chunk takes longer than the silence that ends a session, and what control
+    // says is lost in a full queue: parts of a chunk are a word too.
+    if (path.tcp.silence && bulk_connections_.proven(path.connection))
+      last_heard_ = std::max(last_heard_, now - *path.tcp.silence);
   }
-  // On a slow line a chunk takes longer than the silence that ends a session, and what control says
-  // is lost in a full queue: parts of a chunk are a word too. A connection that is proven or down
-  // changes the sum, and is news itself.
-  if (std::exchange(segments_received_, segments_received) != segments_received)
-    last_heard_ = loop_.now();
   bulk_.heartbeat(round_trip_.mean(), carried);
   bulk_.pump();
 }

@@ -245,7 +245,6 @@ class Link {
 
   // Bulk lane.
   BulkSender bulk_;
-  std::uint64_t segments_received_ = 0;  // by TCP, on the session's connections
   std::uint64_t highest_received_ = 0;
   std::uint64_t their_floor_ = 0;  // BulkSender::floor of the peer
   std::uint32_t unsettled_ = 0;

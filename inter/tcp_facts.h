@@ -24,10 +24,10 @@ struct TcpFacts {
   std::uint64_t acknowledged_bytes = 0;
   std::uint64_t segments_sent = 0;  // with data, those that were sent again included
   std::uint64_t segments_resent = 0;
-  std::uint64_t segments_received = 0;  // with data, those out of their order included
-  Nanoseconds busy = 0;                 // something was to be sent
-  Nanoseconds limited_by_window = 0;    // of that: the receiver's window was full
-  Nanoseconds limited_by_buffer = 0;    // of that: the sender's buffer was
+  std::optional<Nanoseconds> silence;  // since data last came
+  Nanoseconds busy = 0;                // something was to be sent
+  Nanoseconds limited_by_window = 0;   // of that: the receiver's window was full
+  Nanoseconds limited_by_buffer = 0;   // of that: the sender's buffer was
 
   // About so long until the other end has acknowledged so many bytes from now on, without losses.
   Nanoseconds time_for(double bytes) const;

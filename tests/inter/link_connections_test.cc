@@ -321,16 +321,13 @@ TEST(Link, PartsOfAChunkAreASignOfLife) {
   peer.paths = {path_with("bbr", 2), path_with("bbr", 3)};
   peer.begin_session();
   peer.bulk(Bind{peer.session, 0}.encode(), 2);
-  for (int i = 0; i < 20; ++i) {
-    ++peer.paths[0].tcp.segments_received;
-    peer.run_for(kSecond);
-  }
+  peer.paths[0].tcp.silence = 500 * kMillisecond;
+  peer.run_for(20 * kSecond);
   EXPECT_TRUE(peer.link.up());
+  peer.paths[0].tcp.silence = 20 * kSecond;
   // Those of a connection that nobody has called the session's are none.
-  for (int i = 0; i < 20; ++i) {
-    ++peer.paths[1].tcp.segments_received;
-    peer.run_for(kSecond);
-  }
+  peer.paths[1].tcp.silence = 0;
+  peer.run_for(7 * kSecond);
   EXPECT_FALSE(peer.link.up());
 }
 
