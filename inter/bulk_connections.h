@@ -25,12 +25,12 @@ class BulkConnections {
   };
 
   const std::vector<Connection>& live() const { return live_; }  // oldest first
-  // What to send on, oldest first. Until one is proven, the newest.
+  // What to send on, oldest first: none before the other end has spoken on it, which it does as
+  // soon as it has both the session and the connection.
   std::vector<ConnectionId> usable() const {
     std::vector<ConnectionId> usable;
     for (const auto& connection : live_)
       if (connection.proven) usable.push_back(connection.id);
-    if (usable.empty() && !live_.empty()) usable.push_back(live_.back().id);
     return usable;
   }
 
@@ -42,6 +42,7 @@ class BulkConnections {
   void down(ConnectionId id) {
     std::erase_if(live_, [&](const auto& connection) { return connection.id == id; });
   }
+  void clear() { live_.clear(); }
   // A frame of the session came on it. What is still on its way on one that was replaced does not
   // lead back to that. True: usable() is another one now.
   bool prove(ConnectionId id) {

@@ -164,12 +164,13 @@ void Link::end_session(const std::string& why, bool reset_wire) {
     control_.down(used);
   }
   control_.forget_session();
-  if (reset_wire)
-    for (const auto used : bulk_connections_.usable()) {
-      wire_.reset(peer_, Lane::bulk, used);
-      bulk_connections_.down(used);
-    }
-  bulk_connections_.forget_session();
+  if (reset_wire) {
+    for (const auto& connection : bulk_connections_.live())
+      wire_.reset(peer_, Lane::bulk, connection.id);
+    bulk_connections_.clear();
+  } else {
+    bulk_connections_.forget_session();
+  }
   use_bulk();
   arm_timer();
   owner_.on_session(*this, false);

@@ -3,7 +3,6 @@
 // (inter/bulk_sender.h), as a sign of life, for `isthmus link test` and for people.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,17 +16,17 @@ struct TcpFacts {
   Nanoseconds round_trip = 0;      // smoothed over about the last one
   Nanoseconds round_trip_min = 0;  // of the last minutes; 0: none yet
   std::uint32_t segment_bytes = 0;
-  std::uint64_t window_bytes = 0;   // that may be on their way now
-  bool slow_start = false;          // the window doubles in each round trip
-  std::uint64_t waiting_bytes = 0;  // handed over and not acknowledged
+  std::uint64_t window_bytes = 0;      // that may be on their way now
+  bool slow_start = false;             // the window doubles in each round trip
+  std::uint64_t waiting_bytes = 0;     // handed over and not acknowledged
+  std::optional<Nanoseconds> silence;  // since data last came; nothing: not known
   // Since the connection began.
   std::uint64_t acknowledged_bytes = 0;
   std::uint64_t segments_sent = 0;  // with data, those that were sent again included
   std::uint64_t segments_resent = 0;
-  std::optional<Nanoseconds> silence;  // since data last came
-  Nanoseconds busy = 0;                // something was to be sent
-  Nanoseconds limited_by_window = 0;   // of that: the receiver's window was full
-  Nanoseconds limited_by_buffer = 0;   // of that: the sender's buffer was
+  Nanoseconds busy = 0;               // something was to be sent
+  Nanoseconds limited_by_window = 0;  // of that: the receiver's window was full
+  Nanoseconds limited_by_buffer = 0;  // of that: the sender's buffer was
 
   // About so long until the other end has acknowledged so many bytes from now on, without losses.
   Nanoseconds time_for(double bytes) const;

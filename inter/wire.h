@@ -47,7 +47,7 @@ using ConnectionId = std::uint64_t;
 
 // How a connection of the bulk lane stands, as far as its kernel knows.
 struct BulkPath {
-  ConnectionId connection = 0;
+  ConnectionId connection = 0;  // the wire's number for it
   TcpFacts tcp;
   std::uint64_t unwritten_bytes = 0;   // that send() took and the kernel has not yet
   bool dialed = false;                 // by this end

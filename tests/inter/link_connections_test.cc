@@ -242,6 +242,13 @@ class CopiedChunks : public testing::Test {
     peer.paths[0].tcp.waiting_bytes = 1'000'000;
     peer.run_for(50 * kMillisecond);
   }
+  // Twenty chunks: five of the ten that wait on connection 2 have left on 3 as well.
+  void have_copies() {
+    offer(20);
+    acknowledge(chunks_on(3));
+    slow_down();
+    ASSERT_EQ(copied(), 5U);
+  }
   std::uint64_t copied() const { return peer.link.bulk_counters().chunks_copied; }
   std::uint64_t resent() const { return peer.link.bulk_counters().chunks_resent; }
 
@@ -288,10 +295,7 @@ TEST_F(CopiedChunks, NoneWhileSomethingWasNotSentOnce) {
 }
 
 TEST_F(CopiedChunks, OneOfTheTwoSufficesWhenAConnectionEnds) {
-  offer(20);
-  acknowledge(chunks_on(3));
-  slow_down();
-  ASSERT_EQ(copied(), 5U);
+  have_copies();
   peer.link.wire_down(Lane::bulk, 2);
   EXPECT_EQ(resent(), 5U) << "those that were not copied";
   peer.link.wire_up(Lane::bulk, 4);
@@ -302,10 +306,7 @@ TEST_F(CopiedChunks, OneOfTheTwoSufficesWhenAConnectionEnds) {
 }
 
 TEST_F(CopiedChunks, ACopyThatIsLostGoesNotAgainWhileTheFirstOneIsOnItsWay) {
-  offer(20);
-  acknowledge(chunks_on(3));
-  slow_down();
-  ASSERT_EQ(copied(), 5U);
+  have_copies();
   peer.link.wire_down(Lane::bulk, 3);
   EXPECT_EQ(resent(), 0U);
   peer.link.withdraw(5);
@@ -344,11 +345,29 @@ TEST(Link, ALateDownOfTheOldConnectionDoesNotStopTheBulkLane) {
   EXPECT_EQ(peer.link.status().waiting_for, "acknowledgement");
   // Nor does the newest one's end, while an older one lives.
   peer.link.wire_up(Lane::bulk, 4);
-  peer.bulk(Bind{peer.session, 0}.encode(), 4);
+  peer.bulk(Bind{peer.session, 1}.encode(), 4);
   peer.link.wire_down(Lane::bulk, 4);
-  EXPECT_EQ(peer.count(Frame::chunk, 3), 4U) << "what was on its way goes again";
+  peer.link.offer(6, 0, 2, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.count(Frame::chunk, 3), 4U);
   peer.link.wire_down(Lane::bulk, 3);
   EXPECT_EQ(peer.link.status().waiting_for, "bulk connection");
+}
+
+TEST(Link, NothingIsSentOnAConnectionThatThePeerReplacedOrNeverSpokeOn) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  peer.bulk(Bind{peer.session, 0}.encode(), 2);
+  peer.link.wire_up(Lane::bulk, 3);
+  peer.bulk(Bind{peer.session, 0}.encode(), 3);
+  peer.link.wire_up(Lane::bulk, 4);
+  peer.link.wire_down(Lane::bulk, 3);
+  peer.control(granting(peer.session, 100));
+  peer.link.offer(5, 0, 2, std::make_shared<NumberedChunks>(100), false);
+  EXPECT_EQ(peer.link.status().waiting_for, "bulk connection");
+  for (const ConnectionId connection : {2U, 4U})
+    EXPECT_EQ(peer.count(Frame::chunk, connection), 0U) << connection;
+  peer.bulk(Bind{peer.session, 0}.encode(), 4);
+  EXPECT_EQ(peer.count(Frame::chunk, 4), 2U);
 }
 
 TEST_F(LinkPair, RedialsWithLateNewsOfThem) {

@@ -34,9 +34,8 @@ DETECTED_S = 8.0
 FLOWING_S = 1.5
 REBUILT_S = 10.0
 FLOWING_BYTES = 50_000  # beyond the handshakes of all connections: chunks come
-# What is on its way at most, far less than the credit window of 64 MiB: on each of four connections a chunk that is being
-# written and one that has arrived but in part, what the kernel holds back, and the line's queue.
-IN_FLIGHT_BYTES = 4 * 2 * ELEMENTS_OF_CHUNK + (1 << 20) + (256 << 10)
+# What is on its way at most, far less than the credit window of 64 MiB: queues of the wire, the kernel and the line.
+IN_FLIGHT_BYTES = 3 << 20
 
 
 class Row(Case):
