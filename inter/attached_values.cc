@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/copy_to.h"
 #include "inter/attached_ranks.h"
+#include "kernels/stream_copy.h"
 
 namespace isthmus::inter {
 namespace {
@@ -67,10 +68,9 @@ Task<void> AttachServer::Server::tell_all(Self self, Era began) {
         const AttachedRank& rank = self->ranks_.at(number);
         const auto values = self->reading() ? self->published_values_
                                             : std::span<const float>(self->waiting_values_);
-        copy_to(values.subspan(run.canonical, run.count),
-                rank.memory->floats(rank.state_offset, rank.elements)
-                    .subspan(place, run.count)
-                    .begin());
+        kernels::stream_copy(
+            values.subspan(run.canonical, run.count),
+            rank.memory->floats(rank.state_offset, rank.elements).subspan(place, run.count));
       };
       const bool all = co_await self->each_run(number, began, budget, copy);
       if (!all) co_return;

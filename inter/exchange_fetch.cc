@@ -7,7 +7,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr Nanoseconds kEarlyPatience = 2 * kSecond;
+constexpr Nanoseconds kEarlyPatienceMin = 2 * kSecond;
 constexpr std::size_t kServingMax = 16;  // to one peer at a time
 
 }  // namespace
@@ -50,7 +50,10 @@ void Exchange::consider_fetching() {
   const auto now = context_.loop.now();
   // A chunk whose announcement never came gives its credit back.
   // While no file can be made they wait: they would come again at once.
-  while (!early_.empty() && now - early_.front().since > kEarlyPatience && disk_refuses_.empty()) {
+  const auto too_early = [&](const auto& chunk) {
+    return now - chunk.since > std::max(kEarlyPatienceMin, chunk.link->chunk_patience());
+  };
+  while (!early_.empty() && too_early(early_.front()) && disk_refuses_.empty()) {
     const auto chunk = std::move(early_.front());
     early_.erase(early_.begin());
     chunk.link->settle(chunk.arrival, false);

@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "kernels/blake2s_columns.h"
 #include "kernels/outer_arithmetic.h"
+#include "kernels/stream_copy.h"
 
 namespace isthmus::inter {
 namespace {
@@ -106,7 +107,7 @@ Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<co
                         const OuterState& before, OuterState& after, const TileDone& done) {
   ISTHMUS_ASSERT(kernels::float_environment_is_ieee() && !parts.empty() &&
                  weights.size() == parts.size());
-  std::array<float, compress::kTileElements> deltas;
+  std::array<float, compress::kTileElements> deltas, momenta, agreed;
   const auto first_part = parts[0].bytes();
   const auto step = [&](const ElementRange& range, std::span<const std::byte> frame,
                         std::uint64_t first, std::uint64_t count) -> Result<void> {
@@ -120,12 +121,16 @@ Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<co
     }
     const auto at = plan.layout().offset(range) + first;
     const auto of = [&](auto& values) { return std::span(values).subspan(at, count); };
+    const auto next = std::span(agreed).first(count);
+    const auto next_momentum = std::span(momenta).first(rule.has_momentum() ? count : 0);
     if (rule.has_momentum())
       kernels::outer_nesterov(delta, {rule.rate, rule.momentum}, of(before.momentum),
-                              of(before.agreed), of(after.momentum), of(after.agreed));
+                              of(before.agreed), next_momentum, next);
     else
-      kernels::outer_average(delta, of(before.agreed), of(after.agreed));
-    if (done) done(range, first, count);
+      kernels::outer_average(delta, of(before.agreed), next);
+    if (done) done({range, first, next, next_momentum});
+    kernels::stream_copy(next, of(after.agreed));
+    if (rule.has_momentum()) kernels::stream_copy(next_momentum, of(after.momentum));
     return {};
   };
   return plan.each_tile(chunk, first_part, step);

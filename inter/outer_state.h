@@ -50,10 +50,15 @@ security::Digest spot_root(const ModelLayout& layout, const OuterState& state);
 // The outer step of the elements of chunk `chunk`, from `before` into `after` (which has the same
 // sizes, and may be the same): Σ w·decode(part), in the record's order, then the rule. `parts`:
 // this chunk of each of them, at least one. The chunks of a plan are independent of each other: any
-// order, any thread. `done`, if any, is called when elements `first`, … of a range of the chunk are
-// new, in order, while they are still in a cache. Errors: bad_frame.
-using TileDone =
-    std::function<void(const ElementRange& range, std::uint64_t first, std::uint64_t count)>;
+// order, any thread. `done`, if any, is shown each new tile, in order, while it is in a cache:
+// `after` itself is written past the caches. Errors: bad_frame.
+struct NewTile {
+  const ElementRange& range;        // of the chunk
+  std::uint64_t first = 0;          // element of the range
+  std::span<const float> agreed;    // from there on
+  std::span<const float> momentum;  // empty when the rule has none
+};
+using TileDone = std::function<void(const NewTile& tile)>;
 Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<const float> weights,
                         std::span<const CodedChunk> parts, const OuterRule& rule,
                         const OuterState& before, OuterState& after, const TileDone& done = {});

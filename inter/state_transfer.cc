@@ -12,9 +12,11 @@ namespace {
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kManifestLeaves = (1 << 20) / kDigestBytes;  // a chunk's worth
 constexpr Nanoseconds kAskEvery = 2 * kSecond;
-// Without a leaf, before another server is asked: of a megabyte on a thin line, or of a server that
-// still hashes; and of one that is gone.
-constexpr Nanoseconds kPatience = 60 * kSecond;
+// Without a leaf, before another server is asked: of one that reads and hashes its state before it
+// sends the first; of one that sends, at least, where its link has not taught otherwise
+// (Link::chunk_patience); and of one that is gone.
+constexpr Nanoseconds kPatienceAtFirst = 60 * kSecond;
+constexpr Nanoseconds kPatienceMin = 5 * kSecond;
 constexpr Nanoseconds kPatienceWithoutLink = 10 * kSecond;
 constexpr std::size_t kSnapshots = 2;  // as many as the disk has
 constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
@@ -251,12 +253,18 @@ Task<void> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   in.server = server.site;
   in.refused = false;
   in.last_arrival = context_.loop.now();
+  auto asked = in.last_arrival;
   std::uint64_t session = 0;
+  const auto patience = [&] {
+    if (!server.link->up()) return kPatienceWithoutLink;
+    if (in.last_arrival <= asked) return kPatienceAtFirst;
+    return std::max(kPatienceMin, server.link->chunk_patience());
+  };
   while (in.missing > 0 && !in.refused && !give_up() &&
-         context_.loop.now() - in.last_arrival <
-             (server.link->up() ? kPatience : kPatienceWithoutLink)) {
+         context_.loop.now() - in.last_arrival < patience()) {
     if (server.link->up() && server.link->session() != session) {
       session = server.link->session();
+      asked = context_.loop.now();
       server.link->send(encode(StateRequest{in.step, true}));
     }
     co_await news_.wait_until(context_.loop.now() + kSecond);

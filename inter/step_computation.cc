@@ -43,9 +43,9 @@ class StepComputation::LeavesInARow {
  public:
   explicit LeavesInARow(StepComputation& step) : step_(step) {}
 
-  void add(const ElementRange& range, std::uint64_t first, std::uint64_t count) {
-    const auto at = range.first + first;  // in the tensor
-    const auto leaf = step_.first_leaf_[range.tensor] + at / ModelLayout::kLeafElements;
+  void add(const NewTile& tile) {
+    const auto at = tile.range.first + tile.first;  // in the tensor
+    const auto leaf = step_.first_leaf_[tile.range.tensor] + at / ModelLayout::kLeafElements;
     const auto& whole = step_.layout_.leaves()[leaf];
     if (at == whole.first) {
       leaf_ = leaf;
@@ -54,14 +54,10 @@ class StepComputation::LeavesInARow {
       momentum_.begin();
     }
     if (leaf_ != leaf || next_ != at) return;  // its beginning was another chunk's
-    const auto place = step_.layout_.offset(range) + first;
-    const auto bytes = [&](const LargeVector<float>& values) {
-      return std::as_bytes(std::span(values).subspan(place, count));
-    };
     const bool has_momentum = step_.rule_.has_momentum();
-    agreed_.update(bytes(step_.after_.agreed));
-    if (has_momentum) momentum_.update(bytes(step_.after_.momentum));
-    next_ += count;
+    agreed_.update(std::as_bytes(tile.agreed));
+    if (has_momentum) momentum_.update(std::as_bytes(tile.momentum));
+    next_ += tile.agreed.size();
     if (next_ < whole.first + whole.count) return;
     step_.leaves_[leaf] = agreed_.finish();
     if (has_momentum) step_.leaves_[step_.layout_.leaves().size() + leaf] = momentum_.finish();
@@ -97,7 +93,7 @@ Result<void> StepComputation::compute(std::uint32_t chunk, std::vector<CodedChun
     ISTHMUS_TRY(coded[i], parts_[i]->unpack(chunk));
   }
   LeavesInARow in_a_row(*this);
-  const auto done = [&](const auto&... tile) { in_a_row.add(tile...); };
+  const auto done = [&](const NewTile& tile) { in_a_row.add(tile); };
   ISTHMUS_CHECK(step_chunk(*plan_, chunk, weights_, coded, rule_, *before_, after_, done));
   for (const auto& range : plan_->ranges(chunk))
     each_leaf_of(range, [&](std::size_t leaf) {

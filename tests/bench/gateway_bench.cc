@@ -28,6 +28,7 @@
 #include "base/workers.h"
 #include "inter/gateway.h"
 #include "inter/loop.h"
+#include "inter/step_computation.h"
 #include "tests/bench/bench_site.h"
 #include "tests/bench/command_line.h"
 #include "tests/bench/report.h"
@@ -185,7 +186,7 @@ class Stages {
     });
 
     const Open open = plan_->announce({}, 1000, {}, 0);
-    own_ = std::make_unique<Contribution>(plan_, sign_open(open), open);
+    own_ = std::make_shared<Contribution>(plan_, sign_open(open), open);
     each_chunk("seal: BLAKE2s, Ed25519", 1, [&](std::uint32_t i) {
       own_->add(
           i, seal_chunk(*plan_, federation_.identities[0], own_->transfer(), i, *made[i], false));
@@ -200,14 +201,13 @@ class Stages {
     each_chunk("check: BLAKE2s, Ed25519", 1, [&](std::uint32_t i) {
       value_of(check_chunk(*plan_, *verifier, 1, own_->transfer(), i, own_->sealed(i)));
     });
-    const std::vector<float> weights = {0.5F, 0.5F};
-    OuterState after = state_;
-    each_chunk("step: decode and sum two, outer step", 1, [&](std::uint32_t i) {
-      const std::vector<CodedChunk> parts(2, made[i]->coded());
-      check(step_chunk(*plan_, i, weights, parts, sync_.outer, state_, after));
+    StepComputation step(layout_, plan_, sync_.outer, std::make_shared<const OuterState>(state_),
+                         {own_, own_}, {0.5F, 0.5F}, state_);
+    each_chunk("step: decode and sum two, outer step, leaf hashes", 1, [&](std::uint32_t i) {
+      check(step.compute(i, {made[i]->coded(), made[i]->coded()}));
     });
-    state_ = std::move(after);
-    stage("leaf hashes: XXH3-128", 1, [&] { root_ = state_root(layout_, state_); });
+    state_ = std::move(step.after());
+    root_ = state_root(step.leaves());
     stage("write feedback, synced", 1, [&] { check(write_feedback(store_, feedback_)); });
     stage("write state, synced", 1, [&] {
       const auto state_file = store_.begin_state(state_, root_);
@@ -295,7 +295,7 @@ class Stages {
   OuterState state_;
   security::Digest root_;
   Feedback feedback_;
-  std::unique_ptr<Contribution> own_;
+  std::shared_ptr<Contribution> own_;
   double seconds_per_byte_ = 0;
 };
 

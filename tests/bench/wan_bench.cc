@@ -8,6 +8,9 @@
 //
 //   wan_bench --path 'delay=50ms rate=1gbit loss=0.1%' --cc bbr --parameters 67108864
 //
+// With --access each site has a line that all its paths share, and the ideal is what it has to
+// carry: one byte per parameter for each other site.
+//
 // Needs root, for the namespaces. Without --path: every case of the table in docs/performance.md.
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -31,6 +34,7 @@
 
 #include "base/copy_to.h"
 #include "base/large_vector.h"
+#include "kernels/stream_copy.h"
 #include "tests/bench/bench_site.h"
 #include "tests/bench/command_line.h"
 #include "tests/bench/report.h"
@@ -46,6 +50,7 @@ constexpr int kCannotRun = 77;  // as with_wan says it: not root, or no devices
 
 struct Options {
   std::string path;
+  std::string access;
   std::string cc = "bbr";
   std::uint64_t parameters = 64 << 20;
   std::uint64_t sites = 2;
@@ -62,42 +67,56 @@ struct Options {
 // --- Cases
 
 struct Case {
-  std::string path, cc;
-  std::uint64_t parameters = 0;
+  std::string path, access, cc;
+  std::uint64_t parameters = 0, sites = 2;
 
-  double rate() const {
-    return setting("rate", {{"kbit", 125.0}, {"mbit", 125e3}, {"gbit", 125e6}});
+  double ideal() const {
+    const auto n = static_cast<double>(parameters);
+    const auto others = static_cast<double>(sites - 1);
+    return (access.empty() ? n / rate("--path", path) : others * n / rate("--access", access)) +
+           round_trip();
   }
-  double round_trip() const { return 2 * setting("delay", {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}); }
-  double ideal() const { return static_cast<double>(parameters) / rate() + round_trip(); }
-  std::string name() const { return fmt::format("{}, {}, {} parameters", path, cc, parameters); }
+  std::string name() const {
+    return fmt::format("{}{}{}, {}, {} parameters", path, access.empty() ? "" : ", access ", access,
+                       cc, parameters);
+  }
 
  private:
+  static double rate(std::string_view option, const std::string& line) {
+    return setting(option, line, "rate", {{"kbit", 125.0}, {"mbit", 125e3}, {"gbit", 125e6}});
+  }
+  double round_trip() const {
+    return 2 * setting("--path", path, "delay", {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}});
+  }
   // The emulator itself refuses what is not well-formed.
-  double setting(const std::string& key, const std::map<std::string, double>& units) const {
-    const auto at = path.find(key + "=");
-    if (at == std::string::npos) give_up(fmt::format("--path must say {}=", key));
-    std::istringstream in(path.substr(at + key.size() + 1));
+  static double setting(std::string_view option, const std::string& line, const std::string& key,
+                        const std::map<std::string, double>& units) {
+    const auto at = line.find(key + "=");
+    if (at == std::string::npos) give_up(fmt::format("{} must say {}=", option, key));
+    std::istringstream in(line.substr(at + key.size() + 1));
     double value = 0;
     std::string unit;
     in >> value >> unit;
     const auto found = units.find(unit);
     if (!in || found == units.end() || value <= 0)
-      give_up(fmt::format("--path: {} with one of the emulator's units, please", key));
+      give_up(fmt::format("{}: {} with one of the emulator's units, please", option, key));
     return value * found->second;
   }
 };
 
 std::vector<Case> cases_of(const Options& options) {
-  if (!options.path.empty()) return {{options.path, options.cc, options.parameters}};
+  const auto of = [&](const std::string& path, const std::string& cc, std::uint64_t parameters) {
+    return Case{path, options.access, cc, parameters, options.sites};
+  };
+  if (!options.path.empty()) return {of(options.path, options.cc, options.parameters)};
   std::vector<Case> cases;
   for (const auto* cc : {"bbr", "cubic"}) {
     for (const auto* path :
          {"delay=50ms rate=100mbit loss=0.1%", "delay=50ms rate=1gbit",
           "delay=50ms rate=1gbit loss=0.1%", "delay=50ms rate=1gbit loss=1%",
           "delay=100ms rate=1gbit loss=0.01%", "delay=150ms rate=10mbit loss=0.5% burst=20"})
-      cases.push_back({path, cc, options.parameters});
-    cases.push_back({"delay=50ms rate=1gbit", cc, 1 << 18});
+      cases.push_back(of(path, cc, options.parameters));
+    cases.push_back(of("delay=50ms rate=1gbit", cc, 1 << 18));
   }
   return cases;
 }
@@ -131,7 +150,7 @@ class ToldRanks final : public Ranks {
   bool all_took() const override { return true; }
   void forget() override {}
   void publish(const Published& state) override {
-    copy_to(state.parameters, own_.begin());
+    kernels::stream_copy(state.parameters, own_);
     exchanged_ = {.step = state.step, .published = wall_seconds(), .cpu_seconds = 0};
     if (state.final_step) return tell();
     const double before = process_seconds();
@@ -301,16 +320,19 @@ void measure(const Options& options, const Case& one, Measured& measured) {
     const char* chosen = std::getenv("ISTHMUS_WITH_WAN");
     return std::string(chosen != nullptr ? chosen : ISTHMUS_WITH_WAN);
   }();
-  std::vector<std::string> command = {
-      with_wan,        "-n", std::to_string(options.sites), "-l", "default " + one.path, "--",
-      "/proc/self/exe"};
+  std::vector<std::string> command = {with_wan, "-n", std::to_string(options.sites), "-l",
+                                      "default " + one.path};
+  for (std::uint64_t site = 0; !one.access.empty() && site < options.sites; ++site)
+    for (const auto* direction : {"uplink", "downlink"})
+      command.insert(command.end(), {"-l", fmt::format("{} {} {}", direction, site, one.access)});
   std::array<char, 4096> self{};
   if (::readlink("/proc/self/exe", self.data(), self.size() - 1) < 0) give_up("no /proc");
-  command.back() = self.data();
+  command.insert(command.end(), {"--", self.data()});
   const auto add = [&](const char* name, const auto& value) {
     command.push_back(fmt::format("{}={}", name, value));
   };
   add("--path", one.path);
+  if (!one.access.empty()) add("--access", one.access);
   add("--cc", one.cc);
   add("--parameters", one.parameters);
   add("--sites", options.sites);
@@ -405,6 +427,8 @@ int main(int argc, char** argv) {
   line.text("--path", options.path,
             "of every pair of sites, as the emulator takes it (tests/wan/README.md):\n"
             "'delay=50ms rate=1gbit loss=0.1%'; without it: all standard cases");
+  line.text("--access", options.access,
+            "of every site's own line, each direction: 'rate=100mbit queue=2mb'");
   line.choice("--cc", options.cc, {"bbr", "cubic", "reno"}, "congestion control");
   line.number("--parameters", options.parameters, 1024, std::uint64_t{1} << 32, "of the model");
   line.number("--sites", options.sites, 2, 8, "each with a gateway");

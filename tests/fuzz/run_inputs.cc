@@ -4,10 +4,12 @@
 //     link_fuzz --write FOLDER              writes the target's own seeds
 //     link_fuzz --runs N [--seed S] PATH…   inputs and seeds, then N made from them at random
 //
+// With the environment's ISTHMUS_FUZZ_SECONDS it makes inputs for so long, in place of --runs.
 // An input on which the target aborts is left behind as `finding` in the current folder.
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -96,6 +98,8 @@ std::set<std::string> files_of(const std::string& path) {
 
 int main(int argc, char** argv) {
   std::uint64_t runs = 0, seed = 1;
+  const char* const wanted = std::getenv("ISTHMUS_FUZZ_SECONDS");
+  const std::chrono::seconds time(wanted ? std::strtol(wanted, nullptr, 10) : 0);
   std::vector<Bytes> corpus;
   std::signal(SIGABRT, keep_finding);
   for (int i = 1; i < argc; ++i) {
@@ -118,10 +122,15 @@ int main(int argc, char** argv) {
   if (runs > 0)
     for (auto& input : isthmus::fuzz_seeds()) corpus.push_back(std::move(input));
   for (const auto& input : corpus) run(input);
-  for (std::uint64_t i = 0; i < runs; ++i) {
-    Random random = Random(seed).split(i);
+  const auto end = std::chrono::steady_clock::now() + time;
+  const auto more = [&](std::uint64_t made) {
+    return runs > 0 && (wanted ? std::chrono::steady_clock::now() < end : made < runs);
+  };
+  std::uint64_t made = 0;
+  for (; more(made); ++made) {
+    Random random = Random(seed).split(made);
     run(changed(corpus[random.below(corpus.size())], corpus, random));
   }
   std::printf("%zu inputs, and %llu made from them with seed %llu\n", corpus.size(),
-              static_cast<unsigned long long>(runs), static_cast<unsigned long long>(seed));
+              static_cast<unsigned long long>(made), static_cast<unsigned long long>(seed));
 }

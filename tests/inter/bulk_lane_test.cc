@@ -290,6 +290,43 @@ TEST_F(BulkLane, KeysChangeAndNobodyNotices) {
   EXPECT_EQ(counters_[0].downs[Lane::bulk], 0);
 }
 
+TEST_F(BulkLane, ConnectionsShareWhatTcpMayHoldUnsent) {
+  start_both();
+  for (const std::size_t gateway : {0, 1}) wires_[gateway]->widen(world_gateway(1 - gateway), 4);
+  const auto with_a_quarter = [] {
+    std::size_t found = 0;
+    for (int descriptor = 0; descriptor < 1024; ++descriptor) {
+      int value = -1;
+      socklen_t size = sizeof value;
+      if (::getsockopt(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, &size) == 0)
+        found += value == 1 << 18 ? 1 : 0;
+    }
+    return found;
+  };
+  EXPECT_TRUE(wait([&] { return with_a_quarter() == 8; })) << with_a_quarter();
+}
+
+TEST_F(BulkLane, EachByteThatIsNotThereYetIsCounted) {
+  start_both();
+  world_.pause(1);
+  std::uint64_t sent = 0;
+  wait(
+      [&] {
+        while (wires_[0]->send(world_gateway(1), Lane::bulk, message_of(kBulkMessageBytesMax)))
+          sent += kBulkMessageBytesMax;
+        return false;
+      },
+      kSecond);
+  const auto paths = wires_[0]->bulk_paths(world_gateway(1));
+  ASSERT_EQ(paths.size(), 1U);
+  EXPECT_GT(paths[0].unwritten_bytes, kBulkMessageBytesMax) << "the wire's queue is full";
+  const auto sum =
+      paths[0].unwritten_bytes + paths[0].tcp.waiting_bytes + paths[0].tcp.acknowledged_bytes;
+  EXPECT_GE(sum, sent);
+  // TLS adds 22 bytes to each 16 KiB, and its handshake.
+  EXPECT_LE(sum, sent + sent / 500 + (16 << 10));
+}
+
 TEST_F(BulkLane, TcpIsToldWhenAConnectionIsDead) {
   start_both();
   std::size_t found = 0;

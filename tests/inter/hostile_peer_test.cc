@@ -43,68 +43,6 @@ class Garbage final : public ChunkSource {
   std::size_t bytes_;
 };
 
-// The list of a state's leaves is true, the leaves are not.
-class FalseLeaves final : public ChunkSource {
- public:
-  explicit FalseLeaves(const std::vector<security::Digest>& leaves) {
-    ByteWriter out;
-    for (const auto& leaf : leaves) out.raw(leaf.bytes);
-    list_ = out.take();
-  }
-  ChunkBytes chunk(std::uint32_t index) override {
-    return {index == 0 ? list_ : Bytes(4 * ModelLayout::kLeafElements), 1, 1};
-  }
-
- private:
-  SharedBytes list_;
-};
-
-TEST_F(HostilePeerTest, AServerOfFalseLeavesIsLeftForAnother) {
-  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.puppets = {1};
-  options.late = {4};
-  options.without_vote = {1, 4};
-  options.elements = 3 * static_cast<std::int64_t>(ModelLayout::kLeafElements);
-  options.gateway.sync.chunk_elements = 1 << 18;
-  options.gateway.sync.outer_steps = 1000;
-  ScriptedFederation federation(std::move(options));
-  auto& puppet = federation.puppet(1);
-  auto& server = federation.gateway(2);
-  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    if (type != MessageType::state_request) return;
-    const auto request = decode_state_request(in);
-    if (!request || !server.state() || server.saved_step() != server.state()->step) return;
-    const auto& state = *server.state();
-    const auto leaves = strong_leaves(federation.layout(), state);
-    const Saved saved{.id = {.run = server.genesis()->record.hash(),
-                             .view = {},
-                             .step = state.step,
-                             .fragment = 0},
-                      .state_root = server.root(),
-                      .strong_root = strong_root(leaves),
-                      .spot_root = {}};
-    if (request->send)
-      from.offer(transfer_of_state(saved.id.run, state.step, *saved.strong_root), 1,
-                 static_cast<std::uint32_t>(1 + leaves.size()),
-                 std::make_shared<FalseLeaves>(leaves), false);
-    from.send(sign(puppet.signer, 1, MessageType::saved, encode(saved)).encode());
-  };
-  ASSERT_TRUE(federation.run_until([&] { return server.state() && server.state()->step >= 6; },
-                                   120 * kSecond));
-  federation.end_ranks(2);
-  federation.end_ranks(3);
-  federation.run_for(30 * kSecond);
-  const auto step = server.state()->step;
-  federation.start(4);
-  auto& late = federation.gateway(4);
-  const auto began = federation.now();
-  ASSERT_TRUE(federation.run_until([&] { return late.state() && late.state()->step == step; },
-                                   600 * kSecond));
-  EXPECT_LT(federation.now() - began, 40 * kSecond);
-  EXPECT_GE(federation.events(4, "state_fetch_stopped"), 1U) << "the puppet was never asked";
-  EXPECT_EQ(late.root(), server.root());
-}
-
 TEST_F(HostilePeerTest, FalseChunksHoldNoFetchUp) {
   auto options = endless_with_puppet();
   ScriptedFederation federation(std::move(options));
@@ -217,6 +155,77 @@ TEST_F(HostilePeerTest, PreparesOfOneWithoutAVoteHoldNoBallotUp) {
   EXPECT_GT(prepares, 100U);
   EXPECT_GE(second.state()->step, step + 8) << "the fourth site is absent: ballots are needed";
 }
+
+// ---- A peer that serves a state badly
+
+// The list of its leaves is true; the leaves are false, or never come.
+class BadLeaves final : public ChunkSource {
+ public:
+  BadLeaves(const std::vector<security::Digest>& leaves, bool come) : come_(come) {
+    ByteWriter out;
+    for (const auto& leaf : leaves) out.raw(leaf.bytes);
+    list_ = out.take();
+  }
+  ChunkBytes chunk(std::uint32_t index) override {
+    if (index == 0) return {list_, 1, 1};
+    return come_ ? ChunkBytes{Bytes(4 * ModelLayout::kLeafElements), 1, 1} : ChunkBytes();
+  }
+
+ private:
+  SharedBytes list_;
+  const bool come_;
+};
+
+class BadServerTest : public testing::TestWithParam<bool> {};
+
+TEST_P(BadServerTest, IsLeftForAnother) {
+  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.puppets = {1};
+  options.late = {4};
+  options.without_vote = {1, 4};
+  options.elements = 3 * static_cast<std::int64_t>(ModelLayout::kLeafElements);
+  options.gateway.sync.chunk_elements = 1 << 18;
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  auto& server = federation.gateway(2);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::state_request) return;
+    const auto request = decode_state_request(in);
+    if (!request || !server.state() || server.saved_step() != server.state()->step) return;
+    const auto& state = *server.state();
+    const auto leaves = strong_leaves(federation.layout(), state);
+    const Saved saved{.id = {.run = server.genesis()->record.hash(),
+                             .view = {},
+                             .step = state.step,
+                             .fragment = 0},
+                      .state_root = server.root(),
+                      .strong_root = strong_root(leaves),
+                      .spot_root = {}};
+    if (request->send)
+      from.offer(transfer_of_state(saved.id.run, state.step, *saved.strong_root), 1,
+                 static_cast<std::uint32_t>(1 + leaves.size()),
+                 std::make_shared<BadLeaves>(leaves, GetParam()), false);
+    from.send(sign(puppet.signer, 1, MessageType::saved, encode(saved)).encode());
+  };
+  ASSERT_TRUE(federation.run_until([&] { return server.state() && server.state()->step >= 6; },
+                                   120 * kSecond));
+  federation.end_ranks(2);
+  federation.end_ranks(3);
+  federation.run_for(30 * kSecond);
+  const auto step = server.state()->step;
+  federation.start(4);
+  auto& late = federation.gateway(4);
+  const auto began = federation.now();
+  ASSERT_TRUE(federation.run_until([&] { return late.state() && late.state()->step == step; },
+                                   600 * kSecond));
+  EXPECT_LT(federation.now() - began, 40 * kSecond);
+  EXPECT_GE(federation.events(4, "state_fetch_stopped"), 1U) << "the puppet was never asked";
+  EXPECT_EQ(late.root(), server.root());
+}
+
+INSTANTIATE_TEST_SUITE_P(Leaves, BadServerTest, testing::Bool(),
+                         [](const auto& test) { return test.param ? "AreFalse" : "NeverCome"; });
 
 }  // namespace
 }  // namespace isthmus::inter

@@ -276,6 +276,15 @@ TEST_F(CopiedChunks, ThoseThatAnotherConnectionBringsSooner) {
   EXPECT_EQ(resent(), 0U);
 }
 
+TEST_F(CopiedChunks, WhatTheWireHoldsWaitsToo) {
+  offer(20);
+  acknowledge(chunks_on(3));
+  peer.paths[0].tcp.window_bytes = 100'000;
+  peer.paths[0].unwritten_bytes = 1'000'000;
+  peer.run_for(50 * kMillisecond);
+  EXPECT_EQ(copied(), 5U);
+}
+
 TEST_F(CopiedChunks, NoneWhileSomethingWasNotSentOnce) {
   struct LastOneLate final : ChunkSource {
     ChunkBytes chunk(std::uint32_t index) override {
@@ -303,6 +312,18 @@ TEST_F(CopiedChunks, OneOfTheTwoSufficesWhenAConnectionEnds) {
   peer.link.wire_down(Lane::bulk, 3);
   EXPECT_EQ(resent(), 5U + 10U) << "now nothing else is left of them";
   EXPECT_EQ(chunks_on(4).size(), 10U);
+}
+
+TEST_F(CopiedChunks, OfWhatCameOnceNothingIsOnItsWay) {
+  have_copies();
+  acknowledge({chunks_on(3).back()});
+  peer.link.wire_up(Lane::bulk, 4);
+  peer.bulk(Bind{peer.session, 2}.encode(), 4);
+  peer.link.wire_down(Lane::bulk, 3);
+  EXPECT_EQ(resent(), 0U);
+  peer.link.wire_down(Lane::bulk, 2);
+  EXPECT_EQ(resent(), 9U);
+  EXPECT_EQ(chunks_on(4).size(), 9U);
 }
 
 TEST_F(CopiedChunks, ACopyThatIsLostGoesNotAgainWhileTheFirstOneIsOnItsWay) {

@@ -20,6 +20,7 @@
 #include "kernels/block_int8.h"
 #include "kernels/leaf_hash.h"
 #include "kernels/outer_arithmetic.h"
+#include "kernels/stream_copy.h"
 #include "kernels/sum_of_squares.h"
 #include "kernels/vector_targets.h"
 
@@ -95,6 +96,24 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 
 // Lengths around every vector width, and an offset so that nothing is aligned.
 const std::array<std::size_t, 12> kLengths = {0, 1, 3, 8, 15, 16, 17, 31, 63, 256, 700, 1000};
+
+TEST(StreamCopy, ExactlyWhatItIsTold) {
+  on_every_target([] {
+    std::vector<float> from(200);
+    for (std::size_t i = 0; i < from.size(); ++i)
+      from[i] = value_of(0x7FC00001 + static_cast<std::uint32_t>(i));
+    for (std::size_t at = 0; at < 20; ++at)
+      for (std::size_t to_at = 0; to_at < 20; ++to_at)
+        for (const std::size_t count : {0, 1, 15, 16, 17, 63, 64, 150}) {
+          std::vector<float> to(200, 1.0F);
+          const auto before = to;
+          stream_copy(std::span(from).subspan(at, count), std::span(to).subspan(to_at, count));
+          ASSERT_EQ(std::memcmp(&to[to_at], &from[at], 4 * count), 0);
+          std::copy_n(before.begin(), count, to.begin() + static_cast<std::ptrdiff_t>(to_at));
+          ASSERT_EQ(to, before) << "nothing beside it";
+        }
+  });
+}
 
 TEST(OuterBits, RunsOnEveryTargetTheCpuHas) {
   std::vector<VectorTarget> targets = vector_targets();
