@@ -10,12 +10,12 @@ endforeach()
 
 set(DECODERS
   base assert clock disk event_log machine_memory printable random result workers
-  kernels bf16 blake2s_columns block_int8 leaf_hash outer_arithmetic vector_targets
+  kernels bf16 blake2s_columns block_int8 leaf_hash outer_arithmetic stream_copy vector_targets
   security hash hex identity roster roster_memory roster_signature secret secret_file signature
            signing_key sodium_ready tls_stream
   compress bf16_codec codec f32_codec int8_codec zstd_stage
   inter attach_client attach_listener attach_messages attach_server attached_values box_runs
-        bulk_sender congestion_control contribution contribution_store encoding link link_frames
+        bulk_sender bulk_width congestion_control contribution contribution_store encoding link link_frames
         link_session link_test_frames local_socket loop loop_mailbox messages model_layout
         outer_state outer_store polite_rate rank_values record shared_memory status sync_options
         tcp_address tcp_facts tls_connection tls_lane sim/access_link sim/scenario
