@@ -133,8 +133,9 @@ class Exchange {
     bool held = false;
     bool finishing = false;
     bool after_loss = false;  // of its site's disk
-    std::uint64_t offered_in =
-        0;  // the session in which its site itself announced it; 0: others did
+    // The session in which its site itself announced it, and the one in which it sent a chunk of
+    // it; 0: others did.
+    std::uint64_t offered_in = 0, sent_in = 0;
     Nanoseconds last_arrival = 0;
   };
   using EntryPtr = std::shared_ptr<Entry>;  // shared with jobs on workers that outlive the step

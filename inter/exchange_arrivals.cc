@@ -70,6 +70,10 @@ void Exchange::on_open(Link* from, const Signed& message) {
     // One that was never closed, from before a restart of its site, may still be passed on by
     // others.
     const bool from_origin = from != nullptr && from->peer().site == message.signer;
+    // Its words come in order, and after its chunks: before it sent those it had announced them,
+    // and this one earlier still.
+    if (from_origin && entry.sent_in == from->session() && entry.offered_in != entry.sent_in)
+      return;
     // But one that is decided is fetched from whoever has it, when nothing comes of what is here.
     // One that a ballot names, or of a site that we do not see, only where its site does not offer
     // this one: what of it was acknowledged would not come again.
@@ -185,6 +189,7 @@ void Exchange::on_chunk(Link& link, const ChunkArrival& arrival, const SharedByt
 void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
                        const SharedBytes& sealed) {
   const auto index = arrival.index;
+  if (link.peer().site == entry->contribution->site()) entry->sent_in = link.session();
   if (index >= plan_->chunks() || (entry->held && !entry->contribution->has(index))) {
     link.settle(arrival, false);
     return;

@@ -265,6 +265,26 @@ TEST_F(PassedOnTest, AnEarlierAttemptDoesNotDisplaceWhatTheOriginOffers) {
   EXPECT_TRUE(run_until([this] { return held(); }));
 }
 
+// Nor does it when the origin's own words come late: others passed the newer one on, of which its
+// chunks are here already.
+TEST_F(PassedOnTest, AnEarlierAttemptAnnouncedLateDisplacesNoChunks) {
+  const auto earlier = made_from(1, 7), now = made_from(2, 8);
+  const auto source = std::make_shared<UpTo>(now);
+  federation_.puppet(kRelay).link(kReceiver).send(now->announcement().encode());
+  federation_.run_for(kSecond);
+  link().offer(now->transfer(), 1, plan_->chunks(), source, false);
+  ASSERT_TRUE(run_until([&] { return !link().acknowledged_chunks().empty(); }));
+  for (const auto& attempt : {earlier, now}) {
+    link().send(attempt->announcement().encode());
+    federation_.run_for(kSecond);
+  }
+  EXPECT_EQ(link().acknowledged_chunks().size(), 1U) << "the receiver says that it is gone";
+  source->coded = plan_->chunks();
+  link().poke();
+  close(*now);
+  EXPECT_TRUE(run_until([this] { return held(); }));
+}
+
 // But where nobody sees the origin any more, what others have whole does: of the earlier attempt
 // nothing comes.
 TEST_F(PassedOnTest, WhatOthersHaveDisplacesAnEarlierAttemptOfWhoIsOutOfSight) {
