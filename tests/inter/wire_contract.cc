@@ -292,8 +292,7 @@ TEST_P(WireContract, BulkDoesNotDelayControl) {
   std::size_t bulk = 0;
   f.world->run_until(
       [&] {
-        while (f.gateways[0].send(1, Lane::bulk, numbered_message(bulk, kBulkMessageBytesMax)))
-          ++bulk;
+        while (f.gateways[0].send(1, Lane::bulk, numbered_message(bulk, 64 << 10))) ++bulk;
         return false;
       },
       kSecond);
