@@ -25,8 +25,8 @@ class BulkConnections {
   };
 
   const std::vector<Connection>& live() const { return live_; }  // oldest first
-  // What to send on, oldest first: none before the other end has spoken on it, which it does as
-  // soon as it has both the session and the connection.
+  // What to send on, oldest first: those on which the other end has spoken in this session, which
+  // it does as soon as it has both.
   std::vector<ConnectionId> usable() const {
     std::vector<ConnectionId> usable;
     for (const auto& connection : live_)

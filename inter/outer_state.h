@@ -47,11 +47,7 @@ security::Digest strong_root(std::span<const security::Digest> leaves);
 // sixteen steps do. Leaves i with i ≡ step (mod 16).
 security::Digest spot_root(const ModelLayout& layout, const OuterState& state);
 
-// The outer step of the elements of chunk `chunk`, from `before` into `after` (which has the same
-// sizes, and may be the same): Σ w·decode(part), in the record's order, then the rule. `parts`:
-// this chunk of each of them, at least one. The chunks of a plan are independent of each other: any
-// order, any thread. `done`, if any, is shown each new tile, in order, while it is in a cache:
-// `after` itself is written past the caches. Errors: bad_frame.
+// A part of a range of a chunk, after the outer step.
 struct NewTile {
   const ElementRange& range;        // of the chunk
   std::uint64_t first = 0;          // element of the range
@@ -59,6 +55,12 @@ struct NewTile {
   std::span<const float> momentum;  // empty when the rule has none
 };
 using TileDone = std::function<void(const NewTile& tile)>;
+
+// The outer step of the elements of chunk `chunk`, from `before` into `after` (which has the same
+// sizes, and may be the same): Σ w·decode(part), in the record's order, then the rule. `parts`:
+// this chunk of each of them, at least one. The chunks of a plan are independent of each other: any
+// order, any thread. `done`, if any, is shown each new tile, in order, while it is in a cache:
+// `after` itself is written past the caches. Errors: bad_frame.
 Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<const float> weights,
                         std::span<const CodedChunk> parts, const OuterRule& rule,
                         const OuterState& before, OuterState& after, const TileDone& done = {});

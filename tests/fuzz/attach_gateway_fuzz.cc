@@ -14,8 +14,8 @@ namespace {
 
 enum Act : std::uint8_t { raw, frame, scribble, wait, decide, end, kActs };
 constexpr std::size_t kConnections = 4;
-constexpr int kPiecesMax =
-    1000;  // of a status: of thousands of ranks it is longer than a socket takes
+// Of a status: of thousands of ranks it is longer than a socket takes.
+constexpr int kPiecesMax = 1000;
 
 // What it says is always whole and decodes.
 void check_answer(attach::Kind kind, std::span<const std::byte> body) {

@@ -9,10 +9,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -94,12 +96,24 @@ std::set<std::string> files_of(const std::string& path) {
   return files;
 }
 
+std::chrono::seconds seconds_of(const char* text) {
+  std::uint32_t seconds = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, seconds);
+  if (error != std::errc() || stop != end || seconds == 0) {
+    std::fprintf(stderr, "ISTHMUS_FUZZ_SECONDS is '%s': give it a number of seconds, 1 or more\n",
+                 text);
+    std::exit(2);
+  }
+  return std::chrono::seconds(seconds);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::uint64_t runs = 0, seed = 1;
   const char* const wanted = std::getenv("ISTHMUS_FUZZ_SECONDS");
-  const std::chrono::seconds time(wanted ? std::strtol(wanted, nullptr, 10) : 0);
+  const auto time = wanted ? seconds_of(wanted) : std::chrono::seconds();
   std::vector<Bytes> corpus;
   std::signal(SIGABRT, keep_finding);
   for (int i = 1; i < argc; ++i) {

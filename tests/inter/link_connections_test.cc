@@ -314,7 +314,18 @@ TEST_F(CopiedChunks, OneOfTheTwoSufficesWhenAConnectionEnds) {
   EXPECT_EQ(chunks_on(4).size(), 10U);
 }
 
+// A next transfer finds both connections as empty as they are.
 TEST_F(CopiedChunks, OfWhatCameOnceNothingIsOnItsWay) {
+  have_copies();
+  const auto on_fast = chunks_on(3);
+  acknowledge({on_fast.begin() + 10, on_fast.end()});
+  peer.link.offer(6, 0, 6, std::make_shared<NumberedChunks>(100'000), false);
+  peer.run_for(50 * kMillisecond);
+  EXPECT_EQ(chunks_on(2).size(), 10U + 1U);
+  EXPECT_EQ(chunks_on(3).size(), 15U + 5U + 1U) << "a copy of the one that waits on 2";
+}
+
+TEST_F(CopiedChunks, WhatCameOnceGoesNotAgain) {
   have_copies();
   acknowledge({chunks_on(3).back()});
   peer.link.wire_up(Lane::bulk, 4);
