@@ -29,6 +29,7 @@ BulkSender::BulkSender(Loop& loop, Wire& wire, RateLimit& limit, GatewayId peer,
 BulkSender::~BulkSender() {
   drop_reservation();
   if (copy_timer_) loop_.cancel(*copy_timer_);
+  if (pace_timer_) loop_.cancel(*pace_timer_);
 }
 
 void BulkSender::begin(std::uint64_t session) {
@@ -45,7 +46,8 @@ void BulkSender::end() {
   session_ = 0;
   outgoing_.clear();
   in_flight_.clear();
-  for (auto& [id, path] : paths_) path = {.blocked = path.blocked};
+  for (auto& [id, path] : paths_)
+    path = {.blocked = path.blocked, .delivered_bytes = path.delivered_bytes, .pace = path.pace};
   drop_reservation();
   count_sending();
 }
@@ -55,6 +57,7 @@ void BulkSender::use(std::span<const ConnectionId> connections) {
     return std::ranges::find(connections, entry.first) == connections.end();
   });
   for (const auto connection : connections) paths_.try_emplace(connection);
+  if (sending_since_ && !pace_timer_) look_at_pace();
   std::vector<std::uint64_t> lost;
   for (const auto& [sequence, chunk] : in_flight_)
     if (!paths_.contains(chunk.connection)) lost.push_back(sequence);
@@ -497,6 +500,8 @@ void BulkSender::count_sending() {
     sending_since_ = loop_.now();
     sent_before_ = counters_.zstd_bytes;
     starved_ = 0;
+    line_pace_.begin(loop_.now());
+    look_at_pace();
     return;
   }
   const auto took = loop_.now() - *sending_since_;
@@ -506,6 +511,47 @@ void BulkSender::count_sending() {
                       seconds_of(starved_) / seconds_of(took)};
   sending_ += took;
   sending_since_.reset();
+  look_at_pace();
+}
+
+// Connections under BBR that send at once have one pace, as long as they do.
+void BulkSender::look_at_pace() {
+  if (pace_timer_) loop_.cancel(*std::exchange(pace_timer_, std::nullopt));
+  if (!sending_since_) return pace(std::nullopt);
+  const auto facts = wire_.bulk_paths(peer_);
+  if (BulkWidth::best_for(facts) != BulkWidth::Most::some) return pace(std::nullopt);
+  LinePace::Sample sample{.now = loop_.now()};
+  const auto note_shortest = [](Nanoseconds& shortest, Nanoseconds time) {
+    if (time > 0 && (shortest == 0 || time < shortest)) shortest = time;
+  };
+  std::size_t with_more = 0;
+  for (const auto& fact : facts) {
+    const auto path = paths_.find(fact.connection);
+    if (path == paths_.end()) continue;
+    const auto& tcp = fact.tcp;
+    const auto before = std::exchange(path->second.delivered_bytes, tcp.delivered_bytes);
+    with_more += tcp.unsent_bytes > 0;
+    note_shortest(sample.round_trip_min, tcp.round_trip_min);
+    if (tcp.delivered_bytes <= before) continue;
+    delivered_bytes_ += tcp.delivered_bytes - before;
+    note_shortest(sample.round_trip, tcp.round_trip);
+  }
+  sample.delivered_bytes = delivered_bytes_;
+  sample.full = with_more > 0;
+  line_pace_.look(sample);
+  const auto line = line_pace_.bytes_per_second();
+  if (with_more == 0) with_more = std::clamp<std::size_t>(paths_.size(), 1, width_.enough());
+  pace(line ? std::optional(*line / static_cast<double>(with_more)) : std::nullopt);
+  pace_timer_ = loop_.call_at(loop_.now() + line_pace_.next_look(), [this] {
+    pace_timer_.reset();
+    look_at_pace();
+  });
+}
+
+void BulkSender::pace(std::optional<double> bytes_per_second) {
+  for (auto& [connection, path] : paths_)
+    if (std::exchange(path.pace, bytes_per_second) != bytes_per_second)
+      wire_.pace(peer_, connection, bytes_per_second);
 }
 
 double BulkSender::seconds_sending() const {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "inter/bulk_width.h"
+#include "inter/line_pace.h"
 #include "inter/link_frames.h"
 #include "inter/loop.h"
 #include "inter/planted_bug.h"
@@ -129,6 +130,8 @@ class BulkSender {
     std::size_t bytes_in_flight = 0;
     // Chunks are numbered on each, since each keeps to its own order and pace.
     std::uint64_t last_number = 0, highest_acknowledged = 0;
+    std::uint64_t delivered_bytes = 0;  // by TCP, as of the last look at the pace
+    std::optional<double> pace = {};
   };
   struct InFlight {
     TransferId transfer = 0;
@@ -172,6 +175,8 @@ class BulkSender {
   void requeue_overtaken();
   void count_sending();
   void count_starving();
+  void look_at_pace();
+  void pace(std::optional<double> bytes_per_second);
 
   Loop& loop_;
   Wire& wire_;
@@ -197,6 +202,9 @@ class BulkSender {
   std::optional<Loop::TimerId> release_timer_;  // the reserved chunk's turn
   std::optional<Loop::TimerId> copy_timer_;     // late ones are looked for again, not before
   bool look_again_ = false;                     // then
+  LinePace line_pace_;                          // of all paths together
+  std::optional<Loop::TimerId> pace_timer_;     // while it sends on several
+  std::uint64_t delivered_bytes_ = 0;           // on all of them
   Nanoseconds round_trip_ = 0;                  // as of the last acknowledgement
   Counters counters_;
   std::optional<Nanoseconds> sending_since_;  // nothing: all is acknowledged

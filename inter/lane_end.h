@@ -25,6 +25,10 @@ class LaneEnd {
   virtual void share(ConnectionId connection, std::uint32_t connections) {
     (void)connection, (void)connections;
   }
+  // As Wire::pace.
+  virtual void pace(ConnectionId connection, std::optional<double> bytes_per_second) {
+    (void)connection, (void)bytes_per_second;
+  }
 };
 
 // What has passed over one connection, its handshake included. Written by whoever moves the bytes.

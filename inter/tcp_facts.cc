@@ -14,7 +14,7 @@ std::optional<TcpFacts> read_tcp_facts(int descriptor) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
-      size < offsetof(tcp_info, tcpi_delivered))
+      size < offsetof(tcp_info, tcpi_delivered_ce))
     return std::nullopt;
   char name[32] = "";
   socklen_t name_size = sizeof name - 1;
@@ -29,7 +29,9 @@ std::optional<TcpFacts> read_tcp_facts(int descriptor) {
   facts.slow_start = info.tcpi_snd_cwnd < info.tcpi_snd_ssthresh;
   facts.waiting_bytes =
       info.tcpi_notsent_bytes + std::uint64_t{info.tcpi_unacked} * info.tcpi_snd_mss;
+  facts.unsent_bytes = info.tcpi_notsent_bytes;
   facts.acknowledged_bytes = info.tcpi_bytes_acked;
+  facts.delivered_bytes = std::uint64_t{info.tcpi_delivered} * info.tcpi_snd_mss;
   facts.segments_sent = info.tcpi_data_segs_out;
   facts.segments_resent = info.tcpi_total_retrans;
   facts.silence = info.tcpi_last_data_recv * kMillisecond;
@@ -46,8 +48,9 @@ Nanoseconds TcpFacts::time_for(double bytes) const {
   return static_cast<Nanoseconds>(std::max(trips, 1.0) * static_cast<double>(round_trip));
 }
 
-void set_pace_max(int descriptor, double bytes_per_second) {
-  const auto pace = static_cast<unsigned long>(std::max(bytes_per_second, 1.0));
+void set_pace_max(int descriptor, std::optional<double> bytes_per_second) {
+  const auto pace =
+      bytes_per_second ? static_cast<unsigned long>(std::max(*bytes_per_second, 1.0)) : ~0UL;
   (void)::setsockopt(descriptor, SOL_SOCKET, SO_MAX_PACING_RATE, &pace, sizeof pace);
 }
 

@@ -1,6 +1,6 @@
-// TcpFacts: what the kernel knows of one TCP connection (TCP_INFO): for the polite pace
-// (inter/polite_rate.h), for how many connections there are and what goes on which
-// (inter/bulk_sender.h), as a sign of life, for `isthmus link test` and for people.
+// TcpFacts: what the kernel knows of one TCP connection (TCP_INFO): for paces
+// (inter/polite_rate.h, inter/line_pace.h), for how many connections there are and what goes on
+// which (inter/bulk_sender.h), as a sign of life, for `isthmus link test` and for people.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,12 @@ struct TcpFacts {
   std::uint64_t window_bytes = 0;      // that may be on their way now
   bool slow_start = false;             // the window doubles in each round trip
   std::uint64_t waiting_bytes = 0;     // handed over and not acknowledged
+  std::uint64_t unsent_bytes = 0;      // of those: not sent yet
   std::optional<Nanoseconds> silence;  // since data last came; nothing: not known
   // Since the connection began.
   std::uint64_t acknowledged_bytes = 0;
-  std::uint64_t segments_sent = 0;  // with data, those that were sent again included
+  std::uint64_t delivered_bytes = 0;  // those after a lost segment included
+  std::uint64_t segments_sent = 0;    // with data, those that were sent again included
   std::uint64_t segments_resent = 0;
   Nanoseconds busy = 0;               // something was to be sent
   Nanoseconds limited_by_window = 0;  // of that: the receiver's window was full
@@ -36,7 +38,7 @@ struct TcpFacts {
 std::optional<TcpFacts> read_tcp_facts(int descriptor);
 
 // The kernel sends no faster on this connection from now on, whatever its congestion control
-// allows.
-void set_pace_max(int descriptor, double bytes_per_second);
+// allows. Nothing: as fast as that allows.
+void set_pace_max(int descriptor, std::optional<double> bytes_per_second);
 
 }  // namespace isthmus::inter

@@ -153,6 +153,12 @@ void TlsConnection::keep_pace() {
   });
 }
 
+void TlsConnection::pace(std::optional<double> bytes_per_second) {
+  if (lane_.options().polite) return;
+  const std::lock_guard lock(path_mutex_);
+  if (socket_.is_open()) set_pace_max(socket_.native_handle(), bytes_per_second);
+}
+
 std::optional<BulkPath> TlsConnection::path() const {
   const std::lock_guard lock(path_mutex_);
   if (!socket_.is_open()) return std::nullopt;

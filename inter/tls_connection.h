@@ -78,6 +78,8 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   Result<void> send(WireMessage message);
   // It is one of so many (LaneEnd::share).
   void share(std::uint32_t connections);
+  // As Wire::pace; a polite one has its own.
+  void pace(std::optional<double> bytes_per_second);
   // From any thread; TlsUser::ended follows unless it has ended already.
   void end(ErrorCode code, std::string why);
 

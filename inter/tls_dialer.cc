@@ -94,6 +94,10 @@ void TlsDialer::share(ConnectionId connection, std::uint32_t connections) {
   if (up_ && connection == connection_->id()) connection_->share(connections);
 }
 
+void TlsDialer::pace(ConnectionId connection, std::optional<double> bytes_per_second) {
+  if (up_ && connection == connection_->id()) connection_->pace(bytes_per_second);
+}
+
 void TlsDialer::drop(ConnectionId connection, std::string_view reason) {
   if (!up_ || dropped_ || connection != connection_->id()) return;
   dropped_ = true;

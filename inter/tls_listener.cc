@@ -220,6 +220,11 @@ void TlsListener::share(ConnectionId id, std::uint32_t connections) {
   if (found != connections_.end()) found->second->share(connections);
 }
 
+void TlsListener::pace(ConnectionId id, std::optional<double> bytes_per_second) {
+  const auto found = connections_.find(id);
+  if (found != connections_.end()) found->second->pace(bytes_per_second);
+}
+
 void TlsListener::drop(ConnectionId id, std::string_view reason) {
   const auto found = connections_.find(id);
   if (found != connections_.end()) found->second->end(ErrorCode::cancelled, std::string(reason));

@@ -109,6 +109,12 @@ class Wire {
   // to be sent is shared among so many.
   virtual void widen(GatewayId peer, std::uint32_t connections) { (void)peer, (void)connections; }
 
+  // A connection of the bulk lane sends no faster from now on; nothing: as fast as it can.
+  virtual void pace(GatewayId peer, ConnectionId connection,
+                    std::optional<double> bytes_per_second) {
+    (void)peer, (void)connection, (void)bytes_per_second;
+  }
+
   // Bytes handed to the network for this peer, with the wire's own framing and sealing, on both
   // lanes; and received.
   virtual std::uint64_t bytes_sent(GatewayId peer) const = 0;

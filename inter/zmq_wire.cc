@@ -58,6 +58,8 @@ class ZmqWire final : public Wire, public LaneEvents {
   std::uint64_t bytes_received(GatewayId peer) const override;
   std::vector<BulkPath> bulk_paths(GatewayId peer) const override;
   void widen(GatewayId peer, std::uint32_t connections) override;
+  void pace(GatewayId peer, ConnectionId connection,
+            std::optional<double> bytes_per_second) override;
 
  private:
   struct Peer {
@@ -310,6 +312,12 @@ void ZmqWire::widen(GatewayId id, std::uint32_t connections) {
         std::make_unique<TlsDialer>(*lane_, *this, peer.entry, peer.bulk_address));
     if (receiver_ != nullptr) peer.bulk_dialers.back()->start();
   }
+}
+
+void ZmqWire::pace(GatewayId peer, ConnectionId id, std::optional<double> bytes_per_second) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end() || found->second.peer != peer || found->second.dropped) return;
+  found->second.end->pace(id, bytes_per_second);
 }
 
 void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end,

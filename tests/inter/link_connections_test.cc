@@ -67,6 +67,37 @@ TEST(Link, ChunksLeaveOnAllConnectionsOfTheSession) {
   EXPECT_EQ(peer.count(Frame::chunk, 2) + peer.count(Frame::chunk, 4), 3U + 1U + 7U);
 }
 
+// Each of them takes the line for its own.
+TEST(Link, ConnectionsUnderBbrShareThePaceOfTheLine) {
+  ScriptedPeer peer;
+  peer.paths = {path_with("bbr", 2), path_with("bbr", 3)};
+  begin_on_two_connections(peer, 1000);
+  peer.link.offer(5, 0, 1000, std::make_shared<NumberedChunks>(100), false);
+  const auto send_for = [&](Nanoseconds time) {
+    for (const auto end = peer.simulation.now() + time; peer.simulation.now() < end;) {
+      peer.run_for(10 * kMillisecond);
+      for (auto& path : peer.paths) {
+        path.tcp.round_trip_min = 100 * kMillisecond;
+        path.tcp.round_trip = 320 * kMillisecond;
+        path.tcp.unsent_bytes = 1000;
+        path.tcp.delivered_bytes += 50'000;
+      }
+    }
+  };
+  EXPECT_EQ(peer.paces.size(), 0U);
+  send_for(3 * kSecond);
+  ASSERT_TRUE(peer.paces[2]);
+  // 10 MB/s of the line, drained at 0.8 of that.
+  EXPECT_NEAR(*peer.paces[2], 4e6, 1e5);
+  EXPECT_EQ(peer.paces[3], peer.paces[2]);
+  peer.paths[1].tcp.unsent_bytes = 0;
+  peer.run_for(50 * kMillisecond);
+  EXPECT_NEAR(*peer.paces[2], 8e6, 2e5) << "the other one has nothing to send";
+  peer.link.withdraw(5);
+  EXPECT_EQ(peer.paces[2], std::nullopt);
+  EXPECT_EQ(peer.paces[3], std::nullopt);
+}
+
 // It was dialed because the old one is gone at the other end.
 TEST(Link, AConnectionInAnothersPlaceReplacesIt) {
   ScriptedPeer peer;

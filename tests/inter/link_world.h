@@ -162,6 +162,9 @@ class ScriptedPeer final : public Wire {
   }
   std::vector<BulkPath> bulk_paths(GatewayId) const override { return paths; }
   void widen(GatewayId, std::uint32_t connections) override { width = connections; }
+  void pace(GatewayId, ConnectionId connection, std::optional<double> rate) override {
+    paces[connection] = rate;
+  }
   std::uint64_t bytes_sent(GatewayId) const override { return 0; }
   std::uint64_t bytes_received(GatewayId) const override { return 0; }
 
@@ -175,6 +178,7 @@ class ScriptedPeer final : public Wire {
   std::set<ConnectionId> busy;  // send() refuses
   std::vector<BulkPath> paths;
   std::uint32_t width = 0;  // as widen() said last
+  std::map<ConnectionId, std::optional<double>> paces;
   sim::Simulation simulation;
   Loop loop{simulation};
   RateLimit limit{0};

@@ -1,0 +1,207 @@
+// The pace of several connections together at a simulated bottleneck.
+#include "inter/line_pace.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "tests/inter/bottleneck.h"
+
+namespace isthmus::inter {
+namespace {
+
+// Connections under BBR that each remember too much: they send faster than the line carries, until
+// two windows and a half are on their way, and no faster than the pace.
+class Eager final : public Sender {
+ public:
+  explicit Eager(double round_trip) : route(round_trip), least_(round_trip) {}
+
+  void begin() { pace.begin(time()); }
+  double rate(double now) override {
+    now_ = now;
+    if (now >= next_look_) {
+      const bool news = delivered_ > looked_at_;
+      looked_at_ = delivered_;
+      pace.look({.now = time(),
+                 .delivered_bytes = static_cast<std::uint64_t>(delivered_),
+                 .round_trip = news ? static_cast<Nanoseconds>(smoothed_ * 1e9) : 0,
+                 .round_trip_min = static_cast<Nanoseconds>(least_ * 1e9),
+                 .full = sends});
+      next_look_ = now + seconds_of(pace.next_look());
+    }
+    if (!sends || sent_ - delivered_ - lost_ >= 2.5 * kFaster * line * route) return 0;
+    const auto rate =
+        std::min(paced ? pace.bytes_per_second().value_or(1e12) : 1e12, kFaster * line);
+    sent_ += rate * kStep;
+    return rate;
+  }
+  void acknowledged(double, double bytes, double round_trip) override {
+    delivered_ += bytes;
+    const double weight = std::min(1.0, bytes / kSegment / 8);
+    smoothed_ = smoothed_ == 0 ? round_trip : smoothed_ + (round_trip - smoothed_) * weight;
+    least_ = std::min(least_, round_trip);
+  }
+  void lost(double, double bytes) override { lost_ += bytes; }
+  double lost_bytes() const { return lost_; }
+  double pace_of_line() const { return pace.bytes_per_second().value_or(0) / line; }
+
+  LinePace pace;
+  double line = kLine, route;  // as BBR knows it, the latter in seconds
+  bool sends = true, paced = true;
+
+ private:
+  Nanoseconds time() const { return static_cast<Nanoseconds>(now_ * 1e9) + kSecond; }
+
+  static constexpr double kFaster = 1.76;
+  double now_ = 0, next_look_ = 0, delivered_ = 0, looked_at_ = 0, sent_ = 0, lost_ = 0;
+  double smoothed_ = 0, least_;
+};
+
+double share_of(Bottleneck& line, Sender& sender, double seconds, double rate = kLine) {
+  const double before = sender.delivered;
+  line.run_for(seconds);
+  return (sender.delivered - before) / (rate * seconds);
+}
+
+class LinePaceTest : public testing::TestWithParam<double> {
+ protected:
+  const double round_trip = GetParam();
+  const double target = std::max(round_trip, 0.05);
+};
+INSTANTIATE_TEST_SUITE_P(RoundTrips, LinePaceTest, testing::Values(0.01, 0.04, 0.1, 0.3));
+
+TEST_P(LinePaceTest, WhatIsSentTooFastIsDrainedAndTheLineStaysFull) {
+  Bottleneck line(round_trip, 10);
+  Eager eager(round_trip);
+  line.add(eager);
+  eager.begin();
+  line.run_for(20 * target);
+  double sum = 0;
+  const double before = eager.delivered;
+  constexpr int kSeconds = 20;
+  for (int i = 0; i < 10 * kSeconds; ++i) {
+    line.run_for(0.1);
+    sum += line.queue_seconds();
+  }
+  EXPECT_GE((eager.delivered - before) / (kLine * kSeconds), 0.95);
+  EXPECT_LE(sum / (10 * kSeconds), 1.3 * target);
+}
+
+// What this is for.
+TEST_P(LinePaceTest, ANextSendingLosesNothing) {
+  Bottleneck line(round_trip, 1.25 * target);
+  Eager eager(round_trip);
+  line.add(eager);
+  eager.begin();
+  line.run_for(20 * target);
+  for (int sending = 0; sending < 5; ++sending) {
+    eager.sends = false;
+    line.run_for(2);
+    const double lost = eager.lost_bytes();
+    eager.sends = true;
+    eager.begin();
+    EXPECT_NEAR(eager.pace_of_line(), 1.1, 0.06);
+    EXPECT_GE(share_of(line, eager, 6 * round_trip), 0.8);
+    EXPECT_EQ(eager.lost_bytes() - lost, 0);
+  }
+}
+
+TEST_P(LinePaceTest, ASlowerLineIsFollowed) {
+  Bottleneck line(round_trip, 10);
+  Eager eager(round_trip);
+  line.add(eager);
+  eager.begin();
+  line.run_for(10);
+  line.line(kLine / 10);
+  eager.line = kLine / 10;
+  line.run_for(40 * target);
+  EXPECT_GE(share_of(line, eager, 10, kLine / 10), 0.9);
+  EXPECT_LE(line.queue_seconds(), 1.5 * target);
+}
+
+TEST_P(LinePaceTest, AFasterLineIsFound) {
+  Bottleneck line(round_trip, 10, kLine / 10);
+  Eager eager(round_trip);
+  eager.line = kLine / 10;
+  line.add(eager);
+  eager.begin();
+  line.run_for(10);
+  line.line(kLine);
+  eager.line = kLine;
+  line.run_for(40 * target);
+  EXPECT_GE(share_of(line, eager, 10), 0.9);
+}
+
+// It fills no queue, and has no shorter one by sending less.
+TEST_P(LinePaceTest, ALongerRouteIsNoQueue) {
+  Bottleneck line(round_trip, 10);
+  Eager eager(round_trip);
+  line.add(eager);
+  eager.begin();
+  line.run_for(10);
+  line.round_trip(eager.route = round_trip + 3 * target);
+  line.run_for(40 * target);
+  EXPECT_GE(share_of(line, eager, 20), 0.85);
+}
+
+// Their queue is not one that sending less could drain.
+TEST_P(LinePaceTest, WhoFillsQueuesDoesNotDisplaceIt) {
+  const auto share = [&](bool paced) {
+    Bottleneck line(round_trip, 3 * target);
+    Eager eager(round_trip);
+    eager.paced = paced;
+    Greedy greedy;
+    line.add(eager);
+    eager.begin();
+    line.run_for(5);
+    line.add(greedy);
+    line.run_for(20);
+    return share_of(line, eager, 30);
+  };
+  const double unpaced = share(false);
+  EXPECT_GE(share(true), std::min(0.3, 0.6 * unpaced)) << unpaced;
+}
+
+// Acknowledgements wait behind what the other end sends.
+TEST(LinePace, AQueueElsewhereSlowsNothingDown) {
+  LinePace pace;
+  LinePace::Sample sample{.now = kSecond, .round_trip_min = 100 * kMillisecond, .full = true};
+  pace.begin(sample.now);
+  double sent = 0, least = 1e12;
+  for (int i = 0; i < 4000; ++i) {
+    const auto rate = std::min(pace.bytes_per_second().value_or(1e12), 125'000.0);
+    if (i > 100) least = std::min(least, rate);
+    sent += rate * seconds_of(pace.next_look());
+    sample.now += pace.next_look();
+    sample.delivered_bytes = static_cast<std::uint64_t>(sent);
+    sample.round_trip = (i / 40 % 2 == 0 ? 300 : 180) * kMillisecond;
+    pace.look(sample);
+  }
+  EXPECT_GE(sent / (125'000 * seconds_of(sample.now - kSecond)), 0.85);
+  EXPECT_GE(least, 0.7 * 125'000);
+}
+
+TEST(LinePace, WhatIsNearNeedsNone) {
+  Bottleneck line(0.001, 1);
+  Eager eager(0.001);
+  line.add(eager);
+  eager.begin();
+  line.run_for(2);
+  EXPECT_EQ(eager.pace.bytes_per_second(), std::nullopt);
+}
+
+TEST(LinePace, AfterAMinuteTheLineMayBeAnother) {
+  Bottleneck line(0.1, 1);
+  Eager eager(0.1);
+  line.add(eager);
+  eager.begin();
+  line.run_for(3);
+  eager.sends = false;
+  eager.pace.begin(50 * kSecond);
+  EXPECT_NE(eager.pace.bytes_per_second(), std::nullopt);
+  eager.pace.begin(100 * kSecond);
+  EXPECT_EQ(eager.pace.bytes_per_second(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace isthmus::inter
