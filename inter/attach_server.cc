@@ -368,6 +368,7 @@ void AttachServer::serve_link_tests(
 }
 Result<void> AttachServer::listen() { return server_->listen(); }
 void AttachServer::publish(const Published& state) { server_->publish(state); }
+std::shared_ptr<StateDraft> AttachServer::draft() { return server_->draft(); }
 bool AttachServer::reading() const { return server_->reading(); }
 bool AttachServer::all_took() const { return server_->all_took(); }
 void AttachServer::forget() { server_->forget(); }

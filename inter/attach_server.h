@@ -47,6 +47,7 @@ class AttachServer final : public Ranks {
   // Ranks. May be called from within OuterSteps' functions. Without ranks, publish() does nothing:
   // attached() follows when they are back.
   void publish(const Published& state) override;
+  std::shared_ptr<StateDraft> draft() override;
   bool reading() const override;
   bool all_took() const override;
   void forget() override;

@@ -40,6 +40,7 @@ struct AttachedRank {
   std::optional<attach::Contribute> contribution;
   std::optional<std::uint64_t> told;  // the publication in its state area, until it took it
   bool state_waits = false;           // for that area
+  bool state_is_there = false;        // in it already: it was drafted
   RankStatus status;
 };
 
@@ -55,6 +56,7 @@ class AttachServer::Server final : public AttachReceiver,
   Result<void> listen();
   void stop();
   void publish(const Published& state);
+  std::shared_ptr<StateDraft> draft();
   bool reading() const { return !published_values_.empty(); }
   bool all_took() const {
     return complete_ && published_ && !reading() &&
@@ -92,6 +94,8 @@ class AttachServer::Server final : public AttachReceiver,
   void change_generation() {
     ++generation_;
     pieces_.reset();
+    state_areas_.reset();
+    close_draft();
   }
   void tell_soon();
   static Task<void> tell_all(Self self, Era began);
@@ -100,8 +104,9 @@ class AttachServer::Server final : public AttachReceiver,
   static Task<void> gather_initial(Self self, Era began);
   static Task<void> contribute(Self self, Era began, std::uint64_t step, std::uint64_t tokens);
   void contribution_read(Era began, std::uint64_t step);
-  // Where the values of the complete ranks stand; nothing when the era ended meanwhile.
-  Task<std::shared_ptr<const RankPieces>> find_pieces(Era began);
+  void close_draft();
+  // Where the complete ranks' areas of one kind are; nothing when the era ended meanwhile.
+  Task<std::shared_ptr<const RankPieces>> find_areas(Era began, bool of_states);
   // Calls with each run of the rank's boxes and the place in its areas where it stands; `budget`
   // elements are left before others have a turn. False: the era has ended.
   using Copy = std::function<void(const BoxRun& run, std::uint64_t place)>;
@@ -128,7 +133,9 @@ class AttachServer::Server final : public AttachReceiver,
   bool complete_ = false;
   std::uint64_t generation_ = 0;  // counts changes of ranks_
   bool gathering_ = false;
-  std::shared_ptr<const RankPieces> pieces_;  // of generation_; shared with contributions
+  // Of generation_, once they were needed.
+  std::shared_ptr<const RankPieces> pieces_;       // shared with contributions
+  std::shared_ptr<const RankPieces> state_areas_;  // shared with drafts
 
   std::uint64_t publication_ = 0;
   bool published_ = false;  // since the ranks are complete
@@ -136,6 +143,7 @@ class AttachServer::Server final : public AttachReceiver,
   bool telling_ = false;                     // somebody copies the newest state to the ranks
   std::span<const float> published_values_;  // the gateway's; {} once it is free to change them
   LargeVector<float> waiting_values_;        // the same, for ranks whose area was not free
+  std::shared_ptr<RankDraft> draft_;         // shared with who computes the next state
 };
 
 }  // namespace isthmus::inter

@@ -35,7 +35,21 @@ void AttachServer::Server::publish(const Published& state) {
   telling_ = false;
   waiting_values_ = {};
   published_values_ = state.parameters;
+  const bool drafted = draft_ && state.draft == draft_;
+  for (auto& [number, rank] : ranks_) rank.state_is_there = drafted;
+  close_draft();
   tell_soon();
+}
+
+std::shared_ptr<StateDraft> AttachServer::Server::draft() {
+  close_draft();
+  if (!complete_ || !state_areas_ || !all_took()) return nullptr;
+  draft_ = std::make_shared<RankDraft>(state_areas_);
+  return draft_;
+}
+
+void AttachServer::Server::close_draft() {
+  if (draft_) std::exchange(draft_, nullptr)->close();
 }
 
 // What is being told ends unsaid; the ranks hear the next state.
@@ -44,6 +58,7 @@ void AttachServer::Server::forget() {
   telling_ = false;
   published_values_ = {};
   waiting_values_ = {};
+  close_draft();
 }
 
 // Not within the call: a state must not overtake the answer to the contribution that it follows
@@ -72,8 +87,9 @@ Task<void> AttachServer::Server::tell_all(Self self, Era began) {
             values.subspan(run.canonical, run.count),
             rank.memory->floats(rank.state_offset, rank.elements).subspan(place, run.count));
       };
-      const bool all = co_await self->each_run(number, began, budget, copy);
-      if (!all) co_return;
+      bool there = self->ranks_.at(number).state_is_there;
+      if (!there) there = co_await self->each_run(number, began, budget, copy);
+      if (!there) co_return;
       AttachedRank& rank = self->ranks_.at(number);
       rank.state_waits = false;
       rank.told = self->latest_.publication;
@@ -99,6 +115,10 @@ Task<void> AttachServer::Server::tell_all(Self self, Era began) {
     }
     self->published_values_ = {};
     self->telling_ = false;
+    if (!self->state_areas_) {
+      auto areas = co_await self->find_areas(began, true);
+      if (areas) self->state_areas_ = std::move(areas);
+    }
     co_return;
   }
 }
@@ -153,12 +173,14 @@ void AttachServer::Server::gather_contribution_if_all() {
 
 Task<void> AttachServer::Server::contribute(Self self, Era began, std::uint64_t step,
                                             std::uint64_t tokens) {
-  auto pieces = co_await self->find_pieces(began);
+  auto pieces = self->stopped_ || self->era() != began ? nullptr : self->pieces_;
+  if (!pieces) pieces = co_await self->find_areas(began, false);
   self->gathering_ = false;
   if (!pieces) {
     if (!self->stopped_ && self->published_) self->gather_contribution_if_all();
     co_return;
   }
+  self->pieces_ = pieces;
   const auto accepted = std::make_shared<bool>(false);  // with the values, which may go any time
   auto values = std::make_shared<const RankValues>(
       std::move(pieces),
@@ -187,23 +209,23 @@ void AttachServer::Server::contribution_read(Era began, std::uint64_t step) {
   for (auto& [number, rank] : ranks_) rank.connection->send(attach::encode(attach::Taken{step}));
 }
 
-Task<std::shared_ptr<const RankPieces>> AttachServer::Server::find_pieces(Era began) {
+Task<std::shared_ptr<const RankPieces>> AttachServer::Server::find_areas(Era began,
+                                                                         bool of_states) {
   if (stopped_ || era() != began) co_return nullptr;
-  if (pieces_) co_return pieces_;
-  auto pieces = std::make_shared<RankPieces>();
+  auto areas = std::make_shared<RankPieces>();
   std::uint64_t budget = kSliceElements;
   for (std::uint32_t number = 0; number < world_; ++number) {
-    if (ranks_.at(number).memory) pieces->keep(ranks_.at(number).memory);
+    if (ranks_.at(number).memory) areas->keep(ranks_.at(number).memory);
     const Copy note = [&](const BoxRun& run, std::uint64_t place) {
       const AttachedRank& rank = ranks_.at(number);
-      pieces->add(run.canonical, rank.memory->floats(0, rank.elements).subspan(place, run.count));
+      const auto area = rank.memory->floats(of_states ? rank.state_offset : 0, rank.elements);
+      areas->add(run.canonical, area.subspan(place, run.count));
     };
     const bool current = co_await each_run(number, began, budget, note);
     if (!current) co_return nullptr;
   }
-  pieces->sort();
-  pieces_ = std::move(pieces);
-  co_return pieces_;
+  areas->sort();
+  co_return areas;
 }
 
 Task<bool> AttachServer::Server::each_run(std::uint32_t number, Era began, std::uint64_t& budget,

@@ -206,7 +206,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<bool> may_contribute();
   Task<void> contribute_task(std::shared_ptr<const ContributedValues> parameters,
                              std::uint64_t tokens);
-  void publish();
+  void publish(std::shared_ptr<StateDraft> draft = {});
+  std::shared_ptr<StateDraft> draft() { return ranks_ ? ranks_->draft() : nullptr; }
   std::uint64_t newest_contribution() const;
   bool ranks_reading() const { return ranks_ && ranks_->reading(); }
   bool ranks_have_the_end(Nanoseconds told) const;
@@ -217,13 +218,14 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   struct Stepped {
     OuterState state;
     security::Digest root;
+    std::shared_ptr<StateDraft> draft = {};  // of it, if any
   };
   Task<Result<Stepped>> take_step(std::shared_ptr<const OuterState> before, Record record,
                                   Named parts, std::shared_ptr<StepComputation> early);
   void step_early(std::uint32_t chunk);
   OuterState spare_state();
   Task<Result<bool>> apply(const Certificate& certificate);
-  void enter_state(bool save_it, bool tell);
+  void enter_state(bool save_it, bool tell, std::shared_ptr<StateDraft> draft = {});
   Task<Result<void>> adopt_state(OuterState fetched);
   Task<Result<void>> log_records(std::uint64_t step);
   void take_feedback();

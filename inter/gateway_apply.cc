@@ -49,7 +49,8 @@ void Gateway::step_early(std::uint32_t chunk) {
       likely.parts.push_back(
           {.site = part->site(), .root = {}, .tokens = part->open().tokens, .base = {}});
     early_ = std::make_shared<StepComputation>(*layout_, plan_, options_.sync.outer, state_,
-                                               std::move(parts), weights_of(likely), spare_state());
+                                               std::move(parts), weights_of(likely), spare_state(),
+                                               draft());
   }
   if (!early_->begin(chunk)) return;
   std::vector<CodedChunk> coded;
@@ -92,9 +93,9 @@ Task<Result<Gateway::Stepped>> Gateway::take_step(std::shared_ptr<const OuterSta
   } else {
     auto computation = early;
     if (!computation)
-      computation =
-          std::make_shared<StepComputation>(*layout_, plan_, record.rule, std::move(before),
-                                            std::move(parts), weights_of(record), spare_state());
+      computation = std::make_shared<StepComputation>(*layout_, plan_, record.rule,
+                                                      std::move(before), std::move(parts),
+                                                      weights_of(record), spare_state(), draft());
     std::vector<std::uint32_t> chunks;
     for (std::uint32_t i = 0; i < plan_->chunks(); ++i)
       if (computation->begin(i)) chunks.push_back(i);
@@ -116,8 +117,10 @@ Task<Result<Gateway::Stepped>> Gateway::take_step(std::shared_ptr<const OuterSta
                       computation->result().error()};
     stepped.state = std::move(computation->after());
     leaves = computation->leaves();
+    stepped.draft = computation->draft();
   }
   if (options_.disturb) {
+    stepped.draft.reset();
     options_.disturb(record.step, stepped.state.agreed);
     leaves.clear();
   }
@@ -189,13 +192,13 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
        {"root", state_root_.hex()},
        {"seconds", seconds_of(now - step_began_)},
        {"exchange_seconds", contributed_at_ > 0 ? seconds_of(now - contributed_at_) : 0.0}});
-  enter_state(true, true);
+  enter_state(true, true, std::move(stepped->draft));
   co_return true;
 }
 
 // The state is a new one, its records are logged, feedback is settled: goes on from it. `tell`: the
-// ranks too.
-void Gateway::enter_state(bool save_it, bool tell) {
+// ranks too; `draft`, if any, has its parameters.
+void Gateway::enter_state(bool save_it, bool tell, std::shared_ptr<StateDraft> draft) {
   const auto step = state_->step;
   finished_ = step > 0 && chain_.size() >= step && chain_[step - 1].record.final_step;
   if (save_it) {
@@ -215,7 +218,7 @@ void Gateway::enter_state(bool save_it, bool tell) {
   if (finished_)
     send_status();
   else if (tell)
-    publish();
+    publish(std::move(draft));
 }
 
 // Goes on from a state that was fetched, instead of replaying.

@@ -167,7 +167,7 @@ std::uint64_t Gateway::newest_contribution() const {
   return contributed_step_;
 }
 
-void Gateway::publish() {
+void Gateway::publish(std::shared_ptr<StateDraft> draft) {
   if (!ranks_ || !rank_pulse_.here() || !state_) return;
   rank_pulse_.told(world_.loop.now());
   ranks_know_end_ |= finished_;
@@ -178,7 +178,8 @@ void Gateway::publish() {
                    .merge = MergeRule::keep_progress,
                    .final_step = finished_,
                    .contributed = newest_contribution(),
-                   .contribution_open = pending_ && pending_->step == working_step()});
+                   .contribution_open = pending_ && pending_->step == working_step(),
+                   .draft = std::move(draft)});
 }
 
 // Ranks of a run that is launched once more come for its last state, even if it is all that there

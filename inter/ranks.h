@@ -21,6 +21,16 @@ namespace isthmus::inter {
 // How a rank takes a new state over: x ← state + (x − contributed). The only rule yet.
 enum class MergeRule : std::uint8_t { keep_progress = 0 };
 
+// Where the parameters of the next state can be written while they are computed, by those who
+// compute them: published, they need no copy.
+class StateDraft {
+ public:
+  virtual ~StateDraft() = default;
+  // From element `first` on, in layout order; any thread. Once another draft or state has taken its
+  // place, nothing.
+  virtual void write(std::uint64_t first, std::span<const float> values) = 0;
+};
+
 // The agreed state after an outer step. `parameters` (layout order) stays as it is for as long as
 // Ranks::reading() says so.
 struct Published {
@@ -35,6 +45,7 @@ struct Published {
   std::uint64_t contributed = 0;
   bool contribution_open = false;  // after a restart: this site's contribution to step + 1 is
                                    // already made; the next state follows
+  std::shared_ptr<StateDraft> draft = {};  // all of `parameters` was written to it
 };
 
 // What a rank last said of itself, for people.
@@ -52,6 +63,9 @@ class Ranks {
  public:
   virtual ~Ranks() = default;
   virtual void publish(const Published& state) = 0;
+  // A new one, in place of the last. Nothing: the ranks still read the last state, or are not
+  // there.
+  virtual std::shared_ptr<StateDraft> draft() { return nullptr; }
   // The parameters of the last publish() are still being handed to the ranks.
   virtual bool reading() const = 0;
   // All ranks are attached and have said that they have the last publish().

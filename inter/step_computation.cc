@@ -9,7 +9,8 @@ namespace isthmus::inter {
 
 StepComputation::StepComputation(const ModelLayout& layout, std::shared_ptr<const ChunkPlan> plan,
                                  OuterRule rule, std::shared_ptr<const OuterState> before,
-                                 Parts parts, std::vector<float> weights, OuterState after)
+                                 Parts parts, std::vector<float> weights, OuterState after,
+                                 std::shared_ptr<StateDraft> draft)
     : layout_(layout),
       plan_(std::move(plan)),
       rule_(rule),
@@ -17,6 +18,7 @@ StepComputation::StepComputation(const ModelLayout& layout, std::shared_ptr<cons
       parts_(std::move(parts)),
       weights_(std::move(weights)),
       after_(std::move(after)),
+      draft_(std::move(draft)),
       begun_(plan_->chunks()),
       first_leaf_(layout.tensors().size()),
       to_come_(layout.leaves().size()),
@@ -93,7 +95,10 @@ Result<void> StepComputation::compute(std::uint32_t chunk, std::vector<CodedChun
     ISTHMUS_TRY(coded[i], parts_[i]->unpack(chunk));
   }
   LeavesInARow in_a_row(*this);
-  const auto done = [&](const NewTile& tile) { in_a_row.add(tile); };
+  const auto done = [&](const NewTile& tile) {
+    in_a_row.add(tile);
+    if (draft_) draft_->write(layout_.offset(tile.range) + tile.first, tile.agreed);
+  };
   ISTHMUS_CHECK(step_chunk(*plan_, chunk, weights_, coded, rule_, *before_, after_, done));
   for (const auto& range : plan_->ranges(chunk))
     each_leaf_of(range, [&](std::size_t leaf) {

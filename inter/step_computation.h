@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "inter/outer_state.h"
+#include "inter/ranks.h"
 
 namespace isthmus::inter {
 
@@ -18,10 +19,10 @@ class StepComputation {
  public:
   using Parts = std::vector<std::shared_ptr<const Contribution>>;  // in the record's order
 
-  // At least one part. `after`: memory to use again, or {}.
+  // At least one part. `after`: memory to use again, or {}. `draft`, if any, gets the parameters.
   StepComputation(const ModelLayout& layout, std::shared_ptr<const ChunkPlan> plan, OuterRule rule,
                   std::shared_ptr<const OuterState> before, Parts parts, std::vector<float> weights,
-                  OuterState after);
+                  OuterState after, std::shared_ptr<StateDraft> draft = {});
 
   const Parts& parts() const { return parts_; }
   const OuterState& before() const { return *before_; }
@@ -39,6 +40,7 @@ class StepComputation {
 
   // Once every chunk has ended well. The step and record of the state are the caller's to set.
   OuterState& after() { return after_; }
+  const std::shared_ptr<StateDraft>& draft() const { return draft_; }
   const std::vector<kernels::Hash128>& leaves() const { return leaves_; }
 
  private:
@@ -54,6 +56,7 @@ class StepComputation {
   const Parts parts_;
   const std::vector<float> weights_;
   OuterState after_;
+  const std::shared_ptr<StateDraft> draft_;  // shared with the ranks, who may give it up
   std::vector<bool> begun_;
   std::uint32_t running_ = 0;
   Result<void> result_;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/disk.h"
@@ -15,6 +16,7 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "base/workers.h"
+#include "kernels/stream_copy.h"
 
 namespace isthmus::bench {
 
@@ -45,6 +47,23 @@ std::vector<float> inner_progress(std::uint64_t count, std::uint64_t seed) {
     values[i] = static_cast<float>(1e-3 * spread * random.normal_at(i));
   }
   return values;
+}
+
+RankMemory::RankMemory(std::uint64_t elements) : state_(elements) {
+  auto areas = std::make_shared<inter::RankPieces>();
+  areas->add(0, state_);
+  areas_ = std::move(areas);
+}
+
+std::shared_ptr<inter::StateDraft> RankMemory::draft() {
+  if (draft_) draft_->close();
+  return draft_ = std::make_shared<inter::RankDraft>(areas_);
+}
+
+void RankMemory::publish(const inter::Published& state) {
+  const auto draft = std::exchange(draft_, nullptr);
+  if (draft) draft->close();
+  if (!draft || state.draft != draft) kernels::stream_copy(state.parameters, state_);
 }
 
 TemporaryPlace::TemporaryPlace(const std::string& parent, std::string_view name)

@@ -4,12 +4,16 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/large_vector.h"
 #include "inter/gateway.h"
 #include "inter/model_layout.h"
+#include "inter/rank_values.h"
 #include "inter/ranks.h"
 #include "tests/bench/report.h"
 #include "tests/inter/loopback_federation.h"
@@ -33,6 +37,21 @@ inter::ModelLayout layout_of(std::uint64_t parameters);
 
 // How far inner steps went: normal, with a spread of its own for each row.
 std::vector<float> inner_progress(std::uint64_t count, std::uint64_t seed);
+
+// What a site's ranks share with their gateway: they find published parameters in it.
+class RankMemory {
+ public:
+  explicit RankMemory(std::uint64_t elements);
+  // As Ranks.
+  std::shared_ptr<inter::StateDraft> draft();
+  void publish(const inter::Published& state);
+  std::span<const float> parameters() const { return state_; }
+
+ private:
+  LargeVector<float> state_;
+  std::shared_ptr<const inter::RankPieces> areas_;  // shared with the drafts
+  std::shared_ptr<inter::RankDraft> draft_;         // shared with who computes the next state
+};
 
 // A new folder in `parent` ("": where the system keeps temporary files), removed with all in it.
 class TemporaryPlace {

@@ -70,12 +70,18 @@ struct Figures {
 class SyntheticRanks final : public Ranks {
  public:
   SyntheticRanks(Loop& loop, Gateway& gateway, std::vector<float> progress, Figures& figures)
-      : loop_(loop), gateway_(gateway), progress_(std::move(progress)), figures_(figures) {}
+      : loop_(loop),
+        gateway_(gateway),
+        progress_(std::move(progress)),
+        memory_(progress_.size()),
+        figures_(figures) {}
 
   bool reading() const override { return false; }
   bool all_took() const override { return true; }
   void forget() override {}
+  std::shared_ptr<StateDraft> draft() override { return memory_.draft(); }
   void publish(const Published& state) override {
+    memory_.publish(state);
     if (state.step == kWarmSteps) {
       began_cpu_ = process_seconds();
       began_wall_ = wall_seconds();
@@ -90,7 +96,7 @@ class SyntheticRanks final : public Ranks {
     }
     if (state.contribution_open) return;
     const double before = thread_seconds();
-    std::vector<float> parameters(state.parameters.begin(), state.parameters.end());
+    std::vector<float> parameters(memory_.parameters().begin(), memory_.parameters().end());
     for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i] -= progress_[i];
     auto values = std::make_shared<ValuesInVector>(std::move(parameters));
     rank_seconds_ += thread_seconds() - before;
@@ -105,6 +111,7 @@ class SyntheticRanks final : public Ranks {
   Loop& loop_;
   Gateway& gateway_;
   std::vector<float> progress_;
+  RankMemory memory_;
   double began_cpu_ = 0, began_wall_ = 0, rank_seconds_ = 0;
   Figures& figures_;
 };

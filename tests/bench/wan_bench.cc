@@ -34,7 +34,6 @@
 
 #include "base/copy_to.h"
 #include "base/large_vector.h"
-#include "kernels/stream_copy.h"
 #include "tests/bench/bench_site.h"
 #include "tests/bench/command_line.h"
 #include "tests/bench/report.h"
@@ -137,8 +136,11 @@ struct Exchanged {
 class ToldRanks final : public Ranks {
  public:
   ToldRanks(Loop& loop, Gateway& gateway, std::vector<float> progress, int from, int to)
-      : loop_(loop), gateway_(gateway), progress_(std::move(progress)), to_(to) {
-    own_.resize(progress_.size());
+      : loop_(loop),
+        gateway_(gateway),
+        progress_(std::move(progress)),
+        memory_(progress_.size()),
+        to_(to) {
     parameters_.resize(progress_.size());
     listener_ = std::thread([this, from] {
       for (Go go; ::read(from, &go, sizeof go) == sizeof go;)
@@ -149,12 +151,15 @@ class ToldRanks final : public Ranks {
   bool reading() const override { return false; }
   bool all_took() const override { return true; }
   void forget() override {}
+  std::shared_ptr<StateDraft> draft() override { return memory_.draft(); }
   void publish(const Published& state) override {
-    kernels::stream_copy(state.parameters, own_);
+    memory_.publish(state);
     exchanged_ = {.step = state.step, .published = wall_seconds(), .cpu_seconds = 0};
     if (state.final_step) return tell();
     const double before = process_seconds();
-    for (std::size_t i = 0; i < own_.size(); ++i) parameters_[i] = own_[i] - progress_[i];
+    const auto state_of_ranks = memory_.parameters();
+    for (std::size_t i = 0; i < state_of_ranks.size(); ++i)
+      parameters_[i] = state_of_ranks[i] - progress_[i];
     not_counted_ += process_seconds() - before;
     tell_once_saved();
   }
@@ -195,7 +200,8 @@ class ToldRanks final : public Ranks {
   Loop& loop_;
   Gateway& gateway_;
   std::vector<float> progress_;
-  LargeVector<float> own_, parameters_;
+  RankMemory memory_;
+  LargeVector<float> parameters_;
   const int to_;
   std::thread listener_;
   Exchanged exchanged_;

@@ -348,6 +348,97 @@ TEST_F(SlicedAttachTest, ARankThatComesBackFindsTheOthersWaiting) {
   }
 }
 
+// ---- Drafts: what is published is here another state than the draft, to tell the two apart
+
+TEST_F(AttachTest, WhatWasDraftedIsNotCopiedAgain) {
+  start_server();
+  auto client = computing_rank();
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    ASSERT_TRUE(eventually([&] { return server->all_took(); }));
+    ASSERT_TRUE(client->contribute(step, values(kWhole, 1), 1));
+    ASSERT_TRUE(eventually([&] { return gateway.contributions.size() == step; }));
+    on_loop([&] {
+      const auto draft = server->draft();
+      ASSERT_TRUE(draft);
+      draft->write(20, values(4, 520));
+      draft->write(0, values(20, 500));
+      gateway.decide(values(kWhole, 1000), draft);
+    });
+    EXPECT_EQ(copy(state_of(*client).parameters), values(kWhole, 500));
+    ASSERT_TRUE(client->took());
+  }
+}
+
+TEST_F(AttachTest, AStateIsCopiedOverADraftOfAnother) {
+  start_server();
+  auto client = computing_rank();
+  ASSERT_TRUE(eventually([&] { return server->all_took(); }));
+  on_loop([&] {
+    const auto first = server->draft(), second = server->draft();
+    ASSERT_TRUE(second);
+    second->write(0, values(kWhole, 500));
+    first->write(0, values(kWhole, 700));  // given up: nothing
+    gateway.decide(values(kWhole, 1000), first);
+    second->write(0, values(kWhole, 500));
+  });
+  EXPECT_EQ(copy(state_of(*client).parameters), values(kWhole, 1000));
+}
+
+TEST_F(AttachTest, AGivenUpDraftWritesNothing) {
+  start_server();
+  auto client = computing_rank();
+  ASSERT_TRUE(eventually([&] { return server->all_took(); }));
+  on_loop([&] {
+    const auto first = server->draft(), second = server->draft();
+    ASSERT_TRUE(second);
+    second->write(0, values(kWhole, 500));
+    first->write(0, values(kWhole, 700));
+    gateway.decide(values(kWhole, 1000), second);
+    second->write(0, values(kWhole, 700));
+  });
+  EXPECT_EQ(copy(state_of(*client).parameters), values(kWhole, 500));
+}
+
+TEST_F(AttachTest, ThereIsNoDraftWhileTheRankReadsTheLastState) {
+  start_server();
+  EXPECT_FALSE(on_loop([&] { return server->draft(); }));
+  auto client = attach(whole());
+  ASSERT_TRUE(client->initial(values(kWhole, 0)));
+  state_of(*client);
+  EXPECT_FALSE(on_loop([&] { return server->draft(); }));
+  ASSERT_TRUE(client->took());
+  EXPECT_TRUE(eventually([&] { return server->draft() != nullptr; }));
+  // What it computes with is another process' from now on.
+  client.reset();
+  ASSERT_TRUE(eventually([&] { return server->status()[0].state == "not attached"; }));
+  EXPECT_FALSE(on_loop([&] { return server->draft(); }));
+  client = attach(whole());
+  EXPECT_EQ(copy(state_of(*client).parameters), values(kWhole, 0));
+}
+
+TEST_F(SlicedAttachTest, EachRankFindsItsPartOfADraft) {
+  start_server();
+  auto clients = attach_slices();
+  for (std::uint32_t rank = 0; rank < 4; ++rank)
+    ASSERT_TRUE(clients[rank]->initial(slice_of(values(kSliced, 0), rank)));
+  for (auto& client : clients) {
+    state_of(*client);
+    ASSERT_TRUE(client->took());
+  }
+  ASSERT_TRUE(eventually([&] { return server->all_took(); }));
+  on_loop([&] {
+    const auto draft = server->draft();
+    ASSERT_TRUE(draft);
+    // Odd parts, in no order.
+    draft->write(30, values(23, 530));
+    draft->write(0, values(7, 500));
+    draft->write(7, values(23, 507));
+    gateway.decide(values(kSliced, 1000), draft);
+  });
+  for (std::uint32_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(copy(state_of(*clients[rank]).parameters), slice_of(values(kSliced, 500), rank));
+}
+
 TEST_F(AttachTest, ARunMayBeginWithRanksThatCameAtDifferentTimes) {
   start_server();
   std::unique_ptr<AttachClient> early, late;

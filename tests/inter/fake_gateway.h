@@ -76,13 +76,13 @@ class FakeGateway final : public OuterSteps {
     for (float& x : next) x /= 2;
     decide(std::move(next));
   }
-  void decide(std::vector<float> next) {
+  void decide(std::vector<float> next, std::shared_ptr<StateDraft> draft = {}) {
     ++step;
     state = std::move(next);
     is_open = false;
-    publish();
+    publish(std::move(draft));
   }
-  void publish() {
+  void publish(std::shared_ptr<StateDraft> draft = {}) {
     Published published;
     published.step = step;
     published.record.bytes[0] = static_cast<std::byte>(step + 1);
@@ -90,6 +90,7 @@ class FakeGateway final : public OuterSteps {
     published.final_step = step == final_step;
     published.contribution_open = is_open;
     if (!contributions.empty()) published.contributed = contributions.back().step;
+    published.draft = std::move(draft);
     ranks->publish(published);
   }
 
