@@ -1,7 +1,6 @@
 #include "inter/bulk_sender.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "base/assert.h"
 
@@ -62,7 +61,8 @@ void BulkSender::use(std::span<const ConnectionId> connections) {
   for (const auto& [sequence, chunk] : in_flight_)
     if (!paths_.contains(chunk.connection)) lost.push_back(sequence);
   // Each goes to the front of its queue: the oldest last.
-  for (const auto sequence : std::views::reverse(lost)) requeue(in_flight_.find(sequence));
+  std::for_each(lost.rbegin(), lost.rend(),
+                [this](std::uint64_t sequence) { requeue(in_flight_.find(sequence)); });
   pump();
 }
 
@@ -244,7 +244,8 @@ void BulkSender::heartbeat(Nanoseconds round_trip, const Carried& carried) {
   std::vector<std::uint64_t> overdue;
   for (const auto& [sequence, chunk] : in_flight_)
     if (now - chunk.sent > patience) overdue.push_back(sequence);
-  for (const auto sequence : std::views::reverse(overdue)) requeue(in_flight_.find(sequence));
+  std::for_each(overdue.rbegin(), overdue.rend(),
+                [this](std::uint64_t sequence) { requeue(in_flight_.find(sequence)); });
   pump();
 }
 
@@ -318,7 +319,8 @@ std::vector<BulkSender::Late> BulkSender::late_ones(
     const std::map<ConnectionId, BulkPath>& paths) const {
   std::vector<Late> late;
   std::map<ConnectionId, double> behind;  // bytes, of what left after it
-  for (const auto& [sequence, chunk] : std::views::reverse(in_flight_)) {
+  for (auto it = in_flight_.rbegin(); it != in_flight_.rend(); ++it) {
+    const auto& [sequence, chunk] = *it;
     const auto after = behind[chunk.connection];
     behind[chunk.connection] += static_cast<double>(chunk.bytes);
     const auto path = paths.find(chunk.connection);

@@ -23,8 +23,8 @@ struct PromiseBase {
   struct Final {
     bool await_ready() const noexcept { return false; }
     template <class Promise>
-    void await_suspend(std::coroutine_handle<Promise> ended) const noexcept {
-      auto& promise = ended.promise();
+    void await_suspend(std::coroutine_handle<Promise> handle) const noexcept {
+      auto& promise = handle.promise();
       promise.ended = true;
       // The frame may be gone when this returns.
       if (promise.awaited_by) promise.awaited_by.resume();

@@ -9,7 +9,7 @@ foreach(package libhwy libxxhash libsodium libzstd libzmq)
 endforeach()
 
 set(DECODERS
-  base assert clock disk event_log machine_memory printable random result workers
+  base assert buffer_pool clock disk event_log machine_memory printable random result workers
   kernels bf16 blake2s_columns block_int8 leaf_hash outer_arithmetic stream_copy vector_targets
   security hash hex identity roster roster_memory roster_signature secret secret_file signature
            signing_key sodium_ready tls_stream

@@ -34,6 +34,11 @@ class Format(unittest.TestCase):
                 if path.name != "copy_to.h" and "ranges::copy(" in path.read_text()]
         self.assertEqual(slow, [], "copy_to (base/copy_to.h) is one copy of memory")
 
+    def test_no_views_that_the_fuzzers_compiler_refuses(self):
+        views = [str(path.relative_to(tree.ROOT)) for path in tree.files(tree.ROOT, ".h", ".cc")
+                 if "std::views::" in path.read_text()]
+        self.assertEqual(views, [], "clang 14, which builds the fuzz targets, cannot compile g++ 12's views")
+
     def test_a_badly_formatted_file_is_found(self):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(tree.ROOT / ".clang-format", folder)
