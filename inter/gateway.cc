@@ -346,8 +346,7 @@ Task<Result<void>> Gateway::start_steps() {
   auto restored =
       co_await restore_contributions(working_step(), current_view(), parent_hash(), state_root_);
   if (!restored) co_return restored;
-  auto recall = [this] { misled_base_ = store_.read_diverged(*layout_, state_->step); };
-  co_await run_on(world_.workers, world_.loop, std::move(recall), 4096);
+  misled_base_ = co_await recall_misled_base(state_->step);
   co_await make_room();
   enter_state(state_->step == 0 && !saved_any_, true);
   auto closed = co_await exchange_->close_again();

@@ -231,6 +231,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void take_feedback();
   Task<Result<void>> settle_feedback(std::uint64_t applied);
   Task<Result<void>> write_state(const OuterState& state, const security::Digest& root);
+  Task<Result<void>> set_newest_state_aside(std::uint64_t step);
   Task<void> save(std::shared_ptr<const OuterState> state, security::Digest root);
   void prune();
   Task<void> remove_pruned();
@@ -245,6 +246,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> settle_dispute();
   Task<std::optional<OuterState>> find_right_state();
   Error dispute_without_end() const;
+  Task<std::optional<LargeVector<float>>> recall_misled_base(std::uint64_t step);
   Task<std::optional<std::pair<OuterState, security::Digest>>> compute_again();
 
   // --- Ballots (gateway_ballots.cc)

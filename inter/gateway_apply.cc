@@ -172,10 +172,12 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   auto restored =
       co_await restore_contributions(k + 1, view_of_step(k + 1), record.hash(), stepped->root);
   if (!restored) co_return restored.error();
+  auto misled = co_await recall_misled_base(k);
   // From here on, without a break: messages of the next step find it begun.
   state_before_ = std::exchange(state_, std::make_shared<OuterState>(std::move(stepped->state)));
   state_root_ = stepped->root;
-  misled_base_.reset();
+  misled_base_ = std::move(misled);
+  if (misled_base_) stepped->draft.reset();
   if (record.next_view != record.view) {
     ++counters_.view_changes;
     counters_.voters_changed += record.next_view.voters != record.view.voters;
@@ -193,6 +195,10 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
        {"seconds", seconds_of(now - step_began_)},
        {"exchange_seconds", contributed_at_ > 0 ? seconds_of(now - contributed_at_) : 0.0}});
   enter_state(true, true, std::move(stepped->draft));
+  if (misled_base_) {
+    auto closed = co_await exchange_->close_again();
+    if (!closed) co_return closed.error();
+  }
   co_return true;
 }
 
@@ -327,6 +333,13 @@ Task<Result<void>> Gateway::write_state(const OuterState& state, const security:
   co_return more ? Result<void>() : more.error();
 }
 
+Task<Result<void>> Gateway::set_newest_state_aside(std::uint64_t step) {
+  Result<void> done;
+  auto set_aside = [this, &done, step] { done = store_.set_newest_state_aside(step); };
+  co_await run_on(world_.workers, world_.loop, std::move(set_aside), 4096, Urgency::disk);
+  co_return done;
+}
+
 Task<void> Gateway::save(std::shared_ptr<const OuterState> state, security::Digest root) {
   const auto step = state->step;
   Saved saved{.id = step_id(), .state_root = root, .strong_root = {}, .spot_root = {}};
@@ -338,8 +351,13 @@ Task<void> Gateway::save(std::shared_ptr<const OuterState> state, security::Dige
     announce_saved(saved);
   };
   if (options_.link.bug == PlantedBug::announce_before_saved) announce();
+  // What lies there of this step turned out wrong. It goes first: a crash leaves the state before
+  // it.
+  bool wrong_one = saved_any_ && saved_step_ == step;
   for (;;) {
-    auto written = co_await write_state(*state, root);
+    auto written = wrong_one ? co_await set_newest_state_aside(step) : Result<void>();
+    wrong_one &= !written;
+    if (written) written = co_await write_state(*state, root);
     if (written) break;
     not_saved_why_ = written.error().text();
     // The step stays unsaved, and no further one is applied, until the disk has room again.

@@ -111,18 +111,7 @@ Task<Result<void>> Gateway::settle_dispute() {
   const bool same_step = found->step == k;
   auto adopted = co_await adopt_state(std::move(*found));
   if (!adopted || !same_step) co_return adopted;
-  auto closed = co_await exchange_->close_again();
-  if (!closed) co_return closed;
-  while (saving_ && !failure_ && !stopping_)
-    co_await changed_.wait_until(world_.loop.now() + 100 * kMillisecond);
-  if (saving_) co_return Result<void>();
-  Result<void> kept;
-  auto keep = [this, &kept, k] { kept = store_.set_older_state_aside(k); };
-  co_await run_on(world_.workers, world_.loop, std::move(keep), 4096);
-  if (!kept)
-    world_.log.warning("wrong_state_not_kept", {.outer_step = static_cast<std::int64_t>(k)},
-                       {{"why", kept.error().text()}});
-  co_return Result<void>();
+  co_return co_await exchange_->close_again();
 }
 
 // The state to go on from instead of ours: computed again, if that gives what is right, or twice
@@ -158,6 +147,14 @@ Error Gateway::dispute_without_end() const {
                            "one: {}. Check the memory of these machines; move {} away at the site "
                            "that is wrong, and start again",
                            state_->step, roots, options_.folder)};
+}
+
+// What the ranks were told of this step, if that turned out wrong before a restart.
+Task<std::optional<LargeVector<float>>> Gateway::recall_misled_base(std::uint64_t step) {
+  std::optional<LargeVector<float>> told;
+  auto read = [this, &told, step] { told = store_.read_diverged(*layout_, step); };
+  co_await run_on(world_.workers, world_.loop, std::move(read), 4096);
+  co_return told;
 }
 
 // State k from the slot before it and the bytes that record k names; nothing when they are not

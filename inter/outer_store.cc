@@ -421,12 +421,13 @@ std::string OuterStore::diverged_path(std::uint64_t step) const {
   return path(fmt::format("state.diverged-{}", step));
 }
 
-Result<void> OuterStore::set_older_state_aside(std::uint64_t step) {
-  const auto names = disk_.list(folder_);
-  if (names && std::ranges::count(*names, diverged_path(step).substr(folder_.size() + 1)) > 0)
-    return {};
-  ISTHMUS_CHECK(disk_.rename(slot_path(1 - newest_state_slot_), diverged_path(step)));
-  return disk_.sync_folder(folder_);
+Result<void> OuterStore::set_newest_state_aside(std::uint64_t step) {
+  const auto slot = slot_path(newest_state_slot_);
+  ISTHMUS_TRY(const bool kept, disk_.exists(diverged_path(step)));
+  ISTHMUS_CHECK(kept ? disk_.remove(slot) : disk_.rename(slot, diverged_path(step)));
+  ISTHMUS_CHECK(disk_.sync_folder(folder_));
+  newest_state_slot_ = 1 - newest_state_slot_;
+  return {};
 }
 
 std::optional<LargeVector<float>> OuterStore::read_diverged(const ModelLayout& layout,

@@ -133,10 +133,11 @@ class OuterStore {
   Result<std::unique_ptr<StateFile>> begin_state(const OuterState& state,
                                                  const security::Digest& root);
   Result<OuterState> read_state(const ModelLayout& layout, std::uint64_t step) const;
-  // Keeps the older slot, a state of this step that turned out wrong, under another name for the
-  // operator.
-  Result<void> set_older_state_aside(std::uint64_t step);
-  // The parameters of what was set aside first for this step, if anything was.
+  // The newest slot has a state of this step that turned out wrong: it counts no more, and the next
+  // state goes there. May be tried again. The first one of a step is kept under another name, for
+  // the operator and for the ranks that were told it.
+  Result<void> set_newest_state_aside(std::uint64_t step);
+  // The parameters of what was set aside for this step, if anything was.
   std::optional<LargeVector<float>> read_diverged(const ModelLayout& layout,
                                                   std::uint64_t step) const;
   // Into the slot of what does not count: neither a crash nor a second attempt loses what counts.

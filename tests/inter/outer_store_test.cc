@@ -210,5 +210,35 @@ TEST_F(OuterStoreTest, AStateIsWrittenInSlicesAndCountsWhenTheLastOneIs) {
   }
 }
 
+TEST_F(OuterStoreTest, AWrongStateSetAsideLeavesTheOneBefore) {
+  OuterStore store(disk, "outer");
+  ASSERT_TRUE(store.load(kVoteFile));
+  const auto write = [&](std::uint64_t step, float value) {
+    OuterState state;
+    state.step = step;
+    state.agreed.assign(5, value);
+    const auto file = store.begin_state(state, state_root(layout, state));
+    ASSERT_TRUE(file);
+    ASSERT_TRUE((*file)->write_slice());
+  };
+  const auto newest = [&] {
+    const auto loaded = OuterStore(disk, "outer").load(kVoteFile);
+    return loaded && loaded->state ? std::pair(loaded->state->step, loaded->state->agreed[0])
+                                   : std::pair(std::uint64_t{0}, 0.0F);
+  };
+  write(1, 10);
+  write(2, 21);
+  for (const float wrong : {21.0F, 22.0F}) {
+    EXPECT_EQ(newest(), std::pair(std::uint64_t{2}, wrong));
+    ASSERT_TRUE(store.set_newest_state_aside(2));
+    disk.crash();
+    EXPECT_EQ(newest(), std::pair(std::uint64_t{1}, 10.0F)) << wrong;
+    write(2, wrong + 1);
+  }
+  EXPECT_EQ(newest(), std::pair(std::uint64_t{2}, 23.0F));
+  EXPECT_EQ(store.read_diverged(layout, 2)->front(), 21) << "the first one is kept";
+  EXPECT_EQ(store.read_diverged(layout, 1), std::nullopt);
+}
+
 }  // namespace
 }  // namespace isthmus::inter

@@ -145,6 +145,39 @@ TEST(DivergenceTest, ASiteWithoutAVoteStopsNoVoter) {
   EXPECT_EQ(third.root(), first.root());
 }
 
+// What a crash leaves of two states is never the wrong one alone.
+TEST(DivergenceTest, ACrashWhileTheRightStateIsWrittenLeavesTheOneBefore) {
+  constexpr std::uint64_t kWrong = 6;
+  auto options = options_of({kSecond, kSecond});
+  options.gateway.sync.outer_steps = 12;
+  int computed = 0, saving = 0;
+  options.adjust = [&](SiteId site, GatewayOptions& own) {
+    if (site != 1) return;
+    own.disturb = [&](std::uint64_t step, std::span<float> agreed) {
+      if (step == kWrong && computed++ == 0) agreed[0] += 1;
+    };
+    own.at_point = [&](const char* point, std::uint64_t step) {
+      saving += step == kWrong && point == std::string_view("saving");
+    };
+  };
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until([&] { return saving == 2; }, 300 * kSecond));
+  EXPECT_EQ(federation.events(1, "state_replaced"), 1U);
+  federation.kill(1);
+  federation.start(1);
+  std::optional<std::uint64_t> loaded;
+  ASSERT_TRUE(federation.run_until(
+      [&] {
+        const auto& state = federation.gateway(1).state();
+        if (state && !loaded) loaded = state->step;
+        return federation.finished();
+      },
+      600 * kSecond));
+  EXPECT_EQ(loaded, kWrong - 1);
+  EXPECT_EQ(federation.events(1, "state_disputed"), 1U) << "before the crash";
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
 // ---- A slow line
 
 // A chunk takes longer than whoever lacks it waits before it asks again.
