@@ -157,7 +157,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void start_links();
   Task<Result<void>> begin_or_join_run();
   void propose_genesis();
+  bool within_settings(const Record& record) const;
   bool genesis_acceptable(const Record& record) const;
+  bool bound_by_older_roster() const;
+  void say_bound_by_older_roster();
   void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
   void say_founding_is_stuck();
   std::string founding_waits_for() const;

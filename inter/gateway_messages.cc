@@ -343,10 +343,11 @@ void Gateway::on_records(Link& link, const Records& records) {
     if (certificate.record.step == 0) {
       if (genesis_ || adopting_run_ || !layout_) continue;
       const auto& record = certificate.record;
-      // The run that the roster names, or one of the roster's voters: not of those that whoever
-      // sends this would like.
+      // The run that the roster names, the one that this site has voted for, or one of the roster's
+      // voters: not of those that whoever sends this would like.
+      const bool voted_for = genesis_vote_ && genesis_vote_->accepted->record == record;
       const bool ours = roster_.run ? record.hash() == *roster_.run
-                                    : record.view.voters == view_of_roster().voters;
+                                    : voted_for || record.view.voters == view_of_roster().voters;
       if (record.fingerprint != run_fingerprint_.digest() || !ours ||
           !certificate.proves(record.view, world_.verifier)) {
         if (const auto left_out = genesis_refusals_.due(world_.loop.now()))

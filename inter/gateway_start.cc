@@ -9,6 +9,13 @@
 #include "kernels/outer_arithmetic.h"
 
 namespace isthmus::inter {
+namespace {
+
+// For others to say that a run began, before it is an alarm that none did.
+constexpr Nanoseconds kTimeToHear = 20 * kSecond;
+
+}  // namespace
+
 View Gateway::view_of_roster() const {
   View view;
   for (const auto& site : roster_.sites)
@@ -232,6 +239,10 @@ void Gateway::start_links() {
 
 // --- Record 0
 
+bool Gateway::within_settings(const Record& record) const {
+  return record.rule == options_.sync.outer && record.fingerprint == run_fingerprint_.digest();
+}
+
 bool Gateway::genesis_acceptable(const Record& record) const {
   const auto listed = view_of_roster();
   const auto known = [this](SiteId site) { return roster_.find(site) != nullptr; };
@@ -239,9 +250,8 @@ bool Gateway::genesis_acceptable(const Record& record) const {
          record.parent == security::Digest{} &&
          std::ranges::includes(record.view.members, listed.members) &&
          std::ranges::all_of(record.view.members, known) && record.view.voters == listed.voters &&
-         record.next_view == record.view && record.parts.empty() &&
-         record.rule == options_.sync.outer && !record.final_step &&
-         record.fingerprint == run_fingerprint_.digest() && record.roster == roster_.digest;
+         record.next_view == record.view && record.parts.empty() && within_settings(record) &&
+         !record.final_step && record.roster == roster_.digest;
 }
 
 // Who takes part from the first step: the voters, and who else is here.
@@ -312,11 +322,32 @@ void Gateway::say_founding_is_stuck() {
          {"left_out", *left_out}});
 }
 
+// A newer roster came after this site voted for record 0. The run may have begun with that vote:
+// the site joins it then (on_records), and founds no other one.
+bool Gateway::bound_by_older_roster() const {
+  return genesis_vote_ && !genesis_acceptable(genesis_vote_->accepted->record);
+}
+
+void Gateway::say_bound_by_older_roster() {
+  if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
+    world_.log.alarm(
+        "founding_stuck", {},
+        {{"why",
+          "this site has voted to begin a run of an older roster, and no site that it "
+          "sees has said that it began"},
+         {"what_to_do", fmt::format("unless a site has trained already, remove {} at all of "
+                                    "them, and start again",
+                                    options_.folder)},
+         {"left_out", *left_out}});
+}
+
 // Without a word of it two of three voters would wait for the third for ever. "": for nothing.
 std::string Gateway::founding_waits_for() const {
   if (roster_.run)
     return fmt::format("a site of run {}, which the roster names",
                        roster_.run->hex().substr(0, 16));
+  if (bound_by_older_roster())
+    return "a site of the run of an older roster that this one has voted to begin";
   const auto view = view_of_roster();
   std::vector<std::string> voters, others;
   for (const auto& site : roster_.sites)
@@ -335,20 +366,21 @@ std::string Gateway::founding_waits_for() const {
 
 Task<Result<void>> Gateway::begin_or_join_run() {
   const View view = view_of_roster();
+  const auto entered = world_.loop.now();
   Nanoseconds asked = 0, said = 0;
-  if (genesis_vote_ && !genesis_acceptable(genesis_vote_->accepted->record))
+  if (genesis_vote_ && !within_settings(genesis_vote_->accepted->record))
     co_return Error{
         ErrorCode::mismatch,
-        fmt::format(
-            "this site has voted to begin a run with other settings, another model or "
-            "another roster: restore them; or, if the other sites begin anew too, remove {} "
-            "at all of them",
-            options_.folder)};
+        fmt::format("this site has voted to begin a run with other settings or another model: "
+                    "restore them; or, if the other sites begin anew too, remove {} at all of them",
+                    options_.folder)};
   while (!genesis_ && !stopping_ && !failure_) {
     if (view.is_voter(self_) && view.voters.front() == self_ && !genesis_vote_ && initial_)
       propose_genesis();
     const auto now = world_.loop.now();
-    if (genesis_vote_) {
+    if (bound_by_older_roster()) {
+      if (now - entered > kTimeToHear) say_bound_by_older_roster();
+    } else if (genesis_vote_) {
       const auto& record = genesis_vote_->accepted->record;
       const StepId id{.run = record.run, .view = record.view.digest(), .step = 0, .fragment = 0};
       const auto mine = sign(world_.signer, self_, id, Accept{0, record});
