@@ -350,10 +350,10 @@ Task<void> Gateway::save(std::shared_ptr<const OuterState> state, security::Dige
     saved_any_ = true;
     announce_saved(saved);
   };
-  if (options_.link.bug == PlantedBug::announce_before_saved) announce();
   // What lies there of this step turned out wrong. It goes first: a crash leaves the state before
   // it.
   bool wrong_one = saved_any_ && saved_step_ == step;
+  if (options_.link.bug == PlantedBug::announce_before_saved) announce();
   for (;;) {
     auto written = wrong_one ? co_await set_newest_state_aside(step) : Result<void>();
     wrong_one &= !written;
