@@ -3,14 +3,18 @@
 // where the others were just pausing: when all begin to send at once, they send more than the line
 // carries, and fill its queue until it drops packets. Nobody but who owns them all can tell.
 //
-//     carried: delivered ÷ time, over the last two round trips, of all connections
-//     queue:   round trip − the shortest one
+//     carried: delivered ÷ time, over a round trip in which there was more to send or a queue
+//     line:    the most that was carried, until less than the pace is for eight round trips
+//     queue:   round trip − the shortest one; a quarter of that is the target
 //
-//     begin ──▶ at 1.1 × what the line has carried (unpaced, as long as nothing is known)
-//        queue > a round trip ──▶ drain: at 0.8 × carried, until the queue is three quarters of
-//        that
-//                                   └──▶ hold: at what was carried, while there is a queue
-//        queue < a quarter of it ──▶ 5 % faster a round trip; after twelve of them unpaced again
+//     free   ──▶ as fast as the congestion control likes
+//        queue > target: what is carried now is what the line carries
+//     paced  ──▶ at line × (1 − half of (queue − target) ÷ round trip), 0.75 to 1.1 of it
+//        queue < half the target, for eight round trips: the line carries more than is known
+//
+// The most, and not what was carried last: that falls for a moment when BBR looks for the shortest
+// round trip or losses are mended, and would never rise again if the pace followed it. The pace is
+// an upper bound only: where the line gets slower BBR itself is slower at once.
 //
 // Where the round trip stays long although what is sent arrives as fast, none of it waits: others'
 // packets do, or acknowledgements on their way back, or the route has become longer. So much of the
@@ -55,27 +59,25 @@ class LinePace {
 
   void note_base(const Sample& sample);
   void measure(const Sample& sample);
-  void begin_draining(const Sample& sample);
-  void drain(const Sample& sample);
-  void end_draining();
-  void follow(const Sample& sample);
+  void note_carried(Nanoseconds now, double at_least);
+  void look_for_others(Nanoseconds now);
+  void choose(const Sample& sample);
+  double paced() const;
   Nanoseconds stretch() const;
   Nanoseconds target() const;
 
   std::optional<double> pace_;  // bytes per second, as all that follows
-  double line_ = 0;             // that the line has carried; 0: not known
-  double carried_ = 0;          // 0: not known
+  bool free_ = true;
+  double carried_ = 0;  // 0: not known
+  double line_ = 0;     // 0: not known
+  double less_ = 0;     // the most that was carried since that was less than the pace
+  Nanoseconds less_since_ = 0;
   std::deque<Moment> moments_;  // of the last stretch, oldest first
 
-  Nanoseconds looked_ = 0;
   Nanoseconds counts_from_ = 0;  // what arrives before was sent before the pause
   Nanoseconds round_trip_ = 0, base_ = 0, queue_ = 0;
   Nanoseconds others_ = 0, others_until_ = 0;  // of the round trip, beyond base_
-
-  bool draining_ = false;
-  bool drained_ = false;  // since it began
-  Nanoseconds drain_began_ = 0;
-  std::optional<Nanoseconds> short_since_;
+  std::optional<Nanoseconds> slowed_since_, short_since_;
 };
 
 }  // namespace isthmus::inter

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "tests/inter/bottleneck.h"
@@ -190,17 +191,46 @@ TEST(LinePace, WhatIsNearNeedsNone) {
   EXPECT_EQ(eager.pace.bytes_per_second(), std::nullopt);
 }
 
-TEST(LinePace, AfterAMinuteTheLineMayBeAnother) {
-  Bottleneck line(0.1, 1);
-  Eager eager(0.1);
-  line.add(eager);
-  eager.begin();
-  line.run_for(3);
-  eager.sends = false;
-  eager.pace.begin(50 * kSecond);
-  EXPECT_NE(eager.pace.bytes_per_second(), std::nullopt);
-  eager.pace.begin(100 * kSecond);
-  EXPECT_EQ(eager.pace.bytes_per_second(), std::nullopt);
+// They were sent before there was a queue: what arrived tells of the moment, not of the line.
+TEST(LinePace, WhatIsSmallIsNotPaced) {
+  LinePace pace;
+  LinePace::Sample sample{.now = kSecond,
+                          .round_trip = 100 * kMillisecond,
+                          .round_trip_min = 100 * kMillisecond,
+                          .full = true};
+  for (int sending = 0; sending < 10; ++sending) {
+    pace.begin(sample.now);
+    EXPECT_EQ(pace.bytes_per_second(), std::nullopt);
+    for (int i = 0; i < 20; ++i) {
+      sample.now += pace.next_look();
+      sample.delivered_bytes += 13'000;
+      pace.look(sample);
+      EXPECT_EQ(pace.bytes_per_second(), std::nullopt);
+    }
+    sample.now += 10 * kSecond;
+  }
+}
+
+// BBR sends next to nothing for a fifth of a second, now and then, to see the shortest round trip.
+TEST(LinePace, AMomentOfSilenceSlowsNothingDown) {
+  LinePace pace;
+  LinePace::Sample sample{.now = kSecond, .round_trip_min = 100 * kMillisecond, .full = true};
+  pace.begin(sample.now);
+  constexpr double kCarries = 10e6;
+  double least = 1e12, delivered = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const auto step = seconds_of(pace.next_look());
+    sample.now += pace.next_look();
+    const bool silent = i % 400 >= 388;
+    const auto paced = pace.bytes_per_second();
+    if (!silent) delivered += step * std::min(paced.value_or(kCarries), kCarries);
+    sample.delivered_bytes = static_cast<std::uint64_t>(delivered);
+    // What is not ours is in the round trip, too.
+    sample.round_trip = silent ? 0 : 130 * kMillisecond;
+    pace.look(sample);
+    if (i > 100) least = std::min(least, pace.bytes_per_second().value_or(1e12));
+  }
+  EXPECT_GE(least, 0.7 * kCarries);
 }
 
 }  // namespace
