@@ -53,7 +53,7 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
     goodput_before_ = 0;
     connections_ = 0;
   }
-  if (settled_ || connections < wanted_) return;
+  if (connections < wanted_) return;
   const auto stretch = std::max(kStretchMin, kStretchRoundTrips * round_trip);
   if (connections_ != connections) {
     connections_ = connections;
@@ -66,19 +66,37 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
   const auto time = full_time(now) - full_at_first_;
   if (time < stretch || arrivals_ < kArrivals) return;
   const auto goodput = static_cast<double>(bytes_) / seconds_of(time);
+  begin_stretch(now);
   const auto windows = goodput * seconds_of(round_trip) / kWindowBytesMin;
-  if (goodput <= kGrowth * goodput_before_ || wanted_ == limit_ || windows < wanted_) {
-    settled_ = true;
-    settled_at_ = now;
+  const bool may_grow = wanted_ < limit_ && windows >= wanted_;
+  const bool queue = seconds_of(round_trip) > kQueued * seconds_of(round_trip_min_);
+  if (settled_) {
+    goodput_settled_ = std::max(goodput_settled_, goodput);
+    // In the first such stretch it may just have begun to fall.
+    const bool fallen = goodput < kFallen * goodput_settled_ && !queue && may_grow;
+    if (!std::exchange(fallen_, fallen) || !fallen) return;
   } else {
-    goodput_before_ = goodput;
-    wanted_ = enough_ = std::min(2 * wanted_, limit_);
+    const bool grew = goodput > kGrowth * goodput_before_;
+    // Without a queue the line carries more: that goodput did not grow may be of the moment, once.
+    const bool once_more = !grew && !queue && !doubted_;
+    doubted_ = once_more;
+    if (!may_grow || (!grew && !once_more)) {
+      settled_ = true;
+      settled_at_ = now;
+      goodput_settled_ = goodput;
+      fallen_ = false;
+      return;
+    }
   }
+  settled_ = false;
+  goodput_before_ = goodput;
+  wanted_ = enough_ = std::min(2 * wanted_, limit_);
 }
 
 void BulkWidth::carried(Nanoseconds now, std::uint64_t bytes, Nanoseconds round_trip_min) {
   const auto took = now - std::exchange(looked_, now);
   const auto full = full_time(now) - std::exchange(full_when_looked_, full_time(now));
+  round_trip_min_ = round_trip_min;
   // Nothing at all: an outage tells nothing of what the line carries.
   if (most_ == Most::one || round_trip_min == 0 || bytes == 0 || full == 0) return;
   const bool bbr = most_ == Most::some;

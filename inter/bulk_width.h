@@ -1,7 +1,8 @@
 // BulkWidth: how many TCP connections bulk to one peer should use. A congestion control that takes
 // each loss for a full line leaves most of a lossy one unused, and one connection's windows are too
-// small for a long fat one: then connections are added while goodput grows by more than a tenth.
-// BBR needs no more than a few, which go on where one waits for what it lost.
+// small for a long fat one: then connections are added while goodput grows by more than a tenth,
+// and again when it has fallen without a queue: windows start wide, and each loss narrows one. BBR
+// needs no more than a few, which go on where one waits for what it lost.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,8 @@ class BulkWidth {
   static constexpr Nanoseconds kStretchMin = 500 * kMillisecond;
   static constexpr int kStretchRoundTrips = 5;
   static constexpr std::uint32_t kArrivals = 16;
+  static constexpr double kFallen = 0.75;
+  static constexpr double kQueued = 1.25;  // of the shortest round trip: the line is full
   // The line may have become another one.
   static constexpr Nanoseconds kAgain = 300 * kSecond;
   static constexpr double kWindowBytesMin = 6000;  // four packets
@@ -64,7 +67,10 @@ class BulkWidth {
   std::uint32_t wanted_ = 1, enough_ = 1;
   bool settled_ = true;
   Nanoseconds settled_at_ = 0;
-  double goodput_before_ = 0;  // with fewer connections, bytes per second
+  double goodput_before_ = 0;   // with fewer connections, bytes per second
+  double goodput_settled_ = 0;  // the most since it was settled
+  bool fallen_ = false;         // from that, in the last stretch
+  bool doubted_ = false;        // it did not grow, the last time
 
   Nanoseconds full_ = 0;  // before full_since_
   bool is_full_ = false;
@@ -79,6 +85,7 @@ class BulkWidth {
 
   // As of the last carried().
   Nanoseconds looked_ = 0;
+  Nanoseconds round_trip_min_ = 0;
   Nanoseconds full_when_looked_ = 0;
 };
 

@@ -67,6 +67,24 @@ TEST_F(BulkWidthTest, LooksAgainAfterAWhile) {
   EXPECT_EQ(width_.wanted(), 128U);
 }
 
+// New connections start wide; then each loss narrows one. More of them than at first did not help.
+TEST_F(BulkWidthTest, GrowsAgainWhereLossesHaveNarrowedWindows) {
+  width_.widen_to(BulkWidth::Most::many);
+  width_.carried(now_, kChunk, 100 * kMillisecond);
+  send(20, [](std::uint32_t) { return 7e7; });
+  EXPECT_EQ(width_.wanted(), 64U) << "what carries no more is tried twice, without a queue";
+  send(20, [](std::uint32_t n) { return 5e5 * n; });
+  EXPECT_EQ(width_.wanted(), 128U);
+}
+
+TEST_F(BulkWidthTest, DoesNotGrowWhereTheLineIsSlowerAndFull) {
+  width_.widen_to(BulkWidth::Most::many);
+  width_.carried(now_, kChunk, 70 * kMillisecond);
+  send(20, [](std::uint32_t) { return 7e7; });
+  send(20, [](std::uint32_t) { return 1.6e7; });
+  EXPECT_EQ(width_.wanted(), 32U);
+}
+
 // An exchange that is over soon says as much as a part of a longer one.
 TEST_F(BulkWidthTest, LearnsFromManyShortExchangesToo) {
   width_.widen_to(BulkWidth::Most::many);
