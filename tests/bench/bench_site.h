@@ -10,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/copy_to.h"
 #include "base/large_vector.h"
+#include "inter/contributed_values.h"
 #include "inter/gateway.h"
 #include "inter/model_layout.h"
 #include "inter/rank_values.h"
@@ -51,6 +53,19 @@ class RankMemory {
   LargeVector<float> state_;
   std::shared_ptr<const inter::RankPieces> areas_;  // shared with the drafts
   std::shared_ptr<inter::RankDraft> draft_;         // shared with who computes the next state
+};
+
+// Where ranks stand, read from the memory that they share with their gateway.
+class ValuesInPlace final : public inter::ContributedValues {
+ public:
+  explicit ValuesInPlace(std::span<const float> values) : values_(values) {}
+  std::uint64_t size() const override { return values_.size(); }
+  void read(std::uint64_t first, std::span<float> out) const override {
+    copy_to(values_.subspan(first, out.size()), out.begin());
+  }
+
+ private:
+  const std::span<const float> values_;
 };
 
 // A new folder in `parent` ("": where the system keeps temporary files), removed with all in it.

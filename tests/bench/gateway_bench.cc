@@ -74,7 +74,9 @@ class SyntheticRanks final : public Ranks {
         gateway_(gateway),
         progress_(std::move(progress)),
         memory_(progress_.size()),
-        figures_(figures) {}
+        figures_(figures) {
+    parameters_.resize(progress_.size());
+  }
 
   bool reading() const override { return false; }
   bool all_took() const override { return true; }
@@ -96,9 +98,9 @@ class SyntheticRanks final : public Ranks {
     }
     if (state.contribution_open) return;
     const double before = thread_seconds();
-    std::vector<float> parameters(memory_.parameters().begin(), memory_.parameters().end());
-    for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i] -= progress_[i];
-    auto values = std::make_shared<ValuesInVector>(std::move(parameters));
+    const auto agreed = memory_.parameters();
+    for (std::size_t i = 0; i < agreed.size(); ++i) parameters_[i] = agreed[i] - progress_[i];
+    auto values = std::make_shared<ValuesInPlace>(parameters_);
     rank_seconds_ += thread_seconds() - before;
     loop_.call_after(0, [this, step = state.step + 1, given = std::move(values)] {
       check(gateway_.contribute(step, given, 1000));
@@ -112,6 +114,7 @@ class SyntheticRanks final : public Ranks {
   Gateway& gateway_;
   std::vector<float> progress_;
   RankMemory memory_;
+  LargeVector<float> parameters_;
   double began_cpu_ = 0, began_wall_ = 0, rank_seconds_ = 0;
   Figures& figures_;
 };

@@ -32,7 +32,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/copy_to.h"
 #include "base/large_vector.h"
 #include "tests/bench/bench_site.h"
 #include "tests/bench/command_line.h"
@@ -167,19 +166,6 @@ class ToldRanks final : public Ranks {
   std::vector<RankStatus> status() const override { return {}; }
 
  private:
-  // Where they stand, as ranks share them with their gateway.
-  class OwnValues final : public ContributedValues {
-   public:
-    explicit OwnValues(const ToldRanks& ranks) : ranks_(ranks) {}
-    std::uint64_t size() const override { return ranks_.parameters_.size(); }
-    void read(std::uint64_t first, std::span<float> out) const override {
-      copy_to(std::span(ranks_.parameters_).subspan(first, out.size()), out.begin());
-    }
-
-   private:
-    const ToldRanks& ranks_;
-  };
-
   void tell_once_saved() {
     if (gateway_.saved_step() >= exchanged_.step) return tell();
     loop_.call_after(5 * kMillisecond, [this] { tell_once_saved(); });
@@ -193,7 +179,8 @@ class ToldRanks final : public Ranks {
     loop_.call_after(static_cast<Nanoseconds>(wait * 1e9), [this] {
       began_cpu_ = process_seconds();
       not_counted_ = 0;
-      check(gateway_.contribute(exchanged_.step + 1, std::make_shared<OwnValues>(*this), 1000));
+      check(gateway_.contribute(exchanged_.step + 1, std::make_shared<ValuesInPlace>(parameters_),
+                                1000));
     });
   }
 
