@@ -256,6 +256,11 @@ class Planner {
       fault.length = s.dead_ranks >= s.limit ? kForGood : s.dead_ranks;
       fault.hang = random_.split("dead ranks").chance(0.5);
     }
+    for (std::uint32_t other = 0; s.away > 0 && other < last; ++other) {
+      auto& fault = add(FaultKind::partition, kAtAThird, last);
+      fault.other = other;
+      fault.length = s.away;
+    }
     if (s.narrow_vote_lost) add(FaultKind::lost_vote, kAtAThird, last);
     if (s.one_leaves_for_good) add(FaultKind::leave, kAtAThird, last).length = kForGood;
   }

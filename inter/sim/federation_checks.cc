@@ -41,6 +41,7 @@ void FederationRun::check(std::uint32_t index) {
   }
   if (gateway.state()) check_state(index);
   check_chunks(site);
+  if (away_until_ && !returned_at_ && &site == &sites_.back()) note_return(site);
 }
 
 // By a record of after the loss.
@@ -183,6 +184,7 @@ void FederationRun::check_at_end() {
   if (scenario_.any_fault_every > 0) return;
   if (scenario_.dead_ranks > 0) check_dead_ranks();
   if (scenario_.narrow_site) check_narrow_site();
+  if (scenario_.away > 0) check_return();
 }
 
 // Work is conserved: the state is made of what the ranks contributed and records name, and the
@@ -254,6 +256,30 @@ void FederationRun::check_narrow_site() {
     violation(fmt::format("s{} sees one voter, and did not get its vote back", site.id));
   else
     count("votes given back to a site with one peer");
+}
+
+void FederationRun::note_return(const Site& site) {
+  const auto sees = [&](const Site& other) {
+    return site.process->gateway().session_with(other.id) != 0;
+  };
+  if (simulation_.now() >= *away_until_ && std::ranges::any_of(sites_, sees))
+    returned_at_ = newest_step();
+}
+
+// Whoever was away takes part again, however short the steps are.
+void FederationRun::check_return() {
+  const auto site = sites_.back().id;
+  if (!returned_at_) return violation(fmt::format("s{} was away, and saw nobody again", site));
+  const auto back = std::ranges::find_if(records_, [&](const auto& entry) {
+    const auto& [k, record] = entry;
+    return k > *returned_at_ && (record.next_view.is_member(site) || record.part_of(site));
+  });
+  if (back == records_.end() || back->first > *returned_at_ + scenario_.back_within)
+    violation(fmt::format(
+        "s{} was away until step {}, and takes part {}", site, *returned_at_,
+        back == records_.end() ? "no more" : fmt::format("from step {} on", back->first)));
+  else
+    count("steps until a site was back", back->first - *returned_at_);
 }
 
 }  // namespace isthmus::inter::sim

@@ -270,6 +270,7 @@ void FederationRun::schedule_faults() {
 void FederationRun::at_a_third() {
   for (const auto& fault : faults_)
     if (fault.when == kAtAThird) apply(fault);
+  if (scenario_.away > 0) away_until_ = simulation_.now() + scenario_.away;
 }
 
 void FederationRun::apply(const Fault& fault) {

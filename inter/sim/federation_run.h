@@ -159,6 +159,8 @@ class FederationRun {
   void check_work(Site& site);
   void check_dead_ranks();
   void check_narrow_site();
+  void note_return(const Site& site);
+  void check_return();
   std::string where_all_are() const;
 
   Scenario scenario_;
@@ -189,6 +191,8 @@ class FederationRun {
   bool settings_tried_ = false;
   std::uint32_t other_setting_ = 0;  // which one
   std::uint64_t ranks_died_at_ = 0;  // newest step then
+  std::optional<Nanoseconds> away_until_;
+  std::optional<std::uint64_t> returned_at_;  // newest step then
   // Left, by site and step.
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> memory_errors_;
   std::map<std::pair<GatewayId, GatewayId>, int> cuts_;

@@ -81,6 +81,10 @@ struct Scenario {
   // The ranks of the last site die or hang when a third of the run is done, for this long.
   // 0: never. Others must neither wait for them at each step nor change the view again and again.
   Nanoseconds dead_ranks = 0;
+  // The last site sees nobody for this long, from when a third of the run is done; 0: never. Once
+  // it has a session again a record must take it in, or name it, within so many steps.
+  Nanoseconds away = 0;
+  std::uint64_t back_within = 0;
   Nanoseconds compute = 3 * kSecond;  // of the inner steps, ± 30 %
   // A fault of any kind that may come at any time, in this mean time, somewhere. 0: none. With it
   // nothing is checked of how long single steps take.
