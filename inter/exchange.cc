@@ -9,6 +9,9 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::uint32_t kCodedAtOnce = 64;  // chunks
+// Of older steps in memory: those that were asked for lately, and may be on their way.
+constexpr std::size_t kOldSteps = 2;
+constexpr Nanoseconds kAskedLately = 10 * kSecond;
 
 }  // namespace
 
@@ -34,28 +37,42 @@ void Exchange::begin_step(const StepId& id, const View& view, const security::Di
   lacking_.clear();
   refused_of_.clear();
   drop_early();
-  std::vector<std::shared_ptr<ContributionFile>> left;
-  for (auto it = entries_.begin(); it != entries_.end();) {
-    if (it->first.first >= keep_from) {
-      ++it;
-      continue;
-    }
-    for (auto& [site, peer] : context_.peers.all())
-      peer.link->withdraw(it->second->contribution->transfer());
-    left.push_back(it->second->file);
-    it = entries_.erase(it);
-  }
-  // The last one to close a file that was removed waits for the file system to free its blocks.
-  if (!left.empty()) {
-    auto close = [left = std::move(left)]() mutable { left.clear(); };
-    context_.workers.submit(
-        std::move(close), [] {}, 0, Urgency::disk);
-  }
+  keep_from_ = keep_from;
+  forget_old(id.step);
   // What did not fit our state may fit it now.
   if (base_changed)
     for (const auto& [key, entry] : entries_)
       if (key.first == id_.step && entry->contribution->complete() && !entry->held)
         context_.loop.spawn(finish(entry));
+}
+
+// What is older than must be kept, but for what was asked for lately, of few steps.
+void Exchange::forget_old(std::uint64_t but_of) {
+  const auto old = [&](const auto& item) {
+    return item.first.first < keep_from_ && item.first.first != but_of;
+  };
+  std::map<std::uint64_t, Nanoseconds> asked;  // of a step, the last time
+  for (const auto& item : entries_)
+    if (const auto& at = item.second->asked_at;
+        old(item) && at && context_.loop.now() - *at < kAskedLately)
+      asked[item.first.first] = std::max(asked[item.first.first], *at);
+  while (asked.size() + (but_of < keep_from_ ? 1 : 0) > kOldSteps)
+    asked.erase(std::ranges::min_element(
+        asked, [](const auto& a, const auto& b) { return a.second < b.second; }));
+  std::vector<std::shared_ptr<ContributionFile>> left;
+  std::erase_if(entries_, [&](const auto& item) {
+    const auto& [key, entry] = item;
+    if (!old(item) || (entry->asked_at && asked.contains(key.first))) return false;
+    for (auto& [site, peer] : context_.peers.all())
+      peer.link->withdraw(entry->contribution->transfer());
+    if (entry->file) left.push_back(entry->file);
+    return true;
+  });
+  // The last one to close a file that was removed waits for the file system to free its blocks.
+  if (left.empty()) return;
+  auto close = [left = std::move(left)]() mutable { left.clear(); };
+  context_.workers.submit(
+      std::move(close), [] {}, 0, Urgency::disk);
 }
 
 Exchange::EntryPtr Exchange::find(TransferId transfer) const {

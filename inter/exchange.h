@@ -54,7 +54,7 @@ class Exchange {
   Task<Result<void>> restore(StepId id, View view, security::Digest parent,
                              security::Digest state_root);
   // The step whose contributions are expected now. What is held of steps before `keep_from` is
-  // forgotten.
+  // forgotten; it may still be on disk.
   void begin_step(const StepId& id, const View& view, const security::Digest& parent,
                   const security::Digest& state_root, std::uint64_t keep_from);
 
@@ -137,6 +137,7 @@ class Exchange {
     // it; 0: others did.
     std::uint64_t offered_in = 0, sent_in = 0;
     Nanoseconds last_arrival = 0;
+    std::optional<Nanoseconds> asked_at;  // by who lacks it, the last time
   };
   using EntryPtr = std::shared_ptr<Entry>;  // shared with jobs on workers that outlive the step
   // On its way through a worker.
@@ -170,6 +171,7 @@ class Exchange {
   Task<void> finish(EntryPtr entry);
   void hold(const EntryPtr& entry);
   void begin_anew(Entry& entry);
+  void forget_old(std::uint64_t but_of);
   Task<Result<void>> write_close(EntryPtr entry);
   Task<Result<void>> write_anew(EntryPtr entry);
   void open_again(Link* from, const Signed& message);
@@ -193,6 +195,7 @@ class Exchange {
   std::function<void(std::uint32_t)> on_chunk_added_;
   std::function<void()> on_differing_state_;
   StepId id_;
+  std::uint64_t keep_from_ = 0;  // in memory, also what nobody asks for
   View view_;
   security::Digest parent_, state_root_;
   std::map<std::pair<std::uint64_t, SiteId>, EntryPtr> entries_;

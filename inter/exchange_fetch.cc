@@ -200,8 +200,10 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
 
 Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId site) {
   const std::pair key(step, site);
-  if (const auto found = entries_.find(key); found != entries_.end())
+  if (const auto found = entries_.find(key); found != entries_.end()) {
+    found->second->asked_at = context_.loop.now();
     co_return found->second->held ? found->second->contribution : nullptr;
+  }
   if (!reading_.insert(key).second) co_return nullptr;
   std::shared_ptr<Contribution> contribution;
   auto read = [this, &contribution, step, site] {
@@ -211,10 +213,12 @@ Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId 
   co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
   reading_.erase(key);
   if (contribution) {
+    forget_old(step);
     auto entry = std::make_shared<Entry>();
     entry->contribution = contribution;
     entry->checking.resize(plan_->chunks());
     entry->held = true;
+    entry->asked_at = context_.loop.now();
     entries_.emplace(key, entry);
   }
   co_return contribution;

@@ -244,7 +244,8 @@ void Gateway::begin_step() {
   agreement_step_ = k;
   ++agreements_;
   persisted_version_ = 0;
-  exchange_->begin_step(id, view, parent_hash(), state_root_, kept_from_);
+  exchange_->begin_step(id, view, parent_hash(), state_root_, at_hand_from_);
+  returning_->begin_step();
   if (chain_.size() < k) {
     note_vote();
     Vote vote;
@@ -255,7 +256,8 @@ void Gateway::begin_step() {
         (vote.accepted->record.parent_root != state_root_ || vote.accepted->record.view != view))
       vote.accepted.reset();
     agreement_ = std::make_unique<Agreement>(agreement_setup(view), std::move(vote), vote_on_disk_);
-    agreement_->set_view_change_due(view_change_due() || awaits_wish());
+    agreement_->set_view_change_due(view_change_due() || awaits_wish() ||
+                                    awaited_return() != nullptr);
     for (const auto site : exchange_->holds()) {
       agreement_->hold(exchange_->held(k, site)->part());
       first_held_at_ = step_began_;

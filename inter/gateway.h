@@ -29,6 +29,7 @@
 #include "inter/peers.h"
 #include "inter/rank_pulse.h"
 #include "inter/ranks.h"
+#include "inter/returning_sites.h"
 #include "inter/said_in_step.h"
 #include "inter/state_transfer.h"
 #include "inter/status.h"
@@ -256,15 +257,26 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<void> vote_writer();
   bool view_change_due() const;
   bool awaits_wish() const;
+  const PeerSite* awaited_return() const;
   bool newer_roster_due() const;
   std::ptrdiff_t turn() const;
   Nanoseconds votes_late() const;
+  bool all_held() const;                              // here, all members' contributions
   bool all_held_by_majority(const View& view) const;  // as far as it is known: all contributions
   bool progresses(const PeerSite& peer) const;
   bool contributions_may_suffice() const;
   // Until when the step at hand waits, for whom longest, and why.
   struct Deadline {
-    enum class Why { learnt, too_few_known, progress, own_ranks, away, votes, on_their_way };
+    enum class Why {
+      learnt,
+      too_few_known,
+      progress,
+      own_ranks,
+      away,
+      votes,
+      on_their_way,
+      returns
+    };
     Nanoseconds at = 0;
     Why why = Why::votes;
     SiteId site = 0;  // 0: for nobody alone
@@ -285,6 +297,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void receive_in_step(Link* from, const Signed& message);
   void receive_ballot(const Signed& message);
   void on_status(Link& link, const Status& status);
+  void note_return(const PeerSite& peer);
   void on_records(Link& link, const Records& records);
   void on_record_request(Link& link, const RecordRequest& request);
   void relay(const Signed& message, Link* from);
@@ -349,8 +362,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     Saved saved;
     Signed message;
   };
-  std::map<SiteId, KnownSaved> saved_by_;  // the newest of each site
-  std::uint64_t kept_from_ = 1;            // named bytes of this step and later are here
+  std::map<SiteId, KnownSaved> saved_by_;    // the newest of each site
+  std::uint64_t kept_from_ = 1;              // named bytes of this step and later are here
+  std::uint64_t at_hand_from_ = 1;           // and of this one and later in memory
+  std::optional<ReturningSites> returning_;  // once the model is known
   std::uint64_t restored_to_ = 0;  // contributions from before a restart are taken up until here
   std::map<SiteId, std::uint64_t> last_named_;
 

@@ -251,7 +251,7 @@ Task<Result<void>> Gateway::adopt_state(OuterState fetched) {
   if (!restored) co_return restored;
   state_ = std::make_shared<OuterState>(std::move(fetched));
   state_root_ = root;
-  if (!again) kept_from_ = step + 1;
+  if (!again) kept_from_ = at_hand_from_ = step + 1;
   enter_state(true, !again);
   co_return Result<void>();
 }
@@ -379,7 +379,8 @@ Task<void> Gateway::save(std::shared_ptr<const OuterState> state, security::Dige
   changed_.notify();
 }
 
-// Named bytes are kept until a majority of the voters has saved the following step.
+// Named bytes are kept until a majority of the voters has saved the following step; on disk, where
+// there is room, longer for sites that return.
 void Gateway::prune() {
   if (!state_) return;
   std::vector<std::uint64_t> steps;
@@ -391,7 +392,11 @@ void Gateway::prune() {
   const auto majority_saved = steps[current_view().majority() - 1];
   // The last saved step's bytes stay too: a state is proved by the record after it, so who fetches
   // one replays one.
-  const auto bound = std::min(majority_saved, saved_step_);
+  const auto not_needed = std::min(majority_saved, saved_step_);
+  at_hand_from_ = std::max(at_hand_from_, not_needed);
+  const bool room = not_saved_why_.empty() && (!exchange_ || exchange_->disk_refuses().empty());
+  const auto bound =
+      returning_ && room ? returning_->keep_from(not_needed, world_.loop.now()) : not_needed;
   if (bound <= kept_from_) return;
   kept_from_ = bound;
   if (!pruning_) world_.loop.spawn(remove_pruned());

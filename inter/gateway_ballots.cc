@@ -148,6 +148,24 @@ bool Gateway::awaits_wish() const {
          peers_.about_to_join(working_step(), current_view(), now - votes_late());
 }
 
+// One that replays what the others are past, faster than they go on, so that it can join; or null.
+const PeerSite* Gateway::awaited_return() const {
+  const auto now = world_.loop.now();
+  const auto view = current_view();
+  for (const auto& [site, peer] : peers_.all())
+    if (peer.link->up() && peer.status && peer.status->contributes && !peer.status->leaving &&
+        !view.is_member(site) &&
+        returning_->awaited(site, working_step(), kept_from_, now, votes_late()))
+      return &peer;
+  return nullptr;
+}
+
+bool Gateway::all_held() const {
+  const auto members = current_view().members;
+  return std::ranges::all_of(
+      members, [this](SiteId member) { return agreement_->held().count(member) > 0; });
+}
+
 // Voters take turns, so that they do not outbid each other.
 std::ptrdiff_t Gateway::turn() const {
   const auto voters = current_view().voters;
@@ -232,6 +250,8 @@ Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
     wait(votes_late(), Why::votes);
   else if (all_here)
     wait(options_.straggler_wait, Why::on_their_way);
+  if (const auto* peer = awaited_return(); peer != nullptr && now - since + kGrace >= longest)
+    wait(now - since + kGrace, Why::returns, peer->site);
   latest.at = since + longest + turn() * (kGrace + peers_.longest_round_trip());
   return latest;
 }
@@ -265,6 +285,10 @@ std::string Gateway::said(const Deadline& deadline, Nanoseconds since) const {
     case Why::on_their_way:
       return fmt::format("contributions on their way to other sites, at most {} (straggler_wait)",
                          in_all);
+    case Why::returns:
+      return fmt::format(
+          "{}, at most {} if it comes no nearer: it was away, and replays what it missed", site,
+          in_all);
   }
   return {};
 }
@@ -275,7 +299,9 @@ void Gateway::consider_ballot() {
     return;
   const auto now = world_.loop.now();
   const bool due = view_change_due();
-  agreement_->set_view_change_due(due || awaits_wish());
+  const auto* returns = awaited_return();
+  if (returns != nullptr && all_held()) returning_->holds_up(returns->site);
+  agreement_->set_view_change_due(due || awaits_wish() || returns != nullptr);
   if (!due) view_change_since_.reset();
   if (due && !view_change_since_) view_change_since_ = now;
   votes_.notify();

@@ -77,6 +77,7 @@ void Gateway::on_session(Link& link, bool up) {
   } else {
     if (exchange_) exchange_->session_ended(link);
     if (transfer_) transfer_->session_ended(link);
+    if (returning_) returning_->went_away(peer->site, world_.loop.now());
   }
   changed_.notify();
 }
@@ -120,6 +121,9 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
       if (!request || !transfer_ || !state_ || !saved_any_) break;
       StepId id = step_id();
       id.step = saved_step_;
+      const auto asked = request->step != 0 ? request->step : saved_step_;
+      if (asked > saved_step_) break;
+      returning_->asks_for_state(link.peer().site, asked, request->send, kept_from_);
       transfer_->on_request(link, *request, id);
       break;
     }
@@ -313,7 +317,17 @@ void Gateway::on_status(Link& link, const Status& status) {
   }
   if (status.step == working_step() && peer.announced_step != status.step) announce_step(peer);
   if (exchange_ && state_) exchange_->consider_fetching();
+  if (begun_) note_return(peer);
   changed_.notify();
+}
+
+// Of members nothing is held up: their contributions are waited for.
+void Gateway::note_return(const PeerSite& peer) {
+  returning_->works_on(peer.site, peer.status->step, working_step(), kept_from_, world_.loop.now());
+  if (current_view().is_member(peer.site))
+    returning_->is_member(peer.site);
+  else
+    consider_ballot();
 }
 
 void Gateway::on_record_request(Link& link, const RecordRequest& request) {

@@ -91,6 +91,7 @@ Task<Result<void>> Gateway::load() {
       });
     };
     while (kept_from_ > 1 && all_here(chain_[kept_from_ - 2].record)) --kept_from_;
+    at_hand_from_ = kept_from_;
   }
   stored_vote_ = std::pair(loaded->vote_step, loaded->vote);
   auto recovered = take_up_recovery();
@@ -208,6 +209,9 @@ Result<void> Gateway::take_up_recovery() {
 void Gateway::start_links() {
   plan_ = std::make_shared<const ChunkPlan>(*layout_, 0, options_.sync.chunk_elements,
                                             options_.sync.codec);
+  returning_.emplace(
+      steps_kept_for_return((options_.sync.outer.has_momentum() ? 8 : 4) * layout_->elements(),
+                            roster_.sites.size() * plan_->bytes_max()));
   exchange_ = std::make_unique<Exchange>(
       Exchange::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
                         world_.verifier, self_, world_.random.split("attempts").split(boot_),

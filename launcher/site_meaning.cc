@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/counted.h"
+#include "inter/returning_sites.h"
 #include "launcher/site_memory.h"
 #include "launcher/units.h"
 
@@ -124,16 +125,22 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   if (file.gateway.polite) exchange += "; it yields to whoever else uses the line";
   line("exchange", exchange);
   // Two states, two feedbacks, and what every site contributed to the steps that some may still ask
-  // for.
+  // for: a few, and more while a site that was away comes back.
   const double vectors = file.sync.outer == inter::OuterRuleKind::nesterov ? 6 : 4;
-  const double gateway =
-      vectors * bytes + kStepsKept * static_cast<double>(roster->sites.size()) * coded;
+  const double step = static_cast<double>(roster->sites.size()) * coded;
+  const double gateway = vectors * bytes + kStepsKept * step;
+  const auto of_returns = static_cast<double>(inter::steps_kept_for_return(
+                              static_cast<std::uint64_t>((vectors / 2 - 1) * bytes),
+                              static_cast<std::uint64_t>(step))) *
+                          step;
   // Parameters and the two moments of AdamW; one more while it is written, which has up to two
   // vectors besides when the run is stopped (runtime::TrainedOn).
   const double checkpoints =
       3 * bytes * static_cast<double>(file.train.checkpoints_kept + 1) + 2 * bytes;
-  line("disk", fmt::format("{} for the gateway, {} for checkpoints; logs grow with the steps",
-                           about_bytes(gateway), about_bytes(checkpoints)));
+  line("disk",
+       fmt::format("{} for the gateway, at most {} more while a site returns, {} for checkpoints; "
+                   "logs grow with the steps",
+                   about_bytes(gateway), about_bytes(of_returns), about_bytes(checkpoints)));
   std::vector<std::string> voters;
   for (const auto& site : roster->sites)
     if (site.voter) voters.push_back(site.name);

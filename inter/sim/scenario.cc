@@ -246,6 +246,20 @@ std::vector<Scenario> standard_scenarios() {
         s.crashes = 0.3;
         s.outer_steps = 10;
       });
+  add("short-steps",
+      "a site is away, and steps take much less time than its return: a state to fetch, and the "
+      "steps since to replay",
+      [](Scenario& s) {
+        s.sites = 3;
+        s.outer_steps = 90;
+        s.compute = 50 * kMillisecond;
+        s.outer = {OuterRuleKind::nesterov, 0.7f, 0.9f};
+        s.network.bytes_per_second = 62.5e3;
+        s.network.loss = 0.002;
+        s.away = 12 * kSecond;
+        s.back_within = 30;
+        s.trouble_ends = 400 * kSecond;
+      });
   add("storm", "everything that may happen at random, at once", [](Scenario& s) {
     s.sites = 5;
     s.voters = 4;

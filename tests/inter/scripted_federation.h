@@ -58,6 +58,10 @@ class ScriptedFederation {
   void end_ranks(SiteId site);
   // Both ways.
   void cut(SiteId a, SiteId b, bool cut);
+  // The rate of its access link.
+  void set_access(SiteId site, double bytes_per_second) {
+    network_.set_access(site, bytes_per_second);
+  }
   // From everyone.
   void cut_off(SiteId site, bool cut);
   Nanoseconds now() const { return simulation_.now(); }

@@ -1,0 +1,94 @@
+#include "inter/returning_sites.h"
+
+#include <algorithm>
+
+namespace isthmus::inter {
+namespace {
+
+constexpr Nanoseconds kAwayPatience = 60 * kSecond;  // for a session that breaks on the way
+constexpr std::uint64_t kStates = 2;
+constexpr std::uint64_t kBytesAnyway = 512 << 20;
+constexpr std::uint64_t kStepsMax = 256;  // their files are listed at every step
+constexpr std::uint32_t kReplayedMeanwhile = 2;
+
+}  // namespace
+
+std::uint64_t steps_kept_for_return(std::uint64_t state_bytes, std::uint64_t step_bytes_max) {
+  return std::min(kStepsMax, (kStates * state_bytes + kBytesAnyway) /
+                                 std::max<std::uint64_t>(1, step_bytes_max));
+}
+
+// What was asked for before, and not begun, may still be chosen.
+void ReturningSites::asks_for_state(SiteId site, std::uint64_t step, bool begins,
+                                    std::uint64_t kept_from) {
+  const auto first = step + 1;
+  if (first < kept_from) return;  // already gone
+  auto& s = sites_[site];
+  s.away_since.reset();
+  s.needs_from = begins || !s.needs_from ? first : std::min(*s.needs_from, first);
+  if (begins) s.steps_left.reset();
+}
+
+void ReturningSites::works_on(SiteId site, std::uint64_t step, std::uint64_t newest,
+                              std::uint64_t kept_from, Nanoseconds now) {
+  auto& s = sites_[site];
+  s.away_since.reset();
+  if (step > s.step && s.step > 0 && s.needs_from == s.step) {
+    const auto steps = step - s.step;
+    s.pace.add((now - s.said_at) / static_cast<Nanoseconds>(steps));
+    s.replayed += static_cast<std::uint32_t>(std::min<std::uint64_t>(steps, kReplayedMeanwhile));
+  }
+  if (step != s.step) s.said_at = now;
+  s.step = step;
+  if (step >= newest) {
+    s.needs_from.reset();
+  } else if (step >= kept_from) {
+    s.needs_from = step;
+    if (!s.steps_left) s.steps_left = 2 * (newest - step);
+  }
+}
+
+void ReturningSites::went_away(SiteId site, Nanoseconds now) {
+  if (const auto found = sites_.find(site); found != sites_.end()) found->second.away_since = now;
+}
+
+void ReturningSites::is_member(SiteId site) {
+  const auto found = sites_.find(site);
+  if (found == sites_.end()) return;
+  found->second.steps_left.reset();
+  found->second.pace = {};
+}
+
+std::uint64_t ReturningSites::keep_from(std::uint64_t not_needed, Nanoseconds now) {
+  std::erase_if(sites_, [now](const auto& entry) {
+    const auto& since = entry.second.away_since;
+    return since && now - *since > kAwayPatience;
+  });
+  auto from = not_needed;
+  for (auto& [site, s] : sites_) {
+    // Whoever is that late fetches another state.
+    if (s.needs_from && *s.needs_from + steps_kept_max_ < not_needed) s.needs_from.reset();
+    if (s.needs_from) from = std::min(from, *s.needs_from);
+  }
+  return from;
+}
+
+void ReturningSites::begin_step() {
+  for (auto& [site, s] : sites_) {
+    if (s.held_up && s.steps_left && *s.steps_left > 0) --*s.steps_left;
+    s.held_up = false;
+    s.replayed = 0;
+  }
+}
+
+bool ReturningSites::awaited(SiteId site, std::uint64_t newest, std::uint64_t kept_from,
+                             Nanoseconds now, Nanoseconds patience) const {
+  const auto found = sites_.find(site);
+  if (found == sites_.end()) return false;
+  const auto& s = found->second;
+  const bool replays = !s.away_since && s.step > 0 && s.step >= kept_from && s.step < newest;
+  return replays && s.steps_left.value_or(0) > 0 && s.replayed < kReplayedMeanwhile &&
+         now - s.said_at < std::max(patience, 2 * s.pace.spread());
+}
+
+}  // namespace isthmus::inter

@@ -1,0 +1,64 @@
+// ReturningSites: sites that were away and come back, step by step behind the others: those that
+// fetch a state, and those that replay from one. What they will ask for is kept, up to a bound, and
+// the step at hand waits a little for who replays faster than it is made (PROTOCOL.md, "Return").
+// Knows no links and no disk: it is told what peers say of themselves.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "inter/peers.h"
+
+namespace isthmus::inter {
+
+// Steps whose named bytes are kept at most for sites that return, beyond those that are kept
+// anyway. While a state is fetched the others move about as many bytes as it has; twice that, and
+// something for what takes its time however small the model is. `step_bytes_max`: of what all sites
+// contribute to one step.
+std::uint64_t steps_kept_for_return(std::uint64_t state_bytes, std::uint64_t step_bytes_max);
+
+class ReturningSites {
+ public:
+  explicit ReturningSites(std::uint64_t steps_kept_max) : steps_kept_max_(steps_kept_max) {}
+
+  // It asks what there is of the state of `step`; `begins`: and goes on from it. The bytes of
+  // `kept_from` and later are here.
+  void asks_for_state(SiteId site, std::uint64_t step, bool begins, std::uint64_t kept_from);
+  // Its word that it works on `step`, while this site works on `newest`.
+  void works_on(SiteId site, std::uint64_t step, std::uint64_t newest, std::uint64_t kept_from,
+                Nanoseconds now);
+  void went_away(SiteId site, Nanoseconds now);
+  // It need not return: nobody waits for it as for one that does, until it has been away again.
+  void is_member(SiteId site);
+
+  // The oldest step whose bytes are kept, where those before `not_needed` are not kept anyway.
+  std::uint64_t keep_from(std::uint64_t not_needed, Nanoseconds now);
+
+  // This site works on another step.
+  void begin_step();
+  // Whether the step at hand waits for it: until it has replayed two steps meanwhile, so that it
+  // comes nearer, while none takes it longer than `patience` or twice what they took so far; and in
+  // no more steps than twice those that it was behind.
+  bool awaited(SiteId site, std::uint64_t newest, std::uint64_t kept_from, Nanoseconds now,
+               Nanoseconds patience) const;
+  // Nothing else is waited for any more: this step is one of those.
+  void holds_up(SiteId site) { sites_[site].held_up = true; }
+
+ private:
+  struct Site {
+    std::optional<std::uint64_t> needs_from;  // this step's bytes and later
+    std::optional<Nanoseconds> away_since;
+    std::uint64_t step = 0;                   // that it works on, as it said last
+    Nanoseconds said_at = 0;                  // when it first said so
+    Learnt pace;                              // of a step that it replays
+    std::uint32_t replayed = 0;               // since the step at hand began here
+    bool held_up = false;                     // the step at hand was
+    std::optional<std::uint64_t> steps_left;  // to be held up for it
+  };
+
+  const std::uint64_t steps_kept_max_;
+  std::map<SiteId, Site> sites_;
+};
+
+}  // namespace isthmus::inter

@@ -1,0 +1,283 @@
+// A site that was away while the steps of the others take much less time than its return: a state
+// to fetch, and the steps that followed it to replay.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "inter/returning_sites.h"
+#include "tests/inter/scripted_federation.h"
+
+namespace isthmus::inter {
+namespace {
+
+// ---- What is kept, and for how long
+
+constexpr SiteId kSite = 3;
+constexpr Nanoseconds kPatience = 2 * kSecond;
+
+TEST(KeptForReturn, AboutTwoStatesAndAllThatIsSmall) {
+  const std::uint64_t gigabyte = 1'000'000'000;
+  EXPECT_EQ(steps_kept_for_return(8 * gigabyte, 4 * gigabyte), 4U);
+  EXPECT_EQ(steps_kept_for_return(8 * gigabyte, 64 * gigabyte), 0U);
+  EXPECT_EQ(steps_kept_for_return(16'000, 6'000), 256U);
+  EXPECT_EQ(steps_kept_for_return(0, 0), 256U);
+}
+
+TEST(ReturningSites, WhatFollowsAStateIsKeptUntilItIsReplayed) {
+  ReturningSites sites(100);
+  EXPECT_EQ(sites.keep_from(10, 0), 10U);
+  sites.asks_for_state(kSite, 10, false, 9);
+  sites.asks_for_state(kSite, 12, false, 9);
+  EXPECT_EQ(sites.keep_from(20, 0), 11U) << "the first one may still be chosen";
+  sites.asks_for_state(kSite, 12, true, 11);
+  sites.works_on(kSite, 3, 21, 11, 0);  // as long as it fetches
+  EXPECT_EQ(sites.keep_from(20, 0), 13U);
+  sites.works_on(kSite, 13, 22, 13, 0);
+  sites.works_on(kSite, 17, 23, 13, 0);
+  EXPECT_EQ(sites.keep_from(22, 0), 17U);
+  sites.works_on(kSite, 23, 23, 17, 0);
+  EXPECT_EQ(sites.keep_from(22, 0), 22U);
+}
+
+TEST(ReturningSites, WhatIsGoneIsNotPromised) {
+  ReturningSites sites(100);
+  sites.asks_for_state(kSite, 7, true, 9);
+  sites.works_on(kSite, 8, 12, 9, 0);
+  EXPECT_EQ(sites.keep_from(10, 0), 10U);
+}
+
+TEST(ReturningSites, NothingIsKeptBeyondTheBoundNorForWhoIsGone) {
+  ReturningSites sites(5);
+  sites.asks_for_state(kSite, 10, true, 9);
+  EXPECT_EQ(sites.keep_from(16, 0), 11U);
+  EXPECT_EQ(sites.keep_from(17, 0), 17U) << "too late for it";
+  sites.asks_for_state(kSite, 17, true, 17);
+  sites.went_away(kSite, kSecond);
+  EXPECT_EQ(sites.keep_from(19, 60 * kSecond), 18U);
+  EXPECT_EQ(sites.keep_from(19, 62 * kSecond), 19U);
+}
+
+// ---- Who is waited for
+
+class AwaitedTest : public testing::Test {
+ protected:
+  // It replays step 11, ten behind.
+  AwaitedTest() { works_on(11); }
+  void works_on(std::uint64_t step) { sites.works_on(kSite, step, newest, 5, now); }
+  bool awaited() const { return sites.awaited(kSite, newest, 5, now, kPatience); }
+  void next_step() {
+    ++newest;
+    sites.begin_step();
+  }
+
+  ReturningSites sites{100};
+  std::uint64_t newest = 21;
+  Nanoseconds now = 100 * kSecond;
+};
+
+TEST_F(AwaitedTest, UntilItHasReplayedTwoSteps) {
+  EXPECT_TRUE(awaited());
+  now += kSecond;
+  works_on(12);
+  EXPECT_TRUE(awaited());
+  now += kSecond;
+  works_on(13);
+  EXPECT_FALSE(awaited());
+  next_step();
+  EXPECT_TRUE(awaited());
+}
+
+TEST_F(AwaitedTest, NotWhenItStandsStill) {
+  now += kPatience;
+  EXPECT_FALSE(awaited());
+  works_on(11);
+  EXPECT_FALSE(awaited());
+  works_on(12);
+  EXPECT_TRUE(awaited());
+}
+
+TEST_F(AwaitedTest, LongerIfItsStepsTakeLonger) {
+  for (std::uint64_t step = 12; step < 16; ++step) {
+    now += 8 * kSecond;
+    works_on(step);
+    next_step();
+  }
+  now += 15 * kSecond;
+  EXPECT_TRUE(awaited());
+  now += 60 * kSecond;
+  EXPECT_FALSE(awaited());
+}
+
+TEST_F(AwaitedTest, InTwiceAsManyStepsAsItWasBehind) {
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(awaited());
+    sites.holds_up(kSite);
+    next_step();
+    works_on(newest - 10);
+  }
+  EXPECT_FALSE(awaited());
+  sites.is_member(kSite);  // and lost once more
+  works_on(newest - 1);
+  next_step();
+  EXPECT_TRUE(awaited());
+}
+
+TEST_F(AwaitedTest, NotWhileItFetchesNorWhenItIsCurrentNorAway) {
+  EXPECT_FALSE(sites.awaited(kSite, newest, 12, now, kPatience));
+  works_on(newest);
+  EXPECT_FALSE(awaited());
+  next_step();
+  EXPECT_TRUE(awaited());
+  sites.went_away(kSite, now);
+  EXPECT_FALSE(awaited());
+}
+
+// ---- Whole gateways
+
+class ReturnTest : public testing::Test {
+ protected:
+  explicit ReturnTest(ScriptedFederation::Options options) : federation_(std::move(options)) {}
+
+  std::uint64_t step(SiteId site) {
+    const auto& state = federation_.gateway(site).state();
+    return state ? state->step : 0;
+  }
+  bool reaches(SiteId site, std::uint64_t wanted) {
+    return federation_.run_until([&] { return step(site) >= wanted; }, 600 * kSecond);
+  }
+  bool member() { return federation_.gateway(1).view().is_member(kSite); }
+  bool sees() { return federation_.gateway(1).session_with(kSite) != 0; }
+  std::size_t files(SiteId site) {
+    return federation_.disk(site)
+        .list("outer/contributions")
+        .value_or(std::vector<std::string>())
+        .size();
+  }
+  // Away until it is dropped, and the others have made many steps more.
+  void be_away() {
+    ASSERT_TRUE(reaches(1, 4));
+    federation_.cut_off(kSite, true);
+    ASSERT_TRUE(federation_.run_until([&] { return !member(); }, 60 * kSecond));
+    ASSERT_TRUE(reaches(1, step(1) + 20));
+    federation_.cut_off(kSite, false);
+    ASSERT_TRUE(federation_.run_until([&] { return sees(); }, 60 * kSecond));
+  }
+  // In how many steps it is a member again.
+  std::optional<std::uint64_t> comes_back(Nanoseconds limit) {
+    const auto came = step(1);
+    if (!federation_.run_until([&] { return member(); }, limit)) return std::nullopt;
+    return step(1) - came;
+  }
+
+  ScriptedFederation federation_;
+};
+
+// Steps of less than a second, and a state that takes three to be fetched.
+ScriptedFederation::Options short_steps() {
+  auto options = options_of({400 * kMillisecond, 400 * kMillisecond, 400 * kMillisecond});
+  options.elements = 200'000;
+  options.network.bytes_per_second = 600'000;
+  options.gateway.sync.outer = {OuterRuleKind::nesterov, 0.7f, 0.9f};
+  options.gateway.sync.chunk_elements = 1 << 14;
+  options.gateway.sync.outer_steps = 100'000;
+  return options;
+}
+
+class ShortStepsReturnTest : public ReturnTest {
+ protected:
+  ShortStepsReturnTest() : ReturnTest(short_steps()) {}
+};
+
+TEST_F(ShortStepsReturnTest, TakesOneFetch) {
+  be_away();
+  const auto steps = comes_back(60 * kSecond);
+  ASSERT_TRUE(steps);
+  EXPECT_LE(*steps, 20U);
+  EXPECT_EQ(federation_.gateway(kSite).counters().state_fetches, 1U);
+  // Nothing more is kept for it.
+  ASSERT_TRUE(reaches(1, step(1) + 5));
+  for (SiteId site = 1; site <= 3; ++site) EXPECT_LE(files(site), 15U) << "site " << site;
+}
+
+// To replay a step takes two round trips, to make one takes less.
+ScriptedFederation::Options far_away() {
+  auto options = options_of({50 * kMillisecond, 50 * kMillisecond, 50 * kMillisecond});
+  options.network.delay = 250 * kMillisecond;
+  options.gateway.sync.outer_steps = 100'000;
+  return options;
+}
+
+class FarAwayReturnTest : public ReturnTest {
+ protected:
+  FarAwayReturnTest() : ReturnTest(far_away()) {}
+};
+
+TEST_F(FarAwayReturnTest, IsWaitedForAlthoughReplayIsNoFasterThanSteps) {
+  be_away();
+  const auto steps = comes_back(120 * kSecond);
+  ASSERT_TRUE(steps);
+  EXPECT_LE(*steps, 20U);
+  EXPECT_EQ(federation_.gateway(kSite).counters().state_fetches, 1U);
+}
+
+// To replay a step takes longer on its line than the others take for three.
+ScriptedFederation::Options thin_line() {
+  auto options = options_of({100 * kMillisecond, 100 * kMillisecond, 100 * kMillisecond});
+  options.elements = 20'000;
+  options.gateway.sync.chunk_elements = 1 << 12;
+  options.gateway.sync.outer_steps = 100'000;
+  return options;
+}
+
+class ThinLineReturnTest : public ReturnTest {
+ protected:
+  ThinLineReturnTest() : ReturnTest(thin_line()) {}
+};
+
+TEST_F(ThinLineReturnTest, IsWaitedFor) {
+  federation_.set_access(kSite, 40'000);
+  be_away();
+  const auto steps = comes_back(300 * kSecond);
+  ASSERT_TRUE(steps);
+  EXPECT_LE(*steps, 60U);
+  EXPECT_EQ(federation_.gateway(kSite).counters().state_fetches, 1U);
+}
+
+// Who asks for states and goes on from none costs a bounded room on the disk, and only while it is
+// there; and holds nobody up.
+TEST(StateAskerTest, CostsBoundedRoom) {
+  auto options = options_of({5 * kMillisecond, 5 * kMillisecond, kSecond});
+  options.puppets = {kSite};
+  options.without_vote = {kSite};
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(kSite);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader&) {
+    if (type != MessageType::status) return;
+    Status mine;
+    mine.step = 1;
+    mine.contributes = true;
+    mine.vote_file = 77;
+    from.send(encode(mine));
+    from.send(encode(StateRequest{0, false}));
+  };
+  const auto step = [&] {
+    return federation.gateway(1).state() ? federation.gateway(1).state()->step : 0;
+  };
+  const auto files = [&] { return federation.disk(1).list("outer/contributions")->size(); };
+  std::size_t most = 0;
+  ASSERT_TRUE(federation.run_until(
+      [&] {
+        if (step() > 0) most = std::max(most, files());
+        return step() >= 700;
+      },
+      600 * kSecond));
+  EXPECT_GT(most, 2 * 200U);
+  EXPECT_LT(most, 2 * 270U);
+  EXPECT_LT(federation.gateway(1).memory_bytes(), 100'000U);
+  federation.cut_off(kSite, true);
+  federation.run_for(90 * kSecond);
+  EXPECT_LT(files(), 20U);
+}
+
+}  // namespace
+}  // namespace isthmus::inter
