@@ -73,9 +73,14 @@ Result<void> Gateway::contribute(std::uint64_t step,
   if (taking_contribution_ || exchange_->contributed() || applying_ ||
       (pending_ && pending_->step == step))
     return Error{ErrorCode::mismatch, fmt::format("step {} has this site's contribution", step)};
-  if (!current_view().is_member(self_))
+  const auto view = current_view();
+  if (!view.is_member(self_))
     return Error{ErrorCode::mismatch,
                  "this site is not a member yet: its work goes on from the next state"};
+  // It may have contributed to this step with the disk that it lost.
+  if (lost_its_disk(view, self_))
+    return Error{ErrorCode::mismatch,
+                 "no record names this site's new disk yet: its work goes on from the next state"};
   if (parameters->size() != layout_->elements())
     return Error{ErrorCode::invalid_argument, "a contribution of another size than the model"};
   taking_contribution_ = true;
@@ -92,15 +97,15 @@ void Gateway::leaving() {
   send_status();
 }
 
-// A site whose disk was lost, or does not have whole what it wrote, may have contributed to this
-// step and not know it; two contributions of one site are two values for ballot 0. Until a record
-// names its new disk it contributes only when all other members say that they have nothing of it,
-// and nobody else says that they have. False: they have, or the step is over.
+// A site whose disk does not have whole what it wrote may have contributed to this step and not
+// know it; two contributions of one site are two values for ballot 0. It makes another one only
+// when all other members say that they have nothing of it, and nobody else says that they have.
+// False: they have, or the step is over.
 Task<bool> Gateway::may_contribute() {
   const auto k = working_step();
   while (!stopping_ && !failure_ && working_step() == k && chain_.size() < k) {
+    if (damaged_step_ != k) co_return true;
     const auto view = current_view();
-    if (!lost_its_disk(view, self_) && damaged_step_ != k) co_return true;
     const auto says = [&](const PeerSite& peer, bool has) {
       return peer.status && peer.status->step == k &&
              (std::count(peer.status->holds.begin(), peer.status->holds.end(), self_) > 0) == has;

@@ -468,8 +468,13 @@ TEST(DisputeOutOfSightTest, EndsWhenWhoWasWrongHasFoundItsFault) {
 INSTANTIATE_TEST_SUITE_P(Sight, DisputeTest, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "OutOf" : "In"; });
 
-// What a site contributed before it lost its disk may be with who is no member, and asks to be one.
-TEST(WipedSiteTest, DoesNotContributeAgainWhatOthersThanMembersHave) {
+class WipedSiteTest : public testing::TestWithParam<bool> {};
+
+// What a site contributed before it lost its disk may be with who is no member, and asks to be one;
+// the site may not even see that one. It contributes from the step after the record that names its
+// new disk.
+TEST_P(WipedSiteTest, DoesNotContributeAgainToTheStep) {
+  const bool out_of_sight = GetParam();
   auto options = options_of({12 * kSecond, 2 * kSecond, 5 * kSecond});
   options.without_vote = {2, 3};
   options.gateway.sync.outer_steps = 12;
@@ -491,8 +496,10 @@ TEST(WipedSiteTest, DoesNotContributeAgainWhatOthersThanMembersHave) {
     return state(2) && state(2)->step == last && federation.gateway(2).held().contains(3);
   }));
   const auto first = federation.gateway(2).held().at(3);
+  const auto old_disk = federation.gateway(2).view().vote_file_of(3);
   federation.kill(3);
   federation.disk(3).wipe();
+  if (out_of_sight) federation.cut(2, 3, true);
   federation.start(3);
   federation.start(1);
   ASSERT_TRUE(until([&] {
@@ -502,9 +509,15 @@ TEST(WipedSiteTest, DoesNotContributeAgainWhatOthersThanMembersHave) {
     }
     return state(1) && state(1)->step > last;
   }));
+  EXPECT_EQ(state(1)->step, last + 1);
+  EXPECT_NE(federation.gateway(1).view().vote_file_of(3), old_disk);
   EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 300 * kSecond));
+  EXPECT_NE(federation.gateway(1).chain().at(last + 1).record.part_of(3), nullptr);
   for (const SiteId site : {1, 2, 3}) EXPECT_EQ(federation.events(site, "two_contributions"), 0U);
 }
+
+INSTANTIATE_TEST_SUITE_P(Sight, WipedSiteTest, testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "OutOf" : "In"; });
 
 // The operator says which state is right. Nobody has the bytes of the steps that led to it any
 // more, and the voters that could vouch for it are lost.
