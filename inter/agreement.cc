@@ -231,9 +231,8 @@ std::optional<std::vector<Part>> Agreement::best_common_set() const {
 }
 
 // The accepted record of the highest ballot, which can have one only; but for ballot 0, which has
-// two if a site that lost its disk contributed twice. Then a record may be decided if those who
-// promised and accepted it, with all who have not promised, are a majority ("Fast Paxos", section
-// 3.1).
+// two if a site contributed twice. Then a record may be decided if those who promised and accepted
+// it, with all who have not promised, are a majority ("Fast Paxos", section 3.1).
 Agreement::Earlier Agreement::earlier() const {
   const Vote::Accepted* highest = nullptr;
   for (const auto& [site, promise] : promises_)

@@ -167,7 +167,8 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
                                             std::shared_ptr<const ContributedValues> parameters,
                                             std::span<const float> feedback, std::uint64_t tokens,
                                             LargeVector<float> memory) {
-  const Open open = plan_->announce(id_, tokens, parent_, context_.random.next());
+  const auto attempt = (context_.boot << 32) + ++attempts_;
+  const Open open = plan_->announce(id_, tokens, parent_, attempt);
   const auto state_root_of_base = state_root_;
   const auto step = id_.step;
   auto entry = std::make_shared<Entry>();

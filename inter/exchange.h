@@ -32,9 +32,7 @@ class Exchange {
     const security::Signer& signer;
     const security::Verifier& verifier;
     SiteId self;
-    Random random;
-    // A site that lost its disk contributes once more to a step of which nobody had what it made.
-    std::function<bool(SiteId)> lost_its_disk;
+    std::uint64_t boot = 0;  // starts of this gateway, with this one
     // Crashes here in tests and in the simulator; else does nothing.
     std::function<void(const char* point, std::uint64_t step)> at_point;
     PlantedBug bug = PlantedBug::none;
@@ -132,10 +130,6 @@ class Exchange {
     std::vector<bool> checking;              // chunks at a worker
     bool held = false;
     bool finishing = false;
-    bool after_loss = false;  // of its site's disk
-    // The session in which its site itself announced it, and the one in which it sent a chunk of
-    // it; 0: others did.
-    std::uint64_t offered_in = 0, sent_in = 0;
     Nanoseconds last_arrival = 0;
     std::optional<Nanoseconds> asked_at;  // by who lacks it, the last time
   };
@@ -163,8 +157,6 @@ class Exchange {
   std::shared_ptr<Contribution> read_back(std::uint64_t step, SiteId site,
                                           std::uint64_t* bytes) const;
   Result<Open> check_open(const Signed& message) const;
-  // Its site offers it in this session: what was acknowledged of it comes no second time.
-  bool offers_still(const Entry& entry) const;
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;
   bool packing_pays() const;
@@ -174,7 +166,7 @@ class Exchange {
   void forget_old(std::uint64_t but_of);
   Task<Result<void>> write_close(EntryPtr entry);
   Task<Result<void>> write_anew(EntryPtr entry);
-  void open_again(Link* from, const Signed& message);
+  void open_again(Link* from, const Signed& message, std::uint64_t attempt);
   void note_disk(const Result<void>& written);
   void note_disk_error(const Error& error);
   void forget(SiteId site);
@@ -211,6 +203,7 @@ class Exchange {
   struct Announced {
     Link* from = nullptr;
     Signed open;
+    std::uint64_t attempt = 0;
     std::optional<Signed> close;  // came meanwhile
   };
   std::map<SiteId, Announced> opening_again_;
@@ -225,6 +218,7 @@ class Exchange {
   std::map<SiteId, std::set<std::pair<std::uint64_t, SiteId>>> serving_;  // peer → of them, for it
   LogPace refused_chunks_, refused_opens_, refused_closes_;
   bool contributing_ = false;
+  std::uint64_t attempts_ = 0;        // at contributions, since this start
   std::optional<double> zstd_saves_;  // of the bytes of a chunk, the last time; nothing: not tried
   std::uint64_t relayed_ = 0;
 };

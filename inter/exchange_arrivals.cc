@@ -40,11 +40,6 @@ void Exchange::note_disk_error(const Error& error) {
                        {{"why", disk_refuses_}, {"left_out", *left_out}});
 }
 
-bool Exchange::offers_still(const Entry& entry) const {
-  const auto* origin = context_.peers.find(entry.contribution->site());
-  return entry.offered_in != 0 && origin != nullptr && origin->link->session() == entry.offered_in;
-}
-
 void Exchange::on_open(Link* from, const Signed& message) {
   const auto open = check_open(message);
   if (!open) {
@@ -61,46 +56,33 @@ void Exchange::on_open(Link* from, const Signed& message) {
   auto began = context_.loop.now();
   if (const auto found = entries_.find(key); found != entries_.end()) {
     auto& entry = *found->second;
-    if (entry.contribution->transfer() == transfer) {
-      if (from != nullptr && from->peer().site == message.signer)
-        entry.offered_in = from->session();
-      if (from != nullptr) from->have(transfer, entry.contribution->bitmap());
+    const auto& known = *entry.contribution;
+    if (known.transfer() == transfer) {
+      if (from != nullptr) from->have(transfer, known.bitmap());
       return;
     }
-    // One that was never closed, from before a restart of its site, may still be passed on by
-    // others.
-    const bool from_origin = from != nullptr && from->peer().site == message.signer;
-    // Its words come in order, and after its chunks: before it sent those it had announced them,
-    // and this one earlier still.
-    if (from_origin && entry.sent_in == from->session() && entry.offered_in != entry.sent_in)
-      return;
-    // But one that is decided is fetched from whoever has it, when nothing comes of what is here.
-    // One that a ballot names, or of a site that we do not see, only where its site does not offer
-    // this one: what of it was acknowledged would not come again.
+    // Of a site's attempts the newest counts, whoever brings it: others may still pass on earlier
+    // ones, which were never closed. But what is decided is fetched, whichever it is, when nothing
+    // comes of another one that is here.
+    const bool newer = open->attempt > known.open().attempt;
     const auto wanted = wanted_.find(message.signer);
-    const auto asked = asked_.find(message.signer);
-    const bool asked_for =
-        from != nullptr && asked != asked_.end() && asked->second.peer == from->peer().site;
-    const bool decided = wanted != wanted_.end() && wanted->second.by == Named::by_record;
-    const bool fetched =
-        (decided || ((wanted != wanted_.end() || asked_for) && !offers_still(entry))) &&
-        context_.loop.now() - entry.last_arrival > fetch_patience(message.signer);
+    const bool decided = wanted != wanted_.end() && wanted->second.by == Named::by_record &&
+                         !(known.close() && known.part() == wanted->second.part) &&
+                         context_.loop.now() - entry.last_arrival > fetch_patience(message.signer);
     // Not whole anywhere, or its site would not have made another one (Gateway::may_contribute).
-    if (entry.held || entry.finishing || !(from_origin || fetched)) return;
+    if (entry.held || entry.finishing || !(newer || decided)) return;
     // Beginning again is no progress of what others are asked for.
-    if (!fetched) began = entry.last_arrival;
+    if (!decided) began = entry.last_arrival;
     entries_.erase(found);
   }
   auto entry = std::make_shared<Entry>();
   entry->contribution = std::make_shared<Contribution>(plan_, message, *open);
   entry->checking.resize(plan_->chunks());
   entry->last_arrival = began;
-  entry->after_loss = context_.lost_its_disk(message.signer);
-  if (from != nullptr && from->peer().site == message.signer) entry->offered_in = from->session();
   auto file = context_.store.contributions().create(id_.step, message);
   if (!file) {
     note_disk_error(file.error());
-    open_again(from, message);
+    open_again(from, message, open->attempt);
     return;
   }
   entry->file = std::move(*file);
@@ -115,20 +97,20 @@ void Exchange::on_open(Link* from, const Signed& message) {
   }
 }
 
-// An announcement comes but once in a session: it is kept until the disk may have room. Of several
-// the origin's own newest one counts.
-void Exchange::open_again(Link* from, const Signed& message) {
+// An announcement comes but once in a session: it is kept until the disk may have room.
+void Exchange::open_again(Link* from, const Signed& message, std::uint64_t attempt) {
   const auto site = message.signer;
-  const bool pending = opening_again_.contains(site);
-  if (pending && (from == nullptr || from->peer().site != site)) return;
-  opening_again_.insert_or_assign(site, Announced{from, message, std::nullopt});
+  const auto before = opening_again_.find(site);
+  const bool pending = before != opening_again_.end();
+  if (pending && attempt <= before->second.attempt) return;
+  opening_again_.insert_or_assign(site, Announced{from, message, attempt, std::nullopt});
   if (pending) return;
   context_.loop.call_after(kRetryDisk, [this, site] {
     const auto kept = opening_again_.extract(site);
-    const auto& [link, open, close] = kept.mapped();
+    const auto& announced = kept.mapped();
     if (entries_.count({id_.step, site}) == 0)
-      on_open(link, open);  // one of an older step: nothing
-    if (close) on_close(*close);
+      on_open(announced.from, announced.open);  // one of an older step: nothing
+    if (announced.close) on_close(*announced.close);
   });
 }
 
@@ -144,9 +126,8 @@ void Exchange::on_close(const Signed& message) {
   if (const auto* known = current(message.signer);
       known != nullptr && known->contribution->close() &&
       known->contribution->transfer() != close->transfer) {
-    // Its site may have lost with its disk what nobody has whole: then it makes another one, which
-    // its announcement begins.
-    if (!known->held || known->after_loss || context_.lost_its_disk(message.signer)) return;
+    // What nobody has whole its site may make anew, which its announcement begins.
+    if (!known->held) return;
     if (const auto left_out = refused_closes_.due(context_.loop.now()))
       context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
                          {{"signer", message.signer}, {"left_out", *left_out}});
@@ -189,7 +170,6 @@ void Exchange::on_chunk(Link& link, const ChunkArrival& arrival, const SharedByt
 void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
                        const SharedBytes& sealed) {
   const auto index = arrival.index;
-  if (link.peer().site == entry->contribution->site()) entry->sent_in = link.session();
   if (index >= plan_->chunks() || (entry->held && !entry->contribution->has(index))) {
     link.settle(arrival, false);
     return;

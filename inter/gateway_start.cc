@@ -214,9 +214,7 @@ void Gateway::start_links() {
                             roster_.sites.size() * plan_->bytes_max()));
   exchange_ = std::make_unique<Exchange>(
       Exchange::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
-                        world_.verifier, self_, world_.random.split("attempts").split(boot_),
-                        [this](SiteId site) { return lost_its_disk(current_view(), site); },
-                        options_.at_point, options_.link.bug},
+                        world_.verifier, self_, boot_, options_.at_point, options_.link.bug},
       plan_,
       [this](const Part& part) {
         const auto now = world_.loop.now();

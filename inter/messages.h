@@ -55,8 +55,8 @@ struct Open {
   std::uint64_t bytes_max = 0;  // all payloads together are no larger
   std::uint64_t tokens = 0;
   security::Digest base;  // record whose state it began from: the parent
-  // New for each attempt: chunks of an attempt that never closed, because its gateway crashed, are
-  // not taken for those of the next, whatever else is equal.
+  // Higher for each attempt: chunks of one that never closed, because its gateway crashed, are not
+  // taken for those of the next, whatever else is equal; and the newest one counts.
   std::uint64_t attempt = 0;
 };
 
