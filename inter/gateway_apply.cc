@@ -351,11 +351,13 @@ Task<void> Gateway::save(std::shared_ptr<const OuterState> state, security::Dige
     announce_saved(saved);
   };
   // What lies there of this step turned out wrong. It goes first: a crash leaves the state before
-  // it.
+  // it, which is the one that is saved from now on.
   bool wrong_one = saved_any_ && saved_step_ == step;
+  if (wrong_one) saved_step_ = step - 1;
   if (options_.link.bug == PlantedBug::announce_before_saved) announce();
   for (;;) {
-    auto written = wrong_one ? co_await set_newest_state_aside(step) : Result<void>();
+    Result<void> written;
+    if (wrong_one) written = co_await set_newest_state_aside(step);
     wrong_one &= !written;
     if (written) written = co_await write_state(*state, root);
     if (written) break;

@@ -56,6 +56,8 @@ class FederationRun {
     std::uint64_t starts = 0;
     std::uint64_t announced_saved = 0;
     bool announced_any = false;
+    std::uint64_t announced_in = 0;                                    // starts
+    std::optional<std::pair<std::uint64_t, security::Digest>> newest;  // state: step and root
     std::optional<std::uint64_t> worked_step;  // whose work was checked, in this life
     struct Held {
       std::uint64_t starts = 0, step = 0;

@@ -163,6 +163,7 @@ TEST(DivergenceTest, ACrashWhileTheRightStateIsWrittenLeavesTheOneBefore) {
   ScriptedFederation federation(std::move(options));
   ASSERT_TRUE(federation.run_until([&] { return saving == 2; }, 300 * kSecond));
   EXPECT_EQ(federation.events(1, "state_replaced"), 1U);
+  EXPECT_EQ(federation.gateway(1).saved_step(), kWrong - 1) << "the wrong one is gone";
   federation.kill(1);
   federation.start(1);
   std::optional<std::uint64_t> loaded;
@@ -175,6 +176,35 @@ TEST(DivergenceTest, ACrashWhileTheRightStateIsWrittenLeavesTheOneBefore) {
       600 * kSecond));
   EXPECT_EQ(loaded, kWrong - 1);
   EXPECT_EQ(federation.events(1, "state_disputed"), 1U) << "before the crash";
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
+// The disk does not let the wrong state go: that is said, and tried again.
+TEST(DivergenceTest, TheWrongStateGoesOnceTheDiskLetsIt) {
+  constexpr std::uint64_t kWrong = 6;
+  auto options = options_of({kSecond, 3 * kSecond});
+  options.gateway.sync.outer_steps = 12;
+  int computed = 0;
+  options.adjust = [&](SiteId site, GatewayOptions& own) {
+    if (site == 1)
+      own.disturb = [&](std::uint64_t step, std::span<float> agreed) {
+        if (step == kWrong && computed++ == 0) agreed[0] += 1;
+      };
+  };
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).saved_step() == kWrong; },
+                                   300 * kSecond));
+  federation.disk(1).set_faults({.full_for = "outer"});
+  federation.run_for(10 * kSecond);
+  EXPECT_GE(federation.events(1, "state_not_saved"), 2U);
+  EXPECT_THAT(federation.gateway(1).status().attention,
+              testing::Contains(testing::AllOf(testing::HasSubstr("cannot be saved"),
+                                               testing::EndsWith("the simulated disk is full"))));
+  // Its vote could not be written either, which ends a gateway.
+  federation.kill(1);
+  federation.disk(1).set_faults({});
+  federation.start(1);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
   EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
 }
 
