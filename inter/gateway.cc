@@ -12,6 +12,8 @@ namespace {
 
 constexpr Nanoseconds kBytesPatience =
     3 * kSecond;  // nobody has the bytes of a decided record: then the state is fetched
+constexpr int kChecksAlone =
+    3;  // of the last state: each gives no verdict where two results differ
 constexpr Nanoseconds kFarewell = 500 * kMillisecond;  // for what was said last
 
 // Over a slow line what keeps links alive leaves room for what they are for: heartbeats are as far
@@ -426,9 +428,10 @@ Task<Result<void>> Gateway::advance() {
   co_return Result<void>();
 }
 
-// The last step: told to the ranks when a majority has it too, or nobody else is there; served
-// until every site that can be reached has it, and for a while for members that cannot, and for who
-// was here a moment ago: one that is started again loses its session before it has the next.
+// The last step: told to the ranks when a majority has it too, or, computed once more, when nobody
+// else is there; served until every site that can be reached has it, and for a while for members
+// that cannot, and for who was here a moment ago: one that is started again loses its session
+// before it has the next.
 Task<Result<void>> Gateway::serve_the_end() {
   world_.log.info("run_finished", {.outer_step = static_cast<std::int64_t>(state_->step)},
                   {{"root", state_root_.hex()}});
@@ -437,6 +440,7 @@ Task<Result<void>> Gateway::serve_the_end() {
   auto alone_since = began;
   auto told = began;
   std::set<SiteId> came_for_it;
+  int checked_alone = 0;
   while (!stopping_ && !failure_) {
     const auto now = world_.loop.now();
     if (disputed()) {
@@ -449,7 +453,9 @@ Task<Result<void>> Gateway::serve_the_end() {
     bool reachable = false;
     for (const auto& [site, peer] : peers_.all()) {
       const auto saved = saved_by_.find(site);
-      const bool has = saved != saved_by_.end() && saved->second.saved.id.step >= last;
+      // Who has another one may be about to find its fault, and to need this one.
+      const bool has = saved != saved_by_.end() && saved->second.saved.id.step >= last &&
+                       saved->second.saved.state_root == state_root_;
       const bool up = peer.link->up();
       // Whoever has saved the last step may end before it acknowledges what we say last.
       const bool farewell = up && !peer.link->drained() && now - began < kSecond;
@@ -464,7 +470,14 @@ Task<Result<void>> Gateway::serve_the_end() {
     }
     if (reachable || saving_) alone_since = now;
     const bool alone = !reachable && !saving_ && now - alone_since > options_.linger;
-    if (!end_told_ && (right_root(state_root_) || !waiting || alone)) {
+    const bool known_right = right_root(state_root_).has_value();
+    const bool unchecked = !known_right && rechecked_root_ != state_root_;
+    if (alone && unchecked && !end_told_ && checked_alone++ < kChecksAlone) {
+      auto checked = co_await check_state();
+      if (!checked) co_return checked;
+      continue;
+    }
+    if (!end_told_ && (known_right || !waiting || alone)) {
       end_told_ = true;
       told = now;
       publish();

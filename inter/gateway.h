@@ -248,6 +248,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool differs_elsewhere() const;
   bool disputed_too_long();
   Task<Result<void>> settle_dispute();
+  Task<Result<void>> check_state();
   Task<std::optional<OuterState>> find_right_state();
   Error dispute_without_end() const;
   Task<std::optional<LargeVector<float>>> recall_misled_base(std::uint64_t step);

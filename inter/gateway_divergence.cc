@@ -92,6 +92,12 @@ Task<Result<void>> Gateway::settle_dispute() {
     world_.log.alarm("state_disputed", {.outer_step = static_cast<std::int64_t>(k)},
                      {{"ours", state_root_.hex()}});
   }
+  co_return co_await check_state();
+}
+
+// Goes on from the right state, if this site's is found wrong.
+Task<Result<void>> Gateway::check_state() {
+  const auto k = state_->step;
   applying_ = true;  // nothing is contributed meanwhile, nor voted
   while ((saving_ || taking_contribution_ || exchange_->contributing() ||
           (agreement_ && agreement_->vote_version() > persisted_version_)) &&

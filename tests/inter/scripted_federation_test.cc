@@ -208,6 +208,45 @@ TEST(DivergenceTest, TheWrongStateGoesOnceTheDiskLetsIt) {
   EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
 }
 
+// Of two voters one computes the last step wrongly, and never hears what the other has.
+TEST(DivergenceTest, WhoIsAloneAtTheEndFindsItsFault) {
+  constexpr std::uint64_t kLast = 6;
+  auto options = options_of({kSecond, 3 * kSecond});
+  options.gateway.sync.outer_steps = kLast;
+  int computed = 0;
+  options.adjust = [&](SiteId site, GatewayOptions& own) {
+    if (site == 1)
+      own.disturb = [&](std::uint64_t step, std::span<float> agreed) {
+        if (step == kLast && computed++ == 0) agreed[0] += 1;
+      };
+  };
+  ScriptedFederation federation(std::move(options));
+  const auto at_the_end = [&](SiteId site) { return federation.events(site, "run_finished") > 0; };
+  ASSERT_TRUE(federation.run_until([&] { return at_the_end(1) && at_the_end(2); }, 300 * kSecond));
+  federation.cut(1, 2, true);
+  ASSERT_TRUE(federation.run_until([&] { return federation.finished(); }, 100 * kSecond));
+  EXPECT_EQ(federation.events(1, "state_disputed"), 0U) << "it heard of another one";
+  EXPECT_EQ(federation.events(1, "state_replaced"), 1U);
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
+// Both compute it again, with the same result: ranks are not told what may be wrong.
+TEST(DivergenceTest, TheEndIsNotToldWhileTheOtherVoterHasAnotherOne) {
+  constexpr std::uint64_t kLast = 6;
+  auto options = options_of({kSecond, kSecond});
+  options.gateway.sync.outer_steps = kLast;
+  options.adjust = [](SiteId site, GatewayOptions& own) {
+    if (site == 1)
+      own.disturb = [](std::uint64_t step, std::span<float> agreed) {
+        if (step == kLast) agreed[0] += 1;
+      };
+  };
+  ScriptedFederation federation(std::move(options));
+  const auto failed = [&](SiteId site) { return federation.process(site).failure().has_value(); };
+  EXPECT_TRUE(federation.run_until([&] { return failed(1) || failed(2); }, 300 * kSecond));
+  for (const SiteId site : {1, 2}) EXPECT_FALSE(federation.gateway(site).told_the_end()) << site;
+}
+
 // ---- A slow line
 
 // A chunk takes longer than whoever lacks it waits before it asks again.
