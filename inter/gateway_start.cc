@@ -133,9 +133,11 @@ Gateway::Closed Gateway::was_closed(const Feedback& feedback) const {
   const auto stored = store_.contributions().read(feedback.step, self_);
   const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
   if (!close || close->root != feedback.root) return Closed::no;
-  // Of a view that was given up, it does not: the ranks contribute anew.
-  if (recovery_before(feedback.step) != nullptr &&
-      close->id.view != view_of_step(feedback.step).digest())
+  // Of a step that was given up, it does not: the ranks contribute anew.
+  const bool follows_recovery = std::ranges::any_of(
+      recoveries(), [&](const auto* given) { return given->step < feedback.step; });
+  if (follows_recovery &&
+      (feedback.step > chain_.size() + 1 || close->id.view != view_of_step(feedback.step).digest()))
     return Closed::no;
   return is_whole(*stored) ? Closed::yes : Closed::damaged;
 }

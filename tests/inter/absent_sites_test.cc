@@ -565,6 +565,49 @@ TEST(RecoveryTest, WhoIsBehindFetchesTheStateThatTheOperatorNames) {
   }));
 }
 
+// The survivors had applied a step more than they had saved, and contributed to the one after it:
+// neither of these is.
+TEST(RecoveryTest, AContributionToAStepThatWasGivenUpIsGivenUpToo) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.without_vote = {2, 3};
+  options.gateway.sync.outer_steps = 20;
+  ScriptedFederation federation(std::move(options));
+  const std::vector<SiteId> survivors = {2, 3};
+  const auto state = [&](SiteId site) { return federation.gateway(site).state(); };
+  const auto until = [&](const std::function<bool()>& condition) {
+    return federation.run_until(condition, 120 * kSecond);
+  };
+  ASSERT_TRUE(until([&] {
+    return std::ranges::all_of(survivors, [&](SiteId site) {
+      return state(site) && state(site)->step == 6 && federation.gateway(site).saved_step() == 6;
+    });
+  }));
+  security::Recovery recovery;
+  recovery.run = federation.gateway(2).genesis()->record.hash();
+  recovery.step = 6;
+  recovery.root = federation.gateway(2).root();
+  recovery.voters = survivors;
+  for (const auto site : survivors) federation.disk(site).set_faults({.full_for = "/state."});
+  ASSERT_TRUE(until([&] { return federation.gateway(2).pending_step() == 8; }));
+  federation.kill(1);  // for good
+  auto roster = federation.roster();
+  roster.epoch = 2;
+  roster.digest = security::blake2b(bytes_of("roster of a recovery"));
+  for (auto& site : roster.sites) site.voter = site.id != 1;
+  roster.run = recovery.run;
+  roster.recoveries = {recovery};
+  for (const auto site : survivors) {
+    federation.kill(site);
+    federation.disk(site).set_faults({});
+    federation.give_roster(site, roster);
+    federation.start(site);
+  }
+  ASSERT_TRUE(until([&] { return state(2) != nullptr; }));
+  EXPECT_EQ(federation.gateway(2).pending_step(), std::nullopt);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(2).root(), federation.gateway(3).root());
+}
+
 class FullForTest : public testing::TestWithParam<const char*> {};
 
 // Its own contribution finds room, or that of another site does; the state, or the other's, not.
