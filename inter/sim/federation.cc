@@ -175,6 +175,7 @@ void FederationRun::poll(int actor) {
   auto& site = sites_[static_cast<std::size_t>(actor)];
   if (!site.process || site.paused) return;
   site.process->loop().run_ready();
+  if (site.process->ended()) site.process->mute();
 }
 
 void FederationRun::collect(const Gateway& gateway) {

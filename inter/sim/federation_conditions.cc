@@ -146,12 +146,12 @@ void FederationRun::heal_all() {
   start_ended_again();
 }
 
-// Who returns when all others have ended needs one that serves the end: its operator starts them
-// again.
+// Who returns when all others have ended needs one that serves the end, or says which one is right:
+// its operator starts them again.
 void FederationRun::start_ended_again() {
   simulation_.after(kEndedAgain, -1, [this] { start_ended_again(); });
   const bool needed = std::any_of(sites_.begin(), sites_.end(), [](const Site& site) {
-    return !site.gone_for_good && site.process && !site.process->gateway().finished();
+    return !site.gone_for_good && site.process && !site.process->gateway().told_the_end();
   });
   if (!needed) return;
   for (std::uint32_t i = 0; i < sites_.size(); ++i)

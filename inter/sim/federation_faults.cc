@@ -196,9 +196,22 @@ void FederationRun::lose_vote(std::uint32_t index) {
   note_lost_vote(sites_[index]);
 }
 
+// Of a state that others computed otherwise: it may be the right one.
+bool FederationRun::has_only_copy(std::uint32_t index) const {
+  const auto& newest = sites_[index].newest;
+  if (!memory_fails_ || !newest) return false;
+  bool others_have_it = false, others_differ = false;
+  for (const auto& site : sites_) {
+    if (&site == &sites_[index] || !site.newest || site.newest->first != newest->first) continue;
+    (site.newest == newest ? others_have_it : others_differ) = true;
+  }
+  return others_differ && !others_have_it;
+}
+
 void FederationRun::wipe(std::uint32_t index, bool again) {
   auto& site = sites_[index];
-  if (!run_exists_ || !trouble() || site.gone_for_good || site.held_down || !may_lose_vote(index))
+  if (!run_exists_ || !trouble() || site.gone_for_good || site.held_down || !may_lose_vote(index) ||
+      has_only_copy(index))
     return;
   // Where a majority is lost for good a survivor needs what it has.
   if (scenario_.majority_lost && !recovery_) return;
@@ -207,6 +220,7 @@ void FederationRun::wipe(std::uint32_t index, bool again) {
   site.disk->wipe();
   site.announced_saved = 0;
   site.announced_any = false;
+  site.newest.reset();
   votes_.wiped(site.id);
   const auto view = newest_view();
   if (view.is_voter(site.id)) count("disks of voters wiped");

@@ -133,6 +133,7 @@ class FederationRun {
   bool may_lose_site(std::uint32_t index) const;
   void note_lost_vote(Site& site);
   void lose_vote(std::uint32_t index);
+  bool has_only_copy(std::uint32_t index) const;
   void wipe(std::uint32_t index, bool again);
   void wipe_again(std::uint32_t index);
   void begin_outage(const Fault& fault);
