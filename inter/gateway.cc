@@ -430,8 +430,8 @@ Task<Result<void>> Gateway::advance() {
 
 // The last step: told to the ranks when a majority has it too, or, computed once more, when nobody
 // else is there; served until every site that can be reached has it, and for a while for members
-// that cannot, and for who was here a moment ago: one that is started again loses its session
-// before it has the next.
+// that cannot, for who was here a moment ago (one that is started again loses its session before it
+// has the next), and for all when this gateway was just started itself.
 Task<Result<void>> Gateway::serve_the_end() {
   world_.log.info("run_finished", {.outer_step = static_cast<std::int64_t>(state_->step)},
                   {{"root", state_root_.hex()}});
@@ -465,7 +465,8 @@ Task<Result<void>> Gateway::serve_the_end() {
       else if (up)
         came_for_it.erase(site);
       if (!up && !has &&
-          (came_for_it.contains(site) || chain_[last - 1].record.view.is_member(site)))
+          (came_for_it.contains(site) || chain_[last - 1].record.view.is_member(site) ||
+           now - started_ < options_.linger))
         waiting = true;
     }
     if (reachable || saving_) alone_since = now;

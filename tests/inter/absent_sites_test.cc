@@ -373,6 +373,23 @@ TEST_P(LateTest, ASiteThatReturnsForTheEndGetsIt) {
 
 INSTANTIATE_TEST_SUITE_P(Milliseconds, LateTest, testing::Values(0, 100, 300, 600, 1000));
 
+// It never was a member, and comes when the run is over: a site of it is started again.
+TEST(EndedRunTest, IsServedToWhoComesLate) {
+  auto options = options_of({kSecond, kSecond});
+  options.without_vote = {2};
+  options.late = {2};
+  options.network.delay = 200 * kMillisecond;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until([&] { return federation.process(1).ended(); }, 120 * kSecond));
+  federation.start(2);
+  federation.run_for(30 * kSecond);
+  EXPECT_FALSE(federation.gateway(2).state());
+  federation.kill(1);
+  federation.start(1);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 60 * kSecond));
+  EXPECT_EQ(federation.gateway(2).root(), federation.gateway(1).root());
+}
+
 // What a site saved reaches its peers over their own lines with it. One whose line broke before it
 // heard that is told by those that still see both.
 TEST(LostSightTest, WhatTheOtherSavedIsPassedOn) {
