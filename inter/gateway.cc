@@ -251,13 +251,17 @@ void Gateway::begin_step() {
   if (chain_.size() < k) {
     note_vote();
     Vote vote;
-    if (stored_vote_ && stored_vote_->first == k) vote = stored_vote_->second;
+    bool on_disk = true;
+    if (stored_vote_ && stored_vote_->first == k) {
+      vote = stored_vote_->second;
+      on_disk = vote_on_disk_;
+    }
     // Cast while this site's state was wrong: no majority can have voted for it. Or by a view that
     // the operator has given up.
     if (vote.accepted &&
         (vote.accepted->record.parent_root != state_root_ || vote.accepted->record.view != view))
       vote.accepted.reset();
-    agreement_ = std::make_unique<Agreement>(agreement_setup(view), std::move(vote), vote_on_disk_);
+    agreement_ = std::make_unique<Agreement>(agreement_setup(view), std::move(vote), on_disk);
     agreement_->set_view_change_due(view_change_due() || awaits_wish() ||
                                     awaited_return() != nullptr);
     for (const auto site : exchange_->holds()) {

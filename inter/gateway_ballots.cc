@@ -22,7 +22,7 @@ Task<void> Gateway::vote_writer() {
       continue;
     }
     auto outgoing = agreement_->take_outgoing();
-    if (outgoing.empty()) {
+    if (outgoing.empty() && agreement_->vote_version() <= persisted_version_) {
       co_await votes_.wait();
       continue;
     }
