@@ -175,7 +175,7 @@ class Planner {
     fault.length = nanoseconds(60 * draws.uniform());
     fault.hang = draws.chance(0.5);
   }
-  // The same step may be computed wrongly again, in the same way or another; not for ever.
+  // The same step may be computed wrongly again, in another way; not for ever.
   void plan_memory_errors(std::uint32_t site) {
     if (scenario_.memory_errors <= 0) return;
     auto draws = random_.split("memory").split(site);

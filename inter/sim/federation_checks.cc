@@ -101,13 +101,18 @@ void FederationRun::check_records(std::uint32_t index) {
   }
 }
 
+// A state that turned out wrong is not saved any more, says its gateway before it is gone.
+void FederationRun::note_taken_back(Site& site) {
+  const auto saved = site.process->gateway().saved_step();
+  if (memory_fails_ && saved + 1 == site.announced_saved) site.announced_saved = saved;
+}
+
 void FederationRun::check_state(std::uint32_t index) {
   auto& site = sites_[index];
   const auto& gateway = site.process->gateway();
   // Equal records, equal bits.
   // With broken memory only records tell which root is right, in the end.
   const auto step = gateway.state()->step;
-  site.newest = {step, gateway.root()};
   const auto [known, fresh] = root_of_.emplace(step, gateway.root());
   if (known->second != gateway.root() && !memory_fails_)
     violation(fmt::format("s{} has another state {}", site.id, step));
@@ -116,11 +121,8 @@ void FederationRun::check_state(std::uint32_t index) {
     site.worked_step = step;
     check_work(site);
   }
-  // What was announced as saved is there, also after a crash. A state that turned out wrong is
-  // taken back while its gateway lives, before it is gone.
-  const bool taken_back = memory_fails_ && site.announced_in == site.starts &&
-                          gateway.saved_step() + 1 == site.announced_saved;
-  if (taken_back) site.announced_saved = gateway.saved_step();
+  // What was announced as saved is there, also after a crash.
+  if (site.announced_in == site.starts) note_taken_back(site);
   site.announced_in = site.starts;
   if (site.announced_any && gateway.saved_step() < site.announced_saved &&
       step < site.announced_saved)

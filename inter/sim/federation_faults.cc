@@ -22,6 +22,7 @@ void FederationRun::kill(std::uint32_t index) {
   if (site.paused) resume(index);
   if (!site.process) return;
   collect(site.process->gateway());
+  if (site.announced_in == site.starts) note_taken_back(site);
   site.worked_step.reset();
   site.ranks->detach();
   site.process.reset();
@@ -196,22 +197,9 @@ void FederationRun::lose_vote(std::uint32_t index) {
   note_lost_vote(sites_[index]);
 }
 
-// Of a state that others computed otherwise: it may be the right one.
-bool FederationRun::has_only_copy(std::uint32_t index) const {
-  const auto& newest = sites_[index].newest;
-  if (!memory_fails_ || !newest) return false;
-  bool others_have_it = false, others_differ = false;
-  for (const auto& site : sites_) {
-    if (&site == &sites_[index] || !site.newest || site.newest->first != newest->first) continue;
-    (site.newest == newest ? others_have_it : others_differ) = true;
-  }
-  return others_differ && !others_have_it;
-}
-
 void FederationRun::wipe(std::uint32_t index, bool again) {
   auto& site = sites_[index];
-  if (!run_exists_ || !trouble() || site.gone_for_good || site.held_down || !may_lose_vote(index) ||
-      has_only_copy(index))
+  if (!run_exists_ || !trouble() || site.gone_for_good || site.held_down || !may_lose_vote(index))
     return;
   // Where a majority is lost for good a survivor needs what it has.
   if (scenario_.majority_lost && !recovery_) return;
@@ -220,7 +208,6 @@ void FederationRun::wipe(std::uint32_t index, bool again) {
   site.disk->wipe();
   site.announced_saved = 0;
   site.announced_any = false;
-  site.newest.reset();
   votes_.wiped(site.id);
   const auto view = newest_view();
   if (view.is_voter(site.id)) count("disks of voters wiped");
@@ -248,9 +235,10 @@ void FederationRun::disturb(std::uint32_t index, std::uint64_t step, std::span<f
   const auto errors = memory_errors_.find({index, step});
   if (errors == memory_errors_.end() || errors->second == 0) return;
   --errors->second;
-  // Each site elsewhere: of a majority that computes alike nobody can tell that it is wrong.
+  // Each site elsewhere, and each time by something else: of sites that compute alike, or of one
+  // that does twice, nobody can tell that it is wrong.
   const auto element = chance_.below(agreed.size() / sites_.size()) * sites_.size() + index;
-  agreed[element] += 1 + static_cast<float>(chance_.below(2));
+  agreed[element] += 1 + static_cast<float>(errors->second);
   count("memory errors");
 }
 

@@ -56,8 +56,7 @@ class FederationRun {
     std::uint64_t starts = 0;
     std::uint64_t announced_saved = 0;
     bool announced_any = false;
-    std::uint64_t announced_in = 0;                                    // starts
-    std::optional<std::pair<std::uint64_t, security::Digest>> newest;  // state: step and root
+    std::uint64_t announced_in = 0;            // starts
     std::optional<std::uint64_t> worked_step;  // whose work was checked, in this life
     struct Held {
       std::uint64_t starts = 0, step = 0;
@@ -133,7 +132,6 @@ class FederationRun {
   bool may_lose_site(std::uint32_t index) const;
   void note_lost_vote(Site& site);
   void lose_vote(std::uint32_t index);
-  bool has_only_copy(std::uint32_t index) const;
   void wipe(std::uint32_t index, bool again);
   void wipe_again(std::uint32_t index);
   void begin_outage(const Fault& fault);
@@ -157,6 +155,7 @@ class FederationRun {
   void check_held(Site& site);
   void check_records(std::uint32_t index);
   void check_state(std::uint32_t index);
+  void note_taken_back(Site& site);
   void check_chunks(const Site& site);
   void check_at_end();
   void check_work(Site& site);
