@@ -109,7 +109,7 @@ Result<std::uint64_t> OuterStore::count_boot() {
     ISTHMUS_TRY(const auto bytes, read_file(disk_, path("boot"), 64));
     ByteReader in(bytes);
     boot = in.get<std::uint64_t>();
-    if (!in.done())
+    if (!in.done() || boot == UINT64_MAX)
       return Error{ErrorCode::corrupt,
                    path("boot") + " is damaged: remove it if no other process uses this run_dir"};
   }
@@ -310,7 +310,7 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
       if (!record) return not_ours;
       vote.accepted = Vote::Accepted{ballot, std::move(*record)};
     }
-    if (!in.done() || file == kNoVoteFile) return not_ours;
+    if (!in.done() || file == kNoVoteFile || sequence == UINT64_MAX) return not_ours;
     if (sequence <= vote_sequence_) continue;
     vote_file_id_ = file;
     vote_sequence_ = sequence;

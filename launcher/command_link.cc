@@ -90,9 +90,10 @@ Result<nlohmann::json> run_test(const std::string& socket, const inter::attach::
     if (!json.is_object() || !json.contains("state"))
       return Error{ErrorCode::bad_frame, "the gateway's answer does not decode"};
     if (json["state"] == "done") return json;
-    if (const auto now = json.value("doing", ""); now != doing && !quiet)
-      fmt::print(stderr, "{} …\n", now);
-    doing = json.value("doing", "");
+    if (const auto& now = json["doing"]; now.is_string() && now != doing) {
+      doing = now.get<std::string>();
+      if (!quiet) fmt::print(stderr, "{} …\n", doing);
+    }
     std::this_thread::sleep_for(kAskEvery);
   }
   return Error{ErrorCode::cancelled, "stopped; the gateways end the test by themselves"};

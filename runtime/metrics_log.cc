@@ -54,9 +54,9 @@ void MetricsLog::read_last() {
     if (!last)
       last = {line["inner_step"].get<std::int64_t>(), line["tokens"].get<std::uint64_t>(), {}, 0};
     const auto contributed = line["tokens_contributed"].get<std::uint64_t>();
-    const auto kind = line.value("kind", std::string());
-    whole_life = kind == "resumed";
-    if (kind == "contribution" && whole("outer_step")) {
+    const auto is = [&](const char* kind) { return line.contains("kind") && line["kind"] == kind; };
+    whole_life = is("resumed");
+    if (is("contribution") && whole("outer_step")) {
       last->contributions.emplace_back(line["outer_step"].get<std::uint64_t>(), contributed);
       before_known = false;
     } else if (!whole_life || !before_known) {
