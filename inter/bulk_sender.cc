@@ -23,18 +23,24 @@ constexpr Nanoseconds kLookForLate = 10 * kMillisecond;
 
 BulkSender::BulkSender(Loop& loop, Wire& wire, RateLimit& limit, GatewayId peer,
                        std::uint32_t connections_max, PlantedBug bug)
-    : loop_(loop), wire_(wire), limit_(limit), peer_(peer), bug_(bug), width_(connections_max) {}
+    : loop_(loop),
+      wire_(wire),
+      limit_(limit),
+      peer_(peer),
+      bug_(bug),
+      width_(connections_max),
+      pace_(loop, wire, peer, width_) {}
 
 BulkSender::~BulkSender() {
   drop_reservation();
   if (copy_timer_) loop_.cancel(*copy_timer_);
-  if (pace_timer_) loop_.cancel(*pace_timer_);
 }
 
 void BulkSender::begin(std::uint64_t session) {
   end();
   session_ = session;
   width_.begin();
+  pace_.new_session();
   next_sequence_ = 1;
   credit_ = kCreditAtStart;
   peer_stalled_ = false;
@@ -45,8 +51,7 @@ void BulkSender::end() {
   session_ = 0;
   outgoing_.clear();
   in_flight_.clear();
-  for (auto& [id, path] : paths_)
-    path = {.blocked = path.blocked, .delivered_bytes = path.delivered_bytes, .pace = path.pace};
+  for (auto& [id, path] : paths_) path = {.blocked = path.blocked};
   drop_reservation();
   count_sending();
 }
@@ -56,7 +61,7 @@ void BulkSender::use(std::span<const ConnectionId> connections) {
     return std::ranges::find(connections, entry.first) == connections.end();
   });
   for (const auto connection : connections) paths_.try_emplace(connection);
-  if (sending_since_ && !pace_timer_) look_at_pace();
+  pace_.use(connections);
   std::vector<std::uint64_t> lost;
   for (const auto& [sequence, chunk] : in_flight_)
     if (!paths_.contains(chunk.connection)) lost.push_back(sequence);
@@ -222,17 +227,18 @@ void BulkSender::requeue(std::map<std::uint64_t, InFlight>::iterator entry) {
   ++counters_.chunks_resent;
 }
 
-void BulkSender::heartbeat(Nanoseconds round_trip, const Carried& carried) {
+void BulkSender::heartbeat(Nanoseconds round_trip, const BulkTotals& totals) {
   const auto now = loop_.now();
   const auto since = std::exchange(last_heartbeat_, now);
   const auto arrived = static_cast<double>(std::exchange(arrived_bytes_, 0));
-  const auto before = std::exchange(tcp_acknowledged_, carried.acknowledged_bytes);
+  const auto before = std::exchange(acknowledged_bytes_, totals.acknowledged_bytes);
   // Less than before: a connection has ended.
-  const auto more = std::max(carried.acknowledged_bytes, before) - before;
-  if (more > kNoChunkBytes) last_progress_ = now;
-  if (carried.acknowledged_bytes >= before) width_.carried(now, more, carried.round_trip_min);
-  if (arrived > 0 && now > since)
+  if (totals.acknowledged_bytes > before + kNoChunkBytes) last_progress_ = now;
+  width_.carried(now, totals);
+  if (arrived > 0 && now > since) {
     goodput_ = std::max(arrived / seconds_of(now - since), goodput_ / 2);
+    pace_.note_goodput(goodput_);
+  }
   if (in_flight_.empty() || peer_stalled_) return;
   double bytes = 0;
   for (const auto& [sequence, chunk] : in_flight_) bytes += static_cast<double>(chunk.bytes);
@@ -502,8 +508,7 @@ void BulkSender::count_sending() {
     sending_since_ = loop_.now();
     sent_before_ = counters_.zstd_bytes;
     starved_ = 0;
-    line_pace_.begin(loop_.now());
-    look_at_pace();
+    pace_.sending_begins();
     return;
   }
   const auto took = loop_.now() - *sending_since_;
@@ -513,47 +518,7 @@ void BulkSender::count_sending() {
                       seconds_of(starved_) / seconds_of(took)};
   sending_ += took;
   sending_since_.reset();
-  look_at_pace();
-}
-
-// Connections under BBR that send at once have one pace, as long as they do.
-void BulkSender::look_at_pace() {
-  if (pace_timer_) loop_.cancel(*std::exchange(pace_timer_, std::nullopt));
-  if (!sending_since_) return pace(std::nullopt);
-  const auto facts = wire_.bulk_paths(peer_);
-  if (BulkWidth::best_for(facts) != BulkWidth::Most::some) return pace(std::nullopt);
-  LinePace::Sample sample{.now = loop_.now()};
-  const auto note_shortest = [](Nanoseconds& shortest, Nanoseconds time) {
-    if (time > 0 && (shortest == 0 || time < shortest)) shortest = time;
-  };
-  std::size_t with_more = 0;
-  for (const auto& fact : facts) {
-    const auto path = paths_.find(fact.connection);
-    if (path == paths_.end()) continue;
-    const auto& tcp = fact.tcp;
-    const auto before = std::exchange(path->second.delivered_bytes, tcp.delivered_bytes);
-    with_more += tcp.unsent_bytes > 0;
-    note_shortest(sample.round_trip_min, tcp.round_trip_min);
-    if (tcp.delivered_bytes <= before) continue;
-    delivered_bytes_ += tcp.delivered_bytes - before;
-    note_shortest(sample.round_trip, tcp.round_trip);
-  }
-  sample.delivered_bytes = delivered_bytes_;
-  sample.full = with_more > 0;
-  line_pace_.look(sample);
-  const auto line = line_pace_.bytes_per_second();
-  if (with_more == 0) with_more = std::clamp<std::size_t>(paths_.size(), 1, width_.enough());
-  pace(line ? std::optional(*line / static_cast<double>(with_more)) : std::nullopt);
-  pace_timer_ = loop_.call_at(loop_.now() + line_pace_.next_look(), [this] {
-    pace_timer_.reset();
-    look_at_pace();
-  });
-}
-
-void BulkSender::pace(std::optional<double> bytes_per_second) {
-  for (auto& [connection, path] : paths_)
-    if (std::exchange(path.pace, bytes_per_second) != bytes_per_second)
-      wire_.pace(peer_, connection, bytes_per_second);
+  pace_.sending_ends();
 }
 
 double BulkSender::seconds_sending() const {

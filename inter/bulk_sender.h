@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "inter/bulk_pace.h"
 #include "inter/bulk_width.h"
-#include "inter/line_pace.h"
 #include "inter/link_frames.h"
 #include "inter/loop.h"
 #include "inter/planted_bug.h"
@@ -78,16 +78,17 @@ class BulkSender {
   void acknowledged(std::span<const std::pair<TransferId, std::uint32_t>> chunks,
                     std::uint64_t credit, bool stalled, Nanoseconds round_trip);
   void peer_has(const Have& have);
+  // What left at a time by our clock arrived at one by the peer's; and whether it helps to know
+  // that a few times a second: not below a rate limit, of which it would take too much.
+  void note_way(Nanoseconds left, Nanoseconds arrived, Nanoseconds round_trip) {
+    pace_.note_way(left, arrived, round_trip);
+  }
+  bool asks_when_it_arrives() const { return limit_.bytes_per_second() <= 0 && pace_.asks(); }
 
-  // What TCP knows of all connections together.
-  struct Carried {
-    std::uint64_t acknowledged_bytes = 0;
-    Nanoseconds round_trip_min = 0;  // 0: not known
-  };
   // On every heartbeat: chunks without news for far longer than the line needs go again. How long
   // it needs is learnt from what arrived lately. While TCP brings bytes to the other end, the line
   // is slow and nothing lost.
-  void heartbeat(Nanoseconds round_trip, const Carried& carried);
+  void heartbeat(Nanoseconds round_trip, const BulkTotals& totals);
 
   // Sequences up to here are acknowledged or given up.
   std::uint64_t floor() const;
@@ -130,8 +131,6 @@ class BulkSender {
     std::size_t bytes_in_flight = 0;
     // Chunks are numbered on each, since each keeps to its own order and pace.
     std::uint64_t last_number = 0, highest_acknowledged = 0;
-    std::uint64_t delivered_bytes = 0;  // by TCP, as of the last look at the pace
-    std::optional<double> pace = {};
   };
   struct InFlight {
     TransferId transfer = 0;
@@ -175,8 +174,6 @@ class BulkSender {
   void requeue_overtaken();
   void count_sending();
   void count_starving();
-  void look_at_pace();
-  void pace(std::optional<double> bytes_per_second);
 
   Loop& loop_;
   Wire& wire_;
@@ -187,13 +184,14 @@ class BulkSender {
   std::uint64_t session_ = 0;  // 0: none
   std::map<ConnectionId, Path> paths_;
   BulkWidth width_;
+  BulkPace pace_;
   std::map<TransferId, Outgoing> outgoing_;
   std::map<std::uint64_t, InFlight> in_flight_;  // by sequence
   std::uint64_t next_sequence_ = 1;
   std::uint64_t credit_ = 0;   // may send sequences up to here
   bool peer_stalled_ = false;  // what it has cannot be acknowledged yet
   Nanoseconds last_progress_ = 0;
-  std::uint64_t tcp_acknowledged_ = 0;  // as of the last heartbeat
+  std::uint64_t acknowledged_bytes_ = 0;  // by TCP, as of the last heartbeat
   // Of arrivals, lately: rises at once and falls by half.
   double goodput_ = 0;               // bytes per second; 0: not known yet
   std::uint64_t arrived_bytes_ = 0;  // since the last heartbeat
@@ -202,9 +200,6 @@ class BulkSender {
   std::optional<Loop::TimerId> release_timer_;  // the reserved chunk's turn
   std::optional<Loop::TimerId> copy_timer_;     // late ones are looked for again, not before
   bool look_again_ = false;                     // then
-  LinePace line_pace_;                          // of all paths together
-  std::optional<Loop::TimerId> pace_timer_;     // while it sends on several
-  std::uint64_t delivered_bytes_ = 0;           // on all of them
   Nanoseconds round_trip_ = 0;                  // as of the last acknowledgement
   Counters counters_;
   std::optional<Nanoseconds> sending_since_;  // nothing: all is acknowledged

@@ -67,20 +67,26 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
   if (time < stretch || arrivals_ < kArrivals) return;
   const auto goodput = static_cast<double>(bytes_) / seconds_of(time);
   begin_stretch(now);
-  const auto windows = goodput * seconds_of(round_trip) / kWindowBytesMin;
-  const bool may_grow = wanted_ < limit_ && windows >= wanted_;
-  const bool queue = seconds_of(round_trip) > kQueued * seconds_of(round_trip_min_);
+  const bool known = totals_.round_trip_min > 0;
+  const auto trip = known ? totals_.round_trip_min : round_trip;
+  const bool may_grow =
+      wanted_ < limit_ && goodput * seconds_of(trip) >= wanted_ * kGrowingWindowBytesMin;
+  const bool queue = known && seconds_of(round_trip) > kQueued * seconds_of(totals_.round_trip_min);
+  const bool narrow = narrow_ || !known;
   if (settled_) {
     goodput_settled_ = std::max(goodput_settled_, goodput);
     // In the first such stretch it may just have begun to fall.
-    const bool fallen = goodput < kFallen * goodput_settled_ && !queue && may_grow;
+    const bool fallen =
+        known && narrow && may_grow && goodput < (queue ? kFallenFar : kFallen) * goodput_settled_;
     if (!std::exchange(fallen_, fallen) || !fallen) return;
   } else {
+    // Windows may still widen, or an exchange begin and end before the line is full.
+    if (!narrow && !queue) return;
     const bool grew = goodput > kGrowth * goodput_before_;
     // Without a queue the line carries more: that goodput did not grow may be of the moment, once.
-    const bool once_more = !grew && !queue && !doubted_;
+    const bool once_more = !grew && known && !queue && !doubted_;
     doubted_ = once_more;
-    if (!may_grow || (!grew && !once_more)) {
+    if (!narrow || !may_grow || (!grew && !once_more)) {
       settled_ = true;
       settled_at_ = now;
       goodput_settled_ = goodput;
@@ -93,22 +99,42 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
   wanted_ = enough_ = std::min(2 * wanted_, limit_);
 }
 
-void BulkWidth::carried(Nanoseconds now, std::uint64_t bytes, Nanoseconds round_trip_min) {
+void BulkTotals::add(const TcpFacts& tcp) {
+  acknowledged_bytes += tcp.acknowledged_bytes;
+  resent_bytes += tcp.segments_resent * tcp.segment_bytes;
+  busy += tcp.busy;
+  limited += tcp.limited_by_window + tcp.limited_by_buffer;
+  const auto trip = tcp.round_trip_min;
+  if (trip > 0 && (round_trip_min == 0 || trip < round_trip_min)) round_trip_min = trip;
+}
+
+void BulkWidth::carried(Nanoseconds now, const BulkTotals& totals) {
+  const auto before = std::exchange(totals_, totals);
   const auto took = now - std::exchange(looked_, now);
   const auto full = full_time(now) - std::exchange(full_when_looked_, full_time(now));
-  round_trip_min_ = round_trip_min;
+  if (totals.resent_bytes < before.resent_bytes || totals.busy < before.busy ||
+      totals.limited < before.limited)
+    return;
   // Nothing at all: an outage tells nothing of what the line carries.
-  if (most_ == Most::one || round_trip_min == 0 || bytes == 0 || full == 0) return;
+  if (most_ == Most::one || totals.round_trip_min == 0 || full == 0 ||
+      totals.acknowledged_bytes <= before.acknowledged_bytes)
+    return;
   const bool bbr = most_ == Most::some;
-  const auto windows = static_cast<double>(bytes) / seconds_of(full) * seconds_of(round_trip_min) /
+  const auto bytes = static_cast<double>(totals.acknowledged_bytes - before.acknowledged_bytes);
+  narrow_ = static_cast<double>(totals.resent_bytes - before.resent_bytes) > kLossy * bytes ||
+            static_cast<double>(totals.limited - before.limited) >
+                kLimited * static_cast<double>(totals.busy - before.busy);
+  // A short time of sending tells at most that the line carries more than was thought. TCP still
+  // sends what its buffers hold when there is no more.
+  const bool long_enough =
+      took >= kStretchMin && static_cast<double>(full) >= kFullShare * static_cast<double>(took);
+  const auto sending = long_enough ? full : std::clamp(totals.busy - before.busy, full, took);
+  const auto windows = bytes / seconds_of(sending) * seconds_of(totals_.round_trip_min) /
                        (bbr ? kBbrWindowBytesMin : kWindowBytesMin);
   // Where losses keep windows small, fewer connections would only be slower: not so under BBR.
   const auto least = bbr ? 1 : std::min(kSome, wanted_);
   const auto enough =
       std::max(least, static_cast<std::uint32_t>(std::min<double>(windows, wanted_)));
-  // A short time of sending at most tells that the line carries more than was thought.
-  const bool long_enough =
-      took >= kStretchMin && static_cast<double>(full) >= kFullShare * static_cast<double>(took);
   if (long_enough || enough > enough_) enough_ = enough;
 }
 

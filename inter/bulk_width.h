@@ -1,8 +1,8 @@
 // BulkWidth: how many TCP connections bulk to one peer should use. A congestion control that takes
-// each loss for a full line leaves most of a lossy one unused, and one connection's windows are too
-// small for a long fat one: then connections are added while goodput grows by more than a tenth,
-// and again when it has fallen without a queue: windows start wide, and each loss narrows one. BBR
-// needs no more than a few, which go on where one waits for what it lost.
+// each loss for a full line leaves most of a lossy one unused, and the kernel's limits may be too
+// small for a long fat one: where either keeps windows narrow, connections are added while goodput
+// grows by more than a tenth, and again when it has fallen: windows start wide, and each loss
+// narrows one. BBR needs no more than a few, which go on where one waits for what it lost.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,23 @@
 
 namespace isthmus::inter {
 
+// What TCP knows of all bulk connections to a peer together, since each began.
+struct BulkTotals {
+  std::uint64_t acknowledged_bytes = 0;
+  std::uint64_t resent_bytes = 0;
+  Nanoseconds busy = 0;            // something was to be sent
+  Nanoseconds limited = 0;         // of that: the kernel's limits were what held bytes back
+  Nanoseconds round_trip_min = 0;  // the shortest; 0: not known
+
+  void add(const TcpFacts& tcp);
+};
+
 class BulkWidth {
  public:
   // What the congestion control in force is best served by.
   enum class Most { one, some, many };
   static constexpr std::uint32_t kSome = 4;
-  static constexpr std::uint32_t kManyAtFirst = 16;
+  static constexpr std::uint32_t kManyAtFirst = 8;
   static constexpr double kGrowth = 1.1;
 
   static Most best_for(std::span<const BulkPath> paths);
@@ -37,9 +48,8 @@ class BulkWidth {
   // Every connection has as much to send as it takes; or not any more. Goodput counts while they
   // do.
   void full(Nanoseconds now, bool is);
-  // Now and then: bytes that TCP has brought to the other end since the last time, and the shortest
-  // round trip that it has seen (0: none yet).
-  void carried(Nanoseconds now, std::uint64_t bytes, Nanoseconds round_trip_min);
+  // Now and then. Less than before: a connection has ended, and nothing is learnt.
+  void carried(Nanoseconds now, const BulkTotals& totals);
   // Bytes that the peer has acknowledged, while `connections` were there.
   void arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t connections,
                Nanoseconds round_trip);
@@ -49,11 +59,16 @@ class BulkWidth {
   static constexpr Nanoseconds kStretchMin = 500 * kMillisecond;
   static constexpr int kStretchRoundTrips = 5;
   static constexpr std::uint32_t kArrivals = 16;
-  static constexpr double kFallen = 0.75;
-  static constexpr double kQueued = 1.25;  // of the shortest round trip: the line is full
+  // Of the most: less is a fall. With a queue the line itself may be slower, or the other direction
+  // full; it has to be a far one then.
+  static constexpr double kFallen = 0.9, kFallenFar = 0.75;
+  static constexpr double kLossy = 3e-5;    // of all bytes: more than the end of a stream has
+  static constexpr double kLimited = 0.25;  // of the time in which there is something to send
+  static constexpr double kQueued = 1.25;   // of the shortest round trip: the line is full
   // The line may have become another one.
   static constexpr Nanoseconds kAgain = 300 * kSecond;
-  static constexpr double kWindowBytesMin = 6000;  // four packets
+  static constexpr double kWindowBytesMin = 6000;           // four packets
+  static constexpr double kGrowingWindowBytesMin = 24'000;  // losses keep it smaller above 0.5 %
   // Several connections under BBR take themselves for rivals, and keep a queue of one another's
   // packets: on a thin line it would be felt.
   static constexpr double kBbrWindowBytesMin = 48'000;
@@ -85,7 +100,8 @@ class BulkWidth {
 
   // As of the last carried().
   Nanoseconds looked_ = 0;
-  Nanoseconds round_trip_min_ = 0;
+  BulkTotals totals_;
+  bool narrow_ = false;  // windows, by losses or limits
   Nanoseconds full_when_looked_ = 0;
 };
 

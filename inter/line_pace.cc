@@ -1,6 +1,7 @@
 #include "inter/line_pace.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace isthmus::inter {
@@ -12,6 +13,7 @@ constexpr double kSlowest = 0.75;
 constexpr double kGain = 0.5;     // settles within two round trips; feedback takes one and a half
 constexpr double kSlowed = 0.8;   // so much slower than the line that a queue of ours gets shorter
 constexpr double kSame = 1.1;     // what is sent and what arrives
+constexpr double kShorter = 0.8;  // a queue that something was done about
 constexpr double kUsed = 0.9;     // of the pace: else something else is what bounds it
 constexpr double kTarget = 0.25;  // of the shortest round trip
 constexpr Nanoseconds kTargetMin = 10 * kMillisecond;
@@ -36,7 +38,10 @@ Nanoseconds LinePace::next_look() const {
   return std::clamp(base_ / 4, 10 * kMillisecond, 50 * kMillisecond);
 }
 
-Nanoseconds LinePace::stretch() const { return std::max(kStretchMin, base_); }
+// Acknowledgements that waited come in bursts: they even out over what they may have waited.
+Nanoseconds LinePace::stretch() const {
+  return std::max(kStretchMin, base_ + 2 * (round_trip_ - base_));
+}
 
 Nanoseconds LinePace::target() const {
   return std::clamp(times(kTarget, base_), kTargetMin, kTargetMax);
@@ -51,8 +56,11 @@ void LinePace::begin(Nanoseconds now) {
   less_ = 0;
   less_since_ = now;
   counts_from_ = now + 3 * base_ / 2;
+  paces_.clear();
+  paces_.emplace_back(now, pace_);
   slowed_since_.reset();
   short_since_.reset();
+  doubt_.reset();
 }
 
 void LinePace::look(const Sample& sample) {
@@ -62,8 +70,10 @@ void LinePace::look(const Sample& sample) {
   if (sample.now < counts_from_) return;
   measure(sample);
   if (carried_ == 0) return;
-  look_for_others(sample.now);
+  look_for_others(sample);
   choose(sample);
+  paces_.emplace_back(sample.now, pace_);
+  while (paces_.front().first < sample.now - 2 * round_trip_ - stretch()) paces_.pop_front();
 }
 
 void LinePace::note_base(const Sample& sample) {
@@ -71,6 +81,7 @@ void LinePace::note_base(const Sample& sample) {
   base_ = sample.round_trip_min > 0 ? std::min(sample.round_trip_min, round_trip_) : round_trip_;
   if (sample.now >= others_until_) others_ = 0;
   queue_ = std::max<Nanoseconds>(round_trip_ - base_ - others_, 0);
+  if (sample.waits) queue_ = std::min(queue_, *sample.waits);
 }
 
 void LinePace::measure(const Sample& sample) {
@@ -89,22 +100,34 @@ void LinePace::measure(const Sample& sample) {
   carried_ = static_cast<double>(bytes) / seconds_of(took);
   // Where acknowledgements wait for less and less, more arrives than the line carries.
   const auto sooner = std::max<Nanoseconds>(first.round_trip - round_trip_, 0);
-  note_carried(sample.now, static_cast<double>(bytes) / seconds_of(took + sooner));
+  at_least_ = static_cast<double>(bytes) / seconds_of(took + sooner);
+  note_carried(sample.now);
 }
 
-void LinePace::note_carried(Nanoseconds now, double at_least) {
+void LinePace::note_carried(Nanoseconds now) {
   // Without a queue the line may carry more: that becomes a pace only once there was one.
   if (free_ && queue_ < target()) return;
   if (std::exchange(free_, false)) line_ = 0;  // it may have been another line
   if (!pace_ || carried_ >= kUsed * *pace_) {
     less_since_ = now;
     less_ = 0;
-  } else if (less_ = std::max(less_, at_least);
+  } else if (less_ = std::max(less_, at_least_);
              now - less_since_ >= std::max(kLessMin, kLessRoundTrips * base_)) {
     line_ = std::exchange(less_, 0);
     less_since_ = now;
   }
-  line_ = std::max(line_, at_least);
+  line_ = std::max(line_, std::min(at_least_, sent_at_most(now)));
+}
+
+// What arrives now was sent a round trip ago, or within the stretch before that.
+double LinePace::sent_at_most(Nanoseconds now) const {
+  double most = 0;
+  for (const auto& [time, pace] : paces_) {
+    if (time > now - base_) break;
+    if (!pace) return std::numeric_limits<double>::infinity();
+    most = std::max(most, *pace);
+  }
+  return most;
 }
 
 double LinePace::paced() const {
@@ -112,8 +135,13 @@ double LinePace::paced() const {
   return line_ * std::clamp(1 - kGain * over, kSlowest, kFastest);
 }
 
-void LinePace::look_for_others(Nanoseconds now) {
-  if (free_ || paced() > kSlowed * line_) return slowed_since_.reset();
+void LinePace::look_for_others(const Sample& sample) {
+  const auto now = sample.now;
+  if (free_ || paced() > kSlowed * line_) {
+    slowed_since_.reset();
+    doubt_.reset();
+    return;
+  }
   if (!slowed_since_) slowed_since_ = now;
   // What arrives while there is a queue of ours is what the line carries, whatever is sent; and
   // less than is sent if the line has become slower.
@@ -121,6 +149,14 @@ void LinePace::look_for_others(Nanoseconds now) {
       carried_ < kUsed * paced())
     return;
   slowed_since_.reset();
+  // What waits on its way there is ours, if the line carries less than is known, and gets less once
+  // that is known; or it is others'.
+  if (sample.waits && (!doubt_ || queue_ < times(kShorter, doubt_->queue))) {
+    doubt_ = Doubt{doubt_ ? doubt_->line : line_, queue_};
+    line_ = at_least_;
+    return;
+  }
+  if (doubt_) line_ = std::exchange(doubt_, std::nullopt)->line;
   others_ = round_trip_ - base_;
   others_until_ = now + kOthersKept;
   queue_ = 0;
@@ -136,6 +172,7 @@ void LinePace::choose(const Sample& sample) {
   if (!sample.full || carried_ < kUsed * line_) short_since_.reset();
   if (!short_since_ || sample.now - *short_since_ < kShortRoundTrips * round_trip_) return;
   free_ = true;
+  line_ = 0;
   pace_.reset();
   short_since_.reset();
 }

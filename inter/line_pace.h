@@ -5,7 +5,8 @@
 //
 //     carried: delivered ÷ time, over a round trip in which there was more to send or a queue
 //     line:    the most that was carried, until less than the pace is for eight round trips
-//     queue:   round trip − the shortest one; a quarter of that is the target
+//     queue:   round trip − the shortest one, or what is sent waits on its way there, if that is
+//              known and less; a quarter of the shortest round trip is the target
 //
 //     free   ──▶ as fast as the congestion control likes
 //        queue > target: what is carried now is what the line carries
@@ -16,9 +17,11 @@
 // round trip or losses are mended, and would never rise again if the pace followed it. The pace is
 // an upper bound only: where the line gets slower BBR itself is slower at once.
 //
-// Where the round trip stays long although what is sent arrives as fast, none of it waits: others'
-// packets do, or acknowledgements on their way back, or the route has become longer. So much of the
-// round trip is no queue of ours then, for a while.
+// Where the round trip stays long although what is sent arrives as fast, nothing of ours waits:
+// others' packets do, or acknowledgements on their way back, or the route has become longer. So
+// much of the round trip is no queue of ours then, for a while. But where it is known that what is
+// sent does wait, the line may carry less than was thought: first what arrives is taken for what it
+// carries, and only if that makes the queue no shorter it is others'.
 //
 // Pure arithmetic, no clock of its own.
 #pragma once
@@ -26,6 +29,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -38,7 +42,9 @@ class LinePace {
     std::uint64_t delivered_bytes = 0;  // by all connections, ever
     Nanoseconds round_trip = 0;         // lately, of those that deliver, the shortest; 0: none does
     Nanoseconds round_trip_min = 0;     // that the kernel remembers; 0: none
-    bool full = false;                  // all that can be sent has not left yet
+    // How long what is sent waits on its way there, if that is known; else the round trip tells.
+    std::optional<Nanoseconds> waits = std::nullopt;
+    bool full = false;  // all that can be sent has not left yet
   };
 
   // Sending begins, after a pause.
@@ -56,28 +62,36 @@ class LinePace {
     std::uint64_t delivered_bytes = 0;
     Nanoseconds round_trip = 0;
   };
+  struct Doubt {
+    double line = 0;  // line_ before what arrives was taken for it
+    Nanoseconds queue = 0;
+  };
 
   void note_base(const Sample& sample);
   void measure(const Sample& sample);
-  void note_carried(Nanoseconds now, double at_least);
-  void look_for_others(Nanoseconds now);
+  void note_carried(Nanoseconds now);
+  void look_for_others(const Sample& sample);
   void choose(const Sample& sample);
   double paced() const;
+  double sent_at_most(Nanoseconds now) const;
   Nanoseconds stretch() const;
   Nanoseconds target() const;
 
   std::optional<double> pace_;  // bytes per second, as all that follows
   bool free_ = true;
-  double carried_ = 0;  // 0: not known
-  double line_ = 0;     // 0: not known
-  double less_ = 0;     // the most that was carried since that was less than the pace
+  double carried_ = 0;   // 0: not known
+  double at_least_ = 0;  // of it: what arrived because acknowledgements waited less is left out
+  double line_ = 0;      // 0: not known
+  double less_ = 0;      // the most that was carried since that was less than the pace
   Nanoseconds less_since_ = 0;
   std::deque<Moment> moments_;  // of the last stretch, oldest first
+  std::deque<std::pair<Nanoseconds, std::optional<double>>> paces_;  // since when; oldest first
 
   Nanoseconds counts_from_ = 0;  // what arrives before was sent before the pause
   Nanoseconds round_trip_ = 0, base_ = 0, queue_ = 0;
   Nanoseconds others_ = 0, others_until_ = 0;  // of the round trip, beyond base_
   std::optional<Nanoseconds> slowed_since_, short_since_;
+  std::optional<Doubt> doubt_;
 };
 
 }  // namespace isthmus::inter

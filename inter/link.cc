@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kRetransmittedAtOnce = 32;
 constexpr std::size_t kSamplesMax = 6;
+constexpr Nanoseconds kStampsApart = 200 * kMillisecond;  // on a thin line 1 % of it
 
 }  // namespace
 
@@ -51,6 +52,7 @@ void Link::arm_timer() {
   if (session_ != 0 && !unacknowledged_.empty())
     next = std::min(next, unacknowledged_.front().sent + retransmit_after());
   if (challenger_) next = std::min(next, challenger_->until);
+  if (session_ != 0 && bulk_.asks_when_it_arrives()) next = std::min(next, stamped_ + kStampsApart);
   if (timer_) loop_.cancel(*timer_);
   timer_ = loop_.call_at(std::max(next, loop_.now()), [this] {
     timer_.reset();
@@ -83,22 +85,22 @@ void Link::on_timer() {
   }
   if (!unacknowledged_.empty() && now - unacknowledged_.front().sent >= retransmit_after())
     retransmit();
-  if (!heartbeat) return;
+  if (!heartbeat) {
+    if (bulk_.asks_when_it_arrives() && now - stamped_ >= kStampsApart) send_ack(Acks::none);
+    return;
+  }
   send_ack();
   bind_others();
   consider_width();
-  BulkSender::Carried carried;
+  BulkTotals totals;
   for (const auto& path : wire_.bulk_paths(peer_)) {
-    carried.acknowledged_bytes += path.tcp.acknowledged_bytes;
-    const auto trip = path.tcp.round_trip_min;
-    if (trip > 0 && (carried.round_trip_min == 0 || trip < carried.round_trip_min))
-      carried.round_trip_min = trip;
+    totals.add(path.tcp);
     // On a slow line a chunk takes longer than the silence that ends a session, and what control
     // says is lost in a full queue: parts of a chunk are a word too.
     if (path.tcp.silence && bulk_connections_.proven(path.connection))
       last_heard_ = std::max(last_heard_, now - *path.tcp.silence);
   }
-  bulk_.heartbeat(round_trip_.mean(), carried);
+  bulk_.heartbeat(round_trip_.mean(), totals);
   bulk_.pump();
 }
 
@@ -162,7 +164,7 @@ void Link::retransmit() {
   counters_.retransmits += count;
 }
 
-void Link::send_ack() {
+void Link::send_ack(Acks acks) {
   if (session_ == 0) return;
   const auto now = loop_.now();
   Ack ack;
@@ -179,8 +181,8 @@ void Link::send_ack() {
   ack.floor = bulk_.floor();
   ack.stalled = !stalled_.empty();
   ack.width = static_cast<std::uint16_t>(bulk_.width_wanted());
-  ack.chunks.assign(recent_acks_.begin(), recent_acks_.end());
-  round_trip_.stamp_sent(now);
+  if (acks == Acks::recent) ack.chunks.assign(recent_acks_.begin(), recent_acks_.end());
+  round_trip_.stamp_sent(stamped_ = now);
   send_control(ack.encode(), control_.current());
 }
 
@@ -272,7 +274,8 @@ void Link::receive_ack(const Ack& ack) {
   their_stamp_ = ack.stamp;
   their_stamp_at_ = loop_.now();
   if (ack.held >= 0) {
-    round_trip_.echoed(loop_.now(), ack.echo, ack.held);
+    const auto trip = round_trip_.echoed(loop_.now(), ack.echo, ack.held);
+    if (trip && ack.stamp >= 0) bulk_.note_way(ack.echo, ack.stamp - ack.held, *trip);
     // Not what was on its way before, from a process that is gone: an answer to the question.
     if (challenger_ && ack.echo >= challenger_->asked) refuse_challenger();
   }

@@ -194,7 +194,8 @@ class Link {
   void deliver(std::span<const std::byte> message);
   void send_data(std::uint64_t sequence);
   void retransmit();
-  void send_ack();
+  enum class Acks { recent, none };  // of chunks
+  void send_ack(Acks acks = Acks::recent);
   void ack_soon();
   void send_control(Bytes message, ConnectionId connection);
   void handle_cumulative(std::uint64_t acknowledged);
@@ -240,6 +241,7 @@ class Link {
   std::size_t early_bytes_ = 0;
   bool ack_posted_ = false;
   Nanoseconds last_heard_ = 0;
+  Nanoseconds stamped_ = 0;  // the last ack
   Nanoseconds their_stamp_ = 0, their_stamp_at_ = 0;
   RoundTrip round_trip_;
 

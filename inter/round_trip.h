@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
+#include <optional>
 
 #include "base/clock.h"
 
@@ -21,13 +22,15 @@ class RoundTrip {
     stamps_.push_back(stamp);
     if (stamps_.size() > kStampsMax) stamps_.pop_front();
   }
-  // The peer says that `stamp` reached it `held` before it answered.
-  void echoed(Nanoseconds now, Nanoseconds stamp, Nanoseconds held) {
+  // The peer says that `stamp` reached it `held` before it answered. What that took; nothing if it
+  // cannot be.
+  std::optional<Nanoseconds> echoed(Nanoseconds now, Nanoseconds stamp, Nanoseconds held) {
     const auto found = std::lower_bound(stamps_.begin(), stamps_.end(), stamp);
-    if (found == stamps_.end() || *found != stamp) return;
+    if (found == stamps_.end() || *found != stamp) return std::nullopt;
     stamps_.erase(stamps_.begin(), found + 1);
-    if (held < 0 || held > now - stamp) return;
+    if (held < 0 || held > now - stamp) return std::nullopt;
     add(std::min(now - stamp - held, kSampleMax));
+    return now - stamp - held;
   }
   void new_session() { stamps_.clear(); }
 

@@ -49,8 +49,11 @@ Nanoseconds TcpFacts::time_for(double bytes) const {
 }
 
 void set_pace_max(int descriptor, std::optional<double> bytes_per_second) {
-  const auto pace =
-      bytes_per_second ? static_cast<unsigned long>(std::max(*bytes_per_second, 1.0)) : ~0UL;
+  // ~0 alone means to the kernel that nobody asks for a pace.
+  constexpr double kMost = 1e18;
+  const auto pace = bytes_per_second
+                        ? static_cast<unsigned long>(std::clamp(*bytes_per_second, 1.0, kMost))
+                        : ~0UL;
   (void)::setsockopt(descriptor, SOL_SOCKET, SO_MAX_PACING_RATE, &pace, sizeof pace);
 }
 

@@ -38,7 +38,8 @@ struct TcpFacts {
 std::optional<TcpFacts> read_tcp_facts(int descriptor);
 
 // The kernel sends no faster on this connection from now on, whatever its congestion control
-// allows. Nothing: as fast as that allows.
+// allows. Nothing: as fast as that allows. Once there was a pace, infinity included, the kernel
+// spreads what it sends over the round trip, whatever the congestion control.
 void set_pace_max(int descriptor, std::optional<double> bytes_per_second);
 
 }  // namespace isthmus::inter

@@ -10,6 +10,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,6 +36,12 @@ struct GatewayId {
 
 // Control traffic never queues behind bulk: each lane is a connection of its own.
 enum class Lane : std::uint8_t { control = 0, bulk = 1 };
+
+// As a pace: as fast as the congestion control allows, but spread over each round trip. Windows
+// that leave in bursts after a pause stay bursts: acknowledgements come as one after they have
+// waited in the other direction's queue ("ACK compression", Zhang, Shenker and Clark 1991), and the
+// line is idle between them.
+inline constexpr double kSpread = std::numeric_limits<double>::infinity();
 
 inline constexpr std::size_t kControlMessageBytesMax = 1 << 16;
 inline constexpr std::size_t kBulkMessageBytesMax = (1 << 20) + 4096;  // a chunk and its header
@@ -109,7 +116,8 @@ class Wire {
   // to be sent is shared among so many.
   virtual void widen(GatewayId peer, std::uint32_t connections) { (void)peer, (void)connections; }
 
-  // A connection of the bulk lane sends no faster from now on; nothing: as fast as it can.
+  // A connection of the bulk lane sends no faster from now on; nothing: as fast as it can; kSpread:
+  // as fast as well, and not in bursts any more.
   virtual void pace(GatewayId peer, ConnectionId connection,
                     std::optional<double> bytes_per_second) {
     (void)peer, (void)connection, (void)bytes_per_second;

@@ -35,6 +35,8 @@ class Bottleneck {
   // From now on; the queue holds as many bytes as before.
   void line(double bytes_per_second) { line_ = bytes_per_second; }
   void round_trip(double seconds) { round_trip_ = seconds; }
+  // Acknowledgements wait behind what goes that way; it outlives this one.
+  void acknowledged_by(const Bottleneck& back) { back_ = &back; }
 
   void run_for(double seconds) {
     for (const auto end = now_ + seconds; now_ < end; now_ += kStep) step();
@@ -61,7 +63,8 @@ class Bottleneck {
       const double through = std::min(left, first.bytes);
       first.sender->delivered += through;
       on_the_way_.push_back({first.sender, through, first.sent});
-      arrivals_.push_back(now_ + round_trip_);
+      const double arrival = now_ + round_trip_ + (back_ ? back_->queue_seconds() : 0);
+      arrivals_.push_back(arrivals_.empty() ? arrival : std::max(arrival, arrivals_.back()));
       first.bytes -= through;
       queued_ -= through;
       left -= through;
@@ -79,6 +82,7 @@ class Bottleneck {
   const double room_;
   double line_;
   double now_ = 0, queued_ = 0;
+  const Bottleneck* back_ = nullptr;
   std::vector<Sender*> senders_;
   std::deque<Piece> queue_, on_the_way_;
   std::deque<double> arrivals_;

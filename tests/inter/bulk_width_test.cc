@@ -2,6 +2,8 @@
 #include "inter/bulk_width.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -10,6 +12,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::uint32_t kChunk = 1 << 20;
+constexpr std::uint64_t kBytes = 64 * kChunk;
 
 class BulkWidthTest : public testing::Test {
  protected:
@@ -24,6 +27,28 @@ class BulkWidthTest : public testing::Test {
     width_.full(now_, false);
   }
 
+  // What TCP did in one more second in which there was something to send.
+  void tcp_says(const BulkTotals& more) {
+    width_.full(now_, true);
+    width_.full(now_ += kSecond, false);
+    say(more);
+  }
+  void say(const BulkTotals& more) {
+    totals_.acknowledged_bytes += more.acknowledged_bytes;
+    totals_.resent_bytes += more.resent_bytes;
+    totals_.busy += more.busy;
+    totals_.limited += more.limited;
+    totals_.round_trip_min = more.round_trip_min;
+    width_.carried(now_, totals_);
+  }
+  BulkTotals lossy(Nanoseconds round_trip_min) {
+    return {.acknowledged_bytes = kBytes,
+            .resent_bytes = kBytes / 1000,
+            .busy = kSecond,
+            .round_trip_min = round_trip_min};
+  }
+
+  BulkTotals totals_;
   BulkWidth width_{128};
   Nanoseconds now_ = kSecond;
 };
@@ -59,6 +84,27 @@ TEST_F(BulkWidthTest, StopsWhereMoreConnectionsCarryNoMore) {
   EXPECT_EQ(width_.wanted(), 64U) << "32 carry 20 instead of 16";
 }
 
+// Windows that neither losses nor limits hold down will fill the line, or do.
+TEST_F(BulkWidthTest, DoesNotGrowWhereNothingKeepsWindowsNarrow) {
+  width_.widen_to(BulkWidth::Most::many);
+  for (const auto shortest : {100, 70}) {
+    tcp_says(
+        {.acknowledged_bytes = kBytes, .busy = kSecond, .round_trip_min = shortest * kMillisecond});
+    send(60, [](std::uint32_t n) { return 1e6 * n; });
+    EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst) << shortest;
+  }
+}
+
+TEST_F(BulkWidthTest, GrowsWhereTheKernelsLimitsKeepWindowsNarrow) {
+  width_.widen_to(BulkWidth::Most::many);
+  tcp_says({.acknowledged_bytes = kBytes,
+            .busy = kSecond,
+            .limited = kSecond / 2,
+            .round_trip_min = 100 * kMillisecond});
+  send(60, [](std::uint32_t n) { return 1e6 * n; });
+  EXPECT_EQ(width_.wanted(), 128U);
+}
+
 TEST_F(BulkWidthTest, LooksAgainAfterAWhile) {
   width_.widen_to(BulkWidth::Most::many);
   send(60, [](std::uint32_t n) { return std::min(1.6e7, 1e6 * n); });
@@ -70,19 +116,23 @@ TEST_F(BulkWidthTest, LooksAgainAfterAWhile) {
 // New connections start wide; then each loss narrows one. More of them than at first did not help.
 TEST_F(BulkWidthTest, GrowsAgainWhereLossesHaveNarrowedWindows) {
   width_.widen_to(BulkWidth::Most::many);
-  width_.carried(now_, kChunk, 100 * kMillisecond);
+  tcp_says(lossy(100 * kMillisecond));
   send(20, [](std::uint32_t) { return 7e7; });
-  EXPECT_EQ(width_.wanted(), 64U) << "what carries no more is tried twice, without a queue";
+  EXPECT_EQ(width_.wanted(), 32U) << "what carries no more is tried twice, without a queue";
   send(20, [](std::uint32_t n) { return 5e5 * n; });
   EXPECT_EQ(width_.wanted(), 128U);
 }
 
-TEST_F(BulkWidthTest, DoesNotGrowWhereTheLineIsSlowerAndFull) {
+TEST_F(BulkWidthTest, TriesOnceMoreWhereTheLineIsMuchSlowerAndFull) {
   width_.widen_to(BulkWidth::Most::many);
-  width_.carried(now_, kChunk, 70 * kMillisecond);
+  tcp_says(lossy(100 * kMillisecond));
   send(20, [](std::uint32_t) { return 7e7; });
-  send(20, [](std::uint32_t) { return 1.6e7; });
-  EXPECT_EQ(width_.wanted(), 32U);
+  ASSERT_EQ(width_.wanted(), 32U);
+  tcp_says(lossy(70 * kMillisecond));
+  send(20, [](std::uint32_t) { return 5.6e7; });
+  EXPECT_EQ(width_.wanted(), 32U) << "a little slower";
+  send(60, [](std::uint32_t) { return 1.6e7; });
+  EXPECT_EQ(width_.wanted(), 64U);
 }
 
 // An exchange that is over soon says as much as a part of a longer one.
@@ -106,18 +156,21 @@ TEST_F(BulkWidthTest, MeasuresOnlyWithTheConnectionsThatItWants) {
 
 // 1 Mbit/s at 100 ms has two windows of four packets on their way; 10 Mbit/s has twenty.
 TEST_F(BulkWidthTest, UsesNoMoreThanAThinLineHasWindowsFor) {
-  const auto carry = [&](std::uint64_t bytes_per_second, Nanoseconds full) {
+  const auto carry = [&](std::uint64_t bytes_per_second, Nanoseconds full, Nanoseconds busy = 0) {
     width_.full(now_, true);
     width_.full(now_ += full, false);
-    width_.carried(now_ += kSecond - full, bytes_per_second, 100 * kMillisecond);
+    now_ += kSecond - full;
+    say({.acknowledged_bytes = bytes_per_second,
+         .busy = busy,
+         .round_trip_min = 100 * kMillisecond});
   };
   width_.widen_to(BulkWidth::Most::many);
   carry(125'000, 0);
   EXPECT_EQ(width_.enough(), BulkWidth::kManyAtFirst) << "who sends little tells nothing of it";
   carry(125'000, kSecond);
   EXPECT_EQ(width_.enough(), BulkWidth::kSome);
-  carry(750'000, kSecond);
-  EXPECT_EQ(width_.enough(), 12U) << "the line has become another one";
+  carry(450'000, kSecond);
+  EXPECT_EQ(width_.enough(), 7U) << "the line has become another one";
   width_.widen_to(BulkWidth::Most::some);
   EXPECT_EQ(width_.enough(), BulkWidth::kSome);
   carry(1'250'000, kSecond);
@@ -131,11 +184,35 @@ TEST_F(BulkWidthTest, UsesNoMoreThanAThinLineHasWindowsFor) {
   carry(10'000, 100 * kMillisecond);
   EXPECT_EQ(width_.enough(), BulkWidth::kSome);
   carry(125'000, kSecond);
+  carry(125'000, 10 * kMillisecond, kSecond);
+  EXPECT_EQ(width_.enough(), 1U) << "the kernel sent for longer than there was something to send";
+  carry(600'000, 100 * kMillisecond);
+  carry(125'000, kSecond);
   width_.begin();
   EXPECT_EQ(width_.enough(), BulkWidth::kSome) << "another session";
   width_.widen_to(BulkWidth::Most::many);
   send(300, [](std::uint32_t) { return 1.25e5; });
   EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst) << "more would have no use";
+}
+
+// ~0 would mean no pace, and no spreading.
+TEST(TcpFacts, AnInfinitePaceIsOneToTheKernel) {
+  const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_GE(descriptor, 0);
+  const auto pace = [&] {
+    unsigned long value = 0;
+    socklen_t size = sizeof value;
+    EXPECT_EQ(::getsockopt(descriptor, SOL_SOCKET, SO_MAX_PACING_RATE, &value, &size), 0);
+    return value;
+  };
+  set_pace_max(descriptor, kSpread);
+  EXPECT_GT(pace(), 1'000'000'000'000UL);
+  EXPECT_LT(pace(), ~0UL);
+  set_pace_max(descriptor, 5e6);
+  EXPECT_EQ(pace(), 5'000'000UL);
+  set_pace_max(descriptor, std::nullopt);
+  EXPECT_EQ(pace(), ~0UL);
+  ::close(descriptor);
 }
 
 TEST(TcpFacts, TimeForIsOneRoundTripAtLeastAndOneForEachWindow) {

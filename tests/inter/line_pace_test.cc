@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
+#include <utility>
 
 #include "tests/inter/bottleneck.h"
 
@@ -27,6 +29,7 @@ class Eager final : public Sender {
                  .delivered_bytes = static_cast<std::uint64_t>(delivered_),
                  .round_trip = news ? static_cast<Nanoseconds>(smoothed_ * 1e9) : 0,
                  .round_trip_min = static_cast<Nanoseconds>(least_ * 1e9),
+                 .waits = waits(),
                  .full = sends});
       next_look_ = now + seconds_of(pace.next_look());
     }
@@ -43,6 +46,8 @@ class Eager final : public Sender {
     least_ = std::min(least_, round_trip);
   }
   void lost(double, double bytes) override { lost_ += bytes; }
+  // The other end's word of when something arrived, which itself arrives then.
+  void hear_waits(double then, double seconds) { words_.emplace_back(then, seconds); }
   double lost_bytes() const { return lost_; }
   double pace_of_line() const { return pace.bytes_per_second().value_or(0) / line; }
 
@@ -51,11 +56,17 @@ class Eager final : public Sender {
   bool sends = true, paced = true;
 
  private:
+  std::optional<Nanoseconds> waits() {
+    while (words_.size() > 1 && words_[1].first <= now_) words_.pop_front();
+    if (words_.empty() || words_[0].first > now_) return std::nullopt;
+    return static_cast<Nanoseconds>(words_[0].second * 1e9);
+  }
   Nanoseconds time() const { return static_cast<Nanoseconds>(now_ * 1e9) + kSecond; }
 
   static constexpr double kFaster = 1.76;
   double now_ = 0, next_look_ = 0, delivered_ = 0, looked_at_ = 0, sent_ = 0, lost_ = 0;
   double smoothed_ = 0, least_;
+  std::deque<std::pair<double, double>> words_;
 };
 
 double share_of(Bottleneck& line, Sender& sender, double seconds, double rate = kLine) {
@@ -165,21 +176,63 @@ TEST_P(LinePaceTest, WhoFillsQueuesDoesNotDisplaceIt) {
 
 // Acknowledgements wait behind what the other end sends.
 TEST(LinePace, AQueueElsewhereSlowsNothingDown) {
-  LinePace pace;
-  LinePace::Sample sample{.now = kSecond, .round_trip_min = 100 * kMillisecond, .full = true};
-  pace.begin(sample.now);
-  double sent = 0, least = 1e12;
-  for (int i = 0; i < 4000; ++i) {
-    const auto rate = std::min(pace.bytes_per_second().value_or(1e12), 125'000.0);
-    if (i > 100) least = std::min(least, rate);
-    sent += rate * seconds_of(pace.next_look());
-    sample.now += pace.next_look();
-    sample.delivered_bytes = static_cast<std::uint64_t>(sent);
-    sample.round_trip = (i / 40 % 2 == 0 ? 300 : 180) * kMillisecond;
-    pace.look(sample);
+  for (const bool told : {false, true}) {
+    LinePace pace;
+    LinePace::Sample sample{.now = kSecond, .round_trip_min = 100 * kMillisecond, .full = true};
+    if (told) sample.waits = 5 * kMillisecond;
+    pace.begin(sample.now);
+    double sent = 0, least = 1e12;
+    for (int i = 0; i < 4000; ++i) {
+      const auto rate = std::min(pace.bytes_per_second().value_or(1e12), 125'000.0);
+      if (i > 100) least = std::min(least, rate);
+      sent += rate * seconds_of(pace.next_look());
+      sample.now += pace.next_look();
+      sample.delivered_bytes = static_cast<std::uint64_t>(sent);
+      sample.round_trip = (i / 40 % 2 == 0 ? 300 : 180) * kMillisecond;
+      pace.look(sample);
+    }
+    EXPECT_GE(sent / (125'000 * seconds_of(sample.now - kSecond)), told ? 0.99 : 0.85);
+    EXPECT_GE(least, (told ? 0.99 : 0.7) * 125'000);
   }
-  EXPECT_GE(sent / (125'000 * seconds_of(sample.now - kSecond)), 0.85);
-  EXPECT_GE(least, 0.7 * 125'000);
+}
+
+// Both ends send as much as they can. The round trip does not tell whose queue it is; when things
+// arrive there does.
+TEST_P(LinePaceTest, NeitherOfTwoThatSendToEachOtherKeepsAQueue) {
+  for (const bool told : {false, true})
+    for (const double rate : {kLine, kLine / 100}) {
+      Bottleneck there(round_trip, 0.5, rate), back(round_trip, 0.5, rate);
+      there.acknowledged_by(back);
+      back.acknowledged_by(there);
+      Eager one(round_trip), other(round_trip);
+      one.line = other.line = rate;
+      there.add(one);
+      back.add(other);
+      one.begin();
+      other.begin();
+      double waits = 0, now = 0, next_word = 0;
+      const auto run = [&](double seconds) {
+        for (const auto end = now + seconds; now < end; now += kStep) {
+          there.run_for(kStep);
+          back.run_for(kStep);
+          waits += (there.queue_seconds() + back.queue_seconds()) * kStep;
+          if (!told || now < next_word) continue;
+          next_word = now + 0.2;
+          const auto arrives = now + round_trip + there.queue_seconds() + back.queue_seconds();
+          one.hear_waits(arrives, there.queue_seconds());
+          other.hear_waits(arrives, back.queue_seconds());
+        }
+      };
+      run(20 * target);
+      waits = 0;
+      const double before = one.delivered, others = other.delivered;
+      constexpr double kSeconds = 60;
+      run(kSeconds);
+      SCOPED_TRACE(testing::Message() << (told ? "told, " : "not told, ") << rate);
+      EXPECT_GE((one.delivered - before) / (rate * kSeconds), 0.9);
+      EXPECT_GE((other.delivered - others) / (rate * kSeconds), 0.9);
+      EXPECT_LE(waits / kSeconds, 1.5 * target);
+    }
 }
 
 TEST(LinePace, WhatIsNearNeedsNone) {

@@ -1,40 +1,13 @@
-// A link's connections: several at a time, one in another's place, silent ones and cut ones; and
-// what was on its way on them.
+// A link's connections: several at a time, one in another's place, silent ones and cut ones.
 #include <gtest/gtest.h>
 
-#include <set>
-
-#include "inter/bulk_width.h"
 #include "inter/link.h"
+#include "tests/inter/bulk_session.h"
 #include "tests/inter/link_pair.h"
 #include "tests/inter/zmq_link.h"
 
 namespace isthmus::inter {
 namespace {
-
-Bytes granting(std::uint64_t session, std::uint64_t credit) {
-  Ack ack;
-  ack.session = session;
-  ack.credit = credit;
-  return ack.encode();
-}
-
-BulkPath path_with(const std::string& congestion_control, ConnectionId connection = 0) {
-  BulkPath path;
-  path.connection = connection;
-  path.tcp.congestion_control = congestion_control;
-  return path;
-}
-
-// A session whose bulk connections 2 and 3 have the places 0 and 1.
-void begin_on_two_connections(ScriptedPeer& peer, std::uint64_t credit) {
-  if (peer.paths.empty()) peer.paths = {path_with("cubic")};
-  peer.begin_session();
-  peer.link.wire_up(Lane::bulk, 3);
-  peer.bulk(Bind{peer.session, 0}.encode(), 2);
-  peer.bulk(Bind{peer.session, 1}.encode(), 3);
-  peer.control(granting(peer.session, credit));
-}
 
 // --- Several
 
@@ -65,37 +38,6 @@ TEST(Link, ChunksLeaveOnAllConnectionsOfTheSession) {
   peer.link.wire_down(Lane::bulk, 3);
   EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 7U);
   EXPECT_EQ(peer.count(Frame::chunk, 2) + peer.count(Frame::chunk, 4), 3U + 1U + 7U);
-}
-
-// Each of them takes the line for its own.
-TEST(Link, ConnectionsUnderBbrShareThePaceOfTheLine) {
-  ScriptedPeer peer;
-  peer.paths = {path_with("bbr", 2), path_with("bbr", 3)};
-  begin_on_two_connections(peer, 1000);
-  peer.link.offer(5, 0, 1000, std::make_shared<NumberedChunks>(100), false);
-  const auto send_for = [&](Nanoseconds time) {
-    for (const auto end = peer.simulation.now() + time; peer.simulation.now() < end;) {
-      peer.run_for(10 * kMillisecond);
-      for (auto& path : peer.paths) {
-        path.tcp.round_trip_min = 100 * kMillisecond;
-        path.tcp.round_trip = 320 * kMillisecond;
-        path.tcp.unsent_bytes = 1000;
-        path.tcp.delivered_bytes += 50'000;
-      }
-    }
-  };
-  EXPECT_EQ(peer.paces.size(), 0U);
-  send_for(3 * kSecond);
-  ASSERT_TRUE(peer.paces[2]);
-  // 10 MB/s of the line, with a queue far too long.
-  EXPECT_NEAR(*peer.paces[2], 3.75e6, 1e5);
-  EXPECT_EQ(peer.paces[3], peer.paces[2]);
-  peer.paths[1].tcp.unsent_bytes = 0;
-  peer.run_for(50 * kMillisecond);
-  EXPECT_NEAR(*peer.paces[2], 7.5e6, 2e5) << "the other one has nothing to send";
-  peer.link.withdraw(5);
-  EXPECT_EQ(peer.paces[2], std::nullopt);
-  EXPECT_EQ(peer.paces[3], std::nullopt);
 }
 
 // It was dialed because the old one is gone at the other end.
@@ -230,150 +172,6 @@ TEST(Link, ConnectionsAreBoundInTurn) {
   peer.bulk(Bind{peer.session, 5}.encode(), 7);
   peer.bulk(Bind{peer.session, 5}.encode(), 7);
   EXPECT_EQ(peer.count(Frame::bind, 7), 2U);
-}
-
-// --- Copies
-
-// Connections 2 and 3, of which one is fast, and the other one as the test says.
-class CopiedChunks : public testing::Test {
- protected:
-  CopiedChunks() {
-    for (const ConnectionId connection : {2, 3}) {
-      auto path = path_with("bbr", connection);
-      path.tcp.round_trip = 100 * kMillisecond;
-      path.tcp.window_bytes = 1'000'000;
-      peer.paths.push_back(path);
-    }
-    begin_on_two_connections(peer, 200);
-  }
-  void offer(std::uint32_t chunks) {
-    peer.link.offer(5, 0, chunks, std::make_shared<NumberedChunks>(100'000), false);
-  }
-  // Indices of the chunks that left on it.
-  std::vector<std::uint32_t> chunks_on(ConnectionId connection) const {
-    std::vector<std::uint32_t> chunks;
-    for (const auto& sent : peer.sent)
-      if (sent.connection == connection &&
-          sent.message[0] == static_cast<std::byte>(Frame::chunk)) {
-        auto in = after_kind(sent.message);
-        chunks.push_back(decode_chunk(in)->index);
-      }
-    return chunks;
-  }
-  void acknowledge(const std::vector<std::uint32_t>& chunks) {
-    Ack ack;
-    ack.session = peer.session;
-    ack.credit = 200;
-    for (const auto chunk : chunks) ack.chunks.emplace_back(5, chunk);
-    peer.control(ack.encode());
-  }
-  // Connection 2 has lost packets: its window is a tenth, and its chunks wait.
-  void slow_down() {
-    peer.paths[0].tcp.window_bytes = 100'000;
-    peer.paths[0].tcp.waiting_bytes = 1'000'000;
-    peer.run_for(50 * kMillisecond);
-  }
-  // Twenty chunks: five of the ten that wait on connection 2 have left on 3 as well.
-  void have_copies() {
-    offer(20);
-    acknowledge(chunks_on(3));
-    slow_down();
-    ASSERT_EQ(copied(), 5U);
-  }
-  std::uint64_t copied() const { return peer.link.bulk_counters().chunks_copied; }
-  std::uint64_t resent() const { return peer.link.bulk_counters().chunks_resent; }
-
-  ScriptedPeer peer;
-};
-
-TEST_F(CopiedChunks, ThoseThatAnotherConnectionBringsSooner) {
-  offer(20);
-  const auto slow = chunks_on(2), fast = chunks_on(3);
-  ASSERT_EQ(slow.size(), 10U);
-  acknowledge(fast);
-  EXPECT_EQ(copied(), 0U) << "both are as fast";
-  slow_down();
-  EXPECT_EQ(copied(), 5U) << "a quarter, and no more";
-  const auto copies = chunks_on(3);
-  // The latest ones, which left last.
-  EXPECT_EQ(std::set<std::uint32_t>(copies.begin() + 10, copies.end()),
-            std::set<std::uint32_t>(slow.begin() + 5, slow.end()));
-  // Whichever comes first: then neither is on its way any more.
-  acknowledge(slow);
-  EXPECT_FALSE(peer.link.sends(5));
-  EXPECT_EQ(peer.link.status().waiting_for, "");
-  peer.link.wire_down(Lane::bulk, 2);
-  peer.link.wire_down(Lane::bulk, 3);
-  EXPECT_EQ(resent(), 0U);
-}
-
-TEST_F(CopiedChunks, WhatTheWireHoldsWaitsToo) {
-  offer(20);
-  acknowledge(chunks_on(3));
-  peer.paths[0].tcp.window_bytes = 100'000;
-  peer.paths[0].unwritten_bytes = 1'000'000;
-  peer.run_for(50 * kMillisecond);
-  EXPECT_EQ(copied(), 5U);
-}
-
-TEST_F(CopiedChunks, NoneWhileSomethingWasNotSentOnce) {
-  struct LastOneLate final : ChunkSource {
-    ChunkBytes chunk(std::uint32_t index) override {
-      return index < 19 || coded ? NumberedChunks(100'000).chunk(index) : ChunkBytes();
-    }
-    bool coded = false;
-  };
-  const auto source = std::make_shared<LastOneLate>();
-  peer.link.offer(5, 0, 20, source, false);
-  acknowledge(chunks_on(3));
-  slow_down();
-  EXPECT_EQ(copied(), 0U);
-  source->coded = true;
-  peer.link.poke();
-  peer.run_for(50 * kMillisecond);
-  EXPECT_EQ(copied(), 5U);
-}
-
-TEST_F(CopiedChunks, OneOfTheTwoSufficesWhenAConnectionEnds) {
-  have_copies();
-  peer.link.wire_down(Lane::bulk, 2);
-  EXPECT_EQ(resent(), 5U) << "those that were not copied";
-  peer.link.wire_up(Lane::bulk, 4);
-  peer.bulk(Bind{peer.session, 2}.encode(), 4);
-  peer.link.wire_down(Lane::bulk, 3);
-  EXPECT_EQ(resent(), 5U + 10U) << "now nothing else is left of them";
-  EXPECT_EQ(chunks_on(4).size(), 10U);
-}
-
-// A next transfer finds both connections as empty as they are.
-TEST_F(CopiedChunks, OfWhatCameOnceNothingIsOnItsWay) {
-  have_copies();
-  const auto on_fast = chunks_on(3);
-  acknowledge({on_fast.begin() + 10, on_fast.end()});
-  peer.link.offer(6, 0, 6, std::make_shared<NumberedChunks>(100'000), false);
-  peer.run_for(50 * kMillisecond);
-  EXPECT_EQ(chunks_on(2).size(), 10U + 1U);
-  EXPECT_EQ(chunks_on(3).size(), 15U + 5U + 1U) << "a copy of the one that waits on 2";
-}
-
-TEST_F(CopiedChunks, WhatCameOnceGoesNotAgain) {
-  have_copies();
-  acknowledge({chunks_on(3).back()});
-  peer.link.wire_up(Lane::bulk, 4);
-  peer.bulk(Bind{peer.session, 2}.encode(), 4);
-  peer.link.wire_down(Lane::bulk, 3);
-  EXPECT_EQ(resent(), 0U);
-  peer.link.wire_down(Lane::bulk, 2);
-  EXPECT_EQ(resent(), 9U);
-  EXPECT_EQ(chunks_on(4).size(), 9U);
-}
-
-TEST_F(CopiedChunks, ACopyThatIsLostGoesNotAgainWhileTheFirstOneIsOnItsWay) {
-  have_copies();
-  peer.link.wire_down(Lane::bulk, 3);
-  EXPECT_EQ(resent(), 0U);
-  peer.link.withdraw(5);
-  EXPECT_EQ(peer.link.status().waiting_for, "");
 }
 
 // --- Ends

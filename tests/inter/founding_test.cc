@@ -1,0 +1,81 @@
+// How a run begins: with all its voters, once, whoever has a newer roster.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/inter/scripted_federation.h"
+
+namespace isthmus::inter {
+namespace {
+
+security::Roster without_the_firsts_vote(security::Roster roster) {
+  roster.epoch += 1;
+  roster.digest = security::blake2b(bytes_of("the first has no vote"));
+  roster.sites.front().voter = false;
+  return roster;
+}
+
+// It may have begun with the vote of a site that does not know it yet, and gets a newer roster.
+TEST(FoundingTest, WhoVotedForARunJoinsItWithANewerRoster) {
+  ScriptedFederation federation(options_of({kSecond, kSecond, kSecond}));
+  federation.cut(2, 3, true);
+  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).genesis().has_value(); },
+                                   60 * kSecond));
+  ASSERT_FALSE(federation.gateway(2).genesis());
+  federation.kill(2);
+  federation.cut(2, 3, false);
+  federation.give_roster(2, without_the_firsts_vote(federation.roster()));
+  federation.start(2);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(2).root(), federation.gateway(1).root());
+  EXPECT_EQ(federation.events(2, "founding_stuck"), 0U);
+}
+
+// While nobody says that it began it waits, says so, and founds no other run.
+TEST(FoundingTest, WhoVotedForARunFoundsNoOtherOne) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.puppets = {3};
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(3);
+  bool voted = false;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type == MessageType::status) {
+      Status mine;
+      mine.vote_file = 77;
+      from.send(encode(mine));
+    }
+    const auto message = decode_signed(type, in);
+    voted |= type == MessageType::accept && message && message->signer == 2;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return voted; }, 60 * kSecond));
+  federation.kill(2);
+  federation.give_roster(2, without_the_firsts_vote(federation.roster()));
+  federation.start(2);
+  voted = false;
+  federation.run_for(60 * kSecond);
+  EXPECT_FALSE(voted) << "under the newer roster";
+  EXPECT_FALSE(federation.gateway(2).genesis());
+  EXPECT_FALSE(federation.process(2).failure());
+  EXPECT_GE(federation.events(2, "founding_stuck"), 1U);
+  EXPECT_THAT(federation.gateway(2).status().attention,
+              testing::ElementsAre(testing::HasSubstr("older roster")));
+}
+
+TEST(FoundingTest, WhoIsMissingIsNamedAndWaitedFor) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.late = {3};
+  ScriptedFederation federation(std::move(options));
+  federation.run_for(200 * kSecond);
+  EXPECT_EQ(federation.gateway(1).genesis(), std::nullopt);
+  EXPECT_EQ(federation.events(1, "sites_missed"), 2U);
+  const auto waiting = federation.gateway(1).status();
+  EXPECT_GT(waiting.waits.straggler_s, 0.9 * sum_of(waiting.waits));
+  EXPECT_THAT(waiting.attention,
+              testing::ElementsAre(testing::StartsWith(
+                  "it waits for s3: a run begins when all its voters are here")));
+  federation.start(3);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_TRUE(federation.gateway(1).status().attention.empty());
+}
+
+}  // namespace
+}  // namespace isthmus::inter

@@ -1,0 +1,105 @@
+// A site whose disk is full: the others go on without it, and it takes part once there is room
+// again.
+#include <gtest/gtest.h>
+
+#include "tests/inter/scripted_federation.h"
+
+namespace isthmus::inter {
+namespace {
+
+bool reaches_step(ScriptedFederation& federation, std::uint64_t step) {
+  return federation.run_until(
+      [&] { return federation.gateway(1).state() && federation.gateway(1).state()->step >= step; },
+      120 * kSecond);
+}
+
+class FullForTest : public testing::TestWithParam<const char*> {};
+
+// Its own contribution finds room, or that of another site does; the state, or the other's, not.
+TEST_P(FullForTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.gateway.straggler_wait = 10'000 * kSecond;
+  options.gateway.sync.outer_steps = 30;
+  ScriptedFederation federation(std::move(options));
+  const auto step = [&] { return federation.gateway(1).state()->step; };
+  ASSERT_TRUE(reaches_step(federation, 6));
+  federation.disk(2).set_faults({.full_for = GetParam()});
+  const auto full_at = step();
+  ASSERT_TRUE(federation.run_until([&] { return step() >= full_at + 8; }, 300 * kSecond));
+  EXPECT_GT(federation.events(2, "disk_failed") + federation.events(2, "state_not_saved") +
+                federation.events(2, "contribution_failed"),
+            0U);
+  federation.disk(2).set_faults({});
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, FullForTest, testing::Values("/state.", "-2", "-3", "/feedback."));
+
+// Everything of a contribution comes while no file can be made for it, the close too, which comes
+// once in a session.
+TEST(FullDiskTest, WhatCameMeanwhileIsHeldOnceThereIsRoom) {
+  auto options = options_of({kSecond, kSecond});
+  options.without_vote = {2};
+  options.gateway.sync.min_sites = 2;
+  options.gateway.sync.outer_steps = 10;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(reaches_step(federation, 6));
+  federation.disk(1).set_faults({.full_for = "-2"});
+  federation.run_for(20 * kSecond);
+  EXPECT_GT(federation.events(1, "disk_failed"), 0U);
+  federation.disk(1).set_faults({});
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 100 * kSecond));
+}
+
+class StuckChunkTest : public testing::TestWithParam<sim::DiskFaults> {};
+
+// Nothing goes on without it, but nor does the link carry one chunk for ever.
+TEST_P(StuckChunkTest, IsNotSentAgainAndAgain) {
+  auto options = options_of({kSecond, kSecond});
+  options.gateway.sync.outer_steps = 20;
+  options.gateway.sync.chunk_elements = 2000;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(reaches_step(federation, 6));
+  federation.disk(2).set_faults(GetParam());
+  federation.run_for(20 * kSecond);
+  const auto sent = [&] { return federation.gateway(1).status().links.at(0).chunks_sent; };
+  const auto before = sent();
+  federation.run_for(600 * kSecond);
+  EXPECT_LE(sent(), before + 16) << "more than the credit";
+  const auto all = sent();
+  federation.run_for(600 * kSecond);
+  EXPECT_EQ(sent(), all);
+  federation.disk(2).set_faults({});
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
+// No file can be made for it, or it does not fit into the file.
+INSTANTIATE_TEST_SUITE_P(Faults, StuckChunkTest,
+                         testing::Values(sim::DiskFaults{.full_for = "contributions"},
+                                         sim::DiskFaults{.fits = 1000}));
+
+// It still votes, and its ranks still compute; but no contribution fits, its own or another one's.
+TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.elements = 100'000;
+  options.gateway.straggler_wait = 10'000 * kSecond;
+  options.gateway.sync.outer_steps = 30;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(reaches_step(federation, 6));
+  federation.disk(2).set_faults({.fits = 2000});
+  const auto step = federation.gateway(1).state()->step;
+  const auto sent = federation.gateway(1).status().links.at(0).chunks_sent;
+  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).state()->step >= step + 6; },
+                                   300 * kSecond));
+  EXPECT_GT(federation.events(2, "disk_failed"), 0U);
+  EXPECT_FALSE(federation.gateway(2).status().attention.empty());
+  EXPECT_LE(federation.gateway(1).status().links.at(0).chunks_sent, sent + 30) << "again and again";
+  federation.disk(2).set_faults({});
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
+}  // namespace
+}  // namespace isthmus::inter
