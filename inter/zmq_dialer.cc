@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/assert.h"
@@ -75,6 +76,7 @@ void ZmqDialer::take_events() {
   while (const auto event = monitor_.next()) {
     if (event->event == ZMQ_EVENT_CONNECTED) {
       // libzmq's I/O thread may close it at any time.
+      tcp_ = LaneSocket(static_cast<int>(event->value));
       congestion_.ask(static_cast<int>(event->value));
       congestion_.note(static_cast<int>(event->value));
     } else if (event->event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
@@ -89,17 +91,31 @@ void ZmqDialer::take_events() {
 }
 
 void ZmqDialer::handshake_succeeded() {
-  tasks_.stop_timer();
   delay_.up(loop_.now());
   logged_failure_.clear();
-  ZmqMessage hello[2];
-  if (socket_.send(hello[0], true) == 0) socket_.send(hello[1]);
-  if (socket_watch_) socket_watch_->kick();
+  pulse_.heard(loop_.now());
+  beat();  // the greeting
   connection_ = events_.next_connection();
   meter_ = std::make_shared<LaneMeter>();
   meter_->sent = kZmqHandshakeBytesDialing;
   meter_->received = kZmqHandshakeBytesListening;
   events_.opened(connection_, peer_.id, Lane::control, *this, meter_);
+}
+
+void ZmqDialer::beat() {
+  const auto silence = pulse_.silence(loop_.now(), tcp_);
+  if (silence >= options_.control_timeout) return end("silence");
+  // Where a message waits for room, that is a sign of life as good.
+  if (!overflow_.full()) LanePulse::send(socket_);
+  if (socket_watch_) socket_watch_->kick();
+  tasks_.start_timer(std::min(options_.heartbeat_interval, options_.control_timeout - silence),
+                     [this] { beat(); });
+}
+
+bool ZmqDialer::is_heartbeat(const ZmqMessage& first) {
+  ZmqMessage second;
+  return first.more() && first.bytes().empty() && socket_.receive(second) && !second.more() &&
+         second.bytes().empty();
 }
 
 void ZmqDialer::take_messages() {
@@ -108,6 +124,8 @@ void ZmqDialer::take_messages() {
     if (dropped_ || !socket_ || !socket_.receive(part)) break;
     if (connection_ == 0) take_events();  // the handshake's end was told before its first message
     if (connection_ == 0 || dropped_ || !socket_) break;
+    pulse_.heard(loop_.now());
+    if (is_heartbeat(part)) continue;
     if (part.more() || part.bytes().size() > kControlMessageBytesMax) {
       log_.alarm("wire_violation", {peer_.name},
                  {{"lane", to_string(Lane::control)}, {"what", "a message that no gateway sends"}});
@@ -172,6 +190,7 @@ void ZmqDialer::close_socket() {
   socket_.close();
   overflow_ = {};
   dropped_ = false;
+  tcp_ = {};
 }
 
 }  // namespace isthmus::inter

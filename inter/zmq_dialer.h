@@ -44,6 +44,8 @@ class ZmqDialer final : public LaneEnd {
   void take_messages();
   void flush_overflow();
   void handshake_succeeded();
+  bool is_heartbeat(const ZmqMessage& first);
+  void beat();
   void end(std::string_view reason);
   void close_socket();
 
@@ -64,11 +66,13 @@ class ZmqDialer final : public LaneEnd {
   std::string logged_failure_;       // said once, until it changes
   ZmqSocket socket_;
   SocketMonitor monitor_;
+  LaneSocket tcp_;
+  LanePulse pulse_;
   std::unique_ptr<SocketWatch> socket_watch_;
   std::unique_ptr<SocketWatch> monitor_watch_;
   Overflow overflow_;
   HostLookUp look_up_;
-  OwnedTasks tasks_;  // its timer: the next attempt, or the end of this one's time
+  OwnedTasks tasks_;  // its timer: the next attempt, the end of this one's time, or the next beat
 };
 
 }  // namespace isthmus::inter

@@ -1,5 +1,11 @@
 #include "inter/zmq_lane.h"
 
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "inter/tcp_facts.h"
+
 namespace isthmus::inter {
 
 namespace {
@@ -9,7 +15,39 @@ constexpr std::size_t kBoxBytes = 33;
 
 int milliseconds(Nanoseconds time) { return static_cast<int>(time / kMillisecond); }
 
+std::optional<ino_t> inode_of(int descriptor) {
+  struct stat status {};
+  if (descriptor < 0 || ::fstat(descriptor, &status) != 0 || !S_ISSOCK(status.st_mode))
+    return std::nullopt;
+  return status.st_ino;
+}
+
 }  // namespace
+
+LaneSocket::LaneSocket(int descriptor) {
+  const auto inode = inode_of(descriptor);
+  if (!inode) return;
+  descriptor_ = descriptor;
+  inode_ = *inode;
+}
+
+bool LaneSocket::is_open() const { return descriptor_ >= 0 && inode_of(descriptor_) == inode_; }
+
+Nanoseconds LanePulse::silence(Nanoseconds now, const LaneSocket& socket) const {
+  const auto since_message = now - heard_;
+  const auto facts = socket.is_open() ? read_tcp_facts(socket.descriptor()) : std::nullopt;
+  return facts && facts->silence ? std::min(since_message, *facts->silence) : since_message;
+}
+
+int LanePulse::send(ZmqSocket& socket, ZmqMessage* routing_id) {
+  if (routing_id != nullptr)
+    if (const int failed = socket.send(*routing_id, true)) return failed;
+  ZmqMessage parts[2];
+  const int failed = socket.send(parts[0], true);
+  // After its first part a message is always taken.
+  if (failed == 0) socket.send(parts[1]);
+  return failed;
+}
 
 Result<void> set_control_options(ZmqSocket& socket, const ZmqWireOptions& options) {
   const auto bytes_max = static_cast<std::int64_t>(kControlMessageBytesMax + kBoxBytes);
@@ -17,8 +55,6 @@ Result<void> set_control_options(ZmqSocket& socket, const ZmqWireOptions& option
   ISTHMUS_CHECK(socket.set(ZMQ_SNDHWM, options.control_queue));
   ISTHMUS_CHECK(socket.set(ZMQ_RCVHWM, options.control_queue));
   ISTHMUS_CHECK(socket.set(ZMQ_HANDSHAKE_IVL, milliseconds(options.handshake_timeout)));
-  ISTHMUS_CHECK(socket.set(ZMQ_HEARTBEAT_IVL, milliseconds(options.heartbeat_interval)));
-  ISTHMUS_CHECK(socket.set(ZMQ_HEARTBEAT_TIMEOUT, milliseconds(options.control_timeout)));
   // TCP_USER_TIMEOUT; the heartbeats are the bytes that an idle connection has to get through.
   // SNDBUF and RCVBUF are never set: that would switch off TCP's own tuning.
   return socket.set(ZMQ_TCP_MAXRT, milliseconds(options.stall_timeout));

@@ -2,6 +2,8 @@
 // (inter/zmq_listener.h), share. Internal to the wire (inter/zmq_wire.h).
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 
 #include "inter/lane_end.h"
@@ -25,6 +27,38 @@ class Overflow {
  private:
   std::optional<ZmqMessage> message_;
   bool refused_ = false;
+};
+
+// The TCP socket behind a connection of libzmq's, which closes it whenever it likes: the number may
+// be somebody else's by then, and the inode tells.
+class LaneSocket {
+ public:
+  LaneSocket() = default;
+  explicit LaneSocket(int descriptor);
+
+  explicit operator bool() const { return descriptor_ >= 0; }
+  int descriptor() const { return descriptor_; }
+  bool is_open() const;
+
+ private:
+  int descriptor_ = -1;
+  ino_t inode_ = 0;
+};
+
+// Heartbeats of one connection, which both ends send: two empty parts, as the greeting is. They are
+// our own, since ZeroMQ's end the process when they are due on a connection that was reset while
+// its queue was full (libzmq 4.3.4, its issues 4364 and 4841): so when it goes on after a stop.
+class LanePulse {
+ public:
+  void heard(Nanoseconds now) { heard_ = now; }
+  // Since anything came last, a part of a message included.
+  Nanoseconds silence(Nanoseconds now, const LaneSocket& socket) const;
+
+  // `routing_id` goes before it, at the end that has several receivers. What ZmqSocket::send said.
+  static int send(ZmqSocket& socket, ZmqMessage* routing_id = nullptr);
+
+ private:
+  Nanoseconds heard_ = 0;
 };
 
 // Messages that one turn of the loop takes from a socket, so that other sockets have theirs.

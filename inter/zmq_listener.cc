@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,7 +29,7 @@ constexpr int kBacklog = 1024;
 Result<std::unique_ptr<ZmqListener>> ZmqListener::make(
     Loop& loop, EventLog& log, const ZmqContext& context, const ZmqWireOptions& options,
     LaneEvents& events, CongestionControl& congestion, ZapHandler& zap, const TcpAddress& address) {
-  std::unique_ptr<ZmqListener> made(new ZmqListener(loop, log, events, congestion, zap));
+  std::unique_ptr<ZmqListener> made(new ZmqListener(loop, log, options, events, congestion, zap));
   auto& socket = made->socket_;
   ISTHMUS_TRY(socket, ZmqSocket::open(context, ZMQ_ROUTER));
   ISTHMUS_CHECK(require_curve_server(socket, options.identity->curve_secret()));
@@ -55,6 +54,25 @@ void ZmqListener::start() {
   monitor_watch_ =
       std::make_unique<SocketWatch>(loop_, monitor_.socket(), [this] { take_events(); });
   socket_watch_ = std::make_unique<SocketWatch>(loop_, socket_, [this] { take_messages(); });
+  tasks_.start_timer(options_.heartbeat_interval, [this] { beat(); });
+}
+
+void ZmqListener::beat() {
+  const auto now = loop_.now();
+  std::vector<ConnectionId> silent;
+  for (auto& [id, connection] : connections_) {
+    if (!connection.ending.empty()) continue;
+    if (connection.pulse.silence(now, connection.socket) >= options_.control_timeout) {
+      silent.push_back(id);
+      continue;
+    }
+    // Where a message waits for room, that is a sign of life as good.
+    ZmqMessage routing_id(connection.routing_id);
+    if (!connection.overflow.full()) LanePulse::send(socket_, &routing_id);
+  }
+  for (const auto id : silent) drop(id, "silence");
+  socket_watch_->kick();
+  tasks_.start_timer(options_.heartbeat_interval, [this] { beat(); });
 }
 
 void ZmqListener::take_messages() {
@@ -80,7 +98,8 @@ bool ZmqListener::take_message() {
   }
   auto* const connection = connection_of(std::string(routing_id.text()), payload);
   if (connection == nullptr || !connection->ending.empty()) return true;
-  if (parts == 2 && only_empty) return true;  // the greeting of a dialing end
+  connection->pulse.heard(loop_.now());
+  if (parts == 2 && only_empty) return true;  // a heartbeat
   if (parts > 1 || payload.bytes().size() > kControlMessageBytesMax) {
     log_.alarm("wire_violation", {user_id_of(connection->peer)},
                {{"lane", to_string(Lane::control)}, {"what", "a message that no gateway sends"}});
@@ -109,17 +128,17 @@ ZmqListener::Connection* ZmqListener::connection_of(const std::string& routing_i
     return nullptr;
   }
   const auto socket = tcp_socket_of(payload);
-  if (socket.descriptor < 0) return nullptr;  // it has ended already
+  if (!socket) return nullptr;  // it has ended already
   // An older connection with this descriptor has ended; its end must not be taken for this one's.
   take_events();
-  end_all_on(socket.descriptor);
+  end_all_on(socket.descriptor());
   Connection connection;
   connection.id = events_.next_connection();
   connection.peer = *peer;
   connection.routing_id = routing_id;
   connection.socket = socket;
-  congestion_.ask(socket.descriptor);
-  congestion_.note(socket.descriptor);
+  congestion_.ask(socket.descriptor());
+  congestion_.note(socket.descriptor());
   connection.meter = std::make_shared<LaneMeter>();
   connection.meter->sent = kZmqHandshakeBytesListening;
   connection.meter->received = kZmqHandshakeBytesDialing;
@@ -168,7 +187,7 @@ void ZmqListener::log_stranger(std::string_view what) {
 bool ZmqListener::end_all_on(int descriptor) {
   bool any = false;
   for (auto& [id, connection] : connections_) {
-    if (connection.socket.descriptor != descriptor) continue;
+    if (connection.socket.descriptor() != descriptor) continue;
     end_soon(connection, "disconnected");
     any = true;
   }
@@ -262,31 +281,26 @@ void ZmqListener::forget(ConnectionId id) {
   events_.closed(id, connection.ending);
 }
 
-ZmqListener::TcpSocket ZmqListener::tcp_socket_of(const ZmqMessage& payload) {
-  TcpSocket socket{payload.descriptor(), 0};
+LaneSocket ZmqListener::tcp_socket_of(const ZmqMessage& payload) {
+  const LaneSocket socket(payload.descriptor());
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  struct stat status {};
-  if (socket.descriptor < 0 || ::fstat(socket.descriptor, &status) != 0 ||
-      ::getpeername(socket.descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+  if (!socket ||
+      ::getpeername(socket.descriptor(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
     return {};
   char host[NI_MAXHOST] = "";
   ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof host, nullptr, 0,
                 NI_NUMERICHOST);
   if (payload.property("Peer-Address") != host) return {};  // the number is somebody else's by now
-  socket.inode = status.st_ino;
   return socket;
 }
 
-void ZmqListener::shut_down(const TcpSocket& socket) {
-  struct stat status {};
-  if (socket.descriptor < 0 || ::fstat(socket.descriptor, &status) != 0 ||
-      !S_ISSOCK(status.st_mode) || status.st_ino != socket.inode)
-    return;
-  shut_down_.insert(socket.descriptor);
+void ZmqListener::shut_down(const LaneSocket& socket) {
+  if (!socket.is_open()) return;
+  shut_down_.insert(socket.descriptor());
   // libzmq's I/O thread sees the end and closes. Should it have closed and another connection have
   // got the number since the check, that one is dialed again by its owner.
-  ::shutdown(socket.descriptor, SHUT_RDWR);
+  ::shutdown(socket.descriptor(), SHUT_RDWR);
 }
 
 }  // namespace isthmus::inter

@@ -6,8 +6,6 @@
 // shuts down its TCP socket, found through the message it came with.
 #pragma once
 
-#include <sys/types.h>
-
 #include <deque>
 #include <memory>
 #include <set>
@@ -28,7 +26,7 @@ namespace isthmus::inter {
 
 class ZmqListener final : public LaneEnd {
  public:
-  // Listens, but takes nothing in before start().
+  // Listens, but takes nothing in before start(). `options` outlive it.
   static Result<std::unique_ptr<ZmqListener>> make(Loop& loop, EventLog& log,
                                                    const ZmqContext& context,
                                                    const ZmqWireOptions& options,
@@ -47,28 +45,31 @@ class ZmqListener final : public LaneEnd {
   void drop(ConnectionId connection, std::string_view reason) override;
 
  private:
-  // The TCP socket behind a connection. Its number may be somebody else's by now: the inode tells.
-  struct TcpSocket {
-    int descriptor = -1;
-    ino_t inode = 0;
-  };
   struct Connection {
     ConnectionId id = 0;
     GatewayId peer;
     std::string routing_id;
-    TcpSocket socket;
+    LaneSocket socket;
+    LanePulse pulse;
     Overflow overflow;
     std::shared_ptr<LaneMeter> meter;
     std::string ending;  // why, once closed() is on its way; "" while it lives
   };
 
-  ZmqListener(Loop& loop, EventLog& log, LaneEvents& events, CongestionControl& congestion,
-              ZapHandler& zap)
-      : loop_(loop), log_(log), events_(events), congestion_(congestion), zap_(zap), tasks_(loop) {}
+  ZmqListener(Loop& loop, EventLog& log, const ZmqWireOptions& options, LaneEvents& events,
+              CongestionControl& congestion, ZapHandler& zap)
+      : loop_(loop),
+        log_(log),
+        options_(options),
+        events_(events),
+        congestion_(congestion),
+        zap_(zap),
+        tasks_(loop) {}
 
   void take_messages();
   bool take_message();
   void take_events();
+  void beat();
   Connection* connection_of(const std::string& routing_id, const ZmqMessage& payload);
   void refuse(const ZmqMessage& payload, std::string_view peer, std::string_view reason);
   bool end_all_on(int descriptor);  // false: there is none
@@ -77,11 +78,12 @@ class ZmqListener final : public LaneEnd {
   void end_soon(Connection& connection, std::string_view reason);
   void end_finished();
   void forget(ConnectionId id);
-  static TcpSocket tcp_socket_of(const ZmqMessage& payload);
-  void shut_down(const TcpSocket& socket);
+  static LaneSocket tcp_socket_of(const ZmqMessage& payload);
+  void shut_down(const LaneSocket& socket);
 
   Loop& loop_;
   EventLog& log_;
+  const ZmqWireOptions& options_;
   LaneEvents& events_;
   CongestionControl& congestion_;
   ZapHandler& zap_;
@@ -100,7 +102,7 @@ class ZmqListener final : public LaneEnd {
   int own_ends_ = 0;
   LogPace refused_peers_;
   LogPace strangers_;
-  OwnedTasks tasks_;
+  OwnedTasks tasks_;  // its timer: the next beat of all connections
 };
 
 }  // namespace isthmus::inter

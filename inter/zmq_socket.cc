@@ -165,13 +165,26 @@ Result<SocketMonitor> SocketMonitor::make(const ZmqContext& context, ZmqSocket& 
   // Names of inproc endpoints are the context's; the counter makes them unique in the process.
   static std::atomic<std::uint64_t> last{0};
   const auto endpoint = fmt::format("inproc://isthmus.monitor.{}", ++last);
+  // Its own end would be told to a reader that is not there if what follows fails.
+  events &= ~ZMQ_EVENT_MONITOR_STOPPED;
   if (zmq_socket_monitor(watched.get(), endpoint.c_str(), events) != 0)
     return zmq_error("ZeroMQ monitor");
   SocketMonitor monitor;
+  monitor.watched_ = watched.get();
   ISTHMUS_TRY(monitor.socket_, ZmqSocket::open(context, ZMQ_PAIR));
   ISTHMUS_CHECK(monitor.socket_.set(ZMQ_RCVHWM, kMonitorEventsMax));
   ISTHMUS_CHECK(monitor.socket_.connect(endpoint));
   return monitor;
+}
+
+// libzmq's I/O thread waits for whoever reads its events, and with it every connection of the
+// context: for ever, once nobody does (libzmq issue 3575). It holds a lock meanwhile that ending
+// the events takes, too, so they are read first.
+void SocketMonitor::close() {
+  while (next()) {
+  }
+  if (watched_ != nullptr) zmq_socket_monitor(std::exchange(watched_, nullptr), nullptr, 0);
+  socket_.close();
 }
 
 std::optional<SocketEvent> SocketMonitor::next() {

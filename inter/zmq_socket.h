@@ -121,12 +121,24 @@ class SocketMonitor {
  public:
   SocketMonitor() = default;
   static Result<SocketMonitor> make(const ZmqContext& context, ZmqSocket& watched, int events);
+  ~SocketMonitor() { close(); }
+  SocketMonitor(SocketMonitor&& other) noexcept
+      : watched_(std::exchange(other.watched_, nullptr)), socket_(std::move(other.socket_)) {}
+  SocketMonitor& operator=(SocketMonitor&& other) noexcept {
+    if (this != &other) {
+      close();
+      watched_ = std::exchange(other.watched_, nullptr);
+      socket_ = std::move(other.socket_);
+    }
+    return *this;
+  }
 
   std::optional<SocketEvent> next();
   ZmqSocket& socket() { return socket_; }
-  void close() { socket_.close(); }
+  void close();
 
  private:
+  void* watched_ = nullptr;
   ZmqSocket socket_;
 };
 

@@ -11,7 +11,7 @@
 // Who dials: the gateway with the higher id dials the lower one if that has an address, else the
 // lower one dials. Keys are listed either way, so both work while rosters differ.
 //
-// The control lane is ZeroMQ's, since its heartbeats and queues are what small messages need; bulk
+// The control lane is ZeroMQ's, since its handshake and queues are what small messages need; bulk
 // is not, since CURVE costs more than all else that is done to a chunk (docs/rationale.md).
 //
 // Rules of the control lane, each with a trap of libzmq behind it that is a test
@@ -19,11 +19,11 @@
 // - dialing sockets never reconnect by themselves: a failed one is closed and a new one made, since
 //   libzmq gives up for good after some failures (a bad MAC, a refused key);
 // - a connection is up at the listening end with its first message. The dialing end sends one by
-//   itself (two empty parts; anything else in several parts is a violation), so both ends learn of
-//   a connection within a round trip;
+//   itself (two empty parts, which are a heartbeat later on; anything else in several parts is a
+//   violation), so both ends learn of a connection within a round trip;
 // - a connection is down when its TCP connection ends, or fails: by TCP's own timeout on unsent or
-//   unacknowledged bytes (progress, however slow, keeps it), or by ZeroMQ's heartbeat, which also
-//   notices a process that is stopped;
+//   unacknowledged bytes (progress, however slow, keeps it), or by the lane's heartbeats, which
+//   also notice a process that is stopped; not by ZeroMQ's (LanePulse says why);
 // - a peer that chose its own routing id is refused: libzmq lets it take another's place.
 // Not defended against, since libzmq 4.3.4 offers no way: a gateway of the roster that sends one
 // message in parts without end. It fills memory until it is barred.
