@@ -9,8 +9,6 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::uint32_t kCodedAtOnce = 64;  // chunks
-// Of older steps in memory: those that were asked for lately, and may be on their way.
-constexpr std::size_t kOldSteps = 2;
 constexpr Nanoseconds kAskedLately = 10 * kSecond;
 
 }  // namespace

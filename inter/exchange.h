@@ -21,6 +21,10 @@
 
 namespace isthmus::inter {
 
+// Older steps of which contributions stay in memory, at most: those that were asked for lately, and
+// may be on their way.
+inline constexpr std::size_t kOldSteps = 2;
+
 class Exchange {
  public:
   struct Context {

@@ -1,5 +1,6 @@
 #include "launcher/site_memory.h"
 
+#include "inter/exchange.h"
 #include "launcher/rank_setup.h"
 #include "runtime/training_memory.h"
 
@@ -12,9 +13,9 @@ SiteMemory memory_of(const SiteFile& file, std::size_t sites) {
   const auto parameters = static_cast<double>(runtime::parameter_count(model));
   const double momentum =
       file.sync.outer == inter::OuterRuleKind::nesterov ? runtime::kGatewayMomentumBytes : 0;
-  // Each site's as it came and as it is checked.
-  const double coded =
-      2 * static_cast<double>(sites) * sizeof(float) * codec_share(file.sync.codec);
+  // Each site's as it came and as it is checked, and of older steps for sites that return.
+  const double coded = static_cast<double>((2 + inter::kOldSteps) * sites) * sizeof(float) *
+                       codec_share(file.sync.codec);
   memory.rank += runtime::kFederatedRankBytes * parameters;
   memory.gateway_state = (runtime::kGatewayStateBytes + momentum + coded) * parameters;
   memory.gateway_shared = runtime::kGatewaySharedBytes * parameters;

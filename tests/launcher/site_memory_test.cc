@@ -23,5 +23,17 @@ TEST(SiteMemory, NothingIsTooLargeToBeRefused) {
   EXPECT_GT(memory_of(file, 1).rank, 1e20);
 }
 
+// As it came, as it is checked, and of two older steps.
+TEST(SiteMemory, EachSiteAddsFourOfItsCodedContributions) {
+  auto file = checked(std::string(kGood)).file;
+  file.site.roster = "roster.toml";
+  const auto parameters = static_cast<double>(runtime::parameter_count(file.model.config));
+  for (const auto codec : {compress::CodecId::none, compress::CodecId::int8}) {
+    file.sync.codec = codec;
+    const auto more = memory_of(file, 9).gateway_state - memory_of(file, 8).gateway_state;
+    EXPECT_DOUBLE_EQ(more, 4 * 4 * codec_share(codec) * parameters);
+  }
+}
+
 }  // namespace
 }  // namespace isthmus::launcher

@@ -10,10 +10,12 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import resource
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -240,16 +242,16 @@ class SlowLine(Row):
 
 
 class ThinLine(Row):
-    """Row 6: bulk fills 1 Mbit/s for many seconds. What control says beside it waits behind the line's queue at most.
-    The first step is for the links, which do not know the line yet."""
+    """Row 6: bulk fills 1 Mbit/s both ways for many seconds. What control says beside it takes two round trips longer at
+    most, though the line's queues hold ten. The first step is for the links, which do not know the line yet, and the second
+    for the one connection that is left of four, whose BBR knows a quarter of it."""
 
     elements = 8 * ELEMENTS_OF_CHUNK
-    queue_ms = 524  # 64 KiB at 1 Mbit/s
 
     def test(self):
         alpha, beta = self.faulty.sites
         self.network.conf("link 0 1 delay=50ms rate=1mbit queue=64kib")
-        self.transfer_to(beta)
+        self.faulty.wait_for_transfer(beta, STEPS, timeout=120)
         receiver = self.faulty.process(beta)
         began, before, links = time.time(), received_bytes(receiver), []
         while time.time() - began < 5:
@@ -259,8 +261,8 @@ class ThinLine(Row):
         self.network.conf("link 0 1 delay=25ms rate=16mbit queue=256kib")
         slowest = max(link["round_trip_ms"] for link in links)
         print(f"{links[-1]['congestion_control']}: {rate:.2f} of 1 Mbit/s; control's round trip {slowest:.0f} of 100 ms")
-        self.assertGreater(rate, 0.8)
-        self.assertLess(slowest, 100 + self.queue_ms)
+        self.assertGreater(rate, 0.9)
+        self.assertLess(slowest, 300)
         self.end_with_equal_bits()
         for site in (alpha, beta):
             self.assertEqual(site.events("session_ended"), [])
@@ -331,12 +333,8 @@ class SlowReader(Row):
         self.transfer_to(beta)
         sender, reader = self.faulty.process(alpha), self.faulty.process(beta)
         before, began, most = rss_mib(sender), time.time(), 0
-        for _ in range(14):  # a tenth of the time it runs
-            stop(reader)
-            time.sleep(0.45)
+        for _ in runs_a_tenth_of_the_time(reader):
             most = max(most, rss_mib(sender))
-            go_on(reader)
-            time.sleep(0.05)
         ended = time.time()
         print(f"sender: {before:.0f} MiB before, {most:.0f} at most")
         self.assertLess(most, before + 16)
@@ -372,12 +370,85 @@ class NoDescriptors(Row):
         self.assertTrue(self.events_after(beta, began, "disk_failed") or self.events_after(beta, began, "state_not_saved"))
 
 
+class BoundedMemory(Case):
+    """A gateway takes no more than `isthmus check` says, and some dozens of MB for the process, whatever its peers do: one
+    reads slowly over a bad line, another is killed, comes back late and fetches what it missed, and goes again in the
+    middle of that."""
+    sites, federations = 3, 0
+    PROCESS_MIB = 64
+
+    def setUp(self):
+        self.network = wan.Wan()
+        stack = contextlib.ExitStack()
+        self.addCleanup(stack.close)
+        self.faulty = stack.enter_context(ScriptedSites(
+            "alpha", "beta", "gamma", layers=2, hidden=512, ffn=1024, outer_steps=6, min_sites=2))
+        said = isthmus("check", self.faulty.sites[0].file, cwd=self.faulty.folder).stdout
+        of_gateway, shared, parameters = (re.search(pattern, said).groups() for pattern in (
+            r"([\d.]+) (.?B) for the gateway", r"([\d.]+) (.?B) shared by both", r"([\d.]+) (.?B) of parameters"))
+        self.bound_mib = mib(*of_gateway) + mib(*shared) + self.PROCESS_MIB
+        # What it says has three digits.
+        self.faulty.elements = int(0.99 * mib(*parameters) * 2**20 / 4) // 64 * 64
+        self.faulty.start_all()
+        self.most = {}
+        self.done = threading.Event()
+        watch = threading.Thread(target=self.watch)
+        watch.start()
+        self.addCleanup(watch.join)
+        self.addCleanup(self.done.set)
+
+    def watch(self):
+        while not self.done.wait(0.05):
+            for site in self.faulty.sites:
+                with contextlib.suppress(OSError, AttributeError):  # it has ended
+                    status = pathlib.Path(f"/proc/{self.faulty.process(site).pid}/status").read_text()
+                    peak = int(re.search(r"VmHWM:\s*(\d+) kB", status).group(1)) / 1024
+                    self.most[site.name] = max(self.most.get(site.name, 0), peak)
+
+    def test(self):
+        alpha, beta, gamma = self.faulty.sites
+        self.network.conf("link 0 2 loss=1% dup=1% jitter=5ms reorder")
+        self.faulty.wait_for_transfer(alpha, 2)
+        self.faulty.kill(beta, "gateway", "rank")
+        for _ in runs_a_tenth_of_the_time(self.faulty.process(gamma)):
+            pass
+        self.faulty.start(beta)
+        beta.wait_for_event("session_began", 20)
+        time.sleep(1)
+        self.faulty.kill(beta, "gateway", "rank")
+        time.sleep(2)
+        self.faulty.start(beta)
+        self.faulty.wait(150)
+        for name, most in self.most.items():
+            print(f"{name}: {most:.0f} MiB at most, of {self.bound_mib:.0f}")
+        self.assertEqual(sorted(self.most), ["alpha", "beta", "gamma"])
+        self.assertLess(max(self.most.values()), self.bound_mib)
+        roots = [self.faulty.roots(site) for site in self.faulty.sites]
+        self.assertEqual({found[6] for found in roots}, {roots[0][6]})
+
+
+def runs_a_tenth_of_the_time(process):
+    """For seven seconds; yields while it stands still."""
+    for _ in range(14):
+        stop(process)
+        time.sleep(0.45)
+        yield
+        go_on(process)
+        time.sleep(0.05)
+
+
+def mib(number, unit):
+    """What `isthmus check` prints as MB, GB."""
+    return float(number) * {"kB": 1e3, "MB": 1e6, "GB": 1e9}[unit] / 2**20
+
+
 def rss_mib(process):
     return int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 CASES = {"bit_flips": BitFlips, "cut": Cut, "restart": Restart, "outages": Outages, "bad_line": BadLine, "slow_line": SlowLine, "thin_line": ThinLine, "killed": KilledInExchange,
-         "stands_still": StandsStill, "slow_reader": SlowReader, "no_descriptors": NoDescriptors}
+         "stands_still": StandsStill, "slow_reader": SlowReader, "no_descriptors": NoDescriptors,
+         "bounded_memory": BoundedMemory}
 
 
 def main():
