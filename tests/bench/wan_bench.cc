@@ -20,11 +20,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -126,8 +129,9 @@ struct Go {
 };
 struct Exchanged {
   std::uint64_t step = 0;
-  double published = 0;    // wall_seconds() when the ranks could read the parameters
-  double cpu_seconds = 0;  // of the process, until the state was saved
+  double published = 0;                // wall_seconds() when the ranks could read the parameters
+  double cpu_seconds = 0;              // of the process, until the state was saved
+  std::uint32_t bulk_connections = 0;  // to the next site
 };
 
 // Contribute when they are told to. As real ranks they are given the parameters in a memory of
@@ -153,7 +157,7 @@ class ToldRanks final : public Ranks {
   std::shared_ptr<StateDraft> draft() override { return memory_.draft(); }
   void publish(const Published& state) override {
     memory_.publish(state);
-    exchanged_ = {.step = state.step, .published = wall_seconds(), .cpu_seconds = 0};
+    exchanged_ = {.step = state.step, .published = wall_seconds()};
     if (state.final_step) return tell();
     const double before = process_seconds();
     const auto state_of_ranks = memory_.parameters();
@@ -172,6 +176,8 @@ class ToldRanks final : public Ranks {
   }
   void tell() {
     exchanged_.cpu_seconds = process_seconds() - began_cpu_ - not_counted_;
+    if (const auto links = gateway_.status().links; !links.empty())
+      exchanged_.bulk_connections = links.front().bulk_connections;
     if (::write(to_, &exchanged_, sizeof exchanged_) != sizeof exchanged_) give_up("no parent");
   }
   void contribute_at(double when) {
@@ -217,37 +223,96 @@ void enter_namespace(const std::string& name) {
 
 // --- All sites, in the namespaces
 
-// Goodput of one stream, bit/s, between the first two namespaces.
-double iperf(const Options& options, const std::vector<std::string>& spaces) {
-  const auto inside = [](const std::string& space, const std::string& command) {
-    return fmt::format("ip netns exec {} {}", space, command);
-  };
-  const pid_t server = ::fork();
-  if (server == 0) {
-    enter_namespace(spaces[0]);
-    const int null = ::open("/dev/null", O_WRONLY);
-    ::dup2(null, STDOUT_FILENO);
-    ::execlp("iperf3", "iperf3", "-s", "-1", nullptr);
-    std::_Exit(1);
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  const auto command = inside(spaces[1], fmt::format("iperf3 -c 10.77.0.1 -t {} -O 2 -C {} -J",
-                                                     options.iperf_seconds, options.cc));
-  std::string text;
-  if (FILE* pipe = ::popen(command.c_str(), "r"); pipe != nullptr) {
-    std::array<char, 4096> some{};
-    while (const auto count = std::fread(some.data(), 1, some.size(), pipe))
-      text.append(some.data(), count);
-    ::pclose(pipe);
-  }
-  ::kill(server, SIGTERM);
-  ::waitpid(server, nullptr, 0);
-  const auto said = nlohmann::json::parse(text, nullptr, false);
-  const auto at = nlohmann::json::json_pointer("/end/sum_received/bits_per_second");
-  return !said.is_discarded() && said.contains(at) ? said.at(at).get<double>() : 0;
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto half = values.size() / 2;
+  return values.empty() ? std::nan("") : (values[half] + values[(values.size() - 1) / 2]) / 2;
 }
 
-// Prints {"seconds": [of each exchange], "cpu": [of all sites], "iperf": bit/s}.
+// Looks at what arrives at a namespace, whoever sends it, while it exists.
+class ArrivalWatch {
+ public:
+  explicit ArrivalWatch(const std::string& space) : thread_([this, space] { look(space); }) {}
+  ~ArrivalWatch() {
+    stop_ = true;
+    thread_.join();
+  }
+  ArrivalWatch(const ArrivalWatch&) = delete;
+  ArrivalWatch& operator=(const ArrivalWatch&) = delete;
+
+  // Bit/s, the median of all stretches between two moments.
+  double rate(double from, double to) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<double> rates;
+    for (std::size_t i = 1; i < moments_.size(); ++i) {
+      const auto &before = moments_[i - 1], &after = moments_[i];
+      if (before.when >= from && after.when <= to)
+        rates.push_back(8 * (after.bytes - before.bytes) / (after.when - before.when));
+    }
+    return rates.empty() ? 0 : median(std::move(rates));
+  }
+
+ private:
+  struct Moment {
+    double when = 0, bytes = 0;
+  };
+  void look(const std::string& space) {
+    enter_namespace(space);
+    while (!stop_) {
+      std::ifstream devices("/proc/thread-self/net/dev");
+      for (std::string line; std::getline(devices, line);)
+        if (const auto at = line.find("wan0:"); at != std::string::npos) {
+          const std::lock_guard lock(mutex_);
+          moments_.push_back({wall_seconds(), std::stod(line.substr(at + 5))});
+        }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<Moment> moments_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+// What arrives at the first namespace, bit/s, while so many streams go both ways between it and the
+// second. 0: it did not run.
+double iperf(const Options& options, const std::vector<std::string>& spaces,
+             const ArrivalWatch& watch, std::uint32_t streams) {
+  const auto in_background = [](const std::string& space, std::vector<std::string> command) {
+    const pid_t process = ::fork();
+    if (process != 0) return process;
+    enter_namespace(space);
+    ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
+    std::vector<char*> arguments;
+    for (auto& argument : command) arguments.push_back(argument.data());
+    arguments.push_back(nullptr);
+    ::execvp(arguments[0], arguments.data());
+    std::_Exit(1);
+  };
+  constexpr int kWarmUp = 2;
+  constexpr double kFarewell = 1;  // while both ends compare notes
+  const auto server = in_background(spaces[0], {"iperf3", "-s", "-1"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto client = in_background(
+      spaces[1], {"iperf3", "-c", "10.77.0.1", "--bidir", "-P", std::to_string(streams), "-t",
+                  std::to_string(options.iperf_seconds + kWarmUp), "-C", options.cc});
+  int status = 0;
+  ::waitpid(client, &status, 0);
+  ::kill(server, SIGTERM);
+  ::waitpid(server, nullptr, 0);
+  if (status != 0) {
+    fmt::print(stderr, "wan_bench: iperf3 did not run; its figure is left out\n");
+    return 0;
+  }
+  // It begins once all streams are up, one after the other.
+  const double ended = wall_seconds() - kFarewell;
+  return watch.rate(ended - static_cast<double>(options.iperf_seconds), ended);
+}
+
+// Prints {"seconds": [of each exchange], "cpu": [of all sites], "flow": [bit/s that arrived at the
+// first site in the middle half of each], "streams": bulk connections, "iperf": bit/s with as
+// many}.
 int run_inside(const Options& options) {
   std::vector<std::string> spaces, addresses;
   std::istringstream names(std::getenv("WAN_NAMESPACES"));
@@ -275,8 +340,10 @@ int run_inside(const Options& options) {
     ::close(up[1]);
     children.push_back({process, up[0], down[1]});
   }
-  nlohmann::json seconds = nlohmann::json::array(), cpu = nlohmann::json::array();
+  const ArrivalWatch watch(spaces[0]);
+  nlohmann::json seconds = nlohmann::json::array(), cpu = seconds, flow = seconds;
   double began = 0;
+  std::uint32_t streams = 1;
   for (std::uint64_t step = 0; step <= options.exchanges; ++step) {
     double published = 0, cpu_seconds = 0;
     for (const auto& child : children) {
@@ -285,8 +352,11 @@ int run_inside(const Options& options) {
         give_up("a gateway did not finish: what it said is above");
       published = std::max(published, said.published);
       cpu_seconds += said.cpu_seconds;
+      if (step < options.exchanges) streams = std::max(streams, said.bulk_connections);
     }
     if (step > 0) {
+      const double quarter = (published - began) / 4;
+      flow.push_back(watch.rate(began + quarter, published - quarter));
       seconds.push_back(published - began);
       cpu.push_back(cpu_seconds);
     }
@@ -297,15 +367,19 @@ int run_inside(const Options& options) {
       if (::write(child.to, &go, sizeof go) != sizeof go) give_up("a gateway has gone");
   }
   for (const auto& child : children) ::waitpid(child.process, nullptr, 0);
-  const double rate = options.iperf_seconds > 0 ? iperf(options, spaces) : 0;
-  fmt::print("{}\n", nlohmann::json{{"seconds", seconds}, {"cpu", cpu}, {"iperf", rate}}.dump());
+  const double rate = options.iperf_seconds > 0 ? iperf(options, spaces, watch, streams) : 0;
+  fmt::print(
+      "{}\n",
+      nlohmann::json{
+          {"seconds", seconds}, {"cpu", cpu}, {"flow", flow}, {"streams", streams}, {"iperf", rate}}
+          .dump());
   return 0;
 }
 
 // --- All cases, from outside
 
 struct Measured {
-  std::vector<double> first, warm, cpu, iperf;
+  std::vector<double> first, warm, cpu, flow, streams, iperf;
 };
 
 void measure(const Options& options, const Case& one, Measured& measured) {
@@ -366,14 +440,10 @@ void measure(const Options& options, const Case& one, Measured& measured) {
   for (std::size_t i = 2; i < seconds.size(); ++i) {
     measured.warm.push_back(seconds[i]);
     measured.cpu.push_back(said.at("cpu").at(i).get<double>());
+    measured.flow.push_back(said.at("flow").at(i).get<double>());
   }
+  measured.streams.push_back(said.at("streams").get<double>());
   measured.iperf.push_back(said.at("iperf").get<double>());
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const auto half = values.size() / 2;
-  return values.empty() ? std::nan("") : (values[half] + values[(values.size() - 1) / 2]) / 2;
 }
 
 int run(const Options& options) {
@@ -403,7 +473,10 @@ int run(const Options& options) {
     row("worst of them", *std::ranges::max_element(m.warm), "s");
     row("ideal", one.ideal(), "s");
     row("f32 contributed by all / CPU-second of all", bytes / median(m.cpu) * 1e-9, "GB/s");
-    if (options.iperf_seconds > 0) row("iperf3, one stream", median(m.iperf) * 1e-6, "Mbit/s");
+    row("bulk connections", median(m.streams), "1");
+    row("arrived in the middle half of an exchange", median(m.flow) * 1e-6, "Mbit/s");
+    if (const double rate = median(m.iperf); rate > 0)
+      row("arrived while iperf3 had as many streams", rate * 1e-6, "Mbit/s");
   }
   return 0;
 }
