@@ -5,6 +5,14 @@
 
 namespace isthmus::inter {
 
+namespace {
+
+// Bytes per second. The kernel lets a packet wait for as long as it takes at the pace that there is
+// when the one before leaves, whatever the pace is after that.
+constexpr double kSlowest = 2000;
+
+}  // namespace
+
 BulkPace::BulkPace(Loop& loop, Wire& wire, GatewayId peer, const BulkWidth& width)
     : loop_(loop), wire_(wire), peer_(peer), width_(width), tasks_(loop) {}
 
@@ -39,7 +47,7 @@ void BulkPace::sending_ends() {
 void BulkPace::look() {
   tasks_.stop_timer();
   const auto facts = wire_.bulk_paths(peer_);
-  if (facts.empty()) return;
+  if (facts.empty()) return;  // use() says when there are connections
   const auto most = BulkWidth::best_for(facts);
   shares_line_ = most == BulkWidth::Most::some;
   switch (most) {
@@ -79,7 +87,8 @@ void BulkPace::share_line(std::span<const BulkPath> facts) {
   line_.look(sample);
   const auto line = line_.bytes_per_second();
   if (sharing == 0) sharing = std::clamp<std::size_t>(paths_.size(), 1, width_.enough());
-  const auto share = line ? std::optional(*line / static_cast<double>(sharing)) : std::nullopt;
+  const auto share =
+      line ? std::optional(std::max(*line / static_cast<double>(sharing), kSlowest)) : std::nullopt;
   for (auto& [connection, path] : paths_) set(connection, path, share);
   tasks_.start_timer(line_.next_look(), [this] { look(); });
 }

@@ -139,9 +139,9 @@ Task<std::optional<OuterState>> Gateway::find_right_state() {
   }
   if (!right || *right == state_root_) co_return std::nullopt;
   const View view = current_view();
-  co_return co_await transfer_->fetch(
-      state_->step, view, [this](std::uint64_t step) { return record_of(step); },
-      [this] { return stopping_ || failure_.has_value(); });
+  std::function record = [this](std::uint64_t step) { return record_of(step); };
+  std::function cancelled = [this] { return stopping_ || failure_.has_value(); };
+  co_return co_await transfer_->fetch(state_->step, view, std::move(record), std::move(cancelled));
 }
 
 Error Gateway::dispute_without_end() const {

@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace isthmus::inter {
 
 namespace {
@@ -27,6 +29,7 @@ constexpr Nanoseconds kLessMin = kSecond;
 constexpr std::uint64_t kBytesMin = 32'000;
 // Below it scheduling has more of a round trip than queues.
 constexpr Nanoseconds kBaseMin = 2 * kMillisecond;
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 Nanoseconds times(double factor, Nanoseconds time) {
   return static_cast<Nanoseconds>(factor * static_cast<double>(time));
@@ -50,14 +53,13 @@ Nanoseconds LinePace::target() const {
 void LinePace::begin(Nanoseconds now) {
   free_ = line_ == 0;
   queue_ = 0;
-  pace_ = free_ ? std::nullopt : std::optional(paced());
+  paces_.clear();
+  set_pace(now, free_ ? std::nullopt : std::optional(paced()));
   carried_ = 0;
   moments_.clear();
   less_ = 0;
   less_since_ = now;
   counts_from_ = now + 3 * base_ / 2;
-  paces_.clear();
-  paces_.emplace_back(now, pace_);
   slowed_since_.reset();
   short_since_.reset();
   doubt_.reset();
@@ -66,14 +68,21 @@ void LinePace::begin(Nanoseconds now) {
 void LinePace::look(const Sample& sample) {
   if (sample.round_trip <= 0) return;
   note_base(sample);
-  if (base_ < kBaseMin) return pace_.reset();
+  if (base_ < kBaseMin) return set_pace(sample.now, std::nullopt);
   if (sample.now < counts_from_) return;
   measure(sample);
   if (carried_ == 0) return;
   look_for_others(sample);
   choose(sample);
-  paces_.emplace_back(sample.now, pace_);
-  while (paces_.front().first < sample.now - 2 * round_trip_ - stretch()) paces_.pop_front();
+}
+
+void LinePace::set_pace(Nanoseconds now, std::optional<double> pace) {
+  ISTHMUS_ASSERT(!pace || *pace > 0);
+  pace_ = pace;
+  if (paces_.empty() || paces_.back().second != pace) paces_.emplace_back(now, pace);
+  // What is asked for is the past from here on, with the pace in which that begins.
+  const auto from = now - 2 * round_trip_ - stretch();
+  while (paces_.size() > 1 && paces_[1].first <= from) paces_.pop_front();
 }
 
 void LinePace::note_base(const Sample& sample) {
@@ -122,12 +131,12 @@ void LinePace::note_carried(Nanoseconds now) {
 // What arrives now was sent a round trip ago, or within the stretch before that.
 double LinePace::sent_at_most(Nanoseconds now) const {
   double most = 0;
-  for (const auto& [time, pace] : paces_) {
-    if (time > now - base_) break;
-    if (!pace) return std::numeric_limits<double>::infinity();
+  for (const auto& [since, pace] : paces_) {
+    if (since > now - base_) break;
+    if (!pace) return kNoLimit;
     most = std::max(most, *pace);
   }
-  return most;
+  return most > 0 ? most : kNoLimit;  // not known: it was before the first of them
 }
 
 double LinePace::paced() const {
@@ -163,17 +172,17 @@ void LinePace::look_for_others(const Sample& sample) {
 }
 
 void LinePace::choose(const Sample& sample) {
-  if (free_) return pace_.reset();
+  if (free_) return set_pace(sample.now, std::nullopt);
   if (queue_ >= target() / 2)
     short_since_.reset();
   else if (!short_since_)
     short_since_ = sample.now;
-  pace_ = paced();
+  set_pace(sample.now, paced());
   if (!sample.full || carried_ < kUsed * line_) short_since_.reset();
   if (!short_since_ || sample.now - *short_since_ < kShortRoundTrips * round_trip_) return;
   free_ = true;
   line_ = 0;
-  pace_.reset();
+  set_pace(sample.now, std::nullopt);
   short_since_.reset();
 }
 

@@ -73,6 +73,7 @@ class LinePace {
   void look_for_others(const Sample& sample);
   void choose(const Sample& sample);
   double paced() const;
+  void set_pace(Nanoseconds now, std::optional<double> pace);
   double sent_at_most(Nanoseconds now) const;
   Nanoseconds stretch() const;
   Nanoseconds target() const;
@@ -85,7 +86,7 @@ class LinePace {
   double less_ = 0;      // the most that was carried since that was less than the pace
   Nanoseconds less_since_ = 0;
   std::deque<Moment> moments_;  // of the last stretch, oldest first
-  std::deque<std::pair<Nanoseconds, std::optional<double>>> paces_;  // since when; oldest first
+  std::deque<std::pair<Nanoseconds, std::optional<double>>> paces_;  // each since when it changed
 
   Nanoseconds counts_from_ = 0;  // what arrives before was sent before the pause
   Nanoseconds round_trip_ = 0, base_ = 0, queue_ = 0;

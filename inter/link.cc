@@ -351,6 +351,7 @@ LinkStatus Link::status() const {
   s.address = peer_address_;
   s.state = session_ != 0 ? "up" : !refused_.empty() ? "refused: " + refused_ : "connecting";
   s.round_trip_ms = seconds_of(round_trip_.mean()) * 1e3;
+  s.round_trip_longest_ms = seconds_of(round_trip_.longest(loop_.now())) * 1e3;
   if (samples_.size() > 1) {
     const auto seconds = std::max(1e-9, seconds_of(samples_.back().when - samples_.front().when));
     s.sent_mbit_s =

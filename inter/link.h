@@ -115,6 +115,7 @@ class Link {
   void offer(TransferId transfer, std::uint64_t priority, std::uint32_t chunks,
              std::shared_ptr<ChunkSource> source, bool resume) {
     bulk_.offer(transfer, priority, chunks, std::move(source), resume);
+    if (bulk_.asks_when_it_arrives()) arm_timer();  // from now on, not from the next heartbeat on
   }
   void withdraw(TransferId transfer) { bulk_.withdraw(transfer); }
   bool offers(TransferId transfer) const { return bulk_.offers(transfer); }

@@ -183,8 +183,9 @@ Nanoseconds Link::silence_limit() const {
 // --- Refusals
 
 void Link::refuse(ConnectionId connection, const std::string& why) {
-  if (session_ == 0 ? refused_ != why : refusals_logged_.due(loop_.now()).has_value())
-    log_.alarm("session_refused", {.peer = peer_name_}, {{"why", why}});
+  if (session_ != 0 || refused_ != why)
+    if (const auto left_out = refusals_logged_.due(loop_.now()))
+      log_.alarm("session_refused", {.peer = peer_name_}, {{"why", why}, {"left_out", *left_out}});
   if (session_ == 0) refused_ = why;
   send_control(Refuse{.why = why}.encode(), connection);
 }

@@ -128,6 +128,15 @@ bool Loop::run_ready() {
   return any;
 }
 
+// Not until nothing is ready: where handlers make others ready without end, as a flood of messages
+// does, timers would never have their turn.
+bool Loop::run_handlers() {
+  constexpr int kTurn = 16;
+  for (int ran = 0; ran < kTurn && !stopped_; ++ran)
+    if (context_->poll_one() == 0) return ran > 0;
+  return true;
+}
+
 std::optional<Nanoseconds> Loop::next_timer() const {
   if (timers_.empty()) return std::nullopt;
   return timers_.begin()->first.first;
@@ -139,7 +148,7 @@ void Loop::run() {
     run_due_timers();
     if (stopped_) break;
     context_->restart();
-    if (context_->poll() > 0) continue;
+    if (run_handlers()) continue;
     const auto next = next_timer();
     const auto wait = next ? std::max<Nanoseconds>(*next - now(), 0) : 3600 * kSecond;
     context_->run_one_for(std::chrono::nanoseconds(wait));

@@ -70,6 +70,7 @@ class Loop {
   class Context;
   class Spawned;
   bool run_due_timers();
+  bool run_handlers();
 
   const Clock& clock_;
   std::unique_ptr<Context> context_;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <deque>
 #include <optional>
@@ -29,18 +30,30 @@ class RoundTrip {
     if (found == stamps_.end() || *found != stamp) return std::nullopt;
     stamps_.erase(stamps_.begin(), found + 1);
     if (held < 0 || held > now - stamp) return std::nullopt;
-    add(std::min(now - stamp - held, kSampleMax));
+    add(now, std::min(now - stamp - held, kSampleMax));
     return now - stamp - held;
   }
   void new_session() { stamps_.clear(); }
 
   Nanoseconds mean() const { return mean_; }  // 0: not known yet
   Nanoseconds deviation() const { return deviation_; }
+  // Of single ones, within the last five to ten seconds; 0: there was none.
+  Nanoseconds longest(Nanoseconds now) const {
+    const auto age = now / kSpan - span_;
+    return age == 0 ? std::max(longest_, longest_before_) : age == 1 ? longest_ : 0;
+  }
 
  private:
   static constexpr std::size_t kStampsMax = 4096;
+  static constexpr Nanoseconds kSpan = 5 * kSecond;
 
-  void add(Nanoseconds sample) {
+  void add(Nanoseconds now, Nanoseconds sample) {
+    if (const auto span = now / kSpan; span != span_) {
+      longest_before_ = span == span_ + 1 ? longest_ : 0;
+      longest_ = 0;
+      span_ = span;
+    }
+    longest_ = std::max(longest_, sample);
     if (mean_ == 0) {
       mean_ = std::max<Nanoseconds>(sample, 1);
       deviation_ = sample / 2;
@@ -52,6 +65,8 @@ class RoundTrip {
 
   std::deque<Nanoseconds> stamps_;  // sent and not echoed, ascending
   Nanoseconds mean_ = 0, deviation_ = 0;
+  std::int64_t span_ = 0;                         // of time, the newest in which there was one
+  Nanoseconds longest_ = 0, longest_before_ = 0;  // in it, and in the one before
 };
 
 }  // namespace isthmus::inter

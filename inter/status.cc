@@ -23,6 +23,7 @@ void describe(Fields&& field, Status& s) {
   field("address", s.address);
   field("state", s.state);
   field("round_trip_ms", s.round_trip_ms);
+  field("round_trip_longest_ms", s.round_trip_longest_ms);
   field("sent_mbit_s", s.sent_mbit_s);
   field("received_mbit_s", s.received_mbit_s);
   field("cap_mbit_s", s.cap_mbit_s);

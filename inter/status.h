@@ -16,10 +16,11 @@ namespace isthmus::inter {
 
 struct LinkStatus {
   std::string peer;
-  std::string address;       // "" when the peer dials us
-  std::string state;         // "up", "connecting", "refused: …"
-  double round_trip_ms = 0;  // smoothed; 0 before the first sample
-  double sent_mbit_s = 0;    // achieved, on the wire
+  std::string address;               // "" when the peer dials us
+  std::string state;                 // "up", "connecting", "refused: …"
+  double round_trip_ms = 0;          // smoothed; 0 before the first sample
+  double round_trip_longest_ms = 0;  // of single ones, in the last five to ten seconds
+  double sent_mbit_s = 0;            // achieved, on the wire
   double received_mbit_s = 0;
   std::optional<double> cap_mbit_s;  // rate_limit; none: unlimited
   // Of a polite gateway: how fast bulk may leave now, and what it sees of a queue on the way.

@@ -51,7 +51,6 @@ class TlsListener final : public LaneEnd, private TlsUser, private TlsGate {
   void accept_next();
   void accepted(boost::asio::ip::tcp::socket socket, boost::asio::io_context& io);
   void make_room();
-  bool lists(const security::PublicKey& key, GatewayId id);
   void log_stranger(std::string_view what);
 
   void up(const std::shared_ptr<TlsConnection>& connection) override;

@@ -59,20 +59,23 @@ void ZmqListener::start() {
 
 void ZmqListener::beat() {
   const auto now = loop_.now();
+  auto next = options_.heartbeat_interval;
   std::vector<ConnectionId> silent;
   for (auto& [id, connection] : connections_) {
     if (!connection.ending.empty()) continue;
-    if (connection.pulse.silence(now, connection.socket) >= options_.control_timeout) {
+    const auto silence = connection.pulse.silence(now, connection.socket);
+    if (silence >= options_.control_timeout) {
       silent.push_back(id);
       continue;
     }
+    next = std::min(next, options_.control_timeout - silence);
     // Where a message waits for room, that is a sign of life as good.
     ZmqMessage routing_id(connection.routing_id);
     if (!connection.overflow.full()) LanePulse::send(socket_, &routing_id);
   }
   for (const auto id : silent) drop(id, "silence");
   socket_watch_->kick();
-  tasks_.start_timer(options_.heartbeat_interval, [this] { beat(); });
+  tasks_.start_timer(next, [this] { beat(); });
 }
 
 void ZmqListener::take_messages() {

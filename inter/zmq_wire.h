@@ -115,7 +115,7 @@ Result<std::unique_ptr<Wire>> make_zmq_wire(Loop& loop, EventLog& log,
 
 // Bytes that a message takes on the control lane: with CURVE's box (8 name, 8 nonce, 16
 // authenticator, 1 flags) and ZMTP's frame header. Wire::bytes_sent and bytes_received count these,
-// and per connection kZmqHandshakeBytes…; left out are heartbeats (42 bytes per interval and
+// and per connection kZmqHandshakeBytes…; left out are heartbeats (70 bytes per interval and
 // direction). On the bulk lane they count what passes the socket, so that a message of n bytes
 // takes n + 4 and 22 for each 16 KiB of that. What TCP and IP add is left out.
 constexpr std::size_t zmq_wire_bytes(std::size_t message_bytes) {

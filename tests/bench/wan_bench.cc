@@ -474,7 +474,8 @@ int run(const Options& options) {
     row("ideal", one.ideal(), "s");
     row("f32 contributed by all / CPU-second of all", bytes / median(m.cpu) * 1e-9, "GB/s");
     row("bulk connections", median(m.streams), "1");
-    row("arrived in the middle half of an exchange", median(m.flow) * 1e-6, "Mbit/s");
+    if (const double rate = median(m.flow); rate > 0)  // it takes long enough to tell
+      row("arrived in the middle half of an exchange", rate * 1e-6, "Mbit/s");
     if (const double rate = median(m.iperf); rate > 0)
       row("arrived while iperf3 had as many streams", rate * 1e-6, "Mbit/s");
   }

@@ -264,6 +264,35 @@ TEST(LinePace, WhatIsSmallIsNotPaced) {
   }
 }
 
+// What arrives says what the line carries only as far as it was sent; where it is not known how
+// fast that was, it may have been any.
+TEST(LinePace, WhatBeginsLateIsPacedByWhatArrives) {
+  constexpr double kCarries = 2.5e6;
+  for (int first = 100; first <= 1000; first += 50)
+    for (int full_after = 0; full_after <= 400; full_after += 25)
+      for (const int queue : {26, 30, 60, 150}) {
+        SCOPED_TRACE(testing::Message() << first << " " << full_after << " " << queue);
+        LinePace pace;
+        LinePace::Sample sample{.now = kSecond, .round_trip_min = 100 * kMillisecond};
+        sample.full = true;
+        pace.begin(sample.now);
+        double least = 1e12, delivered = 0;
+        for (Nanoseconds since = 0; since < 2 * kSecond;) {
+          const auto step = pace.next_look();
+          since += step;
+          sample.now += step;
+          if (since < first * kMillisecond) continue;
+          delivered += kCarries * seconds_of(step);
+          sample.delivered_bytes = static_cast<std::uint64_t>(delivered);
+          const bool full = since >= (first + full_after) * kMillisecond;
+          sample.round_trip = (100 + (full ? queue : 0)) * kMillisecond;
+          pace.look(sample);
+          least = std::min(least, pace.bytes_per_second().value_or(1e12));
+        }
+        EXPECT_GE(least, 0.6 * kCarries);
+      }
+}
+
 // BBR sends next to nothing for a fifth of a second, now and then, to see the shortest round trip.
 TEST(LinePace, AMomentOfSilenceSlowsNothingDown) {
   LinePace pace;

@@ -17,6 +17,24 @@ TEST(RoundTrip, FollowsTheEchoesOfStampsThatWereSent) {
   EXPECT_EQ(trip.mean(), 500);
 }
 
+TEST(RoundTrip, RemembersTheLongestForAWhile) {
+  RoundTrip trip;
+  const auto sample = [&](Nanoseconds now, Nanoseconds took) {
+    trip.stamp_sent(now - took);
+    trip.echoed(now, now - took, 0);
+  };
+  EXPECT_EQ(trip.longest(12 * kSecond), 0);
+  sample(12 * kSecond, 300 * kMillisecond);
+  sample(13 * kSecond, 40 * kMillisecond);
+  EXPECT_EQ(trip.longest(14 * kSecond), 300 * kMillisecond);
+  sample(16 * kSecond, 50 * kMillisecond);
+  EXPECT_EQ(trip.longest(17 * kSecond), 300 * kMillisecond);
+  EXPECT_EQ(trip.longest(21 * kSecond), 50 * kMillisecond);
+  EXPECT_EQ(trip.longest(26 * kSecond), 0);
+  sample(33 * kSecond, 60 * kMillisecond);
+  EXPECT_EQ(trip.longest(33 * kSecond), 60 * kMillisecond);
+}
+
 TEST(RoundTrip, NobodyCanStretchItByWords) {
   RoundTrip trip;
   trip.stamp_sent(kSecond);

@@ -33,6 +33,7 @@ GatewayStatus a_status() {
                           .address = "10.0.0.1:7700",
                           .state = "refused: another model",
                           .round_trip_ms = 80.25,
+                          .round_trip_longest_ms = 120.5,
                           .sent_mbit_s = 19.9,
                           .received_mbit_s = 1,
                           .cap_mbit_s = 20,
@@ -74,6 +75,7 @@ TEST(Status, JsonIsReadByAnotherParser) {
   EXPECT_EQ(json["waits"]["other_sites_s"], 3e300);
   ASSERT_EQ(json["links"].size(), 2u);
   EXPECT_EQ(json["links"][0]["round_trip_ms"], 80.25);
+  EXPECT_EQ(json["links"][0]["round_trip_longest_ms"], 120.5);
   EXPECT_EQ(json["links"][0]["waiting_for"], "credit");
   EXPECT_EQ(json["links"][1]["peer"], "");
   EXPECT_EQ(json["links"][0]["cap_mbit_s"], 20);
@@ -99,7 +101,7 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
   EXPECT_EQ(nlohmann::json::parse(json).size(), 18u);
-  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 25u);
+  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 26u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);
 }

@@ -66,7 +66,7 @@ def measure():
     for direction in ("to_peer", "from_peer"):
         measured = report[direction]
         assert 90 <= measured["mbit_s"] <= 100, (direction, measured)
-        assert measured["connections"] == (4 if measured["congestion_control"] == "bbr" else 16), measured
+        assert measured["connections"] == (4 if measured["congestion_control"] == "bbr" else 8), measured
         assert measured["loss"] < 0.05 and measured["segments"] > 1000, (direction, measured)
         assert 450_000 <= measured["bandwidth_delay_bytes"] <= 550_000, (direction, measured)
 
