@@ -37,6 +37,7 @@ constexpr std::array<std::string_view, 7> kBugs = {"none",
 constexpr std::array<std::string_view, 7> kOutagePoints = {
     "drawn",  "any_moment", "before_close", "feedback_written", "between_vote_and_accept",
     "saving", "merging"};
+constexpr std::array<std::string_view, 3> kTcps = {"unseen", "reno", "bbr"};
 constexpr std::array<std::string_view, 4> kOutageReturns = {"drawn", "soon", "one_late",
                                                             "one_never"};
 
@@ -205,6 +206,12 @@ const std::vector<ScenarioKey>& keys() {
        "of an access link, each way; packets that find no room are lost"},
       {"packet_loss", NetworkRate{&NetworkFaults::packet_loss}, 0.5,
        "of one packet, which comes again later"},
+      {"tcp",
+       Choice{kTcps,
+              [](Scenario& s, std::size_t i) { s.network.tcp = inter::sim::SimulatedTcp(i); }},
+       0,
+       "of the bulk lane: one connection, and what its TCP knows unseen; or several, under this "
+       "congestion control, with paces and copies as a kernel's"},
       {"delay_spread", Rate{&Scenario::delay_spread}, 1,
        "each path's own delay is up to this share longer or shorter"},
       {"disk_operation", Time{[](Scenario& s) -> Nanoseconds& { return s.disk.operation; }, true},

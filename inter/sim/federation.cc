@@ -129,6 +129,7 @@ GatewayOptions FederationRun::options_of(std::uint32_t index) {
   options.first_wait = 20 * kSecond;
   options.straggler_wait = 60 * kSecond;
   options.link.bug = scenario_.bug;
+  options.link.bulk_connections_max = 8;  // more would only be more of the same
   if (scenario_.rate_limited)
     options.rate_limit_bytes_per_second =
         0.9 * scenario_.network.up_share * sites_[index].bytes_per_second;

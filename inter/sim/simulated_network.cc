@@ -54,20 +54,20 @@ void SimulatedNetwork::slow_down(SiteId site, double factor) {
 
 SimulatedPath& SimulatedNetwork::path(GatewayId a, GatewayId b) {
   return paths_
-      .try_emplace(key(a, b, Lane::control).first,
+      .try_emplace(way_of(a, b, Lane::control).first,
                    SimulatedPath{.delay = faults_.delay, .packet_loss = faults_.packet_loss})
       .first->second;
 }
 
 void SimulatedNetwork::set_delay(GatewayId a, GatewayId b, Nanoseconds delay) {
   path(a, b).delay = delay;
-  own_delays_.insert(key(a, b, Lane::control).first);
+  own_delays_.insert(way_of(a, b, Lane::control).first);
 }
 
 const TcpStream* SimulatedNetwork::stream(GatewayId from, GatewayId to, Lane lane) const {
-  const auto found = connections_.find(key(from, to, lane));
-  if (found == connections_.end() || found->second.id == 0) return nullptr;
-  return found->second.streams[from < to ? 0 : 1].get();
+  const auto places = places_.find(way_of(from, to, lane));
+  if (places == places_.end() || places->second.empty()) return nullptr;
+  return connections_.at(places->second.begin()->second).streams[from < to ? 0 : 1].get();
 }
 
 void SimulatedNetwork::cut(GatewayId from, GatewayId to, bool cut) {
@@ -79,19 +79,25 @@ void SimulatedNetwork::cut(GatewayId from, GatewayId to, bool cut) {
 
 void SimulatedNetwork::break_connections(GatewayId a, GatewayId b) {
   for (const auto lane : {Lane::control, Lane::bulk}) {
-    drop(a, b, lane, true);
-    schedule_connect(a, b, lane, kReconnect);
+    const auto way = way_of(a, b, lane);
+    drop_all(way, true);
+    for (std::uint32_t place = 0; place < width(way); ++place)
+      schedule_connect(way, place, kReconnect);
   }
 }
 
 void SimulatedNetwork::join(SimulatedWire& wire) {
   // The process that was here before left its connections behind; most of their other ends notice.
   wires_[wire.self_] = &wire;
-  for (const auto peer : wire.peers_)
+  for (const auto peer : wire.peers_) {
+    widths_.erase({wire.self_, peer});
     for (const auto lane : {Lane::control, Lane::bulk}) {
-      drop(wire.self_, peer, lane, !random_.chance(faults_.silent_deaths));
-      schedule_connect(wire.self_, peer, lane, kReconnect / 10);
+      const auto way = way_of(wire.self_, peer, lane);
+      drop_all(way, !random_.chance(faults_.silent_deaths));
+      for (std::uint32_t place = 0; place < width(way); ++place)
+        schedule_connect(way, place, kReconnect / 10);
     }
+  }
 }
 
 void SimulatedNetwork::part(SimulatedWire& wire) {
@@ -99,49 +105,85 @@ void SimulatedNetwork::part(SimulatedWire& wire) {
   wires_.erase(wire.self_);
   for (const auto peer : wire.peers_)
     for (const auto lane : {Lane::control, Lane::bulk})
-      drop(wire.self_, peer, lane, !random_.chance(faults_.silent_deaths));
+      drop_all(way_of(wire.self_, peer, lane), !random_.chance(faults_.silent_deaths));
 }
 
-void SimulatedNetwork::schedule_connect(GatewayId a, GatewayId b, Lane lane, Nanoseconds delay) {
+std::uint32_t SimulatedNetwork::width(const Way& way) const {
+  const auto& [path, lane] = way;
+  if (lane == Lane::control || faults_.tcp == SimulatedTcp::unseen) return 1;
+  std::uint32_t width = 1;
+  for (const auto& ends : {path, Path{path.second, path.first}})
+    if (const auto found = widths_.find(ends); found != widths_.end())
+      width = std::max(width, found->second);
+  return width;
+}
+
+void SimulatedNetwork::widen(GatewayId self, GatewayId peer, std::uint32_t connections) {
+  const auto way = way_of(self, peer, Lane::bulk);
+  const auto before = width(way);
+  widths_[{self, peer}] = connections;
+  for (auto place = before; place < width(way); ++place) schedule_connect(way, place, 0);
+}
+
+SimulatedNetwork::Connection* SimulatedNetwork::find(ConnectionId connection) {
+  const auto found = connections_.find(connection);
+  return found == connections_.end() ? nullptr : &found->second;
+}
+
+void SimulatedNetwork::schedule_connect(const Way& way, std::uint32_t place, Nanoseconds delay) {
   simulation_.after(delay + static_cast<Nanoseconds>(random_.uniform() * 1e8), -1,
-                    [=, this] { connect(a, b, lane); });
+                    [=, this] { connect(way, place); });
 }
 
-void SimulatedNetwork::connect(GatewayId a, GatewayId b, Lane lane) {
+void SimulatedNetwork::connect(const Way& way, std::uint32_t place) {
+  const auto& [ends, lane] = way;
+  const auto [a, b] = ends;
   const auto first = wires_.find(a), second = wires_.find(b);
   if (first == wires_.end() || second == wires_.end()) return;  // whoever returns connects
+  if (places_[way].count(place) > 0 || place >= width(way)) return;
   if (!first->second->receiver_ || !second->second->receiver_ || is_cut(a, b) || is_cut(b, a)) {
-    schedule_connect(a, b, lane, kReconnect);
+    schedule_connect(way, place, kReconnect);
     return;
   }
   if (first->second->peers_.count(b) == 0 || second->second->peers_.count(a) == 0) return;
-  auto& connection = connections_[key(a, b, lane)];
-  if (connection.id != 0) return;
-  connection = Connection{};
-  connection.id = ++last_connection_;
-  for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)}) {
+  const auto id = ++last_connection_;
+  places_[way][place] = id;
+  auto& connection = connections_[id];
+  connection.way = way;
+  connection.place = place;
+  const auto kind = lane == Lane::bulk ? faults_.tcp : SimulatedTcp::unseen;
+  for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)})
     connection.streams[self < peer ? 0 : 1] =
         std::make_shared<TcpStream>(simulation_, access(self.site).up, access(peer.site).down,
-                                    path(a, b), random_.split("stream").split(++streams_));
+                                    path(a, b), random_.split("stream").split(++streams_), kind);
+  for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)})
     simulation_.after(path(a, b).delay, wires_[self]->actor_,
-                      [this, self = self, peer = peer, lane, id = connection.id] {
-                        const auto found = wires_.find(self);
-                        if (found == wires_.end() || connections_[key(self, peer, lane)].id != id)
-                          return;
-                        found->second->blocked_.erase({peer, lane});
-                        found->second->told_[id] = {.peer = peer, .lane = lane};
-                        found->second->receiver_->on_up(peer, lane, id);
+                      [this, self = self, peer = peer, lane = lane, id] {
+                        const auto wire = wires_.find(self);
+                        const auto* up = find(id);
+                        if (wire == wires_.end() || up == nullptr) return;
+                        const int out = self < peer ? 0 : 1;
+                        wire->second->told_[id] = {.peer = peer,
+                                                   .lane = lane,
+                                                   .since = simulation_.now(),
+                                                   .out = up->streams[out],
+                                                   .in = up->streams[1 - out]};
+                        wire->second->receiver_->on_up(peer, lane, id);
                       });
-  }
 }
 
-void SimulatedNetwork::drop(GatewayId a, GatewayId b, Lane lane, bool noticed) {
-  auto& connection = connections_[key(a, b, lane)];
-  const auto id = std::exchange(connection.id, 0);
-  if (id == 0) return;
+void SimulatedNetwork::drop(ConnectionId id, bool noticed) {
+  const auto dead = connections_.extract(id);
+  if (dead.empty()) return;
+  const auto& connection = dead.mapped();
+  places_[connection.way].erase(connection.place);
   for (const auto& stream : connection.streams) stream->end();
-  tell_down(a, id, notice_after(noticed));
-  tell_down(b, id, notice_after(noticed));
+  tell_down(connection.way.first.first, id, notice_after(noticed));
+  tell_down(connection.way.first.second, id, notice_after(noticed));
+}
+
+void SimulatedNetwork::drop_all(const Way& way, bool noticed) {
+  for (const auto& [place, id] : std::map(places_[way])) drop(id, noticed);
 }
 
 Nanoseconds SimulatedNetwork::notice_after(bool noticed) {
@@ -158,6 +200,7 @@ void SimulatedNetwork::tell_down(GatewayId self, ConnectionId connection, Nanose
     if (found == wires_.end()) return;
     const auto told = found->second->told_.extract(connection);
     if (told.empty()) return;
+    found->second->blocked_.erase(connection);
     found->second->receiver_->on_down(told.mapped().peer, told.mapped().lane, connection);
   });
 }
@@ -170,8 +213,8 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
       told->second.lane != lane)
     return Error{ErrorCode::unavailable, "no connection"};
   const auto queue_max = lane == Lane::control ? kControlQueue : kBulkQueue;
-  auto& connection = connections_[key(from.self_, to, lane)];
-  if (connection.id != wanted) {  // dead, and this end does not know it yet
+  auto* const connection = find(wanted);
+  if (connection == nullptr) {  // dead, and this end does not know it yet
     if (told->second.stuck >= queue_max) return Error{ErrorCode::busy, "the queue is full"};
     ++told->second.stuck;
     ++counters_.lost;
@@ -179,26 +222,26 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
     return {};
   }
   const int direction = from.self_ < to ? 0 : 1;
-  if (connection.queued[direction] >= queue_max) {
-    from.blocked_.insert({to, lane});
+  if (connection->queued[direction] >= queue_max) {
+    from.blocked_.insert(wanted);
     return Error{ErrorCode::busy, "the queue is full"};
   }
   const auto bytes = message.size() + 64;
   from.sent_[to] += bytes;
-  ++connection.queued[direction];
+  ++connection->queued[direction];
   // It has left the queue when the access link has taken it, which it does not while the other end
   // stands still.
-  const auto freed = [this, self = from.self_, to, lane, id = connection.id, direction] {
-    auto& now = connections_[key(self, to, lane)];
-    if (now.id != id) return;
-    --now.queued[direction];
+  const auto freed = [this, self = from.self_, to, lane, wanted, direction] {
+    auto* const now = find(wanted);
+    if (now == nullptr) return;
+    --now->queued[direction];
     const auto wire = wires_.find(self);
-    if (wire == wires_.end() || wire->second->blocked_.count({to, lane}) == 0) return;
-    simulation_.after(0, wire->second->actor_, [this, self, to, lane, id] {
+    if (wire == wires_.end() || wire->second->blocked_.count(wanted) == 0) return;
+    simulation_.after(0, wire->second->actor_, [this, self, to, lane, wanted] {
       const auto writer = wires_.find(self);
       if (writer != wires_.end() && writer->second->receiver_ &&
-          writer->second->blocked_.erase({to, lane}) > 0)
-        writer->second->receiver_->on_writable(to, lane, id);
+          writer->second->blocked_.erase(wanted) > 0)
+        writer->second->receiver_->on_writable(to, lane, wanted);
     });
   };
   const auto left = [this, to, lane, freed] {
@@ -219,7 +262,7 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
       copies[i] = static_cast<Nanoseconds>(static_cast<double>(path(from.self_, to).delay) * late);
     }
   }
-  const auto arrived = [this, self = from.self_, to, lane, id = connection.id, copies,
+  const auto arrived = [this, self = from.self_, to, lane, id = wanted, copies,
                         shared = SharedBytes(std::move(message))] {
     const auto target = wires_.find(to);
     for (const auto late : copies)
@@ -227,7 +270,7 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
           late, target == wires_.end() ? -1 : target->second->actor_,
           [this, self, to, lane, id, shared] { deliver(self, to, lane, id, shared); });
   };
-  connection.streams[direction]->send(bytes, left, arrived);
+  connection->streams[direction]->send(bytes, left, arrived);
   return {};
 }
 
@@ -293,9 +336,36 @@ void SimulatedWire::reset(GatewayId peer, Lane lane, ConnectionId connection) {
   told->second.dropped = true;
   network_.tell_down(self_, connection, kMillisecond);
   // It may be dead already, with another one on its way.
-  if (network_.connections_[SimulatedNetwork::key(self_, peer, lane)].id != connection) return;
-  network_.drop(self_, peer, lane, true);
-  network_.schedule_connect(self_, peer, lane, kReconnect);
+  const auto* const live = network_.find(connection);
+  if (live == nullptr) return;
+  const auto way = live->way;
+  const auto place = live->place;
+  network_.drop(connection, true);
+  network_.schedule_connect(way, place, kReconnect);
+}
+
+void SimulatedWire::widen(GatewayId peer, std::uint32_t connections) {
+  network_.widen(self_, peer, connections);
+}
+
+void SimulatedWire::pace(GatewayId peer, ConnectionId connection,
+                         std::optional<double> bytes_per_second) {
+  if (const auto told = told_.find(connection); told != told_.end() && told->second.peer == peer)
+    told->second.out->pace(bytes_per_second);
+}
+
+std::vector<BulkPath> SimulatedWire::bulk_paths(GatewayId peer) const {
+  if (network_.faults_.tcp == SimulatedTcp::unseen) return {};
+  std::vector<BulkPath> paths;
+  for (const auto& [id, told] : told_) {
+    if (told.peer != peer || told.lane != Lane::bulk || told.dropped) continue;
+    auto& path = paths.emplace_back();
+    path.connection = id;
+    path.tcp = told.out->facts();
+    path.tcp.silence = network_.simulation_.now() - std::max(told.since, told.in->last_arrival());
+    path.congestion_control_why = "simulated";
+  }
+  return paths;
 }
 
 std::uint64_t SimulatedWire::bytes_sent(GatewayId peer) const {

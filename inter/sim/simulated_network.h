@@ -1,14 +1,16 @@
 // SimulatedNetwork: the wires of a simulated federation. Each site has one access link, with a rate
 // and a queue each way, that all its peers and lanes share (access_link.h); each path a delay of
-// its own; each connection the dynamics of TCP (tcp_stream.h). Besides, what the contract of a Wire
-// allows happens to whole messages: loss, repetition, reordering; partitions, that may be one-way;
-// connections that die silently or not. Wires of one network belong to one Simulation.
+// its own; each connection the dynamics of TCP (tcp_stream.h), of which the bulk lane has several
+// where gateways see what TCP knows, as they do with a kernel's. Besides, what the contract of a
+// Wire allows happens to whole messages: loss, repetition, reordering; partitions, that may be
+// one-way; connections that die silently or not. Wires of one network belong to one Simulation.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -30,6 +32,7 @@ struct NetworkFaults {
   double up_share = 1;                // of it, towards the others
   std::size_t queue_bytes = 1 << 18;  // of an access link, each way; what finds no room is lost
   double packet_loss = 0;             // of one packet, which comes later
+  SimulatedTcp tcp = SimulatedTcp::unseen;  // of the bulk lane
   // Share of dead connections that an end notices only by a heartbeat that stays away, 5 to 20 s
   // later; and of those that it notices late for another reason, up to 3 s. Meanwhile it may send
   // into the void, and the next connection may come up.
@@ -62,14 +65,16 @@ class SimulatedNetwork {
     std::uint64_t delivered = 0, lost = 0, duplicated = 0;
   };
   const Counters& counters() const { return counters_; }
-  // Of the connection that stands; nullptr: none.
+  // Of the first connection that stands; nullptr: none.
   const TcpStream* stream(GatewayId from, GatewayId to, Lane lane) const;
 
  private:
   friend class SimulatedWire;
   using Path = std::pair<GatewayId, GatewayId>;
+  using Way = std::pair<Path, Lane>;  // lower id first
   struct Connection {
-    ConnectionId id = 0;
+    Way way;
+    std::uint32_t place = 0;
     // By direction: lower id first. Shared with what is on its way when the connection dies.
     std::shared_ptr<TcpStream> streams[2];
     std::size_t queued[2] = {0, 0};
@@ -87,16 +92,20 @@ class SimulatedNetwork {
   SimulatedPath& path(GatewayId a, GatewayId b);
   void join(SimulatedWire& wire);
   void part(SimulatedWire& wire);
-  void connect(GatewayId a, GatewayId b, Lane lane);
-  void schedule_connect(GatewayId a, GatewayId b, Lane lane, Nanoseconds delay);
-  void drop(GatewayId a, GatewayId b, Lane lane, bool noticed);
+  void connect(const Way& way, std::uint32_t place);
+  void schedule_connect(const Way& way, std::uint32_t place, Nanoseconds delay);
+  void widen(GatewayId self, GatewayId peer, std::uint32_t connections);
+  std::uint32_t width(const Way& way) const;  // that both ends want
+  Connection* find(ConnectionId connection);  // nullptr: it is dead
+  void drop(ConnectionId connection, bool noticed);
+  void drop_all(const Way& way, bool noticed);
   Nanoseconds notice_after(bool noticed);
   void tell_down(GatewayId self, ConnectionId connection, Nanoseconds delay);
   Result<void> send(SimulatedWire& from, GatewayId to, Lane lane, Bytes message,
                     ConnectionId connection);
   void deliver(GatewayId from, GatewayId to, Lane lane, ConnectionId connection,
                const SharedBytes& message);
-  static std::pair<Path, Lane> key(GatewayId a, GatewayId b, Lane lane) {
+  static Way way_of(GatewayId a, GatewayId b, Lane lane) {
     return {a < b ? Path{a, b} : Path{b, a}, lane};
   }
 
@@ -108,7 +117,10 @@ class SimulatedNetwork {
   std::map<Path, SimulatedPath> paths_;
   std::set<Path> own_delays_;
   std::map<GatewayId, SimulatedWire*> wires_;
-  std::map<std::pair<Path, Lane>, Connection> connections_;
+  std::map<ConnectionId, Connection> connections_;               // that live
+  std::map<Way, std::map<std::uint32_t, ConnectionId>> places_;  // and where they are
+  std::map<Path, std::uint32_t>
+      widths_;  // of the bulk lane, as the first wants it towards the second
   std::uint64_t streams_ = 0;
   ConnectionId last_connection_ = 0;
   Counters counters_;
@@ -130,6 +142,10 @@ class SimulatedWire final : public Wire {
   Result<void> send(GatewayId peer, Lane lane, WireMessage message,
                     ConnectionId connection) override;
   void reset(GatewayId peer, Lane lane, ConnectionId connection) override;
+  void widen(GatewayId peer, std::uint32_t connections) override;
+  void pace(GatewayId peer, ConnectionId connection,
+            std::optional<double> bytes_per_second) override;
+  std::vector<BulkPath> bulk_paths(GatewayId peer) const override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received(GatewayId peer) const override;
 
@@ -147,13 +163,15 @@ class SimulatedWire final : public Wire {
   struct Told {
     GatewayId peer;
     Lane lane = Lane::control;
+    Nanoseconds since = 0;
+    std::shared_ptr<TcpStream> out, in;
     bool dropped = false;   // at this end: nothing more in or out
     std::size_t stuck = 0;  // messages that a dead connection took
   };
   ConnectionId newest(GatewayId peer, Lane lane) const;  // 0: none
   std::map<ConnectionId, Told> told_;
   std::map<GatewayId, std::uint64_t> sent_, received_;
-  std::set<std::pair<GatewayId, Lane>> blocked_;
+  std::set<ConnectionId> blocked_;
 };
 
 }  // namespace isthmus::inter::sim

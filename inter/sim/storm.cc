@@ -1,5 +1,6 @@
 #include "inter/sim/storm.h"
 
+#include <array>
 #include <cmath>
 
 namespace isthmus::inter::sim {
@@ -33,6 +34,8 @@ void draw_network(Random draws, Scenario& s) {
   if (draws.chance(0.3)) network.duplicate = between(draws, 0.001, 0.05);
   if (draws.chance(0.3)) network.reorder = between(draws, 0.001, 0.1);
   network.silent_deaths = draws.uniform();
+  network.tcp =
+      std::array{SimulatedTcp::unseen, SimulatedTcp::reno, SimulatedTcp::bbr}[draws.below(3)];
 }
 
 void draw_disk(Random draws, Scenario& s) {

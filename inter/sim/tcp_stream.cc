@@ -1,7 +1,9 @@
 #include "inter/sim/tcp_stream.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace isthmus::inter::sim {
@@ -10,10 +12,20 @@ namespace {
 constexpr std::uint64_t kPieceBytesMax = 16 << 10;
 constexpr double kWindowMax = 16 << 20;
 constexpr Nanoseconds kTimeout = 200 * kMillisecond, kTimeoutMax = 5 * kSecond;
+constexpr double kBbrWindowMin = 4.0 * kSegmentBytes;
+constexpr int kBbrRoundTrips = 10;
+constexpr double kBbrStartGain = 2.885;
+constexpr std::array<double, 8> kBbrGains = {1.25, 0.75, 1, 1, 1, 1, 1, 1};  // of each round trip
 
 }  // namespace
 
 void TcpStream::send(std::size_t bytes, std::function<void()> left, std::function<void()> arrived) {
+  if (busy_since_ < 0) busy_since_ = simulation_.now();
+  if (in_flight_ == 0) {
+    rate_.began = simulation_.now();
+    rate_.delivered = delivered_;
+    rate_.idle = false;
+  }
   end_ += bytes;
   leaving_.push_back({end_, std::move(left)});
   arriving_.push_back({end_, std::move(arrived)});
@@ -26,22 +38,51 @@ void TcpStream::pump() {
   while (sent_ < end_ || !lost_.empty()) {
     const auto free = window_ - static_cast<double>(in_flight_);
     if (free < kSegmentBytes && in_flight_ > 0) break;
+    if (waits_for_pace()) return;
+    Piece piece;
     if (!lost_.empty()) {
-      const auto again = lost_.front();
+      piece = lost_.front();
       lost_.pop_front();
-      in_flight_ += again.end - again.begin;
-      transmit(again);
-      continue;
+      ++resent_;
+    } else {
+      const auto bytes =
+          std::min({end_ - sent_, piece_bytes_max(),
+                    static_cast<std::uint64_t>(std::max<double>(free, kSegmentBytes))});
+      piece = {sent_, sent_ + bytes, 0};
+      sent_ += bytes;
     }
-    const auto bytes =
-        std::min({end_ - sent_, kPieceBytesMax,
-                  static_cast<std::uint64_t>(std::max<double>(free, kSegmentBytes))});
-    const Piece piece{sent_, sent_ + bytes, 0};
-    sent_ += bytes;
+    const auto bytes = piece.end - piece.begin;
     in_flight_ += bytes;
+    if (const auto pace = pace_now())
+      next_send_ = std::max(next_send_, simulation_.now()) +
+                   static_cast<Nanoseconds>(static_cast<double>(bytes) / *pace * 1e9);
     transmit(piece);
   }
+  rate_.idle |= sent_ == end_ && lost_.empty();
   pump_later();
+}
+
+std::optional<double> TcpStream::pace_now() const {
+  if (kind_ != SimulatedTcp::bbr || rate_.most == 0) return pace_;
+  const auto gain = rate_.filled ? kBbrGains[rate_.round % kBbrGains.size()] : kBbrStartGain;
+  return std::min(gain * rate_.most, pace_.value_or(std::numeric_limits<double>::infinity()));
+}
+
+std::uint64_t TcpStream::piece_bytes_max() const {
+  const auto pace = pace_now();
+  if (!pace) return kPieceBytesMax;
+  return std::clamp(static_cast<std::uint64_t>(std::min(*pace, 1e12) / 1000),
+                    std::uint64_t{2 * kSegmentBytes}, kPieceBytesMax);
+}
+
+bool TcpStream::waits_for_pace() {
+  if (simulation_.now() >= next_send_) return false;
+  if (!std::exchange(pace_due_, true))
+    simulation_.at(next_send_, -1, [self = shared_from_this()] {
+      self->pace_due_ = false;
+      self->pump();
+    });
+  return true;
 }
 
 // At the next acknowledgement, if there is something to send.
@@ -57,13 +98,69 @@ void TcpStream::pump_later() {
 void TcpStream::settle() {
   while (!acknowledged_.empty() && acknowledged_.front().when <= simulation_.now()) {
     const auto bytes = static_cast<double>(acknowledged_.front().bytes);
+    const auto when = acknowledged_.front().when;
     acknowledged_.pop_front();
+    delivered_ += static_cast<std::uint64_t>(bytes);
     // A window that is not used says nothing about the path.
-    if (2 * static_cast<double>(in_flight_) >= window_)
+    const bool used = 2 * static_cast<double>(in_flight_) >= window_;
+    if (used && (kind_ != SimulatedTcp::bbr || !rate_.filled))
       window_ = std::min(
           kWindowMax, window_ + (window_ < threshold_ ? bytes : kSegmentBytes * bytes / window_));
     in_flight_ -= static_cast<std::uint64_t>(bytes);
+    if (in_flight_ == 0 && sent_ == end_ && lost_.empty() && busy_since_ >= 0)
+      busy_ += when - std::exchange(busy_since_, -1);
   }
+  const auto trip = round_trip();
+  if (round_trip_min_ == 0 || trip < round_trip_min_)
+    round_trip_min_ = std::max<Nanoseconds>(trip, 1);
+  if (kind_ == SimulatedTcp::bbr) follow_rate();
+}
+
+void TcpStream::follow_rate() {
+  const auto now = simulation_.now();
+  const auto took = now - rate_.began;
+  if (took < round_trip() || delivered_ == rate_.delivered) return;
+  const double rate = static_cast<double>(delivered_ - rate_.delivered) / seconds_of(took);
+  // What was not sent says nothing about the path.
+  if (!rate_.idle || rate > rate_.most) rate_.lately.emplace_back(now, rate);
+  while (rate_.lately.size() > 1 &&
+         rate_.lately.front().first < now - kBbrRoundTrips * round_trip())
+    rate_.lately.pop_front();
+  rate_.most = 0;
+  for (const auto& [when, lately] : rate_.lately) rate_.most = std::max(rate_.most, lately);
+  if (!rate_.filled && !rate_.idle) {
+    if (rate_.most >= 1.25 * rate_.most_before) {
+      rate_.most_before = rate_.most;
+      rate_.rounds_without_more = 0;
+    } else {
+      rate_.filled = ++rate_.rounds_without_more == 3;
+    }
+  }
+  if (rate_.filled)
+    window_ = std::clamp(2 * rate_.most * seconds_of(round_trip_min_), kBbrWindowMin, kWindowMax);
+  ++rate_.round;
+  rate_.began = now;
+  rate_.delivered = delivered_;
+  rate_.idle = sent_ == end_ && lost_.empty();
+}
+
+TcpFacts TcpStream::facts() {
+  if (!ended_) settle();
+  TcpFacts facts;
+  facts.congestion_control = kind_ == SimulatedTcp::bbr ? "bbr" : "reno";
+  facts.round_trip = round_trip();
+  facts.round_trip_min = round_trip_min_;
+  facts.segment_bytes = kSegmentBytes;
+  facts.window_bytes = static_cast<std::uint64_t>(window_);
+  facts.slow_start = kind_ == SimulatedTcp::bbr ? !rate_.filled : window_ < threshold_;
+  facts.unsent_bytes = end_ - sent_;
+  facts.waiting_bytes = end_ - delivered_;
+  facts.acknowledged_bytes = std::min(delivered_, received_);
+  facts.delivered_bytes = delivered_;
+  facts.segments_sent = sent_ / kSegmentBytes + resent_;
+  facts.segments_resent = resent_;
+  facts.busy = busy_ + (busy_since_ < 0 ? 0 : simulation_.now() - busy_since_);
+  return facts;
 }
 
 TcpStream::Piece TcpStream::fitting(const Piece& piece, std::size_t room) {
@@ -118,6 +215,7 @@ void TcpStream::arrive(const Piece& piece) {
 }
 
 void TcpStream::receive(const Piece& piece) {
+  last_arrival_ = simulation_.now();
   beyond_.emplace(piece.begin, piece.end);
   while (!beyond_.empty() && beyond_.begin()->first <= received_) {
     received_ = std::max(received_, beyond_.begin()->second);
@@ -150,6 +248,10 @@ void TcpStream::lose(const Piece& piece) {
 
 void TcpStream::slow_down(bool timed_out) {
   if (simulation_.now() < slowed_until_) return;
+  if (kind_ == SimulatedTcp::bbr) {
+    if (timed_out) window_ = kBbrWindowMin;
+    return;
+  }
   threshold_ = std::max(window_ / 2, 2.0 * kSegmentBytes);
   window_ = timed_out ? kSegmentBytes : threshold_;
   slowed_until_ = simulation_.now() + round_trip();

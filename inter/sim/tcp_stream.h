@@ -4,7 +4,10 @@
 // fluid model: pieces of many packets, not packets.
 //
 // After Jacobson, "Congestion avoidance and control", SIGCOMM '88; RFC 5681, RFC 6928 (first
-// window). Acknowledgements take no room on the way back.
+// window). Or its window is two bandwidth-delay products, whatever is lost, with the most that was
+// delivered in one of the last ten round trips: as BBR's (Cardwell et al., ACM Queue 14(5), 2016),
+// without its looks for a shorter round trip. Acknowledgements take no room on the
+// way back.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +17,13 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "base/random.h"
 #include "inter/sim/access_link.h"
 #include "inter/sim/simulation.h"
+#include "inter/tcp_facts.h"
 
 namespace isthmus::inter::sim {
 
@@ -28,18 +34,28 @@ struct SimulatedPath {
 
 inline constexpr std::size_t kSegmentBytes = 1460;
 
+// What follows from loss; and whether gateways see what TCP knows.
+enum class SimulatedTcp : std::uint8_t { unseen, reno, bbr };
+
 class TcpStream : public std::enable_shared_from_this<TcpStream> {
  public:
   // All references outlive what is on its way.
   TcpStream(Simulation& simulation, AccessLink& up, AccessLink& down, const SimulatedPath& path,
-            Random random)
-      : simulation_(simulation), up_(up), down_(down), path_(path), random_(random) {}
+            Random random, SimulatedTcp kind = SimulatedTcp::reno)
+      : simulation_(simulation), up_(up), down_(down), path_(path), random_(random), kind_(kind) {}
 
   // `left`: its last byte has left the sender's machine, or was lost there and will come again.
   // `arrived`: all of it has, and all that was sent before it.
   void send(std::size_t bytes, std::function<void()> left, std::function<void()> arrived);
   // The connection is dead: what is on its way still arrives, nothing is sent any more.
   void end() { ended_ = true; }
+  // No faster from now on; nothing: as fast as the window allows. As the kernel does it: what waits
+  // for its time by the pace of before goes on waiting.
+  void pace(std::optional<double> bytes_per_second) { pace_ = bytes_per_second; }
+
+  // As the sender's kernel has them; not what came to it on the connection.
+  TcpFacts facts();
+  Nanoseconds last_arrival() const { return last_arrival_; }  // at the receiver; 0: none yet
 
   double window() const { return window_; }
   std::uint64_t in_flight() const { return in_flight_; }
@@ -58,9 +74,25 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
     Nanoseconds when = 0;
     std::uint64_t bytes = 0;
   };
+  // What BBR knows of the path.
+  struct Rate {
+    std::deque<std::pair<Nanoseconds, double>> lately;  // when, bytes per second
+    double most = 0;                                    // of them
+    double most_before = 0;
+    int rounds_without_more = 0;  // a quarter more; after three the line is full
+    bool filled = false;
+    bool idle = false;  // there was nothing to send in this round trip
+    Nanoseconds began = 0;
+    std::uint64_t delivered = 0;  // until then
+    std::uint64_t round = 0;
+  };
 
   void pump();
   void pump_later();
+  bool waits_for_pace();
+  std::optional<double> pace_now() const;  // bytes per second; nothing: none
+  std::uint64_t piece_bytes_max() const;
+  void follow_rate();
   void settle();
   void transmit(Piece piece);
   void leave(const Piece& piece);
@@ -77,6 +109,7 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   AccessLink& down_;
   const SimulatedPath& path_;
   Random random_;
+  const SimulatedTcp kind_;
   bool ended_ = false;
 
   // The sender.
@@ -89,11 +122,19 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   std::deque<Acknowledged> acknowledged_;
   std::deque<Piece> lost_;  // to be sent again, before anything new
   bool pump_due_ = false;
+  std::optional<double> pace_;
+  Nanoseconds next_send_ = 0;  // by the pace
+  bool pace_due_ = false;
+  std::uint64_t delivered_ = 0, resent_ = 0;
+  Nanoseconds round_trip_min_ = 0;          // 0: not known yet
+  Nanoseconds busy_ = 0, busy_since_ = -1;  // -1: it is not
+  Rate rate_;
 
   // The receiver.
   std::deque<Message> arriving_;
   std::uint64_t received_ = 0;
   std::map<std::uint64_t, std::uint64_t> beyond_;  // begin and end of what came behind a gap
+  Nanoseconds last_arrival_ = 0;
 };
 
 }  // namespace isthmus::inter::sim

@@ -18,8 +18,8 @@ constexpr std::size_t kQueue = 64 << 10;
 // A site's line up, and those down of two others.
 class TcpStreamTest : public testing::Test {
  protected:
-  std::shared_ptr<TcpStream> stream(AccessLink& to) {
-    return std::make_shared<TcpStream>(simulation, up, to, path, Random(++streams));
+  std::shared_ptr<TcpStream> stream(AccessLink& to, SimulatedTcp kind = SimulatedTcp::reno) {
+    return std::make_shared<TcpStream>(simulation, up, to, path, Random(++streams), kind);
   }
   // Sends this much in messages of 10 kB, and keeps the number of each as it comes.
   void send(TcpStream& stream, std::size_t bytes, std::vector<int>& arrived) {
@@ -124,6 +124,84 @@ TEST_F(TcpStreamTest, LossMakesItSlowerAndNothingIsMissing) {
     EXPECT_EQ(tcp->losses() > 10, lossy);
   }
   EXPECT_GT(took[1], 2 * took[0]);
+}
+
+TEST_F(TcpStreamTest, UnderBbrLossMakesItLittleSlower) {
+  path.packet_loss = 0.01;
+  const auto tcp = stream(down, SimulatedTcp::bbr);
+  std::vector<int> arrived;
+  send(*tcp, 20'000'000, arrived);
+  run_until(3 * kSecond);
+  const auto early = arrived.size();
+  run_until(13 * kSecond);
+  EXPECT_GT(static_cast<double>(arrived.size() - early) * 10'000 / 10, 0.85 * kRate);
+  EXPECT_GT(tcp->losses(), 50U);
+  // Two bandwidth-delay products, whatever is lost.
+  EXPECT_NEAR(tcp->window(), 2 * kRate * seconds_of(2 * kDelay),
+              0.3 * kRate * seconds_of(2 * kDelay));
+  run();
+  expect_all_in_order(arrived, 2000);
+}
+
+TEST_F(TcpStreamTest, SendsNoFasterThanItsPace) {
+  const auto tcp = stream(down);
+  std::vector<int> arrived;
+  tcp->pace(kRate / 4);
+  send(*tcp, 20'000'000, arrived);
+  run_until(10 * kSecond);
+  const auto paced = arrived.size();
+  EXPECT_NEAR(static_cast<double>(paced) * 10'000 / 10, kRate / 4, 0.05 * kRate / 4);
+  EXPECT_EQ(tcp->losses(), 0U);
+  tcp->pace(std::nullopt);
+  run_until(20 * kSecond);
+  EXPECT_GT(static_cast<double>(arrived.size() - paced) * 10'000 / 10, 0.7 * kRate);
+  run();
+  expect_all_in_order(arrived, 2000);
+}
+
+// As the kernel does it: what was sent at next to nothing keeps the next packet waiting.
+TEST_F(TcpStreamTest, AFasterPaceComesTooLateForWhatWaitsAlready) {
+  const auto tcp = stream(down);
+  std::vector<int> arrived;
+  tcp->pace(1);
+  send(*tcp, 100'000, arrived);
+  run_until(kSecond);
+  tcp->pace(kRate);
+  run_until(60 * kSecond);
+  EXPECT_EQ(arrived.size(), 0U);
+}
+
+TEST_F(TcpStreamTest, ItsFactsAddUp) {
+  for (const auto kind : {SimulatedTcp::reno, SimulatedTcp::bbr}) {
+    const auto tcp = stream(down, kind);
+    std::vector<int> arrived;
+    auto facts = tcp->facts();
+    EXPECT_EQ(facts.congestion_control, kind == SimulatedTcp::bbr ? "bbr" : "reno");
+    EXPECT_EQ(facts.waiting_bytes, 0U);
+    EXPECT_TRUE(facts.slow_start);
+    const auto began = simulation.now();
+    send(*tcp, 1'000'000, arrived);
+    std::uint64_t delivered = 0;
+    for (int i = 0; i < 40; ++i) {
+      run_until(simulation.now() + 20 * kMillisecond);
+      facts = tcp->facts();
+      EXPECT_GE(facts.delivered_bytes, delivered);
+      delivered = facts.delivered_bytes;
+      EXPECT_LE(facts.acknowledged_bytes, facts.delivered_bytes);
+      EXPECT_EQ(facts.waiting_bytes + facts.delivered_bytes, 1'000'000U);
+      EXPECT_LE(facts.unsent_bytes, facts.waiting_bytes);
+      EXPECT_GE(facts.round_trip, facts.round_trip_min);
+    }
+    run();
+    run_until(simulation.now() + kDelay);  // the last acknowledgement
+    facts = tcp->facts();
+    EXPECT_EQ(facts.acknowledged_bytes, 1'000'000U);
+    EXPECT_EQ(facts.unsent_bytes + facts.waiting_bytes, 0U);
+    EXPECT_EQ(facts.round_trip_min, 2 * kDelay);
+    EXPECT_NEAR(seconds_of(facts.busy), seconds_of(last + kDelay - began), 0.01);
+    EXPECT_NEAR(static_cast<double>(facts.segments_sent),
+                1e6 / kSegmentBytes + static_cast<double>(facts.segments_resent), 2);
+  }
 }
 
 TEST_F(TcpStreamTest, ALostPacketComesARoundTripLaterAndHoldsUpWhatIsBehind) {

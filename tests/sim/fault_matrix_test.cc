@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <ostream>
@@ -61,6 +62,8 @@ TEST_P(FaultMatrix, OfManySeeds) {
   row.suffer(scenario);
   std::uint64_t happened = 0;
   for (std::uint64_t seed = 1; seed <= seeds(); ++seed) {
+    scenario.network.tcp =
+        std::array{SimulatedTcp::unseen, SimulatedTcp::reno, SimulatedTcp::bbr}[seed % 3];
     const auto outcome = run_federation(scenario, seed, /*keep_log=*/true);
     ASSERT_THAT(outcome.violations, testing::IsEmpty()) << "seed " << seed;
     ASSERT_TRUE(outcome.finished) << "seed " << seed;
