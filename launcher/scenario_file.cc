@@ -129,6 +129,9 @@ const std::vector<ScenarioKey>& keys() {
        0, "how they come back"},
       {"disk_full", Rate{&Scenario::disk_full}, 60,
        "a site and minute: for a quarter of a minute half of the writes fail"},
+      {"no_descriptors", Rate{&Scenario::no_descriptors}, 60,
+       "a site and minute: for up to a quarter of a minute it opens no file and takes no "
+       "connection"},
       {"votes_lost", Rate{&Scenario::votes_lost}, 1,
        "with a crash: probability that the vote file is gone"},
       {"wipes", Rate{&Scenario::wipes}, 60, "a site and minute: killed, and its disk is empty"},

@@ -21,6 +21,7 @@ enum class FaultKind : std::uint8_t {
   outage,             // several sites crash together
   leave,              // a gateway is asked to end, and returns after a while or never
   disk_full,          // half of the writes fail
+  no_descriptors,     // no file can be opened, and no connection taken
   slow_disk,          // each operation takes `factor` times as long
   partition,          // a pair is cut
   broken_connection,  // of a pair

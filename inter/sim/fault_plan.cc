@@ -90,6 +90,8 @@ class Planner {
     at_times("crashes", site, s.crashes, [&](D d, auto when, auto i) { crash(d, when, i); });
     at_times("wipes", site, s.wipes, [&](D d, auto when, auto i) { wipe(d, when, i); });
     at_times("full", site, s.disk_full, [&](D, auto when, auto i) { disk_full(when, i); });
+    at_times("descriptors", site, s.no_descriptors,
+             [&](D d, auto when, auto i) { no_descriptors(d, when, i); });
     at_times("slow disk", site, s.slow_disks,
              [&](D d, auto when, auto i) { slow_disk(d, when, i); });
     at_times("pauses", site, s.pauses, [&](D d, auto when, auto i) { pause(d, when, i); });
@@ -130,6 +132,9 @@ class Planner {
   }
   void disk_full(Nanoseconds when, std::uint32_t site) {
     add(FaultKind::disk_full, when, site).length = kDiskFull;
+  }
+  void no_descriptors(Random& draws, Nanoseconds when, std::uint32_t site) {
+    add(FaultKind::no_descriptors, when, site).length = nanoseconds(1 + 14 * draws.uniform());
   }
   void slow_disk(Random& draws, Nanoseconds when, std::uint32_t site) {
     auto& fault = add(FaultKind::slow_disk, when, site);
@@ -218,8 +223,9 @@ class Planner {
       case 6:
         return leave(draws, when, site);
       case 7:
-      case 8:
         return disk_full(when, site);
+      case 8:
+        return no_descriptors(draws, when, site);
       case 9:
         return slow_disk(draws, when, site);
       case 10:
@@ -313,6 +319,8 @@ std::string text_of(const Fault& fault) {
       return site + " leaves" + for_so_long;
     case FaultKind::disk_full:
       return "half of the writes of " + site + " fail" + for_so_long;
+    case FaultKind::no_descriptors:
+      return site + " has no descriptors left" + for_so_long;
     case FaultKind::slow_disk:
       return fmt::format("the disk of {} is {} times as slow{}", site, fault.factor, for_so_long);
     case FaultKind::partition:

@@ -24,8 +24,9 @@ void remove_one(std::vector<double>& factors, double factor) {
 
 void FederationRun::set_disk(std::uint32_t index) {
   auto& site = sites_[index];
-  site.disk->set_faults(
-      {.lying = scenario_.bug == PlantedBug::lying_disk, .failing = site.disk_full > 0 ? 0.5 : 0});
+  site.disk->set_faults({.lying = scenario_.bug == PlantedBug::lying_disk,
+                         .failing = site.disk_full > 0 ? 0.5 : 0,
+                         .no_descriptors = site.no_descriptors > 0});
   // Of several the worst: what is begun before they heal must end some time.
   double slower = 1;
   for (const auto factor : site.disk_slow) slower = std::max(slower, factor);
@@ -43,6 +44,20 @@ void FederationRun::fill_disk(const Fault& fault) {
   simulation_.after(fault.length, -1, [this, i = fault.site] {
     --sites_[i].disk_full;
     set_disk(i);
+  });
+}
+
+void FederationRun::exhaust_descriptors(const Fault& fault) {
+  const auto set = [this, i = fault.site] {
+    set_disk(i);
+    network_.refuse_connections(i + 1, sites_[i].no_descriptors > 0);
+  };
+  ++sites_[fault.site].no_descriptors;
+  set();
+  count("times without descriptors");
+  simulation_.after(fault.length, -1, [this, set, i = fault.site] {
+    --sites_[i].no_descriptors;
+    set();
   });
 }
 

@@ -290,6 +290,8 @@ void FederationRun::apply(const Fault& fault) {
       return leave(i, fault.length);
     case FaultKind::disk_full:
       return fill_disk(fault);
+    case FaultKind::no_descriptors:
+      return exhaust_descriptors(fault);
     case FaultKind::slow_disk:
       return slow_disk(fault);
     case FaultKind::partition:

@@ -74,7 +74,7 @@ class FederationRun {
     std::optional<CrashAt> crash_at;
 
     // Faults that last, each counted.
-    int disk_full = 0;
+    int disk_full = 0, no_descriptors = 0;
     std::vector<double> disk_slow, access_slow, ranks_slow;
     bool paused = false;
     std::vector<std::function<void()>> held_up;  // what happens to it when it goes on
@@ -110,6 +110,7 @@ class FederationRun {
   void leave(std::uint32_t index, Nanoseconds length);
   void set_disk(std::uint32_t index);
   void fill_disk(const Fault& fault);
+  void exhaust_descriptors(const Fault& fault);
   void slow_disk(const Fault& fault);
   void slow_access(const Fault& fault);
   void slow_ranks(const Fault& fault);

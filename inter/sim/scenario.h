@@ -51,6 +51,7 @@ struct Scenario {
   double broken_connections = 0;
   double crashes = 0;              // at a random moment, or at a named point of the step
   double disk_full = 0;            // a quarter of a minute in which half of the writes fail
+  double no_descriptors = 0;       // up to a quarter of a minute without: no files, no connections
   double killed_again = 0;         // at the same named point, when it has come back: probability
   double outages = 0;              // of the federation, a minute: several sites die together
   std::uint32_t outage_sites = 0;  // the first ones; 0: all

@@ -164,6 +164,11 @@ Result<void> SimulatedDisk::may_write(std::string_view path, std::size_t bytes) 
   return Error{ErrorCode::disk_full, "the simulated disk is full"};
 }
 
+Result<void> SimulatedDisk::may_open(const std::string& path) const {
+  if (!faults_.no_descriptors) return {};
+  return Error{ErrorCode::io, path + ": too many open files"};
+}
+
 // The dirty pages that could not be written are dropped; who reads them again gets the old ones.
 void SimulatedDisk::lose_some(Inode& inode) {
   ++counters_.failed_syncs;
@@ -224,6 +229,7 @@ void SimulatedDisk::lose(const std::string& path) {
 }
 
 Result<std::unique_ptr<File>> SimulatedDisk::open(const std::string& path, Open how) {
+  ISTHMUS_CHECK(may_open(path));
   if (how == Open::create || (how == Open::overwrite && names_.count(path) == 0)) {
     ISTHMUS_CHECK(may_write(path));
     begin_name(path);
@@ -258,6 +264,7 @@ Result<void> SimulatedDisk::remove(const std::string& path) {
 Result<bool> SimulatedDisk::exists(const std::string& path) const { return names_.count(path) > 0; }
 
 Result<std::vector<std::string>> SimulatedDisk::list(const std::string& folder) const {
+  ISTHMUS_CHECK(may_open(folder));
   std::vector<std::string> names;
   const std::string prefix = folder + "/";
   for (auto it = names_.lower_bound(prefix); it != names_.end() && it->first.starts_with(prefix);
@@ -268,6 +275,7 @@ Result<std::vector<std::string>> SimulatedDisk::list(const std::string& folder) 
 }
 
 Result<void> SimulatedDisk::sync_folder(const std::string& path) {
+  ISTHMUS_CHECK(may_open(path));
   ISTHMUS_CHECK(may_write(path));
   if (faults_.lying) return {};
   settle_folders(now());
@@ -280,6 +288,7 @@ Result<void> SimulatedDisk::sync_folder(const std::string& path) {
 }
 
 Result<std::unique_ptr<DiskLock>> SimulatedDisk::lock(const std::string& path) {
+  ISTHMUS_CHECK(may_open(path));
   auto& held = locks_[path];
   if (!held.expired()) return Error{ErrorCode::busy, path + " is locked by another process"};
   auto token = std::make_shared<int>(0);

@@ -77,6 +77,13 @@ void SimulatedNetwork::cut(GatewayId from, GatewayId to, bool cut) {
     cuts_.erase({from, to});
 }
 
+void SimulatedNetwork::refuse_connections(SiteId site, bool refuse) {
+  if (refuse)
+    refusing_.insert(site);
+  else
+    refusing_.erase(site);
+}
+
 void SimulatedNetwork::break_connections(GatewayId a, GatewayId b) {
   for (const auto lane : {Lane::control, Lane::bulk}) {
     const auto way = way_of(a, b, lane);
@@ -141,7 +148,8 @@ void SimulatedNetwork::connect(const Way& way, std::uint32_t place) {
   const auto first = wires_.find(a), second = wires_.find(b);
   if (first == wires_.end() || second == wires_.end()) return;  // whoever returns connects
   if (places_[way].count(place) > 0 || place >= width(way)) return;
-  if (!first->second->receiver_ || !second->second->receiver_ || is_cut(a, b) || is_cut(b, a)) {
+  if (!first->second->receiver_ || !second->second->receiver_ || is_cut(a, b) || is_cut(b, a) ||
+      refusing_.contains(a.site) || refusing_.contains(b.site)) {
     schedule_connect(way, place, kReconnect);
     return;
   }

@@ -128,6 +128,15 @@ INSTANTIATE_TEST_SUITE_P(
                s.crashes = 3;
                s.disk_full = 2;
              }},
+        Case{"R31_no_descriptors", true, "times without descriptors",
+             [](Scenario& s) { s.no_descriptors = 4; }},
+        // New connections are needed, too.
+        Case{"R31_no_descriptors_when_connections_end", false, "times without descriptors",
+             [](Scenario& s) {
+               s.no_descriptors = 4;
+               s.broken_connections = 4;
+               s.crashes = 1;
+             }},
         Case{"R30_calendars_that_jump", true, "jumps of calendars",
              [](Scenario& s) { s.clock_jumps = 6; }}),
     [](const auto& chosen) { return chosen.param.name; });
