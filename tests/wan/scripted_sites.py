@@ -22,9 +22,10 @@ RANK = pathlib.Path(__file__).resolve().parent / "scripted_rank.py"
 class ScriptedSites(WanFederation):
     """`first`: which site of the network is this federation's first; two federations share no site."""
 
-    def __init__(self, *names, first=0, elements=1 << 20, seconds=0.0, **options):
+    def __init__(self, *names, first=0, elements=1 << 20, seconds=0.0, settings=(), **options):
         super().__init__(*names, **options)
         self.first, self.elements, self.seconds = first, elements, seconds
+        self.settings = [f"--set={setting}" for setting in settings]  # of the gateways
         self.processes = {}  # (site name, "gateway" or "rank") → Popen
 
     def choose_network(self):
@@ -46,7 +47,7 @@ class ScriptedSites(WanFederation):
 
     def start(self, site, *roles):
         for role in roles or ("gateway", "rank"):
-            command = [ISTHMUS, "gateway", site.file] if role == "gateway" else [
+            command = [ISTHMUS, "gateway", site.file, *self.settings] if role == "gateway" else [
                 sys.executable, RANK, site.run_dir / "gateway.sock", site.number, self.elements, self.seconds]
             with open(self.folder / f"{site.name}.{role}.log", "ab") as log:
                 self.processes[site.name, role] = subprocess.Popen(
