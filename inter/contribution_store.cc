@@ -191,15 +191,17 @@ Result<bool> ContributionStore::has(std::uint64_t step, SiteId site) const {
   return disk_.exists(path(step, site));
 }
 
-Result<void> ContributionStore::remove_below(std::uint64_t step, std::uint64_t keep_step,
+Result<void> ContributionStore::remove_below(std::uint64_t step,
+                                             std::span<const std::uint64_t> keep_steps,
                                              SiteId keep_site) {
   ISTHMUS_TRY(const auto names, disk_.list(folder_));
   for (const auto& name : names) {
     std::uint64_t of = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), of);
     const auto file = folder_ + "/" + name;
-    if (error == std::errc() && of < step && file != path(keep_step, keep_site))
-      ISTHMUS_CHECK(disk_.remove(file));
+    const bool kept =
+        std::ranges::find(keep_steps, of) != keep_steps.end() && file == path(of, keep_site);
+    if (error == std::errc() && of < step && !kept) ISTHMUS_CHECK(disk_.remove(file));
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,9 +72,10 @@ class ContributionStore {
   // in the system's cache alone, if its sync failed.
   Result<std::unique_ptr<ContributionFile>> rewrite(const Contribution& contribution);
   Result<bool> has(std::uint64_t step, SiteId site) const;
-  // Removes those of steps below, but for one that is still needed (the site's own, that feedback
+  // Removes those of steps below, but for those of a site to some steps (its own, that feedback
   // refers to).
-  Result<void> remove_below(std::uint64_t step, std::uint64_t keep_step, SiteId keep_site);
+  Result<void> remove_below(std::uint64_t step, std::span<const std::uint64_t> keep_steps,
+                            SiteId keep_site);
 
  private:
   std::string path(std::uint64_t step, SiteId site) const;

@@ -373,7 +373,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // Feedback: what rides in the next contribution, and what it came from.
   LargeVector<float> feedback_;  // settled; empty: none
   std::uint64_t carried_tokens_ = 0;
-  std::uint64_t contributed_step_ = 0;  // the newest that is on disk
+  // The newest contribution that is on disk, and the one before: as many as there are feedbacks.
+  // The older one counts if the newer one is given up.
+  std::uint64_t contributed_step_ = 0, contributed_before_ = 0;
   // Of this step a contribution of ours is on disk and damaged: torn by a crash, or others have it.
   std::uint64_t damaged_step_ = 0;
   std::optional<Feedback> pending_;  // of our last contribution, until its record is applied

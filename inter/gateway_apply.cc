@@ -1,6 +1,7 @@
 // From a decided record to a saved state: reduce what the record names, take the outer step, hash,
 // log, settle feedback, save in the background, go on.
 #include <algorithm>
+#include <array>
 
 #include "base/assert.h"
 #include "inter/gateway.h"
@@ -408,9 +409,10 @@ Task<void> Gateway::remove_pruned() {
   pruning_ = true;
   for (std::uint64_t removed_below = 0; removed_below < kept_from_;) {
     removed_below = kept_from_;
-    // What a restart makes feedback of stays as well: our own newest one.
+    // What a restart makes feedback of stays as well.
     Result<void> removed;
-    auto remove = [this, &removed, below = kept_from_, own = contributed_step_] {
+    auto remove = [this, &removed, below = kept_from_,
+                   own = std::array{contributed_step_, contributed_before_}] {
       removed = store_.contributions().remove_below(below, own, self_);
     };
     co_await run_on(world_.workers, world_.loop, std::move(remove), 4096, Urgency::disk);

@@ -159,7 +159,8 @@ Task<void> Gateway::contribute_task(std::shared_ptr<const ContributedValues> par
     co_return;
   }
   pending_ = std::move(*made);
-  contributed_step_ = pending_->step;
+  if (contributed_step_ != pending_->step)
+    contributed_before_ = std::exchange(contributed_step_, pending_->step);
   spare_residuals_.back() = std::exchange(feedback_, {});  // it is part of the contribution now
   carried_tokens_ = 0;
   changed_.notify();

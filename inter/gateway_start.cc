@@ -107,13 +107,16 @@ Task<Result<void>> Gateway::load() {
   restored_to_ = *newest;
   if (options_.link.bug == PlantedBug::two_contributions) loaded->feedbacks.clear();
   for (auto& feedback : loaded->feedbacks) {
+    if (pending_) {
+      contributed_before_ = feedback.step;
+      break;
+    }
     const auto closed = was_closed(feedback);
     if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, feedback.step);
     if (closed != Closed::yes) continue;
     store_.settle_feedback(feedback.step, feedback.root);
     contributed_step_ = feedback.step;
     pending_ = std::move(feedback);
-    break;
   }
   world_.log.info("state_loaded",
                   {.outer_step = state_ ? static_cast<std::int64_t>(state_->step) : -1},

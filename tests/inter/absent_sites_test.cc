@@ -555,5 +555,65 @@ TEST(RecoveryTest, AContributionToAStepThatWasGivenUpIsGivenUpToo) {
   EXPECT_EQ(federation.gateway(2).root(), federation.gateway(3).root());
 }
 
+// A site was cut off when a step was decided without its contribution, and in others. What it
+// had contributed rode in what it contributed after that, which the operator's recovery gives up.
+TEST(RecoveryTest, WhatRodeInAContributionThatIsGivenUpRidesAgain) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.without_vote = {2, 3};
+  options.gateway.sync.outer_steps = 60;
+  options.gateway.sync.absent_steps = 40;
+  options.gateway.first_wait = 2 * kSecond;
+  options.gateway.straggler_wait = 2 * kSecond;
+  ScriptedFederation federation(std::move(options));
+  const std::vector<SiteId> survivors = {2, 3};
+  const auto step_of = [&](SiteId site) {
+    const auto state = federation.gateway(site).state();
+    return state ? state->step : 0;
+  };
+  const auto until = [&](const std::function<bool()>& condition) {
+    return federation.run_until(condition, 200 * kSecond);
+  };
+  ASSERT_TRUE(until([&] { return step_of(3) == 4 && federation.gateway(3).saved_step() == 4; }));
+  federation.cut_off(3, true);
+  ASSERT_TRUE(until([&] { return federation.gateway(3).pending_step() == 5; }));
+  // Until nobody keeps the bytes of that step any more.
+  ASSERT_TRUE(until([&] { return step_of(2) == 25; }));
+  const auto carried = federation.events(3, "contribution_carried");
+  federation.cut_off(3, false);
+  // It contributes to the next step, with what it has carried, before it has saved the state; then
+  // the file of what it has carried is let go.
+  federation.disk(3).set_faults({.full_for = "/state."});
+  ASSERT_TRUE(until([&] { return federation.gateway(3).pending_step() > 25; }));
+  ASSERT_EQ(federation.events(3, "contribution_carried"), carried + 1);
+  federation.kill(1);  // for good
+  federation.disk(3).set_faults({});
+  ASSERT_TRUE(until([&] {
+    return std::ranges::all_of(survivors, [&](SiteId site) {
+      return federation.gateway(site).saved_step() + 1 == federation.gateway(3).pending_step();
+    });
+  }));
+  federation.run_for(kSecond);
+  security::Recovery recovery;
+  recovery.run = federation.gateway(2).genesis()->record.hash();
+  recovery.step = federation.gateway(2).saved_step();
+  recovery.root = federation.gateway(2).root();
+  recovery.voters = survivors;
+  auto roster = federation.roster();
+  roster.epoch = 2;
+  roster.digest = security::blake2b(bytes_of("roster of a recovery"));
+  for (auto& site : roster.sites) site.voter = site.id != 1;
+  roster.run = recovery.run;
+  roster.recoveries = {recovery};
+  for (const auto site : survivors) {
+    federation.kill(site);
+    federation.give_roster(site, roster);
+    federation.start(site);
+  }
+  ASSERT_TRUE(until([&] { return step_of(3) > recovery.step; }));
+  EXPECT_EQ(federation.events(3, "contribution_carried"), carried + 2);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(2).root(), federation.gateway(3).root());
+}
+
 }  // namespace
 }  // namespace isthmus::inter

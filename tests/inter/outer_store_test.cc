@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "inter/sim/simulated_disk.h"
+#include "inter/sim/simulated_keys.h"
 #include "tests/inter/sample_messages.h"
 #include "tests/inter/written_feedback.h"
 
@@ -56,6 +59,19 @@ class OuterStoreTest : public testing::Test {
   sim::SimulatedDisk disk{Random(1)};
   ModelLayout layout = *ModelLayout::make({{"a", Shape{5}, 0}});
 };
+
+// Of both feedbacks that there are, as the newer one may be given up.
+TEST_F(OuterStoreTest, OfOldContributionsThoseStayThatFeedbackIsMadeOf) {
+  ContributionStore contributions(disk, "contributions");
+  for (std::uint64_t step = 1; step <= 6; ++step)
+    for (const SiteId site : {1, 2})
+      ASSERT_TRUE(contributions.create(
+          step, sign(sim::SimulatedSigner(site), site, MessageType::open, encode(Open{}))));
+  ASSERT_TRUE(contributions.remove_below(5, std::array<std::uint64_t, 2>{4, 2}, 2));
+  EXPECT_THAT(*disk.list("contributions"),
+              testing::UnorderedElementsAre("00000002-2", "00000004-2", "00000005-1", "00000005-2",
+                                            "00000006-1", "00000006-2"));
+}
 
 TEST_F(OuterStoreTest, FeedbackThatCountsOutlivesAttemptsThatNeverClose) {
   {
