@@ -390,8 +390,7 @@ Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan 
       if (sent) break;
       if (sent.error().code != ErrorCode::busy)
         co_return Error{ErrorCode::unavailable,
-                        fmt::format("there is no bulk connection with {}", test->peer_name),
-                        sent.error()};
+                        fmt::format("there is no bulk connection with {}", test->peer_name)};
       if (loop.now() >= until) break;
       co_await writable_.wait_until(std::min(until, loop.now() + kLook));
     }

@@ -18,6 +18,7 @@ constexpr double kLimited = 0.1;  // of the time in which data were there to be 
 // A kernel's buffer holds its own bookkeeping too, half of it or more, and a queue on the way wants
 // as much again as the line itself.
 constexpr double kBufferPerDelay = 2, kBufferWanted = 4;
+constexpr double kBufferMuchLarger = 8;  // than what was on its way: it was not the limit
 
 double share(Nanoseconds part, Nanoseconds whole) {
   return whole > 0 ? std::clamp(seconds_of(part) / seconds_of(whole), 0.0, 1.0) : 0;
@@ -43,17 +44,19 @@ std::string buffer_advice(std::string_view site, std::string_view name, std::str
                           std::string_view why) {
   if (most == 0) return {};
   const bool small = static_cast<double>(most) < kBufferPerDelay * bandwidth_delay;
-  if (!small && limited < kLimited) return {};
+  // A reader that is too slow closes its window as well: no larger buffer helps then.
+  const bool held_back =
+      limited >= kLimited && kBufferMuchLarger * bandwidth_delay >= static_cast<double>(most);
+  if (!small && !held_back) return {};
   // Where the buffer was the limit, the line's own product of rate and delay is not known yet.
-  const auto wanted = std::max(kBufferWanted * bandwidth_delay,
-                               limited >= kLimited ? 2 * static_cast<double>(most) : 0.0);
+  const auto wanted =
+      std::max(kBufferWanted * bandwidth_delay, held_back ? 2 * static_cast<double>(most) : 0.0);
   const auto bytes = std::bit_ceil(std::max<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1));
   return fmt::format(
       "at {}: sysctl -w net.ipv4.{}=\"{}\" ({})", site, name, raised(setting, bytes),
-      limited >= kLimited
-          ? fmt::format("{} held the sender back {:.0f} % of the time", why, 100 * limited)
-          : fmt::format("{} bytes are less than twice the {:.0f} on their way", most,
-                        bandwidth_delay));
+      held_back ? fmt::format("{} held the sender back {:.0f} % of the time", why, 100 * limited)
+                : fmt::format("{} bytes are less than twice the {:.0f} on their way", most,
+                              bandwidth_delay));
 }
 
 std::string direction_json(const LinkTestReport::Direction& d, const LinkTestSide& sender,

@@ -134,9 +134,11 @@ void TlsConnection::come_up() {
   if (lane_.options().polite) keep_pace();
 }
 
+// While there is something to send or to acknowledge: write_on() begins it again.
 void TlsConnection::keep_pace() {
   const int descriptor = socket_.native_handle();
-  if (const auto facts = read_tcp_facts(descriptor)) {
+  const auto facts = read_tcp_facts(descriptor);
+  if (facts) {
     const std::lock_guard lock(path_mutex_);
     polite_.look({.now = std::chrono::steady_clock::now().time_since_epoch().count(),
                   .round_trip = facts->round_trip,
@@ -147,6 +149,8 @@ void TlsConnection::keep_pace() {
                   .segments_resent = facts->segments_resent});
     set_pace_max(descriptor, polite_.bytes_per_second());
   }
+  keeps_pace_ = facts && (facts->waiting_bytes > 0 || !out_.empty());
+  if (!keeps_pace_) return;
   pace_timer_.expires_after(duration(polite_.next_look()));
   pace_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
     if (!error && self->stage_ == Stage::up) self->keep_pace();
@@ -298,6 +302,8 @@ Result<void> TlsConnection::send(WireMessage message) {
     self->out_.push_back(std::move(message));
     if (std::exchange(self->writing_, true)) return;
     self->write_on();
+    if (self->stage_ == Stage::up && self->lane_.options().polite && !self->keeps_pace_)
+      self->keep_pace();
   });
   return {};
 }

@@ -143,6 +143,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer deadline_, pace_timer_;
   std::chrono::steady_clock::time_point dialed_{};
+  bool keeps_pace_ = false;   // a polite one: its timer runs
   std::uint64_t limits_ = 0;  // how many were set: an expired one is told by its number
   security::TlsRole role_ = security::TlsRole::listening;
   Stage stage_ = Stage::connecting;

@@ -182,6 +182,10 @@ Result<PartOfRun> part_of(const Options& options, const Scenario& scenario) {
     return Error{
         ErrorCode::invalid_argument,
         fmt::format("--sites {}: this run has {}", options.sites, counted(scenario.sites, "site"))};
+  if (options.steps > scenario.outer_steps)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("--steps {}: this run has {}", options.steps,
+                             counted(scenario.outer_steps, "outer step"))};
   if (options.sites > 0) part.sites = options.sites;
   if (options.steps > 0) part.outer_steps = options.steps;
   return part;
@@ -306,7 +310,7 @@ class ManySeeds {
       if (auto ran = run_seeds(runs, stop); !ran) error = ran.error();
       runs.tick();
     }
-    print_sum();
+    print_sum(stop);
     if (error && error->code == ErrorCode::cancelled) {
       fmt::print("stopped; the same command goes on from here\n");
       return ExitCode::stopped;
@@ -339,7 +343,7 @@ class ManySeeds {
     if (!result.violation.empty()) failed_[result.seed] = result.violation;
   }
 
-  void print_sum() const {
+  void print_sum(const std::atomic<bool>& stop) const {
     const double pace = seconds_ > 0 ? static_cast<double>(done_ - done_before_) / seconds_ : 0;
     if (options_.json) {
       nlohmann::ordered_json json;
@@ -352,10 +356,19 @@ class ManySeeds {
       json["simulated_seconds"] = simulated_seconds_;
       json["seeds_per_second"] = pace;
       json["failed"] = nlohmann::ordered_json::array();
-      for (const auto& [seed, violation] : failed_)
-        json["failed"].push_back({{"seed", seed},
-                                  {"violation", violation},
-                                  {"replay", replay_command(options_, seed, {})}});
+      std::size_t shrunk_seeds = 0;
+      for (const auto& [seed, violation] : failed_) {
+        nlohmann::ordered_json one = {{"seed", seed}, {"violation", violation}};
+        PartOfRun part;
+        if (shrunk_seeds++ < kShrunkMax && !stop)
+          if (auto smaller = shrink_seed(scenarios_(seed), seed, violation, stop)) {
+            part = std::move(smaller->shrunk.part);
+            one["shrunk_to_faults"] = *part.faults;
+            one["shrunk_violation"] = smaller->shrunk.violation;
+          }
+        one["replay"] = replay_command(options_, seed, part);
+        json["failed"].push_back(std::move(one));
+      }
       fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
       return;
     }

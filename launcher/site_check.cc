@@ -231,8 +231,6 @@ class ValueCheck {
             "gateway.zone = \"{}\" is none that this machine knows: \"UTC\", or a name like "
             "\"Europe/Berlin\" from /usr/share/zoneinfo (package tzdata)",
             gateway.zone);
-    if (written("gateway.zone") && gateway.windows.empty() && !written("gateway.windows"))
-      fault("gateway.zone", "gateway.zone has no effect without [[gateway.windows]]");
     if (!written("model.from") && runtime::check(file_.model.config)) check_memory(text_);
   }
 

@@ -1,8 +1,11 @@
 #include "launcher/site_doubts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include "base/counted.h"
@@ -16,6 +19,12 @@ bool is_loopback(std::string_view host) {
   return host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
 }
 
+// Of this machine, which need not be the gateway's.
+std::vector<std::string> congestion_controls() {
+  std::ifstream in("/proc/sys/net/ipv4/tcp_available_congestion_control");
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
 void about_one(const CheckedSite& site, std::vector<std::string>& doubts) {
   const auto& file = site.file();
   const auto doubt = [&](const std::string& what) {
@@ -27,6 +36,14 @@ void about_one(const CheckedSite& site, std::vector<std::string>& doubts) {
         fmt::format("gateway.metrics = \"{}\" shows the run to whoever can reach it: nobody is "
                     "asked for a key there",
                     file.gateway.metrics));
+  const auto& control = file.gateway.congestion_control;
+  if (const auto known = congestion_controls(); site.text.written("gateway.congestion_control") &&
+                                                control != "system" && !known.empty() &&
+                                                std::ranges::find(known, control) == known.end())
+    doubt(fmt::format(
+        "gateway.congestion_control = \"{}\" is not in force on this machine, which has "
+        "{}: there it would be the system's choice",
+        control, fmt::join(known, ", ")));
   const auto* self = site.roster ? site.roster->find(file.site.name) : nullptr;
   if (self == nullptr) return;
   const auto& all = site.roster->sites;

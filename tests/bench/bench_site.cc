@@ -1,9 +1,13 @@
 #include "tests/bench/bench_site.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -71,11 +75,28 @@ TemporaryPlace::TemporaryPlace(const std::string& parent, std::string_view name)
                         parent.empty() ? std::filesystem::temp_directory_path().string() : parent,
                         name)) {
   if (::mkdtemp(path_.data()) == nullptr) give_up("cannot make a folder like " + path_);
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) give_up("no pipe");
+  life_ = ends[1];
+  remover_ = ::fork();
+  if (remover_ != 0) {
+    ::close(ends[0]);
+    return;
+  }
+  ::setsid();  // a terminal's Ctrl-C is not for it
+  ::close(ends[1]);
+  for (const int inherited : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(inherited);
+  char nothing = 0;
+  while (::read(ends[0], &nothing, 1) < 0 && errno == EINTR) {
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+  std::_Exit(0);
 }
 
 TemporaryPlace::~TemporaryPlace() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  ::close(life_);
+  ::waitpid(remover_, nullptr, 0);
 }
 
 void say_what_is_on(const Report& report) {

@@ -68,7 +68,8 @@ class ValuesInPlace final : public inter::ContributedValues {
   const std::span<const float> values_;
 };
 
-// A new folder in `parent` ("": where the system keeps temporary files), removed with all in it.
+// A new folder in `parent` ("": where the system keeps temporary files), removed with all in it:
+// also when this process and those that it forks are killed. Before threads are.
 class TemporaryPlace {
  public:
   TemporaryPlace(const std::string& parent, std::string_view name);
@@ -79,6 +80,8 @@ class TemporaryPlace {
 
  private:
   std::string path_;
+  int life_ = -1;  // closed when the last process with it ends
+  pid_t remover_ = 0;
 };
 
 // What the bytes of the gateways that are measured go through.

@@ -100,7 +100,8 @@ struct Case {
     in >> value >> unit;
     const auto found = units.find(unit);
     if (!in || found == units.end() || value <= 0)
-      give_up(fmt::format("{}: {} with one of the emulator's units, please", option, key));
+      give_up(fmt::format("{}: {} needs a number with a unit: kbit, mbit, gbit; us, ms, s", option,
+                          key));
     return value * found->second;
   }
 };
@@ -283,7 +284,8 @@ double iperf(const Options& options, const std::vector<std::string>& spaces,
     const pid_t process = ::fork();
     if (process != 0) return process;
     enter_namespace(space);
-    ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
+    const int nowhere = ::open("/dev/null", O_WRONLY);
+    for (const int said : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(nowhere, said);
     std::vector<char*> arguments;
     for (auto& argument : command) arguments.push_back(argument.data());
     arguments.push_back(nullptr);
@@ -451,7 +453,12 @@ int run(const Options& options) {
   for (const auto& one : cases) (void)one.ideal();  // says what is wrong with a path
   std::vector<Measured> measured(cases.size());
   for (std::uint64_t i = 0; i < options.runs; ++i)
-    for (std::size_t j = 0; j < cases.size(); ++j) measure(options, cases[j], measured[j]);
+    for (std::size_t j = 0; j < cases.size(); ++j) {
+      if (::isatty(STDERR_FILENO) == 1)
+        fmt::print(stderr, "run {} of {}: {}\n", i * cases.size() + j + 1,
+                   options.runs * cases.size(), cases[j].name());
+      measure(options, cases[j], measured[j]);
+    }
   const Report report(options.json);
   report.heading(fmt::format(
       "{} gateways over the emulator, codec {}, outer {}, {} runs of {} exchanges\n"

@@ -23,7 +23,7 @@ def cpu_seconds(pid):
 
 class Idle(Case):
     def test_gateways_that_wait(self):
-        """Two have a session and ranks that compute for a long time; the third has no ranks yet."""
+        """Two have a session and ranks that compute for a long time, one of them politely; the third has no ranks yet."""
         with Federation("alpha", "beta", "gamma", min_sites=2) as f, contextlib.ExitStack() as stack:
             def start(name, *command):
                 log = stack.enter_context(open(f.folder / f"{name}.log", "ab"))
@@ -32,7 +32,9 @@ class Idle(Case):
                 stack.callback(process.kill)
                 return process
 
-            gateways = {site.name: start(site.name, ISTHMUS, "gateway", site.file) for site in f.sites}
+            polite = {"beta": ["--set=gateway.polite=true"]}
+            gateways = {site.name: start(site.name, ISTHMUS, "gateway", site.file, *polite.get(site.name, ()))
+                        for site in f.sites}
             for site in f.sites[:2]:
                 start(site.name, sys.executable, RANK, site.run_dir / "gateway.sock", site.number, ELEMENTS, 1000)
             said = lambda: "\n".join(path.read_text(errors="replace") for path in f.folder.glob("*.log"))

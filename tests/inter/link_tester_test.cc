@@ -304,13 +304,18 @@ TEST(LinkTestReport, TooSmallWindowsComeWithTheCommandThatRaisesThem) {
   EXPECT_EQ(json["advice"].size(), 2U);
 
   // Slower, but held back by the window: the line's own product is not known.
-  report.to_peer.got.bits_per_second = report.from_peer.got.bits_per_second = 1e6;
+  report.side_there.tcp_rmem = report.side_here.tcp_rmem;
+  report.to_peer.got.bits_per_second = report.from_peer.got.bits_per_second = 160e6;
   EXPECT_TRUE(report.advice().empty());
   report.to_peer.sent.limited_by_window = 2 * kSecond;
   ASSERT_EQ(report.advice().size(), 1U);
   EXPECT_THAT(report.advice()[0],
-              HasSubstr("at beta: sysctl -w net.ipv4.tcp_rmem=\"4096 131072 134217728\" (the "
+              HasSubstr("at beta: sysctl -w net.ipv4.tcp_rmem=\"4096 131072 16777216\" (the "
                         "receiver's window held the sender back 50 % of the time)"));
+  // By far less than the window could hold: its reader was slow.
+  report.to_peer.got.bits_per_second = 1e6;
+  EXPECT_TRUE(report.advice().empty());
+  report.to_peer.got.bits_per_second = 160e6;
   report.from_peer.sent.congestion_control = "cubic";
   report.from_peer.sent.congestion_control_why = "the system refused bbr";
   ASSERT_EQ(report.advice().size(), 2U);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 namespace isthmus::launcher {
 namespace {
 
@@ -38,6 +40,21 @@ TEST(SiteDoubts, NoneWhereThereIsNoReason) {
 TEST(SiteDoubts, TheSameBatchesTwice) {
   const CheckedSite sites[] = {site_of("alpha", 3, "en", "", ""), site_of("beta", 3, "en", "", "")};
   EXPECT_THAT(doubts_about(sites), ElementsAre(HasSubstr("train.seed = 3")));
+}
+
+TEST(SiteDoubts, ACongestionControlThatTheMachineDoesNotHave) {
+  if (!std::filesystem::exists("/proc/sys/net/ipv4/tcp_available_congestion_control"))
+    GTEST_SKIP() << "this kernel does not say which it has";
+  const auto chosen = [&](const std::string& name) {
+    CheckedSite sites[1];
+    sites[0].text =
+        parse_site_text("alpha.toml", "[gateway]\ncongestion_control = \"" + name + "\"\n", {});
+    return doubts_about(sites);
+  };
+  EXPECT_THAT(chosen("bbrr"),
+              ElementsAre(HasSubstr("congestion_control = \"bbrr\" is not in force")));
+  EXPECT_THAT(chosen("system"), IsEmpty());
+  EXPECT_THAT(chosen("reno"), IsEmpty()) << "which every kernel has";
 }
 
 TEST(SiteDoubts, APortThatOthersAreNotSentTo) {

@@ -222,6 +222,13 @@ def arguments_of(words):
         parser.error(f"--sites {options.sites}: there can be 3 to {len(NAMES)}")
     if options.minutes <= 0:
         parser.error("--minutes must be above 0")
+    if options.first_round < 0:
+        parser.error("--first-round counts from 0")
+    if options.json:
+        try:
+            options.json.open("a").close()
+        except OSError as error:
+            parser.error(f"--json {options.json}: {error.strerror}")
     if options.keep and options.keep.exists():
         parser.error(f"--keep {options.keep}: it is there already; name a new folder")
     return options
