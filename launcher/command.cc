@@ -74,6 +74,8 @@ ExitCode fail(const Error& error) {
     case ErrorCode::not_found:
     case ErrorCode::in_use:  // a port
       return ExitCode::hopeless;
+    case ErrorCode::disk_full:
+      return ExitCode::no_room;
     default:
       return ExitCode::failed;
   }

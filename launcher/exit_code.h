@@ -13,6 +13,7 @@ enum class ExitCode : int {
   // A damaged or missing file, a port that is taken, numbers that overflow: starting again cannot
   // help.
   hopeless = 6,
+  no_room = 7,  // on the disk: starting again helps once there is some
 };
 
 }  // namespace isthmus::launcher

@@ -12,6 +12,7 @@ namespace isthmus::launcher {
 std::string ProcessEnd::text() const {
   if (signal != 0) return fmt::format("ended by signal {} ({})", signal, ::strsignal(signal));
   if (code == 0) return "finished";
+  if (code == static_cast<int>(ExitCode::no_room)) return "found no room on the disk";
   return fmt::format("ended with exit code {}", code);
 }
 
@@ -31,6 +32,11 @@ RestartDecision RestartPolicy::on_end(const ProcessEnd& end, Nanoseconds lived,
   if (is(ExitCode::hopeless))
     return {.what = give_up, .reason = "starting it again cannot help: mend what it names first"};
   if (lived >= options_.healthy) failures_ = 0;
+  // However often: it is nothing that the process does, and whoever makes room ends it.
+  if (is(ExitCode::no_room))
+    return {.what = restart,
+            .delay = std::min(next_delay(), options_.delay_for_room_max),
+            .reason = {}};
   instant_failures_ = lived < options_.instant ? instant_failures_ + 1 : 0;
   if (instant_failures_ >= options_.instant_failures_max)
     return {.what = give_up,
@@ -42,9 +48,11 @@ RestartDecision RestartPolicy::on_end(const ProcessEnd& end, Nanoseconds lived,
     return {.what = give_up,
             .reason = fmt::format("it failed {} times without a new checkpoint or outer step",
                                   futile_failures_)};
-  const auto delay = options_.first_delay << std::min(failures_, 16);
-  ++failures_;
-  return {.what = restart, .delay = std::min(delay, options_.delay_max), .reason = {}};
+  return {.what = restart, .delay = next_delay(), .reason = {}};
+}
+
+Nanoseconds RestartPolicy::next_delay() {
+  return std::min(options_.first_delay << std::min(failures_++, 16), options_.delay_max);
 }
 
 }  // namespace isthmus::launcher

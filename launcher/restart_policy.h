@@ -22,6 +22,7 @@ struct ProcessEnd {
 struct RestartOptions {
   Nanoseconds first_delay = kSecond / 2;  // doubles with each failure in a row
   Nanoseconds delay_max = 30 * kSecond;
+  Nanoseconds delay_for_room_max = 5 * kSecond;  // on the disk
   Nanoseconds healthy = 60 * kSecond;  // after so long a life, earlier failures are forgotten
   Nanoseconds instant = 10 * kSecond;  // a shorter life is an instant failure
   int instant_failures_max = 5;        // so many in a row: give up
@@ -43,6 +44,8 @@ class RestartPolicy {
   RestartDecision on_end(const ProcessEnd& end, Nanoseconds lived, std::int64_t progress);
 
  private:
+  Nanoseconds next_delay();
+
   RestartOptions options_;
   int failures_ = 0;          // in a row
   int instant_failures_ = 0;  // in a row

@@ -122,11 +122,13 @@ gateway that is started with others refuses and names the one that differs.
 | 4 | the gateway or another site is not there; starting again may help |
 | 5 | a device or a collective broke; `launch` starts the ranks again from the gateway's state |
 | 6 | a file is missing or damaged, a port is taken, something exceeds a limit of memory, or the numbers of the training are no longer finite; starting again cannot help |
+| 7 | there is no room on the disk; starting again helps once there is |
 
-`launch` starts again what ends with 1, 4 or 5 or by a signal, after a delay that doubles up to half a minute. It gives
-up, stops the rest and ends with the code of what failed after 5 failures in a row within 10 s of a start, or after 12
-without a new checkpoint or outer step in between. Where it launched several sites, and those that are left hold a majority
-of the voters of a run that has begun, it stops only the site that failed.
+`launch` starts again what ends with 1, 4, 5 or 7 or by a signal, after a delay that doubles up to half a minute; with 7 up
+to five seconds, for as long as it takes. Else it gives up, stops the rest and ends with the code of what failed after 5
+failures in a row within 10 s of a start, or after 12 without a new checkpoint or outer step in between. Where it launched
+several sites, and those that are left hold a majority of the voters of a run that has begun, it stops only the site that
+failed.
 )";
 
 }  // namespace

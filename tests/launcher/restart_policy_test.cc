@@ -44,6 +44,19 @@ TEST(RestartPolicy, GivesUpAfterInstantFailuresInARow) {
   EXPECT_EQ(last.reason, "it failed 5 times in a row within 10 s of its start");
 }
 
+// Whoever makes room ends it; a gateway that gave up meanwhile would take its site out for good.
+TEST(RestartPolicy, WaitsForRoomOnTheDiskForAsLongAsItTakes) {
+  RestartPolicy policy({});
+  constexpr ProcessEnd kNoRoom{.code = 7, .signal = 0};
+  for (int i = 0; i < 1000; ++i) {
+    const auto decision = policy.on_end(kNoRoom, kSecond / 10, 0);
+    ASSERT_EQ(decision.what, What::restart) << i;
+    EXPECT_LE(decision.delay, 5 * kSecond);
+  }
+  EXPECT_EQ(policy.on_end(kKilled, 60 * kSecond, 0).delay, kSecond / 2);
+  EXPECT_EQ(kNoRoom.text(), "found no room on the disk");
+}
+
 // A damaged step, an exhausted machine: each life is long, and comes to nothing.
 TEST(RestartPolicy, GivesUpAfterFailuresWithoutProgress) {
   RestartPolicy policy({});
