@@ -35,26 +35,48 @@ std::optional<SeedResult> parse_seed_line(std::string_view line) {
   return result;
 }
 
+namespace {
+
+// Refuses what begins otherwise than a record whose first line is `first`.
+Result<void> check_begin(const std::string& path, std::string_view text, const std::string& first) {
+  if (text.starts_with(first) || first.starts_with(text)) return {};
+  if (!text.starts_with(kFirstWords))
+    return Error{ErrorCode::corrupt, fmt::format("{} is no record of seeds", path)};
+  return Error{ErrorCode::mismatch,
+               fmt::format("{} is of another build of isthmus, or of another scenario: remove "
+                           "it, or name another file with --resume",
+                           path)};
+}
+
+Result<std::string> first_bytes(Disk& disk, const std::string& path, std::uint64_t bytes_max) {
+  ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));
+  ISTHMUS_TRY(const auto size, file->size());
+  Bytes bytes(std::min(size, bytes_max));
+  ISTHMUS_CHECK(file->read_at(0, bytes));
+  return std::string(text_of(bytes));
+}
+
+}  // namespace
+
 Result<SeedRecord> SeedRecord::open(Disk& disk, const std::string& path,
                                     const std::string& identity) {
   SeedRecord record;
-  ISTHMUS_TRY(record.lock_, disk.lock(path + ".lock"));
   const auto first = std::string(kFirstWords) + identity + "\n";
   ISTHMUS_TRY(const bool exists, disk.exists(path));
+  if (exists) {  // before there is a lock: nothing is left beside what is refused
+    ISTHMUS_TRY(const auto begin, first_bytes(disk, path, first.size()));
+    ISTHMUS_CHECK(check_begin(path, begin, first));
+  }
+  ISTHMUS_TRY(record.lock_, disk.lock(path + ".lock"));
+  ISTHMUS_TRY(const bool there, disk.exists(path));
   std::string text;
-  if (exists) {
+  if (there) {
     ISTHMUS_TRY(const auto bytes, read_file(disk, path, kBytesMax));
     text = std::string(text_of(bytes));
   }
+  ISTHMUS_CHECK(check_begin(path, text, first));
   // One that was killed before its first line was whole has nothing else.
-  if (text.find('\n') == text.npos && first.starts_with(text)) text.clear();
-  if (!text.empty() && !text.starts_with(kFirstWords))
-    return Error{ErrorCode::corrupt, fmt::format("{} is no record of seeds", path)};
-  if (!text.empty() && !text.starts_with(first))
-    return Error{ErrorCode::mismatch,
-                 fmt::format("{} is of another build of isthmus, or of another scenario: remove "
-                             "it, or name another file with --resume",
-                             path)};
+  if (!text.starts_with(first)) text.clear();
   ISTHMUS_TRY(record.file_,
               disk.open(path, text.empty() ? Disk::Open::create : Disk::Open::update));
   if (text.empty()) {

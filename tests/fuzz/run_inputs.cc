@@ -1,11 +1,4 @@
-// Drives a fuzz target without libFuzzer:
-//
-//     link_fuzz PATH…                       these inputs; of a folder, all files in it
-//     link_fuzz --write FOLDER              writes the target's own seeds
-//     link_fuzz --runs N [--seed S] PATH…   inputs and seeds, then N made from them at random
-//
-// With the environment's ISTHMUS_FUZZ_SECONDS it makes inputs for so long, in place of --runs.
-// An input on which the target aborts is left behind as `finding` in the current folder.
+// Drives a fuzz target without libFuzzer, as kUsage says.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -28,6 +21,16 @@ namespace {
 
 using isthmus::Bytes;
 using isthmus::Random;
+
+constexpr const char* kUsage =
+    "Runs one decoder of outside bytes on inputs; ends with an abort where it finds a fault, and\n"
+    "leaves the input behind as `finding` in the current folder.\n"
+    "\n"
+    "  PATH...                       these inputs; of a folder, all files in it\n"
+    "  --write FOLDER                writes the target's own seeds\n"
+    "  --runs N [--seed S] PATH...   inputs and seeds, then N made from them at random\n"
+    "\n"
+    "With the environment's ISTHMUS_FUZZ_SECONDS it makes inputs for so long, in place of N.\n";
 
 // The input that is being run; whoever aborts finds it as `finding` in the current folder.
 const Bytes* running = nullptr;
@@ -129,6 +132,10 @@ int main(int argc, char** argv) {
         out << isthmus::text_of(input);
       }
       ++i;
+    } else if (argument.starts_with("-")) {
+      const bool asked = argument == "--help" || argument == "-h";
+      std::fputs(kUsage, asked ? stdout : stderr);
+      return asked ? 0 : 2;
     } else {
       for (const auto& file : files_of(argument)) corpus.push_back(contents(file));
     }

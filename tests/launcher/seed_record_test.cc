@@ -68,6 +68,7 @@ TEST_F(SeedRecordTest, IsNoOtherFile) {
   write_contents(path_, "[site]\nname = \"alpha\"\n");
   EXPECT_EQ(open().error().code, ErrorCode::corrupt);
   EXPECT_EQ(contents_of(path_), "[site]\nname = \"alpha\"\n");
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".lock")) << "nothing is left beside it";
   std::filesystem::remove(path_);
   ASSERT_TRUE(open());
   write_contents(path_, contents_of(path_) + "7 1000 12 88.125 hold\n");
