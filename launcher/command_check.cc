@@ -30,7 +30,7 @@ ExitCode run(const Options& options) {
   for (const auto& site : *sites)
     fmt::print("{}: site {} is fine\n{}", site.text.path, site.file().site.name,
                meaning_of(site.file(), site.roster ? &*site.roster : nullptr));
-  for (const auto& doubt : doubts_about(*sites)) fmt::print("note: {}\n", doubt);
+  for (const auto& doubt : doubts_about(*sites, this_machine())) fmt::print("note: {}\n", doubt);
   return ExitCode::done;
 }
 

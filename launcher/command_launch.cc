@@ -324,7 +324,7 @@ ExitCode run(const Options& options) {
   guard_secrets();  // it looks at each site's identity
   auto sites = load_checked_sites(options.sites.paths, options.sites.overrides);
   if (!sites) return fail(sites.error());
-  for (const auto& doubt : doubts_about(*sites)) fmt::print("note: {}\n", doubt);
+  for (const auto& doubt : doubts_about(*sites, this_machine())) fmt::print("note: {}\n", doubt);
   Launch launch(std::move(*sites), options);
   const auto code = launch.run();
   return code ? *code : fail(code.error());

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -239,12 +241,18 @@ class ValueCheck {
   const Machine& machine_;
 };
 
+std::vector<std::string> congestion_controls() {
+  std::ifstream in("/proc/sys/net/ipv4/tcp_available_congestion_control");
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
 }  // namespace
 
 Machine this_machine() {
   return {.cpus = available_cpus(),
           .unix_time = make_system_clock()->unix_time(),
-          .memory_bytes = static_cast<double>(machine_memory_bytes())};
+          .memory_bytes = static_cast<double>(machine_memory_bytes()),
+          .congestion_controls = congestion_controls()};
 }
 
 void check_values(SiteText& text, const Machine& machine) { ValueCheck(text, machine).run(); }

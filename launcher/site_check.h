@@ -18,6 +18,8 @@ struct Machine {
   std::vector<int> cpus = {};  // this process may use
   Nanoseconds unix_time = 0;
   double memory_bytes = 0;  // 0: unknown
+  // That TCP may be asked for (net.ipv4.tcp_available_congestion_control); none: unknown.
+  std::vector<std::string> congestion_controls = {};
 };
 
 Machine this_machine();

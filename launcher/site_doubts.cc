@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "base/counted.h"
@@ -19,13 +17,7 @@ bool is_loopback(std::string_view host) {
   return host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
 }
 
-// Of this machine, which need not be the gateway's.
-std::vector<std::string> congestion_controls() {
-  std::ifstream in("/proc/sys/net/ipv4/tcp_available_congestion_control");
-  return {std::istream_iterator<std::string>(in), {}};
-}
-
-void about_one(const CheckedSite& site, std::vector<std::string>& doubts) {
+void about_one(const CheckedSite& site, const Machine& machine, std::vector<std::string>& doubts) {
   const auto& file = site.file();
   const auto doubt = [&](const std::string& what) {
     doubts.push_back(fmt::format("{}: {}", site.text.path, what));
@@ -37,9 +29,9 @@ void about_one(const CheckedSite& site, std::vector<std::string>& doubts) {
                     "asked for a key there",
                     file.gateway.metrics));
   const auto& control = file.gateway.congestion_control;
-  if (const auto known = congestion_controls(); site.text.written("gateway.congestion_control") &&
-                                                control != "system" && !known.empty() &&
-                                                std::ranges::find(known, control) == known.end())
+  if (const auto& known = machine.congestion_controls;
+      site.text.written("gateway.congestion_control") && control != "system" && !known.empty() &&
+      std::ranges::find(known, control) == known.end())
     doubt(fmt::format(
         "gateway.congestion_control = \"{}\" is not in force on this machine, which has "
         "{}: there it would be the system's choice",
@@ -83,10 +75,10 @@ std::set<std::string> texts_of(const SiteFile& file) {
 
 }  // namespace
 
-std::vector<std::string> doubts_about(std::span<const CheckedSite> sites) {
+std::vector<std::string> doubts_about(std::span<const CheckedSite> sites, const Machine& machine) {
   std::vector<std::string> doubts;
   for (std::size_t i = 0; i < sites.size(); ++i) {
-    about_one(sites[i], doubts);
+    about_one(sites[i], machine, doubts);
     for (std::size_t j = 0; j < i; ++j)
       if (const auto& mine = sites[i].file(), &theirs = sites[j].file();
           mine.train.seed == theirs.train.seed && texts_of(mine) == texts_of(theirs))

@@ -9,7 +9,8 @@
 
 namespace isthmus::launcher {
 
-// One sentence for each doubt, with the file's name; of files that are sites of one run.
-std::vector<std::string> doubts_about(std::span<const CheckedSite> sites);
+// One sentence for each doubt, with the file's name; of files that are sites of one run. `machine`
+// is the one that checks them, which need not be a site's.
+std::vector<std::string> doubts_about(std::span<const CheckedSite> sites, const Machine& machine);
 
 }  // namespace isthmus::launcher

@@ -159,43 +159,48 @@ TEST_F(SlicedAttachTest, EachRankFindsItsPartOfADraft) {
     EXPECT_EQ(copy(state_of(*clients[rank]).parameters), slice_of(values(kSliced, 500), rank));
 }
 
-TEST_F(AttachTest, ARunMayBeginWithRanksThatCameAtDifferentTimes) {
+// Of which the second has no part of the model.
+class TwoRanksTest : public AttachTest {
+ protected:
+  TwoRanksTest() {
+    first_.world = 2;
+    second_ = first_;
+    second_.rank = 1;
+    second_.boxes = {};
+  }
+  using Clients = std::pair<std::unique_ptr<AttachClient>, std::unique_ptr<AttachClient>>;
+  // Each is answered when the other is there.
+  Clients attach_both() {
+    auto waiting = std::async(std::launch::async, [&] { return attach(first_); });
+    auto second = attach(second_);
+    return {waiting.get(), std::move(second)};
+  }
+
+  AttachRequest first_ = whole(), second_;
+};
+
+TEST_F(TwoRanksTest, ARunMayBeginWithRanksThatCameAtDifferentTimes) {
   start_server();
-  std::unique_ptr<AttachClient> early, late;
-  AttachRequest request = whole();
-  request.world = 2;
-  AttachRequest other = request;
-  other.rank = 1;
-  other.boxes = {};
-  auto waiting = std::async(std::launch::async, [&] { return attach(request); });
-  late = attach(other);
-  early = waiting.get();
+  auto [early, late] = attach_both();
   ASSERT_TRUE(late->initial({}));
   late.reset();  // dies having offered
   ASSERT_TRUE(eventually([&] { return server->status()[1].state == "not attached"; }));
   ASSERT_TRUE(early->initial(values(kWhole, 3)));
-  late = attach(other);
+  late = attach(second_);
   ASSERT_TRUE(late->initial({}));
   EXPECT_EQ(copy(state_of(*early).parameters), values(kWhole, 3));
   EXPECT_EQ(state_of(*late).step, 0u);
 }
 
-TEST_F(AttachTest, ARankThatComesBackBeforeTheRunBeginsIsAnsweredToo) {
+TEST_F(TwoRanksTest, ARankThatComesBackBeforeTheRunBeginsIsAnsweredToo) {
   gateway.holds_start = true;
   start_server();
-  AttachRequest request = whole();
-  request.world = 2;
-  AttachRequest other = request;
-  other.rank = 1;
-  other.boxes = {};
-  auto waiting = std::async(std::launch::async, [&] { return attach(request); });
-  auto second = attach(other);
-  auto first = waiting.get();
+  auto [first, second] = attach_both();
   ASSERT_TRUE(second->initial({}));
   ASSERT_TRUE(first->initial(values(kWhole, 3)));
   ASSERT_TRUE(eventually([&] { return gateway.initial_count == 1; }));
   second.reset();
-  second = attach(other);
+  second = attach(second_);
   ASSERT_TRUE(second->initial({}));
   expect_no_state(*second);
   on_loop([&] {

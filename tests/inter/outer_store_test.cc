@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "inter/sim/simulated_disk.h"
@@ -59,6 +60,27 @@ class OuterStoreTest : public testing::Test {
   sim::SimulatedDisk disk{Random(1)};
   ModelLayout layout = *ModelLayout::make({{"a", Shape{5}, 0}});
 };
+
+TEST_F(OuterStoreTest, ShortAndLongChunksComeBack) {
+  ContributionStore contributions(disk, "contributions");
+  const sim::SimulatedSigner signer(1);
+  auto file = contributions.create(3, sign(signer, 1, MessageType::open, encode(Open{})));
+  ASSERT_TRUE(file);
+  std::vector<Bytes> chunks;
+  for (const std::size_t bytes : {30, 4088, 4089, 65535, 65536, 70'000, 1 << 20, 1}) {
+    chunks.emplace_back(bytes, static_cast<std::byte>(chunks.size() + 1));
+    ASSERT_TRUE((*file)->add(static_cast<std::uint32_t>(chunks.size() - 1), chunks.back()));
+  }
+  ASSERT_TRUE((*file)->add_close(sign(signer, 1, MessageType::close, encode(Close{}))));
+  const auto stored = contributions.read(3, 1);
+  ASSERT_TRUE(stored);
+  ASSERT_EQ(stored->chunks.size(), chunks.size());
+  for (std::uint32_t i = 0; i < chunks.size(); ++i) {
+    EXPECT_EQ(stored->chunks[i].first, i);
+    EXPECT_TRUE(std::ranges::equal(stored->chunks[i].second.bytes(), chunks[i])) << i;
+  }
+  EXPECT_TRUE(stored->close);
+}
 
 // Of both feedbacks that there are, as the newer one may be given up.
 TEST_F(OuterStoreTest, OfOldContributionsThoseStayThatFeedbackIsMadeOf) {

@@ -1,0 +1,149 @@
+// What survivors go on from when the operator names a state: the only voter is lost for good.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tests/inter/scripted_federation.h"
+
+namespace isthmus::inter {
+namespace {
+
+// Three sites, of which the first alone votes.
+class RecoveryTest : public testing::Test {
+ protected:
+  static ScriptedFederation::Options options() {
+    auto options = options_of({kSecond, kSecond, kSecond});
+    options.without_vote = {2, 3};
+    options.gateway.sync.outer_steps = 30;
+    return options;
+  }
+  void start(ScriptedFederation::Options chosen) {
+    federation_ = std::make_unique<ScriptedFederation>(std::move(chosen));
+  }
+  ScriptedFederation& federation() { return *federation_; }
+  Gateway& gateway(SiteId site) { return federation_->gateway(site); }
+  std::uint64_t step_of(SiteId site) {
+    const auto state = gateway(site).state();
+    return state ? state->step : 0;
+  }
+  bool until(const std::function<bool()>& condition) {
+    return federation_->run_until(condition, 300 * kSecond);
+  }
+  bool saved_by_survivors(std::uint64_t step) {
+    return std::ranges::all_of(survivors_, [&](SiteId site) {
+      return step_of(site) == step && gateway(site).saved_step() == step;
+    });
+  }
+
+  // Of what site 2 has now.
+  security::Recovery recovery_from_here() {
+    security::Recovery recovery;
+    recovery.run = gateway(2).genesis()->record.hash();
+    recovery.step = gateway(2).saved_step();
+    recovery.root = gateway(2).root();
+    recovery.voters = survivors_;
+    return recovery;
+  }
+  // The survivors are started again, with a roster that names it.
+  void recover(const security::Recovery& recovery) {
+    auto roster = federation_->roster();
+    roster.epoch = 2;
+    roster.digest = security::blake2b(bytes_of("roster of a recovery"));
+    for (auto& site : roster.sites) site.voter = site.id != 1;
+    roster.run = recovery.run;
+    roster.recoveries = {recovery};
+    for (const auto site : survivors_) {
+      federation_->kill(site);
+      federation_->disk(site).set_faults({});
+      federation_->give_roster(site, roster);
+      federation_->start(site);
+    }
+  }
+  void expect_equal_end() {
+    EXPECT_TRUE(federation_->run_until([&] { return federation_->finished(); }, 600 * kSecond));
+    EXPECT_EQ(gateway(2).root(), gateway(3).root());
+  }
+
+  const std::vector<SiteId> survivors_ = {2, 3};
+
+ private:
+  std::unique_ptr<ScriptedFederation> federation_;
+};
+
+// The operator says which state is right. Nobody has the bytes of the steps that led to it any
+// more, and the voters that could vouch for it are lost.
+TEST_F(RecoveryTest, WhoIsBehindFetchesTheStateThatTheOperatorNames) {
+  start(options());
+  ASSERT_TRUE(until([&] { return step_of(3) >= 2; }));
+  federation().cut_off(3, true);
+  const auto behind = step_of(3);
+  federation().kill(2);
+  federation().disk(2).wipe();
+  ASSERT_TRUE(until([&] { return step_of(1) >= behind + 5; }));
+  federation().start(2);
+  ASSERT_TRUE(
+      until([&] { return step_of(2) >= behind + 5 && gateway(2).saved_step() >= behind + 5; }));
+  federation().kill(1);  // for good
+  ASSERT_TRUE(until([&] { return gateway(2).saved_step() == step_of(2); }));
+  const auto recovery = recovery_from_here();
+  federation().cut_off(3, false);
+  recover(recovery);
+  EXPECT_TRUE(until([&] { return step_of(2) > recovery.step && step_of(3) > recovery.step; }));
+}
+
+// The survivors had applied a step more than they had saved, and contributed to the one after it:
+// neither of these is.
+TEST_F(RecoveryTest, AContributionToAStepThatWasGivenUpIsGivenUpToo) {
+  start(options());
+  ASSERT_TRUE(until([&] { return saved_by_survivors(6); }));
+  const auto recovery = recovery_from_here();
+  for (const auto site : survivors_) federation().disk(site).set_faults({.full_for = "/state."});
+  ASSERT_TRUE(until([&] { return gateway(2).pending_step() == 8; }));
+  federation().kill(1);  // for good
+  recover(recovery);
+  ASSERT_TRUE(until([&] { return gateway(2).state() != nullptr; }));
+  EXPECT_EQ(gateway(2).pending_step(), std::nullopt);
+  expect_equal_end();
+}
+
+// A site was cut off when a step was decided without its contribution, and in others. What it
+// had contributed rode in what it contributed after that, which the operator's recovery gives up.
+TEST_F(RecoveryTest, WhatRodeInAContributionThatIsGivenUpRidesAgain) {
+  auto chosen = options();
+  chosen.gateway.sync.outer_steps = 60;
+  chosen.gateway.sync.absent_steps = 40;
+  chosen.gateway.first_wait = 2 * kSecond;
+  chosen.gateway.straggler_wait = 2 * kSecond;
+  start(std::move(chosen));
+  ASSERT_TRUE(until([&] { return step_of(3) == 4 && gateway(3).saved_step() == 4; }));
+  federation().cut_off(3, true);
+  ASSERT_TRUE(until([&] { return gateway(3).pending_step() == 5; }));
+  // Until nobody keeps the bytes of that step any more.
+  ASSERT_TRUE(until([&] { return step_of(2) == 25; }));
+  const auto carried = federation().events(3, "contribution_carried");
+  federation().cut_off(3, false);
+  // It contributes to the next step, with what it has carried, before it has saved the state; then
+  // the file of what it has carried is let go.
+  federation().disk(3).set_faults({.full_for = "/state."});
+  ASSERT_TRUE(until([&] { return gateway(3).pending_step() > 25; }));
+  ASSERT_EQ(federation().events(3, "contribution_carried"), carried + 1);
+  federation().kill(1);  // for good
+  federation().disk(3).set_faults({});
+  ASSERT_TRUE(until([&] {
+    return std::ranges::all_of(survivors_, [&](SiteId site) {
+      return gateway(site).saved_step() + 1 == gateway(3).pending_step();
+    });
+  }));
+  federation().run_for(kSecond);
+  const auto recovery = recovery_from_here();
+  recover(recovery);
+  ASSERT_TRUE(until([&] { return step_of(3) > recovery.step; }));
+  EXPECT_EQ(federation().events(3, "contribution_carried"), carried + 2);
+  expect_equal_end();
+}
+
+}  // namespace
+}  // namespace isthmus::inter
