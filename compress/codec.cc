@@ -8,6 +8,8 @@
 #include "base/assert.h"
 #include "compress/codecs.h"
 #include "compress/error_feedback.h"
+#include "kernels/outer_arithmetic.h"
+#include "kernels/stream_copy.h"
 
 namespace isthmus::compress {
 
@@ -32,25 +34,25 @@ Result<void> Codec::encode_change(const Change& change, std::size_t first, std::
   if (!change.feedback.empty()) form_quantity(quantity, change.feedback, quantity);
   ISTHMUS_CHECK(encode_part(quantity, first, frame_values, frame));
   ISTHMUS_CHECK(decode_part(frame, frame_values, first, decoded));
-  form_residual(quantity, decoded, residual);
+  form_residual(quantity, decoded, decoded);
+  kernels::stream_copy(decoded, residual);
   return {};
 }
 
-Result<void> Codec::decode_scaled(std::span<const std::byte> frame, std::size_t frame_values,
-                                  std::size_t first, float weight, std::span<float> sum) const {
-  ISTHMUS_CHECK(decode_part(frame, frame_values, first, sum));
-  kernels::scale(weight, sum, sum);
-  return {};
-}
-
-Result<void> Codec::decode_accumulated(std::span<const std::byte> frame, std::size_t frame_values,
-                                       std::size_t first, float weight,
-                                       std::span<float> sum) const {
-  ISTHMUS_ASSERT(sum.size() <= kTileElements);
-  std::array<float, kTileElements> values;
-  const auto value = std::span(values).first(sum.size());
-  ISTHMUS_CHECK(decode_part(frame, frame_values, first, value));
-  kernels::accumulate(weight, value, sum);
+Result<void> Codec::decode_step(std::span<const WeightedFrame> frames, std::size_t frame_values,
+                                std::size_t first, const kernels::OuterStep& step) const {
+  const auto count = step.agreed.size();
+  ISTHMUS_ASSERT(!frames.empty() && count <= kTileElements);
+  std::array<float, kTileElements> deltas, values;
+  const auto delta = std::span(deltas).first(count);
+  const auto value = std::span(values).first(count);
+  ISTHMUS_CHECK(decode_part(frames[0].frame, frame_values, first, delta));
+  kernels::scale(frames[0].weight, delta, delta);
+  for (const auto& [frame, weight] : frames.subspan(1)) {
+    ISTHMUS_CHECK(decode_part(frame, frame_values, first, value));
+    kernels::accumulate(weight, value, delta);
+  }
+  kernels::outer_step(delta, step);
   return {};
 }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "kernels/outer_step.h"
 
 namespace isthmus::compress {
 
@@ -59,7 +60,8 @@ class Codec {
                                    std::size_t first, std::span<float> values) const = 0;
   // What a site contributes of a tile (compress/error_feedback.h), at most kTileElements values:
   //   quantity = (agreed − contributed) + feedback, encoded;  residual = quantity − decoded
-  // Fails as encode.
+  // The residual, which may be the memory of feedback, is written past the caches. Fails as encode;
+  // the residual is garbage then.
   struct Change {
     std::span<const float> agreed, contributed;
     std::span<const float> feedback;  // may be {}
@@ -67,13 +69,15 @@ class Codec {
   virtual Result<void> encode_change(const Change& change, std::size_t first,
                                      std::size_t frame_values, std::span<std::byte> frame,
                                      std::span<float> residual) const;
-  // What a step adds up of a tile: sum = weight * value, and sum = sum + (weight * value). Fails as
+  // What an outer step makes of a tile of all contributions, at least one: delta = Σ weight ·
+  // value, in their order, and the rule; here, since only so it is one pass over memory. Fails as
   // decode.
-  virtual Result<void> decode_scaled(std::span<const std::byte> frame, std::size_t frame_values,
-                                     std::size_t first, float weight, std::span<float> sum) const;
-  virtual Result<void> decode_accumulated(std::span<const std::byte> frame,
-                                          std::size_t frame_values, std::size_t first, float weight,
-                                          std::span<float> sum) const;
+  struct WeightedFrame {
+    std::span<const std::byte> frame;
+    float weight = 0;
+  };
+  virtual Result<void> decode_step(std::span<const WeightedFrame> frames, std::size_t frame_values,
+                                   std::size_t first, const kernels::OuterStep& step) const;
 
   // Whether decode would succeed.
   virtual Result<void> check(std::span<const std::byte> frame, std::size_t frame_values) const;

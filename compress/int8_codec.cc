@@ -66,33 +66,34 @@ class Int8Codec final : public Codec {
 
   Result<void> decode_part(std::span<const std::byte> frame, std::size_t frame_values,
                            std::size_t first, std::span<float> values) const override {
-    return decode_batches(frame, frame_values, first, values, kernels::int8_decode);
+    ISTHMUS_TRY(const auto part, part_of(frame, frame_values, first, values.size()));
+    Scales batch;
+    for (std::size_t at = 0; at < values.size(); at += kBatchBlocks * kInt8Block) {
+      const auto size = std::min(values.size() - at, kBatchBlocks * kInt8Block);
+      const auto scales = std::span(batch).first(int8_blocks(size));
+      std::memcpy(scales.data(), part.scales.data() + at / kInt8Block * sizeof(float),
+                  scales.size_bytes());
+      kernels::int8_decode(part.codes.subspan(at, size), scales, values.subspan(at, size));
+    }
+    return {};
   }
-  Result<void> decode_scaled(std::span<const std::byte> frame, std::size_t frame_values,
-                             std::size_t first, float weight, std::span<float> sum) const override {
-    return decode_batches(frame, frame_values, first, sum,
-                          [weight](auto codes, auto scales, auto part) {
-                            kernels::int8_decode_scaled(codes, scales, weight, part);
-                          });
-  }
-  Result<void> decode_accumulated(std::span<const std::byte> frame, std::size_t frame_values,
-                                  std::size_t first, float weight,
-                                  std::span<float> sum) const override {
-    return decode_batches(frame, frame_values, first, sum,
-                          [weight](auto codes, auto scales, auto part) {
-                            kernels::int8_decode_accumulated(codes, scales, weight, part);
-                          });
+  Result<void> decode_step(std::span<const WeightedFrame> frames, std::size_t frame_values,
+                           std::size_t first, const kernels::OuterStep& step) const override {
+    if (frames.size() > kernels::kInt8PartsMax)
+      return Codec::decode_step(frames, frame_values, first, step);
+    std::array<kernels::Int8Part, kernels::kInt8PartsMax> parts;
+    for (std::size_t i = 0; i < frames.size(); ++i) {
+      ISTHMUS_TRY(parts[i], part_of(frames[i].frame, frame_values, first, step.agreed.size()));
+      parts[i].weight = frames[i].weight;
+    }
+    kernels::int8_outer_step(std::span(parts).first(frames.size()), step);
+    return {};
   }
 
   // The scales say it.
   Result<void> check(std::span<const std::byte> frame, std::size_t frame_values) const override {
     ISTHMUS_CHECK(check_size(frame, frame_values));
-    for (std::size_t block = 0; block < int8_blocks(frame_values); ++block) {
-      float scale = 0;
-      std::memcpy(&scale, frame.data() + block * sizeof scale, sizeof scale);
-      if (!allowed(scale)) return bad_scale();
-    }
-    return {};
+    return check_scales(frame.first(int8_blocks(frame_values) * sizeof(float)));
   }
 
  private:
@@ -119,25 +120,24 @@ class Int8Codec final : public Codec {
     return {};
   }
 
-  // Calls use(codes, scales, part of `values`) for each batch.
-  template <class Use>
-  Result<void> decode_batches(std::span<const std::byte> frame, std::size_t frame_values,
-                              std::size_t first, std::span<float> values, const Use& use) const {
+  // Of a frame, `count` values from `first` on, whose scales are as they must be.
+  Result<kernels::Int8Part> part_of(std::span<const std::byte> frame, std::size_t frame_values,
+                                    std::size_t first, std::size_t count) const {
     ISTHMUS_CHECK(check_size(frame, frame_values));
-    ISTHMUS_ASSERT(first % kInt8Block == 0 && first + values.size() <= frame_values);
-    const auto* scales_in = frame.data() + first / kInt8Block * sizeof(float);
+    ISTHMUS_ASSERT(first % kInt8Block == 0 && first + count <= frame_values);
+    const auto scales =
+        frame.subspan(first / kInt8Block * sizeof(float), int8_blocks(count) * sizeof(float));
+    ISTHMUS_CHECK(check_scales(scales));
     const auto* codes =
         reinterpret_cast<const std::int8_t*>(frame.data() + frame.size() - frame_values + first);
-    while (!values.empty()) {
-      const auto part = values.first(std::min(values.size(), kBatchBlocks * kInt8Block));
-      Scales batch;
-      const auto scales = std::span(batch).first(int8_blocks(part.size()));
-      std::memcpy(scales.data(), scales_in, scales.size_bytes());
-      if (!std::all_of(scales.begin(), scales.end(), allowed)) return bad_scale();
-      use(std::span<const std::int8_t>(codes, part.size()), std::span<const float>(scales), part);
-      scales_in += scales.size_bytes();
-      codes += part.size();
-      values = values.subspan(part.size());
+    return kernels::Int8Part{.codes = {codes, count}, .scales = scales};
+  }
+
+  static Result<void> check_scales(std::span<const std::byte> scales) {
+    for (std::size_t at = 0; at < scales.size(); at += sizeof(float)) {
+      float scale = 0;
+      std::memcpy(&scale, scales.data() + at, sizeof scale);
+      if (!allowed(scale)) return bad_scale();
     }
     return {};
   }

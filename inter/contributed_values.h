@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/copy_to.h"
-
 namespace isthmus::inter {
 
 // Whoever made it learns that all has been read when the last reference goes.
@@ -18,17 +16,18 @@ class ContributedValues {
  public:
   virtual ~ContributedValues() = default;
   virtual std::uint64_t size() const = 0;
-  // Elements `first`, first + 1, … of the layout. Any thread. Two calls may give different values
-  // where a rank breaks the rules: read once.
-  virtual void read(std::uint64_t first, std::span<float> out) const = 0;
+  // Elements `first`, first + 1, … of the layout, as many as `out` has: in `out`, or where they
+  // stand in a row anyway, for as long as this and `out` are there. Any thread. Two looks may find
+  // different values where a rank breaks the rules: look once.
+  virtual std::span<const float> read(std::uint64_t first, std::span<float> out) const = 0;
 };
 
 class ValuesInVector final : public ContributedValues {
  public:
   explicit ValuesInVector(std::vector<float> values) : values_(std::move(values)) {}
   std::uint64_t size() const override { return values_.size(); }
-  void read(std::uint64_t first, std::span<float> out) const override {
-    copy_to(std::span(values_).subspan(first, out.size()), out.begin());
+  std::span<const float> read(std::uint64_t first, std::span<float> out) const override {
+    return std::span(values_).subspan(first, out.size());
   }
 
  private:

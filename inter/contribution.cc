@@ -9,7 +9,6 @@
 #include "base/copy_to.h"
 #include "compress/error_feedback.h"
 #include "kernels/blake2s_columns.h"
-#include "kernels/stream_copy.h"
 
 namespace isthmus::inter {
 class ChunkPlan::Stage {
@@ -130,20 +129,15 @@ Result<UnsealedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
                                  std::span<const float> agreed, std::span<const float> feedback,
                                  const ContributedValues& parameters, std::span<float> residual) {
   const UnsealedChunk unsealed(plan, chunk);
-  std::array<float, compress::kTileElements> tile, rest;
+  std::array<float, compress::kTileElements> tile;
   const auto code = [&](const ElementRange& range, std::span<std::byte> frame, std::uint64_t first,
                         std::uint64_t count) -> Result<void> {
     const auto at = plan.layout().offset(range) + first;
-    const auto contributed = std::span(tile).first(count);
-    parameters.read(at, contributed);
-    const auto cut_off = std::span(rest).first(count);
-    ISTHMUS_CHECK(plan.frames().encode_change(
+    return plan.frames().encode_change(
         {.agreed = agreed.subspan(at, count),
-         .contributed = contributed,
+         .contributed = parameters.read(at, std::span(tile).first(count)),
          .feedback = feedback.empty() ? feedback : feedback.subspan(at, count)},
-        first, range.count, frame, cut_off));
-    kernels::stream_copy(cut_off, residual.subspan(at, count));
-    return {};
+        first, range.count, frame, residual.subspan(at, count));
   };
   ISTHMUS_CHECK(plan.each_tile(chunk, unsealed.frames(), code));
   return unsealed;

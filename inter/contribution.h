@@ -113,8 +113,8 @@ class UnsealedChunk {
 // Codes one chunk of a site's own contribution. All spans are whole models in layout order, of
 // which only the chunk's elements are touched:
 //   quantity = (agreed − parameters) + feedback   feedback may be {}
-//   residual = quantity − decode(coded)
-// Errors: non_finite.
+//   residual = quantity − decode(coded), which may not be the memory of feedback
+// Errors: non_finite; the chunk's residual is garbage then.
 Result<UnsealedChunk> code_chunk(const ChunkPlan& plan, std::uint32_t chunk,
                                  std::span<const float> agreed, std::span<const float> feedback,
                                  const ContributedValues& parameters, std::span<float> residual);

@@ -6,7 +6,7 @@
 #include "base/assert.h"
 #include "kernels/blake2s_columns.h"
 #include "kernels/outer_arithmetic.h"
-#include "kernels/stream_copy.h"
+#include "kernels/outer_step.h"
 
 namespace isthmus::inter {
 namespace {
@@ -107,30 +107,30 @@ Result<void> step_chunk(const ChunkPlan& plan, std::uint32_t chunk, std::span<co
                         const OuterState& before, OuterState& after, const TileDone& done) {
   ISTHMUS_ASSERT(kernels::float_environment_is_ieee() && !parts.empty() &&
                  weights.size() == parts.size());
-  std::array<float, compress::kTileElements> deltas, momenta, agreed;
+  std::array<float, compress::kTileElements> agreed, momenta;
+  std::vector<compress::Codec::WeightedFrame> frames(parts.size());
   const auto first_part = parts[0].bytes();
   const auto step = [&](const ElementRange& range, std::span<const std::byte> frame,
                         std::uint64_t first, std::uint64_t count) -> Result<void> {
-    const auto delta = std::span(deltas).first(count);
     const auto frame_at = static_cast<std::size_t>(frame.data() - first_part.data());
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const auto add =
-          i == 0 ? &compress::Codec::decode_scaled : &compress::Codec::decode_accumulated;
-      ISTHMUS_CHECK((plan.frames().*add)(parts[i].bytes().subspan(frame_at, frame.size()),
-                                         range.count, first, weights[i], delta));
-    }
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      frames[i] = {parts[i].bytes().subspan(frame_at, frame.size()), weights[i]};
     const auto at = plan.layout().offset(range) + first;
     const auto of = [&](auto& values) { return std::span(values).subspan(at, count); };
-    const auto next = std::span(agreed).first(count);
-    const auto next_momentum = std::span(momenta).first(rule.has_momentum() ? count : 0);
-    if (rule.has_momentum())
-      kernels::outer_nesterov(delta, {rule.rate, rule.momentum}, of(before.momentum),
-                              of(before.agreed), next_momentum, next);
-    else
-      kernels::outer_average(delta, of(before.agreed), next);
-    if (done) done({range, first, next, next_momentum});
-    kernels::stream_copy(next, of(after.agreed));
-    if (rule.has_momentum()) kernels::stream_copy(next_momentum, of(after.momentum));
+    kernels::OuterStep tile{.agreed = of(before.agreed),
+                            .momentum = {},
+                            .next_agreed = of(after.agreed),
+                            .next_momentum = {},
+                            .agreed_at_hand = std::span(agreed).first(count),
+                            .momentum_at_hand = {}};
+    if (rule.has_momentum()) {
+      tile.nesterov = {rule.rate, rule.momentum};
+      tile.momentum = of(before.momentum);
+      tile.next_momentum = of(after.momentum);
+      tile.momentum_at_hand = std::span(momenta).first(count);
+    }
+    ISTHMUS_CHECK(plan.frames().decode_step(frames, range.count, first, tile));
+    if (done) done({range, first, tile.agreed_at_hand, tile.momentum_at_hand});
     return {};
   };
   return plan.each_tile(chunk, first_part, step);

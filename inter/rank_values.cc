@@ -37,10 +37,15 @@ void RankPieces::each_part(std::uint64_t first, std::uint64_t count, const Body&
   }
 }
 
-void RankPieces::read(std::uint64_t first, std::span<float> out) const {
+std::span<const float> RankPieces::read(std::uint64_t first, std::span<float> out) const {
+  std::span<const float> found = out;
   each_part(first, out.size(), [&](std::span<const float> part, std::uint64_t at) {
-    copy_to(part, out.begin() + static_cast<std::ptrdiff_t>(at));
+    if (part.size() == out.size())
+      found = part;
+    else
+      copy_to(part, out.begin() + static_cast<std::ptrdiff_t>(at));
   });
+  return found;
 }
 
 void RankPieces::write(std::uint64_t first, std::span<const float> values) const {

@@ -27,7 +27,8 @@ class RankPieces {
   void sort();
 
   std::uint64_t elements() const { return elements_; }
-  void read(std::uint64_t first, std::span<float> out) const;
+  // As ContributedValues.
+  std::span<const float> read(std::uint64_t first, std::span<float> out) const;
   // Past the caches.
   void write(std::uint64_t first, std::span<const float> values) const;
 
@@ -54,7 +55,9 @@ class RankValues final : public ContributedValues {
   RankValues(const RankValues&) = delete;
   RankValues& operator=(const RankValues&) = delete;
   std::uint64_t size() const override { return pieces_->elements(); }
-  void read(std::uint64_t first, std::span<float> out) const override { pieces_->read(first, out); }
+  std::span<const float> read(std::uint64_t first, std::span<float> out) const override {
+    return pieces_->read(first, out);
+  }
 
  private:
   const std::shared_ptr<const RankPieces> pieces_;  // shared with the next contribution

@@ -1,11 +1,29 @@
 #include "kernels/block_int8.h"
 
+#include <hwy/cache_control.h>
+
+#include <array>
+#include <cstring>
+
 #include "base/assert.h"
+
+#ifndef ISTHMUS_KERNELS_INT8_PART_POINTERS_
+#define ISTHMUS_KERNELS_INT8_PART_POINTERS_
+namespace isthmus::kernels {
+// An Int8Part without templates of std (vectors-inl.h).
+struct Int8PartPointers {
+  const std::int8_t* codes;
+  const std::byte* scales;
+  float weight;
+};
+}  // namespace isthmus::kernels
+#endif
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/block_int8.cc"
 #include <hwy/foreach_target.h>  // compiles this file once per target
 
+#include "kernels/outer_step-inl.h"
 #include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,21 +44,23 @@ HWY_INLINE float largest_magnitude(const float* values, std::size_t count) {
   return a > b ? a : b;
 }
 
-// value / scale, rounded to nearest even and clamped to ±127.
+// value / scale, rounded to nearest even and clamped to ±127, plus kMagic.
+constexpr float kMagic = 12582912.0F;  // 1.5 * 2^23
 template <class D>
-HWY_INLINE hn::Vec<D> nearest_code(D d, hn::Vec<D> value, hn::Vec<D> scale) {
+HWY_INLINE hn::Vec<D> code_and_magic(D d, hn::Vec<D> value, hn::Vec<D> scale) {
   const auto quotient = hn::Div(value, scale);
   const auto clamped = hn::Min(hn::Max(quotient, hn::Set(d, -127.0F)), hn::Set(d, 127.0F));
-  // Adding 1.5 * 2^23 leaves no fraction bits: the sum itself rounds to nearest even.
-  const auto magic = hn::Set(d, 12582912.0F);
-  return hn::Sub(hn::Add(clamped, magic), magic);
+  // A sum of this size has no fraction bits: it rounds to nearest even by itself. And its bits are
+  // those of kMagic plus the code.
+  return hn::Add(clamped, hn::Set(d, kMagic));
 }
 
 template <class D>
-HWY_INLINE void store_code(D /*d*/, hn::Vec<D> code, std::int8_t* out) {
+HWY_INLINE void store_code(D d, hn::Vec<D> code_and_magic, std::int8_t* out) {
   const hn::RebindToSigned<D> i32;
   const hn::Rebind<std::int8_t, D> i8;
-  hn::StoreU(hn::DemoteTo(i8, hn::ConvertTo(i32, code)), i8, out);
+  const auto magic = hn::BitCast(i32, hn::Set(d, kMagic));
+  hn::StoreU(hn::DemoteTo(i8, hn::Sub(hn::BitCast(i32, code_and_magic), magic)), i8, out);
 }
 
 void encode_blocks(const float* values, std::size_t count, float* scales, std::int8_t* codes) {
@@ -55,102 +75,155 @@ void encode_blocks(const float* values, std::size_t count, float* scales, std::i
     }
     const float* in = values + first;
     for_lanes(size, [=](auto d, std::size_t i) {
-      store_code(d, nearest_code(d, hn::LoadU(d, in + i), hn::Set(d, scale)), out + i);
+      store_code(d, code_and_magic(d, hn::LoadU(d, in + i), hn::Set(d, scale)), out + i);
     });
   }
 }
 
-// Of a block: its quantities, and the bits of the largest magnitude, which are in the order of the
-// magnitudes with infinity and NaN above all.
-HWY_INLINE std::uint32_t form_quantities(const float* agreed, const float* contributed,
-                                         const float* feedback, std::size_t count,
-                                         float* quantities) {
+template <class D>
+HWY_INLINE hn::Vec<D> quantity_of(D d, const float* agreed, const float* contributed,
+                                  const float* feedback, std::size_t i) {
+  const auto change = hn::Sub(hn::LoadU(d, agreed + i), hn::LoadU(d, contributed + i));
+  return feedback == nullptr ? change : hn::Add(change, hn::LoadU(d, feedback + i));
+}
+
+// The bits of magnitudes are in their order, with infinity and NaN above all.
+constexpr std::uint32_t kInfinityBits = 0x7F800000;
+template <class D>
+HWY_INLINE hn::Vec<hn::RebindToSigned<D>> magnitude_bits(D /*d*/, hn::Vec<D> value) {
+  const hn::RebindToSigned<D> i32;
+  return hn::BitCast(i32, hn::Abs(value));
+}
+
+// Infinite where a value is not finite.
+HWY_INLINE float scale_of(std::uint32_t largest_bits) {
+  const std::uint32_t kept = largest_bits < kInfinityBits ? largest_bits : kInfinityBits;
+  float magnitude = 0;
+  std::memcpy(&magnitude, &kept, sizeof magnitude);
+  return magnitude / 127.0F;
+}
+
+// The code of a quantity, and what it leaves. Where the scale is 0 so is the code.
+template <bool kZeroScale, class D>
+HWY_INLINE void code_quantity(D d, hn::Vec<D> quantity, hn::Vec<D> scale, std::int8_t* code_out,
+                              float* residual) {
+  const auto magic = hn::Set(d, kMagic);
+  const auto sum = kZeroScale ? magic : code_and_magic(d, quantity, scale);
+  store_code(d, sum, code_out);
+  store_past_caches(hn::Sub(quantity, hn::Mul(hn::Sub(sum, magic), scale)), d, residual);
+}
+
+// A whole block, whose quantities stay in registers where there are enough: so the next one is read
+// while this one is coded. Returns its scale.
+HWY_INLINE float encode_change_block(const float* agreed, const float* contributed,
+                                     const float* feedback, std::int8_t* codes, float* residual) {
   const FloatTag d;
+  constexpr std::size_t kLanes = hn::MaxLanes(FloatTag());
+  constexpr std::size_t kVectors = kInt8Block / kLanes;
+  const hn::RebindToSigned<FloatTag> i32;
+  hn::Vec<FloatTag> quantities[kVectors];
+  auto largest = hn::Zero(i32);
+  ISTHMUS_UNROLL
+  for (std::size_t v = 0; v < kVectors; ++v) {
+    quantities[v] = quantity_of(d, agreed, contributed, feedback, v * kLanes);
+    largest = hn::Max(largest, magnitude_bits(d, quantities[v]));
+  }
+  const auto bits = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(i32, largest)));
+  const float scale = scale_of(bits);
+  if (bits >= kInfinityBits) return scale;
+  const auto wide_scale = hn::Set(d, scale);
+  if (scale == 0.0F) {
+    ISTHMUS_UNROLL
+    for (std::size_t v = 0; v < kVectors; ++v)
+      code_quantity<true>(d, quantities[v], wide_scale, codes + v * kLanes, residual + v * kLanes);
+    return scale;
+  }
+  ISTHMUS_UNROLL
+  for (std::size_t v = 0; v < kVectors; ++v)
+    code_quantity<false>(d, quantities[v], wide_scale, codes + v * kLanes, residual + v * kLanes);
+  return scale;
+}
+
+// A last block that is short, one lane at a time.
+HWY_INLINE float encode_change_rest(const float* agreed, const float* contributed,
+                                    const float* feedback, std::size_t count, std::int8_t* codes,
+                                    float* residual) {
   const OneFloatTag one;
-  const auto form = [=](auto tag, std::size_t i) {
-    auto quantity = hn::Sub(hn::LoadU(tag, agreed + i), hn::LoadU(tag, contributed + i));
-    if (feedback != nullptr) quantity = hn::Add(quantity, hn::LoadU(tag, feedback + i));
-    hn::StoreU(quantity, tag, quantities + i);
-    const hn::RebindToSigned<decltype(tag)> i32;
-    return hn::BitCast(i32, hn::Abs(quantity));
-  };
-  const hn::RebindToSigned<FloatTag> bits;
-  const hn::RebindToSigned<OneFloatTag> one_bits;
-  const std::size_t lanes = hn::Lanes(d);
-  auto wide = hn::Zero(bits);
-  auto narrow = hn::Zero(one_bits);
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) wide = hn::Max(wide, form(d, i));
-  for (; i < count; ++i) narrow = hn::Max(narrow, form(one, i));
-  const auto a = hn::GetLane(hn::MaxOfLanes(bits, wide));
-  const auto b = hn::GetLane(narrow);
-  return static_cast<std::uint32_t>(a > b ? a : b);
+  const hn::RebindToSigned<OneFloatTag> i32;
+  HWY_ALIGN float quantities[kInt8Block];
+  auto largest = hn::Zero(i32);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto quantity = quantity_of(one, agreed, contributed, feedback, i);
+    hn::StoreU(quantity, one, quantities + i);
+    largest = hn::Max(largest, magnitude_bits(one, quantity));
+  }
+  const auto bits = static_cast<std::uint32_t>(hn::GetLane(largest));
+  const float scale = scale_of(bits);
+  if (bits >= kInfinityBits) return scale;
+  const auto wide_scale = hn::Set(one, scale);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto quantity = hn::LoadU(one, quantities + i);
+    if (scale == 0.0F)
+      code_quantity<true>(one, quantity, wide_scale, codes + i, residual + i);
+    else
+      code_quantity<false>(one, quantity, wide_scale, codes + i, residual + i);
+  }
+  return scale;
 }
 
 void encode_change_blocks(const float* agreed, const float* contributed, const float* feedback,
                           std::size_t count, float* scales, std::int8_t* codes, float* residual) {
-  constexpr std::uint32_t kInfinityBits = 0x7F800000;
-  HWY_ALIGN float quantities[kInt8Block];
-  for (std::size_t first = 0, block = 0; first < count; first += kInt8Block, ++block) {
-    const std::size_t size = count - first < kInt8Block ? count - first : kInt8Block;
-    const auto largest =
-        form_quantities(agreed + first, contributed + first,
-                        feedback != nullptr ? feedback + first : nullptr, size, quantities);
-    const bool finite = largest < kInfinityBits;
-    float magnitude = 0;
-    const std::uint32_t kept = finite ? largest : kInfinityBits;
-    __builtin_memcpy(&magnitude, &kept, sizeof magnitude);
-    const float scale = magnitude / 127.0F;
-    scales[block] = scale;
-    if (!finite) continue;
-    std::int8_t* out = codes + first;
-    float* rest = residual + first;
-    const float* in = quantities;
-    for_lanes(size, [=](auto d, std::size_t i) {
-      const auto quantity = hn::LoadU(d, in + i);
-      const auto code = scale == 0.0F ? hn::Zero(d) : nearest_code(d, quantity, hn::Set(d, scale));
-      store_code(d, code, out + i);
-      hn::StoreU(hn::Sub(quantity, hn::Mul(code, hn::Set(d, scale))), d, rest + i);
-    });
-  }
+  std::size_t first = 0;
+  for (; first + kInt8Block <= count; first += kInt8Block)
+    *scales++ = encode_change_block(agreed + first, contributed + first,
+                                    feedback == nullptr ? nullptr : feedback + first, codes + first,
+                                    residual + first);
+  if (first < count)
+    *scales = encode_change_rest(agreed + first, contributed + first,
+                                 feedback == nullptr ? nullptr : feedback + first, count - first,
+                                 codes + first, residual + first);
+  hwy::FlushStream();  // or a later write of this thread could be seen before these
 }
 
-// Calls use(tag, i, value) for each vector of decoded values.
-template <class Use>
-HWY_INLINE void each_decoded(const std::int8_t* codes, const float* scales, std::size_t count,
-                             const Use& use) {
-  for (std::size_t first = 0, block = 0; first < count; first += kInt8Block, ++block) {
-    const std::size_t size = count - first < kInt8Block ? count - first : kInt8Block;
-    const float scale = scales[block];
-    const std::int8_t* in = codes + first;
-    for_lanes(size, [=](auto d, std::size_t i) {
-      const hn::RebindToSigned<decltype(d)> i32;
-      const hn::Rebind<std::int8_t, decltype(d)> i8;
-      const auto code = hn::ConvertTo(d, hn::PromoteTo(i32, hn::LoadU(i8, in + i)));
-      use(d, first + i, hn::Mul(code, hn::Set(d, scale)));
-    });
-  }
+template <class D>
+HWY_INLINE hn::Vec<D> decoded(D d, const std::int8_t* codes, float scale) {
+  const hn::RebindToSigned<D> i32;
+  const hn::Rebind<std::int8_t, D> i8;
+  return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(i32, hn::LoadU(i8, codes))), hn::Set(d, scale));
 }
 
 void decode_blocks(const std::int8_t* codes, const float* scales, std::size_t count,
                    float* values) {
-  each_decoded(codes, scales, count,
-               [=](auto d, std::size_t i, auto value) { hn::StoreU(value, d, values + i); });
+  for (std::size_t first = 0, block = 0; first < count; first += kInt8Block, ++block) {
+    const std::size_t size = count - first < kInt8Block ? count - first : kInt8Block;
+    const float scale = scales[block];
+    for_lanes(size, [=](auto d, std::size_t i) {
+      hn::StoreU(decoded(d, codes + first + i, scale), d, values + first + i);
+    });
+  }
 }
 
-void decode_scaled_blocks(const std::int8_t* codes, const float* scales, std::size_t count,
-                          float weight, float* sum) {
-  each_decoded(codes, scales, count, [=](auto d, std::size_t i, auto value) {
-    hn::StoreU(hn::Mul(hn::Set(d, weight), value), d, sum + i);
-  });
+HWY_INLINE float scale_at(const Int8PartPointers& part, std::size_t element) {
+  float scale = 0;
+  std::memcpy(&scale, part.scales + element / kInt8Block * sizeof scale, sizeof scale);
+  return scale;
 }
 
-void decode_accumulated_blocks(const std::int8_t* codes, const float* scales, std::size_t count,
-                               float weight, float* sum) {
-  each_decoded(codes, scales, count, [=](auto d, std::size_t i, auto value) {
-    const auto product = hn::Mul(hn::Set(d, weight), value);
-    hn::StoreU(hn::Add(hn::LoadU(d, sum + i), product), d, sum + i);
+// One term of the delta, of the vector at `element`.
+template <class D>
+HWY_INLINE hn::Vec<D> weighted(D d, const Int8PartPointers& part, std::size_t element) {
+  return hn::Mul(hn::Set(d, part.weight),
+                 decoded(d, part.codes + element, scale_at(part, element)));
+}
+
+void int8_step_blocks(const Int8PartPointers* parts, std::size_t part_count, std::size_t count,
+                      const OuterStepPointers& step) {
+  for_lanes(count, [&](auto d, std::size_t i) {
+    auto delta = weighted(d, parts[0], i);
+    for (std::size_t p = 1; p < part_count; ++p) delta = hn::Add(delta, weighted(d, parts[p], i));
+    outer_step_of(d, step, i, delta);
   });
+  hwy::FlushStream();
 }
 
 }  // namespace isthmus::kernels::HWY_NAMESPACE
@@ -162,8 +235,7 @@ namespace isthmus::kernels {
 HWY_EXPORT(encode_blocks);
 HWY_EXPORT(decode_blocks);
 HWY_EXPORT(encode_change_blocks);
-HWY_EXPORT(decode_scaled_blocks);
-HWY_EXPORT(decode_accumulated_blocks);
+HWY_EXPORT(int8_step_blocks);
 
 void int8_encode(std::span<const float> values, std::span<float> scales,
                  std::span<std::int8_t> codes) {
@@ -188,18 +260,17 @@ void int8_encode_change(std::span<const float> agreed, std::span<const float> co
    scales.data(), codes.data(), residual.data());
 }
 
-void int8_decode_scaled(std::span<const std::int8_t> codes, std::span<const float> scales,
-                        float weight, std::span<float> sum) {
-  ISTHMUS_ASSERT(sum.size() == codes.size() && scales.size() == int8_blocks(sum.size()));
-  HWY_DYNAMIC_DISPATCH(decode_scaled_blocks)
-  (codes.data(), scales.data(), codes.size(), weight, sum.data());
-}
-
-void int8_decode_accumulated(std::span<const std::int8_t> codes, std::span<const float> scales,
-                             float weight, std::span<float> sum) {
-  ISTHMUS_ASSERT(sum.size() == codes.size() && scales.size() == int8_blocks(sum.size()));
-  HWY_DYNAMIC_DISPATCH(decode_accumulated_blocks)
-  (codes.data(), scales.data(), codes.size(), weight, sum.data());
+void int8_outer_step(std::span<const Int8Part> parts, const OuterStep& step) {
+  const auto count = step.agreed.size();
+  ISTHMUS_ASSERT(!parts.empty() && parts.size() <= kInt8PartsMax);
+  std::array<Int8PartPointers, kInt8PartsMax> pointers;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    ISTHMUS_ASSERT(parts[i].codes.size() == count &&
+                   parts[i].scales.size() == int8_blocks(count) * sizeof(float));
+    pointers[i] = {parts[i].codes.data(), parts[i].scales.data(), parts[i].weight};
+  }
+  HWY_DYNAMIC_DISPATCH(int8_step_blocks)
+  (pointers.data(), parts.size(), count, pointers_of(step, count));
 }
 
 }  // namespace isthmus::kernels

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/outer_step.h"
+
 namespace isthmus::kernels {
 
 constexpr std::size_t kInt8Block = 256;
@@ -30,18 +32,22 @@ void int8_decode(std::span<const std::int8_t> codes, std::span<const float> scal
 
 // What a site codes of an outer step (compress/error_feedback.h), in one pass over memory:
 //   quantity = (agreed − contributed) + feedback      feedback may be {}
-//   residual = quantity − decoded                     may be the memory of feedback
+//   residual = quantity − decoded                     may be the memory of feedback; past caches
 // with the scales and codes of the quantity as above. Where a value of a block is not finite its
 // scale is infinite, and the rest of the block undefined.
 void int8_encode_change(std::span<const float> agreed, std::span<const float> contributed,
                         std::span<const float> feedback, std::span<float> scales,
                         std::span<std::int8_t> codes, std::span<float> residual);
 
-// sum = weight * value, and sum = sum + (weight * value), of decoded values: scale and accumulate
-// of outer_arithmetic.h.
-void int8_decode_scaled(std::span<const std::int8_t> codes, std::span<const float> scales,
-                        float weight, std::span<float> sum);
-void int8_decode_accumulated(std::span<const std::int8_t> codes, std::span<const float> scales,
-                             float weight, std::span<float> sum);
+// An outer step of coded parts, in one pass over memory: delta = Σ weight · value, in the order of
+// the parts (kInt8PartsMax at most), each product and each sum rounded as scale and accumulate of
+// outer_arithmetic.h do.
+struct Int8Part {
+  std::span<const std::int8_t> codes;
+  std::span<const std::byte> scales;  // f32, at any address
+  float weight = 0;
+};
+constexpr std::size_t kInt8PartsMax = 16;
+void int8_outer_step(std::span<const Int8Part> parts, const OuterStep& step);
 
 }  // namespace isthmus::kernels

@@ -53,20 +53,6 @@ void accumulate_values(float weight, const float* x, std::size_t count, float* i
   });
 }
 
-void nesterov_values(const float* delta, Nesterov rule, std::size_t count, const float* momentum,
-                     const float* agreed, float* next_momentum, float* next_agreed) {
-  for_lanes(count, [=](auto d, std::size_t i) {
-    const auto factor = hn::Set(d, rule.momentum_factor);
-    const auto gradient = hn::LoadU(d, delta + i);
-    const auto m = hn::Add(hn::Mul(factor, hn::LoadU(d, momentum + i)), gradient);
-    const auto direction = hn::Add(gradient, hn::Mul(factor, m));
-    const auto change = hn::Mul(hn::Set(d, rule.rate), direction);
-    const auto next = hn::Sub(hn::LoadU(d, agreed + i), change);
-    hn::StoreU(m, d, next_momentum + i);
-    hn::StoreU(next, d, next_agreed + i);
-  });
-}
-
 }  // namespace isthmus::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -78,7 +64,6 @@ HWY_EXPORT(subtract_values);
 HWY_EXPORT(add_values);
 HWY_EXPORT(scale_values);
 HWY_EXPORT(accumulate_values);
-HWY_EXPORT(nesterov_values);
 
 bool all_finite(std::span<const float> x) {
   return HWY_DYNAMIC_DISPATCH(every_value_is_finite)(x.data(), x.size());
@@ -102,22 +87,6 @@ void scale(float weight, std::span<const float> x, std::span<float> out) {
 void accumulate(float weight, std::span<const float> x, std::span<float> inout) {
   ISTHMUS_ASSERT(x.size() == inout.size());
   HWY_DYNAMIC_DISPATCH(accumulate_values)(weight, x.data(), x.size(), inout.data());
-}
-
-void outer_average(std::span<const float> delta, std::span<const float> agreed,
-                   std::span<float> next_agreed) {
-  subtract(agreed, delta, next_agreed);
-}
-
-void outer_nesterov(std::span<const float> delta, const Nesterov& rule,
-                    std::span<const float> momentum, std::span<const float> agreed,
-                    std::span<float> next_momentum, std::span<float> next_agreed) {
-  const auto count = delta.size();
-  ISTHMUS_ASSERT(momentum.size() == count && agreed.size() == count &&
-                 next_momentum.size() == count && next_agreed.size() == count);
-  HWY_DYNAMIC_DISPATCH(nesterov_values)
-  (delta.data(), rule, count, momentum.data(), agreed.data(), next_momentum.data(),
-   next_agreed.data());
 }
 
 bool float_environment_is_ieee() {

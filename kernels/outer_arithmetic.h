@@ -19,19 +19,6 @@ void scale(float weight, std::span<const float> x, std::span<float> out);
 // inout = inout + (weight * x), rounded twice
 void accumulate(float weight, std::span<const float> x, std::span<float> inout);
 
-// next_agreed = agreed - delta
-void outer_average(std::span<const float> delta, std::span<const float> agreed,
-                   std::span<float> next_agreed);
-// SGD with Nesterov momentum as in PyTorch (the outer optimizer of DiLoCo, Douillard et al. 2023):
-//   next_m = (mu * m) + d;  next_agreed = agreed - (rate * (d + (mu * next_m)))
-struct Nesterov {
-  float rate = 0;
-  float momentum_factor = 0;
-};
-void outer_nesterov(std::span<const float> delta, const Nesterov& rule,
-                    std::span<const float> momentum, std::span<const float> agreed,
-                    std::span<float> next_momentum, std::span<float> next_agreed);
-
 // True when this thread computes as the rule above needs: subnormals kept (no flush to zero),
 // rounding to nearest even. Threads that touch outer state assert it once.
 bool float_environment_is_ieee();

@@ -10,6 +10,7 @@
 #define ISTHMUS_KERNELS_VECTORS_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
@@ -22,6 +23,14 @@ HWY_BEFORE_NAMESPACE();
 namespace isthmus::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Before each loop over an array of vectors: only when all are unrolled do they stay in registers.
+#undef ISTHMUS_UNROLL
+#if HWY_COMPILER_CLANG
+#define ISTHMUS_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define ISTHMUS_UNROLL _Pragma("GCC unroll 32")
+#endif
 
 using FloatTag = hn::ScalableTag<float>;
 using FourFloatTag = hn::CappedTag<float, 4>;
@@ -57,6 +66,17 @@ HWY_INLINE float sum_over(std::size_t count, const Term& term) {
   float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
   for (; i < count; ++i) sum += hn::GetLane(term(one, i));
   return sum;
+}
+
+// For what nobody reads soon, where `p` is aligned (a narrower vector than HWY_STREAM_MULTIPLE
+// would write beyond its end). Who is done calls hwy::FlushStream().
+template <class D>
+HWY_INLINE void store_past_caches(hn::Vec<D> value, D d, float* p) {
+  constexpr std::size_t kBytes = hn::MaxLanes(D()) * sizeof(float);
+  if (kBytes >= HWY_STREAM_MULTIPLE && reinterpret_cast<std::uintptr_t>(p) % kBytes == 0)
+    hn::Stream(value, d, p);
+  else
+    hn::StoreU(value, d, p);
 }
 
 template <class D>

@@ -124,18 +124,22 @@ class Bench {
     code();
     blake2s();
   }
-  // What a step adds up of two contributions.
-  void sum_two() {
-    std::array<float, compress::kTileElements> sums;
+  // What an outer step makes of two contributions.
+  void step_of_two() {
+    std::array<float, compress::kTileElements> at_hand;
     each_tile([&](std::size_t at, std::size_t count, const Frame& frame) {
-      const auto sum = std::span(sums).first(count);
-      const auto first = at - frame.first;
-      require(codec_->decode_scaled(frame.bytes, frame.count, first, 0.5F, sum).has_value());
       const auto other = std::span<const std::byte>(coded_too_)
                              .subspan(static_cast<std::size_t>(frame.bytes.data() - coded_.data()),
                                       frame.bytes.size());
-      require(codec_->decode_accumulated(other, frame.count, first, 0.5F, sum).has_value());
-      consume(std::bit_cast<unsigned>(sum[0]));
+      const compress::Codec::WeightedFrame parts[] = {{frame.bytes, 0.5F}, {other, 0.5F}};
+      const kernels::OuterStep step{.agreed = values_.subspan(at, count),
+                                    .momentum = {},
+                                    .next_agreed = std::span(residual_).subspan(at, count),
+                                    .next_momentum = {},
+                                    .agreed_at_hand = std::span(at_hand).first(count),
+                                    .momentum_at_hand = {}};
+      require(codec_->decode_step(parts, frame.count, at - frame.first, step).has_value());
+      consume(std::bit_cast<unsigned>(at_hand[0]));
     });
   }
 
@@ -228,7 +232,7 @@ class Runner {
     rate(name + " zstd unpack", &Bench::unpack);
     rate(name + " code", &Bench::code);
     rate(name + " contribute", &Bench::contribute);
-    rate(name + " sum of two", &Bench::sum_two);
+    rate(name + " step of two", &Bench::step_of_two);
     prepare(id);  // contribute has coded something else
     const auto f32_bytes = static_cast<double>(values_.size_bytes());
     auto& bench = *benches_.front();

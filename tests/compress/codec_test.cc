@@ -202,25 +202,41 @@ TEST_P(CodecContract, RefusesAChangeThatIsNotFinite) {
     }
 }
 
-TEST_P(CodecContract, SumsAreThoseOfDecodedValues) {
+// Also of more parts than one pass takes.
+TEST_P(CodecContract, AStepIsThatOfDecodedValues) {
   constexpr std::size_t kFrame = kTileElements + 300;
-  const auto first = encoded(*codec_, normal_values(kFrame, 12));
-  const auto second = encoded(*codec_, normal_values(kFrame, 13));
-  std::vector<float> a(kFrame), b(kFrame), want(kFrame), sum(kFrame);
-  ASSERT_TRUE(codec_->decode(first, a));
-  ASSERT_TRUE(codec_->decode(second, b));
-  for (std::size_t i = 0; i < kFrame; ++i) {
-    volatile float one = 0.3F * a[i], other = 0.7F * b[i];
-    want[i] = one + other;
+  const auto agreed = normal_values(kFrame, 14);
+  for (const std::size_t count : {1, 2, 17}) {
+    std::vector<Bytes> frames;
+    std::vector<Codec::WeightedFrame> parts;
+    std::vector<float> value(kFrame), delta(kFrame);
+    for (std::size_t p = 0; p < count; ++p) {
+      frames.push_back(encoded(*codec_, normal_values(kFrame, 20 + p)));
+      parts.push_back({{}, 0.7F / static_cast<float>(p + 1)});
+      ASSERT_TRUE(codec_->decode(frames[p], value));
+      for (std::size_t i = 0; i < kFrame; ++i) {
+        volatile float product = parts[p].weight * value[i];
+        delta[i] = p == 0 ? product : delta[i] + product;
+      }
+    }
+    for (std::size_t p = 0; p < count; ++p) parts[p].frame = frames[p];
+    std::vector<float> want(kFrame), got(kFrame), at_hand(kTileElements);
+    for (std::size_t i = 0; i < kFrame; ++i) want[i] = agreed[i] - delta[i];
+    const auto step_at = [&](std::size_t at) {
+      const auto size = std::min(kTileElements, kFrame - at);
+      return kernels::OuterStep{.agreed = std::span(agreed).subspan(at, size),
+                                .momentum = {},
+                                .next_agreed = std::span(got).subspan(at, size),
+                                .next_momentum = {},
+                                .agreed_at_hand = std::span(at_hand).first(size),
+                                .momentum_at_hand = {}};
+    };
+    for (std::size_t at = 0; at < kFrame; at += kTileElements)
+      ASSERT_TRUE(codec_->decode_step(parts, kFrame, at, step_at(at)));
+    EXPECT_TRUE(same_bits(got, want)) << count;
+    parts.back().frame = parts.back().frame.first(9);
+    EXPECT_EQ(codec_->decode_step(parts, kFrame, 0, step_at(0)).error().code, ErrorCode::bad_frame);
   }
-  for (std::size_t at = 0; at < kFrame; at += kTileElements) {
-    const auto part = std::span(sum).subspan(at, std::min(kTileElements, kFrame - at));
-    ASSERT_TRUE(codec_->decode_scaled(first, kFrame, at, 0.3F, part));
-    ASSERT_TRUE(codec_->decode_accumulated(second, kFrame, at, 0.7F, part));
-  }
-  EXPECT_TRUE(same_bits(sum, want));
-  EXPECT_EQ(codec_->decode_scaled(std::span(first).first(9), kFrame, 0, 1, sum).error().code,
-            ErrorCode::bad_frame);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CodecContract,

@@ -10,7 +10,7 @@ endforeach()
 
 set(DECODERS
   base assert buffer_pool clock disk event_log machine_memory printable random result workers
-  kernels bf16 blake2s_columns block_int8 leaf_hash outer_arithmetic stream_copy vector_targets
+  kernels bf16 blake2s_columns block_int8 leaf_hash outer_arithmetic outer_step stream_copy vector_targets
   security hash hex identity roster roster_memory roster_signature secret secret_file signature
            signing_key sodium_ready tls_stream
   compress bf16_codec codec f32_codec int8_codec zstd_stage

@@ -59,9 +59,9 @@ class FakeGateway final : public OuterSteps {
                           std::uint64_t tokens) override {
     if (contribute_error) return *contribute_error;
     if (number != step + 1 || is_open) return Error{ErrorCode::mismatch, "another step is due"};
-    std::vector<float> parameters(values->size());
-    values->read(0, parameters);
-    contributions.push_back({number, std::move(parameters), tokens});
+    std::vector<float> room(values->size());
+    const auto parameters = values->read(0, room);
+    contributions.push_back({number, {parameters.begin(), parameters.end()}, tokens});
     is_open = true;
     if (decides) decide_half();
     return {};

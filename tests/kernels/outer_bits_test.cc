@@ -11,15 +11,18 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "base/large_vector.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "kernels/bf16.h"
 #include "kernels/block_int8.h"
 #include "kernels/leaf_hash.h"
 #include "kernels/outer_arithmetic.h"
+#include "kernels/outer_step.h"
 #include "kernels/stream_copy.h"
 #include "kernels/sum_of_squares.h"
 #include "kernels/vector_targets.h"
@@ -94,7 +97,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-// Lengths around every vector width, and an offset so that nothing is aligned.
+// Lengths around every vector width.
 const std::array<std::size_t, 12> kLengths = {0, 1, 3, 8, 15, 16, 17, 31, 63, 256, 700, 1000};
 
 TEST(StreamCopy, ExactlyWhatItIsTold) {
@@ -172,11 +175,6 @@ TEST(OuterBits, Arithmetic) {
       }
       EXPECT_TRUE(same_bits(got, want)) << "accumulate " << length;
 
-      got = b;
-      outer_average(a, got, got);
-      for (std::size_t i = 0; i < length; ++i) want[i] = b[i] - a[i];
-      EXPECT_TRUE(same_bits(got, want)) << "average " << length;
-
       got = a;  // in place
       add(got, b, got);
       for (std::size_t i = 0; i < length; ++i) want[i] = a[i] + b[i];
@@ -185,33 +183,121 @@ TEST(OuterBits, Arithmetic) {
   });
 }
 
-TEST(OuterBits, Nesterov) {
-  on_every_target([] {
-    for (const std::size_t length : kLengths) {
-      const std::vector<float> delta = mixed_values("delta", length);
-      std::vector<float> momentum = mixed_values("momentum", length);
-      std::vector<float> agreed = mixed_values("agreed", length);
-      std::vector<float> want_momentum(length);
-      std::vector<float> want_agreed(length);
-      const float rate = 0.7F;
-      const float mu = 0.9F;
-      for (std::size_t i = 0; i < length; ++i) {
-        volatile float kept = mu * momentum[i];
-        volatile float m = kept + delta[i];
-        volatile float ahead = mu * m;
-        volatile float direction = delta[i] + ahead;
-        volatile float change = rate * direction;
-        want_momentum[i] = m;
-        want_agreed[i] = agreed[i] - change;
-      }
-      std::vector<float> next_momentum(length), next_agreed(length);
-      outer_nesterov(delta, {rate, mu}, momentum, agreed, next_momentum, next_agreed);
-      EXPECT_TRUE(same_bits(next_momentum, want_momentum)) << length;
-      EXPECT_TRUE(same_bits(next_agreed, want_agreed)) << length;
-      outer_nesterov(delta, {rate, mu}, momentum, agreed, momentum, agreed);  // in place
-      EXPECT_TRUE(same_bits(momentum, want_momentum)) << length;
-      EXPECT_TRUE(same_bits(agreed, want_agreed)) << length;
+// Values at any place of a line of the cache, with guards around them.
+class Guarded {
+ public:
+  Guarded(std::size_t length, std::size_t offset)
+      : first_(kGuard + offset), length_(length), memory_(first_ + length + kGuard, kUntouched) {}
+  std::span<float> span() { return std::span(memory_).subspan(first_, length_); }
+  // The values; and that nothing was written beside them.
+  std::vector<float> values() const {
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      const bool own = i >= first_ && i < first_ + length_;
+      EXPECT_TRUE(own || memory_[i] == kUntouched) << i << " of " << length_ << " at " << first_;
     }
+    const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(first_);
+    return {begin, begin + static_cast<std::ptrdiff_t>(length_)};
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 16;
+  static constexpr float kUntouched = 77;
+  std::size_t first_, length_;
+  LargeVector<float> memory_;  // begins with a line
+};
+constexpr std::size_t kOffsets = 17;
+
+// What a rule makes of a delta; and what holds it, as a kernel wants it.
+struct Stepped {
+  std::vector<float> agreed, momentum, agreed_at_hand, momentum_at_hand;
+
+  explicit Stepped(std::size_t length, bool has_momentum)
+      : agreed(length),
+        momentum(has_momentum ? length : 0),
+        agreed_at_hand(length),
+        momentum_at_hand(momentum.size()) {}
+  OuterStep step(std::optional<Nesterov> rule, std::span<const float> before,
+                 std::span<const float> momentum_before) {
+    return {.nesterov = rule,
+            .agreed = before,
+            .momentum = momentum_before,
+            .next_agreed = agreed,
+            .next_momentum = momentum,
+            .agreed_at_hand = agreed_at_hand,
+            .momentum_at_hand = momentum_at_hand};
+  }
+};
+
+Stepped step_reference(const std::vector<float>& delta, std::optional<Nesterov> rule,
+                       const std::vector<float>& agreed, const std::vector<float>& momentum) {
+  Stepped want(delta.size(), rule.has_value());
+  for (std::size_t i = 0; i < delta.size(); ++i) {
+    if (!rule) {
+      want.agreed[i] = agreed[i] - delta[i];
+      continue;
+    }
+    volatile float kept = rule->momentum_factor * momentum[i];
+    volatile float m = kept + delta[i];
+    volatile float ahead = rule->momentum_factor * m;
+    volatile float direction = delta[i] + ahead;
+    volatile float change = rule->rate * direction;
+    want.momentum[i] = m;
+    want.agreed[i] = agreed[i] - change;
+  }
+  return want;
+}
+
+void expect_step(const Stepped& got, const Stepped& want) {
+  EXPECT_TRUE(same_bits(got.agreed, want.agreed)) << want.agreed.size();
+  EXPECT_TRUE(same_bits(got.momentum, want.momentum)) << want.agreed.size();
+  EXPECT_TRUE(same_bits(got.agreed_at_hand, want.agreed)) << want.agreed.size();
+  EXPECT_TRUE(same_bits(got.momentum_at_hand, want.momentum)) << want.agreed.size();
+}
+
+const std::array<std::optional<Nesterov>, 2> kRules = {std::nullopt, Nesterov{0.7F, 0.9F}};
+
+TEST(OuterBits, OuterStep) {
+  on_every_target([] {
+    for (const std::size_t length : kLengths)
+      for (const auto& rule : kRules) {
+        const auto delta = mixed_values("delta", length);
+        auto agreed = mixed_values("agreed", length);
+        auto momentum = mixed_values("momentum", rule ? length : 0);
+        const auto want = step_reference(delta, rule, agreed, momentum);
+        Stepped got(length, rule.has_value());
+        outer_step(delta, got.step(rule, agreed, momentum));
+        expect_step(got, want);
+        got.agreed = agreed;  // in place
+        got.momentum = momentum;
+        outer_step(delta, got.step(rule, got.agreed, got.momentum));
+        expect_step(got, want);
+      }
+  });
+}
+
+TEST(OuterBits, OuterStepWritesItsOwnAtAnyAddress) {
+  on_every_target([] {
+    for (const auto& rule : kRules)
+      for (const std::size_t length : {1, 2, 3, 4, 15, 16, 17, 18, 19, 63, 64})
+        for (std::size_t offset = 0; offset < kOffsets; ++offset) {
+          const auto delta = mixed_values("delta", length);
+          const auto agreed = mixed_values("agreed", length);
+          const auto momentum = mixed_values("momentum", rule ? length : 0);
+          Guarded next(length, offset), next_momentum(momentum.size(), offset);
+          Guarded at_hand(length, offset), momentum_at_hand(momentum.size(), offset);
+          outer_step(delta, {.nesterov = rule,
+                             .agreed = agreed,
+                             .momentum = momentum,
+                             .next_agreed = next.span(),
+                             .next_momentum = next_momentum.span(),
+                             .agreed_at_hand = at_hand.span(),
+                             .momentum_at_hand = momentum_at_hand.span()});
+          const auto want = step_reference(delta, rule, agreed, momentum);
+          ASSERT_TRUE(same_bits(next.values(), want.agreed)) << length << " at " << offset;
+          ASSERT_TRUE(same_bits(next_momentum.values(), want.momentum));
+          ASSERT_TRUE(same_bits(at_hand.values(), want.agreed));
+          ASSERT_TRUE(same_bits(momentum_at_hand.values(), want.momentum));
+        }
   });
 }
 
@@ -322,38 +408,61 @@ TEST(OuterBits, BlockInt8) {
   });
 }
 
+struct Int8Change {
+  std::vector<float> quantity, residual;
+  Int8Blocks blocks;
+};
+
+Int8Change change_reference(const std::vector<float>& agreed, const std::vector<float>& contributed,
+                            const std::vector<float>& feedback) {
+  Int8Change want{agreed, agreed, {}};
+  for (std::size_t i = 0; i < agreed.size(); ++i) {
+    volatile float difference = agreed[i] - contributed[i];
+    want.quantity[i] = feedback.empty() ? difference : difference + feedback[i];
+  }
+  want.blocks = encode_reference(want.quantity);
+  for (std::size_t i = 0; i < agreed.size(); ++i) {
+    volatile float decoded =
+        static_cast<float>(want.blocks.codes[i]) * want.blocks.scales[i / kInt8Block];
+    want.residual[i] = want.quantity[i] - decoded;
+  }
+  return want;
+}
+
+void expect_int8_change(const std::vector<float>& agreed, const std::vector<float>& contributed,
+                        const std::vector<float>& feedback) {
+  const auto length = agreed.size();
+  const auto want = change_reference(agreed, contributed, feedback);
+  Int8Blocks got{std::vector<float>(want.blocks.scales.size(), 5.0F),
+                 std::vector<std::int8_t>(length, 99)};
+  std::vector<float> residual(length, 7.0F);
+  int8_encode_change(agreed, contributed, feedback, got.scales, got.codes, residual);
+  EXPECT_TRUE(same_bits(got.scales, want.blocks.scales)) << length;
+  EXPECT_TRUE(same_bits(got.codes, want.blocks.codes)) << length;
+  EXPECT_TRUE(same_bits(residual, want.residual)) << length;
+  if (feedback.empty()) return;
+  residual = feedback;  // in its memory
+  int8_encode_change(agreed, contributed, residual, got.scales, got.codes, residual);
+  EXPECT_TRUE(same_bits(residual, want.residual)) << length;
+}
+
 // One pass is what its parts are, one after another.
 TEST(OuterBits, Int8OfAChange) {
   on_every_target([] {
     for (const std::size_t length : {1, 5, 255, 256, 257, 512, 1000}) {
       const auto agreed = mixed_values("agreed", length);
       const auto contributed = mixed_values("contributed", length);
-      for (const bool with_feedback : {false, true}) {
-        const auto feedback =
-            with_feedback ? mixed_values("feedback", length) : std::vector<float>();
-        std::vector<float> quantity(length);
-        for (std::size_t i = 0; i < length; ++i) {
-          volatile float difference = agreed[i] - contributed[i];
-          quantity[i] = with_feedback ? difference + feedback[i] : difference;
-        }
-        const Int8Blocks want = encode_reference(quantity);
-        std::vector<float> want_residual(length);
-        for (std::size_t i = 0; i < length; ++i) {
-          volatile float decoded = static_cast<float>(want.codes[i]) * want.scales[i / kInt8Block];
-          want_residual[i] = quantity[i] - decoded;
-        }
-        Int8Blocks got{std::vector<float>(want.scales.size(), 5.0F),
-                       std::vector<std::int8_t>(length, 99)};
-        std::vector<float> residual(length, 7.0F);
-        int8_encode_change(agreed, contributed, feedback, got.scales, got.codes, residual);
-        EXPECT_TRUE(same_bits(got.scales, want.scales)) << length;
-        EXPECT_TRUE(same_bits(got.codes, want.codes)) << length;
-        EXPECT_TRUE(same_bits(residual, want_residual)) << length;
-        if (!with_feedback) continue;
-        residual = feedback;  // in its memory
-        int8_encode_change(agreed, contributed, residual, got.scales, got.codes, residual);
-        EXPECT_TRUE(same_bits(residual, want_residual)) << length;
-      }
+      const auto feedback = mixed_values("feedback", length);
+      expect_int8_change(agreed, contributed, {});
+      expect_int8_change(agreed, contributed, feedback);
+      // Blocks of zeros, and some whose scale rounds to 0.
+      const std::vector<float> small(length, value_of(3)), smaller(length, value_of(2));
+      const std::vector<float> none(length, 0.0F), negative_none(length, -0.0F);
+      expect_int8_change(agreed, agreed, {});
+      expect_int8_change(agreed, agreed, none);
+      expect_int8_change(negative_none, none, negative_none);
+      expect_int8_change(small, smaller, {});
+      expect_int8_change(small, smaller, none);
       for (const float bad : {INFINITY, -INFINITY, std::nanf(""), -std::nanf("")}) {
         auto spoilt = contributed;
         spoilt[length / 2] = bad;
@@ -367,20 +476,61 @@ TEST(OuterBits, Int8OfAChange) {
   });
 }
 
-TEST(OuterBits, SumsOfDecodedInt8) {
+TEST(OuterBits, Int8OfAChangeWritesItsOwnAtAnyAddress) {
   on_every_target([] {
-    for (const std::size_t length : {1, 5, 255, 256, 257, 512, 1000}) {
-      const Int8Blocks blocks = encode_reference(mixed_values("int8", length));
-      const float weight = 0.37F;
-      std::vector<float> value(length), want(length), got(length, 9.0F);
-      int8_decode(blocks.codes, blocks.scales, value);
-      scale(weight, value, want);
-      int8_decode_scaled(blocks.codes, blocks.scales, weight, got);
-      EXPECT_TRUE(same_bits(got, want)) << length;
-      accumulate(weight, value, want);
-      int8_decode_accumulated(blocks.codes, blocks.scales, weight, got);
-      EXPECT_TRUE(same_bits(got, want)) << length;
-    }
+    for (const std::size_t length : {1, 2, 3, 5, 256, 257, 258, 259, 300})
+      for (std::size_t offset = 0; offset < kOffsets; ++offset) {
+        const auto agreed = mixed_values("agreed", length);
+        const auto contributed = mixed_values("contributed", length);
+        const auto want = change_reference(agreed, contributed, {});
+        std::vector<float> scales(int8_blocks(length));
+        std::vector<std::int8_t> codes(length + 2 * kOffsets, 99);
+        Guarded residual(length, offset);
+        int8_encode_change(agreed, contributed, {}, scales,
+                           std::span(codes).subspan(offset, length), residual.span());
+        ASSERT_TRUE(same_bits(residual.values(), want.residual)) << length << " at " << offset;
+        for (std::size_t i = 0; i < codes.size(); ++i) {
+          const bool own = i >= offset && i < offset + length;
+          ASSERT_EQ(codes[i], own ? want.blocks.codes[i - offset] : 99) << length << ", " << i;
+        }
+      }
+  });
+}
+
+// And so is this one.
+TEST(OuterBits, OuterStepOfInt8Parts) {
+  on_every_target([] {
+    for (const std::size_t length : {1, 5, 255, 256, 257, 512, 1000})
+      for (const std::size_t count :
+           {std::size_t{1}, std::size_t{2}, std::size_t{3}, kInt8PartsMax})
+        for (const auto& rule : kRules) {
+          std::vector<Int8Blocks> blocks;
+          std::vector<std::vector<std::byte>> scales;
+          std::vector<Int8Part> parts;
+          std::vector<float> value(length), delta(length);
+          for (std::size_t p = 0; p < count; ++p) {
+            blocks.push_back(encode_reference(mixed_values(fmt::format("part {}", p), length)));
+            const auto bytes = std::as_bytes(std::span(blocks[p].scales));
+            scales.emplace_back(1).insert(scales[p].end(), bytes.begin(), bytes.end());
+            const float weight = 0.37F / static_cast<float>(p + 1);
+            int8_decode(blocks[p].codes, blocks[p].scales, value);
+            if (p == 0)
+              scale(weight, value, delta);
+            else
+              accumulate(weight, value, delta);
+            parts.push_back({{}, {}, weight});
+          }
+          for (std::size_t p = 0; p < count; ++p) {
+            parts[p].codes = blocks[p].codes;
+            parts[p].scales =
+                std::span<const std::byte>(scales[p]).subspan(1);  // at an odd address
+          }
+          const auto agreed = mixed_values("agreed", length);
+          const auto momentum = mixed_values("momentum", rule ? length : 0);
+          Stepped got(length, rule.has_value());
+          int8_outer_step(parts, got.step(rule, agreed, momentum));
+          expect_step(got, step_reference(delta, rule, agreed, momentum));
+        }
   });
 }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/copy_to.h"
 #include "inter/attach_server.h"
 #include "inter/loop.h"
 #include "runtime/trainer.h"
@@ -38,7 +39,8 @@ class AgreeingGateway final : public inter::OuterSteps {
     if (number != step + 1) return Error{ErrorCode::mismatch, "another step is due"};
     token_counts.push_back(tokens);
     open.emplace(values->size());
-    values->read(0, *open);
+    if (const auto found = values->read(0, *open); found.data() != open->data())
+      copy_to(found, open->begin());
     if (!holds) decide();
     return {};
   }
