@@ -36,7 +36,8 @@ inline void check(const Result<void>& result) {
 // Matrices of 1024 columns, as a model has them.
 inter::ModelLayout layout_of(std::uint64_t parameters);
 
-// How far inner steps went: normal, with a spread of its own for each row.
+// How far inner steps went: normal, with a spread of its own for each row. A million values are
+// drawn, and come again.
 std::vector<float> inner_progress(std::uint64_t count, std::uint64_t seed);
 
 // What a site's ranks share with their gateway: they find published parameters in it.
