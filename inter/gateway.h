@@ -202,6 +202,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> serve_the_end();
   void fail(const Error& error);
   std::vector<std::string> attention() const;
+  // Neither contributions nor the state wait for room on it, or for it to work again.
+  bool disk_takes() const {
+    return not_saved_why_.empty() && (!exchange_ || exchange_->disk_refuses().empty());
+  }
   std::string too_few_members() const;
   std::string missed_sites() const;
   void say_missed_sites();

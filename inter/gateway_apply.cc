@@ -397,9 +397,9 @@ void Gateway::prune() {
   // one replays one.
   const auto not_needed = std::min(majority_saved, saved_step_);
   at_hand_from_ = std::max(at_hand_from_, not_needed);
-  const bool room = not_saved_why_.empty() && (!exchange_ || exchange_->disk_refuses().empty());
-  const auto bound =
-      returning_ && room ? returning_->keep_from(not_needed, world_.loop.now()) : not_needed;
+  const auto bound = returning_ && disk_takes()
+                         ? returning_->keep_from(not_needed, world_.loop.now())
+                         : not_needed;
   if (bound <= kept_from_) return;
   kept_from_ = bound;
   if (!pruning_) world_.loop.spawn(remove_pruned());

@@ -260,12 +260,11 @@ Status Gateway::my_status() const {
   s.leaving = stopping_ || ranks_leaving_;
   // Whoever cannot write contributes nothing, however its ranks compute: nobody waits for it. What
   // it has contributed counts while that step is open.
-  const bool writes = (!exchange_ || exchange_->disk_refuses().empty()) && not_saved_why_.empty();
   const bool is_open = exchange_ && state_ && chain_.size() < working_step();
-  s.contributes = !ranks_leaving_ &&
-                  ((rank_pulse_.live(now) && writes) || (is_open && exchange_->contributed()));
+  s.contributes = !ranks_leaving_ && ((rank_pulse_.live(now) && disk_takes()) ||
+                                      (is_open && exchange_->contributed()));
   // Once its ranks compute: a site of which nothing comes would be dropped and taken in for ever.
-  s.wants_in = state_ && !current_view().is_member(self_) && !ranks_leaving_ && writes &&
+  s.wants_in = state_ && !current_view().is_member(self_) && !ranks_leaving_ && disk_takes() &&
                rank_pulse_.compute(now) && chain_.size() < working_step();
   s.finished = finished_;
   s.vote_file = vote_file_;

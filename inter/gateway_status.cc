@@ -35,6 +35,7 @@ GatewayStatus Gateway::status() const {
             : !layout_                                         ? "waiting for ranks"
             : !genesis_ || !exchange_                          ? "starting"
             : !state_ || (transfer_ && transfer_->fetching())  ? "catching up"
+            : !disk_takes()                                    ? "waiting for the disk"
             : applying_                                        ? "applying"
             : exchange_->contributed() || taking_contribution_ ? "exchanging"
             : rank_pulse_.here()                               ? "training"

@@ -59,8 +59,8 @@ struct WaitStatus {
 struct GatewayStatus {
   std::string site;
   std::string run;    // hex, "" before the run began
-  std::string phase;  // "waiting for ranks", "starting", "training", "exchanging", "catching up",
-                      // "finished"
+  std::string phase;  // "waiting for ranks", "starting", "training", "exchanging", "applying",
+                      // "catching up", "waiting for the disk", "finished"
   std::uint64_t outer_step = 0;   // decided and applied
   std::uint64_t outer_steps = 0;  // planned
   std::uint64_t saved_step = 0;

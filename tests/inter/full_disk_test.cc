@@ -95,6 +95,8 @@ TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
                                    300 * kSecond));
   EXPECT_GT(federation.events(2, "disk_failed"), 0U);
   EXPECT_FALSE(federation.gateway(2).status().attention.empty());
+  EXPECT_EQ(federation.gateway(2).status().phase, "waiting for the disk");
+  EXPECT_EQ(federation.gateway(1).status().phase.find("disk"), std::string::npos);
   EXPECT_LE(federation.gateway(1).status().links.at(0).chunks_sent, sent + 30) << "again and again";
   federation.disk(2).set_faults({});
   EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
