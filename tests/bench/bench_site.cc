@@ -44,8 +44,8 @@ ModelLayout layout_of(std::uint64_t parameters) {
 }
 
 std::vector<float> inner_progress(std::uint64_t count, std::uint64_t seed) {
-  constexpr std::uint64_t kDrawn = 1 << 20,
-                          kRow = 1024;  // to draw all takes longer than to measure
+  constexpr std::uint64_t kRow = 1024;
+  constexpr std::uint64_t kDrawn = 1 << 20;  // to draw all takes longer than to measure
   const Random random(seed);
   std::vector<float> drawn(std::min(count, kDrawn));
   for (std::uint64_t i = 0; i < drawn.size(); ++i)
