@@ -21,6 +21,12 @@
 
 namespace isthmus {
 
+// Whether a file that was to be read is not there, or does not check; after any other error it may
+// be there, and the disk cannot read it now.
+inline bool is_lost(const Error& error) {
+  return error.code == ErrorCode::not_found || error.code == ErrorCode::corrupt;
+}
+
 class File {
  public:
   virtual ~File() = default;

@@ -158,8 +158,9 @@ class Exchange {
 
   // From disk, any thread; null: not there, or nothing of use. A whole one is proved by its close,
   // of another one each chunk is checked. `bytes`: of the file, as far as it is whole.
-  std::shared_ptr<Contribution> read_back(std::uint64_t step, SiteId site,
-                                          std::uint64_t* bytes) const;
+  // Errors: io, of what may be there.
+  Result<std::shared_ptr<Contribution>> read_back(std::uint64_t step, SiteId site,
+                                                  std::uint64_t* bytes) const;
   Result<Open> check_open(const Signed& message) const;
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;

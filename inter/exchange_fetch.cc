@@ -121,9 +121,10 @@ void Exchange::on_fetch(Link& link, const Fetch& fetch) {
   context_.loop.spawn(serve(link, link.session(), fetch));
 }
 
-std::shared_ptr<Contribution> Exchange::read_back(std::uint64_t step, SiteId site,
-                                                  std::uint64_t* bytes) const {
+Result<std::shared_ptr<Contribution>> Exchange::read_back(std::uint64_t step, SiteId site,
+                                                          std::uint64_t* bytes) const {
   const auto stored = context_.store.contributions().read(step, site);
+  if (!stored && !is_lost(stored.error())) return stored.error();
   const auto open = stored ? decode_open(stored->announcement.body) : std::nullopt;
   if (!open || open->id.step != step || stored->announcement.signer != site || !plan_->fits(*open))
     return nullptr;
@@ -150,21 +151,25 @@ std::shared_ptr<Contribution> Exchange::read_back(std::uint64_t step, SiteId sit
 Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest parent,
                                      security::Digest state_root) {
   const auto step = id.step;
-  std::vector<SiteId> sites;
-  auto list = [this, &sites, step] {
-    if (auto listed = context_.store.contributions().sites(step)) sites = std::move(*listed);
-  };
+  Result<std::vector<SiteId>> listed;
+  auto list = [this, &listed, step] { listed = context_.store.contributions().sites(step); };
   co_await run_on(context_.workers, context_.loop, std::move(list), 4096);
-  for (const auto site : sites) {
+  if (!listed) co_return listed.error();
+  for (const auto site : *listed) {
     if (entries_.count({step, site}) > 0 || !view.is_member(site)) continue;
     struct Restored {
       std::shared_ptr<Contribution> contribution;
       std::unique_ptr<ContributionFile> file;
-      Result<void> written;
+      Result<void> done;
     } restored;
     auto read = [this, &restored, &id, &parent, step, site] {
       std::uint64_t bytes = 0;
-      auto contribution = read_back(step, site, &bytes);
+      auto read_from_disk = read_back(step, site, &bytes);
+      if (!read_from_disk) {
+        restored.done = read_from_disk.error();
+        return;
+      }
+      auto& contribution = *read_from_disk;
       if (!contribution || contribution->open().id != id || contribution->open().base != parent ||
           !verify(context_.verifier, contribution->announcement()))
         return;
@@ -174,11 +179,11 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
       if (file)
         restored.file = std::move(*file);
       else
-        restored.written = file.error();
+        restored.done = file.error();
       restored.contribution = std::move(contribution);
     };
     co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
-    if (!restored.written) co_return restored.written;
+    if (!restored.done) co_return restored.done;
     // Of our own that was never closed nothing was promised: it is made anew.
     const bool whole = restored.contribution && restored.contribution->proven();
     if (!restored.contribution || (site == context_.self && !whole)) continue;
@@ -207,8 +212,8 @@ Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId 
   if (!reading_.insert(key).second) co_return nullptr;
   std::shared_ptr<Contribution> contribution;
   auto read = [this, &contribution, step, site] {
-    contribution = read_back(step, site, nullptr);
-    if (contribution && !contribution->proven()) contribution.reset();
+    if (auto here = read_back(step, site, nullptr); here && *here && (*here)->proven())
+      contribution = std::move(*here);
   };
   co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
   reading_.erase(key);

@@ -324,7 +324,8 @@ Task<Result<void>> Gateway::restore_contributions(std::uint64_t step, View view,
   auto restored = co_await exchange_->restore(id, std::move(view), parent, state_root);
   if (!restored)
     co_return Error{restored.error().code,
-                    "cannot write contributions of before once more: free the disk and start again",
+                    "cannot take up the contributions of before: free the disk, or mend what is "
+                    "named, and start again",
                     restored.error()};
   co_return Result<void>();
 }

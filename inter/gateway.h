@@ -152,7 +152,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> load();
   Result<void> take_up_records(const std::vector<Certificate>& records);
   enum class Closed { no, damaged, yes };
-  Closed was_closed(const Feedback& feedback) const;
+  Result<Closed> was_closed(const Feedback& feedback) const;
   std::optional<SiteId> other_owner() const;        // whose vote file is here
   std::optional<SiteId> unknown_to_roster() const;  // took part in the run, and has no key there
   void start_links();

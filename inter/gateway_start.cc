@@ -111,7 +111,9 @@ Task<Result<void>> Gateway::load() {
       contributed_before_ = feedback.step;
       break;
     }
-    const auto closed = was_closed(feedback);
+    auto closed_or_not = was_closed(feedback);
+    if (!closed_or_not) co_return closed_or_not.error();
+    const auto closed = *closed_or_not;
     if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, feedback.step);
     if (closed != Closed::yes) continue;
     store_.settle_feedback(feedback.step, feedback.root);
@@ -128,12 +130,14 @@ Task<Result<void>> Gateway::load() {
 
 // A feedback counts if its contribution was closed: a record names it, or its file is whole. The
 // close alone is nothing: after a crash it may be there, and chunks that were written before not.
-Gateway::Closed Gateway::was_closed(const Feedback& feedback) const {
+// Errors: what the disk cannot read now may be there.
+Result<Gateway::Closed> Gateway::was_closed(const Feedback& feedback) const {
   if (feedback.step <= chain_.size()) {
     const auto* part = chain_[feedback.step - 1].record.part_of(self_);
     if (part != nullptr && part->root == feedback.root) return Closed::yes;
   }
   const auto stored = store_.contributions().read(feedback.step, self_);
+  if (!stored && !is_lost(stored.error())) return stored.error();
   const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
   if (!close || close->root != feedback.root) return Closed::no;
   // Of a step that was given up, it does not: the ranks contribute anew.

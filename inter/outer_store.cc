@@ -63,13 +63,12 @@ Result<std::unique_ptr<File>> open_to_overwrite(Disk& disk, const std::string& p
   return file;
 }
 
-// A slot that is not there, or is damaged, is none; what the disk cannot read may be there.
+// A slot that is not there, or is damaged, is none.
 template <class Slot>
 Result<bool> is_whole(const Result<Slot>& read, std::vector<std::string>& damaged) {
   if (read) return true;
-  if (read.error().code == ErrorCode::not_found) return false;
-  if (read.error().code != ErrorCode::corrupt) return read.error();
-  damaged.push_back(read.error().text());
+  if (!is_lost(read.error())) return read.error();
+  if (read.error().code == ErrorCode::corrupt) damaged.push_back(read.error().text());
   return false;
 }
 

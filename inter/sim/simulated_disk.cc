@@ -169,6 +169,11 @@ Result<void> SimulatedDisk::may_open(const std::string& path) const {
   return Error{ErrorCode::io, path + ": too many open files"};
 }
 
+Result<void> SimulatedDisk::may_read(const std::string& path) const {
+  if (faults_.unreadable.empty() || path.find(faults_.unreadable) == path.npos) return {};
+  return Error{ErrorCode::io, path + ": the simulated device does not answer"};
+}
+
 // The dirty pages that could not be written are dropped; who reads them again gets the old ones.
 void SimulatedDisk::lose_some(Inode& inode) {
   ++counters_.failed_syncs;
@@ -230,6 +235,7 @@ void SimulatedDisk::lose(const std::string& path) {
 
 Result<std::unique_ptr<File>> SimulatedDisk::open(const std::string& path, Open how) {
   ISTHMUS_CHECK(may_open(path));
+  if (how == Open::read) ISTHMUS_CHECK(may_read(path));
   if (how == Open::create || (how == Open::overwrite && names_.count(path) == 0)) {
     ISTHMUS_CHECK(may_write(path));
     begin_name(path);
@@ -265,6 +271,7 @@ Result<bool> SimulatedDisk::exists(const std::string& path) const { return names
 
 Result<std::vector<std::string>> SimulatedDisk::list(const std::string& folder) const {
   ISTHMUS_CHECK(may_open(folder));
+  ISTHMUS_CHECK(may_read(folder));
   std::vector<std::string> names;
   const std::string prefix = folder + "/";
   for (auto it = names_.lower_bound(prefix); it != names_.end() && it->first.starts_with(prefix);

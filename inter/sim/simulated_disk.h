@@ -27,6 +27,7 @@ struct DiskFaults {
   // All but full: bytes of the largest write that still fits.
   std::size_t fits = std::numeric_limits<std::size_t>::max();
   std::string full_for = {};    // nothing fits into files whose path has this in it; "": none
+  std::string unreadable = {};  // files and folders whose path has this in it; "": none
   bool no_descriptors = false;  // nothing can be opened, no folder listed or synced
 };
 
@@ -106,6 +107,7 @@ class SimulatedDisk final : public Disk {
   class SimulatedFile;
   class SimulatedLock;
   Result<void> may_open(const std::string& path) const;
+  Result<void> may_read(const std::string& path) const;
   Result<void> may_write(std::string_view path, std::size_t bytes = 0);
   Nanoseconds now() const { return clock_ != nullptr ? clock_->now() : 0; }
   // An operation that changes something begins; `undo`: it has not, if its process ends before.
