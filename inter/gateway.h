@@ -86,6 +86,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void set_rate_limit(double bytes_per_second);
 
   GatewayStatus status() const;  // gateway_status.cc
+  // Until something has happened that status() may tell of, at most until then.
+  Task<void> news(Nanoseconds until);
   // As LinkTester::ask, of the site's own operator; the wish needs no peer. Errors also:
   // invalid_argument (no such site).
   Result<std::string> test_link(std::uint64_t number, std::string_view peer, LinkTester::Wish wish);

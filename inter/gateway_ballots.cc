@@ -66,7 +66,7 @@ void Gateway::tick() {
   give_way_to_twin();
   count_waits();
   say_missed_sites();
-  tick_timer_ = world_.loop.call_after(kTick, [this] { tick(); });
+  tick_timer_ = world_.loop.call_at(next_beat(now, kTick), [this] { tick(); });
 }
 
 // Peers that have a session with another live process of this identity refuse us. One word of it

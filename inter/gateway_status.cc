@@ -52,6 +52,8 @@ GatewayStatus Gateway::status() const {
   return s;
 }
 
+Task<void> Gateway::news(Nanoseconds until) { co_await changed_.wait_until(until); }
+
 // "": there are enough.
 std::string Gateway::too_few_members() const {
   const auto members = genesis_ ? current_view().members.size() : 0;

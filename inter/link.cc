@@ -65,7 +65,7 @@ void Link::on_timer() {
   const auto now = loop_.now();
   const bool heartbeat = now >= next_heartbeat_;
   if (heartbeat) {
-    next_heartbeat_ = now + options_.heartbeat;
+    next_heartbeat_ = next_beat(now, options_.heartbeat);
     sample_rates();
   }
   if (session_ == 0) {

@@ -23,6 +23,12 @@ class io_context;
 
 namespace isthmus::inter {
 
+// When work that comes back every `period` comes next: at multiples of it, and not a period after
+// it came last. So a process that waits wakes up once for all of it, its links' heartbeats too.
+constexpr Nanoseconds next_beat(Nanoseconds now, Nanoseconds period) {
+  return (now / period + 1) * period;
+}
+
 class Loop {
  public:
   explicit Loop(const Clock& clock);

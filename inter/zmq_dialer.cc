@@ -103,12 +103,14 @@ void ZmqDialer::handshake_succeeded() {
 }
 
 void ZmqDialer::beat() {
-  const auto silence = pulse_.silence(loop_.now(), tcp_);
+  const auto now = loop_.now();
+  const auto silence = pulse_.silence(now, tcp_);
   if (silence >= options_.control_timeout) return end("silence");
   // Where a message waits for room, that is a sign of life as good.
   if (!overflow_.full()) LanePulse::send(socket_);
   if (socket_watch_) socket_watch_->kick();
-  tasks_.start_timer(std::min(options_.heartbeat_interval, options_.control_timeout - silence),
+  const auto interval = options_.heartbeat_interval;
+  tasks_.start_timer(std::min(next_beat(now, interval) - now, options_.control_timeout - silence),
                      [this] { beat(); });
 }
 

@@ -59,7 +59,7 @@ void ZmqListener::start() {
 
 void ZmqListener::beat() {
   const auto now = loop_.now();
-  auto next = options_.heartbeat_interval;
+  auto next = next_beat(now, options_.heartbeat_interval) - now;
   std::vector<ConnectionId> silent;
   for (auto& [id, connection] : connections_) {
     if (!connection.ending.empty()) continue;

@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <boost/asio/signal_set.hpp>
 #include <cerrno>
 #include <chrono>
@@ -38,10 +39,11 @@
 namespace isthmus::launcher {
 namespace {
 
-constexpr Nanoseconds kSampleEvery = 100 * kMillisecond;
+constexpr Nanoseconds kSampleEvery = 100 * kMillisecond;  // while a link waits for something
+constexpr Nanoseconds kSampleIdle = kSecond;
+constexpr Nanoseconds kNoteEvery = 5 * kSecond;  // the traffic file
 constexpr std::string_view kRosterExpired =
     "sessions go on, but none begins; ask the operator for a newer roster";
-constexpr int kSamplesPerNote = 50;  // between two writes of the traffic file
 
 inter::SyncOptions sync_options(const SyncOptions& sync) {
   inter::SyncOptions options;
@@ -292,14 +294,22 @@ class Site {
   }
 
   inter::Task<void> observe(TrafficMeter& meter) {
-    for (int samples = 1;; ++samples) {
-      co_await loop_.sleep(kSampleEvery);
-      auto now = status();
-      meter.sample(now, clock_->now());
-      if (metrics_ != nullptr) metrics_->update(std::move(now));
-      if (samples % kSamplesPerNote == 0) note(meter);
+    for (auto noted = loop_.now();;) {
+      auto status_now = status();
+      const auto now = loop_.now();
+      const bool waits = std::any_of(
+          status_now.links.begin(), status_now.links.end(),
+          [](const auto& link) { return link.state == "up" && !link.waiting_for.empty(); });
+      meter.sample(status_now, now);
+      if (metrics_ != nullptr) metrics_->update(std::move(status_now));
+      if (now - noted >= kNoteEvery) {
+        note(meter);
+        noted = now;
+      }
       follow_windows();
       alarm_expiry();
+      if (!waits) co_await gateway_->news(now + kSampleIdle);
+      co_await loop_.sleep_until(now + kSampleEvery);  // however often there are news
     }
   }
 

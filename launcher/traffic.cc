@@ -94,7 +94,9 @@ void TrafficMeter::sample(const inter::GatewayStatus& status, Nanoseconds now) {
   for (const auto& link : status.links) {
     auto& sum = current_.links[link.peer];
     sum.observed_seconds += seconds;
-    if (seconds > 0 && !link.waiting_for.empty()) sum.waited_seconds[link.waiting_for] += seconds;
+    auto& waiting_for = waiting_for_[link.peer];
+    if (seconds > 0 && !waiting_for.empty()) sum.waited_seconds[waiting_for] += seconds;
+    waiting_for = link.waiting_for;
     sum.sending_seconds = link.sending_s;
     sum.sending_bytes = link.zstd_bytes;
     sum.parameter_bytes = link.parameter_bytes;

@@ -44,7 +44,8 @@ class TrafficMeter {
  public:
   explicit TrafficMeter(Traffic earlier) : earlier_(std::move(earlier)) {}
 
-  // To be called several times a second, for what links wait for.
+  // What links wait for counts from here to the next sample: to be called when that may have
+  // changed, and several times a second while there is anything.
   void sample(const inter::GatewayStatus& status, Nanoseconds now);
   // Earlier gateways' and this one's.
   Traffic total() const;
@@ -53,6 +54,7 @@ class TrafficMeter {
   Traffic earlier_;
   Traffic current_;
   Nanoseconds last_ = 0;
+  std::map<std::string, std::string> waiting_for_;  // by peer, since the last sample
 };
 
 }  // namespace isthmus::launcher
