@@ -1,26 +1,64 @@
 #include "base/workers.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/thread_pool.h"
 
 namespace isthmus {
 namespace {
 
-constexpr int kDiskThreads = 2;  // one writes while another waits for a sync
+constexpr std::uint64_t kShortBytes = 8 << 20;  // of a job that takes no longer than kTogether
+constexpr int kDiskThreads = 2;                 // one writes while another waits for a sync
 
 struct Job {
   std::function<void()> run;
   std::function<void()> done;
+  std::uint64_t cost_bytes;
 };
 
 // Jobs for some threads; those in `first` before those in `second`.
 struct Queue {
   std::condition_variable wake;
   std::deque<Job> first, second;
+
+  bool empty() const { return first.empty() && second.empty(); }
+  const Job& front() const { return first.empty() ? second.front() : first.front(); }
+  Job take() {
+    auto& jobs = first.empty() ? second : first;
+    Job job = std::move(jobs.front());
+    jobs.pop_front();
+    return job;
+  }
+};
+
+// What a worker has done and the owner does not know yet: waking it for each job of a tenth of a
+// millisecond costs as much as a part of the job, so it hears of several at once.
+class Done {
+ public:
+  bool any() const { return !all_.empty(); }
+  bool may_wait() const { return Time::now() - since_ < kTogether; }
+  void add(std::function<void()> done) {
+    if (all_.empty()) since_ = Time::now();
+    all_.push_back(std::move(done));
+  }
+  std::function<void()> take() {
+    return [all = std::exchange(all_, {})] {
+      for (const auto& done : all) done();
+    };
+  }
+
+ private:
+  using Time = std::chrono::steady_clock;
+  static constexpr auto kTogether = std::chrono::milliseconds(1);
+
+  std::vector<std::function<void()>> all_;
+  Time::time_point since_;
 };
 
 class ThreadWorkers final : public Workers {
@@ -49,13 +87,13 @@ class ThreadWorkers final : public Workers {
     disk_.wake.notify_all();
     for (auto& thread : threads_) thread.join();
   }
-  void submit(std::function<void()> job, std::function<void()> done, std::uint64_t,
+  void submit(std::function<void()> job, std::function<void()> done, std::uint64_t cost_bytes,
               Urgency urgency) override {
     auto& queue = urgency == Urgency::prompt ? prompt_ : urgency == Urgency::disk ? disk_ : bulk_;
     {
       const std::lock_guard lock(mutex_);
       auto& jobs = urgency == Urgency::background ? queue.second : queue.first;
-      jobs.push_back({std::move(job), std::move(done)});
+      jobs.push_back({std::move(job), std::move(done), cost_bytes});
     }
     queue.wake.notify_one();
   }
@@ -64,20 +102,25 @@ class ThreadWorkers final : public Workers {
 
  private:
   void work(Queue& queue) {
+    Done done;
+    std::unique_lock lock(mutex_);
     for (;;) {
-      Job job;
-      {
-        std::unique_lock lock(mutex_);
-        queue.wake.wait(lock,
-                        [&] { return stopping_ || !queue.first.empty() || !queue.second.empty(); });
-        if (stopping_) return;
-        auto& jobs = queue.first.empty() ? queue.second : queue.first;
-        job = std::move(jobs.front());
-        jobs.pop_front();
+      if (done.any() && !(done.may_wait() && &queue == &bulk_ && short_one_follows())) {
+        lock.unlock();
+        post_(done.take());
+        lock.lock();
       }
+      queue.wake.wait(lock, [&] { return stopping_ || !queue.empty(); });
+      if (stopping_) return;
+      auto job = queue.take();
+      lock.unlock();
       job.run();
-      post_(std::move(job.done));
+      done.add(std::move(job.done));
+      lock.lock();
     }
+  }
+  bool short_one_follows() const {
+    return !stopping_ && !bulk_.empty() && bulk_.front().cost_bytes <= kShortBytes;
   }
 
   std::function<void(std::function<void()>)> post_;

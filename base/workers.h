@@ -21,7 +21,8 @@ class Workers {
  public:
   virtual ~Workers() = default;
   // `cost_bytes` is how much data the job touches: what the simulator turns into time. Jobs of one
-  // urgency start in the order of submission. The destructor finishes the running jobs and drops
+  // urgency start in the order of submission. The owner may hear of short jobs that follow each
+  // other together, up to a millisecond later. The destructor finishes the running jobs and drops
   // the rest; their `done` is not called.
   virtual void submit(std::function<void()> job, std::function<void()> done,
                       std::uint64_t cost_bytes, Urgency urgency = Urgency::normal) = 0;

@@ -32,6 +32,9 @@ class Owner {
     }
     f();
   }
+  void run_until(const std::function<bool()>& condition) {
+    while (!testing::Test::HasFatalFailure() && !condition()) run_one();
+  }
   std::size_t waiting() {
     const std::lock_guard lock(mutex_);
     return posted_.size();
@@ -70,15 +73,16 @@ TEST(Workers, EveryJobIsDoneOnceAfterItRan) {
   const auto workers = make_thread_workers(owner.poster(), {-1, -1, -1});
   const int n = 5000;
   std::vector<int> ran(n), done(n);
-  int early = 0;
+  int early = 0, all = 0;
   for (int i = 0; i < n; ++i)
     workers->submit([&, i] { ++ran[i]; },
                     [&, i] {
                       early += ran[i] == 0;
                       ++done[i];
+                      ++all;
                     },
                     0);
-  for (int i = 0; i < n; ++i) owner.run_one();
+  owner.run_until([&] { return all == n; });
   EXPECT_EQ(early, 0);
   EXPECT_EQ(ran, std::vector<int>(n, 1));
   EXPECT_EQ(done, std::vector<int>(n, 1));
@@ -89,9 +93,34 @@ TEST(Workers, OneWorkerKeepsTheOrder) {
   Owner owner;
   const auto workers = make_thread_workers(owner.poster(), {-1});
   std::vector<int> order;
-  for (int i = 0; i < 100; ++i) workers->submit([&order, i] { order.push_back(i); }, [] {}, 0);
-  for (int i = 0; i < 100; ++i) owner.run_one();
+  std::vector<int> order_done;
+  for (int i = 0; i < 100; ++i)
+    workers->submit([&order, i] { order.push_back(i); },
+                    [&order_done, i] { order_done.push_back(i); }, 0);
+  owner.run_until([&] { return order_done.size() == 100; });
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
+  EXPECT_EQ(order_done, order);
+}
+
+// Several short jobs may be told of at once; but not after a long one that follows them.
+TEST(Workers, TheOwnerHearsOfAJobBeforeALongOneIsDone) {
+  Owner owner;
+  const auto workers = make_thread_workers(owner.poster(), {-1});
+  std::atomic<bool> submitted{false}, heard{false}, finished{false};
+  workers->submit(
+      [&] {
+        while (!submitted) std::this_thread::yield();
+      },
+      [&] { heard = true; }, 0);
+  workers->submit(
+      [&] {
+        while (!heard) std::this_thread::yield();
+      },
+      [&] { finished = true; }, 1 << 30);
+  submitted = true;
+  owner.run_until([&] { return heard.load(); });
+  heard = true;  // also where it was not
+  owner.run_until([&] { return finished.load(); });
 }
 
 TEST(Workers, PromptJobsPassABusyWorkerAndBackgroundJobsWaitForNormalOnes) {
@@ -106,13 +135,14 @@ TEST(Workers, PromptJobsPassABusyWorkerAndBackgroundJobsWaitForNormalOnes) {
       },
       [] {}, 0, Urgency::background);
   while (!running) std::this_thread::yield();
-  workers->submit([&] { order.push_back(3); }, [] {}, 0, Urgency::background);
+  bool last = false;
+  workers->submit([&] { order.push_back(3); }, [&] { last = true; }, 0, Urgency::background);
   workers->submit([&] { order.push_back(2); }, [] {}, 0);
   workers->submit([&] { order.push_back(1); }, [] {}, 0, Urgency::prompt);
   owner.run_one();  // the prompt one, while the first still runs
   EXPECT_EQ(order, std::vector<int>({1}));
   finish = true;
-  for (int i = 0; i < 3; ++i) owner.run_one();
+  owner.run_until([&] { return last; });
   EXPECT_EQ(order, std::vector<int>({1, 2, 3}));
 }
 
