@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kRetransmittedAtOnce = 32;
 constexpr std::size_t kSamplesMax = 6;
+constexpr Nanoseconds kAcksApart = 5 * kMillisecond;      // each is a message to seal and to open
 constexpr Nanoseconds kStampsApart = 200 * kMillisecond;  // on a thin line 1 % of it
 
 }  // namespace
@@ -36,7 +37,8 @@ Link::Link(Loop& loop, Wire& wire, RateLimit& limit, EventLog& log, Random rando
 }
 
 Link::~Link() {
-  if (timer_) loop_.cancel(*timer_);
+  for (const auto& timer : {timer_, ack_timer_})
+    if (timer) loop_.cancel(*timer);
 }
 
 // --- Timers
@@ -187,11 +189,10 @@ void Link::send_ack(Acks acks) {
 }
 
 void Link::ack_soon() {
-  if (ack_posted_) return;
-  ack_posted_ = true;
-  // At the next instant, together with whatever else arrives now.
-  loop_.call_after(0, [this] {
-    ack_posted_ = false;
+  if (ack_timer_) return;
+  // Together with whatever else arrives now, and soon after the last one.
+  ack_timer_ = loop_.call_at(std::max(loop_.now(), stamped_ + kAcksApart), [this] {
+    ack_timer_.reset();
     send_ack();
   });
 }

@@ -240,7 +240,7 @@ class Link {
   std::uint64_t received_ = 0;            // all up to here
   std::map<std::uint64_t, Bytes> early_;  // beyond a gap
   std::size_t early_bytes_ = 0;
-  bool ack_posted_ = false;
+  std::optional<Loop::TimerId> ack_timer_;
   Nanoseconds last_heard_ = 0;
   Nanoseconds stamped_ = 0;  // the last ack
   Nanoseconds their_stamp_ = 0, their_stamp_at_ = 0;
