@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 
 #include "base/aligned_buffer.h"
 
@@ -118,9 +120,29 @@ class SystemLock final : public DiskLock {
   int descriptor_;
 };
 
+// What a new file takes the place of: a link stays, and what it names is replaced; a device or a
+// pipe never is.
+Result<std::string> to_replace(const std::string& path) {
+  struct stat s {};
+  if (::lstat(path.c_str(), &s) != 0) return path;  // nothing; or what comes next says why not
+  std::string target = path;
+  if (S_ISLNK(s.st_mode)) {
+    const std::unique_ptr<char, decltype(&::free)> real(::realpath(path.c_str(), nullptr), ::free);
+    if (!real || ::lstat(real.get(), &s) != 0)
+      return disk_error(errno, fmt::format("cannot follow the link {}", path));
+    target = real.get();
+  }
+  if (!S_ISREG(s.st_mode))
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} is no file, and stays as it is: name another", path)};
+  return target;
+}
+
 class SystemDisk final : public Disk {
-  Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
+  Result<std::unique_ptr<File>> open(const std::string& name, Open how) override {
+    auto path = name;
     if (how == Open::create) {
+      ISTHMUS_TRY(path, to_replace(name));
       // A new inode: whoever still reads the old file keeps what it opened.
       if (::unlink(path.c_str()) != 0 && errno != ENOENT)
         return disk_error(errno, fmt::format("cannot replace {}", path));
@@ -137,9 +159,11 @@ class SystemDisk final : public Disk {
     return std::unique_ptr<File>(std::move(file));
   }
   Result<void> rename(const std::string& from, const std::string& to) override {
-    if (::rename(from.c_str(), to.c_str()) != 0)
-      return disk_error(errno, fmt::format("cannot rename {} to {}", from, to));
-    return {};
+    ISTHMUS_TRY(const auto target, to_replace(to));
+    if (::rename(from.c_str(), target.c_str()) != 0)
+      return disk_error(errno, fmt::format("cannot rename {} to {}", from, target));
+    if (target == to) return {};
+    return sync_folder(folder_of(target));
   }
   Result<void> remove(const std::string& path) override {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT)
@@ -218,7 +242,10 @@ Result<void> replace_file(Disk& disk, const std::string& path, std::span<const s
     ISTHMUS_CHECK(file->write_at(0, bytes));
     ISTHMUS_CHECK(file->sync());
   }
-  ISTHMUS_CHECK(disk.rename(temporary, path));
+  if (auto renamed = disk.rename(temporary, path); !renamed) {
+    (void)disk.remove(temporary);
+    return renamed;
+  }
   return disk.sync_folder(folder_of(path));
 }
 

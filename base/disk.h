@@ -6,7 +6,8 @@
 // than the disk, if memory, offset and length are multiples of kDiskAlignment
 // (base/aligned_buffer.h) and the file system can do it. Contents are durable after File::sync; a
 // created, renamed or removed name is durable after sync_folder. Errors: io, disk_full, permission,
-// not_found, already_exists, busy (a lock held by another process).
+// not_found, already_exists, busy (a lock held by another process). Where a link is, what it names
+// is replaced; a device or a pipe is not (invalid_argument).
 #pragma once
 
 #include <cstddef>

@@ -77,8 +77,12 @@ Result<SeedRecord> SeedRecord::open(Disk& disk, const std::string& path,
   ISTHMUS_CHECK(check_begin(path, text, first));
   // One that was killed before its first line was whole has nothing else.
   if (!text.starts_with(first)) text.clear();
-  ISTHMUS_TRY(record.file_,
-              disk.open(path, text.empty() ? Disk::Open::create : Disk::Open::update));
+  auto file = disk.open(path, text.empty() ? Disk::Open::create : Disk::Open::update);
+  if (!file) {
+    (void)disk.remove(path + ".lock");
+    return file.error();
+  }
+  record.file_ = std::move(*file);
   if (text.empty()) {
     ISTHMUS_CHECK(record.file_->write_at(0, bytes_of(first)));
     record.end_ = first.size();

@@ -87,6 +87,31 @@ TEST_F(DiskTest, OverwriteKeepsTheContentsAndMakesAFileWhereNoneIs) {
   EXPECT_EQ(contents("a"), "aBc");
 }
 
+TEST_F(DiskTest, ALinkStaysAndWhatItNamesIsReplaced) {
+  write("target", "old");
+  ASSERT_EQ(::symlink("target", path("link").c_str()), 0);
+  ASSERT_TRUE(replace_file(*disk_, path("link"), bytes_of("new")));
+  EXPECT_EQ(contents("target"), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+  ASSERT_TRUE(disk_->open(path("link"), Disk::Open::create));
+  EXPECT_EQ(contents("target"), "");
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+  ASSERT_EQ(::symlink("nothing", path("dangling").c_str()), 0);
+  EXPECT_EQ(replace_file(*disk_, path("dangling"), bytes_of("new")).error().code,
+            ErrorCode::not_found);
+}
+
+// As root /dev/null could be.
+TEST_F(DiskTest, WhatIsNoFileIsNotReplaced) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(replace_file(*disk_, path("pipe"), bytes_of("new")).error().code,
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(disk_->open(path("pipe"), Disk::Open::create).error().code,
+            ErrorCode::invalid_argument);
+  EXPECT_TRUE(std::filesystem::is_fifo(path("pipe")));
+  EXPECT_FALSE(disk_->exists(path("pipe.new")).value()) << "left behind";
+}
+
 TEST_F(DiskTest, WhatIsNotThereIsNotFound) {
   EXPECT_EQ(disk_->open(path("no"), Disk::Open::read).error().code, ErrorCode::not_found);
   EXPECT_EQ(read_file(*disk_, path("no"), 10).error().code, ErrorCode::not_found);
