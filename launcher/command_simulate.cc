@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -30,6 +31,7 @@ using inter::sim::Outcome;
 using inter::sim::PartOfRun;
 using inter::sim::Scenario;
 
+constexpr std::uint64_t kSeedMax = std::numeric_limits<std::int64_t>::max();
 // Failing seeds that are made shorter; of all others the whole run can be replayed.
 constexpr std::size_t kShrunkMax = 5;
 
@@ -62,6 +64,10 @@ class Scenarios {
                    options.storm ? "--storm draws its scenarios: it takes no SCENARIO beside it"
                                  : "name a SCENARIO, or --storm; isthmus simulate --help lists the "
                                    "standard scenarios"};
+    if (options.seeds > 0 && options.first_seed > kSeedMax - (options.seeds - 1))
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("{} seeds from {} on end beyond {}, the last that there is",
+                               options.seeds, options.first_seed, kSeedMax)};
     if (!options.storm) {
       ISTHMUS_TRY(scenarios.one_, read_scenario(options.scenario));
     }
@@ -81,8 +87,8 @@ Result<std::vector<std::uint32_t>> parse_faults(const std::string& text) {
   if (text == "none") return faults;
   const auto wrong = [&] {
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("--faults takes places in the list of a run's faults, as 3,9,12, or "
-                             "none; not \"{}\"",
+                 fmt::format("places in the list of a run's faults are wanted, as 3,9,12, or none; "
+                             "not \"{}\"",
                              text)};
   };
   for (const char *at = text.data(), *const end = at + text.size(); at <= end;) {
@@ -98,8 +104,18 @@ Result<std::vector<std::uint32_t>> parse_faults(const std::string& text) {
   return faults;
 }
 
+// As one word of a shell.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=:,+@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return word;
+  std::string text = "'";
+  for (const char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
+  return text + "'";
+}
+
 std::string replay_command(const Options& options, std::uint64_t seed, const PartOfRun& part) {
-  auto command = fmt::format("isthmus simulate {} --seed {}", options.name(), seed);
+  auto command = fmt::format("isthmus simulate {} --seed {}", quoted(options.name()), seed);
   if (part.faults)
     command += part.faults->empty() ? " --faults none"
                                     : fmt::format(" --faults {}", fmt::join(*part.faults, ","));
@@ -432,7 +448,11 @@ void add_options(CLI::App& command, Options& options) {
       command
           .add_option("--faults", options.faults,
                       "Only these of the run's faults happen: places in its list, or none")
-          ->type_name("LIST"),
+          ->type_name("LIST")
+          ->check([](const std::string& text) {
+            const auto faults = parse_faults(text);
+            return faults ? std::string() : faults.error().text();
+          }),
       command.add_option("--sites", options.sites, "Only the first of its sites")
           ->type_name("NUMBER")
           ->check(CLI::Range(1, 1000)),

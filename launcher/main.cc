@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,15 @@ bool somebody_reads() {
   return ::poll(&output, 1, 0) >= 0 && (output.revents & (POLLERR | POLLHUP | POLLNVAL)) == 0;
 }
 
+// What was printed may still be on its way.
+ExitCode after_output(ExitCode code) {
+  std::cout.flush();
+  if ((std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout) || !somebody_reads())
+    return code;
+  std::fputs("isthmus: cannot write the output: is the disk full?\n", stderr);
+  return code == ExitCode::done ? ExitCode::failed : code;
+}
+
 int run(int argc, char** argv) {
   CLI::App program("isthmus trains one model on clusters that only a thin link joins.", "isthmus");
   program.formatter(make_help_text());
@@ -85,18 +95,15 @@ int run(int argc, char** argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
+    if (error.get_exit_code() == 0) {  // --help, --version
+      program.exit(error);
+      return static_cast<int>(after_output(ExitCode::done));
+    }
     fmt::print(stderr, "isthmus: {}\n", error.what());
     fmt::print(stderr, "{}--help says how\n", called_so_far(program));
     return static_cast<int>(ExitCode::bad_usage);
   }
-  const auto code = action();
-  // What was printed may still be on its way.
-  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && somebody_reads()) {
-    std::fputs("isthmus: cannot write the output: is the disk full?\n", stderr);
-    if (code == ExitCode::done) return static_cast<int>(ExitCode::failed);
-  }
-  return static_cast<int>(code);
+  return static_cast<int>(after_output(action()));
 }
 
 }  // namespace

@@ -95,6 +95,9 @@ class Commands(Case):
                             (("roster", "recover", "r.toml"), "isthmus roster recover --help says how"),
                             (("simulate", "pair", "--seed", "-1"), "no whole number"),
                             (("simulate", "pair", "--seed", "9" * 23), "no whole number"),
+                            (("simulate", "pair", "--faults", ""), "places in the list"),
+                            (("simulate", "pair", "--seeds", "3", "--first-seed", "9223372036854775806"),
+                             "the last that there is"),
                             (("init", "."), "begins with neither")):
             self.assertIn(said, self.run_it(*typed, code=BAD_USAGE))
         self.assertIn("recover", self.run_it("roster", "--help"))
@@ -117,10 +120,10 @@ class Commands(Case):
             code = subprocess.run([ISTHMUS, "check", "none.toml"], cwd=self.folder, stdout=full, stderr=full).returncode
         self.assertEqual(code, BAD_USAGE)
         self.run_it("keys", "generate", "alpha.key")
-        with open("/dev/full", "w") as full:
-            code = subprocess.run([ISTHMUS, "keys", "show", "alpha.key.pub"], cwd=self.folder, stdout=full,
-                                  stderr=subprocess.DEVNULL).returncode
-        self.assertEqual(code, FAILED)
+        for words in (("keys", "show", "alpha.key.pub"), ("--help",), ("simulate", "--help")):
+            with open("/dev/full", "w") as full:
+                code = subprocess.run([ISTHMUS, *words], cwd=self.folder, stdout=full, stderr=subprocess.DEVNULL).returncode
+            self.assertEqual(code, FAILED, words)
 
     def test_public_parts_are_shown_whatever_their_mode(self):
         self.run_it("keys", "generate", "alpha.key")

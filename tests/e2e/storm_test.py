@@ -32,8 +32,8 @@ class Storm(Case):
         return [int(line.split()[0]) for line in lines]
 
     def test_a_failing_seed_is_shrunk_and_its_command_replays_it(self):
-        (self.folder / "bug.toml").write_text(BUG)
-        said = self.run_it("bug.toml", "--seeds", "12", "--resume", "bug.seeds", code=FAILED)
+        (self.folder / "a bug.toml").write_text(BUG)
+        said = self.run_it("a bug.toml", "--seeds", "12", "--resume", "bug.seeds", code=FAILED)
         failed = re.findall(r"^seed (\d+): \[.*", said, re.M)
         self.assertTrue(failed, said)
         shrunk = re.findall(r"shrunk from (\d+) faults? to (\d+)", said)
@@ -49,7 +49,7 @@ class Storm(Case):
             self.assertEqual(",".join(listed) or "none", faults)
         # The whole run of one of them, shrunk by hand.
         seed = re.search(r"--seed (\d+)", replays[0]).group(1)
-        alone = self.run_it("bug.toml", "--seed", seed, "--shrink", code=FAILED)
+        alone = self.run_it("a bug.toml", "--seed", seed, "--shrink", code=FAILED)
         self.assertIn(replays[0], alone)
 
     def test_goes_on_after_kill_9(self):

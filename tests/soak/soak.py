@@ -12,6 +12,7 @@ Otherwise, or with --loopback, they have loopback, and what needs root is left o
 import argparse
 import collections
 import contextlib
+import math
 import os
 import pathlib
 import shutil
@@ -220,8 +221,8 @@ def arguments_of(words):
     options = parser.parse_args(words)
     if not 3 <= options.sites <= len(NAMES):
         parser.error(f"--sites {options.sites}: there can be 3 to {len(NAMES)}")
-    if options.minutes <= 0:
-        parser.error("--minutes must be above 0")
+    if not 0 < options.minutes < math.inf:
+        parser.error("--minutes must be a number above 0")
     if options.first_round < 0:
         parser.error("--first-round counts from 0")
     if options.json:
