@@ -120,29 +120,11 @@ class SystemLock final : public DiskLock {
   int descriptor_;
 };
 
-// What a new file takes the place of: a link stays, and what it names is replaced; a device or a
-// pipe never is.
-Result<std::string> to_replace(const std::string& path) {
-  struct stat s {};
-  if (::lstat(path.c_str(), &s) != 0) return path;  // nothing; or what comes next says why not
-  std::string target = path;
-  if (S_ISLNK(s.st_mode)) {
-    const std::unique_ptr<char, decltype(&::free)> real(::realpath(path.c_str(), nullptr), ::free);
-    if (!real || ::lstat(real.get(), &s) != 0)
-      return disk_error(errno, fmt::format("cannot follow the link {}", path));
-    target = real.get();
-  }
-  if (!S_ISREG(s.st_mode))
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("{} is no file, and stays as it is: name another", path)};
-  return target;
-}
-
 class SystemDisk final : public Disk {
   Result<std::unique_ptr<File>> open(const std::string& name, Open how) override {
     auto path = name;
     if (how == Open::create) {
-      ISTHMUS_TRY(path, to_replace(name));
+      ISTHMUS_TRY(path, replaced_by(name));
       // A new inode: whoever still reads the old file keeps what it opened.
       if (::unlink(path.c_str()) != 0 && errno != ENOENT)
         return disk_error(errno, fmt::format("cannot replace {}", path));
@@ -159,11 +141,25 @@ class SystemDisk final : public Disk {
     return std::unique_ptr<File>(std::move(file));
   }
   Result<void> rename(const std::string& from, const std::string& to) override {
-    ISTHMUS_TRY(const auto target, to_replace(to));
-    if (::rename(from.c_str(), target.c_str()) != 0)
-      return disk_error(errno, fmt::format("cannot rename {} to {}", from, target));
-    if (target == to) return {};
-    return sync_folder(folder_of(target));
+    if (::rename(from.c_str(), to.c_str()) != 0)
+      return disk_error(errno, fmt::format("cannot rename {} to {}", from, to));
+    return {};
+  }
+  Result<std::string> replaced_by(const std::string& path) const override {
+    struct stat s {};
+    if (::lstat(path.c_str(), &s) != 0) return path;  // nothing; or what comes next says why not
+    std::string target = path;
+    if (S_ISLNK(s.st_mode)) {
+      const std::unique_ptr<char, decltype(&::free)> real(::realpath(path.c_str(), nullptr),
+                                                          ::free);
+      if (!real || ::lstat(real.get(), &s) != 0)
+        return disk_error(errno, fmt::format("cannot follow the link {}", path));
+      target = real.get();
+    }
+    if (!S_ISREG(s.st_mode))
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("{} is no file, and stays as it is: name another", path)};
+    return target;
   }
   Result<void> remove(const std::string& path) override {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT)
@@ -236,17 +232,15 @@ Result<Bytes> read_file(const Disk& disk, const std::string& path, std::uint64_t
 }
 
 Result<void> replace_file(Disk& disk, const std::string& path, std::span<const std::byte> bytes) {
-  const std::string temporary = path + ".new";
+  ISTHMUS_TRY(const auto target, disk.replaced_by(path));
+  const std::string temporary = target + ".new";
   {
     ISTHMUS_TRY(auto file, disk.open(temporary, Disk::Open::create));
     ISTHMUS_CHECK(file->write_at(0, bytes));
     ISTHMUS_CHECK(file->sync());
   }
-  if (auto renamed = disk.rename(temporary, path); !renamed) {
-    (void)disk.remove(temporary);
-    return renamed;
-  }
-  return disk.sync_folder(folder_of(path));
+  ISTHMUS_CHECK(disk.rename(temporary, target));
+  return disk.sync_folder(folder_of(target));
 }
 
 std::string folder_of(const std::string& path) {

@@ -6,8 +6,7 @@
 // than the disk, if memory, offset and length are multiples of kDiskAlignment
 // (base/aligned_buffer.h) and the file system can do it. Contents are durable after File::sync; a
 // created, renamed or removed name is durable after sync_folder. Errors: io, disk_full, permission,
-// not_found, already_exists, busy (a lock held by another process). Where a link is, what it names
-// is replaced; a device or a pipe is not (invalid_argument).
+// not_found, already_exists, busy (a lock held by another process).
 #pragma once
 
 #include <cstddef>
@@ -51,13 +50,16 @@ class Disk {
   enum class Open {
     read,
     update,
-    create,     // a new, empty file, also where one was (a new inode)
+    create,     // a new, empty file, also where one was (a new inode), as replaced_by() says
     overwrite,  // as update, or as create where nothing is. File systems take long to give up the
                 // blocks of a large file, and to find others
   };
 
   virtual ~Disk() = default;
   virtual Result<std::unique_ptr<File>> open(const std::string& path, Open how) = 0;
+  // What a new file at this path takes the place of: where a link is, the file that it names.
+  // Errors also: invalid_argument (a device or a pipe, which stays).
+  virtual Result<std::string> replaced_by(const std::string& path) const { return path; }
   virtual Result<void> rename(const std::string& from, const std::string& to) = 0;
   virtual Result<void> remove(const std::string& path) = 0;  // of what is not there: fine
   virtual Result<bool> exists(const std::string& path) const = 0;

@@ -13,8 +13,7 @@
 namespace isthmus {
 namespace {
 
-constexpr std::uint64_t kShortBytes = 8 << 20;  // of a job that takes no longer than kTogether
-constexpr int kDiskThreads = 2;                 // one writes while another waits for a sync
+constexpr int kDiskThreads = 2;  // one writes while another waits for a sync
 
 struct Job {
   std::function<void()> run;
@@ -24,11 +23,18 @@ struct Job {
 
 // Jobs for some threads; those in `first` before those in `second`.
 struct Queue {
-  std::condition_variable wake;
-  std::deque<Job> first, second;
+  // What a job costs that takes no longer than Done::kTogether, if no disk makes it wait.
+  static constexpr std::uint64_t kShortBytes = 8 << 20;
+
+  const bool waits_for_disk = false;
+  std::condition_variable wake = {};
+  std::deque<Job> first = {}, second = {};
 
   bool empty() const { return first.empty() && second.empty(); }
-  const Job& front() const { return first.empty() ? second.front() : first.front(); }
+  bool short_one_is_next() const {
+    const auto& jobs = first.empty() ? second : first;
+    return !waits_for_disk && !jobs.empty() && jobs.front().cost_bytes <= kShortBytes;
+  }
   Job take() {
     auto& jobs = first.empty() ? second : first;
     Job job = std::move(jobs.front());
@@ -41,6 +47,8 @@ struct Queue {
 // millisecond costs as much as a part of the job, so it hears of several at once.
 class Done {
  public:
+  static constexpr auto kTogether = std::chrono::milliseconds(1);
+
   bool any() const { return !all_.empty(); }
   bool may_wait() const { return Time::now() - since_ < kTogether; }
   void add(std::function<void()> done) {
@@ -55,7 +63,6 @@ class Done {
 
  private:
   using Time = std::chrono::steady_clock;
-  static constexpr auto kTogether = std::chrono::milliseconds(1);
 
   std::vector<std::function<void()>> all_;
   Time::time_point since_;
@@ -105,7 +112,7 @@ class ThreadWorkers final : public Workers {
     Done done;
     std::unique_lock lock(mutex_);
     for (;;) {
-      if (done.any() && !(done.may_wait() && &queue == &bulk_ && short_one_follows())) {
+      if (done.any() && !(done.may_wait() && queue.short_one_is_next())) {
         lock.unlock();
         post_(done.take());
         lock.lock();
@@ -119,14 +126,11 @@ class ThreadWorkers final : public Workers {
       lock.lock();
     }
   }
-  bool short_one_follows() const {
-    return !stopping_ && !bulk_.empty() && bulk_.front().cost_bytes <= kShortBytes;
-  }
 
   std::function<void(std::function<void()>)> post_;
   const int parallel_;
   std::mutex mutex_;
-  Queue bulk_, prompt_, disk_;
+  Queue bulk_, prompt_, disk_{.waits_for_disk = true};
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

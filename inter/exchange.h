@@ -161,6 +161,12 @@ class Exchange {
   // Errors: io, of what may be there.
   Result<std::shared_ptr<Contribution>> read_back(std::uint64_t step, SiteId site,
                                                   std::uint64_t* bytes) const;
+  // One of before a restart, and its file to go on with; null: nothing of use to that step.
+  struct Stored {
+    std::shared_ptr<Contribution> contribution;
+    std::unique_ptr<ContributionFile> file;
+  };
+  Result<Stored> take_up(const StepId& id, SiteId site, const security::Digest& parent) const;
   Result<Open> check_open(const Signed& message) const;
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;

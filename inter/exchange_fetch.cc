@@ -148,6 +148,19 @@ Result<std::shared_ptr<Contribution>> Exchange::read_back(std::uint64_t step, Si
   return partial;
 }
 
+Result<Exchange::Stored> Exchange::take_up(const StepId& id, SiteId site,
+                                           const security::Digest& parent) const {
+  std::uint64_t bytes = 0;
+  ISTHMUS_TRY(auto contribution, read_back(id.step, site, &bytes));
+  if (!contribution || contribution->open().id != id || contribution->open().base != parent ||
+      !verify(context_.verifier, contribution->announcement()))
+    return Stored();
+  auto& files = context_.store.contributions();
+  ISTHMUS_TRY(auto file, contribution->proven() ? files.rewrite(*contribution)
+                                                : files.go_on_with(id.step, site, bytes));
+  return Stored{std::move(contribution), std::move(file)};
+}
+
 Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest parent,
                                      security::Digest state_root) {
   const auto step = id.step;
@@ -157,48 +170,25 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
   if (!listed) co_return listed.error();
   for (const auto site : *listed) {
     if (entries_.count({step, site}) > 0 || !view.is_member(site)) continue;
-    struct Restored {
-      std::shared_ptr<Contribution> contribution;
-      std::unique_ptr<ContributionFile> file;
-      Result<void> done;
-    } restored;
-    auto read = [this, &restored, &id, &parent, step, site] {
-      std::uint64_t bytes = 0;
-      auto read_from_disk = read_back(step, site, &bytes);
-      if (!read_from_disk) {
-        restored.done = read_from_disk.error();
-        return;
-      }
-      auto& contribution = *read_from_disk;
-      if (!contribution || contribution->open().id != id || contribution->open().base != parent ||
-          !verify(context_.verifier, contribution->announcement()))
-        return;
-      auto file = contribution->proven()
-                      ? context_.store.contributions().rewrite(*contribution)
-                      : context_.store.contributions().go_on_with(step, site, bytes);
-      if (file)
-        restored.file = std::move(*file);
-      else
-        restored.done = file.error();
-      restored.contribution = std::move(contribution);
-    };
+    Result<Stored> stored = Error{ErrorCode::cancelled, ""};
+    auto read = [&] { stored = take_up(id, site, parent); };
     co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
-    if (!restored.done) co_return restored.done;
+    if (!stored) co_return stored.error();
+    const auto& contribution = stored->contribution;
     // Of our own that was never closed nothing was promised: it is made anew.
-    const bool whole = restored.contribution && restored.contribution->proven();
-    if (!restored.contribution || (site == context_.self && !whole)) continue;
+    const bool whole = contribution && contribution->proven();
+    if (!contribution || (site == context_.self && !whole)) continue;
     if (site == context_.self && context_.bug == PlantedBug::two_contributions) continue;
     auto entry = std::make_shared<Entry>();
-    entry->contribution = restored.contribution;
-    entry->file = std::move(restored.file);
+    entry->contribution = contribution;
+    entry->file = std::move(stored->file);
     entry->checking.resize(plan_->chunks());
-    entry->held = whole && (site == context_.self ||
-                            restored.contribution->close()->state_root == state_root);
+    entry->held =
+        whole && (site == context_.self || contribution->close()->state_root == state_root);
     entries_[{step, site}] = entry;
-    context_.log.info(
-        site == context_.self ? "own_contribution_restored" : "contribution_restored",
-        {.outer_step = static_cast<std::int64_t>(step)},
-        {{"signer", site}, {"bytes", restored.contribution->bytes()}, {"whole", whole}});
+    context_.log.info(site == context_.self ? "own_contribution_restored" : "contribution_restored",
+                      {.outer_step = static_cast<std::int64_t>(step)},
+                      {{"signer", site}, {"bytes", contribution->bytes()}, {"whole", whole}});
   }
   co_return Result<void>();
 }

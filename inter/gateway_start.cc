@@ -111,9 +111,7 @@ Task<Result<void>> Gateway::load() {
       contributed_before_ = feedback.step;
       break;
     }
-    auto closed_or_not = was_closed(feedback);
-    if (!closed_or_not) co_return closed_or_not.error();
-    const auto closed = *closed_or_not;
+    ISTHMUS_CO_TRY(const auto closed, was_closed(feedback));
     if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, feedback.step);
     if (closed != Closed::yes) continue;
     store_.settle_feedback(feedback.step, feedback.root);

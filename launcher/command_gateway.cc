@@ -308,6 +308,7 @@ class Site {
       }
       follow_windows();
       alarm_expiry();
+      // A link that is down waits for its session, which takes its time.
       if (!waits) co_await gateway_->news(now + kSampleIdle);
       co_await loop_.sleep_until(now + kSampleEvery);  // however often there are news
     }

@@ -62,8 +62,10 @@ Result<SeedRecord> SeedRecord::open(Disk& disk, const std::string& path,
                                     const std::string& identity) {
   SeedRecord record;
   const auto first = std::string(kFirstWords) + identity + "\n";
+  // Before there is a lock: nothing is left beside what is refused.
+  ISTHMUS_CHECK(disk.replaced_by(path));
   ISTHMUS_TRY(const bool exists, disk.exists(path));
-  if (exists) {  // before there is a lock: nothing is left beside what is refused
+  if (exists) {
     ISTHMUS_TRY(const auto begin, first_bytes(disk, path, first.size()));
     ISTHMUS_CHECK(check_begin(path, begin, first));
   }
@@ -77,12 +79,8 @@ Result<SeedRecord> SeedRecord::open(Disk& disk, const std::string& path,
   ISTHMUS_CHECK(check_begin(path, text, first));
   // One that was killed before its first line was whole has nothing else.
   if (!text.starts_with(first)) text.clear();
-  auto file = disk.open(path, text.empty() ? Disk::Open::create : Disk::Open::update);
-  if (!file) {
-    (void)disk.remove(path + ".lock");
-    return file.error();
-  }
-  record.file_ = std::move(*file);
+  ISTHMUS_TRY(record.file_,
+              disk.open(path, text.empty() ? Disk::Open::create : Disk::Open::update));
   if (text.empty()) {
     ISTHMUS_CHECK(record.file_->write_at(0, bytes_of(first)));
     record.end_ = first.size();

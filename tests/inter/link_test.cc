@@ -102,6 +102,34 @@ TEST_F(LinkPair, CreditBoundsWhatIsNotYetChecked) {
   EXPECT_EQ(seen.size(), 40U);
 }
 
+// Each acknowledgement is a message to seal and to open: on a fast line one for each chunk costs
+// more than a tenth of what the chunk does.
+TEST(Link, ChunksThatComeInARowAreAcknowledgedTogether) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  peer.run_for(100 * kMillisecond);
+  const auto acks = [&] { return peer.count(Frame::ack, 1); };
+  const auto before = acks();
+  const auto chunk = [&](std::uint64_t sequence) {
+    return Chunk{peer.session, sequence, 7, static_cast<std::uint32_t>(sequence), {}}.encode();
+  };
+  peer.bulk(chunk(1));
+  peer.run_for(0);
+  EXPECT_EQ(acks(), before + 1) << "the first after a pause waits for none";
+  for (std::uint64_t sequence = 2; sequence <= 21; ++sequence) {
+    peer.bulk(chunk(sequence));
+    peer.run_for(kMillisecond);
+  }
+  peer.run_for(5 * kMillisecond);
+  EXPECT_EQ(peer.owner.chunks.size(), 21U);
+  EXPECT_LE(acks(), before + 6);
+  const auto last = peer.last(Frame::ack);
+  auto in = after_kind(last);
+  const auto ack = decode_ack(in);
+  ASSERT_TRUE(ack);
+  EXPECT_EQ(ack->chunks.back(), std::pair(TransferId{7}, std::uint32_t{21}));
+}
+
 TEST_F(LinkPair, WhatTheReceiverRefusesComesAgain) {
   start();
   beta->owner.settle_at_once = false;

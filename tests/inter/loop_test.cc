@@ -10,6 +10,13 @@
 namespace isthmus::inter {
 namespace {
 
+TEST(Loop, BeatsComeAtMultiplesOfTheirPeriod) {
+  EXPECT_EQ(next_beat(0, kSecond), kSecond);
+  EXPECT_EQ(next_beat(kSecond - 1, kSecond), kSecond);
+  EXPECT_EQ(next_beat(kSecond, kSecond), 2 * kSecond);
+  EXPECT_EQ(next_beat(7 * kSecond / 4, kSecond / 4), 2 * kSecond);
+}
+
 // As who is flooded with messages does, since each turn takes only some of them.
 TEST(Loop, HandlersThatPostThemselvesWithoutEndKeepNoTimerWaiting) {
   const auto clock = make_system_clock();

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
 
 #include "tests/base/temporary_folder.h"
 
@@ -73,6 +76,15 @@ TEST_F(SeedRecordTest, IsNoOtherFile) {
   ASSERT_TRUE(open());
   write_contents(path_, contents_of(path_) + "7 1000 12 88.125 hold\n");
   EXPECT_THAT(open().error().text(), HasSubstr("damaged"));
+}
+
+TEST_F(SeedRecordTest, IsNoPipeAndNoDevice) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  const auto record = open();
+  ASSERT_FALSE(record);
+  EXPECT_THAT(record.error().text(), HasSubstr("name another"));
+  EXPECT_TRUE(std::filesystem::is_fifo(path_));
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".lock"));
 }
 
 TEST_F(SeedRecordTest, IsWrittenByOneProcess) {
