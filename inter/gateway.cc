@@ -295,6 +295,13 @@ bool Gateway::lost_its_disk(const View& view, SiteId site) const {
   });
 }
 
+std::vector<SiteId> Gateway::voters_without_votes(const View& view) const {
+  std::vector<SiteId> lost;
+  std::ranges::copy_if(view.voters, std::back_inserter(lost),
+                       [&](SiteId voter) { return lost_its_disk(view, voter); });
+  return lost;
+}
+
 void Gateway::note_vote() {
   const bool lacks = lacks_vote();
   if (lacks == std::exchange(lacked_vote_, lacks)) return;

@@ -185,6 +185,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Result<void> take_up_recovery();
   bool lacks_vote() const;  // a voter whose vote file no record names
   bool lost_its_disk(const View& view, SiteId site) const;
+  std::vector<SiteId> voters_without_votes(const View& view) const;
   void note_vote();
   security::Digest parent_hash() const;
   StepId step_id() const;
@@ -211,6 +212,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::string too_few_members() const;
   std::string missed_sites() const;
   void say_missed_sites();
+  std::string lost_votes() const;
+  void say_lost_votes();
+  std::vector<std::string> names_of(const std::vector<SiteId>& sites) const;
 
   // --- Ranks (gateway_ranks.cc)
   Task<bool> may_contribute();
@@ -353,6 +357,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<Initial> initial_;  // that the ranks offer, until there is a state
   VoteFileId vote_file_ = kNoVoteFile;
   bool lacked_vote_ = false;  // and said so
+  std::string lost_votes_said_;
   bool adopting_run_ = false;
   LogPace genesis_refusals_{60 * kSecond};
   std::optional<Vote> genesis_vote_;

@@ -67,14 +67,50 @@ std::string Gateway::missed_sites() const {
   if (!layout_ || finished_ || stopping_) return {};
   if (!genesis_) return founding_waits_for();
   const auto view = current_view();
+  const auto without_votes = voters_without_votes(view);
   std::vector<std::string> away;
   for (const auto voter : view.voters)
     if (voter != self_ && !peers_.reachable(voter)) away.push_back(name_of(voter));
-  if (view.voters.size() - away.size() < view.majority())
-    return fmt::format("{}: no outer step is decided without a majority of the voters",
-                       fmt::join(away, ", "));
+  if (!away.empty() && view.voters.size() - away.size() - without_votes.size() < view.majority())
+    return fmt::format(
+        "{}: no outer step is decided without a majority of the voters{}", fmt::join(away, ", "),
+        without_votes.empty() ? ""
+                              : fmt::format(", and the vote file of {} is lost",
+                                            fmt::join(names_of(without_votes), ", ")));
   if (!state_ && peers_.seen().empty()) return "any site that has the run's state";
   return {};
+}
+
+std::vector<std::string> Gateway::names_of(const std::vector<SiteId>& sites) const {
+  std::vector<std::string> names;
+  for (const auto site : sites) names.push_back(site == self_ ? "this site" : name_of(site));
+  return names;
+}
+
+// "": none that is worth a word here. Those of others come back by themselves, as long as there is
+// a majority without them.
+std::string Gateway::lost_votes() const {
+  if (!genesis_ || finished_) return {};
+  const auto view = current_view();
+  const auto lost = voters_without_votes(view);
+  const auto file = [](const std::string& whose) {
+    return whose + " lost its vote file (or run_dir is another folder than before)";
+  };
+  if (view.voters.size() - lost.size() < view.majority())
+    return fmt::format(
+        "{}, and no record is decided without it: the operator says where to go on "
+        "(isthmus roster recover)",
+        file(fmt::format("{}", fmt::join(names_of(lost), ", "))));
+  return lacked_vote_ ? file("this site") + ": it does not vote until a record names its new one"
+                      : "";
+}
+
+void Gateway::say_lost_votes() {
+  const auto lost = lost_votes();
+  if (lost == lost_votes_said_) return;
+  // Of its own note_vote() has told.
+  if (!lost.empty() && !lacked_vote_) world_.log.alarm("votes_lost", {}, {{"why", lost}});
+  lost_votes_said_ = lost;
 }
 
 // A link that breaks for a moment is not worth a word.
@@ -103,15 +139,7 @@ std::vector<std::string> Gateway::attention() const {
   for (const auto& [id, peer] : peers_.all())
     if (const auto& why = peer.link->refused(); !why.empty())
       all.push_back(fmt::format("no session with {}: {}", name_of(id), why));
-  if (genesis_ && lacked_vote_) {
-    const auto view = current_view();
-    all.push_back(view.voters.size() - 1 < view.majority()
-                      ? "this site lost its vote file (or run_dir is another folder than before), "
-                        "and no record is decided without it: the operator says where to go on "
-                        "(isthmus roster recover)"
-                      : "this site lost its vote file (or run_dir is another folder than before): "
-                        "it does not vote until a record names its new one");
-  }
+  if (const auto lost = lost_votes(); !lost.empty()) all.push_back(lost);
   if (const auto few = too_few_members(); !few.empty()) all.push_back(few);
   if (exchange_ && !exchange_->disk_refuses().empty())
     all.push_back(

@@ -85,7 +85,6 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   ISTHMUS_CHECK(disk_.make_folders(contributions_.folder()));
 
   ISTHMUS_TRY(loaded.boot, count_boot());
-  ISTHMUS_TRY(const bool has_run, disk_.exists(path("run")));
   ISTHMUS_TRY(const bool has_vote, disk_.exists(path("vote")));
   ISTHMUS_TRY(vote_file_,
               disk_.open(path("vote"), has_vote ? Disk::Open::update : Disk::Open::create));
@@ -96,7 +95,8 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   ISTHMUS_CHECK(write_vote(loaded.vote_step, loaded.vote));
   if (!has_vote) ISTHMUS_CHECK(disk_.sync_folder(folder_));
   loaded.vote_file = vote_file_id_;
-  if (has_run) ISTHMUS_CHECK(load_run(loaded));
+  ISTHMUS_CHECK(load_genesis(loaded));
+  if (loaded.genesis) ISTHMUS_CHECK(load_run(loaded));
   return loaded;
 }
 
@@ -117,21 +117,65 @@ Result<std::uint64_t> OuterStore::count_boot() {
   return boot;
 }
 
-Result<void> OuterStore::load_run(Loaded& loaded) {
-  ISTHMUS_TRY(const auto run, read_file(disk_, path("run"), kSmallFileBytesMax));
-  const Error damaged{
-      ErrorCode::corrupt,
-      path("run") +
-          " is damaged: move the folder away; the site then fetches the run from its peers"};
-  if (!checks(run)) return damaged;
-  ByteReader in(run);
-  loaded.genesis = Certificate::decode(in);
-  if (!loaded.genesis) return damaged;
+namespace {
+
+// All of a run hangs by this file, which is written once: there are two of it.
+constexpr const char* kRunFiles[] = {"run", "run.copy"};
+
+struct RunFile {
+  Certificate genesis;
+  ModelLayout layout;
+  Fingerprint fingerprint;
+};
+
+Result<std::pair<RunFile, Bytes>> read_run_file(const Disk& disk, const std::string& path) {
+  ISTHMUS_TRY(auto bytes, read_file(disk, path, kSmallFileBytesMax));
+  const Error damaged{ErrorCode::corrupt, path + " is damaged"};
+  if (!checks(bytes)) return damaged;
+  ByteReader in(bytes);
+  auto genesis = Certificate::decode(in);
+  if (!genesis) return damaged;
   auto layout = ModelLayout::decode(in);
   if (!layout) return damaged;
-  loaded.layout = std::move(*layout);
-  loaded.fingerprint = Fingerprint::decode(in);
-  if (!in.ok() || loaded.fingerprint.digest() != loaded.genesis->record.fingerprint) return damaged;
+  auto fingerprint = Fingerprint::decode(in);
+  if (!in.ok() || fingerprint.digest() != genesis->record.fingerprint) return damaged;
+  return std::pair(RunFile{std::move(*genesis), std::move(*layout), std::move(fingerprint)},
+                   std::move(bytes));
+}
+
+}  // namespace
+
+// Of which one is lost, it is made anew from the other.
+Result<void> OuterStore::load_genesis(Loaded& loaded) {
+  std::optional<std::pair<RunFile, Bytes>> whole;
+  std::vector<std::string> lost;
+  for (const auto* name : kRunFiles) {
+    auto read = read_run_file(disk_, path(name));
+    ISTHMUS_TRY(const bool one_is_whole, is_whole(read, loaded.damaged));
+    if (one_is_whole)
+      whole = std::move(*read);
+    else
+      lost.push_back(path(name));
+  }
+  if (!whole && loaded.damaged.empty() && loaded.vote_step == 0) return {};  // it has no run yet
+  if (!whole)
+    return Error{
+        ErrorCode::corrupt,
+        fmt::format("{} {}, and so is the copy: move the folder {} away; the site then fetches the "
+                    "run from its peers, and votes again once the other voters have readmitted it. "
+                    "Where they are no majority without it, as one of two, also name the state to "
+                    "go on from (isthmus roster recover)",
+                    path(kRunFiles[0]), loaded.damaged.empty() ? "is missing" : "is damaged",
+                    folder_)};
+  for (const auto& name : lost) ISTHMUS_CHECK(replace_file(disk_, name, whole->second));
+  auto& run = whole->first;
+  loaded.genesis = std::move(run.genesis);
+  loaded.layout = std::move(run.layout);
+  loaded.fingerprint = std::move(run.fingerprint);
+  return {};
+}
+
+Result<void> OuterStore::load_run(Loaded& loaded) {
   ISTHMUS_TRY(loaded.records, load_records(loaded.damaged));
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_state_file(*loaded.layout, slot_path(slot));
@@ -159,7 +203,9 @@ Result<void> OuterStore::begin_run(const Certificate& genesis, const ModelLayout
   genesis.encode(out);
   layout.encode(out);
   fingerprint.encode(out);
-  return replace_file(disk_, path("run"), with_checksum(out));
+  const auto bytes = with_checksum(out);
+  for (const auto* name : kRunFiles) ISTHMUS_CHECK(replace_file(disk_, path(name), bytes));
+  return {};
 }
 
 // --- Records

@@ -98,7 +98,7 @@ class OuterStore {
     Vote vote;
     Fingerprint fingerprint;           // of the run, with its genesis
     std::vector<Feedback> feedbacks;   // those that check, the newest first
-    std::vector<std::string> damaged;  // slots that do not: torn by a crash, or the disk forgets
+    std::vector<std::string> damaged;  // what does not: torn by a crash, or the disk forgets
   };
   // `new_vote_file`: random, not zero; the vote file's number, if it has to be made. Errors: io,
   // corrupt (with what to do).
@@ -159,6 +159,7 @@ class OuterStore {
   Result<Feedback> read_feedback(int slot) const;
   Result<std::uint64_t> count_boot();
   Result<void> load_vote(Loaded& loaded);
+  Result<void> load_genesis(Loaded& loaded);
   Result<void> load_run(Loaded& loaded);
   Result<std::vector<Certificate>> load_records(std::vector<std::string>& damaged);
 

@@ -257,8 +257,12 @@ Result<void> recover(const Options& options) {
   std::sort(recovery.voters.begin(), recovery.voters.end());
   if (std::adjacent_find(recovery.voters.begin(), recovery.voters.end()) != recovery.voters.end())
     return Error{ErrorCode::invalid_argument, "--voter names a site twice: once is enough"};
-  for (auto& site : roster.sites)
-    site.voter = std::binary_search(recovery.voters.begin(), recovery.voters.end(), site.id);
+  std::vector<std::string> no_voters;
+  for (auto& site : roster.sites) {
+    const bool named = std::ranges::binary_search(recovery.voters, site.id);
+    if (site.voter && !named) no_voters.push_back(site.name);
+    site.voter = named;
+  }
   ++roster.epoch;
   roster.run = recovery.run;
   std::erase_if(roster.recoveries, [&](const auto& earlier) {
@@ -275,6 +279,11 @@ Result<void> recover(const Options& options) {
       "every site that is left, and start them again. What was decided later is given up.\n",
       options.path, roster.epoch, options.step, counted(options.voters.size(), "voter"),
       options.path);
+  if (!no_voters.empty())
+    fmt::print(
+        "Sites that vote no more: {}. Once one takes part again: voter = true at it, count up\n"
+        "epoch, sign, give the roster to all, and start them again one after the other.\n",
+        fmt::join(no_voters, ", "));
   return {};
 }
 

@@ -51,7 +51,7 @@ std::string plain(const LoggedEvent& event) {
         "them",
         event.field("tokens"));
   if (id == "sites_missed") return fmt::format("it waits for {}", event.field("waits_for"));
-  if (id == "initial_replaced" || id == "too_few_members") return why;
+  if (id == "initial_replaced" || id == "too_few_members" || id == "votes_lost") return why;
   if (id == "disk_failed")
     return fmt::format("a contribution to step {} cannot be written, and is tried again: {}",
                        event.outer_step, why);

@@ -102,9 +102,10 @@ When a majority of the voters is lost for good, nothing commits any more. Then t
     isthmus roster recover roster.toml --key operator.key --run RUN --step 41 --root ROOT --voter beta --voter gamma
 
 `RUN`, step (`saved_step`) and `ROOT` are those of the newest state that a site that is left has saved, as
-`isthmus status --json` shows them. Name voters that still have their `run_dir`: a site whose disk was lost takes part
-again, and votes once the others have readmitted it. What was decided later is given up; a site that has a later state
-refuses and says which one it has: if no site has gone on from the state that was named, name the right one with `--replace`.
+`isthmus status --json` shows them. Name voters that still have their `run_dir`; all others are sites without a vote from
+then on, which may take part again, also with a lost disk. For one to vote again, a newer roster has `voter = true` at it.
+What was decided later is given up; a site that has a later state refuses and says which one it has: if no site has gone on
+from the state that was named, name the right one with `--replace`.
 
 Which settings may change with a restart of all sites: `inner_steps`, `outer_steps` (until the run is complete: its last
 record is final, and a larger number adds nothing to it), `min_sites`, `absent_steps`,

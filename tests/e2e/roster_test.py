@@ -34,10 +34,25 @@ class Roster(Case):
             gamma.launch()
             wait_until(lambda: status["state_root"] in gamma.output(), 30, gamma.output)  # what it has instead
             gamma.kill_tree()
-            federation.run("roster", "recover", "roster.toml", "--key", "operator.key", "--run", status["run"], "--step",
-                           str(saved[0]), "--root", status["state_root"], "--voter", "gamma")
+            said = federation.run("roster", "recover", "roster.toml", "--key", "operator.key", "--run", status["run"], "--step",
+                                  str(saved[0]), "--root", status["state_root"], "--voter", "gamma")
+            self.assertNotIn("vote no more", said)  # since the roster before
+            self.assertIn("Sites that vote no more: alpha, beta.", wrong.stdout)
             gamma.launch()
             gamma.wait_for_event("step_applied", outer_step=saved[0] + 2)
+            # A site that comes back takes part again, and votes once a newer roster says so.
+            text = (federation.folder / "roster.toml").read_text()
+            epoch = int(text.split("epoch = ")[1].split()[0])
+            (federation.folder / "roster.toml").write_text(
+                text.replace(f"epoch = {epoch}", f"epoch = {epoch + 1}").replace("voter = false", "voter = true", 1))
+            federation.sign_roster()
+            gamma.interrupt()
+            gamma.wait(30)
+            applied = len(gamma.events("step_applied"))
+            gamma.launch()
+            alpha.launch()
+            gamma.wait_for_event("step_applied", count=applied + 1)
+            wait_until(lambda: sorted(gamma.status()["voters"]) == ["alpha", "gamma"], 60, gamma.output)
             gamma.interrupt()
             gamma.wait(30)
             self.assertGreaterEqual(gamma.events("step_applied")[-1]["outer_step"], saved[0] + 2)

@@ -163,6 +163,48 @@ TEST(MissedSitesTest, AreNamedWhenNothingGoesOnWithoutThem) {
   EXPECT_TRUE(first.status().attention.empty());
 }
 
+// Nobody else can see to it: of two voters neither is a majority.
+TEST(MissedSitesTest, WhoLostAVoteThatAllNeedIsNamedAtAll) {
+  auto options = options_of({2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& first = federation.gateway(1);
+  ASSERT_TRUE(
+      federation.run_until([&] { return first.state() && first.state()->step >= 3; }, kHour));
+  federation.kill(2);
+  federation.disk(2).wipe();
+  federation.start(2);
+  federation.run_for(60 * kSecond);
+  for (const SiteId site : {1, 2})
+    EXPECT_THAT(federation.gateway(site).status().attention,
+                testing::ElementsAre(testing::AllOf(
+                    testing::StartsWith(site == 1 ? "s2 lost its vote" : "this site lost its vote"),
+                    testing::EndsWith("(isthmus roster recover)"))))
+        << site;
+  EXPECT_EQ(federation.events(1, "votes_lost"), 1U);
+  EXPECT_EQ(federation.events(2, "votes_lost"), 0U);
+  EXPECT_EQ(federation.events(2, "vote_file_lost"), 1U);
+}
+
+// Of three the others see to it.
+TEST(MissedSitesTest, WhoLostAVoteIsReadmittedByTheOthers) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& first = federation.gateway(1);
+  ASSERT_TRUE(
+      federation.run_until([&] { return first.state() && first.state()->step >= 3; }, kHour));
+  federation.kill(2);
+  federation.disk(2).wipe();
+  federation.start(2);
+  federation.run_for(60 * kSecond);
+  EXPECT_EQ(federation.events(2, "vote_readmitted"), 1U);
+  for (const SiteId site : {1, 2, 3}) {
+    EXPECT_TRUE(federation.gateway(site).status().attention.empty()) << site;
+    EXPECT_EQ(federation.events(site, "votes_lost"), 0U) << site;
+  }
+}
+
 // A site is taken out while the others are started again one after the other: those that still have
 // the older roster see it, whoever has the newer one must not wait for it.
 TEST(RemovedSiteTest, IsNotWaitedForThoughOthersStillSeeIt) {

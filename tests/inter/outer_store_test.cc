@@ -170,6 +170,49 @@ TEST_F(OuterStoreTest, RostersAreRememberedAcrossStarts) {
   EXPECT_THAT(*OuterStore(disk, "outer").note_roster(roster(21)), ElementsAre(roster(21)));
 }
 
+// All of a run hangs by it, and a folder that is moved away takes the vote along.
+TEST_F(OuterStoreTest, OneOfTwoRunFilesIsEnough) {
+  const auto whole = *read_file(disk, "outer/run", 1 << 20);
+  auto damaged = whole;
+  damaged[50] ^= std::byte{1};
+  const auto load = [&] { return OuterStore(disk, "outer").load(kVoteFile); };
+  for (const std::string path : {"outer/run", "outer/run.copy"}) {
+    ASSERT_TRUE(replace_file(disk, path, damaged));
+    auto loaded = load();
+    ASSERT_TRUE(loaded) << loaded.error().text();
+    EXPECT_TRUE(loaded->genesis);
+    EXPECT_EQ(loaded->layout->elements(), 5U);
+    EXPECT_THAT(loaded->damaged, ElementsAre(path + " is damaged"));
+    EXPECT_EQ(*read_file(disk, path, 1 << 20), whole);
+    ASSERT_TRUE(disk.remove(path));  // as of a version that had but one
+    loaded = load();
+    ASSERT_TRUE(loaded);
+    EXPECT_TRUE(loaded->genesis);
+    EXPECT_THAT(loaded->damaged, ElementsAre());
+    EXPECT_EQ(*read_file(disk, path, 1 << 20), whole);
+  }
+  for (const std::string path : {"outer/run", "outer/run.copy"})
+    ASSERT_TRUE(replace_file(disk, path, damaged));
+  const auto loaded = load();
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, ErrorCode::corrupt);
+  EXPECT_THAT(loaded.error().text(), testing::HasSubstr("move the folder outer away"));
+}
+
+// What a site voted in a run is no vote for the founding of another one.
+TEST_F(OuterStoreTest, AVoteOfARunThatIsMissingIsNamed) {
+  {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load(kVoteFile));
+    ASSERT_TRUE(store.write_vote(3, Vote{.promised = 5, .accepted = {}}));
+  }
+  for (const auto* path : {"outer/run", "outer/run.copy"}) ASSERT_TRUE(disk.remove(path));
+  const auto loaded = OuterStore(disk, "outer").load(kVoteFile);
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, ErrorCode::corrupt);
+  EXPECT_THAT(loaded.error().text(), testing::HasSubstr("outer/run is missing"));
+}
+
 TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
   {
     OuterStore store(disk, "outer");
