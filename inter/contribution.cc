@@ -6,9 +6,7 @@
 #include <array>
 
 #include "base/assert.h"
-#include "base/copy_to.h"
 #include "compress/error_feedback.h"
-#include "kernels/blake2s_columns.h"
 
 namespace isthmus::inter {
 class ChunkPlan::Stage {
@@ -102,15 +100,6 @@ Result<CodedChunk> ChunkPlan::unpack(std::uint32_t chunk, const SharedBytes& pay
   return CodedChunk(std::move(memory), coded);
 }
 
-security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
-                            std::span<const std::byte> payload) {
-  security::Hasher hasher;
-  hasher.update(
-      ByteWriter().put(transfer).put(index).put(static_cast<std::uint64_t>(payload.size())).view());
-  hasher.update(kernels::blake2s_columns(payload));
-  return hasher.finish();
-}
-
 security::Digest contribution_root(std::span<const security::Digest> chunk_hashes) {
   security::Hasher hasher;
   hasher.update(bytes_of("isthmus contribution v1"));
@@ -158,42 +147,44 @@ Result<void> carry_chunk(const ChunkPlan& plan, std::uint32_t chunk, const Coded
       });
 }
 
-SealedChunk seal_chunk(const ChunkPlan& plan, const security::Signer& signer, TransferId transfer,
-                       std::uint32_t index, const UnsealedChunk& chunk, bool zstd) {
-  const auto seal = [&](std::span<std::byte> whole) {
-    const auto hash = chunk_hash(transfer, index, whole.subspan(kSealBytes));
-    copy_to(signer.sign(security::context::chunk, hash.bytes).bytes, whole.begin());
-    return hash;
-  };
-  if (!zstd) {
-    compress::ZstdStage::tag_raw(chunk.whole().subspan(kSealBytes));
-    const auto hash = seal(chunk.whole());
-    return {chunk.sealed(), hash};
+PackedChunk pack_chunk(const ChunkPlan& plan, TransferId transfer, std::uint32_t index,
+                       const UnsealedChunk& chunk, bool zstd) {
+  PackedChunk packed{chunk.memory(), chunk.whole(), {}};
+  if (zstd) {
+    packed.memory = plan.memory().take(chunk.whole().size());
+    const std::span into(packed.memory.get(), chunk.whole().size());
+    packed.whole = into.first(kSealBytes + plan.pack(chunk.frames(), into.subspan(kSealBytes)));
+  } else {
+    compress::ZstdStage::tag_raw(packed.whole.subspan(kSealBytes));
   }
-  const auto room = chunk.whole().size();
-  auto memory = plan.memory().take(room);
-  const std::span into(memory.get(), room);
-  const auto packed = into.first(kSealBytes + plan.pack(chunk.frames(), into.subspan(kSealBytes)));
-  const auto hash = seal(packed);
-  return {{std::move(memory), packed}, hash};
+  packed.hash = chunk_hash(transfer, index, packed.whole.subspan(kSealBytes));
+  return packed;
+}
+
+std::vector<SealedChunk> seal_chunks(const security::Signer& signer,
+                                     std::span<const PackedChunk> group) {
+  std::vector<security::Digest> hashes;
+  std::vector<std::span<std::byte>> wholes;
+  for (const auto& chunk : group) {
+    hashes.push_back(chunk.hash);
+    wholes.push_back(chunk.whole);
+  }
+  seal_group(signer, hashes, wholes);
+  std::vector<SealedChunk> sealed;
+  for (const auto& chunk : group)
+    sealed.push_back({SharedBytes(chunk.memory, chunk.whole), chunk.hash});
+  return sealed;
 }
 
 Result<CheckedChunk> check_chunk(const ChunkPlan& plan, const security::Verifier& verifier,
-                                 SiteId origin, TransferId transfer, std::uint32_t index,
-                                 const SharedBytes& sealed) {
+                                 CheckedSeals& seals, SiteId origin, TransferId transfer,
+                                 std::uint32_t index, const SharedBytes& sealed) {
   const auto bytes = sealed.bytes();
-  if (index >= plan.chunks() || bytes.size() < kSealBytes ||
-      bytes.size() - kSealBytes > plan.payload_bytes_max(index))
+  if (index >= plan.chunks() || bytes.size() > kSealBytes + plan.payload_bytes_max(index))
     return Error{ErrorCode::bad_frame,
                  fmt::format("chunk {} of {} with {} bytes", index, plan.chunks(), bytes.size())};
-  security::Signature signature;
-  std::copy_n(bytes.begin(), kSealBytes, signature.bytes.begin());
-  const auto payload = bytes.subspan(kSealBytes);
-  const auto hash = chunk_hash(transfer, index, payload);
-  if (!verifier.verify(origin, security::context::chunk, hash.bytes, signature))
-    return Error{ErrorCode::unauthenticated,
-                 fmt::format("chunk {} is not signed by site {}", index, origin)};
-  ISTHMUS_TRY(auto coded, plan.unpack(index, sealed.part(payload)));
+  ISTHMUS_TRY(const auto hash, seals.check(verifier, origin, transfer, index, bytes));
+  ISTHMUS_TRY(auto coded, plan.unpack(index, sealed.part(bytes.subspan(kSealBytes))));
   std::size_t at = 0;
   for (const auto& range : plan.ranges(index)) {
     const auto frame = coded.bytes().subspan(at, plan.frames().encoded_bytes_max(range.count));
@@ -210,7 +201,8 @@ Contribution::Contribution(std::shared_ptr<const ChunkPlan> plan, Signed announc
       transfer_(transfer_of(announcement_)),
       chunks_(plan_->chunks()),
       coded_(plan_->chunks()),
-      hashes_(plan_->chunks()) {}
+      hashes_(plan_->chunks()),
+      seals_(std::make_unique<CheckedSeals>(plan_->chunks())) {}
 
 std::vector<bool> Contribution::bitmap() const {
   std::vector<bool> bits(chunks_.size());

@@ -1,6 +1,6 @@
 // Contribution: the coded bytes of one site's pseudo-gradient for one outer step, as far as they
-// are here. ChunkPlan: how it is cut and coded. A chunk proves itself (its origin's signature) and
-// decodes alone; all together are proved by the root in the signed close.
+// are here. ChunkPlan: how it is cut and coded. A chunk proves itself (chunk_seal.h) and decodes
+// alone; all together are proved by the root in the signed close.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "base/buffer_pool.h"
 #include "compress/codec.h"
 #include "compress/zstd_stage.h"
+#include "inter/chunk_seal.h"
 #include "inter/contributed_values.h"
 #include "inter/link.h"
 #include "inter/messages.h"
@@ -31,6 +32,7 @@ class ChunkPlan {
             compress::CodecId codec);
 
   std::uint32_t chunks() const { return static_cast<std::uint32_t>(chunks_.size()); }
+  std::uint32_t groups() const { return (chunks() + kSealedTogether - 1) / kSealedTogether; }
   const std::vector<ElementRange>& ranges(std::uint32_t chunk) const { return chunks_[chunk]; }
   std::uint64_t elements() const { return all_elements_; }
   std::uint64_t elements(std::uint32_t chunk) const { return elements_[chunk]; }
@@ -87,13 +89,7 @@ class ChunkPlan {
   mutable std::vector<std::unique_ptr<compress::ZstdStage>> shelf_;
 };
 
-// What one chunk's signature covers, and what the root is made of.
-security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
-                            std::span<const std::byte> payload);
 security::Digest contribution_root(std::span<const security::Digest> chunk_hashes);
-
-// A chunk as it travels: the origin's signature over its hash (chunk_hash), then the payload.
-inline constexpr std::size_t kSealBytes = 64;
 
 // A chunk of our own, with room for the seal in front: its frames go out from where they were
 // coded.
@@ -103,7 +99,7 @@ class UnsealedChunk {
   std::span<std::byte> whole() const { return {memory_.get(), bytes_}; }  // sealed, as they are
   std::span<std::byte> frames() const;
   CodedChunk coded() const { return {memory_, frames()}; }
-  SharedBytes sealed() const { return {memory_, whole()}; }
+  const std::shared_ptr<std::byte[]>& memory() const { return memory_; }
 
  private:
   std::size_t bytes_;
@@ -128,9 +124,18 @@ struct SealedChunk {
   SharedBytes bytes;
   security::Digest hash;
 };
-// `zstd`: packed, which takes memory of its own.
-SealedChunk seal_chunk(const ChunkPlan& plan, const security::Signer& signer, TransferId transfer,
-                       std::uint32_t index, const UnsealedChunk& chunk, bool zstd);
+// A chunk with its payload and the hash of that, but for the seal in front. `zstd`: packed, which
+// takes memory of its own.
+struct PackedChunk {
+  std::shared_ptr<std::byte[]> memory;
+  std::span<std::byte> whole;
+  security::Digest hash;
+};
+PackedChunk pack_chunk(const ChunkPlan& plan, TransferId transfer, std::uint32_t index,
+                       const UnsealedChunk& chunk, bool zstd);
+// Those of a group, in order.
+std::vector<SealedChunk> seal_chunks(const security::Signer& signer,
+                                     std::span<const PackedChunk> group);
 
 class Contribution final : public ChunkSource {
  public:
@@ -155,6 +160,7 @@ class Contribution final : public ChunkSource {
   Result<CodedChunk> unpack(std::uint32_t index) const;
   SharedBytes payload(std::uint32_t index) const;
   const SharedBytes& sealed(std::uint32_t index) const { return chunks_[index]; }
+  CheckedSeals& seals() const { return *seals_; }
   // The signature is already checked. False when it contradicts the announcement or an earlier
   // close: only the state root may be another, of a site that found its state wrong.
   bool set_close(Signed message, const Close& close);
@@ -182,18 +188,19 @@ class Contribution final : public ChunkSource {
   std::vector<SharedBytes> chunks_;
   mutable std::vector<CodedChunk> coded_;  // a cache: unpack() gives the same
   std::vector<security::Digest> hashes_;
+  std::unique_ptr<CheckedSeals> seals_;
   std::uint32_t count_ = 0;
   std::uint64_t bytes_ = 0;
 };
 
-// Checks a sealed chunk from a peer: size, signature of `origin`, that it decodes to finite values.
-// Any thread.
+// Checks a sealed chunk from a peer: size, seal of `origin`, that it decodes to finite values. Any
+// thread. `seals`: of its contribution.
 struct CheckedChunk {
   SealedChunk sealed;
   CodedChunk coded;
 };
 Result<CheckedChunk> check_chunk(const ChunkPlan& plan, const security::Verifier& verifier,
-                                 SiteId origin, TransferId transfer, std::uint32_t index,
-                                 const SharedBytes& sealed);
+                                 CheckedSeals& seals, SiteId origin, TransferId transfer,
+                                 std::uint32_t index, const SharedBytes& sealed);
 
 }  // namespace isthmus::inter

@@ -12,7 +12,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x32746e6f63736d69;  // "imscont2"
+constexpr std::uint64_t kMagic = 0x33746e6f63736d69;  // "imscont3"
 constexpr std::uint32_t kCloseIndex = 0xFFFFFFFF;
 
 Bytes file_head(const Signed& announcement) {

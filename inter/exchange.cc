@@ -8,7 +8,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint32_t kCodedAtOnce = 64;  // chunks
+constexpr std::uint32_t kCodedAtOnce = 8;  // groups of chunks
 constexpr Nanoseconds kAskedLately = 10 * kSecond;
 
 }  // namespace
@@ -200,20 +200,26 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   const auto sample = static_cast<std::uint32_t>(step % plan_->chunks());
   auto made = std::make_shared<std::vector<CheckedChunk>>(plan_->chunks());  // with the jobs
   const auto transfer = entry->contribution->transfer();
-  auto code = [=, this, values = std::move(parameters), &result](std::uint32_t i) -> Result<void> {
-    auto& chunk = (*made)[i];
-    ISTHMUS_TRY(const auto unsealed,
-                code_chunk(*plan_, i, agreed, feedback, *values, result.residual));
-    chunk.coded = unsealed.coded();
-    chunk.sealed = seal_chunk(*plan_, context_.signer, transfer, i, unsealed, zstd || i == sample);
+  auto code = [=, this, values = std::move(parameters),
+               &result](std::uint32_t group) -> Result<void> {
+    const auto first = group * kSealedTogether;
+    std::vector<PackedChunk> packed;
+    for (auto i = first; i < std::min(first + kSealedTogether, plan_->chunks()); ++i) {
+      ISTHMUS_TRY(const auto unsealed,
+                  code_chunk(*plan_, i, agreed, feedback, *values, result.residual));
+      (*made)[i].coded = unsealed.coded();
+      packed.push_back(pack_chunk(*plan_, transfer, i, unsealed, zstd || i == sample));
+    }
+    auto sealed = seal_chunks(context_.signer, packed);
+    for (std::size_t i = 0; i < sealed.size(); ++i)
+      (*made)[first + i].sealed = std::move(sealed[i]);
     return {};
   };
   DiskJobs writes(context_.workers, context_.loop);
   std::uint32_t coded = 0;  // all chunks before this one
   std::uint64_t coded_elements = 0;
   std::uint32_t slabs = 0;  // of the residual, that are being written
-  const auto offer_chunk = [=, this, &writes, &coded, &coded_elements, &slabs,
-                            &result](std::uint32_t i) {
+  const auto take_chunk = [=, this, &writes](std::uint32_t i) {
     auto chunk = std::exchange((*made)[i], {});
     if (i == sample)
       zstd_saves_ = 1 - static_cast<double>(chunk.sealed.bytes.size()) /
@@ -224,6 +230,11 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
         chunk.sealed.bytes.size());
     entry->contribution->add(i, std::move(chunk.sealed), std::move(chunk.coded));
     if (step == id_.step) on_chunk_added_(i);
+  };
+  const auto offer_group = [=, this, &writes, &coded, &coded_elements, &slabs,
+                            &result](std::uint32_t group) {
+    const auto first = group * kSealedTogether;
+    for (auto i = first; i < std::min(first + kSealedTogether, plan_->chunks()); ++i) take_chunk(i);
     for (auto& [site, peer] : context_.peers.all())
       if (peer.link->up()) peer.link->poke();
     for (; coded < plan_->chunks() && entry->contribution->has(coded); ++coded)
@@ -239,9 +250,9 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   };
   // Before what arrives from others, which it keeps waiting for a moment only: lines are full
   // sooner.
-  auto all_coded =
-      co_await run_all(context_.workers, context_.loop, plan_->chunks(),
-                       12 * plan_->chunk_elements(), std::move(code), offer_chunk, kCodedAtOnce);
+  auto all_coded = co_await run_all(context_.workers, context_.loop, plan_->groups(),
+                                    12 * kSealedTogether * plan_->chunk_elements(), std::move(code),
+                                    offer_group, kCodedAtOnce);
   const auto take_back = [this, entry, step] {
     contributing_ = false;
     for (auto& [site, peer] : context_.peers.all())

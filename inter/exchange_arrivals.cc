@@ -189,8 +189,8 @@ void Exchange::check(std::shared_ptr<ArrivedChunk> chunk) {
   const auto index = chunk->arrival.index;
   auto run = [chunk, contribution = chunk->entry->contribution, index, plan = plan_,
               &verifier = context_.verifier] {
-    chunk->checked = check_chunk(*plan, verifier, contribution->site(), contribution->transfer(),
-                                 index, chunk->sealed);
+    chunk->checked = check_chunk(*plan, verifier, contribution->seals(), contribution->site(),
+                                 contribution->transfer(), index, chunk->sealed);
   };
   context_.workers.submit(
       std::move(run), [this, chunk] { on_checked(chunk); }, 8 * plan_->elements(index));

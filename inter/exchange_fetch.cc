@@ -142,7 +142,8 @@ Result<std::shared_ptr<Contribution>> Exchange::read_back(std::uint64_t step, Si
   auto partial = std::make_shared<Contribution>(plan_, stored->announcement, *open);
   for (const auto& [index, sealed] : stored->chunks) {
     if (index >= plan_->chunks()) continue;
-    auto checked = check_chunk(*plan_, context_.verifier, site, partial->transfer(), index, sealed);
+    auto checked = check_chunk(*plan_, context_.verifier, partial->seals(), site,
+                               partial->transfer(), index, sealed);
     if (checked) partial->add(index, std::move(checked->sealed));
   }
   return partial;

@@ -197,9 +197,14 @@ class Stages {
 
     const Open open = plan_->announce({}, 1000, {}, 0);
     own_ = std::make_shared<Contribution>(plan_, sign_open(open), open);
+    std::vector<PackedChunk> group;
     each_chunk("seal: BLAKE2s, Ed25519", 1, [&](std::uint32_t i) {
-      own_->add(
-          i, seal_chunk(*plan_, federation_.identities[0], own_->transfer(), i, *made[i], false));
+      group.push_back(pack_chunk(*plan_, own_->transfer(), i, *made[i], false));
+      if (group.size() < kSealedTogether && i + 1 < plan_->chunks()) return;
+      auto first = i + 1 - static_cast<std::uint32_t>(group.size());
+      for (auto& sealed : seal_chunks(federation_.identities[0], group))
+        own_->add(first++, std::move(sealed));
+      group.clear();
     });
     // Our own, and the peer's.
     auto file = value_of(store_.contributions().create(1, own_->announcement()));
@@ -209,7 +214,8 @@ class Stages {
     transfer();
     const auto verifier = security::make_verifier(federation_.roster);
     each_chunk("check: BLAKE2s, Ed25519", 1, [&](std::uint32_t i) {
-      value_of(check_chunk(*plan_, *verifier, 1, own_->transfer(), i, own_->sealed(i)));
+      value_of(
+          check_chunk(*plan_, *verifier, own_->seals(), 1, own_->transfer(), i, own_->sealed(i)));
     });
     StepComputation step(layout_, plan_, sync_.outer, std::make_shared<const OuterState>(state_),
                          {own_, own_}, {0.5F, 0.5F}, state_);

@@ -16,6 +16,7 @@ import sys
 import xxhash
 
 LEAF_ELEMENTS = 1 << 18
+SEAL_BYTES = 64 + 8 * 32  # of each chunk: a signature, and the hashes it covers
 FRAME_ELEMENTS = 1 << 16
 BLOCK_ELEMENTS = 256
 HEADER_BYTES = 4096
@@ -244,7 +245,7 @@ class Site:
                 break
             seen.add(index)
             size = sum(coded_bytes(codec, count) for _, count in chunks[index])
-            tag, coded = body[64], body[65:]  # after the seal
+            tag, coded = body[SEAL_BYTES], body[SEAL_BYTES + 1:]
             coded = Reader(unzstd(coded, size) if tag else coded)
             for first, count in chunks[index]:
                 values[first:first + count] = decode(codec, coded.raw(coded_bytes(codec, count)), count)

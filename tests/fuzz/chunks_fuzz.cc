@@ -82,16 +82,19 @@ const inter::ChunkPlan& plan(CodecId codec) {
 void sealed(CodecId codec, bool sign, std::span<const std::byte> bytes) {
   ByteReader in(bytes);
   const std::uint32_t index = in.get<std::uint8_t>();
-  Bytes chunk;
-  if (sign) {
-    const auto hash = inter::chunk_hash(kTransfer, index, in.rest());
-    const auto signature =
-        inter::sim::SimulatedSigner::of(kOrigin, security::context::chunk, hash.bytes);
-    chunk.assign(signature.bytes.begin(), signature.bytes.end());
-  }
+  Bytes chunk(sign ? inter::kSealBytes : 0);
   chunk.insert(chunk.end(), in.rest().begin(), in.rest().end());
-  const auto checked = inter::check_chunk(plan(codec), inter::sim::SimulatedVerifier(), kOrigin,
-                                          kTransfer, index, std::move(chunk));
+  if (sign) {
+    std::vector<security::Digest> hashes(index % inter::kSealedTogether + 1);
+    hashes.back() = inter::chunk_hash(kTransfer, index, in.rest());
+    std::vector<Bytes> others(hashes.size() - 1, Bytes(inter::kSealBytes));
+    std::vector<std::span<std::byte>> group(others.begin(), others.end());
+    group.push_back(chunk);
+    inter::seal_group(inter::sim::SimulatedSigner(kOrigin), hashes, group);
+  }
+  inter::CheckedSeals seals(plan(codec).chunks());
+  const auto checked = inter::check_chunk(plan(codec), inter::sim::SimulatedVerifier(), seals,
+                                          kOrigin, kTransfer, index, std::move(chunk));
   if (!checked) return;
   std::vector<float> values(layout().elements());
   ISTHMUS_ASSERT(inter::carry_chunk(plan(codec), index, checked->coded, values));

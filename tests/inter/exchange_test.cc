@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/inter/scripted_federation.h"
+#include "tests/inter/sealed_chunks.h"
 
 namespace isthmus::inter {
 namespace {
@@ -88,10 +89,9 @@ class ExchangeTest : public testing::Test {
     std::vector<float> parameters(agreed.begin(), agreed.end()), residual(parameters.size());
     for (auto& value : parameters) value += static_cast<float>(random.uniform());
     const ValuesInVector values(std::move(parameters));
-    for (std::uint32_t i = 0; i < plan_->chunks(); ++i) {
-      const auto coded = *code_chunk(*plan_, i, receiver().state()->agreed, {}, values, residual);
-      made->add(i, seal_chunk(*plan_, origin().signer, made->transfer(), i, coded, true));
-    }
+    add_all_chunks(*made, origin().signer, [&](std::uint32_t i) {
+      return *code_chunk(*plan_, i, receiver().state()->agreed, {}, values, residual);
+    });
     return made;
   }
   // The announcement and the chunks; true when all of them are acknowledged.

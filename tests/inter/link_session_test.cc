@@ -52,7 +52,7 @@ TEST(Link, AnotherProtocolVersionIsRefusedByName) {
   peer.control(hello);
   const auto refusal = peer.last(Frame::refuse);
   auto in = after_kind(refusal);
-  EXPECT_EQ(decode_refuse(in).value_or(Refuse{}).why, "protocol version: 5 here, 9 there");
+  EXPECT_EQ(decode_refuse(in).value_or(Refuse{}).why, "protocol version: 6 here, 9 there");
 }
 
 TEST(Link, TheSessionKeepsToItsOwnConnections) {

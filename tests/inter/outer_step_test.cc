@@ -11,6 +11,7 @@
 #include "inter/outer_state.h"
 #include "inter/sim/simulated_keys.h"
 #include "tests/bench/seconds.h"
+#include "tests/inter/sealed_chunks.h"
 
 namespace isthmus::inter {
 namespace {
@@ -97,12 +98,9 @@ TEST_P(OuterStepTest, FollowsTheOracle) {
       for (std::size_t i = 0; i < n; ++i)
         quantity[i] = (state.agreed[i] - x[i]) + feedback[site][i];
       residuals[site].resize(n);
-      for (std::uint32_t c = 0; c < plan->chunks(); ++c) {
-        const auto coded =
-            code_chunk(*plan, c, state.agreed, feedback[site], values, residuals[site]);
-        ASSERT_TRUE(coded);
-        contribution->add(c, seal_chunk(*plan, signer, contribution->transfer(), c, *coded, true));
-      }
+      add_all_chunks(*contribution, signer, [&](std::uint32_t c) {
+        return *code_chunk(*plan, c, state.agreed, feedback[site], values, residuals[site]);
+      });
       // The oracle's, in f64, from its own books.
       std::vector<double> q(n);
       for (std::size_t i = 0; i < n; ++i) q[i] = static_cast<double>(quantity[i]);

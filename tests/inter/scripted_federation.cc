@@ -8,7 +8,7 @@ namespace isthmus::inter {
 
 ScriptedFederation::ScriptedFederation(Options options)
     : options_(std::move(options)),
-      network_(simulation_, Random(1), options_.network),
+      network_(simulation_, Random(options_.network_seed), options_.network),
       layout_(*ModelLayout::make({{"weight", Shape{options_.elements}, 0}})),
       sites_(options_.compute.size()) {
   roster_.epoch = 1;

@@ -27,6 +27,7 @@ class ScriptedFederation {
     std::set<SiteId> puppets;  // without a gateway
     std::int64_t elements = 2000;
     sim::NetworkFaults network;
+    std::uint64_t network_seed = 1;
     GatewayOptions gateway;
     std::function<void(SiteId, GatewayOptions&)> adjust = [](SiteId, GatewayOptions&) {};
   };
