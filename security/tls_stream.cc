@@ -16,6 +16,7 @@
 
 #include "base/assert.h"
 #include "base/copy_to.h"
+#include "security/aes_gcm_provider.h"
 #include "security/signing_key.h"
 #include "security/sodium_ready.h"
 
@@ -199,7 +200,8 @@ Result<TlsContext> TlsContext::make(std::span<const std::byte> seed, std::uint64
       EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, octets(seed.data()), seed.size()));
   if (!key) return failed();
   const auto certificate = make_certificate(key.get());
-  std::unique_ptr<ssl_ctx_st, Free> context(SSL_CTX_new(TLS_method()));
+  std::unique_ptr<ssl_ctx_st, Free> context(
+      SSL_CTX_new_ex(nullptr, fastest_ciphers(), TLS_method()));
   if (!certificate || !context) return failed();
   auto* const made = context.get();
   const auto& ciphers = crypto_aead_aes256gcm_is_available() == 1 ? kAesFirst : kChaChaFirst;

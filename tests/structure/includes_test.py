@@ -34,6 +34,7 @@ HOMES = {
     "xxh_x86dispatch.h": ["kernels"],
     "sodium": ["security"],
     "openssl/": ["security"],
+    "intel-ipsec-mb.h": ["security"],
     "zstd": ["compress"],
     "mpi.h": ["intra"],
     "zmq": ["inter"],
