@@ -40,28 +40,39 @@ bool is_whole(const StoredContribution& stored) {
   return close->transfer == transfer && contribution_root(all) == close->root;
 }
 
-// Whole blocks, so that the disk can take them from our memory.
-Result<void> ContributionFile::append(std::uint32_t index, std::span<const std::byte> bytes) {
-  ByteWriter head;
-  head.put(index).put(static_cast<std::uint32_t>(bytes.size()));
-  const auto record = disk_scratch(head.size() + bytes.size());
-  auto end = copy_to(head.view(), record.begin());
-  end = copy_to(bytes, end);
-  std::fill(end, record.end(), std::byte{0});
+// Records of whole blocks, so that the disk can take them from our memory.
+Result<void> ContributionFile::add(std::span<const StoredChunk> chunks) {
+  constexpr std::size_t kHeadBytes = 8;
+  std::size_t bytes = 0;
+  for (const auto& [index, block] : chunks) bytes += disk_aligned(kHeadBytes + block.size());
+  const auto records = disk_scratch(bytes);
+  auto end = records.begin();
+  for (const auto& [index, block] : chunks) {
+    ByteWriter head;
+    head.put(index).put(static_cast<std::uint32_t>(block.size()));
+    end = copy_to(block.bytes(), copy_to(head.view(), end));
+    const auto padding = disk_aligned(kHeadBytes + block.size()) - (kHeadBytes + block.size());
+    end = std::fill_n(end, padding, std::byte{0});
+  }
   std::uint64_t at = 0;
   {
     const std::lock_guard lock(mutex_);
-    at = std::exchange(size_, size_ + record.size());
+    at = std::exchange(size_, size_ + bytes);
   }
-  return file_->write_at(at, record);
+  return file_->write_at(at, records);
 }
 
-Result<void> ContributionFile::add(std::uint32_t index, std::span<const std::byte> sealed) {
-  return append(index, sealed);
+Result<void> ContributionFile::add_all(const Contribution& contribution) {
+  for (std::uint32_t i = 0; i < contribution.plan().chunks(); ++i) {
+    const StoredChunk chunk(i, contribution.sealed(i));
+    ISTHMUS_CHECK(add(std::span(&chunk, 1)));
+  }
+  return {};
 }
 
 Result<void> ContributionFile::add_close(const Signed& close) {
-  return append(kCloseIndex, close.encode());
+  const StoredChunk record(kCloseIndex, close.encode());
+  return add(std::span(&record, 1));
 }
 
 Result<void> ContributionFile::sync() {
@@ -97,8 +108,7 @@ Result<std::unique_ptr<ContributionFile>> ContributionStore::rewrite(
   const auto head = file_head(contribution.announcement());
   ISTHMUS_CHECK(file->write_at(0, head));
   auto written = std::make_unique<ContributionFile>(disk_, folder_, std::move(file), head.size());
-  for (std::uint32_t i = 0; i < contribution.plan().chunks(); ++i)
-    ISTHMUS_CHECK(written->add(i, contribution.sealed(i)));
+  ISTHMUS_CHECK(written->add_all(contribution));
   ISTHMUS_CHECK(written->add_close(*contribution.close_message()));
   ISTHMUS_CHECK(written->sync());
   ISTHMUS_CHECK(disk_.rename(temporary, name));

@@ -20,9 +20,11 @@
 
 namespace isthmus::inter {
 
+using StoredChunk = std::pair<std::uint32_t, SharedBytes>;  // index, sealed
+
 struct StoredContribution {
   Signed announcement;
-  std::vector<std::pair<std::uint32_t, SharedBytes>> chunks;  // index, sealed
+  std::vector<StoredChunk> chunks;
   std::optional<Signed> close;
   std::uint64_t bytes = 0;  // of the file, as far as it is whole
 };
@@ -35,14 +37,15 @@ class ContributionFile {
  public:
   ContributionFile(Disk& disk, std::string folder, std::unique_ptr<File> file, std::uint64_t size)
       : disk_(disk), folder_(std::move(folder)), file_(std::move(file)), size_(size) {}
-  Result<void> add(std::uint32_t index, std::span<const std::byte> sealed);
+  // With one write, which costs far less than one for each.
+  Result<void> add(std::span<const StoredChunk> chunks);
+  Result<void> add_all(const Contribution& contribution);
   // Of several the last one counts.
   Result<void> add_close(const Signed& close);
   // After a failure the file cannot be trusted any more: make a new one.
   Result<void> sync();
 
  private:
-  Result<void> append(std::uint32_t index, std::span<const std::byte> bytes);
   Disk& disk_;
   const std::string folder_;
   std::unique_ptr<File> file_;

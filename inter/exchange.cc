@@ -219,22 +219,28 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   std::uint32_t coded = 0;  // all chunks before this one
   std::uint64_t coded_elements = 0;
   std::uint32_t slabs = 0;  // of the residual, that are being written
-  const auto take_chunk = [=, this, &writes](std::uint32_t i) {
+  const auto take_chunk = [=, this](std::uint32_t i) {
     auto chunk = std::exchange((*made)[i], {});
     if (i == sample)
       zstd_saves_ = 1 - static_cast<double>(chunk.sealed.bytes.size()) /
                             static_cast<double>(kSealBytes + compress::ZstdStage::kTagBytes +
                                                 plan_->codec_bytes(i));
-    writes.submit(
-        [file = entry->file, i, sealed = chunk.sealed.bytes] { return file->add(i, sealed); },
-        chunk.sealed.bytes.size());
     entry->contribution->add(i, std::move(chunk.sealed), std::move(chunk.coded));
     if (step == id_.step) on_chunk_added_(i);
   };
   const auto offer_group = [=, this, &writes, &coded, &coded_elements, &slabs,
                             &result](std::uint32_t group) {
     const auto first = group * kSealedTogether;
-    for (auto i = first; i < std::min(first + kSealedTogether, plan_->chunks()); ++i) take_chunk(i);
+    std::vector<StoredChunk> to_write;
+    std::uint64_t bytes = 0;
+    for (auto i = first; i < std::min(first + kSealedTogether, plan_->chunks()); ++i) {
+      take_chunk(i);
+      to_write.emplace_back(i, entry->contribution->sealed(i));
+      bytes += to_write.back().second.size();
+    }
+    writes.submit(
+        [file = entry->file, to_write = std::move(to_write)] { return file->add(to_write); },
+        bytes);
     for (auto& [site, peer] : context_.peers.all())
       if (peer.link->up()) peer.link->poke();
     for (; coded < plan_->chunks() && entry->contribution->has(coded); ++coded)

@@ -147,7 +147,6 @@ class Exchange {
     const ChunkArrival arrival;
     SharedBytes sealed;
     Result<CheckedChunk> checked = Error{ErrorCode::cancelled, ""};
-    Result<void> written;
   };
   struct EarlyChunk {
     Link* link;
@@ -187,7 +186,8 @@ class Exchange {
   void check(std::shared_ptr<ArrivedChunk> chunk);
   void on_checked(const std::shared_ptr<ArrivedChunk>& chunk);
   void write(const std::shared_ptr<ArrivedChunk>& chunk);
-  void on_written(const std::shared_ptr<ArrivedChunk>& chunk);
+  void write_waiting(const EntryPtr& entry);
+  void on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool written);
   void drop_early();
   void offer(Link& link, const std::shared_ptr<Contribution>& contribution);
   void send_signed(Link& link, const Signed& message);
@@ -203,6 +203,8 @@ class Exchange {
   security::Digest parent_, state_root_;
   std::map<std::pair<std::uint64_t, SiteId>, EntryPtr> entries_;
   std::vector<EarlyChunk> early_;
+  // Checked, and waiting for those that are being written; only while some of them are.
+  std::map<EntryPtr, std::vector<std::shared_ptr<ArrivedChunk>>> to_write_;
   struct Wanted {
     Part part;
     Named by = Named::by_ballot;

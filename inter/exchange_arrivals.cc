@@ -8,6 +8,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::size_t kEarlyChunksMax = 512;
+constexpr std::ptrdiff_t kWrittenTogether = 8;  // chunks
 
 }  // namespace
 
@@ -214,18 +215,46 @@ void Exchange::on_checked(const std::shared_ptr<ArrivedChunk>& chunk) {
 }
 
 void Exchange::write(const std::shared_ptr<ArrivedChunk>& chunk) {
-  auto run = [chunk, file = chunk->entry->file] {
-    chunk->written = file->add(chunk->arrival.index, chunk->sealed);
-  };
-  context_.workers.submit(
-      std::move(run), [this, chunk] { on_written(chunk); }, chunk->sealed.size(), Urgency::disk);
+  const auto [waiting, first] = to_write_.try_emplace(chunk->entry);
+  waiting->second.push_back(chunk);
+  if (first) write_waiting(chunk->entry);
 }
 
-void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk) {
+// What has come while the last ones were written goes together.
+void Exchange::write_waiting(const EntryPtr& entry) {
+  auto& waiting = to_write_.at(entry);
+  if (waiting.empty()) {
+    to_write_.erase(entry);
+    return;
+  }
+  const auto end = waiting.begin() + std::min(std::ssize(waiting), kWrittenTogether);
+  auto chunks = std::make_shared<std::vector<std::shared_ptr<ArrivedChunk>>>(
+      std::make_move_iterator(waiting.begin()), std::make_move_iterator(end));
+  waiting.erase(waiting.begin(), end);
+  std::uint64_t bytes = 0;
+  std::vector<StoredChunk> stored;
+  for (const auto& chunk : *chunks) {
+    stored.emplace_back(chunk->arrival.index, chunk->sealed);
+    bytes += chunk->sealed.size();
+  }
+  auto written = std::make_shared<Result<void>>();
+  auto run = [written, stored = std::move(stored), file = entry->file] {
+    *written = file->add(stored);
+  };
+  context_.workers.submit(
+      std::move(run),
+      [this, entry, chunks, written] {
+        write_waiting(entry);
+        note_disk(*written);
+        for (const auto& chunk : *chunks) on_written(chunk, written->has_value());
+      },
+      bytes, Urgency::disk);
+}
+
+void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool written) {
   const auto& entry = chunk->entry;
   auto& link = chunk->link;
-  note_disk(chunk->written);
-  if (!chunk->written) {
+  if (!written) {
     // Refused it would come again at once, and again: it stays.
     link.stall(chunk->arrival);
     context_.loop.call_after(kRetryDisk, [this, chunk] {
@@ -352,8 +381,7 @@ Task<Result<void>> Exchange::write_anew(EntryPtr entry) {
     const auto all = [&]() -> Result<std::unique_ptr<ContributionFile>> {
       const auto& contribution = *entry->contribution;
       ISTHMUS_TRY(auto made, store.create(contribution.step(), contribution.announcement()));
-      for (std::uint32_t i = 0; i < contribution.plan().chunks(); ++i)
-        ISTHMUS_CHECK(made->add(i, contribution.sealed(i)));
+      ISTHMUS_CHECK(made->add_all(contribution));
       ISTHMUS_CHECK(made->add_close(close));
       ISTHMUS_CHECK(made->sync());
       return made;

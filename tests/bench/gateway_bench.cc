@@ -208,8 +208,13 @@ class Stages {
     });
     // Our own, and the peer's.
     auto file = value_of(store_.contributions().create(1, own_->announcement()));
-    each_chunk("write contributions", 2,
-               [&](std::uint32_t i) { check(file->add(i, own_->sealed(i))); });
+    std::vector<StoredChunk> written;
+    each_chunk("write contributions", 2, [&](std::uint32_t i) {
+      written.emplace_back(i, own_->sealed(i));
+      if (written.size() < kSealedTogether && i + 1 < plan_->chunks()) return;
+      check(file->add(written));
+      written.clear();
+    });
     check(file->sync());
     transfer();
     const auto verifier = security::make_verifier(federation_.roster);

@@ -89,7 +89,8 @@ void check_contribution(sim::SimulatedDisk& disk) {
   // What is torn at its end can be gone on with.
   auto file = contributions.go_on_with(kSampleContributionStep, kSampleContributionSite,
                                        disk_aligned(stored->bytes));
-  ISTHMUS_ASSERT(file && (*file)->add(9, Bytes(20)));
+  const inter::StoredChunk chunk(9, Bytes(20));
+  ISTHMUS_ASSERT(file && (*file)->add(std::span(&chunk, 1)));
   const auto again = contributions.read(kSampleContributionStep, kSampleContributionSite);
   ISTHMUS_ASSERT(again && again->chunks.size() == stored->chunks.size() + 1);
   ISTHMUS_ASSERT(again->close.has_value() == stored->close.has_value());

@@ -66,18 +66,23 @@ TEST_F(OuterStoreTest, ShortAndLongChunksComeBack) {
   const sim::SimulatedSigner signer(1);
   auto file = contributions.create(3, sign(signer, 1, MessageType::open, encode(Open{})));
   ASSERT_TRUE(file);
-  std::vector<Bytes> chunks;
+  std::vector<StoredChunk> chunks;
   for (const std::size_t bytes : {30, 4088, 4089, 65535, 65536, 70'000, 1 << 20, 1}) {
-    chunks.emplace_back(bytes, static_cast<std::byte>(chunks.size() + 1));
-    ASSERT_TRUE((*file)->add(static_cast<std::uint32_t>(chunks.size() - 1), chunks.back()));
+    const auto index = static_cast<std::uint32_t>(chunks.size());
+    chunks.emplace_back(index, Bytes(bytes, static_cast<std::byte>(index + 1)));
   }
+  const auto all = std::span(chunks);
+  ASSERT_TRUE((*file)->add(all.first(1)));
+  ASSERT_TRUE((*file)->add(all.subspan(1, 4)));
+  ASSERT_TRUE((*file)->add(all.subspan(5)));
   ASSERT_TRUE((*file)->add_close(sign(signer, 1, MessageType::close, encode(Close{}))));
   const auto stored = contributions.read(3, 1);
   ASSERT_TRUE(stored);
   ASSERT_EQ(stored->chunks.size(), chunks.size());
   for (std::uint32_t i = 0; i < chunks.size(); ++i) {
     EXPECT_EQ(stored->chunks[i].first, i);
-    EXPECT_TRUE(std::ranges::equal(stored->chunks[i].second.bytes(), chunks[i])) << i;
+    EXPECT_TRUE(std::ranges::equal(stored->chunks[i].second.bytes(), chunks[i].second.bytes()))
+        << i;
   }
   EXPECT_TRUE(stored->close);
 }

@@ -1,5 +1,7 @@
 #include "tests/inter/sample_store.h"
 
+#include <array>
+
 #include "base/assert.h"
 #include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulated_keys.h"
@@ -48,7 +50,8 @@ std::map<std::string, Bytes> sample_store_files() {
   const auto open = sign(signer, kSampleContributionSite, MessageType::open, encode(Open{}));
   auto file = store.contributions().create(kSampleContributionStep, open);
   ISTHMUS_ASSERT(file);
-  for (std::uint32_t i = 0; i < 3; ++i) ISTHMUS_ASSERT((*file)->add(i, Bytes(30)));
+  const std::array<StoredChunk, 3> chunks{{{0, Bytes(30)}, {1, Bytes(30)}, {2, Bytes(30)}}};
+  ISTHMUS_ASSERT((*file)->add(chunks));
   ISTHMUS_ASSERT((*file)->add_close(
       sign(signer, kSampleContributionSite, MessageType::close, encode(Close{}))));
   std::map<std::string, Bytes> files;
