@@ -1,16 +1,14 @@
 #include "base/event_log.h"
 
-#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <mutex>
-#include <thread>
+#include <utility>
 
+#include "base/line_file.h"
 #include "base/printable.h"
 
 namespace isthmus {
@@ -24,37 +22,15 @@ std::string plain_value(const Field& field) {
 
 class FileSink final : public EventSink {
  public:
-  explicit FileSink(int descriptor) : descriptor_(descriptor) {}
-  ~FileSink() override { ::close(descriptor_); }
+  explicit FileSink(LineFile file) : file_(std::move(file)) {}
   void write(const Event& event) override {
     std::string line = to_json(event);
     if (lost_ > 0) line.insert(line.size() - 1, fmt::format(",\"lines_lost_before\":{}", lost_));
-    if (!ends_whole()) line.insert(0, 1, '\n');
-    line += '\n';
-    const auto written = ::write(descriptor_, line.data(), line.size());
-    if (written == static_cast<ssize_t>(line.size()))
-      lost_ = 0;
-    else
-      ++lost_;
+    lost_ = file_.append(line) ? 0 : lost_ + 1;
   }
 
  private:
-  // Of a full disk part of a line may be written, by any of the processes that share the log: the
-  // next one must not continue it. A line that is being written right now looks the same, for some
-  // microseconds, and grows.
-  bool ends_whole() const {
-    constexpr auto kBeingWritten = std::chrono::milliseconds(10);
-    for (off_t before = -1;;) {
-      const off_t size = ::lseek(descriptor_, 0, SEEK_END);
-      char last = '\n';
-      if (size <= 0 || ::pread(descriptor_, &last, 1, size - 1) != 1 || last == '\n') return true;
-      if (size == before) return false;
-      before = size;
-      std::this_thread::sleep_for(kBeingWritten);
-    }
-  }
-
-  int descriptor_;
+  LineFile file_;
   std::uint64_t lost_ = 0;
 };
 
@@ -188,10 +164,9 @@ void EventLog::write(Severity severity, std::string_view id, About about,
 }
 
 Result<std::unique_ptr<EventSink>> make_file_sink(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor < 0)
-    return error_of_errno(errno, fmt::format("cannot open the event log {}", path));
-  return std::unique_ptr<EventSink>(std::make_unique<FileSink>(descriptor));
+  auto file = LineFile::open(path);
+  if (!file) return Error{file.error().code, "there is no event log", file.error()};
+  return std::unique_ptr<EventSink>(std::make_unique<FileSink>(std::move(*file)));
 }
 
 std::unique_ptr<EventSink> make_terminal_sink(int descriptor, Severity at_least) {

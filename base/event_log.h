@@ -109,8 +109,7 @@ class EventLog {
   std::unique_ptr<Sinks> sinks_;
 };
 
-// Appends JSON lines; a line is written with one system call, so that several processes may share a
-// file.
+// Appends JSON lines to a file that several processes may share (base/line_file.h).
 Result<std::unique_ptr<EventSink>> make_file_sink(const std::string& path);
 // Sentences of at least this severity to a descriptor, usually 2.
 std::unique_ptr<EventSink> make_terminal_sink(int descriptor, Severity at_least);

@@ -1,41 +1,27 @@
 #include "runtime/metrics_log.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace isthmus::runtime {
 namespace {
 
-constexpr off_t kTailBytes = 1 << 16;  // a line is far shorter
+constexpr std::size_t kTailBytes = 1 << 16;  // a line is far shorter
 
 }  // namespace
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const Clock& clock, const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor < 0) return error_of_errno(errno, fmt::format("cannot open {}", path));
-  std::unique_ptr<MetricsLog> log(new MetricsLog(clock, descriptor));
+  ISTHMUS_TRY(auto file, LineFile::open(path));
+  std::unique_ptr<MetricsLog> log(new MetricsLog(clock, std::move(file)));
   log->read_last();
   return log;
 }
 
-MetricsLog::~MetricsLog() { ::close(descriptor_); }
-
-// A line that a crash tore is ended, and passed over.
 void MetricsLog::read_last() {
-  const off_t size = ::lseek(descriptor_, 0, SEEK_END);
-  std::string tail(static_cast<std::size_t>(std::clamp<off_t>(size, 0, kTailBytes)), '\0');
-  if (tail.empty() ||
-      ::pread(descriptor_, tail.data(), tail.size(), size - static_cast<off_t>(tail.size())) !=
-          static_cast<ssize_t>(tail.size()))
-    return;
-  if (tail.back() != '\n') [[maybe_unused]]
-    const auto ignored = ::write(descriptor_, "\n", 1);
+  auto tail = file_.tail(kTailBytes);
   std::optional<Last> last;
   bool before_known = false;
   std::uint64_t before = 0;
@@ -77,11 +63,7 @@ void MetricsLog::write(std::string_view kind, std::initializer_list<Field> field
                                  json_string(kind));
   for (const auto& field : fields)
     line += fmt::format(",{}:{}", json_string(field.name), json_value(field));
-  line += "}\n";
-  if (torn_) line.insert(line.begin(), '\n');
-  const auto written = ::write(descriptor_, line.data(), line.size());
-  // A full disk: the rest of the line is lost, and must not take the next one along.
-  torn_ = written < static_cast<ssize_t>(line.size()) && (torn_ || written > 0);
+  (void)file_.append(line += '}');
 }
 
 }  // namespace isthmus::runtime

@@ -7,8 +7,8 @@
 //   resumed       training goes on from a checkpoint: later lines may repeat earlier steps
 //
 // `tokens` counts all tokens trained, `tokens_contributed` those in contributions so far: after a
-// crash the lines of the last process tell what was lost. Appended with one system call a line;
-// like a log, it never fails training.
+// crash the lines of the last process tell what was lost. Whole lines only
+// (base/line_file.h); like a log, it never fails training.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/event_log.h"
+#include "base/line_file.h"
 #include "base/result.h"
 
 namespace isthmus::runtime {
@@ -46,7 +47,6 @@ class MetricsLog {
 
   // Errors: io, permission.
   static Result<std::unique_ptr<MetricsLog>> open(const Clock& clock, const std::string& path);
-  ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
@@ -56,13 +56,12 @@ class MetricsLog {
   void write(std::string_view kind, std::initializer_list<Field> fields);
 
  private:
-  MetricsLog(const Clock& clock, int descriptor) : clock_(clock), descriptor_(descriptor) {}
+  MetricsLog(const Clock& clock, LineFile file) : clock_(clock), file_(std::move(file)) {}
   void read_last();
 
   const Clock& clock_;
-  int descriptor_;
+  LineFile file_;
   std::optional<Last> last_;
-  bool torn_ = false;  // the last line has no end
 };
 
 }  // namespace isthmus::runtime
