@@ -6,10 +6,12 @@
 
 namespace isthmus::inter {
 
-TlsDialer::TlsDialer(TlsLane& lane, LaneEvents& events, const ZmqPeer& peer, TcpAddress address)
+TlsDialer::TlsDialer(TlsLane& lane, LaneEvents& events, UnreachableLog& unreachable,
+                     const ZmqPeer& peer, TcpAddress address)
     : lane_(lane),
       loop_(lane.loop()),
       events_(events),
+      unreachable_(unreachable),
       peer_(peer),
       address_(std::move(address)),
       delay_(lane.options().redial_delay_min, lane.options().redial_delay_max),
@@ -46,7 +48,7 @@ void TlsDialer::up(const std::shared_ptr<TlsConnection>& connection) {
   ISTHMUS_ASSERT(connection == connection_ && !up_);
   up_ = true;
   delay_.up(loop_.now());
-  logged_failure_.clear();
+  unreachable_.up(Lane::bulk);
   connection->number(events_.next_connection());
   events_.opened(connection->id(), peer_.id, Lane::bulk, *this, connection->meter());
   connection->start_reading();
@@ -69,12 +71,10 @@ void TlsDialer::end(const Error& why) {
   const bool was_up = std::exchange(up_, false);
   dropped_ = false;
   const auto connection = std::exchange(connection_, nullptr);
-  if (const auto text = why.text(); !was_up && text != logged_failure_) {
-    lane_.log().warning(
-        "wire_unreachable", {peer_.name},
-        {{"lane", to_string(Lane::bulk)}, {"address", address_.endpoint()}, {"reason", text}});
-    logged_failure_ = text;
-  }
+  if (was_up)
+    unreachable_.down(Lane::bulk);
+  else
+    unreachable_.failed(Lane::bulk, address_.endpoint(), why.text());
   tasks_.start_timer(delay_.ended(loop_.now(), was_up), [this] { dial(); });
   if (was_up) events_.closed(connection->id(), why.text());
 }

@@ -12,13 +12,15 @@
 #include "inter/redial_delay.h"
 #include "inter/tcp_address.h"
 #include "inter/tls_connection.h"
+#include "inter/unreachable_log.h"
 
 namespace isthmus::inter {
 
 class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
  public:
   // `peer` (which has an address) outlives the dialer; the lane is stopped before that goes.
-  TlsDialer(TlsLane& lane, LaneEvents& events, const ZmqPeer& peer, TcpAddress address);
+  TlsDialer(TlsLane& lane, LaneEvents& events, UnreachableLog& unreachable, const ZmqPeer& peer,
+            TcpAddress address);
 
   void start();  // once
 
@@ -48,6 +50,7 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
   TlsLane& lane_;
   Loop& loop_;
   LaneEvents& events_;
+  UnreachableLog& unreachable_;
   const ZmqPeer& peer_;
   const TcpAddress address_;  // the host may be a name, looked up for every attempt
 
@@ -56,7 +59,6 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
   bool dropped_ = false;  // its end is on its way
   RedialDelay delay_;
   Nanoseconds connect_timeout_ = 0;  // of this attempt
-  std::string logged_failure_;       // said once, until it changes
   HostLookUp look_up_;
   OwnedTasks tasks_;  // its timer: the next attempt, or the end of a name's look-up
 };

@@ -21,13 +21,15 @@ constexpr int kWatchedEvents =
 
 ZmqDialer::ZmqDialer(Loop& loop, EventLog& log, const ZmqContext& context,
                      const ZmqWireOptions& options, LaneEvents& events,
-                     CongestionControl& congestion, const ZmqPeer& peer, TcpAddress address)
+                     CongestionControl& congestion, UnreachableLog& unreachable,
+                     const ZmqPeer& peer, TcpAddress address)
     : loop_(loop),
       log_(log),
       context_(context),
       options_(options),
       events_(events),
       congestion_(congestion),
+      unreachable_(unreachable),
       peer_(peer),
       address_(std::move(address)),
       delay_(options.redial_delay_min, options.redial_delay_max),
@@ -92,7 +94,7 @@ void ZmqDialer::take_events() {
 
 void ZmqDialer::handshake_succeeded() {
   delay_.up(loop_.now());
-  logged_failure_.clear();
+  unreachable_.up(Lane::control);
   pulse_.heard(loop_.now());
   beat();  // the greeting
   connection_ = events_.next_connection();
@@ -173,12 +175,10 @@ void ZmqDialer::end(std::string_view reason) {
   const std::string why(reason);
   const auto ended = std::exchange(connection_, 0);
   close_socket();
-  if (ended == 0 && why != logged_failure_) {
-    log_.warning(
-        "wire_unreachable", {peer_.name},
-        {{"lane", to_string(Lane::control)}, {"address", address_.endpoint()}, {"reason", why}});
-    logged_failure_ = why;
-  }
+  if (ended == 0)
+    unreachable_.failed(Lane::control, address_.endpoint(), why);
+  else
+    unreachable_.down(Lane::control);
   tasks_.start_timer(delay_.ended(loop_.now(), ended != 0), [this] { dial(); });
   if (ended != 0) events_.closed(ended, why);
 }

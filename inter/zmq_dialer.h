@@ -18,6 +18,7 @@
 #include "inter/owned_tasks.h"
 #include "inter/redial_delay.h"
 #include "inter/tcp_address.h"
+#include "inter/unreachable_log.h"
 #include "inter/zmq_lane.h"
 #include "inter/zmq_watch.h"
 
@@ -27,8 +28,8 @@ class ZmqDialer final : public LaneEnd {
  public:
   // `options` and `peer` (which has an address) outlive the dialer.
   ZmqDialer(Loop& loop, EventLog& log, const ZmqContext& context, const ZmqWireOptions& options,
-            LaneEvents& events, CongestionControl& congestion, const ZmqPeer& peer,
-            TcpAddress address);
+            LaneEvents& events, CongestionControl& congestion, UnreachableLog& unreachable,
+            const ZmqPeer& peer, TcpAddress address);
   ~ZmqDialer() override;
 
   void start();  // once
@@ -55,6 +56,7 @@ class ZmqDialer final : public LaneEnd {
   const ZmqWireOptions& options_;
   LaneEvents& events_;
   CongestionControl& congestion_;
+  UnreachableLog& unreachable_;
   const ZmqPeer& peer_;
   const TcpAddress address_;  // the host may be a name, looked up for every attempt
 
@@ -63,7 +65,6 @@ class ZmqDialer final : public LaneEnd {
   std::shared_ptr<LaneMeter> meter_;
   RedialDelay delay_;
   Nanoseconds connect_timeout_ = 0;  // of this attempt
-  std::string logged_failure_;       // said once, until it changes
   ZmqSocket socket_;
   SocketMonitor monitor_;
   LaneSocket tcp_;

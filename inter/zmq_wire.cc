@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "base/assert.h"
@@ -15,6 +16,7 @@
 #include "inter/tls_dialer.h"
 #include "inter/tls_lane.h"
 #include "inter/tls_listener.h"
+#include "inter/unreachable_log.h"
 #include "inter/zap_handler.h"
 #include "inter/zmq_dialer.h"
 #include "inter/zmq_lane.h"
@@ -64,6 +66,7 @@ class ZmqWire final : public Wire, public LaneEvents {
  private:
   struct Peer {
     ZmqPeer entry;
+    std::optional<UnreachableLog> unreachable;             // where we dial
     std::unique_ptr<ZmqDialer> control_dialer;             // null: it dials us, if anybody
     TcpAddress bulk_address;                               // that we dial
     std::vector<std::unique_ptr<TlsDialer>> bulk_dialers;  // each a connection
@@ -203,8 +206,10 @@ Result<void> ZmqWire::add_peer(const ZmqPeer& entry) {
   zap_->list(entry.key, user_id_of(entry.id));
   if (dials(entry)) {
     ISTHMUS_TRY(const auto control, parse_tcp_address(entry.address));
-    peer.control_dialer = std::make_unique<ZmqDialer>(loop_, log_, *context_, options_, *this,
-                                                      congestion_, peer.entry, control);
+    peer.unreachable.emplace(log_, peer.entry.name);
+    peer.control_dialer =
+        std::make_unique<ZmqDialer>(loop_, log_, *context_, options_, *this, congestion_,
+                                    *peer.unreachable, peer.entry, control);
     peer.bulk_address = lane_address(control, Lane::bulk);
     widen(entry.id, 1);
   } else if (options_.listen.empty()) {
@@ -308,8 +313,8 @@ void ZmqWire::widen(GatewayId id, std::uint32_t connections) {
       connections_.at(number).end->share(number, connections);
   if (!peer.control_dialer) return;
   while (peer.bulk_dialers.size() < std::min(connections, options_.bulk_connections_max)) {
-    peer.bulk_dialers.push_back(
-        std::make_unique<TlsDialer>(*lane_, *this, peer.entry, peer.bulk_address));
+    peer.bulk_dialers.push_back(std::make_unique<TlsDialer>(*lane_, *this, *peer.unreachable,
+                                                            peer.entry, peer.bulk_address));
     if (receiver_ != nullptr) peer.bulk_dialers.back()->start();
   }
 }

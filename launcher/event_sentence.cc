@@ -16,13 +16,19 @@ std::string bare(const LoggedEvent& event) {
 
 // A dialing end's handshake was refused for its key: on the control lane, on the bulk lane.
 constexpr std::string_view kKeyRefused = "handshake_failed_auth";
+constexpr std::string_view kNoConnection = "no_connection", kSilence = "silence";
 constexpr std::string_view kBulkKeyRefused = "the other end refuses our key";
 
 std::string unreachable(const LoggedEvent& event) {
   const auto reason = event.field("reason");
   if (reason != kKeyRefused && reason != kBulkKeyRefused)
-    return fmt::format("{} cannot be reached at {}: {}", event.peer, event.field("address"),
-                       reason);
+    return fmt::format("{} cannot be reached{} at {}: {}", event.peer,
+                       event.field("lane") == "bulk" ? " for bulk data" : "",
+                       event.field("address"),
+                       reason == kNoConnection
+                           ? "nothing answers there: its gateway does not run, or the way to it is "
+                             "closed; it is tried again and again"
+                           : reason);
   if (event.field("lane") == "bulk") return {};
   return fmt::format(
       "{} does not know this site's key: the roster there does not list it, or another key for it. "
@@ -38,7 +44,11 @@ std::string plain(const LoggedEvent& event) {
   if (id == "session_refused") return fmt::format("no session with {}: {}", event.peer, why);
   if (id == "session_refused_by_peer")
     return fmt::format("{} refuses a session: {}", event.peer, why);
-  if (id == "session_ended") return fmt::format("the session with {} ended: {}", event.peer, why);
+  if (id == "session_ended")
+    return fmt::format("the session with {} ended: {}", event.peer,
+                       why == kSilence ? "nothing is heard of it: its gateway was killed or stands "
+                                         "still, or the way to it is cut"
+                                       : why);
   if (id == "wire_key_refused")
     return fmt::format("a connection from {} was refused: {}", event.field("address"),
                        event.field("reason"));

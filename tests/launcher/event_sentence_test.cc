@@ -23,7 +23,18 @@ TEST(EventSentence, SaysWhatToDoWhereOneCan) {
   EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"wire_unreachable",)"
                                  R"("peer":"beta","lane":"bulk","address":"tcp://h:1",)"
                                  R"("reason":"refused"})")),
-            "warning: beta cannot be reached at tcp://h:1: refused");
+            "warning: beta cannot be reached for bulk data at tcp://h:1: refused");
+  EXPECT_THAT(sentence_of(event_of(R"({"severity":"warning","event":"wire_unreachable",)"
+                                   R"("peer":"beta","lane":"control","address":"tcp://h:0",)"
+                                   R"("reason":"no_connection"})")),
+              HasSubstr("beta cannot be reached at tcp://h:0: nothing answers there"));
+  const auto ended = [](const std::string& why) {
+    return sentence_of(event_of(R"({"severity":"warning","event":"session_ended","peer":"beta",)"
+                                R"("why":")" +
+                                why + "\"}"));
+  };
+  EXPECT_THAT(ended("silence"), HasSubstr("with beta ended: nothing is heard of it"));
+  EXPECT_EQ(ended("it was stopped"), "warning: the session with beta ended: it was stopped");
   EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"gateway_away",)"
                                  R"("then":"waiting"})")),
             "warning: the gateway is away; the ranks wait until it is started again");

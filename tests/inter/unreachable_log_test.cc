@@ -1,0 +1,51 @@
+#include "inter/unreachable_log.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/inter/link_world.h"
+
+namespace isthmus::inter {
+namespace {
+
+class UnreachableLogTest : public testing::Test {
+ protected:
+  void failed(Lane lane, const std::string& reason) { said_.failed(lane, "tcp://b:7700", reason); }
+  std::size_t lines() const { return log_.count("wire_unreachable"); }
+
+  sim::Simulation simulation_;
+  RecordedLog log_{simulation_, "alpha"};
+  UnreachableLog said_{log_.log, "beta"};
+};
+
+TEST_F(UnreachableLogTest, EachReasonOnceUntilItIsReached) {
+  for (int i = 0; i < 5; ++i) {
+    failed(Lane::control, "no_connection");
+    failed(Lane::control, "no handshake in time");
+  }
+  EXPECT_EQ(lines(), 2U);
+  said_.up(Lane::control);
+  failed(Lane::control, "no_connection");
+  EXPECT_EQ(lines(), 2U) << "it is reached on another connection";
+  said_.down(Lane::control);
+  failed(Lane::control, "no_connection");
+  EXPECT_EQ(lines(), 3U);
+}
+
+TEST_F(UnreachableLogTest, OfTheBulkLaneOnlyWhatTheControlLaneDoesNotSay) {
+  failed(Lane::bulk, "Connection refused");
+  EXPECT_EQ(lines(), 0U);
+  said_.up(Lane::control);
+  for (int connection = 0; connection < 4; ++connection) failed(Lane::bulk, "Connection refused");
+  EXPECT_EQ(lines(), 1U);
+  said_.down(Lane::control);
+  failed(Lane::control, "no_connection");
+  EXPECT_EQ(lines(), 2U);
+}
+
+TEST_F(UnreachableLogTest, ReasonsAreNotKeptWithoutEnd) {
+  for (int i = 0; i < 100; ++i) failed(Lane::control, std::to_string(i));
+  EXPECT_EQ(lines(), 8U);
+}
+
+}  // namespace
+}  // namespace isthmus::inter
