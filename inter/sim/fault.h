@@ -64,7 +64,7 @@ struct Fault {
 // In the order of time; a function of its arguments alone.
 std::vector<Fault> plan_faults(const Scenario& scenario, const Random& random);
 
-// "s2 crashes at before_close, twice"; without the time.
+// "s2 crashes at the point "before_close", 2 times"; without the time.
 std::string text_of(const Fault& fault);
 // "at 12.3 s"; "when a third of the run is done".
 std::string time_text_of(const Fault& fault);

@@ -298,7 +298,7 @@ std::string text_of(const Fault& fault) {
   switch (fault.kind) {
     case FaultKind::crash: {
       auto text = site + " crashes";
-      if (!fault.point.empty()) text += fmt::format(" when it is at {}", fault.point);
+      if (!fault.point.empty()) text += fmt::format(" at the point \"{}\"", fault.point);
       if (fault.count > 1) text += fmt::format(", {} times", fault.count);
       if (fault.vote_lost) text += ", and its vote file is lost";
       return text;
@@ -311,8 +311,9 @@ std::string text_of(const Fault& fault) {
           "", "they come back within seconds", "the last one comes back late",
           "the last one never comes back, if its vote can be spared"};
       return fmt::format("{} from {} on crash{}; {}", counted(fault.count, "site"), site,
-                         fault.point.empty() ? std::string(" at once")
-                                             : fmt::format(", each when it is at {}", fault.point),
+                         fault.point.empty()
+                             ? std::string(" at once")
+                             : fmt::format(", each at the point \"{}\"", fault.point),
                          kReturns[static_cast<std::size_t>(fault.how)]);
     }
     case FaultKind::leave:
@@ -324,12 +325,12 @@ std::string text_of(const Fault& fault) {
     case FaultKind::slow_disk:
       return fmt::format("the disk of {} is {} times as slow{}", site, fault.factor, for_so_long);
     case FaultKind::partition:
-      return fmt::format("s{} {} s{} is cut{}", fault.site + 1, fault.one_way ? "to" : "and",
-                         fault.other + 1, for_so_long);
+      return fmt::format("the way {} {} {} s{} is cut{}", fault.one_way ? "from" : "between", site,
+                         fault.one_way ? "to" : "and", fault.other + 1, for_so_long);
     case FaultKind::broken_connection:
       return fmt::format("the connections of {} and s{} break", site, fault.other + 1);
     case FaultKind::slow_access:
-      return fmt::format("the access link of {} has a {}th of its rate{}", site, fault.factor,
+      return fmt::format("the rate of the access link of {} is divided by {}{}", site, fault.factor,
                          for_so_long);
     case FaultKind::bad_network:
       return fmt::format("{:.0f} % more messages are lost and reordered, half as many repeated{}",

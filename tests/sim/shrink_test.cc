@@ -99,6 +99,17 @@ TEST(Shrink, OfAPlantedBugNoFaultCanBeLeftOut) {
   EXPECT_EQ(runs_shrunk, 2U);
 }
 
+TEST(FaultText, ReadsAsASentence) {
+  Fault fault{.kind = FaultKind::crash, .site = 1, .count = 1, .point = "final"};
+  EXPECT_EQ(text_of(fault), "s2 crashes at the point \"final\"");
+  fault = {.kind = FaultKind::partition, .length = 2 * kSecond, .site = 1, .other = 2, .point = {}};
+  EXPECT_EQ(text_of(fault), "the way between s2 and s3 is cut for 2.0 s");
+  fault.one_way = true;
+  EXPECT_EQ(text_of(fault), "the way from s2 to s3 is cut for 2.0 s");
+  fault = {.kind = FaultKind::slow_access, .length = kForGood, .site = 1, .point = {}, .factor = 2};
+  EXPECT_EQ(text_of(fault), "the rate of the access link of s2 is divided by 2 for good");
+}
+
 TEST(Parts, AllFaultsGivenBackAreTheSameRun) {
   for (const auto& scenario : standard_scenarios()) {
     if (scenario.sites > 7) continue;
