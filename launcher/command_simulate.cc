@@ -370,7 +370,7 @@ class ManySeeds {
       json["events"] = events_;
       json["faults"] = faults_;
       json["simulated_seconds"] = simulated_seconds_;
-      json["seeds_per_second"] = pace;
+      if (pace > 0) json["seeds_per_second"] = pace;  // else all were done before
       json["failed"] = nlohmann::ordered_json::array();
       std::size_t shrunk_seeds = 0;
       for (const auto& [seed, violation] : failed_) {

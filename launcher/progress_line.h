@@ -2,6 +2,7 @@
 // terminal, else a line now and then.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -16,8 +17,9 @@ struct Progress {
   std::uint64_t failed = 0;
   double seconds = 0;  // of this run
 };
-// "[####----] 1200 of 4000 seeds, 53.1/s, 53 s left, 2 failed"; without a bar for a width of 0.
-std::string progress_text(const Progress& progress, int bar_width);
+// "[####----] 1200 of 4000 seeds, 53.1/s, 53 s left, 2 failed"; without a bar for a width of 0. In
+// fewer columns than that takes the bar is shorter, then what matters least is left out.
+std::string progress_text(const Progress& progress, int bar_width, std::size_t columns_max = 200);
 
 class ProgressLine {
  public:

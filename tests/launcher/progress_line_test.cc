@@ -20,6 +20,17 @@ TEST(Progress, SaysHowFarItIsAndHowLongItTakes) {
   EXPECT_EQ(progress_text({.done = 0, .total = 120, .seconds = 10}, 4), "[----] 0 of 120 seeds");
 }
 
+TEST(Progress, FitsItsTerminal) {
+  const Progress progress{.done = 1200, .total = 4000, .failed = 2, .seconds = 22.6};
+  EXPECT_EQ(progress_text(progress, 24, 60),
+            "[##------] 1200 of 4000 seeds, 53.1/s, 52.7 s left, 2 failed");
+  EXPECT_EQ(progress_text(progress, 24, 41), "1200 of 4000 seeds, 52.7 s left, 2 failed");
+  EXPECT_EQ(progress_text(progress, 24, 30), "1200 of 4000 seeds, 2 failed");
+  EXPECT_EQ(progress_text(progress, 24, 9), "1200 of 4");
+  for (std::size_t columns = 0; columns < 100; ++columns)
+    EXPECT_LE(progress_text(progress, 24, columns).size(), columns);
+}
+
 TEST(Progress, IsALineNowAndThenWhereThereIsNoTerminal) {
   const TemporaryFolder folder;
   inter::sim::Simulation time;
