@@ -74,6 +74,11 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
                                       {"applying", status.waits.applying_s}})
     out.counter("step_seconds", "Seconds of outer steps, by what they waited for", seconds,
                 {{"waiting_for", what}});
+  // One for all links together: as many as there are peers would add up to a wrong sum.
+  if (!status.links.empty() && status.links.front().cap_mbit_s)
+    out.gauge("rate_limit_bits_per_second",
+              "Of all links of the gateway together; absent when unlimited",
+              *status.links.front().cap_mbit_s * 1e6);
   for (const auto& link : status.links) {
     const Labels peer = {{"peer", link.peer}};
     out.gauge("link_up", "1 when a session with the peer is up", link.state == "up" ? 1 : 0, peer);
@@ -82,10 +87,6 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
               peer);
     out.gauge("link_received_bits_per_second", "Over the last few seconds",
               link.received_mbit_s * 1e6, peer);
-    if (link.cap_mbit_s)
-      out.gauge("link_cap_bits_per_second",
-                "rate_limit, of all links of the gateway together; absent when unlimited",
-                *link.cap_mbit_s * 1e6, peer);
     if (link.polite_mbit_s) {
       out.gauge("link_polite_bits_per_second", "What a polite gateway's bulk may use now",
                 *link.polite_mbit_s * 1e6, peer);
