@@ -193,6 +193,7 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
        {"tokens", record.tokens()},
        {"ballot", certificate.ballot},
        {"root", state_root_.hex()},
+       {"behind", behind()},
        {"seconds", seconds_of(now - step_began_)},
        {"exchange_seconds", contributed_at_ > 0 ? seconds_of(now - contributed_at_) : 0.0}});
   enter_state(true, true, std::move(stepped->draft));

@@ -31,11 +31,13 @@ GatewayStatus Gateway::status() const {
     s.deadline = fmt::format("{}; {:.1f} s left", said(until, *since),
                              std::max(0.0, seconds_of(until.at - world_.loop.now())));
   }
+  const auto behind = this->behind();
   s.phase = finished_                                          ? "finished"
             : !layout_                                         ? "waiting for ranks"
             : !genesis_ || !exchange_                          ? "starting"
             : !state_ || (transfer_ && transfer_->fetching())  ? "catching up"
             : !disk_takes()                                    ? "waiting for the disk"
+            : behind > 1                                       ? "catching up"
             : applying_                                        ? "applying"
             : exchange_->contributed() || taking_contribution_ ? "exchanging"
             : rank_pulse_.here()                               ? "training"
@@ -49,7 +51,22 @@ GatewayStatus Gateway::status() const {
     s.links.push_back(std::move(link));
   }
   if (ranks_) s.ranks = ranks_->status();
+  if (s.phase == "catching up") {
+    if (behind > 0) s.catching_up_to = s.outer_step + behind;
+    // What they trained before is no news.
+    for (auto& rank : s.ranks) rank.loss = rank.tokens_per_second = 0;
+  }
   return s;
+}
+
+// One is a step that has just been decided.
+std::uint64_t Gateway::behind() const {
+  std::uint64_t decided = chain_.size();
+  for (const auto& [site, peer] : peers_.all())
+    if (peer.link->up() && peer.status && peer.status->step > decided)
+      decided = std::min(peer.status->step - 1, options_.sync.outer_steps);
+  const auto applied = state_ ? state_->step : 0;
+  return decided - std::min(decided, applied);
 }
 
 Task<void> Gateway::news(Nanoseconds until) { co_await changed_.wait_until(until); }

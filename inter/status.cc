@@ -74,6 +74,7 @@ void describe(Fields&& field, Status& s) {
   field("phase", s.phase);
   field("outer_step", s.outer_step);
   field("outer_steps", s.outer_steps);
+  field("catching_up_to", s.catching_up_to);
   field("saved_step", s.saved_step);
   field("state_root", s.state_root);
   field("uptime_s", s.uptime_s);

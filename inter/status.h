@@ -61,8 +61,9 @@ struct GatewayStatus {
   std::string run;    // hex, "" before the run began
   std::string phase;  // "waiting for ranks", "starting", "training", "exchanging", "applying",
                       // "catching up", "waiting for the disk", "finished"
-  std::uint64_t outer_step = 0;   // decided and applied
-  std::uint64_t outer_steps = 0;  // planned
+  std::uint64_t outer_step = 0;      // decided and applied
+  std::uint64_t outer_steps = 0;     // planned
+  std::uint64_t catching_up_to = 0;  // that the others have done without it; 0: it is not behind
   std::uint64_t saved_step = 0;
   std::string state_root;  // hex
   double uptime_s = 0;

@@ -31,6 +31,7 @@
 #include "launcher/site_doubts.h"
 #include "launcher/site_processes.h"
 #include "launcher/status_source.h"
+#include "launcher/step_lines.h"
 #include "launcher/supervisor.h"
 #include "launcher/terminal.h"
 #include "launcher/units.h"
@@ -93,6 +94,7 @@ class Launch {
     logs_.push_back(std::move(log));
     events_.emplace_back(folder.events(), EventTail::From::end);
     metrics_.emplace_back(folder.metrics(), EventTail::From::end);
+    step_lines_.emplace_back(file);
     histories_.emplace_back(file.site.name);
     sources_.push_back(make_status_source(file));
     return {};
@@ -224,9 +226,10 @@ class Launch {
   // One line for each outer step, and everything that is worth a warning.
   void show_events() {
     for (std::size_t i = 0; i < sites_.size(); ++i) {
-      const auto& file = sites_[i].file();
-      for (const auto& line : metrics_[i].poll()) on_metrics(file, i, line);
-      for (const auto& event : events_[i].poll()) {
+      const auto events = events_[i].poll();
+      for (const auto& event : events) step_lines_[i].note(event);
+      for (const auto& line : metrics_[i].poll()) on_metrics(i, line);
+      for (const auto& event : events) {
         if (event.severity != "warning" && event.severity != "alarm") continue;
         if (event.fields.contains("process")) continue;  // our own, said already
         if (const auto sentence = sentence_of(event); !sentence.empty())
@@ -235,29 +238,12 @@ class Launch {
     }
   }
 
-  void on_metrics(const SiteFile& file, std::size_t site, const LoggedEvent& line) {
-    const auto number = [&line](const char* name) {
-      return std::strtod(line.field(name).c_str(), nullptr);
-    };
-    auto& last = last_metrics_[site];
-    if (line.id == "inner_step") last = line;
+  void on_metrics(std::size_t site, const LoggedEvent& line) {
     if (line.id == "merge")
       last_outer_step_[site] = std::max(last_outer_step_[site], line.outer_step);
-    const bool alone_step =
-        file.alone() && line.id == "inner_step" &&
-        static_cast<std::int64_t>(number("inner_step")) % file.sync.inner_steps == 0;
-    if (terminal_ != nullptr || (line.id != "merge" && !alone_step)) return;  // the monitor has it
-    // The first state after a start may come before an inner step.
-    const bool known = !last.field("loss").empty();
-    const auto loss = std::strtod(last.field("loss").c_str(), nullptr);
-    const auto speed = std::strtod(last.field("tokens_per_second").c_str(), nullptr);
-    const auto step = alone_step ? number("inner_step") / static_cast<double>(file.sync.inner_steps)
-                                 : static_cast<double>(line.outer_step);
-    std::string text = fmt::format("{} {} outer step {:.0f}/{}", time_text(line.time),
-                                   file.site.name, step, file.sync.outer_steps);
-    if (known) text += fmt::format("  loss {:.3f}  {} tokens/s", loss, about_count(speed));
-    if (!alone_step) text += fmt::format("  waited {}", about_duration(number("seconds_waited")));
-    say(text);
+    const auto text = step_lines_[site].line_of(line);
+    if (terminal_ != nullptr || text.empty()) return;  // the monitor has it
+    say(fmt::format("{} {}", time_text(line.time), text));
   }
 
   // A complete run stays as it is, whatever its file says by now.
@@ -308,7 +294,7 @@ class Launch {
   bool stop_asked_ = false;
   std::vector<std::unique_ptr<EventLog>> logs_;
   std::vector<EventTail> events_, metrics_;
-  std::map<std::size_t, LoggedEvent> last_metrics_;      // by site
+  std::vector<StepLines> step_lines_;
   std::map<std::size_t, std::int64_t> last_outer_step_;  // by site
   std::set<std::size_t> gone_;                           // sites that have given up
   std::vector<SiteHistory> histories_;

@@ -118,8 +118,11 @@ void add_status(CLI::App& program, Action& action) {
   command->add_flag("--json", options->json, "One JSON object a line for each site");
   command->footer(
       "In JSON, null is a number that there is not: the cap of a link without a rate_limit, a loss "
-      "that is\nnot finite. A site that does not run has its name and an \"error\" (code, message) "
-      "instead.\n\nExample:\n  isthmus status alpha.toml --json");
+      "that is\nnot finite. While a site catches up, catching_up_to is the outer step that the "
+      "others "
+      "have done,\nand loss and speed of its ranks are null. A site that does not run has its name "
+      "and "
+      "an \"error\"\n(code, message) instead.\n\nExample:\n  isthmus status alpha.toml --json");
   command->callback([options, &action] { action = [options] { return show_status(*options); }; });
 }
 

@@ -234,7 +234,9 @@ StyledLine title_line(const SiteHistory& site, std::size_t width, Glyphs glyphs)
                     site.trouble().empty() ? Style::dim : Style::bad});
     return clipped(std::move(line), width);
   }
-  line.push_back({narrow(status->phase), style_of_phase(status->phase)});
+  auto phase = narrow(status->phase);
+  if (status->catching_up_to > 0) phase += fmt::format(" to step {}", status->catching_up_to);
+  line.push_back({phase, style_of_phase(status->phase)});
   const auto step = fmt::format("  outer step {}/{} ", status->outer_step, status->outer_steps);
   const auto uptime = fmt::format("  {}", about_duration(status->uptime_s));
   std::size_t used = columns(step) + columns(uptime);

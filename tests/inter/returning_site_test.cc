@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "inter/returning_sites.h"
 #include "tests/inter/scripted_federation.h"
 
@@ -220,6 +222,30 @@ TEST_P(FarAwayReturnTest, IsWaitedForAlthoughReplayIsNoFasterThanSteps) {
   ASSERT_TRUE(steps);
   EXPECT_LE(*steps, behind + behind / 4);
   EXPECT_LE(federation_.gateway(kSite).counters().state_fetches, 1U);
+}
+
+// What is shown of it meanwhile is where it stands, not what its ranks did before.
+TEST_P(FarAwayReturnTest, SaysThatItCatchesUp) {
+  EXPECT_EQ(federation_.gateway(kSite).status().catching_up_to, 0U);
+  be_away();
+  std::set<std::uint64_t> replayed;
+  ASSERT_TRUE(federation_.run_until(
+      [&] {
+        const auto status = federation_.gateway(kSite).status();
+        if (status.phase == "catching up" && status.catching_up_to > 0) {
+          replayed.insert(status.outer_step);
+          EXPECT_GT(status.catching_up_to, status.outer_step);
+          for (const auto& rank : status.ranks) EXPECT_EQ(rank.loss, 0);
+        }
+        return member() && step(kSite) + 1 >= step(1);
+      },
+      120 * kSecond));
+  EXPECT_GE(replayed.size(), 2U);
+  const auto status = federation_.gateway(kSite).status();
+  EXPECT_NE(status.phase, "catching up");
+  EXPECT_EQ(status.catching_up_to, 0U);
+  ASSERT_EQ(status.ranks.size(), 1U);
+  EXPECT_GT(status.ranks.front().loss, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, FarAwayReturnTest, testing::Range<std::uint64_t>(1, 13));

@@ -19,6 +19,7 @@ GatewayStatus a_status() {
   status.phase = "training";
   status.outer_step = std::numeric_limits<std::uint64_t>::max();
   status.outer_steps = 24;
+  status.catching_up_to = 20;
   status.saved_step = 6;
   status.state_root = "abcd";
   status.uptime_s = 0.1;
@@ -100,7 +101,7 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_FALSE(status->links[1].polite_mbit_s);
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
-  EXPECT_EQ(nlohmann::json::parse(json).size(), 18u);
+  EXPECT_EQ(nlohmann::json::parse(json).size(), 19u);
   EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 26u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);

@@ -70,6 +70,13 @@ std::string shown(const std::vector<StyledLine>& lines) {
   return text;
 }
 
+TEST(Monitor, SaysUpToWhereASiteCatchesUp) {
+  auto status = alpha(1, 1);
+  status.phase = "catching up";
+  status.catching_up_to = 20;
+  EXPECT_THAT(status_text(status), HasSubstr("alpha  catching up to step 20  outer step 12/24 "));
+}
+
 TEST(Monitor, IsReadableAt80By24) {
   const auto lines =
       render_monitor({history()}, {"step_decided step 12"}, "q quits", 80, 24, Glyphs::unicode);
