@@ -100,23 +100,33 @@ Task<Result<void>> Gateway::run() {
   world_.loop.spawn(vote_writer());
   tick();
   auto began = co_await begin_or_join_run();
+  if (stopping_ && began && !failure_) co_await say_farewell();
   if (!began || stopping_ || failure_) co_return failure_ ? Result<void>(*failure_) : began;
   auto stepped = co_await steps();
   if (!stepped || failure_) {
     if (ranks_) ranks_->refuse(failure_ ? *failure_ : stepped.error());
     co_return failure_ ? Result<void>(*failure_) : stepped;
   }
-  if (finished_) co_return co_await serve_the_end();
-  // Stopped by the user: what is being written is finished, what was said last should arrive.
+  if (finished_) {
+    auto served = co_await serve_the_end();
+    if (stopping_) co_await say_farewell();
+    co_return served;
+  }
+  // Stopped by the user: what is being written is finished.
   while ((saving_ || taking_contribution_) && !failure_)
     co_await changed_.wait_until(world_.loop.now() + 100 * kMillisecond);
+  co_await say_farewell();
+  co_return Result<void>();
+}
+
+// What was said last should arrive, that this site leaves above all.
+Task<void> Gateway::say_farewell() {
   const auto until = world_.loop.now() + kFarewell;
   while (world_.loop.now() < until &&
          !std::all_of(peers_.all().begin(), peers_.all().end(), [](const auto& p) {
            return !p.second.link->up() || p.second.link->drained();
          }))
     co_await world_.loop.sleep(20 * kMillisecond);
-  co_return Result<void>();
 }
 
 // --- Steps

@@ -203,6 +203,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> fetch_first_state();
   Task<Result<void>> advance();
   Task<Result<void>> serve_the_end();
+  Task<void> say_farewell();
   void fail(const Error& error);
   std::vector<std::string> attention() const;
   // Neither contributions nor the state wait for room on it, or for it to work again.

@@ -41,6 +41,11 @@ void Gateway::on_up(GatewayId from, Lane lane, ConnectionId connection) {
 void Gateway::on_down(GatewayId from, Lane lane, ConnectionId connection) {
   if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
     peer->link->wire_down(lane, connection);
+  else
+    return;
+  if (const auto& peer = *peers_.find(from.site);
+      peer.status && peer.status->leaving && !peer.link->connected())
+    peer.link->end("it was stopped");
 }
 void Gateway::on_writable(GatewayId from, Lane lane, ConnectionId connection) {
   if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)

@@ -144,6 +144,9 @@ class Link {
   void wire_up(Lane lane, ConnectionId connection);
   void wire_down(Lane lane, ConnectionId connection);
   void wire_writable(Lane lane, ConnectionId connection);
+  bool connected() const { return control_.any(); }  // on the control lane
+  // The peer is known to be gone: no silence has to tell.
+  void end(const std::string& why) { end_session(why, false); }
 
   LinkStatus status() const;
   struct Counters {

@@ -109,6 +109,39 @@ TEST(WaitsTest, MissingVotesAreWaitedForAsAgreement) {
   EXPECT_GT(first.status().waits.agreement_s, before + 40);
 }
 
+// ---- Farewells
+
+// Whoever is stopped says so: the others need no silence to know that it is gone.
+TEST(FarewellTest, AGatewayThatWasStoppedIsNotWaitedFor) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = 1000;
+  options.network.silent_deaths = options.network.late_downs = 0;
+  for (const bool founded : {true, false}) {
+    if (!founded) options.late = {2};
+    ScriptedFederation federation(options);
+    federation.run_until([&] { return federation.gateway(1).state() != nullptr; }, 60 * kSecond);
+    ASSERT_NE(federation.gateway(1).session_with(3), 0U);
+    federation.gateway(3).stop();
+    federation.run_for(kSecond);
+    federation.kill(3);
+    federation.run_for(kSecond);
+    EXPECT_EQ(federation.gateway(1).session_with(3), 0U) << "founded: " << founded;
+  }
+}
+
+TEST(FarewellTest, AGatewayThatWasKilledIsMissedAfterItsSilence) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = 1000;
+  options.network.silent_deaths = options.network.late_downs = 0;
+  ScriptedFederation federation(std::move(options));
+  federation.run_until([&] { return federation.gateway(1).state() != nullptr; }, 60 * kSecond);
+  federation.kill(3);
+  federation.run_for(4 * kSecond);
+  EXPECT_NE(federation.gateway(1).session_with(3), 0U);
+  federation.run_for(6 * kSecond);
+  EXPECT_EQ(federation.gateway(1).session_with(3), 0U);
+}
+
 // ---- States that differ
 
 TEST(DivergenceTest, ASiteWithoutAVoteStopsNoVoter) {
