@@ -210,7 +210,7 @@ class Exchange {
     Named by = Named::by_ballot;
   };
   std::map<SiteId, Wanted> wanted_;
-  LogPace differing_, disk_failures_;
+  LogPace differing_, disk_failures_{60 * kSecond};
   std::string disk_refuses_;  // why; "": it does not
   // Announcements whose files wait for room on the disk, and who brought them.
   struct Announced {

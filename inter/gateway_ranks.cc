@@ -142,10 +142,12 @@ Task<void> Gateway::contribute_task(std::shared_ptr<const ContributedValues> par
   taking_contribution_ = false;
   count_waits();
   if (!made) {
-    // The ranks' numbers, or our disk: nothing was promised to anybody yet.
-    world_.log.alarm("contribution_failed",
-                     {.outer_step = static_cast<std::int64_t>(working_step())},
-                     {{"why", made.error().text()}});
+    // The ranks' numbers, or our disk, which the exchange tells of: nothing was promised to anybody
+    // yet.
+    if (made.error().text() != exchange_->disk_refuses())
+      world_.log.alarm("contribution_failed",
+                       {.outer_step = static_cast<std::int64_t>(working_step())},
+                       {{"why", made.error().text()}});
     if (made.error().code == ErrorCode::non_finite && ranks_)
       ranks_->refuse(Error{ErrorCode::non_finite,
                            "the ranks contributed values that are not finite: the training has "
