@@ -85,6 +85,20 @@ TEST(Link, TheSessionKeepsToItsOwnConnections) {
   EXPECT_EQ(peer.count(Frame::data, 10), 2U);
 }
 
+TEST(LinkStates, SayWhatASessionWaitsFor) {
+  ScriptedPeer peer(ScriptedPeer::Begin::later);
+  EXPECT_EQ(peer.link.status().state, "no ranks");
+  peer.link.wire_up(Lane::control, 1);
+  EXPECT_EQ(peer.link.status().state, "no ranks");
+  peer.link.start();
+  peer.run_for(kSecond);
+  EXPECT_EQ(peer.link.status().state, "silent");
+  peer.link.wire_down(Lane::control, 1);
+  EXPECT_EQ(peer.link.status().state, "connecting");
+  peer.begin_session();
+  EXPECT_EQ(peer.link.status().state, "up");
+}
+
 TEST_F(LinkPair, ASecondLiveProcessIsRefusedAndReported) {
   for (const double loss : {0.0, 0.05}) {
     auto faults = calm();

@@ -97,10 +97,12 @@ class RecordedLog {
 // A link whose peer is the test: it sees each message that the link sends, and says what it likes.
 class ScriptedPeer final : public Wire {
  public:
-  explicit ScriptedPeer(LinkOptions options = {})
-      : link(loop, *this, limit, log.log, Random(1), owner, {1, 0}, {2, 0}, "peer", "", options) {
+  explicit ScriptedPeer(LinkOptions options = {}) : ScriptedPeer(Begin::later, options) {
     link.start();
   }
+  enum class Begin { later };  // the test starts the link
+  explicit ScriptedPeer(Begin, LinkOptions options = {})
+      : link(loop, *this, limit, log.log, Random(1), owner, {1, 0}, {2, 0}, "peer", "", options) {}
 
   // Handshake on control connection 1, with bulk connection 2.
   void begin_session() {

@@ -70,6 +70,14 @@ std::string shown(const std::vector<StyledLine>& lines) {
   return text;
 }
 
+TEST(StatusText, SaysWhyThereIsNoSession) {
+  auto status = alpha(1, 1);
+  status.links[0].state = "silent";
+  EXPECT_THAT(status_text(status), HasSubstr("its gateway is there, and says nothing before it"));
+  status.links[0].state = "no ranks";
+  EXPECT_THAT(status_text(status), HasSubstr("nothing is said to it before this site has ranks"));
+}
+
 TEST(Monitor, SaysUpToWhereASiteCatchesUp) {
   auto status = alpha(1, 1);
   status.phase = "catching up";
