@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -11,6 +12,7 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
+#include <deque>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -110,6 +112,19 @@ std::vector<EndedChild> reap_children() {
   return ended;
 }
 
+namespace {
+
+// "12:00:03 alpha …", as EventLog's terminal sink writes it.
+bool is_event_sentence(std::string_view line) {
+  constexpr std::string_view kShape = "00:00:00 ";
+  return line.size() > kShape.size() &&
+         std::ranges::equal(kShape, line.substr(0, kShape.size()), [](char shape, char c) {
+           return shape == '0' ? c >= '0' && c <= '9' : c == shape;
+         });
+}
+
+}  // namespace
+
 std::string last_lines(const std::string& path, int count, std::uint64_t from) {
   constexpr std::streamoff kTail = 4096;
   std::ifstream in(path, std::ios::binary | std::ios::ate);
@@ -117,13 +132,15 @@ std::string last_lines(const std::string& path, int count, std::uint64_t from) {
   const auto size = static_cast<std::streamoff>(in.tellg());
   in.seekg(std::max(std::min(size, static_cast<std::streamoff>(from)), size - kTail));
   std::string text(std::istreambuf_iterator<char>(in), {});
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  std::size_t at = text.size();
-  while (count > 0 && at != std::string::npos && at > 0) {
-    at = text.rfind('\n', at - 1);
-    --count;
+  std::deque<std::string> last;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (is_event_sentence(line)) continue;
+    last.push_back(std::move(line));
+    if (last.size() > static_cast<std::size_t>(count)) last.pop_front();
   }
-  return at == std::string::npos ? text : text.substr(at == 0 ? 0 : at + 1);
+  while (!last.empty() && last.back().empty()) last.pop_back();
+  return fmt::format("{}", fmt::join(last, "\n"));
 }
 
 std::string last_words(const std::string& path, std::uint64_t from) {

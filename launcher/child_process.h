@@ -32,7 +32,8 @@ struct EndedChild {
 // The children that have ended since the last call, without waiting.
 std::vector<EndedChild> reap_children();
 
-// The last lines of a log from a byte on, for a message; "" when there is none.
+// The last lines of a log from a byte on, for a message; "" when there is none. Sentences of events
+// (base/event_log.h) are left out: whoever watches the event log has said them.
 std::string last_lines(const std::string& path, int count, std::uint64_t from = 0);
 // The last of these that says something: MPI ends its reports with a line of dashes.
 std::string last_words(const std::string& path, std::uint64_t from = 0);

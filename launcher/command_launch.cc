@@ -179,7 +179,7 @@ class Launch {
       for (Key key; (key = terminal_->read_key(0)) != Key::none;)
         if (key == Key::quit) ask_to_stop();
       if (ticks_++ % kTicksPerPoll == 0)
-        for (std::size_t i = 0; i < sources_.size(); ++i) poll_into(histories_[i], *sources_[i]);
+        for (std::size_t i = 0; i < sources_.size(); ++i) poll(i);
       terminal_->draw(render_monitor(histories_, notes_,
                                      "q or Ctrl-C stops the run, with a checkpoint",
                                      terminal_->width(), terminal_->height(), terminal_->glyphs()));
@@ -189,6 +189,15 @@ class Launch {
     tick_.async_wait([this](const boost::system::error_code& error) {
       if (!error) on_tick();
     });
+  }
+
+  // A gateway that is being stopped need not answer.
+  void poll(std::size_t site) {
+    auto status = sources_[site]->poll();
+    if (status)
+      histories_[site].add(std::move(*status));
+    else if (!supervisor_->stopping())
+      histories_[site].add_trouble(status.error().text());
   }
 
   // Peers have written parts of what events tell.
@@ -208,6 +217,7 @@ class Launch {
     const auto line = printable_lines(fmt::format("{} {}", now_text(), happening.text));
     say(line);
     if (terminal_ != nullptr) kept_ += line + "\n";
+    if (why_.empty()) why_ = happening.why;
     if (happening.id.empty()) return;
     const auto write = [&](EventLog& log) {
       log.warning(happening.id, {}, {{"process", happening.process}, {"what", happening.text}});
@@ -277,9 +287,10 @@ class Launch {
     } else if (*code_ == ExitCode::stopped)
       fmt::print("stopped; the same command goes on from here\n");
     else
-      fmt::print("{}; the same command goes on from what is saved\n",
+      fmt::print("{}{}\nthe same command goes on from what is saved\n",
                  stop_asked_ ? "stopped, and not everything was saved first"
-                             : "the run has not ended well: mend what is said above");
+                             : "the run has not ended well: mend what is said above",
+                 why_.empty() ? "" : printable_lines(": " + why_));
     std::fflush(stdout);
   }
 
@@ -301,6 +312,7 @@ class Launch {
   std::vector<std::unique_ptr<StatusSource>> sources_;
   std::vector<std::string> notes_;
   std::string kept_;  // what happened to processes, for after the monitor
+  std::string why_;   // the run has not ended well
   std::unique_ptr<Terminal> terminal_;
   int ticks_ = 0;
   std::optional<ExitCode> code_;

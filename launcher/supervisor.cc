@@ -57,6 +57,8 @@ class Supervisor::State {
     settle();
   }
 
+  bool stopping() const { return phase_ != Phase::running; }
+
  private:
   enum class Phase { running, stopping_ranks, stopping_gateways, over };
 
@@ -138,7 +140,8 @@ class Supervisor::State {
         break;
       case give_up:
         tell_about(process, "process_given_up",
-                   fmt::format("{}: {}; {}", process.plan.name, end.text(), decision.reason));
+                   fmt::format("{}: {}; {}", process.plan.name, end.text(), decision.reason),
+                   why_of(process, end));
         tell_log(process);
         give_up_site(process, end.signal == 0 ? static_cast<ExitCode>(end.code) : ExitCode::failed);
         break;
@@ -162,7 +165,8 @@ class Supervisor::State {
     code_ = ExitCode::failed;
     tell_about(process, "process_failed_to_stop",
                fmt::format("{}: {} while it stopped: what it did since its last checkpoint is lost",
-                           process.plan.name, end.text()));
+                           process.plan.name, end.text()),
+               why_of(process, end));
     tell_log(process);
   }
 
@@ -196,18 +200,25 @@ class Supervisor::State {
     });
   }
 
-  void tell_about(const Process& process, std::string id, std::string text) {
+  void tell_about(const Process& process, std::string id, std::string text, std::string why = {}) {
     tell_({.text = std::move(text),
            .id = std::move(id),
            .process = process.plan.name,
-           .site = process.plan.site});
+           .site = process.plan.site,
+           .why = std::move(why)});
+  }
+
+  static std::string why_of(const Process& process, const ProcessEnd& end) {
+    return fmt::format("{} {}{}", process.plan.name, end.text(), reason_of(process, end));
   }
 
   // What a process says last before it ends by itself.
   static std::string reason_of(const Process& process, const ProcessEnd& end) {
     const auto& path = process.plan.command.log_path;
     if (end.signal != 0 || path.empty()) return "";
-    const auto line = last_words(path, process.log_begin);
+    constexpr std::string_view kProgram = "isthmus: ";
+    auto line = last_words(path, process.log_begin);
+    if (line.starts_with(kProgram)) line.erase(0, kProgram.size());
     return line.empty() ? "" : ": " + line;
   }
 
@@ -349,5 +360,6 @@ Supervisor::~Supervisor() = default;
 
 void Supervisor::start() { state_->start(); }
 void Supervisor::stop() { state_->stop(); }
+bool Supervisor::stopping() const { return state_->stopping(); }
 
 }  // namespace isthmus::launcher

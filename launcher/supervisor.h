@@ -41,6 +41,7 @@ struct Happening {
   std::string id = {};       // of an event: "process_restarted", "process_given_up"; "": none
   std::string process = {};  // its name
   int site = -1;             // -1: all
+  std::string why = {};      // the whole will not end well: "alpha ranks found no room on the disk"
 };
 
 struct SupervisorOptions {
@@ -69,6 +70,8 @@ class Supervisor {
   void start();
   // Clean at the first wish; the second kills.
   void stop();
+  // All of it, whoever wished it.
+  bool stopping() const;
 
  private:
   class State;

@@ -24,6 +24,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Shell scripts in the place of gateways and ranks; each notes what it does in one file.
 class SupervisorTest : public ::testing::Test {
@@ -48,7 +49,10 @@ class SupervisorTest : public ::testing::Test {
   void run(const std::string& when = "", const std::function<void(Supervisor&)>& act = {}) {
     Supervisor supervisor(
         io_, *clock_, processes_, options_,
-        [this](const Happening& what) { told_ += what.text + "\n"; },
+        [this](const Happening& what) {
+          told_ += what.text + "\n";
+          why_ += what.why;
+        },
         [this](ExitCode code) { code_ = code; });
     supervisor.start();
     bool acted = false;
@@ -74,7 +78,7 @@ class SupervisorTest : public ::testing::Test {
   std::unique_ptr<Clock> clock_ = make_system_clock();
   std::vector<SupervisedProcess> processes_;
   SupervisorOptions options_;
-  std::string told_;
+  std::string told_, why_;
   std::optional<ExitCode> code_;
 };
 
@@ -100,6 +104,20 @@ TEST_F(SupervisorTest, WhatDiesWhileItStopsHasSavedNothing) {
   run("up", [](Supervisor& supervisor) { supervisor.stop(); });
   EXPECT_EQ(code_, ExitCode::failed);
   EXPECT_THAT(told_, HasSubstr("while it stopped: what it did since its last checkpoint is lost"));
+}
+
+TEST_F(SupervisorTest, SaysWhyTheWholeDoesNotEndWell) {
+  add("alpha ranks",
+      "trap 'echo isthmus: no room on /disk; echo 12:00:03 alpha alarm: training_failed; exit 7' "
+      "TERM; note up; while :; do sleep 0.02; done",
+      false);
+  run("up", [](Supervisor& supervisor) {
+    EXPECT_FALSE(supervisor.stopping());
+    supervisor.stop();
+    EXPECT_TRUE(supervisor.stopping());
+  });
+  EXPECT_EQ(why_, "alpha ranks found no room on the disk: no room on /disk");
+  EXPECT_THAT(told_, Not(HasSubstr("training_failed"))) << "whoever shows events has shown it";
 }
 
 TEST_F(SupervisorTest, SaysWhyItStartsAgain) {
