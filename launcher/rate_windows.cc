@@ -7,10 +7,22 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
 
+#include "launcher/nearest_name.h"
 #include "launcher/units.h"
 
 namespace isthmus::launcher {
+namespace {
+
+std::filesystem::path zone_folder() {
+  const char* chosen = std::getenv("TZDIR");
+  return chosen != nullptr ? chosen : "/usr/share/zoneinfo";
+}
+
+}  // namespace
 
 std::optional<int> parse_time_of_day(std::string_view text) {
   const auto digit = [&text](std::size_t at) { return text[at] >= '0' && text[at] <= '9'; };
@@ -21,6 +33,15 @@ std::optional<int> parse_time_of_day(std::string_view text) {
   const int all = 60 * hours + minutes;
   if (minutes >= 60 || all > kMinutesPerDay) return std::nullopt;
   return all;
+}
+
+std::optional<std::string> near_time_of_day(std::string_view text) {
+  std::string near(text.substr(0, text.find(':')));
+  auto minutes = text.substr(std::min(near.size(), text.size()));
+  minutes = minutes.empty() ? ":00" : minutes.substr(0, 3);  // seconds are left out
+  if (near.size() == 1) near.insert(near.begin(), '0');
+  near += minutes;
+  return parse_time_of_day(near) ? std::optional(near) : std::nullopt;
 }
 
 std::string time_of_day(int minute) { return fmt::format("{:02}:{:02}", minute / 60, minute % 60); }
@@ -75,10 +96,26 @@ bool is_time_zone(const std::string& name) {
   if (name.empty() || name.front() == '/' || name.front() == ':' ||
       name.find("..") != std::string::npos || name.find('\0') != std::string::npos)
     return false;
-  const char* chosen = std::getenv("TZDIR");
-  const std::filesystem::path folder = chosen != nullptr ? chosen : "/usr/share/zoneinfo";
   std::error_code failed;
-  return std::filesystem::is_regular_file(folder / name, failed);
+  return std::filesystem::is_regular_file(zone_folder() / name, failed);
+}
+
+std::optional<std::string> near_time_zone(std::string_view written) {
+  // Country, coordinates, zone; of one country after another.
+  std::ifstream table(zone_folder() / "zone.tab");
+  std::vector<std::string> zones = {"UTC"}, cities = {"UTC"};
+  for (std::string line; std::getline(table, line);) {
+    std::string country, place, zone;
+    if (line.starts_with('#') || !(std::istringstream(line) >> country >> place >> zone)) continue;
+    cities.push_back(zone.substr(zone.rfind('/') + 1));
+    zones.push_back(std::move(zone));
+  }
+  for (const auto* names : {&zones, &cities}) {
+    const std::vector<std::string_view> allowed(names->begin(), names->end());
+    if (const auto near = nearest_name(written, allowed))
+      return zones[static_cast<std::size_t>(std::ranges::find(allowed, *near) - allowed.begin())];
+  }
+  return std::nullopt;
 }
 
 void use_time_zone(const std::string& name) {

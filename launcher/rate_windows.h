@@ -31,6 +31,8 @@ struct RateWindow {
 
 // "08:00", up to "24:00".
 std::optional<int> parse_time_of_day(std::string_view text);
+// What "8:00", "8" or "8:00:00" means by it.
+std::optional<std::string> near_time_of_day(std::string_view text);
 std::string time_of_day(int minute);
 
 // Places of two that hold in the same minute.
@@ -51,6 +53,8 @@ int minute_of_day(Nanoseconds unix_time);
 
 // Names a zone for TZ: "UTC", or a file of the system's zone database ("Europe/Berlin").
 bool is_time_zone(const std::string& name);
+// The one that was probably meant: "Europe/Berlin" for "Berlin" or "Europe/Berln".
+std::optional<std::string> near_time_zone(std::string_view written);
 // Of this process, from now on; before it starts threads.
 void use_time_zone(const std::string& name);
 

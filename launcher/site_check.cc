@@ -18,6 +18,7 @@
 #include "base/counted.h"
 #include "base/machine_memory.h"
 #include "base/thread_pool.h"
+#include "launcher/nearest_name.h"
 #include "launcher/roster_file.h"
 #include "launcher/site_memory.h"
 #include "launcher/site_schema.h"
@@ -219,6 +220,13 @@ class ValueCheck {
     cpus("gateway.cpus", gateway.cpus);
     const auto listen = parse_address(gateway.listen);
     const auto metrics = parse_address(gateway.metrics);
+    for (const auto& [key, address] :
+         {std::pair("gateway.listen", &listen), std::pair("gateway.metrics", &metrics)})
+      if (*address && !can_be_host((*address)->host))
+        fault(key,
+              "{}: \"{}\" is neither an address nor a name: as \"0.0.0.0:7700\" for all "
+              "addresses of the gateway's machine, or \"10.0.0.1:7700\"",
+              key, (*address)->host);
     if (listen && listen->port == 65535)
       fault("gateway.listen",
             "gateway.listen uses port 65535, but bulk data need the next port as well; at most "
@@ -228,12 +236,41 @@ class ValueCheck {
       fault("gateway.metrics",
             "gateway.metrics uses port {}, which gateway.listen takes (it uses {} and {})",
             metrics->port, listen->port, listen->port + 1);
-    if (!gateway.zone.empty() && !is_time_zone(gateway.zone))
-      fault("gateway.zone",
-            "gateway.zone = \"{}\" is none that this machine knows: \"UTC\", or a name like "
-            "\"Europe/Berlin\" from /usr/share/zoneinfo (package tzdata)",
-            gateway.zone);
+    if (!gateway.zone.empty() && !is_time_zone(gateway.zone)) {
+      const auto near = near_time_zone(gateway.zone);
+      fault("gateway.zone", "gateway.zone = \"{}\" is no time zone that this machine knows{}",
+            gateway.zone,
+            near ? fmt::format("; did you mean \"{}\"?", *near)
+                 : ": \"UTC\", or a name as \"Europe/Berlin\" from /usr/share/zoneinfo (package "
+                   "tzdata)");
+    }
+    congestion_control();
     if (!written("model.from") && runtime::check(file_.model.config)) check_memory(text_);
+  }
+
+  // What it does not know may still be a module of the gateway's machine (site_doubts.h), but not
+  // what is only a slip away from one that Linux has.
+  void congestion_control() {
+    static constexpr std::array<std::string_view, 20> kOfLinux = {
+        "bbr",  "cubic",    "reno",     "bic",  "cdg",  "dctcp",    "highspeed",
+        "htcp", "hybla",    "illinois", "lp",   "nv",   "scalable", "vegas",
+        "veno", "westwood", "yeah",     "bbr2", "bbr3", "system"};
+    constexpr std::size_t kLengthMax = 15;  // TCP_CA_NAME_MAX
+    const auto& wanted = file_.gateway.congestion_control;
+    if (std::ranges::find(kOfLinux, wanted) != kOfLinux.end() ||
+        std::ranges::find(machine_.congestion_controls, wanted) !=
+            machine_.congestion_controls.end())
+      return;
+    if (const auto near = nearest_name(wanted, kOfLinux))
+      fault("gateway.congestion_control",
+            "gateway.congestion_control = \"{}\" is none that Linux or this machine has; did you "
+            "mean \"{}\"?",
+            wanted, *near);
+    else if (wanted.size() > kLengthMax || wanted.find_first_of(" \t,") != std::string::npos)
+      fault("gateway.congestion_control",
+            "gateway.congestion_control = \"{}\" can be no name of one: one word of at most {} "
+            "letters, as in net.ipv4.tcp_available_congestion_control, or \"system\"",
+            wanted, kLengthMax);
   }
 
   SiteText& text_;
@@ -252,7 +289,8 @@ Machine this_machine() {
   return {.cpus = available_cpus(),
           .unix_time = make_system_clock()->unix_time(),
           .memory_bytes = static_cast<double>(machine_memory_bytes()),
-          .congestion_controls = congestion_controls()};
+          .congestion_controls = congestion_controls(),
+          .look_up = look_up_here};
 }
 
 void check_values(SiteText& text, const Machine& machine) { ValueCheck(text, machine).run(); }
@@ -275,6 +313,27 @@ void check_model_folder(SiteText& text, Disk& disk) {
   text.file.model.config = *config;
   check_context(text);
   check_memory(text);
+}
+
+}  // namespace
+
+namespace {
+
+// Some file systems (/proc) take none, whatever their modes say: one is made, and removed again.
+// "": it can be, or would if there were room.
+std::string why_no_folder_in(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored))
+    return fmt::format("{} is no folder", folder.string());
+  auto probe = (folder / ".isthmus-check-XXXXXX").string();
+  if (::mkdtemp(probe.data()) != nullptr) {
+    ::rmdir(probe.c_str());
+    return {};
+  }
+  const int why = errno;
+  if (why == ENOSPC || why == EDQUOT) return {};
+  return fmt::format("cannot write in {} ({})", folder.string(),
+                     std::generic_category().message(why));
 }
 
 }  // namespace
@@ -315,10 +374,11 @@ void check_files(SiteText& text, Disk& disk) {
     while (!folder.empty() && !std::filesystem::exists(folder, ignored) &&
            folder != folder.parent_path())
       folder = folder.parent_path();
-    if (!std::filesystem::is_directory(folder, ignored) ||
-        ::access(folder.c_str(), W_OK | X_OK) != 0)
-      text.faults.add(text.region("site.run_dir"),
-                      fmt::format("site.run_dir: cannot write in {}", folder.string()));
+    if (const auto why = why_no_folder_in(folder); !why.empty())
+      text.faults.add(
+          text.region("site.run_dir"),
+          fmt::format("site.run_dir: cannot make {}: {}",
+                      folder == file.site.run_dir ? "a folder there" : file.site.run_dir, why));
   }
 }
 

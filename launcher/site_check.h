@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/disk.h"
+#include "launcher/host_here.h"
 #include "launcher/site_file.h"
 #include "security/roster.h"
 
@@ -20,6 +22,7 @@ struct Machine {
   double memory_bytes = 0;  // 0: unknown
   // That TCP may be asked for (net.ipv4.tcp_available_congestion_control); none: unknown.
   std::vector<std::string> congestion_controls = {};
+  std::function<HostHere(const std::string& host)> look_up = {};  // none: nothing is known of hosts
 };
 
 Machine this_machine();

@@ -64,7 +64,8 @@ constexpr std::string_view kDocumentHead = R"(# Configuration
 
 A site is described by one TOML file. `isthmus init NAME` writes one to start from, `isthmus check FILE` tells every
 fault at once with its place, what is allowed and the nearest name for a typo, and says what the file means: steps,
-memory, traffic, and what happens when a site is lost.
+memory, traffic, and what happens when a site is lost. What this machine cannot know, since the
+site may be another one (the address to listen at, for example), is a note and no fault.
 
 - Relative paths are relative to the folder of the file.
 - Sizes, rates and durations are text with a unit: `"64 MiB"` (B, kB, MB, GB, KiB, MiB, GiB), `"20 Mbit/s"` (bit/s,

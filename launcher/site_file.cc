@@ -365,11 +365,16 @@ class SiteReader {
   // Nothing: there is none, or it is wrong; then there is a fault.
   static std::optional<int> read_time(const SiteKey& key, const TableReader& entry,
                                       std::string_view name) {
-    const auto written = entry.text(name, "a time of the day");
+    const auto written = entry.text(name, "a time of the day in quotes, as \"08:00\"");
     const auto time = written ? parse_time_of_day(*written) : std::nullopt;
-    if (written && !time)
-      entry.fault(name, fmt::format("{} {} must be a time from \"00:00\" to \"24:00\", not \"{}\"",
-                                    key.full_name(), name, *written));
+    if (written && !time) {
+      const auto near = near_time_of_day(*written);
+      entry.fault(name,
+                  fmt::format("{} = \"{}\" of [[{}]] is no time of the day: hours and minutes with "
+                              "two digits each, from \"00:00\" to \"24:00\", as \"08:00\"{}",
+                              name, *written, key.full_name(),
+                              near ? fmt::format("; did you mean \"{}\"?", *near) : ""));
+    }
     return time;
   }
 
@@ -382,19 +387,23 @@ class SiteReader {
       const auto to = read_time(key, entry, "to");
       const auto written = entry.text("rate_limit", "the rate that holds then");
       if (!from || !to || !written) return;
-      if (*from == *to || *from == kMinutesPerDay)
+      if (*from == kMinutesPerDay)
+        return entry.fault("from", fmt::format("from = \"24:00\" of [[{}]] is the end of the day: "
+                                               "a window from midnight on has from = \"00:00\"",
+                                               key.full_name()));
+      if (*from == *to)
         return entry.fault(
-            "from", fmt::format("{} from \"{}\" to \"{}\" is no time at all; the whole day is "
-                                "\"00:00\" to \"24:00\"",
-                                key.full_name(), time_of_day(*from), time_of_day(*to)));
+            "from", fmt::format("a window of [[{0}]] from \"{1}\" to \"{1}\" is no time at all; "
+                                "the whole day is from = \"00:00\", to = \"24:00\"",
+                                key.full_name(), time_of_day(*from)));
       const auto rate = parse_rate(*written);
       if (!rate)
-        return entry.fault("rate_limit", fmt::format("{} rate_limit is wrong: {}", key.full_name(),
-                                                     rate.error().text()));
+        return entry.fault("rate_limit", fmt::format("rate_limit of [[{}]] is wrong: {}",
+                                                     key.full_name(), rate.error().text()));
       if (*rate != 0 && !in_range(key, static_cast<double>(*rate)))
         return entry.fault(
             "rate_limit",
-            fmt::format("{} rate_limit must be {} to {} or \"unlimited\", not \"{}\"",
+            fmt::format("rate_limit of [[{}]] must be {} to {} or \"unlimited\", not \"{}\"",
                         key.full_name(), exact_rate(static_cast<std::int64_t>(key.min)),
                         exact_rate(static_cast<std::int64_t>(key.max)), *written));
       windows.push_back({*from, *to, *rate});
@@ -402,8 +411,8 @@ class SiteReader {
       if (!both) return;
       const auto& other = windows[both->first];
       entry.fault("from",
-                  fmt::format("{}: \"{}\" to \"{}\" overlaps with \"{}\" to \"{}\"; at any time "
-                              "one window holds at most",
+                  fmt::format("[[{}]]: the window from \"{}\" to \"{}\" overlaps with the one from "
+                              "\"{}\" to \"{}\"; at any time one holds at most",
                               key.full_name(), time_of_day(*from), time_of_day(*to),
                               time_of_day(other.from), time_of_day(other.to)));
       windows.pop_back();

@@ -129,6 +129,42 @@ TEST_F(SiteFiles, TextMustHoldASequence) {
                       "257")));
 }
 
+TEST_F(SiteFiles, ARunFolderThatCannotBeMade) {
+  EXPECT_EQ(faults("text", {"site.run_dir=new/below"}), "");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "new")) << "nothing is left behind";
+  EXPECT_THAT(faults("text", {"site.run_dir=/proc/run"}),
+              HasSubstr("site.run_dir: cannot make /proc/run: cannot write in /proc ("));
+  EXPECT_THAT(faults("text", {"site.run_dir=text/run"}), HasSubstr("text is no folder"));
+}
+
+TEST_F(SiteFiles, ACongestionControlThatIsASlip) {
+  machine_.congestion_controls = {"reno", "cubic"};
+  const auto written = [this](const std::string& name) {
+    return faults("text", {"gateway.congestion_control=" + name});
+  };
+  EXPECT_THAT(written("brr"),
+              HasSubstr("gateway.congestion_control = \"brr\" is none that Linux or "
+                        "this machine has; did you mean \"bbr\"?"));
+  EXPECT_THAT(written("cubci"), HasSubstr("did you mean \"cubic\"?"));
+  EXPECT_THAT(written("a name of several words"), HasSubstr("can be no name of one"));
+  for (const char* fine : {"bbr", "cubic", "westwood", "system", "tsunami"})
+    EXPECT_EQ(written(fine), "") << fine;
+  machine_.congestion_controls.push_back("brr");
+  EXPECT_EQ(written("brr"), "") << "a module of somebody's own";
+}
+
+TEST_F(SiteFiles, AnAddressThatIsNoneAnywhere) {
+  const auto written = [this](const std::string& address) {
+    return faults("text", {"gateway.metrics=" + address});
+  };
+  for (const char* wrong : {"300.1.1.1:9464", "1.2.3:9464", "1.2.3.4.5:9464", "[1::2::3]:9464",
+                            "-gate:9464", "a..b:9464"})
+    EXPECT_THAT(written(wrong), HasSubstr("is neither an address nor a name")) << wrong;
+  for (const char* fine : {"*:9464", "[::1]:9464", "[fe80::1%eth0]:9464", "no-such.invalid:9464",
+                           "eth0:9464", "10.0.0.1:9464"})
+    EXPECT_EQ(written(fine), "") << fine;
+}
+
 TEST_F(SiteFiles, TheModelThatIsThereMustFit) {
   EXPECT_THAT(faults("text", {"train.sequence=600"}), HasSubstr("600 is longer than "
                                                                 "max_position_embeddings of "

@@ -48,10 +48,34 @@ TEST(SiteDoubts, ACongestionControlThatTheMachineDoesNotHave) {
         parse_site_text("alpha.toml", "[gateway]\ncongestion_control = \"" + name + "\"\n", {});
     return doubts_about(sites, machine);
   };
-  EXPECT_THAT(chosen("bbrr"),
-              ElementsAre(HasSubstr("congestion_control = \"bbrr\" is not in force")));
+  EXPECT_THAT(chosen("tsunami"),
+              ElementsAre(HasSubstr("congestion_control = \"tsunami\" is not in force")));
   EXPECT_THAT(chosen("system"), IsEmpty());
   EXPECT_THAT(chosen("cubic"), IsEmpty());
+}
+
+// The file may be checked on another machine than the gateway's.
+TEST(SiteDoubts, AHostThatThisMachineIsNot) {
+  const CheckedSite sites[] = {site_of("alpha", 0, "en", "gate.example:7700", "a.example:7700")};
+  Machine machine;
+  for (const auto& [where, what] : {std::pair(HostHere::unknown, "finds no address for that name"),
+                                    std::pair(HostHere::elsewhere, "no address of this machine")}) {
+    machine.look_up = [where = where](const std::string& host) {
+      EXPECT_EQ(host, "gate.example");
+      return where;
+    };
+    EXPECT_THAT(doubts_about(sites, machine),
+                ElementsAre(testing::AllOf(HasSubstr("gate.example:7700"), HasSubstr(what))));
+  }
+  machine.look_up = [](const std::string&) { return HostHere::here; };
+  EXPECT_THAT(doubts_about(sites, machine), IsEmpty());
+}
+
+TEST(SiteDoubts, WhatThisMachineIs) {
+  for (const char* host : {"127.0.0.1", "0.0.0.0", "*", "lo", "localhost", "127.1.2.3"})
+    EXPECT_EQ(look_up_here(host), HostHere::here) << host;
+  EXPECT_EQ(look_up_here("192.0.2.1"), HostHere::elsewhere);  // of documentation
+  EXPECT_EQ(look_up_here("no-such-host.invalid"), HostHere::unknown);
 }
 
 TEST(SiteDoubts, APortThatOthersAreNotSentTo) {

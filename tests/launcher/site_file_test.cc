@@ -16,6 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(SiteFile, ReadsValuesDefaultsAndUnits) {
   const auto text = checked(std::string(kGood));
@@ -131,17 +132,25 @@ TEST(SiteFile, RateWindowsAreReadAndCheckedTogether) {
 
   EXPECT_EQ(
       only_fault(with(window("08:00", "18:00", "5 Mbit/s") + window("17:59", "20:00", "1 Mbit/s"))),
-      "gateway.windows: \"17:59\" to \"20:00\" overlaps with \"08:00\" to \"18:00\"; at any "
-      "time one window holds at most");
+      "[[gateway.windows]]: the window from \"17:59\" to \"20:00\" overlaps with the one from "
+      "\"08:00\" to \"18:00\"; at any time one holds at most");
   EXPECT_EQ(only_fault(with(window("8:00", "18:00", "5 Mbit/s"))),
-            "gateway.windows from must be a time from \"00:00\" to \"24:00\", not \"8:00\"");
+            "from = \"8:00\" of [[gateway.windows]] is no time of the day: hours and minutes with "
+            "two digits each, from \"00:00\" to \"24:00\", as \"08:00\"; did you mean \"08:00\"?");
+  EXPECT_THAT(only_fault(with(window("08:00", "late", "5 Mbit/s"))),
+              AllOf(HasSubstr("to = \"late\""), Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(only_fault(with("[[gateway.windows]]\nfrom = 8\nto = \"18:00\"\nrate_limit = "
+                              "\"5 Mbit/s\"\n")),
+              HasSubstr("from must be text (a time of the day in quotes, as \"08:00\")"));
+  EXPECT_THAT(only_fault(with(window("24:00", "06:00", "5 Mbit/s"))),
+              HasSubstr("a window from midnight on has from = \"00:00\""));
   EXPECT_EQ(only_fault(with(window("08:00", "08:00", "5 Mbit/s"))),
-            "gateway.windows from \"08:00\" to \"08:00\" is no time at all; the whole day is "
-            "\"00:00\" to \"24:00\"");
+            "a window of [[gateway.windows]] from \"08:00\" to \"08:00\" is no time at all; the "
+            "whole day is from = \"00:00\", to = \"24:00\"");
   EXPECT_EQ(
       only_fault(with(window("08:00", "18:00", "5 bit/s"))),
-      "gateway.windows rate_limit must be 64 kbit/s to 10000 Gbit/s or \"unlimited\", not \"5 "
-      "bit/s\"");
+      "rate_limit of [[gateway.windows]] must be 64 kbit/s to 10000 Gbit/s or \"unlimited\", not "
+      "\"5 bit/s\"");
   EXPECT_THAT(
       only_fault(with("[[gateway.windows]]\nfrom = \"08:00\"\nrate_limit = \"5 Mbit/s\"\n")),
       HasSubstr("needs to: a time of the day"));
@@ -150,7 +159,10 @@ TEST(SiteFile, RateWindowsAreReadAndCheckedTogether) {
   EXPECT_TRUE(with("").faults.empty()) << "it is the zone of what is printed, too";
   EXPECT_THAT(only_fault(checked(std::string(kGood) + "zone = \"Mars/Base\"\n" +
                                  window("08:00", "18:00", "5 Mbit/s"))),
-              HasSubstr("gateway.zone = \"Mars/Base\" is none that this machine knows"));
+              HasSubstr("gateway.zone = \"Mars/Base\" is no time zone that this machine knows:"));
+  for (const std::string written : {"Berlin", "Europe/Berln", "europe/berlin"})
+    EXPECT_THAT(only_fault(checked(std::string(kGood) + "zone = \"" + written + "\"\n")),
+                HasSubstr("did you mean \"Europe/Berlin\"?"));
 }
 
 TEST(SiteFile, EachValueSaysWhatIsAllowed) {
