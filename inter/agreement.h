@@ -33,6 +33,9 @@ struct Vote {
   std::optional<Accepted> accepted;
 };
 
+// No run has as many, and whatever is promised, a higher one follows.
+inline constexpr std::uint64_t kBallotMax = std::uint64_t{1} << 48;
+
 struct Prepare {
   std::uint64_t ballot = 0;
 };

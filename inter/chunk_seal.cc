@@ -11,6 +11,8 @@
 
 namespace isthmus::inter {
 
+using security::kSignatureBytes;
+
 security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
                             std::span<const std::byte> payload) {
   security::Hasher hasher;
@@ -41,15 +43,17 @@ Result<security::Digest> CheckedSeals::check(const security::Verifier& verifier,
   const auto seal = chunk.first(kSealBytes);
   const auto hashes = seal.subspan(kSignatureBytes);
   const auto hash = chunk_hash(transfer, index, chunk.subspan(kSealBytes));
-  const Error not_signed{ErrorCode::unauthenticated,
-                         fmt::format("chunk {} is not signed by site {}", index, origin)};
+  const auto not_signed = [&] {
+    return Error{ErrorCode::unauthenticated,
+                 fmt::format("chunk {} is not signed by site {}", index, origin)};
+  };
   if (!std::ranges::equal(hash.bytes, hashes.subspan(index % kSealedTogether * hash.bytes.size(),
                                                      hash.bytes.size())))
-    return not_signed;
+    return not_signed();
   if (is_good(group, seal)) return hash;
   security::Signature signature;
   copy_to(seal.first(kSignatureBytes), signature.bytes.begin());
-  if (!verifier.verify(origin, security::context::chunks, hashes, signature)) return not_signed;
+  if (!verifier.verify(origin, security::context::chunks, hashes, signature)) return not_signed();
   auto good = std::make_unique<Seal>();
   copy_to(seal, good->begin());
   const std::lock_guard lock(mutex_);

@@ -22,9 +22,8 @@
 namespace isthmus::inter {
 
 inline constexpr std::uint32_t kSealedTogether = 8;  // of the last group there may be fewer
-inline constexpr std::size_t kSignatureBytes = sizeof(security::Signature::bytes);
 inline constexpr std::size_t kSealBytes =
-    kSignatureBytes + kSealedTogether * sizeof(security::Digest::bytes);
+    security::kSignatureBytes + kSealedTogether * sizeof(security::Digest::bytes);
 
 // What the seal has of a chunk, and the root of a contribution is made of.
 security::Digest chunk_hash(TransferId transfer, std::uint32_t index,
@@ -35,7 +34,7 @@ void seal_group(const security::Signer& signer, std::span<const security::Digest
                 std::span<const std::span<std::byte>> chunks);
 
 // Of one contribution: those that were found good, so that the signature of each group is checked
-// once. Any thread.
+// about once (threads that begin together each do). Any thread.
 class CheckedSeals {
  public:
   explicit CheckedSeals(std::uint32_t chunks)

@@ -8,7 +8,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint32_t kCodedAtOnce = 8;  // groups of chunks
+constexpr int kCodedAtOnce = 8;  // groups of chunks, at least
 constexpr Nanoseconds kAskedLately = 10 * kSecond;
 
 }  // namespace
@@ -256,9 +256,10 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   };
   // Before what arrives from others, which it keeps waiting for a moment only: lines are full
   // sooner.
-  auto all_coded = co_await run_all(context_.workers, context_.loop, plan_->groups(),
-                                    12 * kSealedTogether * plan_->chunk_elements(), std::move(code),
-                                    offer_group, kCodedAtOnce);
+  auto all_coded = co_await run_all(
+      context_.workers, context_.loop, plan_->groups(),
+      12 * kSealedTogether * plan_->chunk_elements(), std::move(code), offer_group,
+      static_cast<std::uint32_t>(std::max(kCodedAtOnce, 2 * context_.workers.parallel())));
   const auto take_back = [this, entry, step] {
     contributing_ = false;
     for (auto& [site, peer] : context_.peers.all())

@@ -64,7 +64,7 @@ class Exchange {
   // Codes pseudo-gradient + feedback, offers the chunks as they come, and holds the contribution
   // once it is on disk. The result is what coding cut off, in `memory` if that has the size.
   // `agreed` and `feedback` must stay as they are until it returns; `parameters` are let go when
-  // they have been read. Errors: non_finite, io.
+  // they have been read. Errors: non_finite, and the disk's.
   Task<Result<Feedback>> contribute(std::span<const float> agreed,
                                     std::shared_ptr<const ContributedValues> parameters,
                                     std::span<const float> feedback, std::uint64_t tokens,
@@ -80,7 +80,6 @@ class Exchange {
   // --- Others'
   void on_open(Link* from, const Signed& message);
   void on_close(const Signed& message);
-  // False when the chunk belongs to no contribution that is known or may yet be announced.
   void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& sealed);
   void on_fetch(Link& link, const Fetch& fetch);
   void on_lacking(Link& link, const Lacking& lacking);
@@ -106,7 +105,6 @@ class Exchange {
   std::vector<SiteId> holds_soon() const;  // with those that are being checked and written
   // State roots of the base of `step`, as the closes of others say; of the current step only.
   std::map<SiteId, security::Digest> claimed_roots(std::uint64_t step) const;
-  // A contribution that is known here, but not this chunk of it.
   // The first of these (those of a transfer in a row) that is of a contribution here, and missing.
   using ChunkName = std::pair<TransferId, std::uint32_t>;
   std::optional<ChunkName> first_missing(std::span<const ChunkName> chunks) const;

@@ -136,9 +136,8 @@ Result<std::shared_ptr<Contribution>> Exchange::read_back(std::uint64_t step, Si
                {sealed, chunk_hash(whole->transfer(), index, sealed.bytes().subspan(kSealBytes))});
   }
   const auto close = stored->close ? decode_close(stored->close->body) : std::nullopt;
-  if (close && verify(context_.verifier, *stored->close) &&
-      whole->set_close(*stored->close, *close) && whole->proven())
-    return whole;
+  const bool closed = close && verify(context_.verifier, *stored->close);
+  if (closed && whole->set_close(*stored->close, *close) && whole->proven()) return whole;
   auto partial = std::make_shared<Contribution>(plan_, stored->announcement, *open);
   for (const auto& [index, sealed] : stored->chunks) {
     if (index >= plan_->chunks()) continue;
@@ -146,6 +145,8 @@ Result<std::shared_ptr<Contribution>> Exchange::read_back(std::uint64_t step, Si
                                partial->transfer(), index, sealed);
     if (checked) partial->add(index, std::move(checked->sealed));
   }
+  // A chunk may be there twice, torn by a crash and then as it came again.
+  if (closed) partial->set_close(*stored->close, *close);
   return partial;
 }
 

@@ -298,6 +298,10 @@ void Gateway::send_status() {
 void Gateway::on_status(Link& link, const Status& status) {
   auto& peer = *peers_.of(link);
   const auto before = std::exchange(peer.status, status);
+  // Of sites that this roster does not have: a view with one of those nobody accepts, and our own
+  // status would pass them on.
+  std::erase_if(peer.status->wishes,
+                [this](const Wish& wish) { return roster_.find(wish.site) == nullptr; });
   peer.vote_file = status.vote_file;
   const auto now = world_.loop.now();
   if (status.contributes) peer.last_progress = now;

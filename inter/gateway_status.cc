@@ -86,9 +86,13 @@ std::string Gateway::missed_sites() const {
   const auto view = current_view();
   const auto without_votes = voters_without_votes(view);
   std::vector<std::string> away;
-  for (const auto voter : view.voters)
-    if (voter != self_ && !peers_.reachable(voter)) away.push_back(name_of(voter));
-  if (!away.empty() && view.voters.size() - away.size() - without_votes.size() < view.majority())
+  auto left = view.voters.size();
+  for (const auto voter : view.voters) {
+    const bool reachable = voter == self_ || peers_.reachable(voter);
+    if (!reachable) away.push_back(name_of(voter));
+    if (!reachable || std::ranges::find(without_votes, voter) != without_votes.end()) --left;
+  }
+  if (!away.empty() && left < view.majority())
     return fmt::format(
         "{}: no outer step is decided without a majority of the voters{}", fmt::join(away, ", "),
         without_votes.empty() ? ""
@@ -107,7 +111,7 @@ std::vector<std::string> Gateway::names_of(const std::vector<SiteId>& sites) con
 // "": none that is worth a word here. Those of others come back by themselves, as long as there is
 // a majority without them.
 std::string Gateway::lost_votes() const {
-  if (!genesis_ || finished_) return {};
+  if (!begun_ || finished_) return {};  // before, the view may be an old one
   const auto view = current_view();
   const auto lost = voters_without_votes(view);
   const auto file = [](const std::string& whose) {
@@ -125,8 +129,9 @@ std::string Gateway::lost_votes() const {
 void Gateway::say_lost_votes() {
   const auto lost = lost_votes();
   if (lost == lost_votes_said_) return;
-  // Of its own note_vote() has told.
-  if (!lost.empty() && !lacked_vote_) world_.log.alarm("votes_lost", {}, {{"why", lost}});
+  // Of its own alone note_vote() has told.
+  if (!lost.empty() && !lost.starts_with("this site lost"))
+    world_.log.alarm("votes_lost", {}, {{"why", lost}});
   lost_votes_said_ = lost;
 }
 

@@ -200,7 +200,12 @@ std::optional<BallotMessage> decode_ballot(MessageType type, std::span<const std
   ByteReader in(body);
   BallotMessage message;
   message.id = get_step(in);
-  const auto ballot = in.get<std::uint64_t>();
+  const auto number = [&] {
+    const auto ballot = in.get<std::uint64_t>();
+    if (ballot > kBallotMax) in.fail();
+    return ballot;
+  };
+  const auto ballot = number();
   const auto record = [&]() -> Record {
     auto decoded = Record::decode(in);
     if (!decoded) in.fail();
@@ -213,7 +218,7 @@ std::optional<BallotMessage> decode_ballot(MessageType type, std::span<const std
     promise.ballot = ballot;
     if (in.get<bool>()) {
       Vote::Accepted accepted;
-      accepted.ballot = in.get<std::uint64_t>();
+      accepted.ballot = number();
       accepted.record = record();
       promise.accepted = std::move(accepted);
     }

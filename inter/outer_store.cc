@@ -161,12 +161,13 @@ Result<void> OuterStore::load_genesis(Loaded& loaded) {
   if (!whole)
     return Error{
         ErrorCode::corrupt,
-        fmt::format("{} {}, and so is the copy: move the folder {} away; the site then fetches the "
-                    "run from its peers, and votes again once the other voters have readmitted it. "
-                    "Where they are no majority without it, as one of two, also name the state to "
-                    "go on from (isthmus roster recover)",
-                    path(kRunFiles[0]), loaded.damaged.empty() ? "is missing" : "is damaged",
-                    folder_)};
+        fmt::format(
+            "{} is {}, and its copy is no help: move the folder {} away; the site then fetches the "
+            "run from its peers, and votes again once the other voters have readmitted it. "
+            "Where they are no majority without it, as one of two, also name the state to "
+            "go on from (isthmus roster recover)",
+            path(kRunFiles[0]), loaded.damaged.empty() ? "missing" : "damaged or missing",
+            folder_)};
   for (const auto& name : lost) ISTHMUS_CHECK(replace_file(disk_, name, whole->second));
   auto& run = whole->first;
   loaded.genesis = std::move(run.genesis);

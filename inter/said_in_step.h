@@ -15,7 +15,7 @@ class SaidInStep {
  public:
   // Of one site, kind and ballot: a promise is said again for each contribution that comes to be
   // held, and there are no more of those than members.
-  static constexpr std::size_t kAlikeMax = 64;
+  static constexpr std::size_t kAlikeMax = kSitesMax;
 
   bool knows(const Signed& message) const;
   // False when it is known, or older than what is known: there is no need to pass it on. `message`

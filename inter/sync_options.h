@@ -31,7 +31,7 @@ struct SyncOptions {
   std::uint64_t outer_steps = 100;  // the run ends with this one
   OuterRule outer;
   compress::CodecId codec = compress::CodecId::int8;
-  // At most, of a chunk: the unit of sealing, acknowledgement and resume.
+  // At most, of a chunk: the unit of acknowledgement and resume.
   std::uint64_t chunk_elements = 1 << 18;
   std::uint32_t min_sites = 1;     // parts that make a step worth committing; no quorum
   std::uint32_t absent_steps = 3;  // records without a member before it is dropped from the view

@@ -31,8 +31,10 @@ inline constexpr std::string_view accept = "isthmus accept v1";
 inline constexpr std::string_view saved = "isthmus saved v1";
 }  // namespace context
 
+inline constexpr std::size_t kSignatureBytes = 64;
+
 struct Signature {
-  std::array<std::byte, 64> bytes{};
+  std::array<std::byte, kSignatureBytes> bytes{};
 
   auto operator<=>(const Signature&) const = default;
   std::string hex() const { return to_hex(bytes); }

@@ -22,8 +22,8 @@ struct ssl_ctx_st;
 
 namespace isthmus::security {
 
-// An end that has sealed this much with one key takes the next (RFC 8446, 5.5 allows 24 times
-// that).
+// An end that has sealed this much with one key takes the next (RFC 8446, 5.5 allows more
+// than five times that).
 inline constexpr std::uint64_t kTlsKeyBytesMax = std::uint64_t{64} << 30;
 
 // One record, and what sealing adds to it.

@@ -26,7 +26,9 @@ void FederationRun::kill(std::uint32_t index) {
   site.worked_step.reset();
   site.ranks->detach();
   site.process.reset();
+  const auto torn = site.disk->counters().torn;
   site.disk->crash();
+  count("torn files", site.disk->counters().torn - torn);
   count("crashes");
   if (chance_.chance(0.5) && !site.ranks_dead) site.ranks->restart();
 }

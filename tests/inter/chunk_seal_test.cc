@@ -8,6 +8,8 @@
 namespace isthmus::inter {
 namespace {
 
+using security::kSignatureBytes;
+
 constexpr std::uint32_t kChunks = 11;  // a whole group and three
 constexpr SiteId kOrigin = 3;
 constexpr TransferId kTransfer = 77;

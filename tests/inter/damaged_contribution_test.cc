@@ -53,6 +53,32 @@ TEST_P(DamagedContributionTest, IsMadeAnewWhereNobodyHasIt) {
   }
 }
 
+// A crash tore a chunk of another site's contribution, which came again then: it is there twice.
+TEST(TornContributionTest, CountsWithWhatCameAgain) {
+  ScriptedFederation federation(options_of({20 * kSecond, 20 * kSecond, kSecond}));
+  const auto holds = [&] { return federation.gateway(1).held().contains(3); };
+  ASSERT_TRUE(federation.run_until(holds, 60 * kSecond));
+  federation.cut_off(1, true);
+  federation.kill(1);
+  auto& disk = federation.disk(1);
+  const std::string path = "outer/contributions/00000001-3";
+  const auto whole = *read_file(disk, path, 1 << 20);
+  const auto first = std::span(whole).subspan(kDiskAlignment);
+  const auto length = ByteReader(first.subspan(4)).get<std::uint32_t>();
+  Bytes torn(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(disk_aligned(8 + length)));
+  torn[8 + length - 1] ^= std::byte{1};
+  auto both = whole;
+  both.insert(both.begin() + kDiskAlignment, torn.begin(), torn.end());
+  ASSERT_TRUE(replace_file(disk, path, both));
+  federation.start(1);
+  EXPECT_TRUE(federation.run_until(holds, 10 * kSecond));
+  // And once more: what is whole is written whole.
+  federation.kill(1);
+  EXPECT_EQ(read_file(disk, path, 1 << 20)->size(), whole.size());
+  federation.start(1);
+  EXPECT_TRUE(federation.run_until(holds, 10 * kSecond));
+}
+
 INSTANTIATE_TEST_SUITE_P(Others, DamagedContributionTest, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "HaveIt" : "DoNot"; });
 

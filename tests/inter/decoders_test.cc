@@ -150,6 +150,22 @@ TEST(Messages, OfMoreSitesThanThereCanBeAreRefused) {
   EXPECT_FALSE(decode_ballot(MessageType::propose, body));
 }
 
+TEST(Messages, OfBallotsAfterWhichNoHigherOneComesAreRefused) {
+  const auto taken = [](const Ballot& ballot) {
+    return decode_ballot(type_of(ballot), encode(StepId{}, ballot)).has_value();
+  };
+  const auto record = sample_record(7, 3);
+  for (const auto ballot : {kBallotMax, kBallotMax + 1, UINT64_MAX}) {
+    const bool fine = ballot == kBallotMax;
+    EXPECT_EQ(taken(Prepare{ballot}), fine);
+    EXPECT_EQ(taken(Promise{.ballot = ballot, .accepted = {}, .held = {}}), fine);
+    EXPECT_EQ(taken(Promise{.ballot = 1, .accepted = Vote::Accepted{ballot, record}, .held = {}}),
+              fine);
+    EXPECT_EQ(taken(Propose{ballot, record}), fine);
+    EXPECT_EQ(taken(Accept{ballot, record}), fine);
+  }
+}
+
 // --- A link
 
 // A peer that says anything, on any connection, in any order. Nothing crashes, memory is bounded.

@@ -33,6 +33,34 @@ class HostilePeerTest : public testing::Test {
   }
 };
 
+// A view with a site that the roster does not have is accepted by nobody: no ballot above 0 would
+// ever decide.
+TEST_F(HostilePeerTest, InventedSitesThatWantInStopNothing) {
+  auto options = endless_with_puppet();
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::status) return;
+    const auto theirs = decode_status(in);
+    ASSERT_TRUE(theirs);
+    for (const auto& wish : theirs->wishes) EXPECT_LE(wish.site, 4U) << "passed on";
+    Status mine;
+    mine.step = theirs->step;
+    mine.first_record = 1;
+    mine.sees = {1, 2, 3, 4};
+    for (SiteId site = 1000; site < 1000 + kSitesMax; ++site)
+      mine.wishes.push_back({.site = site, .joins = true, .vote_file = 7, .hops = 1});
+    from.send(encode(mine));
+  };
+  auto& second = federation.gateway(2);
+  ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 3; },
+                                   60 * kSecond));
+  federation.cut_off(4, true);  // from now on somebody must be left out
+  const auto step = second.state()->step;
+  federation.run_for(120 * kSecond);
+  EXPECT_GE(second.state()->step, step + 8);
+}
+
 // Chunks of which nothing is true, as many as are asked for.
 class Garbage final : public ChunkSource {
  public:

@@ -120,7 +120,6 @@ TEST_F(OuterStoreTest, FeedbackThatCountsOutlivesAttemptsThatNeverClose) {
   EXPECT_THAT(steps_on_disk(), ElementsAre(3, 2));
 }
 
-// Whole slices and a rest, of both halves.
 // A crash, or another version, must not look like a vote that was never cast.
 TEST_F(OuterStoreTest, AVoteThatCannotBeReadIsNoVoteThatWasNeverCast) {
   {
@@ -266,6 +265,7 @@ TEST_F(OuterStoreTest, RecordsBehindDamageAreKeptAside) {
   }
 }
 
+// Whole slices and a rest, of both halves.
 TEST_F(OuterStoreTest, AStateIsWrittenInSlicesAndCountsWhenTheLastOneIs) {
   OuterState state;
   for (int i = 0; i < 5; ++i) {

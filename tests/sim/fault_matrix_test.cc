@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
              }},
         // What a site contributes while its own disk is full may be later, and more, work.
         Case{"R28_full_disk", false, "full disks", [](Scenario& s) { s.disk_full = 4; }},
-        Case{"R28_torn_writes", false, "crashes",
+        Case{"R28_torn_writes", false, "torn files",
              [](Scenario& s) {
                s.crashes = 3;
                s.disk_full = 2;
