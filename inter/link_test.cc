@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "inter/bulk_pace.h"
 #include "inter/bulk_width.h"
+#include "inter/sending_watch.h"
 
 namespace isthmus::inter {
 
@@ -29,33 +31,6 @@ constexpr std::uint64_t kDataShare = 16;  // a message is so small a part of wha
 constexpr double kDataSeconds = 0.05;     // and of this time at a rate limit
 constexpr std::size_t kEndTextMax = 500;
 
-LinkTestSent totals(const std::vector<BulkPath>& paths) {
-  LinkTestSent sum;
-  sum.connections = std::max(1u, static_cast<std::uint32_t>(paths.size()));
-  for (const auto& path : paths) {
-    sum.segments += path.tcp.segments_sent;
-    sum.segments_resent += path.tcp.segments_resent;
-    sum.busy += path.tcp.busy;
-    sum.limited_by_window += path.tcp.limited_by_window;
-    sum.limited_by_buffer += path.tcp.limited_by_buffer;
-    sum.congestion_control = path.tcp.congestion_control;
-    sum.congestion_control_why = path.congestion_control_why;
-    sum.dialed = path.dialed;
-  }
-  return sum;
-}
-
-// A connection that has come or gone in between shows less.
-LinkTestSent difference(LinkTestSent now, const LinkTestSent& before) {
-  const auto less = [](auto& all, auto part) { all = all > part ? all - part : 0; };
-  less(now.segments, before.segments);
-  less(now.segments_resent, before.segments_resent);
-  less(now.busy, before.busy);
-  less(now.limited_by_window, before.limited_by_window);
-  less(now.limited_by_buffer, before.limited_by_buffer);
-  return now;
-}
-
 }  // namespace
 
 struct LinkTester::Test {
@@ -75,6 +50,22 @@ struct LinkTester::Test {
   std::optional<Nanoseconds> pinged, pong;
   std::optional<LinkTestSent> sent;
   std::optional<LinkTestGot> got;
+};
+
+// As outer steps are paced: unpaced, several connections under BBR would fill the queue on the way
+// until it drops packets (inter/line_pace.h).
+struct LinkTester::Pacing {
+  Pacing(Loop& loop, Wire& wire, TestPointer whose, std::span<const ConnectionId> connections)
+      : test(std::move(whose)),
+        width(static_cast<std::uint32_t>(connections.size())),
+        pace(loop, wire, test->peer, width) {
+    pace.use(connections);
+    pace.sending_begins();
+  }
+
+  const TestPointer test;
+  BulkWidth width;
+  BulkPace pace;
 };
 
 LinkTester::LinkTester(Context context)
@@ -187,6 +178,7 @@ void LinkTester::on_frame(const TestPointer& test, LinkTestFrame kind, ByteReade
       test->ended = Error{ErrorCode::cancelled,
                           why.empty() ? std::string("it is over")
                                       : fmt::format("{} ended the test: {}", test->peer_name, why)};
+    if (in.done() && !test->asked_here) current_.reset();  // another one may follow at once
   } else if (test->asked_here) {
     if (kind == LinkTestFrame::answer) test->answer = LinkTestAnswer::read(in);
     if (kind == LinkTestFrame::pong)
@@ -352,10 +344,26 @@ Task<void> LinkTester::serve_receiving(TestPointer test, LinkTestPlan plan) {
 
 // ---- Data
 
+void LinkTester::end_pacing() {
+  if (pacing_) pacing_->pace.sending_ends();
+  pacing_.reset();
+}
+
 Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan plan) {
+  auto paths = context_.wire.bulk_paths(test->peer);
+  std::vector<ConnectionId> connections;
+  for (const auto& path : paths) connections.push_back(path.connection);
+  end_pacing();  // of a test that has ended and does not know it yet
+  pacing_ = std::make_unique<Pacing>(context_.loop, context_.wire, test, connections);
+  auto sent = co_await send_on(test, plan, std::move(paths));
+  if (pacing_ && pacing_->test == test) end_pacing();
+  co_return sent;
+}
+
+Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan plan,
+                                               std::vector<BulkPath> paths) {
   auto& loop = context_.loop;
-  const auto paths = context_.wire.bulk_paths(test->peer);
-  const auto before = totals(paths);
+  SendingWatch watch(paths);
   // On all connections; on the newest one where the wire does not tell.
   std::vector<ConnectionId> connections(1, 0);
   if (!paths.empty()) connections.clear();
@@ -372,12 +380,19 @@ Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan 
     return Result<void>(busy ? *busy : *gone);
   };
   const auto until = loop.now() + plan.time;
+  Nanoseconds next_look = loop.now();
+  const auto look = [&] {
+    if (loop.now() < next_look) return;
+    next_look = loop.now() + kSampleEvery;
+    watch.look(loop.now(), context_.wire.bulk_paths(test->peer));
+  };
   std::uint64_t bytes = 0;
   while (loop.now() < until && bytes < plan.bytes_max) {
     auto size = std::clamp<std::uint64_t>(bytes / kDataShare, kFirstData, kLinkTestDataMax);
     if (const auto rate = context_.limit.bytes_per_second(); rate > 0)
       size = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(kDataSeconds * rate), 512, size);
     size = std::min(size, plan.bytes_max - bytes);
+    look();
     co_await loop.sleep_until(context_.limit.reserve(loop.now(), size));
     auto frame = link_test_frame(LinkTestFrame::data, test->id);
     frame.raw(std::vector<std::byte>(size));
@@ -392,13 +407,20 @@ Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan 
         co_return Error{ErrorCode::unavailable,
                         fmt::format("there is no bulk connection with {}", test->peer_name)};
       if (loop.now() >= until) break;
-      co_await writable_.wait_until(std::min(until, loop.now() + kLook));
+      co_await writable_.wait_until(std::min(until, loop.now() + kSampleEvery));
+      look();
     }
     bytes += message.size() - 1;  // as the other end counts it
   }
-  auto sent = difference(totals(context_.wire.bulk_paths(test->peer)), before);
+  // Few bytes have been handed over at once: what is of interest is on its way.
+  for (look(); loop.now() < until && !watch.all_arrived(); look()) {
+    if (test->ended) co_return *test->ended;
+    if (auto why = refusal(test->force); !why.empty())
+      co_return Error{ErrorCode::busy, std::move(why)};
+    co_await loop.sleep(kSampleEvery);
+  }
+  auto sent = watch.warm();
   sent.bytes = bytes;
-  sent.connections = static_cast<std::uint32_t>(connections.size());
   co_return sent;
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/event_log.h"
 #include "base/random.h"
@@ -61,12 +62,16 @@ class LinkTester {
  private:
   struct Test;
   using TestPointer = std::shared_ptr<Test>;  // shared with its coroutines
+  struct Pacing;
 
   Task<void> run(TestPointer test);
   Task<Result<LinkTestReport>> measure(TestPointer test);
   Task<Result<void>> begin(TestPointer test);
   Task<Result<void>> ping(TestPointer test, LinkTestReport& report);
   Task<Result<LinkTestSent>> send_data(TestPointer test, LinkTestPlan plan);
+  Task<Result<LinkTestSent>> send_on(TestPointer test, LinkTestPlan plan,
+                                     std::vector<BulkPath> paths);
+  void end_pacing();
   Task<Result<LinkTestGot>> receive_data(TestPointer test, LinkTestPlan plan);
   Task<void> watch(TestPointer test);
   Task<void> serve_data(TestPointer test, LinkTestPlan plan);
@@ -90,6 +95,7 @@ class LinkTester {
   std::uint64_t number_ = 0;  // of the operator's last test
   Result<std::string> last_ = std::string();
   Signal news_, writable_;
+  std::unique_ptr<Pacing> pacing_;  // of the data that are being sent
 };
 
 }  // namespace isthmus::inter

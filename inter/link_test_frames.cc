@@ -90,7 +90,7 @@ std::optional<LinkTestAnswer> LinkTestAnswer::read(ByteReader& in) {
 }
 
 void LinkTestSent::write(ByteWriter& out) const {
-  out.put(bytes).put(segments).put(segments_resent);
+  out.put(bytes).put(arrived).put(warm).put(segments).put(segments_resent);
   out.put(busy).put(limited_by_window).put(limited_by_buffer);
   out.string(front(congestion_control, kLinkTestTextMax));
   out.string(front(congestion_control_why, kLinkTestTextMax)).put(dialed).put(connections);
@@ -99,6 +99,8 @@ void LinkTestSent::write(ByteWriter& out) const {
 std::optional<LinkTestSent> LinkTestSent::read(ByteReader& in) {
   LinkTestSent sent;
   sent.bytes = in.get<std::uint64_t>();
+  sent.arrived = in.get<std::uint64_t>();
+  sent.warm = in.get<Nanoseconds>();
   sent.segments = in.get<std::uint64_t>();
   sent.segments_resent = in.get<std::uint64_t>();
   sent.busy = in.get<Nanoseconds>();
@@ -108,8 +110,8 @@ std::optional<LinkTestSent> LinkTestSent::read(ByteReader& in) {
   sent.congestion_control_why = in.string(kLinkTestTextMax);
   sent.dialed = in.get<bool>();
   sent.connections = in.get<std::uint32_t>();
-  return when(in.done() && sent.connections > 0 && sent.busy >= 0 && sent.limited_by_window >= 0 &&
-                  sent.limited_by_buffer >= 0,
+  return when(in.done() && sent.connections > 0 && sent.warm >= 0 && sent.busy >= 0 &&
+                  sent.limited_by_window >= 0 && sent.limited_by_buffer >= 0,
               std::move(sent));
 }
 

@@ -74,9 +74,11 @@ struct LinkTestAnswer {
   static std::optional<LinkTestAnswer> read(ByteReader& in);
 };
 
-// What the sending end's kernel saw while data left.
+// What left, and what the sending end's kernel saw of it while warm (inter/sending_watch.h).
 struct LinkTestSent {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;    // in all
+  std::uint64_t arrived = 0;  // acknowledged while warm
+  Nanoseconds warm = 0;       // so long; 0: no kernel tells
   std::uint64_t segments = 0, segments_resent = 0;
   Nanoseconds busy = 0, limited_by_window = 0, limited_by_buffer = 0;
   std::string congestion_control, congestion_control_why;
@@ -87,7 +89,7 @@ struct LinkTestSent {
   static std::optional<LinkTestSent> read(ByteReader& in);
 };
 
-// What the receiving end measured.
+// What the receiving end measured: the rate at which it could read.
 struct LinkTestGot {
   double bits_per_second = 0;  // while warm
   Nanoseconds warm = 0;        // so long

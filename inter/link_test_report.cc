@@ -67,7 +67,7 @@ std::string direction_json(const LinkTestReport::Direction& d, const LinkTestSid
       "\"connections\":{},\"window_limited\":{:.3f},\"buffer_limited\":{:.3f},\"bandwidth_delay_"
       "bytes\":{:.0f},"
       "\"rate_limit_mbit_s\":{},\"polite\":{}}}",
-      d.got.bits_per_second * 1e-6, seconds_of(d.got.warm), d.got.bytes, d.sent.segments,
+      d.bits_per_second() * 1e-6, seconds_of(d.warm()), d.got.bytes, d.sent.segments,
       d.sent.segments_resent, loss(d.sent), json_string(d.sent.congestion_control),
       json_string(d.sent.congestion_control_why), d.sent.dialed, d.sent.connections,
       share(d.sent.limited_by_window, d.sent.busy), share(d.sent.limited_by_buffer, d.sent.busy),
@@ -95,8 +95,13 @@ Nanoseconds LinkTestReport::round_trip_median() const {
   return sorted[sorted.size() / 2];
 }
 
+double LinkTestReport::Direction::bits_per_second() const {
+  return sent.warm > 0 ? 8 * static_cast<double>(sent.arrived) / seconds_of(sent.warm)
+                       : got.bits_per_second;
+}
+
 double LinkTestReport::bandwidth_delay(const Direction& direction) const {
-  return direction.got.bits_per_second / 8 * seconds_of(round_trip_min());
+  return direction.bits_per_second() / 8 * seconds_of(round_trip_min());
 }
 
 std::vector<std::string> LinkTestReport::advice() const {
@@ -112,7 +117,7 @@ std::vector<std::string> LinkTestReport::advice() const {
     add(buffer_advice(to, "tcp_rmem", receiver.tcp_rmem, receiver.receive_bytes_max(), product,
                       share(d.sent.limited_by_window, d.sent.busy), "the receiver's window"));
     const auto limit = static_cast<double>(sender.rate_limit);
-    if (limit > 0 && d.got.bits_per_second > 0.85 * limit)
+    if (limit > 0 && d.bits_per_second() > 0.85 * limit)
       add(fmt::format("at {}: its rate_limit is what bounds this direction", from));
     if (d.sent.congestion_control_why.starts_with("the system refused"))
       add(
@@ -140,18 +145,31 @@ std::string LinkTestReport::to_json() const {
       side_json(side_there), said);
 }
 
+std::optional<WarmPhase> warm_phase(std::span<const LinkTestSample> samples) {
+  if (samples.empty()) return std::nullopt;
+  const auto some = std::ranges::find_if(
+      samples, [&](const auto& sample) { return sample.bytes > samples.front().bytes; });
+  if (some == samples.end()) return std::nullopt;
+  const auto first = std::prev(some);
+  const auto last = std::ranges::find(samples, samples.back().bytes, &LinkTestSample::bytes);
+  const auto ramp =
+      static_cast<Nanoseconds>(kRampUp * static_cast<double>(last->when - first->when));
+  const auto warm =
+      std::ranges::lower_bound(samples, first->when + ramp, {}, &LinkTestSample::when);
+  if (warm->when >= last->when) return std::nullopt;
+  return WarmPhase{static_cast<std::size_t>(warm - samples.begin()),
+                   static_cast<std::size_t>(last - samples.begin())};
+}
+
 LinkTestGot warm_rate(std::span<const LinkTestSample> samples) {
   LinkTestGot got;
-  if (samples.size() < 2) return got;
-  const auto& first = samples.front();
-  const auto last = std::ranges::find(samples, samples.back().bytes, &LinkTestSample::bytes);
-  got.bytes = last->bytes - first.bytes;
-  const auto took = last->when - first.when;
-  const auto warm_from = first.when + static_cast<Nanoseconds>(kRampUp * static_cast<double>(took));
-  const auto warm = std::ranges::lower_bound(samples, warm_from, {}, &LinkTestSample::when);
-  got.warm = last->when - warm->when;
-  if (got.warm > 0)
-    got.bits_per_second = 8 * static_cast<double>(last->bytes - warm->bytes) / seconds_of(got.warm);
+  if (samples.empty()) return got;
+  got.bytes = samples.back().bytes - samples.front().bytes;
+  const auto phase = warm_phase(samples);
+  if (!phase) return got;
+  const auto &first = samples[phase->first], &last = samples[phase->last];
+  got.warm = last.when - first.when;
+  got.bits_per_second = 8 * static_cast<double>(last.bytes - first.bytes) / seconds_of(got.warm);
   return got;
 }
 

@@ -2,6 +2,7 @@
 // settings, and all of it as JSON.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,10 @@ struct LinkTestReport {
   struct Direction {
     LinkTestSent sent;
     LinkTestGot got;
+
+    // While warm: as the sender's kernel counted it, or, where none tells, as it could be read.
+    double bits_per_second() const;
+    Nanoseconds warm() const { return sent.warm > 0 ? sent.warm : got.warm; }
   };
   Direction to_peer, from_peer;
 
@@ -30,13 +35,18 @@ struct LinkTestReport {
   std::string to_json() const;
 };
 
-// The bytes that the receiver had at some time; ascending.
+// The bytes that had arrived at some time; ascending.
 struct LinkTestSample {
   Nanoseconds when = 0;
   std::uint64_t bytes = 0;
 };
-// The rate of the last three fifths of the time from `first` to the last byte: before that
-// congestion control finds its rate.
+// Of the time from the first byte to the last, the last three fifths: before that congestion
+// control finds its rate.
+struct WarmPhase {
+  std::size_t first = 0, last = 0;  // samples
+};
+// Nothing: there is too little to tell.
+std::optional<WarmPhase> warm_phase(std::span<const LinkTestSample> samples);
 LinkTestGot warm_rate(std::span<const LinkTestSample> samples);
 
 }  // namespace isthmus::inter

@@ -32,6 +32,7 @@ std::optional<TcpFacts> read_tcp_facts(int descriptor) {
   facts.unsent_bytes = info.tcpi_notsent_bytes;
   facts.acknowledged_bytes = info.tcpi_bytes_acked;
   facts.delivered_bytes = std::uint64_t{info.tcpi_delivered} * info.tcpi_snd_mss;
+  facts.arrived_bytes = info.tcpi_bytes_acked + std::uint64_t{info.tcpi_sacked} * info.tcpi_snd_mss;
   facts.segments_sent = info.tcpi_data_segs_out;
   facts.segments_resent = info.tcpi_total_retrans;
   facts.silence = info.tcpi_last_data_recv * kMillisecond;

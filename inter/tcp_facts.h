@@ -23,7 +23,8 @@ struct TcpFacts {
   std::optional<Nanoseconds> silence;  // since data last came; nothing: not known
   // Since the connection began.
   std::uint64_t acknowledged_bytes = 0;
-  std::uint64_t delivered_bytes = 0;  // those after a lost segment included
+  std::uint64_t delivered_bytes = 0;  // those after a lost segment included; in whole segments
+  std::uint64_t arrived_bytes = 0;    // the same, to the byte where no segment is missing
   std::uint64_t segments_sent = 0;    // with data, those that were sent again included
   std::uint64_t segments_resent = 0;
   Nanoseconds busy = 0;               // something was to be sent

@@ -156,7 +156,7 @@ TcpFacts TcpStream::facts() {
   facts.unsent_bytes = end_ - sent_;
   facts.waiting_bytes = end_ - delivered_;
   facts.acknowledged_bytes = std::min(delivered_, received_);
-  facts.delivered_bytes = delivered_;
+  facts.delivered_bytes = facts.arrived_bytes = delivered_;
   facts.segments_sent = sent_ / kSegmentBytes + resent_;
   facts.segments_resent = resent_;
   facts.busy = busy_ + (busy_since_ < 0 ? 0 : simulation_.now() - busy_since_);

@@ -253,6 +253,8 @@ std::vector<SampleMessage> sample_messages() {
   add("link test answer", answer);
   LinkTestSent sent;
   sent.bytes = 1 << 20;
+  sent.arrived = 600'000;
+  sent.warm = 2 * kSecond;
   sent.segments = 800;
   sent.segments_resent = 3;
   sent.busy = 4 * kSecond;

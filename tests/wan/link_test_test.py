@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`isthmus link test` over an emulated line, which it must measure as it is set; and what a polite gateway leaves to others:
 
-    tests/wan/link_test_test.py           # the test: 100 Mbit/s, 40 ms, within 10 %
+    tests/wan/link_test_test.py           # the test: 100 Mbit/s, 40 ms; then 100 ms, on connections that know the line
     tests/wan/link_test_test.py polite    # figures: iperf3 alone and beside bulk, polite or not, and bulk alone
 
 Needs root and /dev/net/tun; skips loudly without (status 77).
@@ -57,18 +57,34 @@ class Gateways:
         return json.loads(said)
 
 
+# Of 1500 bytes that the wire carries TCP has 1448.
+MOST_MBIT_S = 100 * 1448 / 1500
+
+
+def check_directions(report, least_mbit_s):
+    for direction in ("to_peer", "from_peer"):
+        measured = report[direction]
+        bbr = measured["congestion_control"] == "bbr"
+        assert least_mbit_s <= measured["mbit_s"] <= MOST_MBIT_S + 0.5, (direction, measured)
+        assert measured["connections"] == (4 if bbr else 8), measured
+        # The line loses nothing; others than bbr make their own losses for as long as they send.
+        assert measured["loss"] < (0.001 if bbr else 0.05) and measured["segments"] > 1000, (direction, measured)
+
+
 def measure():
     with Gateways() as gateways:
         report = gateways.result_of(gateways.start_test("beta", "alpha"))
-    print(json.dumps(report, indent=1))
-    round_trip = report["round_trip_ms"]
-    assert 40 <= round_trip["min"] <= 44 and round_trip["min"] <= round_trip["median"] <= 48, round_trip
-    for direction in ("to_peer", "from_peer"):
-        measured = report[direction]
-        assert 90 <= measured["mbit_s"] <= 100, (direction, measured)
-        assert measured["connections"] == (4 if measured["congestion_control"] == "bbr" else 8), measured
-        assert measured["loss"] < 0.05 and measured["segments"] > 1000, (direction, measured)
-        assert 450_000 <= measured["bandwidth_delay_bytes"] <= 550_000, (direction, measured)
+        print(json.dumps(report, indent=1))
+        round_trip = report["round_trip_ms"]
+        assert 40 <= round_trip["min"] <= 44 and round_trip["min"] <= round_trip["median"] <= 48, round_trip
+        check_directions(report, 90)
+        for direction in ("to_peer", "from_peer"):
+            assert 450_000 <= report[direction]["bandwidth_delay_bytes"] <= 550_000, report
+        wan.Wan().conf("default delay=50ms")
+        for _ in range(3):
+            report = gateways.result_of(gateways.start_test("beta", "alpha"))
+            print(json.dumps(report))
+            check_directions(report, 80)  # bbr sends next to nothing for 0.2 s in ten
 
 
 def iperf3(congestion_control, seconds):
