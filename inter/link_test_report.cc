@@ -119,6 +119,11 @@ std::vector<std::string> LinkTestReport::advice() const {
     const auto limit = static_cast<double>(sender.rate_limit);
     if (limit > 0 && d.bits_per_second() > 0.85 * limit)
       add(fmt::format("at {}: its rate_limit is what bounds this direction", from));
+    if (sender.polite)
+      add(fmt::format(
+          "at {}: it is polite, so this direction shows what it took, not what the line "
+          "carries: with gateway.polite = false it shows that",
+          from));
     if (d.sent.congestion_control_why.starts_with("the system refused"))
       add(
           fmt::format("at {}: {}, {} is in force: load that kernel module and add it to "

@@ -140,11 +140,13 @@ void add_link(CLI::App& program, Action& action) {
   one->add_flag("--json", options->json, "One JSON object");
   one->footer(
       "The gateways of both sites must be up; a run need not be. The figures are of the bulk "
-      "lane,\nas outer steps use it: rate_limit and polite hold. They are of the last three fifths "
-      "of the\ntime: before that congestion control finds its rate. Capacity is what TCP carried, "
-      "about 3 %\nless than the line, which carries the headers of TCP and IP too. Losses are what "
-      "the sender's\nkernel sent again; congestion controls other than bbr cause some "
-      "themselves.\n\n"
+      "lane,\nas outer steps use it: rate_limit and polite hold, so that those of a polite gateway "
+      "tell what\nit took, not what the line carries. They are of the last three fifths of the "
+      "time: before that\ncongestion control finds its rate. Capacity is what TCP carried, about 3 "
+      "% "
+      "less than the line,\nwhich carries the headers of TCP and IP too. Losses are what the "
+      "sender's "
+      "kernel sent again;\ncongestion controls other than bbr cause some themselves.\n\n"
       "In JSON: round_trip_ms (min, median), to_peer and from_peer (mbit_s, warm_s, bytes, "
       "segments,\nsegments_resent, loss, congestion_control and why, dialed: by the sender, "
       "connections,\nwindow_limited and buffer_limited: shares of the time, "

@@ -30,12 +30,14 @@ bool flag(const json& object, const char* name) {
 }
 
 std::string direction_text(const std::string& from, const std::string& to, const json& d) {
+  const bool polite = flag(d, "polite");  // the figure is what it took
   auto out = fmt::format("{} to {}\n", from, to);
   const auto fact = [&out](std::string_view name, const std::string& said) {
     out += fmt::format("  {:<20} {}\n", name, said);
   };
-  fact("capacity", fmt::format("{:.1f} Mbit/s over {:.2f} s ({} in all)", number(d, "mbit_s"),
-                               number(d, "warm_s"), about_bytes(number(d, "bytes"))));
+  fact("capacity",
+       fmt::format("{}{:.1f} Mbit/s over {:.2f} s ({} in all)", polite ? "at least " : "",
+                   number(d, "mbit_s"), number(d, "warm_s"), about_bytes(number(d, "bytes"))));
   fact("sent again",
        fmt::format("{:.0f} of {:.0f} segments, {:.3f} %", number(d, "segments_resent"),
                    number(d, "segments"), 100 * number(d, "loss")));
@@ -50,7 +52,7 @@ std::string direction_text(const std::string& from, const std::string& to, const
                    100 * number(d, "window_limited"), 100 * number(d, "buffer_limited")));
   if (field(d, "rate_limit_mbit_s").is_number())
     fact("rate_limit", fmt::format("{} Mbit/s at {}", number(d, "rate_limit_mbit_s"), from));
-  if (flag(d, "polite")) fact("polite", fmt::format("{} yields to others", from));
+  if (polite) fact("polite", fmt::format("{} yields to others: the line may carry more", from));
   return out;
 }
 

@@ -50,6 +50,22 @@ TEST(LinkTestText, SaysWhatTheReportSays) {
   EXPECT_THAT(text, Not(HasSubstr("these limits are no limit")));
 }
 
+TEST(LinkTestText, WhatAPoliteGatewayTookIsNotSaidToBeTheLines) {
+  auto report = a_report();
+  report.side_there.polite = true;
+  const auto json = nlohmann::json::parse(report.to_json());
+  EXPECT_EQ(json["to_peer"]["polite"], false);
+  EXPECT_EQ(json["from_peer"]["polite"], true);
+  const auto text = link_test_text(json);
+  for (const char* part :
+       {"capacity             19.5 Mbit/s", "capacity             at least 96.2 Mbit/s",
+        "beta yields to others: the line may carry more",
+        "at beta: it is polite, so this direction shows what it took"})
+    EXPECT_THAT(text, HasSubstr(part));
+  EXPECT_THAT(text, Not(HasSubstr("alpha yields")));
+  EXPECT_THAT(text, Not(HasSubstr("at alpha: it is polite")));
+}
+
 TEST(LinkTestText, WhatIsNotThereOrOfAnotherKindIsNoFault) {
   for (const char* odd : {"{}", "[]", "3", "{\"to_peer\":7,\"advice\":[3,\"x\\u001b[2J\"]}"}) {
     const auto text = link_test_text(nlohmann::json::parse(odd));
