@@ -41,6 +41,7 @@ void AttachServer::Server::stop() {
   complete_ = false;  // the gateway may be gone already
   forget();
   listener_.reset();
+  link_test_askers_.clear();
   ranks_.clear();
   change_generation();
 }
@@ -58,10 +59,7 @@ void AttachServer::Server::on_message(const AttachConnectionPointer& connection,
   if (kind == attach::Kind::link_test) {
     const auto wish = attach::decode<attach::LinkTest>(body);
     if (!wish) return connection->refuse(garbage);
-    const auto json = link_test_ ? link_test_(*wish)
-                                 : Error{ErrorCode::unsupported, "this gateway tests no links"};
-    if (!json) return connection->refuse(json.error());
-    return connection->send(attach::encode(attach::LinkTestJson{*json}));
+    return on_link_test(connection, *wish);
   }
   if (kind == attach::Kind::attach) {
     auto message = attach::decode<attach::Attach>(body);
@@ -77,6 +75,22 @@ void AttachServer::Server::on_message(const AttachConnectionPointer& connection,
 
 void AttachServer::Server::on_closed(const AttachConnectionPointer& connection) {
   if (connection->rank()) remove_rank(*connection->rank());
+  const auto asker = link_test_askers_.find(connection);
+  if (asker == link_test_askers_.end()) return;
+  const auto number = asker->second;
+  link_test_askers_.erase(asker);
+  if (std::ranges::none_of(link_test_askers_,
+                           [&](const auto& other) { return other.second == number; }))
+    stop_link_test_(number);
+}
+
+void AttachServer::Server::on_link_test(const AttachConnectionPointer& connection,
+                                        const attach::LinkTest& wish) {
+  const auto json =
+      link_test_ ? link_test_(wish) : Error{ErrorCode::unsupported, "this gateway tests no links"};
+  if (!json) return connection->refuse(json.error());
+  link_test_askers_[connection] = wish.number;
+  connection->send(attach::encode(attach::LinkTestJson{*json}));
 }
 
 void AttachServer::Server::handle_of_rank(AttachedRank& rank, attach::Kind kind,
@@ -363,8 +377,9 @@ AttachServer::AttachServer(Loop& loop, EventLog& log, std::string path, OuterSte
                                        options)) {}
 AttachServer::~AttachServer() { server_->stop(); }
 void AttachServer::serve_link_tests(
-    std::function<Result<std::string>(const attach::LinkTest&)> test) {
-  server_->serve_link_tests(std::move(test));
+    std::function<Result<std::string>(const attach::LinkTest&)> test,
+    std::function<void(std::uint64_t number)> stop) {
+  server_->serve_link_tests(std::move(test), std::move(stop));
 }
 Result<void> AttachServer::listen() { return server_->listen(); }
 void AttachServer::publish(const Published& state) { server_->publish(state); }

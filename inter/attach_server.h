@@ -32,8 +32,10 @@ class AttachServer final : public Ranks {
   // of `isthmus status`. The references outlive the server.
   AttachServer(Loop& loop, EventLog& log, std::string path, OuterSteps& outer,
                std::function<GatewayStatus()> status, AttachOptions options = {});
-  // What `isthmus link test` asks for; without it, that is refused. Before listen().
-  void serve_link_tests(std::function<Result<std::string>(const attach::LinkTest&)> test);
+  // What `isthmus link test` asks for; without it, that is refused. Before listen(). A test whose
+  // last asker's connection has closed is stopped, under its number.
+  void serve_link_tests(std::function<Result<std::string>(const attach::LinkTest&)> test,
+                        std::function<void(std::uint64_t number)> stop);
   // Closes all connections and removes the socket. Ranks that were not refused see `closed`, and
   // come again.
   ~AttachServer() override;

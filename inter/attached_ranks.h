@@ -50,8 +50,10 @@ class AttachServer::Server final : public AttachReceiver,
   Server(Loop& loop, EventLog& log, std::string path, OuterSteps& outer,
          std::function<GatewayStatus()> status, AttachOptions options);
 
-  void serve_link_tests(std::function<Result<std::string>(const attach::LinkTest&)> test) {
+  void serve_link_tests(std::function<Result<std::string>(const attach::LinkTest&)> test,
+                        std::function<void(std::uint64_t number)> stop) {
     link_test_ = std::move(test);
+    stop_link_test_ = std::move(stop);
   }
   Result<void> listen();
   void stop();
@@ -79,6 +81,7 @@ class AttachServer::Server final : public AttachReceiver,
   Result<void> check_size(const std::vector<TensorInfo>& tensors) const;
   Result<AttachedRank> check_attach(const AttachConnectionPointer& connection,
                                     const attach::Attach& message, const ModelLayout& layout);
+  void on_link_test(const AttachConnectionPointer& connection, const attach::LinkTest& wish);
   void on_initial(AttachedRank& rank);
   void on_contribute(AttachedRank& rank, const attach::Contribute& message);
   void on_took(AttachedRank& rank, const attach::Took& message);
@@ -122,6 +125,8 @@ class AttachServer::Server final : public AttachReceiver,
   OuterSteps& outer_;
   std::function<GatewayStatus()> gateway_status_;
   std::function<Result<std::string>(const attach::LinkTest&)> link_test_;  // empty: none
+  std::function<void(std::uint64_t number)> stop_link_test_;
+  std::map<AttachConnectionPointer, std::uint64_t> link_test_askers_;  // with the test's number
   AttachOptions options_;
   std::unique_ptr<AttachListener> listener_;
   bool stopped_ = false;

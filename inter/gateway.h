@@ -91,6 +91,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // As LinkTester::ask, of the site's own operator; the wish needs no peer. Errors also:
   // invalid_argument (no such site).
   Result<std::string> test_link(std::uint64_t number, std::string_view peer, LinkTester::Wish wish);
+  void stop_link_test(std::uint64_t number) { link_tester_->stop(number); }
 
   // OuterSteps.
   Result<void> attached(const ModelLayout& layout) override;

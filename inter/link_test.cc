@@ -37,6 +37,7 @@ struct LinkTester::Test {
   GatewayId peer;
   std::string peer_name;
   LinkTestId id = 0;
+  std::uint64_t number = 0;  // of the operator's, if it is asked for here
   bool asked_here = false;
   bool force = false;
   Wish wish;
@@ -96,11 +97,22 @@ Result<std::string> LinkTester::ask(std::uint64_t number, const Wish& wish) {
   current_->peer = wish.peer;
   current_->peer_name = context_.name_of(wish.peer);
   current_->id = context_.random.next();
+  current_->number = number;
   current_->asked_here = true;
   current_->force = wish.force;
   current_->wish = wish;
   context_.loop.spawn(run(current_));
   return fmt::format("{{\"state\":\"running\",\"doing\":{}}}", json_string(current_->doing));
+}
+
+void LinkTester::stop(std::uint64_t number) {
+  if (number != number_ || !current_ || !current_->asked_here) return;
+  const Error why{ErrorCode::cancelled, "who asked for it has gone"};
+  last_ = why;
+  context_.log.info("link_test_stopped", {.peer = current_->peer_name}, {{"why", why.text()}});
+  end(current_, why);
+  news_.notify();
+  writable_.notify();
 }
 
 // ---- Words
@@ -230,7 +242,8 @@ Task<void> LinkTester::run(TestPointer test) {
   auto report = co_await measure(test);
   context_.log.info("link_tested", {.peer = test->peer_name},
                     {{"outcome", report ? std::string("measured") : report.error().text()}});
-  last_ = report ? Result<std::string>(report->to_json()) : Result<std::string>(report.error());
+  if (test->number == number_)
+    last_ = report ? Result<std::string>(report->to_json()) : Result<std::string>(report.error());
   if (report)
     end(test, Error{ErrorCode::cancelled, ""});
   else

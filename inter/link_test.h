@@ -55,6 +55,9 @@ class LinkTester {
   // cannot begin: busy (an exchange, another test), unavailable, timeout, cancelled.
   Result<std::string> ask(std::uint64_t number, const Wish& wish);
 
+  // Nobody wants its outcome any more: it ends at both ends. Nothing when it is over.
+  void stop(std::uint64_t number);
+
   // From the wire: what follows kLinkTestFrame.
   void on_message(GatewayId from, Lane lane, std::span<const std::byte> message);
   void on_writable();

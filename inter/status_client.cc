@@ -4,18 +4,15 @@
 
 #include <utility>
 
-#include "inter/local_socket.h"
-
 namespace isthmus::inter {
 
 namespace {
 
 // What a gateway answers to one request of a visitor.
 template <class Reply, class Request>
-Result<std::string> fetch_json(const std::string& path, const Request& request,
-                               Nanoseconds timeout) {
+Result<std::string> ask_json(LocalStream& stream, const std::string& path, const Request& request,
+                             Nanoseconds timeout) {
   const Nanoseconds deadline = local_now() + timeout;
-  ISTHMUS_TRY(LocalStream stream, LocalStream::connect(path));
   // A gateway that refuses may have said so and closed already.
   auto sent = stream.send(attach::encode(request), deadline);
   if (!sent && sent.error().code != ErrorCode::closed) return std::move(sent).error();
@@ -32,6 +29,7 @@ Result<std::string> fetch_json(const std::string& path, const Request& request,
         auto reply = attach::decode<Reply>(body);
         if (header.kind != Reply::kind || !reply)
           return Error{ErrorCode::bad_frame, "the gateway's answer does not decode"};
+        stream.take(attach::kHeaderBytes + header.body_bytes);
         return std::move(reply->json);
       }
     }
@@ -44,12 +42,17 @@ Result<std::string> fetch_json(const std::string& path, const Request& request,
 }  // namespace
 
 Result<std::string> fetch_status_json(const std::string& path, Nanoseconds timeout) {
-  return fetch_json<attach::StatusJson>(path, attach::Status{}, timeout);
+  ISTHMUS_TRY(LocalStream stream, LocalStream::connect(path));
+  return ask_json<attach::StatusJson>(stream, path, attach::Status{}, timeout);
 }
 
-Result<std::string> fetch_link_test_json(const std::string& path, const attach::LinkTest& wish,
-                                         Nanoseconds timeout) {
-  return fetch_json<attach::LinkTestJson>(path, wish, timeout);
+Result<LinkTestClient> LinkTestClient::connect(const std::string& path) {
+  ISTHMUS_TRY(LocalStream stream, LocalStream::connect(path));
+  return LinkTestClient(path, std::move(stream));
+}
+
+Result<std::string> LinkTestClient::ask(const attach::LinkTest& wish, Nanoseconds timeout) {
+  return ask_json<attach::LinkTestJson>(stream_, path_, wish, timeout);
 }
 
 Result<GatewayStatus> fetch_status(const std::string& path, Nanoseconds timeout) {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/result.h"
 #include "inter/attach_messages.h"
+#include "inter/local_socket.h"
 #include "inter/status.h"
 
 namespace isthmus::inter {
@@ -18,9 +20,20 @@ Result<std::string> fetch_status_json(const std::string& path, Nanoseconds timeo
 // The same, parsed.
 Result<GatewayStatus> fetch_status(const std::string& path, Nanoseconds timeout);
 
-// Begins a test, or asks after it; the JSON of LinkTester::ask. Errors: as above, and those of the
-// gateway that has none to tell.
-Result<std::string> fetch_link_test_json(const std::string& path, const attach::LinkTest& wish,
-                                         Nanoseconds timeout);
+// Who wants a link tested. The gateway ends the test when this is destroyed, or its process ends.
+class LinkTestClient {
+ public:
+  // Errors: unavailable (no gateway listens there), permission.
+  static Result<LinkTestClient> connect(const std::string& path);
+  // Begins the test, or asks after it, at least every few seconds; the JSON of LinkTester::ask.
+  // Errors: timeout, closed, bad_frame, and those of the gateway that has none to tell.
+  Result<std::string> ask(const attach::LinkTest& wish, Nanoseconds timeout);
+
+ private:
+  LinkTestClient(std::string path, LocalStream stream)
+      : path_(std::move(path)), stream_(std::move(stream)) {}
+  std::string path_;
+  LocalStream stream_;
+};
 
 }  // namespace isthmus::inter

@@ -220,11 +220,13 @@ class Site {
     options.memory_bytes_max = static_cast<std::uint64_t>(file_.gateway.memory);
     ranks_ = std::make_unique<inter::AttachServer>(
         loop_, log_, folder_.socket(), *gateway_, [this] { return status(); }, options);
-    ranks_->serve_link_tests([this](const inter::attach::LinkTest& wish) {
-      return gateway_->test_link(
-          wish.number, wish.peer,
-          {.peer = {}, .force = wish.force, .time = wish.time, .bytes_max = wish.bytes_max});
-    });
+    ranks_->serve_link_tests(
+        [this](const inter::attach::LinkTest& wish) {
+          return gateway_->test_link(
+              wish.number, wish.peer,
+              {.peer = {}, .force = wish.force, .time = wish.time, .bytes_max = wish.bytes_max});
+        },
+        [this](std::uint64_t number) { gateway_->stop_link_test(number); });
     gateway_->serve(*ranks_);
     return ranks_->listen();
   }

@@ -81,11 +81,12 @@ Result<inter::attach::LinkTest> wish_of(const Options& options) {
 Result<nlohmann::json> run_test(const std::string& socket, const inter::attach::LinkTest& wish,
                                 bool quiet) {
   constexpr Nanoseconds kPatience = 2 * kSecond;
-  constexpr auto kAskEvery = std::chrono::milliseconds(250);
+  constexpr auto kAskEvery = std::chrono::milliseconds(250), kLook = std::chrono::milliseconds(50);
   const auto& stop = watch_for_stop();
+  ISTHMUS_TRY(auto gateway, inter::LinkTestClient::connect(socket));
   std::string doing;
   while (!stop) {
-    ISTHMUS_TRY(const auto text, inter::fetch_link_test_json(socket, wish, kPatience));
+    ISTHMUS_TRY(const auto text, gateway.ask(wish, kPatience));
     auto json = nlohmann::json::parse(text, nullptr, false);
     if (!json.is_object() || !json.contains("state"))
       return Error{ErrorCode::bad_frame, "the gateway's answer does not decode"};
@@ -94,9 +95,10 @@ Result<nlohmann::json> run_test(const std::string& socket, const inter::attach::
       doing = now.get<std::string>();
       if (!quiet) fmt::print(stderr, "{} …\n", doing);
     }
-    std::this_thread::sleep_for(kAskEvery);
+    for (auto slept = kLook; slept <= kAskEvery && !stop; slept += kLook)
+      std::this_thread::sleep_for(kLook);
   }
-  return Error{ErrorCode::cancelled, "stopped; the gateways end the test by themselves"};
+  return Error{ErrorCode::cancelled, "stopped, and the test with it"};
 }
 
 ExitCode test(const Options& options) {
@@ -139,14 +141,16 @@ void add_link(CLI::App& program, Action& action) {
                   "For each direction, at most: up to \"1 GiB\" (default: \"256 MiB\")");
   one->add_flag("--json", options->json, "One JSON object");
   one->footer(
-      "The gateways of both sites must be up; a run need not be. The figures are of the bulk "
-      "lane,\nas outer steps use it: rate_limit and polite hold, so that those of a polite gateway "
-      "tell what\nit took, not what the line carries. They are of the last three fifths of the "
-      "time: before that\ncongestion control finds its rate. Capacity is what TCP carried, about 3 "
-      "% "
-      "less than the line,\nwhich carries the headers of TCP and IP too. Losses are what the "
-      "sender's "
-      "kernel sent again;\ncongestion controls other than bbr cause some themselves.\n\n"
+      "The gateways of both sites must be up; a run need not be. Ctrl-C ends the test at both.\n\n"
+      "The figures are of the bulk lane, as outer steps use it: rate_limit and polite hold, so "
+      "that\nthose of a polite gateway tell what it took, not what the line carries. They are of "
+      "the "
+      "last\nthree fifths of the time: before that congestion control finds its rate. Capacity is "
+      "what TCP\ncarried, about 3 % less than the line, which carries the headers of TCP and IP "
+      "too. "
+      "Losses are\nwhat the sender's kernel sent again; congestion controls other than bbr cause "
+      "some "
+      "themselves.\n\n"
       "In JSON: round_trip_ms (min, median), to_peer and from_peer (mbit_s, warm_s, bytes, "
       "segments,\nsegments_resent, loss, congestion_control and why, dialed: by the sender, "
       "connections,\nwindow_limited and buffer_limited: shares of the time, "

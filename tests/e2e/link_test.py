@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """`isthmus link test` between real gateways on loopback: before a run, with a rate limit of the hour, during an exchange."""
 import json
+import signal
 import subprocess
+import time
 import unittest
 
-from federation import BAD_USAGE, Case, DONE, Federation, ISTHMUS, UNAVAILABLE, isthmus, wait_until
+from federation import BAD_USAGE, Case, DONE, Federation, ISTHMUS, STOPPED, UNAVAILABLE, isthmus, wait_until
 
 
 class Gateways:
@@ -66,6 +68,28 @@ class LinkTest(Case):
             self.assertEqual(wrong.returncode, BAD_USAGE, wrong.stdout)
             self.assertIn('no other site "gamma" with a gateway; there is beta', wrong.stdout)
             self.assertEqual(link_test(federation, "beta", "alpha", "--time", "2 min").returncode, BAD_USAGE)
+
+    def test_whoever_asked_and_has_gone_ends_it_at_both_gateways(self):
+        with Federation("alpha", "beta") as federation, Gateways(federation, "--set", 'gateway.rate_limit="16 Mbit/s"'):
+            for number, code in ((signal.SIGINT, STOPPED), (signal.SIGTERM, STOPPED), (signal.SIGKILL, -signal.SIGKILL)):
+                command = [ISTHMUS, "link", "test", "beta", federation["alpha"].file, "--time", "30 s"]
+                asker = subprocess.Popen(command, cwd=federation.folder, stdin=subprocess.DEVNULL,
+                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                while "alpha to beta" not in asker.stdout.readline():
+                    self.assertIsNone(asker.poll())
+                time.sleep(0.5)
+                began = time.monotonic()
+                asker.send_signal(number)
+                said, _ = asker.communicate(timeout=20)
+                self.assertEqual(asker.returncode, code, said)
+                self.assertLess(time.monotonic() - began, 3)
+                if code == STOPPED:
+                    self.assertIn("stopped, and the test with it", said)
+                # Within moments both are free.
+                for peer, here in (("alpha", "beta"), ("beta", "alpha")):
+                    def tested():
+                        return link_test(federation, peer, here, "--time", "1 s", "--bytes", "64 KiB")
+                    wait_until(lambda: tested().returncode == DONE, 5, lambda: tested().stdout)
 
     def test_an_exchange_comes_first_unless_the_test_is_forced(self):
         # 0.8 million parameters: more than ten seconds at this rate.

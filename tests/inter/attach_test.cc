@@ -1,4 +1,5 @@
 // One rank at a gateway, and what it may be told.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -337,6 +338,32 @@ TEST_F(AttachTest, MoreMemoryThanAllowedIsRefusedBeforeItIsMade) {
   const auto client = AttachClient::attach(path, request, kPatience);
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, ErrorCode::too_large);
+}
+
+TEST_F(AttachTest, ALinkTestIsStoppedWhenTheLastOfItsAskersHasGone) {
+  std::vector<std::uint64_t> stopped;
+  start_server();
+  on_loop([&] {
+    server->serve_link_tests(
+        [](const attach::LinkTest& wish) -> Result<std::string> {
+          if (wish.number == 9) return Error{ErrorCode::busy, "another test is going on"};
+          return fmt::format("{{\"number\":{}}}", wish.number);
+        },
+        [&](std::uint64_t number) { stopped.push_back(number); });
+  });
+  const auto connect = [&] { return *LinkTestClient::connect(path); };
+  std::optional<LinkTestClient> first(connect()), second(connect()), refused(connect());
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(*first->ask({.number = 7, .peer = "beta"}, kPatience), "{\"number\":7}");
+  EXPECT_TRUE(second->ask({.number = 7, .peer = "beta"}, kPatience));
+  EXPECT_EQ(refused->ask({.number = 9, .peer = "beta"}, kPatience).error().code, ErrorCode::busy);
+  refused.reset();
+  first.reset();
+  std::this_thread::sleep_for(std::chrono::nanoseconds(kMoment));
+  EXPECT_TRUE(on_loop([&] { return stopped.empty(); }));
+  second.reset();
+  EXPECT_TRUE(eventually([&] { return stopped == std::vector<std::uint64_t>{7}; }));
+  stop_server();  // `stopped` is ours
 }
 
 TEST_F(AttachTest, WithoutAGatewayThereIsAClearError) {

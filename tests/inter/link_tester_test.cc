@@ -229,6 +229,33 @@ TEST_F(LinkTest, AnExchangeThatBeginsEndsIt) {
   EXPECT_TRUE(outcome());
 }
 
+TEST_F(LinkTest, NobodyWhoWantsItEndsItAtBothEnds) {
+  for (const auto moved :
+       {10 * kMillisecond, 2 * kSecond, 6 * kSecond}) {  // asked, there, and back
+    const auto number = ++numbers;
+    ASSERT_TRUE(ask(alpha, number));
+    run_for(moved);
+    alpha.tester.stop(number + 1);  // another one's
+    EXPECT_TRUE(ask(alpha, number));
+    alpha.tester.stop(number);
+    const auto stopped = ask(alpha, number);
+    ASSERT_FALSE(stopped);
+    EXPECT_EQ(stopped.error().code, ErrorCode::cancelled);
+    // What had been handed over by then may still arrive; nothing more is.
+    run_for(300 * kMillisecond);
+    const auto sent = alpha.wire.bytes_sent(kBeta) + beta.wire.bytes_sent(kAlpha);
+    run_for(kSecond);
+    EXPECT_EQ(alpha.wire.bytes_sent(kBeta) + beta.wire.bytes_sent(kAlpha), sent);
+    // Both are free for another one, and this one's end is not taken for its.
+    ASSERT_TRUE(ask(beta, ++numbers, {.peer = kGamma, .time = kSecond}));
+    run_for(5 * kSecond);
+    EXPECT_EQ(nlohmann::json::parse(*ask(beta, numbers, {}))["state"], "done");
+  }
+  EXPECT_TRUE(outcome());
+  alpha.tester.stop(numbers);
+  EXPECT_EQ(nlohmann::json::parse(*ask(alpha, numbers))["state"], "done");
+}
+
 TEST_F(LinkTest, OneAtATimeWhoeverAsks) {
   ASSERT_TRUE(ask(alpha, 1));
   run_for(kSecond);
