@@ -44,6 +44,11 @@ GatewayStatus Gateway::status() const {
                                                                : "waiting for ranks";
   for (const auto& [id, peer] : peers_.all()) {
     auto link = peer.link->status();
+    const auto [tests, others] = link_tester_->shares(peer.link->peer());
+    link.wire_sent_bytes = others.sent;
+    link.wire_received_bytes = others.received;
+    link.link_test_sent_bytes = tests.sent;
+    link.link_test_received_bytes = tests.received;
     if (link.waiting_for.empty() && exchange_ && state_ && !finished_ && exchange_->contributed())
       link.waiting_for = exchange_->held(working_step(), id) ? "vote"
                          : exchange_->arriving(id)           ? "transfer"

@@ -115,13 +115,28 @@ void LinkTester::stop(std::uint64_t number) {
   writable_.notify();
 }
 
+TestedBytes::Count LinkTester::carried(GatewayId peer) const {
+  return {.sent = context_.wire.bytes_sent(peer), .received = context_.wire.bytes_received(peer)};
+}
+
+void LinkTester::count(GatewayId peer, const TestedBytes::Count& message) {
+  tested_[peer].add(context_.loop.now(), message, carried(peer));
+}
+
+LinkTester::Shares LinkTester::shares(GatewayId peer) {
+  auto& tested = tested_[peer];
+  return {.tests = tested.tests(), .others = tested.others(context_.loop.now(), carried(peer))};
+}
+
 // ---- Words
 
 void LinkTester::send(GatewayId to, ByteWriter frame) {
   auto message = frame.take();
-  context_.limit.charge(context_.loop.now(), message.size());
+  const auto bytes = message.size();
+  context_.limit.charge(context_.loop.now(), bytes);
   // Lost: whoever waits for it gives up, and says what is missing.
-  (void)context_.wire.send(to, Lane::control, std::move(message));
+  if (context_.wire.send(to, Lane::control, std::move(message)))
+    count(to, {.sent = context_.wire.bytes_of(Lane::control, bytes)});
 }
 
 template <class Body>
@@ -141,6 +156,7 @@ void LinkTester::widen(GatewayId peer) {
 void LinkTester::on_writable() { writable_.notify(); }
 
 void LinkTester::on_message(GatewayId from, Lane lane, std::span<const std::byte> message) {
+  count(from, {.received = context_.wire.bytes_of(lane, message.size() + 1)});
   ByteReader in(message);
   const auto kind = in.get<LinkTestFrame>();
   const auto id = in.get<LinkTestId>();
@@ -387,7 +403,10 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
     for (std::size_t i = 0; i < connections.size(); ++i) {
       const auto connection = connections[next++ % connections.size()];
       const auto sent = context_.wire.send(test->peer, Lane::bulk, message, connection);
-      if (sent) return sent;
+      if (sent) {
+        count(test->peer, {.sent = context_.wire.bytes_of(Lane::bulk, message.size())});
+        return sent;
+      }
       (sent.error().code == ErrorCode::busy ? busy : gone) = sent.error();
     }
     return Result<void>(busy ? *busy : *gone);

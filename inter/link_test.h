@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +20,7 @@
 #include "inter/link_test_report.h"
 #include "inter/loop.h"
 #include "inter/rate_limit.h"
+#include "inter/tested_bytes.h"
 #include "inter/wire.h"
 
 namespace isthmus::inter {
@@ -58,6 +60,12 @@ class LinkTester {
   // Nobody wants its outcome any more: it ends at both ends. Nothing when it is over.
   void stop(std::uint64_t number);
 
+  // Of what the wire carried to and from the peer: what tests did, and what all others did.
+  struct Shares {
+    TestedBytes::Count tests, others;
+  };
+  Shares shares(GatewayId peer);
+
   // From the wire: what follows kLinkTestFrame.
   void on_message(GatewayId from, Lane lane, std::span<const std::byte> message);
   void on_writable();
@@ -82,6 +90,8 @@ class LinkTester {
 
   void on_ask(GatewayId from, LinkTestId id, ByteReader& in);
   void on_frame(const TestPointer& test, LinkTestFrame kind, ByteReader& in);
+  TestedBytes::Count carried(GatewayId peer) const;
+  void count(GatewayId peer, const TestedBytes::Count& message);
   void send(GatewayId to, ByteWriter frame);
   void widen(GatewayId peer);
   template <class Body>
@@ -98,6 +108,7 @@ class LinkTester {
   std::uint64_t number_ = 0;  // of the operator's last test
   Result<std::string> last_ = std::string();
   Signal news_, writable_;
+  std::map<GatewayId, TestedBytes> tested_;
   std::unique_ptr<Pacing> pacing_;  // of the data that are being sent
 };
 

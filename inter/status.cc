@@ -38,6 +38,8 @@ void describe(Fields&& field, Status& s) {
   field("zstd_bytes", s.zstd_bytes);
   field("wire_sent_bytes", s.wire_sent_bytes);
   field("wire_received_bytes", s.wire_received_bytes);
+  field("link_test_sent_bytes", s.link_test_sent_bytes);
+  field("link_test_received_bytes", s.link_test_received_bytes);
   field("sending_s", s.sending_s);
   field("chunks_sent", s.chunks_sent);
   field("chunks_resent", s.chunks_resent);

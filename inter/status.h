@@ -34,9 +34,12 @@ struct LinkStatus {
   std::uint64_t parameter_bytes = 0;  // f32 that contributions sent on this link stand for
   std::uint64_t codec_bytes = 0;      // the same after the codec
   std::uint64_t zstd_bytes = 0;       // after zstd
-  std::uint64_t wire_sent_bytes =
-      0;  // all bytes on the wire, control, framing and sealing included
+  // Bytes on the wire, control, framing and sealing included; not those of link tests, which are
+  // counted below, and while one goes on at its end.
+  std::uint64_t wire_sent_bytes = 0;
   std::uint64_t wire_received_bytes = 0;
+  std::uint64_t link_test_sent_bytes = 0;
+  std::uint64_t link_test_received_bytes = 0;
   double sending_s = 0;  // in which the peer had not acknowledged all chunks that were offered
   std::uint64_t chunks_sent = 0;
   std::uint64_t chunks_resent = 0;

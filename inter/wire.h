@@ -127,6 +127,11 @@ class Wire {
   // lanes; and received.
   virtual std::uint64_t bytes_sent(GatewayId peer) const = 0;
   virtual std::uint64_t bytes_received(GatewayId peer) const = 0;
+  // What a message adds to them.
+  virtual std::uint64_t bytes_of(Lane lane, std::size_t message_bytes) const {
+    (void)lane;
+    return message_bytes;
+  }
 
   // Of each live connection of the bulk lane, the newest last; none where no kernel carries it.
   virtual std::vector<BulkPath> bulk_paths(GatewayId) const { return {}; }

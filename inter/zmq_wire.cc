@@ -58,6 +58,9 @@ class ZmqWire final : public Wire, public LaneEvents {
   void reset(GatewayId peer, Lane lane, ConnectionId connection) override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received(GatewayId peer) const override;
+  std::uint64_t bytes_of(Lane lane, std::size_t message_bytes) const override {
+    return lane == Lane::bulk ? tls_wire_bytes(message_bytes) : zmq_wire_bytes(message_bytes);
+  }
   std::vector<BulkPath> bulk_paths(GatewayId peer) const override;
   void widen(GatewayId peer, std::uint32_t connections) override;
   void pace(GatewayId peer, ConnectionId connection,

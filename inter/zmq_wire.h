@@ -117,10 +117,17 @@ Result<std::unique_ptr<Wire>> make_zmq_wire(Loop& loop, EventLog& log,
 // authenticator, 1 flags) and ZMTP's frame header. Wire::bytes_sent and bytes_received count these,
 // and per connection kZmqHandshakeBytes…; left out are heartbeats (70 bytes per interval and
 // direction). On the bulk lane they count what passes the socket, so that a message of n bytes
-// takes n + 4 and 22 for each 16 KiB of that. What TCP and IP add is left out.
+// takes n + 4 and 22 for each 16 KiB of that, and a change of keys 27. What TCP and IP add is left
+// out.
 constexpr std::size_t zmq_wire_bytes(std::size_t message_bytes) {
   const std::size_t boxed = message_bytes + 33;
   return boxed + (boxed > 255 ? 9 : 2);
+}
+// The same on the bulk lane.
+constexpr std::size_t tls_wire_bytes(std::size_t message_bytes) {
+  constexpr std::size_t kLength = 4, kRecord = 16 << 10, kRecordFraming = 22;
+  const std::size_t bytes = message_bytes + kLength;
+  return bytes + kRecordFraming * ((bytes + kRecord - 1) / kRecord);
 }
 // Greeting, HELLO and INITIATE of the dialing end, with its first message; greeting, WELCOME and
 // READY of the listening end.

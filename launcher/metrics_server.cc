@@ -99,10 +99,14 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
                 number(link.parameter_bytes), peer);
     out.counter("link_codec_bytes", "The same after the codec", number(link.codec_bytes), peer);
     out.counter("link_zstd_bytes", "The same after zstd", number(link.zstd_bytes), peer);
-    out.counter("link_wire_sent_bytes", "All bytes on the wire", number(link.wire_sent_bytes),
-                peer);
-    out.counter("link_wire_received_bytes", "All bytes on the wire",
+    out.counter("link_wire_sent_bytes", "All bytes on the wire but those of link tests",
+                number(link.wire_sent_bytes), peer);
+    out.counter("link_wire_received_bytes", "All bytes on the wire but those of link tests",
                 number(link.wire_received_bytes), peer);
+    out.counter("link_test_sent_bytes", "Bytes of link tests on the wire",
+                number(link.link_test_sent_bytes), peer);
+    out.counter("link_test_received_bytes", "Bytes of link tests on the wire",
+                number(link.link_test_received_bytes), peer);
     out.counter("link_sending_seconds", "In which chunks were on their way", link.sending_s, peer);
     out.counter("link_chunks_sent", "Chunks", number(link.chunks_sent), peer);
     out.counter("link_chunks_resent", "Chunks sent again", number(link.chunks_resent), peer);

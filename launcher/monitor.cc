@@ -478,6 +478,9 @@ std::string status_text(const inter::GatewayStatus& status) {
     text += fmt::format("{} received; {}, {} sent again; {}", bytes(link.wire_received_bytes),
                         counted(link.chunks_sent, "chunk"), link.chunks_resent,
                         counted(link.reconnects, "reconnect"));
+    if (link.link_test_sent_bytes + link.link_test_received_bytes > 0)
+      text += fmt::format("; link tests besides: {} sent, {} received",
+                          bytes(link.link_test_sent_bytes), bytes(link.link_test_received_bytes));
     fact(fmt::format("to {}", narrow(link.peer)), text);
   }
   return out;

@@ -86,6 +86,8 @@ Json json_of(const SiteReport& site) {
           {"zstd_bytes", link.zstd_bytes},
           {"wire_sent_bytes", link.wire_sent_bytes},
           {"wire_received_bytes", link.wire_received_bytes},
+          {"link_test_sent_bytes", link.link_test_sent_bytes},
+          {"link_test_received_bytes", link.link_test_received_bytes},
           {"achieved_mbit_s", link.achieved_mbit_s()},
           {"cap_mbit_s", link.cap_mbit_s > 0 ? Json(link.cap_mbit_s) : Json()},
           {"reconnects", link.reconnects}};
@@ -185,6 +187,9 @@ std::string site_text(const SiteReport& site) {
                        link.cap_mbit_s > 0 ? fmt::format("capped to {:.4g}", link.cap_mbit_s)
                                            : std::string("no cap"),
                        bytes(link.wire_received_bytes));
+    if (link.link_test_sent_bytes + link.link_test_received_bytes > 0)
+      out += fmt::format("    link tests besides: {} sent, {} received\n",
+                         bytes(link.link_test_sent_bytes), bytes(link.link_test_received_bytes));
     out += fmt::format("    {}\n", waiting_text(link));
   }
   std::string time;

@@ -15,6 +15,8 @@ void each_field(Link& link, const Visit& visit) {
   visit("zstd_bytes", link.zstd_bytes);
   visit("wire_sent_bytes", link.wire_sent_bytes);
   visit("wire_received_bytes", link.wire_received_bytes);
+  visit("link_test_sent_bytes", link.link_test_sent_bytes);
+  visit("link_test_received_bytes", link.link_test_received_bytes);
   visit("reconnects", link.reconnects);
   visit("sending_seconds", link.sending_seconds);
   visit("sending_bytes", link.sending_bytes);
@@ -78,8 +80,11 @@ Result<Traffic> parse_traffic(std::string_view text) {
       value = json.at("waits").at(name).get<double>();
     });
     for (const auto& [peer, link] : json.at("links").items())
-      each_field(traffic.links[peer],
-                 [&, &from = link](const char* name, auto& value) { read(from.at(name), value); });
+      each_field(traffic.links[peer], [&, &from = link](std::string_view name, auto& value) {
+        // Earlier versions did not count them.
+        if (name.starts_with("link_test_") && !from.contains(name)) return;
+        read(from.at(name), value);
+      });
     return traffic;
   } catch (const std::exception& error) {
     return Error{ErrorCode::corrupt, std::string("not the traffic of a run: ") + error.what()};
@@ -104,6 +109,8 @@ void TrafficMeter::sample(const inter::GatewayStatus& status, Nanoseconds now) {
     sum.zstd_bytes = link.zstd_bytes;
     sum.wire_sent_bytes = link.wire_sent_bytes;
     sum.wire_received_bytes = link.wire_received_bytes;
+    sum.link_test_sent_bytes = link.link_test_sent_bytes;
+    sum.link_test_received_bytes = link.link_test_received_bytes;
     sum.reconnects = link.reconnects;
     sum.cap_mbit_s = link.cap_mbit_s.value_or(0);
   }
@@ -120,6 +127,8 @@ Traffic TrafficMeter::total() const {
     to.zstd_bytes += link.zstd_bytes;
     to.wire_sent_bytes += link.wire_sent_bytes;
     to.wire_received_bytes += link.wire_received_bytes;
+    to.link_test_sent_bytes += link.link_test_sent_bytes;
+    to.link_test_received_bytes += link.link_test_received_bytes;
     to.reconnects += link.reconnects;
     to.sending_seconds += link.sending_seconds;
     to.sending_bytes += link.sending_bytes;

@@ -15,11 +15,13 @@
 namespace isthmus::launcher {
 
 struct LinkTraffic {
-  std::uint64_t parameter_bytes = 0;  // f32 that contributions stand for
-  std::uint64_t codec_bytes = 0;      // after the codec
-  std::uint64_t zstd_bytes = 0;       // after zstd
-  std::uint64_t wire_sent_bytes = 0;
-  std::uint64_t wire_received_bytes = 0;
+  std::uint64_t parameter_bytes = 0;      // f32 that contributions stand for
+  std::uint64_t codec_bytes = 0;          // after the codec
+  std::uint64_t zstd_bytes = 0;           // after zstd
+  std::uint64_t wire_sent_bytes = 0;      // without those of link tests
+  std::uint64_t wire_received_bytes = 0;  // the same
+  std::uint64_t link_test_sent_bytes = 0;
+  std::uint64_t link_test_received_bytes = 0;
   std::uint64_t reconnects = 0;
   double sending_seconds = 0;                    // in which chunks were on their way
   std::uint64_t sending_bytes = 0;               // of chunks, sent in them

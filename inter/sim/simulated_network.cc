@@ -226,7 +226,7 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
     if (told->second.stuck >= queue_max) return Error{ErrorCode::busy, "the queue is full"};
     ++told->second.stuck;
     ++counters_.lost;
-    from.sent_[to] += message.size() + 64;
+    from.sent_[to] += message.size() + SimulatedWire::kFramingBytes;
     return {};
   }
   const int direction = from.self_ < to ? 0 : 1;
@@ -234,7 +234,7 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
     from.blocked_.insert(wanted);
     return Error{ErrorCode::busy, "the queue is full"};
   }
-  const auto bytes = message.size() + 64;
+  const auto bytes = message.size() + SimulatedWire::kFramingBytes;
   from.sent_[to] += bytes;
   ++connection->queued[direction];
   // It has left the queue when the access link has taken it, which it does not while the other end
@@ -301,7 +301,7 @@ void SimulatedNetwork::deliver(GatewayId from, GatewayId to, Lane lane, Connecti
     return;
   }
   ++counters_.delivered;
-  wire->second->received_[from] += message.size() + 64;
+  wire->second->received_[from] += message.size() + SimulatedWire::kFramingBytes;
   wire->second->receiver_->on_message(from, lane, connection, message);
 }
 

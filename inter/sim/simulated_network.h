@@ -132,6 +132,8 @@ class SimulatedNetwork {
 // One process's wire; joins the network while it lives. `actor`: of the Simulation.
 class SimulatedWire final : public Wire {
  public:
+  static constexpr std::uint64_t kFramingBytes = 64;  // of each message
+
   SimulatedWire(SimulatedNetwork& network, GatewayId self, std::vector<GatewayId> peers, int actor);
   ~SimulatedWire() override;
 
@@ -151,6 +153,9 @@ class SimulatedWire final : public Wire {
   std::vector<BulkPath> bulk_paths(GatewayId peer) const override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received(GatewayId peer) const override;
+  std::uint64_t bytes_of(Lane, std::size_t message_bytes) const override {
+    return message_bytes + kFramingBytes;
+  }
 
  private:
   friend class SimulatedNetwork;

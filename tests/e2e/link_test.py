@@ -64,6 +64,16 @@ class LinkTest(Case):
             self.assertIn("beta to alpha", text.stdout)
             self.assertIn("what to do", text.stdout)
 
+            # Its bytes are none of the run's. What a test moved stands apart once it has come to rest.
+            def links():
+                said = isthmus("status", federation["alpha"].file, "--json", cwd=federation.folder)
+                return json.loads(said.stdout)["links"][0]
+            self.assertGreater(links()["link_test_sent_bytes"], 4_000_000)
+            self.assertGreater(links()["link_test_received_bytes"], 4_000_000)
+            time.sleep(6)
+            self.assertLess(links()["wire_sent_bytes"], 200_000)
+            self.assertLess(links()["wire_received_bytes"], 200_000)
+
             wrong = link_test(federation, "gamma", "alpha")
             self.assertEqual(wrong.returncode, BAD_USAGE, wrong.stdout)
             self.assertIn('no other site "gamma" with a gateway; there is beta', wrong.stdout)

@@ -44,6 +44,7 @@ class Node final : public WireReceiver {
   void on_message(GatewayId peer, Lane lane, ConnectionId, const SharedBytes& message) override {
     if (deaf) return;
     const auto bytes = message.bytes();
+    if (ignores_others && bytes.front() != static_cast<std::byte>(kLinkTestFrame)) return;
     ASSERT_EQ(bytes.front(), static_cast<std::byte>(kLinkTestFrame));
     tester.on_message(peer, lane, bytes.subspan(1));
   }
@@ -58,7 +59,7 @@ class Node final : public WireReceiver {
   RateLimit limit{0};
   LinkTestSide side{.tcp_rmem = "4096 131072 6291456", .tcp_wmem = "4096 16384 4194304"};
   std::string exchange, objection;
-  bool deaf = false;
+  bool deaf = false, ignores_others = false;
   int up = 0;
   sim::SimulatedWire wire;
   LinkTester tester;
@@ -296,6 +297,47 @@ TEST_F(LinkTest, APeerThatFallsSilentEndsItAtBothEnds) {
   EXPECT_TRUE(outcome());
 }
 
+// What moves besides, before, while it goes on, and after.
+TEST_F(LinkTest, ItsBytesAreCountedApartAndNoCountFalls) {
+  network.set_access(kBeta.site, 2.5e6);
+  alpha.ignores_others = beta.ignores_others = true;
+  const auto say = [&] {
+    ASSERT_TRUE(alpha.wire.send(kBeta, Lane::control, Bytes(936), 0));
+    run_for(100 * kMillisecond);
+  };
+  const auto whole = [](const Node& node, GatewayId peer) {
+    return node.wire.bytes_sent(peer) + node.wire.bytes_received(peer);
+  };
+  const auto before = alpha.tester.shares(kBeta).others;
+  for (int i = 0; i < 3; ++i) say();
+  EXPECT_EQ(alpha.tester.shares(kBeta).others.sent, before.sent + 3000);
+  EXPECT_EQ(alpha.tester.shares(kBeta).tests.sent, 0U);
+  const auto number = ++numbers;
+  ASSERT_TRUE(ask(alpha, number));
+  LinkTester::Shares last;
+  for (int i = 0; i < 200; ++i) {
+    if (i % 10 == 0) say();
+    run_for(100 * kMillisecond);
+    const auto now = alpha.tester.shares(kBeta);
+    EXPECT_GE(now.others.sent, last.others.sent);
+    EXPECT_GE(now.others.received, last.others.received);
+    EXPECT_GE(now.tests.sent, last.tests.sent);
+    EXPECT_GE(now.tests.received, last.tests.received);
+    last = now;
+  }
+  ASSERT_EQ(nlohmann::json::parse(*ask(alpha, number))["state"], "done");
+  EXPECT_GT(last.tests.sent, 8'000'000U);
+  EXPECT_EQ(last.others.sent, before.sent + 23'000);
+  EXPECT_EQ(last.others.received, before.received);
+  EXPECT_EQ(last.tests.sent + last.tests.received + last.others.sent + last.others.received,
+            whole(alpha, kBeta));
+  const auto there = beta.tester.shares(kAlpha);
+  EXPECT_EQ(there.tests.sent, last.tests.received);
+  EXPECT_EQ(there.tests.received, last.tests.sent);
+  EXPECT_EQ(there.others.received, last.others.sent);
+  EXPECT_EQ(alpha.tester.shares(kGamma).tests.sent, 0U);
+}
+
 // Gamma speaks for itself: what it says of beta's test is nothing, and nobody sends for it.
 TEST_F(LinkTest, WordsOfOthersAreNotHeard) {
   ASSERT_TRUE(ask(alpha, 1));
@@ -313,6 +355,25 @@ TEST_F(LinkTest, WordsOfOthersAreNotHeard) {
   run_for(20 * kSecond);
   EXPECT_EQ(nlohmann::json::parse(*ask(alpha, 1))["state"], "done");
   EXPECT_LT(gamma.wire.bytes_received(kAlpha), 1000U);
+}
+
+TEST(TestedBytes, WhatTheWireCountsEarlierOrLaterIsNobodyElses) {
+  TestedBytes bytes;
+  EXPECT_EQ(bytes.others(kSecond, {1000, 2000}).received, 2000U);
+  // Handed over and not sent yet; a part of one that comes is counted before the whole.
+  bytes.add(2 * kSecond, {.sent = 600, .received = 0}, {1100, 2100});
+  EXPECT_EQ(bytes.others(3 * kSecond, {1200, 9000}).received, 2100U);
+  EXPECT_EQ(bytes.others(3 * kSecond, {1200, 9000}).sent, 1000U);
+  bytes.add(4 * kSecond, {.sent = 0, .received = 7000}, {1700, 9100});
+  EXPECT_EQ(bytes.others(4 * kSecond, {1750, 9150}).sent, 1000U);
+  // At rest.
+  const auto others = bytes.others(4 * kSecond + TestedBytes::kSettles, {1750, 9150});
+  EXPECT_EQ(others.sent, 1150U);
+  EXPECT_EQ(others.received, 2150U);
+  EXPECT_EQ(bytes.tests().received, 7000U);
+  // Lost with its connection: none of the others' is taken back.
+  bytes.add(20 * kSecond, {.sent = 5000, .received = 0}, {1750, 9150});
+  EXPECT_EQ(bytes.others(60 * kSecond, {1800, 9150}).sent, 1150U);
 }
 
 TEST(LinkTestReport, TheRampIsLeftOutOfTheRate) {

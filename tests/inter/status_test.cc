@@ -49,6 +49,8 @@ GatewayStatus a_status() {
                           .zstd_bytes = 3,
                           .wire_sent_bytes = 4,
                           .wire_received_bytes = 5,
+                          .link_test_sent_bytes = 9,
+                          .link_test_received_bytes = 10,
                           .sending_s = 5.5,
                           .chunks_sent = 6,
                           .chunks_resent = 7,
@@ -102,7 +104,7 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
   EXPECT_EQ(nlohmann::json::parse(json).size(), 19u);
-  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 26u);
+  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 28u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);
 }

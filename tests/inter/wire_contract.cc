@@ -451,9 +451,14 @@ TEST_P(WireContract, CountsBytes) {
     sent = sender.wire->bytes_sent(world_gateway(1)) - sent_before;
     return receiver.wire->bytes_received(world_gateway(0)) - received_before == sent;
   }));
-  EXPECT_GE(sent, kSize * kCount);
-  EXPECT_LE(sent, kSize * kCount + 200 * kCount);
+  EXPECT_EQ(sent, kCount * sender.wire->bytes_of(Lane::bulk, kSize));
   EXPECT_EQ(sender.wire->bytes_sent(world_gateway(7)), 0U);
+  const auto sent_of_control = sender.wire->bytes_sent(world_gateway(1));
+  f.send_all(0, 1, Lane::control, 0, kCount, [](std::size_t i) { return 20 * i; });
+  std::uint64_t expected = 0;
+  for (std::size_t i = 0; i < kCount; ++i) expected += sender.wire->bytes_of(Lane::control, 20 * i);
+  EXPECT_TRUE(f.wait(
+      [&] { return sender.wire->bytes_sent(world_gateway(1)) - sent_of_control == expected; }));
 }
 
 }  // namespace isthmus::inter

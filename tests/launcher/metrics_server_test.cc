@@ -54,6 +54,7 @@ TEST(MetricsServer, ServesTheLastStatus) {
   link.peer = "beta";
   link.state = "up";
   link.wire_sent_bytes = 1234567;
+  link.link_test_sent_bytes = 7654321;
   status.links = {link, link};
   status.links[1].peer = "gamma";
   status.links[1].state = "connecting";
@@ -65,6 +66,7 @@ TEST(MetricsServer, ServesTheLastStatus) {
        {"isthmus_outer_step{site=\"alpha\"} 12",
         "# TYPE isthmus_link_wire_sent_bytes_total counter",
         "isthmus_link_wire_sent_bytes_total{site=\"alpha\",peer=\"beta\"} 1234567",
+        "isthmus_link_test_sent_bytes_total{site=\"alpha\",peer=\"beta\"} 7654321",
         "isthmus_link_up{site=\"alpha\",peer=\"gamma\"} 0",
         "isthmus_rank_loss{site=\"alpha\",rank=\"0\"} 2.5"})
     EXPECT_THAT(text, HasSubstr(line));

@@ -225,6 +225,7 @@ TEST(StatusText, FitsEightyColumnsAndLosesNothing) {
   status.run = status.state_root = std::string(64, 'a');
   status.links[0].state = "refused: another model at the other end of this link";
   status.links[0].waiting_for = "something that has a rather long name";
+  status.links[0].link_test_received_bytes = 48'000'000;
   const auto text = status_text(status);
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(columns(line), 80U) << line;
@@ -232,7 +233,8 @@ TEST(StatusText, FitsEightyColumnsAndLosesNothing) {
   for (std::size_t at; (at = joined.find("\n                ")) != std::string::npos;)
     joined.replace(at, 17, " ");
   for (const auto& part :
-       {status.run, status.links[0].state, status.links[0].waiting_for, std::string("reconnect")})
+       {status.run, status.links[0].state, status.links[0].waiting_for, std::string("reconnect"),
+        std::string("link tests besides: 0 B sent, 48.0 MB received")})
     EXPECT_THAT(joined, HasSubstr(part));
 }
 
@@ -240,6 +242,7 @@ TEST(StatusText, SaysWhatRateHoldsUntilWhenAndHowPoliteItIs) {
   auto status = alpha(1, 1);
   EXPECT_THAT(status_text(status), Not(HasSubstr("rate limit")));
   EXPECT_THAT(status_text(status), Not(HasSubstr("polite")));
+  EXPECT_THAT(status_text(status), Not(HasSubstr("link tests")));
   status.rate_limit = "10 Mbit/s until 18:00, then unlimited";
   status.links[0].polite_mbit_s = 7.25;
   status.links[0].queue_ms = 3.5;

@@ -31,6 +31,8 @@ SiteReport site_of(std::string name, double after) {
       .codec_bytes = 110'000'000,
       .zstd_bytes = 98'000'000,
       .wire_sent_bytes = 98'500'000,
+      .link_test_sent_bytes = 7'000'000,
+      .link_test_received_bytes = 8'000'000,
       .sending_seconds = 40,
       .sending_bytes = 98'000'000,
       .cap_mbit_s = 20,
@@ -47,11 +49,13 @@ TEST(Report, TextForPeople) {
   EXPECT_THAT(text,
               HasSubstr("bits per byte     before         alpha          beta   alpha alone\n"
                         "en                 8.020         2.750         2.750         2.710\n"));
-  for (const char* part : {"alpha: 24 of 24 outer steps, 492 k tokens, 2.84 k tokens/s",
-                           "on the wire 98.5 MB", "19.6 Mbit/s while sending, capped to 20",
-                           "\n    waiting 60 % of the time: vote 40 %, rate limit 20 %\n",
-                           "time: computing 75 %, transfer 25 %",
-                           "goes on\nen: The package -> manager [2J\n", "run/checkpoints"})
+  for (const char* part :
+       {"alpha: 24 of 24 outer steps, 492 k tokens, 2.84 k tokens/s", "on the wire 98.5 MB",
+        "    link tests besides: 7.00 MB sent, 8.00 MB received\n",
+        "19.6 Mbit/s while sending, capped to 20",
+        "\n    waiting 60 % of the time: vote 40 %, rate limit 20 %\n",
+        "time: computing 75 %, transfer 25 %", "goes on\nen: The package -> manager [2J\n",
+        "run/checkpoints"})
     EXPECT_THAT(text, HasSubstr(part));
 }
 
@@ -61,6 +65,7 @@ TEST(Report, JsonForPrograms) {
   EXPECT_EQ(site["held_out"]["en"]["bits_per_byte_after"], 2.75);
   EXPECT_EQ(site["links"]["beta"]["zstd_bytes"], 98'000'000);
   EXPECT_EQ(site["links"]["beta"]["cap_mbit_s"], 20);
+  EXPECT_EQ(site["links"]["beta"]["link_test_sent_bytes"], 7'000'000);
   EXPECT_EQ(site["links"]["beta"]["waiting_shares"]["vote"], 0.4);
   EXPECT_EQ(site["links"]["beta"]["waiting_shares"]["rate limit"], 0.2);
   EXPECT_EQ(site["time_shares"]["transfer"], 0.25);

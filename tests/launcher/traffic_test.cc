@@ -16,6 +16,8 @@ inter::GatewayStatus status_of(std::uint64_t sent) {
   link.peer = "beta";
   link.wire_sent_bytes = sent;
   link.parameter_bytes = 4 * sent;
+  link.link_test_sent_bytes = 7 * sent;
+  link.link_test_received_bytes = 8 * sent;
   link.cap_mbit_s = 20;
   status.links.push_back(link);
   return status;
@@ -68,9 +70,25 @@ TEST(Traffic, SumsOverGatewaysAndSurvivesTheFile) {
   const auto all = second.total();
   EXPECT_EQ(all.links.at("beta").wire_sent_bytes, 1500U);
   EXPECT_EQ(all.links.at("beta").parameter_bytes, 6000U);
+  EXPECT_EQ(all.links.at("beta").link_test_sent_bytes, 10500U);
+  EXPECT_EQ(all.links.at("beta").link_test_received_bytes, 12000U);
   EXPECT_EQ(all.waits.computing_s, 6);
   EXPECT_EQ(all.uptime_seconds, 4);
   EXPECT_EQ(all.links.at("beta").cap_mbit_s, 20);
+}
+
+TEST(Traffic, AFileThatKnowsNoLinkTestsIsTakenAsItIs) {
+  Traffic traffic;
+  traffic.links["beta"].wire_sent_bytes = 5;
+  auto text = to_json(traffic);
+  for (const std::string field :
+       {"\"link_test_sent_bytes\":0,", "\"link_test_received_bytes\":0,"}) {
+    ASSERT_NE(text.find(field), text.npos);
+    text.erase(text.find(field), field.size());
+  }
+  const auto earlier = parse_traffic(text);
+  ASSERT_TRUE(earlier) << earlier.error().text();
+  EXPECT_EQ(earlier->links.at("beta").wire_sent_bytes, 5U);
 }
 
 TEST(Traffic, ADamagedFileIsRefused) {
