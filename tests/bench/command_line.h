@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <type_traits>
@@ -19,7 +20,15 @@ class CommandLine {
   template <class T>
   void number(const std::string& name, T& value, std::type_identity_t<T> least,
               std::type_identity_t<T> most, const std::string& meaning) {
-    app_.add_option(name, value, meaning)->check(CLI::Range(least, most))->capture_default_str();
+    auto* option = app_.add_option(name, value, meaning)->check(CLI::Range(least, most));
+    // Nothing is less than "nan", nor more.
+    if constexpr (std::is_floating_point_v<T>)
+      option->check([](const std::string& text) {
+        T number = 0;
+        const bool is_one = CLI::detail::lexical_cast(text, number) && std::isfinite(number);
+        return is_one ? std::string() : text + " is no number";
+      });
+    option->capture_default_str();
   }
   void choice(const std::string& name, std::string& value, std::vector<std::string> choices,
               const std::string& meaning) {
@@ -28,7 +37,9 @@ class CommandLine {
         ->capture_default_str();
   }
   void text(const std::string& name, std::string& value, const std::string& meaning) {
-    app_.add_option(name, value, meaning);
+    app_.add_option(name, value, meaning)->check([](const std::string& text) {
+      return text.empty() ? std::string("it says nothing; leave it out instead") : std::string();
+    });
   }
 
   void parse(int argc, char** argv) {

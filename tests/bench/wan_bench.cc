@@ -14,6 +14,7 @@
 // Needs root, for the namespaces. Without --path: every case of the table in docs/performance.md.
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +26,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -40,6 +40,7 @@
 #include "tests/bench/command_line.h"
 #include "tests/bench/report.h"
 #include "tests/bench/seconds.h"
+#include "tests/bench/wan_case.h"
 
 namespace isthmus::bench {
 namespace {
@@ -67,58 +68,32 @@ struct Options {
 
 // --- Cases
 
-struct Case {
-  std::string path, access, cc;
-  std::uint64_t parameters = 0, sites = 2;
+constexpr int kBadUsage = 2;  // as isthmus itself says it
 
-  double ideal() const {
-    const auto n = static_cast<double>(parameters);
-    const auto others = static_cast<double>(sites - 1);
-    return (access.empty() ? n / rate("--path", path) : others * n / rate("--access", access)) +
-           round_trip();
-  }
-  std::string name() const {
-    return fmt::format("{}{}{}, {}, {} parameters", path, access.empty() ? "" : ", access ", access,
-                       cc, parameters);
-  }
+WanCase usable(const Options& options, const std::string& path, const std::string& cc,
+               std::uint64_t parameters) {
+  auto one = checked({.path = path,
+                      .access = options.access,
+                      .cc = cc,
+                      .parameters = parameters,
+                      .sites = options.sites,
+                      .line = {},
+                      .own_line = {}});
+  if (one) return std::move(*one);
+  fmt::print(stderr, "wan_bench: {}\n", one.error().text());
+  std::exit(kBadUsage);
+}
 
- private:
-  static double rate(std::string_view option, const std::string& line) {
-    return setting(option, line, "rate", {{"kbit", 125.0}, {"mbit", 125e3}, {"gbit", 125e6}});
-  }
-  double round_trip() const {
-    return 2 * setting("--path", path, "delay", {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}});
-  }
-  // The emulator itself refuses what is not well-formed.
-  static double setting(std::string_view option, const std::string& line, const std::string& key,
-                        const std::map<std::string, double>& units) {
-    const auto at = line.find(key + "=");
-    if (at == std::string::npos) give_up(fmt::format("{} must say {}=", option, key));
-    std::istringstream in(line.substr(at + key.size() + 1));
-    double value = 0;
-    std::string unit;
-    in >> value >> unit;
-    const auto found = units.find(unit);
-    if (!in || found == units.end() || value <= 0)
-      give_up(fmt::format("{}: {} needs a number with a unit: kbit, mbit, gbit; us, ms, s", option,
-                          key));
-    return value * found->second;
-  }
-};
-
-std::vector<Case> cases_of(const Options& options) {
-  const auto of = [&](const std::string& path, const std::string& cc, std::uint64_t parameters) {
-    return Case{path, options.access, cc, parameters, options.sites};
-  };
-  if (!options.path.empty()) return {of(options.path, options.cc, options.parameters)};
-  std::vector<Case> cases;
+std::vector<WanCase> cases_of(const Options& options) {
+  if (!options.path.empty()) return {usable(options, options.path, options.cc, options.parameters)};
+  std::vector<WanCase> cases;
   for (const auto* cc : {"bbr", "cubic"}) {
     for (const auto* path :
          {"delay=50ms rate=100mbit loss=0.1%", "delay=50ms rate=1gbit",
           "delay=50ms rate=1gbit loss=0.1%", "delay=50ms rate=1gbit loss=1%",
           "delay=100ms rate=1gbit loss=0.01%", "delay=150ms rate=10mbit loss=0.5% burst=20"})
-      cases.push_back(of(path, cc, options.parameters));
-    cases.push_back(of("delay=50ms rate=1gbit", cc, 1 << 18));
+      cases.push_back(usable(options, path, cc, options.parameters));
+    cases.push_back(usable(options, "delay=50ms rate=1gbit", cc, 1 << 18));
   }
   return cases;
 }
@@ -344,12 +319,22 @@ int run_inside(const Options& options) {
   }
   const ArrivalWatch watch(spaces[0]);
   nlohmann::json seconds = nlohmann::json::array(), cpu = seconds, flow = seconds;
+  // Far more than any line takes that is worth a figure.
+  const double patience =
+      120 + 100 * usable(options, options.path, options.cc, options.parameters).ideal();
   double began = 0;
   std::uint32_t streams = 1;
   for (std::uint64_t step = 0; step <= options.exchanges; ++step) {
     double published = 0, cpu_seconds = 0;
+    const double until = std::max(began, wall_seconds()) + patience;
     for (const auto& child : children) {
       Exchanged said;
+      pollfd heard{child.from, POLLIN, 0};
+      const auto left = std::clamp(until - wall_seconds(), 0.0, 1e6);
+      if (::poll(&heard, 1, static_cast<int>(1e3 * left)) == 0)
+        give_up(
+            fmt::format("outer step {} is not there after {:.0f} s: the line carries too little",
+                        step, patience));
       if (::read(child.from, &said, sizeof said) != sizeof said || said.step != step)
         give_up("a gateway did not finish: what it said is above");
       published = std::max(published, said.published);
@@ -384,7 +369,7 @@ struct Measured {
   std::vector<double> first, warm, cpu, flow, streams, iperf;
 };
 
-void measure(const Options& options, const Case& one, Measured& measured) {
+void measure(const Options& options, const WanCase& one, Measured& measured) {
   const auto with_wan = [] {
     const char* chosen = std::getenv("ISTHMUS_WITH_WAN");
     return std::string(chosen != nullptr ? chosen : ISTHMUS_WITH_WAN);
@@ -450,7 +435,6 @@ void measure(const Options& options, const Case& one, Measured& measured) {
 
 int run(const Options& options) {
   const auto cases = cases_of(options);
-  for (const auto& one : cases) (void)one.ideal();  // says what is wrong with a path
   std::vector<Measured> measured(cases.size());
   for (std::uint64_t i = 0; i < options.runs; ++i)
     for (std::size_t j = 0; j < cases.size(); ++j) {
@@ -495,15 +479,21 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace isthmus::bench;
   Options options;
+  std::string bounds(kWanBounds);
+  bounds.replace(bounds.find(" loss="), 1, "\n");
   CommandLine line(
       "How long an outer step takes over a wide-area path, as a multiple of one byte per\n"
       "parameter at the shaped rate plus one round trip. Needs root, for network namespaces.",
       options.json);
   line.text("--path", options.path,
-            "of every pair of sites, as the emulator takes it (tests/wan/README.md):\n"
-            "'delay=50ms rate=1gbit loss=0.1%'; without it: all standard cases");
+            fmt::format("of every pair of sites, as the emulator takes it (tests/wan/README.md):\n"
+                        "'delay=50ms rate=1gbit loss=0.1%'. delay= must be there, and rate=,\n"
+                        "unless --access has it; there may be\n{}.\n"
+                        "Without --path: all standard cases",
+                        bounds));
   line.text("--access", options.access,
-            "of every site's own line, each direction: 'rate=100mbit queue=2mb'");
+            "of every site's own line, each direction: 'rate=100mbit queue=2mb';\n"
+            "rate= must be there");
   line.choice("--cc", options.cc, {"bbr", "cubic", "reno"}, "congestion control");
   line.number("--parameters", options.parameters, 1024, std::uint64_t{1} << 32, "of the model");
   line.number("--sites", options.sites, 2, 8, "each with a gateway");

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -231,12 +232,21 @@ Result<TargetAndRest> target_of(NetworkSettings& network, std::span<const std::s
       verb));
 }
 
+// What a setting is about: a word and its contrary are about the same.
+std::string_view subject_of(std::string_view name) {
+  return name == "up" ? "down" : name == "in_order" ? "reorder" : name;
+}
+
 Result<void> apply_line(NetworkSettings& network, std::span<const std::string_view> words) {
   if (words[0] == "seed") return apply_seed(network, words);
   ISTHMUS_TRY(const auto found, target_of(network, words));
   if (found.rest.empty()) return bad("it sets nothing; add a setting, such as delay=50ms");
+  std::set<std::string_view> said;
   for (const auto word : found.rest) {
     const auto equals = word.find('=');
+    if (!said.insert(subject_of(word.substr(0, equals))).second)
+      return bad(fmt::format("\"{}\" is said twice in one line, or its contrary; once is enough",
+                             word.substr(0, equals)));
     ISTHMUS_CHECK(equals == std::string_view::npos
                       ? apply_word(found.target, word)
                       : apply_value(found.target, word.substr(0, equals), word.substr(equals + 1)));

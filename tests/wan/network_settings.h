@@ -1,5 +1,5 @@
 // NetworkSettings: all paths and access lines between the sites, read from configuration lines.
-// Later lines override earlier ones; '#' begins a comment:
+// Later lines override earlier ones, and no line says a thing twice; '#' begins a comment:
 //
 //   seed 42                                     of losses, jitter and corruption
 //   default delay=50ms rate=1gbit loss=0.1%     every path

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""wan_bench refuses at once, with what is allowed, what it could only wait for or would misunderstand. No root needed."""
+import os
+import pathlib
+import subprocess
+import unittest
+
+WAN_BENCH = os.environ.get("WAN_BENCH", str(pathlib.Path(__file__).resolve().parents[2] / "build/release/bin/wan_bench"))
+BAD_USAGE = 2
+LINE = "delay=5ms rate=100mbit"
+
+
+def wan_bench(*arguments):
+    return subprocess.run([WAN_BENCH, *arguments], timeout=10, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+
+
+class Usage(unittest.TestCase):
+    def check_refused(self, says, *arguments):
+        said = wan_bench("--exchanges=3", "--runs=1", "--iperf-seconds=0", *arguments)
+        self.assertEqual(said.returncode, BAD_USAGE, (arguments, said.stdout))
+        self.assertIn(says, said.stdout, arguments)
+
+    def test_lines_that_say_nothing_too_little_or_too_much(self):
+        for line, says in (("", "--path: it says nothing"),
+                           (" ", "it sets nothing"),
+                           ("rate=1gbit", "--path must say delay="),
+                           ("delay=5ms", "--path must say rate="),
+                           ("delay=0 rate=1gbit", "--path must say delay="),
+                           ("delay=5ms rate=0", "--path must say rate="),
+                           (f"{LINE} rate=10mbit", '"rate" is said twice in one line'),
+                           (f"{LINE} frob=3", '"frob" is no setting'),
+                           (f"{LINE} # loss=5%", "without comments"),
+                           (f"{LINE}\nseed 3", "is one line"),
+                           ("delay=nanms rate=1gbit", "delay=nanms: no number begins it"),
+                           ("delay=-5ms rate=1gbit", "it is out of bounds")):
+            self.check_refused(says, "--path", line)
+        self.check_refused("--access: it says nothing", "--path", "delay=5ms", "--access", "")
+        self.check_refused("--access must say rate=", "--path", "delay=5ms", "--access", "queue=1mb")
+        self.check_refused("--folder: it says nothing", "--path", LINE, "--folder", "")
+
+    def test_lines_that_cannot_carry_an_outer_step(self):
+        for more in ("loss=100%", "loss=31%", "corrupt=6%", "queue=3kb", "jitter=600ms", "down", "loss=1% burst=1001"):
+            self.check_refused("loss= up to 30%", "--path", f"{LINE} {more}")
+        for line in ("delay=501ms rate=1gbit", "delay=5ms rate=15kbit", "delay=5ms rate=101gbit"):
+            self.check_refused("rate= 16kbit to 100gbit", "--path", line)
+        self.check_refused("queue= from 4kb", "--path", "delay=5ms", "--access", "rate=1mbit queue=1b")
+
+    def test_numbers_and_names(self):
+        for option, value in (("--parameters", "0"), ("--parameters", "-5"), ("--sites", "1"), ("--sites", "2.5"),
+                              ("--cc", "foo"), ("--pause", "nan"), ("--pause", "inf"), ("--runs", "0"), ("--runs", "")):
+            self.check_refused(f"{option}: ", "--path", LINE, f"{option}", value)
+        with open("/proc/meminfo", encoding="ascii") as memory:
+            kib = int(memory.readline().split()[1])
+        if kib << 10 < 24 * 8 << 32:
+            self.check_refused("8 sites need 824 GB at least", "--path", LINE, "--sites", "8", "--parameters", str(1 << 32))
+
+    def test_help_says_what_a_line_needs(self):
+        said = wan_bench("--help")
+        self.assertEqual(said.returncode, 0)
+        words = " ".join(said.stdout.split())
+        for part in ("delay= must be there, and rate=, unless --access has it", "loss= up to 30%"):
+            self.assertIn(part, words)
+
+
+if __name__ == "__main__":
+    unittest.main()
