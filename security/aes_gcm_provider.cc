@@ -262,12 +262,15 @@ int initialise(const OSSL_CORE_HANDLE*, const OSSL_DISPATCH*, const OSSL_DISPATC
 }  // namespace
 
 bool has_aes_gcm_provider() {
-  // The default one by name: it is loaded by itself only where there is no other.
-  static const bool loaded = try_library() != nullptr &&
-                             OSSL_PROVIDER_load(nullptr, "default") != nullptr &&
-                             OSSL_PROVIDER_add_builtin(nullptr, "isthmus", initialise) == 1 &&
-                             OSSL_PROVIDER_load(nullptr, "isthmus") != nullptr;
-  return loaded;
+  // Kept where they can be reached: connections use them as long as the process runs, and nobody
+  // unloads them. The default one by name: it is loaded by itself only where there is no other.
+  static const auto* const standard =
+      try_library() != nullptr ? OSSL_PROVIDER_load(nullptr, "default") : nullptr;
+  static const auto* const ours =
+      standard != nullptr && OSSL_PROVIDER_add_builtin(nullptr, "isthmus", initialise) == 1
+          ? OSSL_PROVIDER_load(nullptr, "isthmus")
+          : nullptr;
+  return ours != nullptr;
 }
 
 const char* fastest_ciphers() {
