@@ -167,6 +167,8 @@ class Exchange {
   Result<Open> check_open(const Signed& message) const;
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;
+  Result<EntryPtr> begin_own(const Open& open);
+  void offer_own(const EntryPtr& entry);
   bool packing_pays() const;
   Task<void> finish(EntryPtr entry);
   void hold(const EntryPtr& entry);

@@ -436,8 +436,11 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
       const auto sent = send_on_one(message);
       if (sent) break;
       if (sent.error().code != ErrorCode::busy)
-        co_return Error{ErrorCode::unavailable,
-                        fmt::format("there is no bulk connection with {}", test->peer_name)};
+        co_return Error{
+            ErrorCode::unavailable,
+            fmt::format(
+                "no bulk connection with {} stands: try again when `isthmus status` shows one",
+                test->peer_name)};
       if (loop.now() >= until) break;
       co_await writable_.wait_until(std::min(until, loop.now() + kSampleEvery));
       look();
