@@ -196,6 +196,9 @@ void BulkSender::peer_has(const Have& have) {
   const auto found = outgoing_.find(have.transfer);
   if (found == outgoing_.end() || have.chunks.size() != found->second.chunks) return;
   auto& out = found->second;
+  // Whoever acknowledges what has not left yet, and then has it not, does not make the queue
+  // longer.
+  std::erase_if(out.queue, [&](std::uint32_t i) { return out.acknowledged[i]; });
   std::uint32_t end = 0;  // of what the peer has
   for (std::uint32_t i = 0; i < out.chunks; ++i)
     if (have.chunks[i]) end = i + 1;

@@ -232,7 +232,7 @@ bool Contribution::set_close(Signed message, const Close& close) {
   if (message.signer != site() || close.transfer != transfer_ || close.tokens != open_.tokens ||
       close.base != open_.base || close.id != open_.id)
     return false;
-  if (close_ && close_->root != close.root) return false;
+  if (close_ && (close_->root != close.root || close_->bytes != close.bytes)) return false;
   close_message_ = std::move(message);  // newer: its state root may be another
   close_ = close;
   return true;

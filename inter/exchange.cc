@@ -90,6 +90,13 @@ std::shared_ptr<const Contribution> Exchange::incoming(SiteId site) const {
   return entry == nullptr ? nullptr : entry->contribution;
 }
 
+bool Exchange::all_have(std::uint32_t chunk) const {
+  return std::ranges::all_of(view_.members, [&](SiteId member) {
+    const auto* entry = current(member);
+    return entry != nullptr && entry->contribution->has(chunk);
+  });
+}
+
 std::vector<SiteId> Exchange::holds() const {
   std::vector<SiteId> sites;
   for (const auto& [key, entry] : entries_)

@@ -37,6 +37,7 @@ OuterState Gateway::spare_state() {
 }
 
 void Gateway::step_early(std::uint32_t chunk) {
+  if (!exchange_->all_have(chunk)) return;
   const auto view = current_view();
   Named parts;
   for (const auto member : view.members) {

@@ -31,6 +31,7 @@ Link::Link(Loop& loop, Wire& wire, RateLimit& limit, EventLog& log, Random rando
       peer_address_(std::move(peer_address)),
       options_(options),
       window_chunks_(options.window_chunks),
+      window_bytes_(std::max(options.window_bytes, window_chunks_ * kBulkMessageBytesMax)),
       nonce_(random_.next()),
       bulk_(loop, wire, limit, peer, options.bulk_connections_max, options.bug) {
   arm_timer();
@@ -112,14 +113,15 @@ void Link::sample_rates() {
 }
 
 Nanoseconds Link::chunk_patience() const {
+  constexpr auto kMost = 60 * kSecond;
   constexpr double kQuiet = 4096;  // bytes per second: less is what a session says without chunks
   const auto trips = 4 * (round_trip_.mean() + round_trip_.deviation());
-  if (samples_.size() < 2) return trips;
+  if (samples_.size() < 2) return std::min(kMost, trips);
   const auto seconds = seconds_of(samples_.back().when - samples_.front().when);
   const auto bytes = static_cast<double>(samples_.back().received - samples_.front().received);
-  if (bytes <= kQuiet * seconds) return trips;
+  if (bytes <= kQuiet * seconds) return std::min(kMost, trips);
   const auto of_chunks = seconds * their_width_ * static_cast<double>(chunk_bytes_max_) / bytes;
-  return std::min(60 * kSecond, trips + static_cast<Nanoseconds>(2e9 * of_chunks));
+  return std::min(kMost, trips + static_cast<Nanoseconds>(2e9 * of_chunks));
 }
 
 // --- Control lane, sending
@@ -309,11 +311,15 @@ void Link::receive_bulk(ConnectionId connection, const SharedBytes& message) {
     if (const auto ours = bulk_connections_.place(connection)) bind(Lane::bulk, connection, *ours);
   }
   if (!chunk) return;
-  // Beyond the credit that was ever granted: a peer that does not keep to it gets no memory.
-  if (unsettled_ >= 2 * window_chunks_) return;
+  // Beyond the credit that was ever granted, or longer chunks than were expected: a peer that does
+  // not keep to it gets no memory.
+  if (unsettled_ >= 2 * window_chunks_ || unsettled_bytes_ + message.size() > 2 * window_bytes_)
+    return;
   highest_received_ = std::max(highest_received_, chunk->sequence);
   ++unsettled_;
-  const ChunkArrival arrival{chunk->transfer, chunk->index, chunk->sequence, session_};
+  unsettled_bytes_ += message.size();
+  const ChunkArrival arrival{chunk->transfer, chunk->index, chunk->sequence, session_,
+                             message.size()};
   if (options_.bug == PlantedBug::acknowledge_early) {
     recent_acks_.emplace_back(arrival.transfer, arrival.index);
     ack_soon();
@@ -333,6 +339,7 @@ void Link::settle(const ChunkArrival& arrival, bool accepted) {
   if (session_ == 0 || arrival.session != session_) return;
   ISTHMUS_ASSERT(unsettled_ > 0);
   --unsettled_;
+  unsettled_bytes_ -= arrival.bytes;
   stalled_.erase(arrival.sequence);
   if (accepted) recent_acks_.emplace_back(arrival.transfer, arrival.index);
   while (recent_acks_.size() > kRecentAcksMax) recent_acks_.pop_front();

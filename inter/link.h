@@ -64,6 +64,7 @@ struct ChunkArrival {
   std::uint32_t index = 0;
   std::uint64_t sequence = 0;  // of the bulk lane, in this session
   std::uint64_t session = 0;
+  std::size_t bytes = 0;  // of its message
 };
 
 class Link;
@@ -154,8 +155,10 @@ class Link {
   };
   const Counters& counters() const { return counters_; }
   const BulkSender::Counters& bulk_counters() const { return bulk_.counters(); }
-  // Of messages that wait: not acknowledged by the peer, or beyond a gap.
-  std::size_t memory_bytes() const { return unacknowledged_bytes_ + early_bytes_; }
+  // Of messages that wait: not acknowledged by the peer, beyond a gap, or chunks without a verdict.
+  std::size_t memory_bytes() const {
+    return unacknowledged_bytes_ + early_bytes_ + unsettled_bytes_;
+  }
 
  private:
   struct Unacknowledged {
@@ -215,6 +218,7 @@ class Link {
   const std::string peer_name_, peer_address_;
   const LinkOptions options_;
   std::uint32_t window_chunks_;
+  std::uint64_t window_bytes_;
   std::uint64_t chunk_bytes_max_ = kBulkMessageBytesMax;
 
   // Session.
@@ -253,7 +257,8 @@ class Link {
   BulkSender bulk_;
   std::uint64_t highest_received_ = 0;
   std::uint64_t their_floor_ = 0;  // BulkSender::floor of the peer
-  std::uint32_t unsettled_ = 0;
+  std::uint32_t unsettled_ = 0;    // chunks
+  std::size_t unsettled_bytes_ = 0;
   std::set<std::uint64_t> stalled_;  // sequences of those of them that stall() named
   std::deque<std::pair<TransferId, std::uint32_t>> recent_acks_;
   // Connections for bulk: as the peer would like them, and as they were asked for last.

@@ -25,6 +25,7 @@ void Link::expect_chunks(std::uint64_t bytes_max) {
   const auto fitting = std::min<std::uint64_t>(options_.window_bytes / bytes_max, kInFlightMax);
   chunk_bytes_max_ = bytes_max;
   window_chunks_ = std::max(options_.window_chunks, static_cast<std::uint32_t>(fitting));
+  window_bytes_ = std::max(options_.window_bytes, window_chunks_ * bytes_max);
 }
 
 void Link::start() {
@@ -133,6 +134,7 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
   highest_received_ = 0;
   their_floor_ = 0;
   unsettled_ = 0;
+  unsettled_bytes_ = 0;
   stalled_.clear();
   recent_acks_.clear();
   ++counters_.sessions;

@@ -93,13 +93,15 @@ Result<ModelLayout> ModelLayout::make(std::vector<TensorInfo> tensors, std::stri
 
 std::vector<std::vector<ElementRange>> ModelLayout::chunks(std::uint32_t fragment,
                                                            std::uint64_t elements_max) const {
+  const auto frame =
+      std::clamp(elements_max / kFrameMultiple * kFrameMultiple, kFrameMultiple, kFrameElementsMax);
   std::vector<std::vector<ElementRange>> chunks;
   std::uint64_t filled = elements_max;  // the first frame opens the first chunk
   for (std::uint32_t t = 0; t < tensors_.size(); ++t) {
     if (tensors_[t].fragment != fragment) continue;
     const auto elements = tensor_elements(t);
-    for (std::uint64_t first = 0; first < elements; first += kFrameElements) {
-      const auto count = std::min(kFrameElements, elements - first);
+    for (std::uint64_t first = 0; first < elements; first += frame) {
+      const auto count = std::min(frame, elements - first);
       if (filled + count > elements_max) {
         chunks.emplace_back();
         filled = 0;

@@ -40,8 +40,9 @@ struct Box {
 class ModelLayout {
  public:
   static constexpr std::uint64_t kLeafElements = 1 << 18;
-  static constexpr std::uint64_t kFrameElements =
-      1 << 16;  // a multiple of 256, so that any cut gives the same codec blocks
+  // A frame starts at a multiple of this, so that any cut gives the same codec blocks.
+  static constexpr std::uint64_t kFrameMultiple = 256;
+  static constexpr std::uint64_t kFrameElementsMax = 1 << 16;
   static constexpr std::size_t kTensorsMax = 1 << 16;
   static constexpr std::size_t kNameBytesMax = 512;
   static constexpr std::size_t kSettingsBytesMax = 200;
@@ -68,7 +69,7 @@ class ModelLayout {
   const std::vector<ElementRange>& leaves() const { return leaves_; }
 
   // The chunks of a contribution of a fragment: whole frames, at most `elements_max` elements each
-  // (at least one frame), in layout order; every element of the fragment once.
+  // (at least kFrameMultiple), in layout order; every element of the fragment once.
   std::vector<std::vector<ElementRange>> chunks(std::uint32_t fragment,
                                                 std::uint64_t elements_max) const;
 

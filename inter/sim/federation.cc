@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "inter/chunk_seal.h"
 #include "inter/sim/federation_run.h"
 
 namespace isthmus::inter::sim {
@@ -16,11 +17,14 @@ const std::set<std::string_view> kNever = {
     "state_differs",      "record_refused",  "bad_signature",        "own_contribution_lost",
     "duplicate_identity", "genesis_refused", "open_refused"};
 
+constexpr std::uint64_t kChunkElements = 256;
+
 ModelLayout tiny_layout() {
-  // Several chunks, a short last frame, a tensor that shares its chunk with others.
+  // Several groups of chunks, a short last frame, tensors that share a chunk.
   auto layout = ModelLayout::make(
-      {{"a", Shape{7, 100}, 0}, {"b", Shape{33}, 0}, {"c", Shape{40, 30}, 0}, {"d", Shape{5}, 0}});
+      {{"a", Shape{7, 100}, 0}, {"b", Shape{33}, 0}, {"c", Shape{60, 70}, 0}, {"d", Shape{5}, 0}});
   ISTHMUS_ASSERT(layout.has_value());
+  ISTHMUS_ASSERT(layout->chunks(0, kChunkElements).size() > 2 * kSealedTogether);
   return std::move(*layout);
 }
 
@@ -114,7 +118,7 @@ GatewayOptions FederationRun::options_of(std::uint32_t index) {
   options.sync.codec = scenario_.codec;
   options.sync.min_sites = scenario_.min_sites;
   options.sync.absent_steps = scenario_.absent_steps;
-  options.sync.chunk_elements = 256;
+  options.sync.chunk_elements = kChunkElements;
   if (sites_[index].other_settings) {
     if (other_setting_ == 0)
       options.sync.outer.kind =
@@ -123,7 +127,7 @@ GatewayOptions FederationRun::options_of(std::uint32_t index) {
       options.sync.codec = scenario_.codec == compress::CodecId::none ? compress::CodecId::bf16
                                                                       : compress::CodecId::none;
     else
-      options.sync.chunk_elements = 512;
+      options.sync.chunk_elements = 2 * kChunkElements;
   }
   options.folder = "outer";
   options.first_wait = 20 * kSecond;

@@ -17,7 +17,7 @@ import xxhash
 
 LEAF_ELEMENTS = 1 << 18
 SEAL_BYTES = 64 + 8 * 32  # of each chunk: a signature, and the hashes it covers
-FRAME_ELEMENTS = 1 << 16
+FRAME_MULTIPLE, FRAME_ELEMENTS_MAX = 256, 1 << 16
 BLOCK_ELEMENTS = 256
 HEADER_BYTES = 4096
 DISK_BLOCK_BYTES = 4096
@@ -255,10 +255,11 @@ class Site:
 
     def chunks(self, elements_max):
         """(first element in layout order, count) of each frame of each chunk."""
+        frame = min(max(elements_max // FRAME_MULTIPLE, 1) * FRAME_MULTIPLE, FRAME_ELEMENTS_MAX)
         chunks, filled = [], elements_max
         for tensor in self.layout:
-            for first in range(0, tensor.elements, FRAME_ELEMENTS):
-                count = min(FRAME_ELEMENTS, tensor.elements - first)
+            for first in range(0, tensor.elements, frame):
+                count = min(frame, tensor.elements - first)
                 if filled + count > elements_max:
                     chunks.append([])
                     filled = 0

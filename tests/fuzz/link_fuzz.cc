@@ -14,6 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace isthmus::inter;
   LinkOptions limits;
   limits.early_bytes_max = 1 << 16;
+  limits.window_bytes = 1 << 16;
   ScriptedPeer peer(limits);
   peer.begin_session();
   peer.link.offer(5, 0, 20, std::make_shared<NumberedChunks>(50), false);
@@ -29,8 +30,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if ((step.what & 8) != 0) peer.link.wire_down(lane, connection);
     if ((step.what & 16) != 0) peer.run_for(kSecond);
     peer.link.wire_message(lane, connection, frame);
-    ISTHMUS_ASSERT(peer.link.memory_bytes() <=
-                   limits.early_bytes_max + limits.control_queue_bytes_max);
+    ISTHMUS_ASSERT(
+        peer.link.memory_bytes() <=
+        limits.early_bytes_max + limits.control_queue_bytes_max +
+            2 * std::max(limits.window_bytes, limits.window_chunks * kBulkMessageBytesMax));
     ISTHMUS_ASSERT(peer.link.round_trip() >= 0 && peer.link.round_trip() <= RoundTrip::kSampleMax);
   });
   return 0;

@@ -170,6 +170,18 @@ TEST_F(ExchangeTest, NothingOfARefusedContributionStays) {
 
 // What its site found damaged on its disk, and nobody has whole, is no second contribution beside
 // the one that it makes anew; what is held is.
+// Whoever fetched it with such a close would find that nothing fits it.
+TEST_F(ExchangeTest, AnotherCloseDiffersInItsStateRootAlone) {
+  const auto made = made_from(1);
+  ASSERT_TRUE(send(made));
+  close(*made);
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  auto other = *decode_close(close_of(*made).body);
+  ++other.bytes;
+  link().send(sign(origin().signer, kOrigin, MessageType::close, encode(other)).encode());
+  EXPECT_TRUE(run_until([this] { return federation_.events(kReceiver, "two_closes") > 0; }));
+}
+
 TEST_F(ExchangeTest, OnlyBesideOneThatIsHeldThereIsASecondContribution) {
   const auto lost = made_from(1, 7), anew = made_from(2, 8), second = made_from(3, 9);
   link().send(lost->announcement().encode());

@@ -84,6 +84,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, StuckChunkTest,
 TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
   auto options = options_of({kSecond, kSecond, kSecond});
   options.elements = 100'000;
+  options.gateway.sync.chunk_elements = 1 << 16;
   options.gateway.straggler_wait = 10'000 * kSecond;
   options.gateway.sync.outer_steps = 30;
   ScriptedFederation federation(std::move(options));

@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "tests/inter/bulk_session.h"
 #include "tests/inter/link_pair.h"
 
 namespace isthmus::inter {
@@ -100,6 +101,50 @@ TEST_F(LinkPair, CreditBoundsWhatIsNotYetChecked) {
   }));
   const std::set<std::uint32_t> seen(beta->owner.chunks.begin(), beta->owner.chunks.end());
   EXPECT_EQ(seen.size(), 40U);
+}
+
+TEST(Link, ChunksWithoutAVerdictAreBoundedInBytes) {
+  LinkOptions options;
+  options.window_bytes = 1 << 20;
+  ScriptedPeer peer(options);
+  peer.link.expect_chunks(10'000);
+  peer.begin_session();
+  peer.owner.settle_at_once = false;
+  const Bytes longer(400'000, std::byte{1});  // than a chunk is
+  const auto send = [&](std::uint32_t i) {
+    peer.bulk(Chunk{peer.session, i + 1, 7, i, longer}.encode());
+  };
+  for (std::uint32_t i = 0; i < 50; ++i) {
+    send(i);
+    EXPECT_LE(peer.link.memory_bytes(), 2 * options.window_bytes);
+  }
+  EXPECT_EQ(peer.owner.unsettled.size(), 5U);
+  for (const auto& arrival : std::exchange(peer.owner.unsettled, {}))
+    peer.link.settle(arrival, true);
+  EXPECT_EQ(peer.link.memory_bytes(), 0U);
+  send(50);
+  EXPECT_EQ(peer.owner.unsettled.size(), 1U);
+}
+
+// Of which it says by turns that it has it and that it has not.
+TEST(Link, AChunkThatWaitsWaitsOnce) {
+  ScriptedPeer peer;
+  begin_on_connections(peer, 4, 1);
+  peer.link.offer(5, 0, 20, std::make_shared<NumberedChunks>(50), false);
+  const auto sent = [&] {
+    return std::ranges::count_if(peer.sent, [](const auto& s) {
+      auto in = after_kind(s.message);
+      return s.message[0] == static_cast<std::byte>(Frame::chunk) && decode_chunk(in)->index == 19;
+    });
+  };
+  ASSERT_EQ(sent(), 0) << "it leaves before";
+  for (std::uint64_t i = 1; i <= 100; ++i) {
+    peer.control(Ack{.session = peer.session, .chunks = {{5, 19}}}.encode());
+    peer.control(Data{peer.session, i, 0, Have{5, std::vector<bool>(20)}.encode()}.encode());
+  }
+  peer.control(granting(peer.session, 1000));
+  peer.run_for(kMillisecond);
+  EXPECT_EQ(sent(), 1);
 }
 
 // Each acknowledgement is a message to seal and to open: on a fast line one for each chunk costs
