@@ -23,7 +23,7 @@
 #include "inter/agreement.h"
 #include "inter/exchange.h"
 #include "inter/link.h"
-#include "inter/link_test.h"
+#include "inter/link_tester.h"
 #include "inter/log_pace.h"
 #include "inter/outer_store.h"
 #include "inter/peers.h"

@@ -1,4 +1,4 @@
-// A gateway's link tests: when one may run, and what it says of this end (inter/link_test.h).
+// A gateway's link tests: when one may run, and what it says of this end (inter/link_tester.h).
 #include <fmt/format.h>
 
 #include <fstream>

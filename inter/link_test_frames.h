@@ -1,7 +1,7 @@
-// The frames of a link test (PROTOCOL.md, "Link test"; inter/link_test.h gives them their meaning).
-// They stand beside those of a Link and need no session: who the peer is, the wire has proven.
-// Decoders are given what follows the frame's first two bytes and the number of the test, which
-// come from a peer.
+// The frames of a link test (PROTOCOL.md, "Link test"; inter/link_tester.h gives them their
+// meaning). They stand beside those of a Link and need no session: who the peer is, the wire has
+// proven. Decoders are given what follows the frame's first two bytes and the number of the test,
+// which come from a peer.
 #pragma once
 
 #include <cstdint>

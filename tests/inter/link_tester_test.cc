@@ -1,4 +1,6 @@
 // Link tests between testers on a simulated network, and with a peer that says what it likes.
+#include "inter/link_tester.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "inter/link_test.h"
 #include "inter/sending_watch.h"
 #include "inter/sim/simulated_network.h"
 
@@ -65,14 +66,15 @@ class Node final : public WireReceiver {
   LinkTester tester;
 };
 
-class LinkTest : public testing::Test {
+class LinkTesterTest : public testing::Test {
  protected:
   static sim::NetworkFaults calm() {
     sim::NetworkFaults faults;
     faults.silent_deaths = faults.late_downs = faults.jitter = 0;
     return faults;
   }
-  explicit LinkTest(sim::NetworkFaults faults = calm()) : network(simulation, Random(1), faults) {
+  explicit LinkTesterTest(sim::NetworkFaults faults = calm())
+      : network(simulation, Random(1), faults) {
     run_for(2 * kSecond);
     EXPECT_GE(alpha.up, 2);
   }
@@ -128,7 +130,7 @@ class LinkTest : public testing::Test {
 };
 
 // An access line of 100 Mbit/s, 20 ms each way.
-TEST_F(LinkTest, MeasuresRoundTripAndBothDirections) {
+TEST_F(LinkTesterTest, MeasuresRoundTripAndBothDirections) {
   network.set_access(kBeta.site, 2.5e6);
   const auto report = outcome();
   ASSERT_TRUE(report) << report.error().text();
@@ -148,17 +150,17 @@ TEST_F(LinkTest, MeasuresRoundTripAndBothDirections) {
 }
 
 // With what a kernel tells.
-class LinkTestOverTcp : public LinkTest {
+class LinkTesterOverTcp : public LinkTesterTest {
  protected:
   static sim::NetworkFaults bbr() {
     auto faults = calm();
     faults.tcp = sim::SimulatedTcp::bbr;
     return faults;
   }
-  LinkTestOverTcp() : LinkTest(bbr()) {}
+  LinkTesterOverTcp() : LinkTesterTest(bbr()) {}
 };
 
-TEST_F(LinkTestOverTcp, SaysNeitherMoreThanTheLineCarriesNorLossesThatItDoesNotHave) {
+TEST_F(LinkTesterOverTcp, SaysNeitherMoreThanTheLineCarriesNorLossesThatItDoesNotHave) {
   network.set_access(kBeta.site, 2.5e6);
   for (int i = 0; i < 4; ++i) {  // connections know the line from the second one on
     const auto report = outcome();
@@ -174,7 +176,7 @@ TEST_F(LinkTestOverTcp, SaysNeitherMoreThanTheLineCarriesNorLossesThatItDoesNotH
   }
 }
 
-TEST_F(LinkTestOverTcp, FewBytesAreMeasuredUntilTheyHaveArrived) {
+TEST_F(LinkTesterOverTcp, FewBytesAreMeasuredUntilTheyHaveArrived) {
   network.set_access(kBeta.site, 2.5e6);
   const auto report = outcome({.peer = kBeta, .bytes_max = 3'000'000});
   ASSERT_TRUE(report) << report.error().text();
@@ -182,7 +184,7 @@ TEST_F(LinkTestOverTcp, FewBytesAreMeasuredUntilTheyHaveArrived) {
   EXPECT_NEAR((*report)["to_peer"]["warm_s"].get<double>(), 0.75, 0.2);
 }
 
-TEST_F(LinkTest, KeepsToTheRateLimitAndSaysSo) {
+TEST_F(LinkTesterTest, KeepsToTheRateLimitAndSaysSo) {
   alpha.limit.set_rate(simulation.now(), 1e6);
   alpha.side.rate_limit = 8'000'000;
   const auto report = outcome();
@@ -194,7 +196,7 @@ TEST_F(LinkTest, KeepsToTheRateLimitAndSaysSo) {
   EXPECT_THAT((*report)["advice"].dump(), HasSubstr("at alpha: its rate_limit"));
 }
 
-TEST_F(LinkTest, BytesAreBounded) {
+TEST_F(LinkTesterTest, BytesAreBounded) {
   const auto report = outcome({.peer = kBeta, .time = 20 * kSecond, .bytes_max = 3'000'000});
   ASSERT_TRUE(report) << report.error().text();
   for (const auto* direction : {"to_peer", "from_peer"}) {
@@ -203,7 +205,7 @@ TEST_F(LinkTest, BytesAreBounded) {
   }
 }
 
-TEST_F(LinkTest, IsRefusedDuringAnExchangeOfEitherSideUnlessForced) {
+TEST_F(LinkTesterTest, IsRefusedDuringAnExchangeOfEitherSideUnlessForced) {
   alpha.exchange = "outer step 3 is being exchanged";
   auto refused = outcome();
   EXPECT_FALSE(refused);
@@ -219,7 +221,7 @@ TEST_F(LinkTest, IsRefusedDuringAnExchangeOfEitherSideUnlessForced) {
   EXPECT_TRUE(outcome({.peer = kBeta, .force = true}));
 }
 
-TEST_F(LinkTest, AnExchangeThatBeginsEndsIt) {
+TEST_F(LinkTesterTest, AnExchangeThatBeginsEndsIt) {
   EXPECT_THAT(why(outcome({.peer = kBeta}, [&] { alpha.exchange = "outer step 4"; })),
               HasSubstr("outer step 4"));
   alpha.exchange.clear();
@@ -230,7 +232,7 @@ TEST_F(LinkTest, AnExchangeThatBeginsEndsIt) {
   EXPECT_TRUE(outcome());
 }
 
-TEST_F(LinkTest, NobodyWhoWantsItEndsItAtBothEnds) {
+TEST_F(LinkTesterTest, NobodyWhoWantsItEndsItAtBothEnds) {
   for (const auto moved :
        {10 * kMillisecond, 2 * kSecond, 6 * kSecond}) {  // asked, there, and back
     const auto number = ++numbers;
@@ -257,7 +259,7 @@ TEST_F(LinkTest, NobodyWhoWantsItEndsItAtBothEnds) {
   EXPECT_EQ(nlohmann::json::parse(*ask(alpha, numbers))["state"], "done");
 }
 
-TEST_F(LinkTest, OneAtATimeWhoeverAsks) {
+TEST_F(LinkTesterTest, OneAtATimeWhoeverAsks) {
   ASSERT_TRUE(ask(alpha, 1));
   run_for(kSecond);
   const auto second = ask(alpha, 2);
@@ -275,12 +277,12 @@ TEST_F(LinkTest, OneAtATimeWhoeverAsks) {
   EXPECT_EQ(nlohmann::json::parse(*ask(alpha, 1))["state"], "done");
 }
 
-TEST_F(LinkTest, AnObjectionHoldsEvenWhenItIsForced) {
+TEST_F(LinkTesterTest, AnObjectionHoldsEvenWhenItIsForced) {
   beta.objection = "the roster has expired";
   EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})), HasSubstr("the roster has expired"));
 }
 
-TEST_F(LinkTest, APeerThatKnowsNoLinkTestsIsNamed) {
+TEST_F(LinkTesterTest, APeerThatKnowsNoLinkTestsIsNamed) {
   beta.deaf = true;
   const auto failed = outcome();
   EXPECT_THAT(why(failed), HasSubstr("beta does not answer: is its gateway up"));
@@ -289,7 +291,7 @@ TEST_F(LinkTest, APeerThatKnowsNoLinkTestsIsNamed) {
   EXPECT_TRUE(outcome());
 }
 
-TEST_F(LinkTest, APeerThatFallsSilentEndsItAtBothEnds) {
+TEST_F(LinkTesterTest, APeerThatFallsSilentEndsItAtBothEnds) {
   EXPECT_THAT(why(outcome({.peer = kBeta}, [&] { beta.deaf = alpha.deaf = true; })),
               HasSubstr("beta"));
   run_for(30 * kSecond);
@@ -298,7 +300,7 @@ TEST_F(LinkTest, APeerThatFallsSilentEndsItAtBothEnds) {
 }
 
 // What moves besides, before, while it goes on, and after.
-TEST_F(LinkTest, ItsBytesAreCountedApartAndNoCountFalls) {
+TEST_F(LinkTesterTest, ItsBytesAreCountedApartAndNoCountFalls) {
   network.set_access(kBeta.site, 2.5e6);
   alpha.ignores_others = beta.ignores_others = true;
   const auto say = [&] {
@@ -339,7 +341,7 @@ TEST_F(LinkTest, ItsBytesAreCountedApartAndNoCountFalls) {
 }
 
 // Gamma speaks for itself: what it says of beta's test is nothing, and nobody sends for it.
-TEST_F(LinkTest, WordsOfOthersAreNotHeard) {
+TEST_F(LinkTesterTest, WordsOfOthersAreNotHeard) {
   ASSERT_TRUE(ask(alpha, 1));
   run_for(kSecond / 10);
   auto frame = link_test_frame(LinkTestFrame::end, 1);

@@ -1,4 +1,4 @@
-#include "inter/link_test.h"
+#include "inter/link_tester.h"
 
 #include <fmt/format.h>
 
