@@ -185,7 +185,10 @@ void Link::send_ack(Acks acks) {
   ack.floor = bulk_.floor();
   ack.stalled = !stalled_.empty();
   ack.width = static_cast<std::uint16_t>(bulk_.width_wanted());
-  if (acks == Acks::recent) ack.chunks.assign(recent_acks_.begin(), recent_acks_.end());
+  if (acks == Acks::recent) {
+    ack.chunks.assign(recent_acks_.begin(), recent_acks_.end());
+    unsent_acks_ = 0;
+  }
   round_trip_.stamp_sent(stamped_ = now);
   send_control(ack.encode(), control_.current());
 }
@@ -341,9 +344,17 @@ void Link::settle(const ChunkArrival& arrival, bool accepted) {
   --unsettled_;
   unsettled_bytes_ -= arrival.bytes;
   stalled_.erase(arrival.sequence);
-  if (accepted) recent_acks_.emplace_back(arrival.transfer, arrival.index);
+  if (accepted) {
+    recent_acks_.emplace_back(arrival.transfer, arrival.index);
+    ++unsent_acks_;
+  }
   while (recent_acks_.size() > kRecentAcksMax) recent_acks_.pop_front();
-  ack_soon();
+  // The next one would take the place of one that the peer has never seen. More than that come
+  // between two timers of a loop that was held up.
+  if (unsent_acks_ >= kRecentAcksMax)
+    send_ack();
+  else
+    ack_soon();
 }
 
 void Link::stall(const ChunkArrival& arrival) {

@@ -261,6 +261,7 @@ class Link {
   std::size_t unsettled_bytes_ = 0;
   std::set<std::uint64_t> stalled_;  // sequences of those of them that stall() named
   std::deque<std::pair<TransferId, std::uint32_t>> recent_acks_;
+  std::size_t unsent_acks_ = 0;  // of these, the last ones
   // Connections for bulk: as the peer would like them, and as they were asked for last.
   std::uint32_t their_width_ = 1, width_ = 1;
   std::size_t next_bind_ = 0;

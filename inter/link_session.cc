@@ -137,6 +137,7 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
   unsettled_bytes_ = 0;
   stalled_.clear();
   recent_acks_.clear();
+  unsent_acks_ = 0;
   ++counters_.sessions;
   bulk_.begin(session_);
   log_.info("session_began", {.peer = peer_name_}, {{"their_boot", their_boot}});

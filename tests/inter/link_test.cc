@@ -175,6 +175,30 @@ TEST(Link, ChunksThatComeInARowAreAcknowledgedTogether) {
   EXPECT_EQ(ack->chunks.back(), std::pair(TransferId{7}, std::uint32_t{21}));
 }
 
+// Also after the loop was held up: what is not acknowledged goes again.
+TEST(Link, ChunksThatComeAllAtOnceAreEachAcknowledged) {
+  constexpr std::uint32_t kChunks = 300;
+  ScriptedPeer peer;
+  peer.begin_session();
+  peer.run_for(100 * kMillisecond);
+  const auto before = peer.sent.size();
+  for (std::uint32_t index = 0; index < kChunks; ++index)
+    peer.bulk(Chunk{peer.session, index + 1, 7, index, {}}.encode());
+  peer.run_for(20 * kMillisecond);
+  std::set<std::uint32_t> acknowledged;
+  std::size_t acks = 0;
+  for (auto i = before; i < peer.sent.size(); ++i) {
+    if (peer.sent[i].message[0] != static_cast<std::byte>(Frame::ack)) continue;
+    auto in = after_kind(peer.sent[i].message);
+    const auto ack = decode_ack(in);
+    ASSERT_TRUE(ack);
+    ++acks;
+    for (const auto& [transfer, index] : ack->chunks) acknowledged.insert(index);
+  }
+  EXPECT_EQ(acknowledged.size(), kChunks);
+  EXPECT_LE(acks, kChunks / kRecentAcksMax + 2) << "as many as one holds in each";
+}
+
 TEST_F(LinkPair, WhatTheReceiverRefusesComesAgain) {
   start();
   beta->owner.settle_at_once = false;
