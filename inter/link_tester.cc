@@ -447,7 +447,9 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
     }
     bytes += message.size() - 1;  // as the other end counts it
   }
-  // Few bytes have been handed over at once: what is of interest is on its way.
+  // Few bytes have been handed over at once, since the last look: what is of interest is on its
+  // way.
+  next_look = loop.now();
   for (look(); loop.now() < until && !watch.all_arrived(); look()) {
     if (test->ended) co_return *test->ended;
     if (auto why = refusal(test->force); !why.empty())

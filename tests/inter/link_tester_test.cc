@@ -184,6 +184,17 @@ TEST_F(LinkTesterOverTcp, FewBytesAreMeasuredUntilTheyHaveArrived) {
   EXPECT_NEAR((*report)["to_peer"]["warm_s"].get<double>(), 0.75, 0.2);
 }
 
+// All of them are handed over before a connection tells that something waits on it.
+TEST_F(LinkTesterOverTcp, AlsoThoseThatLeaveAtOnce) {
+  network.set_access(kBeta.site, 2.5e6);
+  const auto report = outcome({.peer = kBeta, .bytes_max = 10'000});
+  ASSERT_TRUE(report) << report.error().text();
+  for (const auto* direction : {"to_peer", "from_peer"}) {
+    EXPECT_GT((*report)[direction]["warm_s"].get<double>(), 0) << direction;
+    EXPECT_GT((*report)[direction]["mbit_s"].get<double>(), 0) << direction;
+  }
+}
+
 TEST_F(LinkTesterTest, KeepsToTheRateLimitAndSaysSo) {
   alpha.limit.set_rate(simulation.now(), 1e6);
   alpha.side.rate_limit = 8'000'000;
