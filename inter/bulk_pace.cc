@@ -106,7 +106,9 @@ void BulkPace::spread() {
 }
 
 void BulkPace::set(ConnectionId connection, Path& path, std::optional<double> pace) {
-  if (std::exchange(path.pace, pace) != pace) wire_.pace(peer_, connection, pace);
+  // One that holds is said at each look: a link test on the same connections sets paces of its own,
+  // and none when it ends.
+  if (std::exchange(path.pace, pace) != pace || pace) wire_.pace(peer_, connection, pace);
 }
 
 }  // namespace isthmus::inter

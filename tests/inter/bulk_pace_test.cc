@@ -43,6 +43,28 @@ TEST(Link, ConnectionsUnderBbrShareThePaceOfTheLine) {
   EXPECT_EQ(peer.paces[3], std::nullopt);
 }
 
+// A link test paces the same connections (inter/link_tester.h), and frees them when it ends.
+TEST(Link, APaceIsKeptUpWhateverElsePacedTheConnection) {
+  ScriptedPeer peer;
+  peer.paths = {path_with("bbr", 2), path_with("bbr", 3)};
+  begin_on_two_connections(peer, 1000);
+  peer.link.offer(5, 0, 1000, std::make_shared<NumberedChunks>(100), false);
+  for (int i = 0; i < 300; ++i) {
+    peer.run_for(10 * kMillisecond);
+    for (auto& path : peer.paths) {
+      path.tcp.round_trip_min = 100 * kMillisecond;
+      path.tcp.round_trip = 320 * kMillisecond;
+      path.tcp.unsent_bytes = 1000;
+      path.tcp.delivered_bytes += 50'000;
+    }
+  }
+  const auto paces = peer.paces;
+  ASSERT_TRUE(paces.at(2));
+  for (const auto connection : {2, 3}) peer.pace({}, connection, std::nullopt);
+  peer.run_for(50 * kMillisecond);
+  EXPECT_EQ(peer.paces, paces);
+}
+
 // Both ends send, and a long queue is on the way back: the stamps tell.
 TEST(Link, AQueueOnTheWayBackIsNotOursToDrain) {
   for (const bool control_waits_too : {true, false}) {
