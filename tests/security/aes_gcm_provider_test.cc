@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
+#include <openssl/provider.h>
 
 #include <algorithm>
 #include <array>
@@ -155,14 +156,24 @@ TEST_F(AesGcmProviderTest, WhatItCannotDoIsRefused) {
   EXPECT_NE(EVP_CipherFinal_ex(context.get(), octets(some_bytes), &done), 1);
 }
 
+// As the CPU says by itself. VAES came with VPCLMULQDQ; clang 14 knows only the latter's name.
+bool has_wide_instructions() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("vpclmulqdq");
+#else
+  return false;
+#endif
+}
+
 // What a gateway's TLS asks for finds the provider where the CPU is one of those it is made for.
 TEST_F(AesGcmProviderTest, IsFoundByTheQueryForTheFastest) {
+  const bool wide = has_wide_instructions();
   const Cipher fastest(EVP_CIPHER_fetch(nullptr, "AES-256-GCM", fastest_ciphers()));
   ASSERT_TRUE(fastest);
-  const std::string_view query = fastest_ciphers();
-  ASSERT_TRUE(query == "?provider=isthmus" || query == "?provider=default") << query;
-  const auto& wanted = query == "?provider=isthmus" ? ours : openssls;
-  EXPECT_EQ(EVP_CIPHER_get0_provider(fastest.get()), EVP_CIPHER_get0_provider(wanted.get()));
+  EXPECT_STREQ(OSSL_PROVIDER_get0_name(EVP_CIPHER_get0_provider(fastest.get())),
+               wide ? "isthmus" : "default");
   const Cipher chacha(EVP_CIPHER_fetch(nullptr, "ChaCha20-Poly1305", fastest_ciphers()));
   EXPECT_TRUE(chacha) << "all else is OpenSSL's";
 }
