@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "inter/bulk_width.h"
+
 namespace isthmus::inter {
 
 namespace {
@@ -13,8 +15,8 @@ constexpr double kSlowest = 2000;
 
 }  // namespace
 
-BulkPace::BulkPace(Loop& loop, Wire& wire, GatewayId peer, const BulkWidth& width)
-    : loop_(loop), wire_(wire), peer_(peer), width_(width), tasks_(loop) {}
+BulkPace::BulkPace(Loop& loop, Wire& wire, GatewayId peer)
+    : loop_(loop), wire_(wire), peer_(peer), tasks_(loop) {}
 
 void BulkPace::use(std::span<const ConnectionId> connections) {
   std::erase_if(paths_, [&](const auto& entry) {
@@ -86,7 +88,7 @@ void BulkPace::share_line(std::span<const BulkPath> facts) {
     sample.waits = waits->there;
   line_.look(sample);
   const auto line = line_.bytes_per_second();
-  if (sharing == 0) sharing = std::clamp<std::size_t>(paths_.size(), 1, width_.enough());
+  if (sharing == 0) sharing = std::clamp<std::size_t>(paths_.size(), 1, enough_);
   const auto share =
       line ? std::optional(std::max(*line / static_cast<double>(sharing), kSlowest)) : std::nullopt;
   for (auto& [connection, path] : paths_) set(connection, path, share);

@@ -7,11 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
 
-#include "inter/bulk_width.h"
 #include "inter/forward_delay.h"
 #include "inter/line_pace.h"
 #include "inter/owned_tasks.h"
@@ -21,11 +21,12 @@ namespace isthmus::inter {
 
 class BulkPace {
  public:
-  // `width` outlives it.
-  BulkPace(Loop& loop, Wire& wire, GatewayId peer, const BulkWidth& width);
+  BulkPace(Loop& loop, Wire& wire, GatewayId peer);
 
   // The connections that there are.
   void use(std::span<const ConnectionId> connections);
+  // So many of them will be sent on, whatever they do at the moment; unless it is said: all.
+  void suffice(std::uint32_t connections) { enough_ = connections; }
   void sending_begins();
   void sending_ends();
   void new_session();
@@ -52,8 +53,8 @@ class BulkPace {
   Loop& loop_;
   Wire& wire_;
   const GatewayId peer_;
-  const BulkWidth& width_;
   std::map<ConnectionId, Path> paths_;
+  std::uint32_t enough_ = std::numeric_limits<std::uint32_t>::max();
   LinePace line_;
   ForwardDelay forward_;
   std::uint64_t delivered_bytes_ = 0;  // on all of them

@@ -29,7 +29,7 @@ BulkSender::BulkSender(Loop& loop, Wire& wire, RateLimit& limit, GatewayId peer,
       peer_(peer),
       bug_(bug),
       width_(connections_max),
-      pace_(loop, wire, peer, width_) {}
+      pace_(loop, wire, peer) {}
 
 BulkSender::~BulkSender() {
   drop_reservation();
@@ -238,6 +238,7 @@ void BulkSender::heartbeat(Nanoseconds round_trip, const BulkTotals& totals) {
   // Less than before: a connection has ended.
   if (totals.acknowledged_bytes > before + kNoChunkBytes) last_progress_ = now;
   width_.carried(now, totals);
+  pace_.suffice(width_.enough());
   if (arrived > 0 && now > since) {
     goodput_ = std::max(arrived / seconds_of(now - since), goodput_ / 2);
     pace_.note_goodput(goodput_);
@@ -511,6 +512,7 @@ void BulkSender::count_sending() {
     sending_since_ = loop_.now();
     sent_before_ = counters_.zstd_bytes;
     starved_ = 0;
+    pace_.suffice(width_.enough());
     pace_.sending_begins();
     return;
   }

@@ -57,15 +57,12 @@ struct LinkTester::Test {
 // until it drops packets (inter/line_pace.h).
 struct LinkTester::Pacing {
   Pacing(Loop& loop, Wire& wire, TestPointer whose, std::span<const ConnectionId> connections)
-      : test(std::move(whose)),
-        width(static_cast<std::uint32_t>(connections.size())),
-        pace(loop, wire, test->peer, width) {
+      : test(std::move(whose)), pace(loop, wire, test->peer) {
     pace.use(connections);
     pace.sending_begins();
   }
 
   const TestPointer test;
-  BulkWidth width;
   BulkPace pace;
 };
 

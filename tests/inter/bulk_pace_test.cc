@@ -65,6 +65,33 @@ TEST(Link, APaceIsKeptUpWhateverElsePacedTheConnection) {
   EXPECT_EQ(peer.paces, paces);
 }
 
+// After a moment without any: who sends again is not known yet.
+TEST(BulkPace, TheLineIsSharedByThoseThatWillBeSentOn) {
+  ScriptedPeer peer;
+  peer.paths = {path_with("bbr", 2), path_with("bbr", 3)};
+  BulkPace pace(peer.loop, peer, {2, 0});
+  pace.use(std::vector<ConnectionId>{2, 3});
+  pace.sending_begins();
+  for (int i = 0; i < 300; ++i) {
+    peer.run_for(10 * kMillisecond);
+    for (auto& path : peer.paths) {
+      path.tcp.round_trip_min = 100 * kMillisecond;
+      path.tcp.round_trip = 320 * kMillisecond;
+      path.tcp.unsent_bytes = 1000;
+      path.tcp.delivered_bytes += 50'000;
+    }
+  }
+  const auto shared = peer.paces.at(2);
+  ASSERT_TRUE(shared);
+  for (auto& path : peer.paths) path.tcp.unsent_bytes = 0;
+  peer.run_for(100 * kMillisecond);
+  EXPECT_EQ(peer.paces.at(2), shared);
+  EXPECT_EQ(peer.paces.at(3), shared);
+  pace.suffice(1);
+  peer.run_for(50 * kMillisecond);
+  EXPECT_EQ(*peer.paces.at(2), 2 * *shared);
+}
+
 // Both ends send, and a long queue is on the way back: the stamps tell.
 TEST(Link, AQueueOnTheWayBackIsNotOursToDrain) {
   for (const bool control_waits_too : {true, false}) {
