@@ -35,7 +35,9 @@ enum class LinkTestFrame : std::uint8_t {
 
 inline constexpr Nanoseconds kLinkTestTimeMax = 30 * kSecond;  // each direction
 inline constexpr std::uint64_t kLinkTestBytesMax = 1 << 30;    // each direction
-inline constexpr std::size_t kLinkTestDataMax = 256 << 10;     // one message
+// All of a test, as the end that is asked lets it go on.
+inline constexpr Nanoseconds kLinkTestLongest = 2 * kLinkTestTimeMax + 60 * kSecond;
+inline constexpr std::size_t kLinkTestDataMax = 256 << 10;  // one message
 inline constexpr std::size_t kLinkTestTextMax = 200;
 
 struct LinkTestAsk {

@@ -116,8 +116,16 @@ TestedBytes::Count LinkTester::carried(GatewayId peer) const {
   return {.sent = context_.wire.bytes_sent(peer), .received = context_.wire.bytes_received(peer)};
 }
 
-void LinkTester::count(GatewayId peer, const TestedBytes::Count& message) {
-  tested_[peer].add(context_.loop.now(), message, carried(peer));
+bool LinkTester::is_current(GatewayId peer, LinkTestId id) const {
+  return current_ && current_->peer == peer && current_->id == id;
+}
+
+// What is said of no test that goes on puts nothing off: a peer could say it for ever.
+void LinkTester::count(GatewayId peer, LinkTestId id, const TestedBytes::Count& message) {
+  auto& tested = tested_[peer];
+  const auto now = context_.loop.now();
+  tested.add(now, message);
+  if (is_current(peer, id)) tested.goes_on(now, carried(peer));
 }
 
 LinkTester::Shares LinkTester::shares(GatewayId peer) {
@@ -127,20 +135,20 @@ LinkTester::Shares LinkTester::shares(GatewayId peer) {
 
 // ---- Words
 
-void LinkTester::send(GatewayId to, ByteWriter frame) {
+void LinkTester::send(GatewayId to, LinkTestId id, ByteWriter frame) {
   auto message = frame.take();
   const auto bytes = message.size();
   context_.limit.charge(context_.loop.now(), bytes);
   // Lost: whoever waits for it gives up, and says what is missing.
   if (context_.wire.send(to, Lane::control, std::move(message)))
-    count(to, {.sent = context_.wire.bytes_of(Lane::control, bytes)});
+    count(to, id, {.sent = context_.wire.bytes_of(Lane::control, bytes)});
 }
 
 template <class Body>
 void LinkTester::send(GatewayId to, LinkTestFrame kind, LinkTestId id, const Body& body) {
   auto frame = link_test_frame(kind, id);
   body.write(frame);
-  send(to, std::move(frame));
+  send(to, id, std::move(frame));
 }
 
 // As many connections as a session begins with: there may be none yet. They are up after the pings.
@@ -153,14 +161,16 @@ void LinkTester::widen(GatewayId peer) {
 void LinkTester::on_writable() { writable_.notify(); }
 
 void LinkTester::on_message(GatewayId from, Lane lane, std::span<const std::byte> message) {
-  count(from, {.received = context_.wire.bytes_of(lane, message.size() + 1)});
   ByteReader in(message);
   const auto kind = in.get<LinkTestFrame>();
   const auto id = in.get<LinkTestId>();
   if (!in.ok() || (kind == LinkTestFrame::data) != (lane == Lane::bulk)) return;
+  if (kind == LinkTestFrame::ask || is_current(from, id) ||
+      tested_[from].unsettled(context_.loop.now()))
+    count(from, id, {.received = context_.wire.bytes_of(lane, message.size() + 1)});
   if (kind == LinkTestFrame::ask) return on_ask(from, id, in);
+  if (!is_current(from, id)) return;
   const auto test = current_;
-  if (!test || test->peer != from || test->id != id) return;
   test->heard = context_.loop.now();
   if (kind != LinkTestFrame::data) return on_frame(test, kind, in);
   if (!test->receiving) return;
@@ -172,7 +182,7 @@ void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
   const auto ask = LinkTestAsk::read(in);
   if (!ask) return;
   LinkTestAnswer answer;
-  const bool again = current_ && current_->peer == from && current_->id == id;
+  const bool again = is_current(from, id);
   if (current_ && !again)
     answer.refusal =
         fmt::format("{} tests its link to {} just now", context_.self, current_->peer_name);
@@ -212,7 +222,8 @@ void LinkTester::on_frame(const TestPointer& test, LinkTestFrame kind, ByteReade
     if (kind == LinkTestFrame::got) test->got = LinkTestGot::read(in);
   } else if (kind == LinkTestFrame::ping) {
     if (const auto stamp = in.get<Nanoseconds>(); in.done())
-      send(test->peer, std::move(link_test_frame(LinkTestFrame::pong, test->id).put(stamp)));
+      send(test->peer, test->id,
+           std::move(link_test_frame(LinkTestFrame::pong, test->id).put(stamp)));
   } else if (kind == LinkTestFrame::sent) {
     test->sent = LinkTestSent::read(in);
   } else if (kind == LinkTestFrame::expect || kind == LinkTestFrame::send) {
@@ -230,7 +241,7 @@ void LinkTester::end(const TestPointer& test, const Error& why) {
     test->ended = why;
     auto frame = link_test_frame(LinkTestFrame::end, test->id);
     frame.string(std::string_view(why.text()).substr(0, kEndTextMax));
-    send(test->peer, std::move(frame));
+    send(test->peer, test->id, std::move(frame));
   }
   if (current_ == test) current_.reset();
 }
@@ -285,7 +296,8 @@ Task<Result<void>> LinkTester::ping(TestPointer test, LinkTestReport& report) {
   for (int i = 0; i < kPings; ++i) {
     const auto stamp = context_.loop.now();
     test->pinged = stamp;
-    send(test->peer, std::move(link_test_frame(LinkTestFrame::ping, test->id).put(stamp)));
+    send(test->peer, test->id,
+         std::move(link_test_frame(LinkTestFrame::ping, test->id).put(stamp)));
     auto came = co_await wait(
         test, stamp + kPatience, [](const Test& t) { return t.pong == t.pinged; },
         "does not answer a ping");
@@ -401,7 +413,7 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
       const auto connection = connections[next++ % connections.size()];
       const auto sent = context_.wire.send(test->peer, Lane::bulk, message, connection);
       if (sent) {
-        count(test->peer, {.sent = context_.wire.bytes_of(Lane::bulk, message.size())});
+        count(test->peer, test->id, {.sent = context_.wire.bytes_of(Lane::bulk, message.size())});
         return sent;
       }
       (sent.error().code == ErrorCode::busy ? busy : gone) = sent.error();

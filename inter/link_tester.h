@@ -91,8 +91,9 @@ class LinkTester {
   void on_ask(GatewayId from, LinkTestId id, ByteReader& in);
   void on_frame(const TestPointer& test, LinkTestFrame kind, ByteReader& in);
   TestedBytes::Count carried(GatewayId peer) const;
-  void count(GatewayId peer, const TestedBytes::Count& message);
-  void send(GatewayId to, ByteWriter frame);
+  bool is_current(GatewayId peer, LinkTestId id) const;
+  void count(GatewayId peer, LinkTestId id, const TestedBytes::Count& message);
+  void send(GatewayId to, LinkTestId id, ByteWriter frame);
   void widen(GatewayId peer);
   template <class Body>
   void send(GatewayId to, LinkTestFrame kind, LinkTestId id, const Body& body);

@@ -4,23 +4,34 @@
 
 namespace isthmus::inter {
 
-void TestedBytes::settle(const Count& all) {
-  const auto left = [](std::uint64_t whole, std::uint64_t part, std::uint64_t before) {
-    return std::max(whole > part ? whole - part : 0, before);
-  };
-  others_ = {.sent = left(all.sent, tests_.sent, others_.sent),
-             .received = left(all.received, tests_.received, others_.received)};
+void TestedBytes::settle(Nanoseconds now, const Count& all) {
+  const bool at_rest = now >= last_ + kLost;
+  for (const auto field : {&Count::sent, &Count::received}) {
+    const auto moved = all.*field + lost_.*field;
+    const auto least = tests_.*field + others_.*field;
+    if (moved >= least)
+      others_.*field = moved - tests_.*field;
+    else if (at_rest)
+      lost_.*field += least - moved;
+  }
 }
 
-void TestedBytes::add(Nanoseconds now, const Count& message, const Count& all) {
+void TestedBytes::add(Nanoseconds now, const Count& message) {
+  last_ = now;
   tests_.sent += message.sent;
   tests_.received += message.received;
-  if (now >= settled_from_) settle(all);
-  settled_from_ = now + kSettles;
+}
+
+void TestedBytes::goes_on(Nanoseconds now, const Count& all) {
+  if (!unsettled(now)) {
+    settle(now, all);
+    unsettled_since_ = now;
+  }
+  settled_from_ = std::min(now + kSettles, unsettled_since_ + kLinkTestLongest);
 }
 
 TestedBytes::Count TestedBytes::others(Nanoseconds now, const Count& all) {
-  if (now >= settled_from_) settle(all);
+  if (!unsettled(now)) settle(now, all);
   return others_;
 }
 

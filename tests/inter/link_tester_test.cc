@@ -351,6 +351,24 @@ TEST_F(LinkTesterTest, ItsBytesAreCountedApartAndNoCountFalls) {
   EXPECT_EQ(alpha.tester.shares(kGamma).tests.sent, 0U);
 }
 
+// Neither a peer that says what belongs to no test, nor one that asks in vain, keeps them back.
+TEST_F(LinkTesterTest, WordsOfNoTestDoNotPutOffTheCountOfOthers) {
+  alpha.ignores_others = beta.ignores_others = true;
+  alpha.exchange = "outer step 3 is being exchanged";
+  auto stray = link_test_frame(LinkTestFrame::pong, 77);
+  auto asks = link_test_frame(LinkTestFrame::ask, 78);
+  LinkTestAsk{}.write(asks);
+  for (const auto& frame : {stray.take(), asks.take()}) {
+    const auto before = alpha.tester.shares(kBeta).others;
+    for (int i = 0; i < 30; ++i) {
+      ASSERT_TRUE(beta.wire.send(kAlpha, Lane::control, Bytes(frame), 0));
+      ASSERT_TRUE(alpha.wire.send(kBeta, Lane::control, Bytes(936), 0));
+      run_for(kSecond);
+      ASSERT_NEAR(alpha.tester.shares(kBeta).others.sent, before.sent + 1000.0 * (i + 1), 1000);
+    }
+  }
+}
+
 // Gamma speaks for itself: what it says of beta's test is nothing, and nobody sends for it.
 TEST_F(LinkTesterTest, WordsOfOthersAreNotHeard) {
   ASSERT_TRUE(ask(alpha, 1));
@@ -370,23 +388,52 @@ TEST_F(LinkTesterTest, WordsOfOthersAreNotHeard) {
   EXPECT_LT(gamma.wire.bytes_received(kAlpha), 1000U);
 }
 
+void add(TestedBytes& bytes, Nanoseconds now, const TestedBytes::Count& message,
+         const TestedBytes::Count& all) {
+  bytes.add(now, message);
+  bytes.goes_on(now, all);
+}
+
 TEST(TestedBytes, WhatTheWireCountsEarlierOrLaterIsNobodyElses) {
   TestedBytes bytes;
   EXPECT_EQ(bytes.others(kSecond, {1000, 2000}).received, 2000U);
   // Handed over and not sent yet; a part of one that comes is counted before the whole.
-  bytes.add(2 * kSecond, {.sent = 600, .received = 0}, {1100, 2100});
+  add(bytes, 2 * kSecond, {.sent = 600, .received = 0}, {1100, 2100});
   EXPECT_EQ(bytes.others(3 * kSecond, {1200, 9000}).received, 2100U);
   EXPECT_EQ(bytes.others(3 * kSecond, {1200, 9000}).sent, 1000U);
-  bytes.add(4 * kSecond, {.sent = 0, .received = 7000}, {1700, 9100});
+  add(bytes, 4 * kSecond, {.sent = 0, .received = 7000}, {1700, 9100});
   EXPECT_EQ(bytes.others(4 * kSecond, {1750, 9150}).sent, 1000U);
   // At rest.
   const auto others = bytes.others(4 * kSecond + TestedBytes::kSettles, {1750, 9150});
   EXPECT_EQ(others.sent, 1150U);
   EXPECT_EQ(others.received, 2150U);
   EXPECT_EQ(bytes.tests().received, 7000U);
-  // Lost with its connection: none of the others' is taken back.
-  bytes.add(20 * kSecond, {.sent = 5000, .received = 0}, {1750, 9150});
-  EXPECT_EQ(bytes.others(60 * kSecond, {1800, 9150}).sent, 1150U);
+}
+
+TEST(TestedBytes, WhatIsLostWithItsConnectionIsNotTakenFromTheOthersForGood) {
+  TestedBytes bytes;
+  EXPECT_EQ(bytes.others(kSecond, {1000, 0}).sent, 1000U);
+  add(bytes, 2 * kSecond, {.sent = 5000, .received = 0}, {1000, 0});
+  EXPECT_EQ(bytes.others(30 * kSecond, {2000, 0}).sent, 1000U) << "it may still leave";
+  const auto lost = 2 * kSecond + TestedBytes::kLost;
+  EXPECT_EQ(bytes.others(lost, {2000, 0}).sent, 1000U);
+  EXPECT_EQ(bytes.others(lost, {2300, 0}).sent, 1300U);
+  EXPECT_EQ(bytes.tests().sent, 5000U);
+  // Another test's count is not touched by it.
+  add(bytes, lost, {.sent = 400, .received = 0}, {2300, 0});
+  EXPECT_EQ(bytes.others(lost + 9 * kSecond, {2750, 0}).sent, 1350U);
+}
+
+TEST(TestedBytes, WithoutARestItIsSettledAllTheSame) {
+  TestedBytes bytes;
+  TestedBytes::Count all;
+  for (auto now = kSecond; now < 600 * kSecond; now += kSecond) {
+    all.sent += 1000;  // half of it a test's
+    add(bytes, now, {.sent = 500, .received = 0}, all);
+    const auto others = bytes.others(now, all).sent;
+    EXPECT_LE(others, all.sent / 2);
+    EXPECT_GE(others + 500 * (kLinkTestLongest / kSecond + 1), all.sent / 2) << seconds_of(now);
+  }
 }
 
 TEST(LinkTestReport, TheRampIsLeftOutOfTheRate) {
