@@ -19,6 +19,9 @@ constexpr Nanoseconds kAskEvery = kSecond;
 constexpr int kAsks = 5;
 constexpr int kPings = 20;
 constexpr Nanoseconds kLook = 100 * kMillisecond;  // for what ends a test
+// Between tests that a site forces upon another one, whose exchange they delay.
+constexpr int kForcedApartMinutes = 10;
+constexpr Nanoseconds kForcedApart = kForcedApartMinutes * 60 * kSecond;
 constexpr Nanoseconds kSampleEvery = 20 * kMillisecond;
 
 // Long enough that congestion control has found its rate in the first two fifths.
@@ -40,12 +43,15 @@ struct LinkTester::Test {
   std::uint64_t number = 0;  // of the operator's, if it is asked for here
   bool asked_here = false;
   bool force = false;
+  Nanoseconds began = 0;
+  std::optional<Nanoseconds> forced_before;  // by the same site, so that it may not now
   Wish wish;
   std::string doing = "asking";
   std::optional<Error> ended;
   Nanoseconds heard = 0;
-  bool moving = false;     // data are sent or received
-  bool receiving = false;  // of those: received
+  bool moving = false;                          // data are sent or received
+  bool has_sent = false, has_received = false;  // for who asked, each once
+  bool receiving = false;                       // of those: received
   std::uint64_t data_bytes = 0;
   std::optional<LinkTestAnswer> answer;
   std::optional<Nanoseconds> pinged, pong;
@@ -70,12 +76,20 @@ LinkTester::LinkTester(Context context)
     : context_(std::move(context)), news_(context_.loop), writable_(context_.loop) {}
 LinkTester::~LinkTester() = default;
 
-std::string LinkTester::refusal(bool force) const {
+std::string LinkTester::refusal(const Test& test) const {
   if (auto why = context_.objection(); !why.empty()) return why;
-  if (force) return {};
+  if (test.force) return {};
   auto why = context_.exchange();
-  if (!why.empty()) why += ": ask again later, or force the test (--force), which delays both";
-  return why;
+  if (why.empty()) return why;
+  if (!test.forced_before)
+    return why + ": ask again later, or force the test (--force), which delays both";
+  constexpr auto kMinute = 60 * kSecond;
+  const auto left = *test.forced_before + kForcedApart - context_.loop.now();
+  return why + fmt::format(
+                   ": {} forced a test less than {} minutes ago, and may force another one in {} "
+                   "minutes; without an exchange one may begin at any time",
+                   test.peer_name, kForcedApartMinutes,
+                   std::max<Nanoseconds>(1, (left + kMinute - 1) / kMinute));
 }
 
 Result<std::string> LinkTester::ask(std::uint64_t number, const Wish& wish) {
@@ -88,16 +102,17 @@ Result<std::string> LinkTester::ask(std::uint64_t number, const Wish& wish) {
     return Error{ErrorCode::busy,
                  fmt::format("a test of the link to {} is going on: ask again in a minute",
                              current_->peer_name)};
-  if (const auto why = refusal(wish.force); !why.empty()) return Error{ErrorCode::busy, why};
+  const auto test = std::make_shared<Test>();
+  test->peer = wish.peer;
+  test->peer_name = context_.name_of(wish.peer);
+  test->id = context_.random.next();
+  test->number = number;
+  test->asked_here = true;
+  test->force = wish.force;
+  test->wish = wish;
+  if (const auto why = refusal(*test); !why.empty()) return Error{ErrorCode::busy, why};
   number_ = number;
-  current_ = std::make_shared<Test>();
-  current_->peer = wish.peer;
-  current_->peer_name = context_.name_of(wish.peer);
-  current_->id = context_.random.next();
-  current_->number = number;
-  current_->asked_here = true;
-  current_->force = wish.force;
-  current_->wish = wish;
+  current_ = test;
   context_.loop.spawn(run(current_));
   return fmt::format("{{\"state\":\"running\",\"doing\":{}}}", json_string(current_->doing));
 }
@@ -178,27 +193,39 @@ void LinkTester::on_message(GatewayId from, Lane lane, std::span<const std::byte
   test->data_bytes += message.size();
 }
 
+// A force that comes too soon counts for none: where nothing is exchanged it is not needed.
+LinkTester::TestPointer LinkTester::asked_by(GatewayId peer, LinkTestId id, bool force) const {
+  const auto test = std::make_shared<Test>();
+  test->peer = peer;
+  test->peer_name = context_.name_of(peer);
+  test->id = id;
+  test->began = context_.loop.now();
+  test->force = force;
+  const auto before = forced_.find(peer.site);
+  if (force && before != forced_.end() && test->began < before->second + kForcedApart) {
+    test->force = false;
+    test->forced_before = before->second;
+  }
+  return test;
+}
+
 void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
   const auto ask = LinkTestAsk::read(in);
   if (!ask) return;
   LinkTestAnswer answer;
   const bool again = is_current(from, id);
+  const auto test = again ? current_ : asked_by(from, id, ask->force);
   if (current_ && !again)
     answer.refusal =
         fmt::format("{} tests its link to {} just now", context_.self, current_->peer_name);
   else
-    answer.refusal = refusal(ask->force);
+    answer.refusal = refusal(*test);
   if (answer.refusal.empty()) {
     answer.side = context_.side();
     if (!again) {
-      current_ = std::make_shared<Test>();
-      current_->peer = from;
-      current_->peer_name = context_.name_of(from);
-      current_->id = id;
-      current_->force = ask->force;
-      context_.log.info("link_test_served", {.peer = current_->peer_name},
-                        {{"forced", ask->force}});
-      context_.loop.spawn(watch(current_));
+      current_ = test;
+      context_.log.info("link_test_served", {.peer = test->peer_name}, {{"forced", test->force}});
+      context_.loop.spawn(watch(test));
       widen(from);
     }
     current_->heard = context_.loop.now();
@@ -228,9 +255,12 @@ void LinkTester::on_frame(const TestPointer& test, LinkTestFrame kind, ByteReade
     test->sent = LinkTestSent::read(in);
   } else if (kind == LinkTestFrame::expect || kind == LinkTestFrame::send) {
     const auto plan = LinkTestPlan::read(in);
-    if (plan && !std::exchange(test->moving, true))
+    auto& had = kind == LinkTestFrame::send ? test->has_sent : test->has_received;
+    if (plan && !test->moving && !std::exchange(had, true)) {
+      test->moving = true;
       context_.loop.spawn(kind == LinkTestFrame::send ? serve_data(test, *plan)
                                                       : serve_receiving(test, *plan));
+    }
   }
   news_.notify();
 }
@@ -251,8 +281,7 @@ Task<Result<void>> LinkTester::wait(TestPointer test, Nanoseconds until, bool (*
   for (;;) {
     if (test->ended) co_return *test->ended;
     if (done(*test)) co_return Result<void>();
-    if (auto why = refusal(test->force); !why.empty())
-      co_return Error{ErrorCode::busy, std::move(why)};
+    if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};
     const auto now = context_.loop.now();
     if (now >= until)
       co_return Error{ErrorCode::timeout, fmt::format("{} {}", test->peer_name, what)};
@@ -354,12 +383,15 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
 // What the asker says drives it; this ends it when nothing more is said, or an exchange begins.
 Task<void> LinkTester::watch(TestPointer test) {
   while (!test->ended) {
+    if (test->force && !context_.exchange().empty()) forced_[test->peer.site] = context_.loop.now();
     co_await context_.loop.sleep(kLook);
     if (test->ended) break;
-    if (const auto why = refusal(test->force); !why.empty())
+    if (const auto why = refusal(*test); !why.empty())
       end(test, Error{ErrorCode::busy, why});
     else if (!test->moving && context_.loop.now() - test->heard > kPatience)
       end(test, Error{ErrorCode::timeout, "nothing more was said"});
+    else if (context_.loop.now() - test->began > kLinkTestLongest)
+      end(test, Error{ErrorCode::timeout, "it takes longer than any test"});
   }
   if (current_ == test) current_.reset();
 }
@@ -440,8 +472,7 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
     const Bytes message = frame.take();
     for (;;) {
       if (test->ended) co_return *test->ended;
-      if (auto why = refusal(test->force); !why.empty())
-        co_return Error{ErrorCode::busy, std::move(why)};
+      if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};
       const auto sent = send_on_one(message);
       if (sent) break;
       if (sent.error().code != ErrorCode::busy)
@@ -461,8 +492,7 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
   next_look = loop.now();
   for (look(); loop.now() < until && !watch.all_arrived(); look()) {
     if (test->ended) co_return *test->ended;
-    if (auto why = refusal(test->force); !why.empty())
-      co_return Error{ErrorCode::busy, std::move(why)};
+    if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};
     co_await loop.sleep(kSampleEvery);
   }
   auto sent = watch.warm();
@@ -486,7 +516,7 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
       began = Error{ErrorCode::too_large, "it sends more than was asked for"};
     else if (test->ended)
       began = *test->ended;
-    else if (auto why = refusal(test->force); !why.empty())
+    else if (auto why = refusal(*test); !why.empty())
       began = Error{ErrorCode::busy, std::move(why)};
     else
       co_await loop.sleep(kSampleEvery);

@@ -1,7 +1,8 @@
 // LinkTester: measures the link to another gateway, and lets others measure the link to this one
 // (PROTOCOL.md, "Link test"): round trips of an idle line, then the rate of the bulk lane, first
 // there, then back. One test at a time, whoever asks; time and bytes are bounded here, whatever the
-// peer says; and none while outer steps are exchanged, unless it is forced.
+// peer says; and none while outer steps are exchanged, unless it is forced: by this site's operator
+// at any time, by each other site once in a while.
 //
 // It stands beside the links: what comes is from a gateway of the roster, as the wire has proven,
 // and needs no session, so that a link can be tested before a run begins. All on the loop's thread.
@@ -98,7 +99,8 @@ class LinkTester {
   template <class Body>
   void send(GatewayId to, LinkTestFrame kind, LinkTestId id, const Body& body);
   void end(const TestPointer& test, const Error& why);
-  std::string refusal(bool force) const;
+  std::string refusal(const Test& test) const;
+  TestPointer asked_by(GatewayId peer, LinkTestId id, bool force) const;
   // A function alone, and not one with captures: g++ 12 destroys such temporaries of a co_await
   // twice.
   Task<Result<void>> wait(TestPointer test, Nanoseconds until, bool (*done)(const Test&),
@@ -110,7 +112,8 @@ class LinkTester {
   Result<std::string> last_ = std::string();
   Signal news_, writable_;
   std::map<GatewayId, TestedBytes> tested_;
-  std::unique_ptr<Pacing> pacing_;  // of the data that are being sent
+  std::map<SiteId, Nanoseconds> forced_;  // when tests that each asked for went on in an exchange
+  std::unique_ptr<Pacing> pacing_;        // of the data that are being sent
 };
 
 }  // namespace isthmus::inter

@@ -134,7 +134,8 @@ void add_link(CLI::App& program, Action& action) {
       ->take_all()
       ->expected(1);
   one->add_flag("--force", options->force,
-                "Also while outer steps are exchanged; that delays them, and spoils the figures");
+                "Also while outer steps are exchanged; that delays them, and spoils the figures. "
+                "PEER lets its own be delayed so once in ten minutes");
   one->add_option("--time", options->time,
                   "For each direction: \"1 s\" to \"30 s\" (default: \"4 s\", or 40 round trips)");
   one->add_option("--bytes", options->bytes,

@@ -232,6 +232,56 @@ TEST_F(LinkTesterTest, IsRefusedDuringAnExchangeOfEitherSideUnlessForced) {
   EXPECT_TRUE(outcome({.peer = kBeta, .force = true}));
 }
 
+// Each time bulk of ours would wait for theirs. Our own operator may.
+TEST_F(LinkTesterTest, OneSiteForcesATestThroughAnExchangeNowAndThenOnly) {
+  beta.exchange = "outer step 3 is being exchanged";
+  ASSERT_TRUE(outcome({.peer = kBeta, .force = true}));
+  run_for(2 * 60 * kSecond);
+  const auto refused = outcome({.peer = kBeta, .force = true});
+  EXPECT_THAT(why(refused), HasSubstr("beta refuses: outer step 3 is being exchanged"));
+  EXPECT_THAT(why(refused), HasSubstr("alpha forced a test less than 10 minutes ago, and may force "
+                                      "another one in 8 minutes"));
+  // Through none it has not to.
+  beta.exchange.clear();
+  EXPECT_TRUE(outcome({.peer = kBeta, .force = true}));
+  const auto ended =
+      outcome({.peer = kBeta, .force = true}, [&] { beta.exchange = "outer step 4"; });
+  EXPECT_THAT(why(ended), HasSubstr("beta ended the test: outer step 4: alpha forced a test"));
+  alpha.exchange = beta.exchange;
+  for (int i = 0; i < 2; ++i) {
+    const auto number = ++numbers;
+    ASSERT_TRUE(ask(beta, number, {.peer = kGamma, .force = true}));
+    run_for(12 * kSecond);
+    EXPECT_EQ(nlohmann::json::parse(*ask(beta, number, {}))["state"], "done");
+  }
+  run_for(8 * 60 * kSecond);
+  EXPECT_TRUE(outcome({.peer = kBeta, .force = true}));
+}
+
+TEST_F(LinkTesterTest, AForcedTestThatBeganWithoutAnExchangeCountsOnceThereIsOne) {
+  EXPECT_TRUE(outcome({.peer = kBeta, .force = true}, [&] { beta.exchange = "outer step 4"; }));
+  EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})), HasSubstr("in 10 minutes"));
+}
+
+// Who asks says what comes next: no test is made longer than one by that.
+TEST_F(LinkTesterTest, NobodyIsSentMoreThanOnceInATestNorKeepsItGoing) {
+  const auto say = [&](LinkTestFrame kind, const auto& body) {
+    auto frame = link_test_frame(kind, 9);
+    body.write(frame);
+    ASSERT_TRUE(gamma.wire.send(kBeta, Lane::control, frame.take(), 0));
+  };
+  beta.exchange = "outer step 3 is being exchanged";
+  gamma.deaf = true;
+  say(LinkTestFrame::ask, LinkTestAsk{.force = true});
+  run_for(kSecond);
+  for (int i = 0; i < 40; ++i) {
+    say(LinkTestFrame::send, LinkTestPlan{.time = kSecond, .bytes_max = 1'000'000});
+    run_for(5 * kSecond);
+  }
+  EXPECT_LT(gamma.wire.bytes_received(kBeta), 1'100'000U);
+  EXPECT_TRUE(ask(beta, 1, {.peer = kAlpha, .force = true})) << "it is over";
+}
+
 TEST_F(LinkTesterTest, AnExchangeThatBeginsEndsIt) {
   EXPECT_THAT(why(outcome({.peer = kBeta}, [&] { alpha.exchange = "outer step 4"; })),
               HasSubstr("outer step 4"));
