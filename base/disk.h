@@ -32,7 +32,8 @@ class File {
   virtual ~File() = default;
   // Fails with corrupt when the file ends before `out` is full.
   virtual Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const = 0;
-  // Grows the file when it ends before offset + bytes.
+  // Grows the file when it ends before offset + bytes. After a failure a part may be written, as
+  // much as a full disk had room for.
   virtual Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
   virtual Result<void> truncate(std::uint64_t bytes) = 0;
   virtual Result<std::uint64_t> size() const = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/copy_to.h"
 
@@ -27,14 +28,16 @@ class SimulatedDisk::SimulatedFile final : public File {
     return {};
   }
   Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
-    ISTHMUS_CHECK(disk_.may_write(path_, bytes.size()));
+    auto allowed = disk_.may_write(path_, bytes.size());
+    if (!allowed) bytes = bytes.first(disk_.part_that_fits(bytes.size()));
+    if (bytes.empty()) return allowed;
     disk_.begin_write(bytes.size(), undo(offset, bytes.size()));
     if (inode_->current.size() < offset + bytes.size())
       inode_->current.resize(offset + bytes.size());
     std::copy(bytes.begin(), bytes.end(),
               inode_->current.begin() + static_cast<std::ptrdiff_t>(offset));
     ++inode_->version;
-    return {};
+    return allowed;
   }
   Result<void> truncate(std::uint64_t bytes) override {
     ISTHMUS_CHECK(disk_.may_write(path_));
@@ -158,10 +161,19 @@ void SimulatedDisk::settle_folders(Nanoseconds until) {
 Result<void> SimulatedDisk::may_write(std::string_view path, std::size_t bytes) {
   if (frozen_) return Error{ErrorCode::io, "the process is crashing"};
   const bool fails = faults_.failing > 0 && random_.chance(faults_.failing);
-  const bool full = !faults_.full_for.empty() && path.find(faults_.full_for) != path.npos;
-  if (!fails && !full && bytes <= faults_.fits) return {};
+  const bool limited = faults_.fits || !faults_.full_for.empty();
+  const bool full = limited && path.find(faults_.full_for) != path.npos &&
+                    (!faults_.fits || bytes > *faults_.fits);
+  if (!fails && !full) return {};
   ++counters_.refused_writes;
   return Error{ErrorCode::disk_full, "the simulated disk is full"};
+}
+
+std::size_t SimulatedDisk::part_that_fits(std::size_t bytes) {
+  if (frozen_) return 0;
+  if (faults_.fits) return std::min(*faults_.fits, bytes);
+  if (!faults_.full_for.empty()) return 0;
+  return random_.below(bytes / kBlockBytes + 1) * kBlockBytes;
 }
 
 Result<void> SimulatedDisk::may_open(const std::string& path) const {

@@ -1,16 +1,17 @@
 // SimulatedDisk: files that remember what was synced. When its machine crashes, each unsynced block
-// and each unsynced name survives or not, by chance; it may also be full, or lie about syncing. Its
-// operations take time, one after the other: who calls goes on when they are done, and what is
-// being synced is not yet kept. A sync that fails loses some of what it should have kept, at once,
-// as Linux may: pages whose writing failed are clean afterwards, so a later sync that succeeds says
-// nothing about them (fsyncgate, 2018). The disk outlives the processes that use it.
+// and each unsynced name survives or not, by chance; it may also lie about syncing, or be full: of
+// a write that it refuses it may have taken a part. Its operations take time, one after the other:
+// who calls goes on when they are done, and what is being synced is not yet kept. A sync that fails
+// loses some of what it should have kept, at once, as Linux may: pages whose writing failed are
+// clean afterwards, so a later sync that succeeds says nothing about them (fsyncgate, 2018). The
+// disk outlives the processes that use it.
 #pragma once
 
 #include <deque>
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,10 +24,11 @@ namespace isthmus::inter::sim {
 
 struct DiskFaults {
   bool lying = false;  // sync does nothing
-  double failing = 0;  // probability that a write says disk full
-  // All but full: bytes of the largest write that still fits.
-  std::size_t fits = std::numeric_limits<std::size_t>::max();
-  std::string full_for = {};    // nothing fits into files whose path has this in it; "": none
+  double failing = 0;  // probability that a write says disk full, after some of its bytes
+  // All but full: bytes of the largest write that still fits, and of a larger one what is written.
+  std::optional<std::size_t> fits = {};
+  std::string full_for = {};    // files whose path has this in it take no more than `fits`, without
+                                // it nothing; "": all are alike
   std::string unreadable = {};  // files and folders whose path has this in it; "": none
   bool no_descriptors = false;  // nothing can be opened, no folder listed or synced
 };
@@ -109,6 +111,7 @@ class SimulatedDisk final : public Disk {
   Result<void> may_open(const std::string& path) const;
   Result<void> may_read(const std::string& path) const;
   Result<void> may_write(std::string_view path, std::size_t bytes = 0);
+  std::size_t part_that_fits(std::size_t bytes);  // of a write that it refuses
   Nanoseconds now() const { return clock_ != nullptr ? clock_->now() : 0; }
   // An operation that changes something begins; `undo`: it has not, if its process ends before.
   // When it is done.

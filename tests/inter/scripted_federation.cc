@@ -26,7 +26,7 @@ ScriptedFederation::ScriptedFederation(Options options)
   for (SiteId id = 1; id <= sites_.size(); ++id) {
     auto& site = sites_[id - 1];
     const auto actor = static_cast<int>(id - 1);
-    site.disk = std::make_unique<sim::SimulatedDisk>(Random(id));
+    site.disk = std::make_unique<sim::SimulatedDisk>(Random(id), &simulation_);
     site.ranks = std::make_unique<sim::SyntheticRanks>(
         simulation_, layout_, actor, options_.compute[id - 1], Random(id), [](const auto&) {});
     if (options_.puppets.count(id) > 0)

@@ -77,6 +77,27 @@ TEST_F(SimulatedDiskTest, NothingIsCutOffOnceTheProcessCrashesOrTheDiskIsFull) {
   EXPECT_EQ(*file->size(), 512U);
 }
 
+TEST_F(SimulatedDiskTest, OfAWriteThatAFullDiskRefusesAPartIsWritten) {
+  disk.set_faults({.fits = 700});
+  EXPECT_TRUE(file->write_at(0, Bytes(700, std::byte{3})));
+  EXPECT_EQ(file->write_at(kBytes, Bytes(701, std::byte{3})).error().code, ErrorCode::disk_full);
+  EXPECT_EQ(*file->size(), kBytes + 700);
+  disk.set_faults({.fits = 700, .full_for = "other"});
+  EXPECT_TRUE(file->write_at(0, Bytes(701, std::byte{3})));
+  disk.set_faults({.full_for = "file"});
+  EXPECT_FALSE(file->write_at(kBytes, Bytes(1024, std::byte{3})));
+  EXPECT_EQ(*file->size(), kBytes + 700);
+  disk.set_faults({.failing = 1});
+  bool some = false, not_all = false;
+  for (int i = 0; i < 20; ++i) {
+    const auto size = *file->size();
+    EXPECT_FALSE(file->write_at(size, Bytes(8 * 512, std::byte{3})));
+    some |= *file->size() > size;
+    not_all |= *file->size() < size + 8 * 512;
+  }
+  EXPECT_TRUE(some && not_all);
+}
+
 TEST_F(SimulatedDiskTest, ALyingDiskForgets) {
   disk.set_faults({.lying = true, .failing = 0});
   EXPECT_TRUE(file->sync());
