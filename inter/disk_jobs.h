@@ -15,6 +15,8 @@ class DiskJobs {
   DiskJobs(Workers& workers, Loop& loop) : workers_(workers), changed_(loop) {}
 
   void submit(std::function<Result<void>()> job, std::uint64_t bytes);
+  // The first failure of those that are done.
+  const Result<void>& so_far() const { return result_; }
   // Of all that were submitted: the first failure.
   Task<Result<void>> all_done();
 

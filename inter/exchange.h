@@ -180,7 +180,7 @@ class Exchange {
   void open_again(Link* from, const Signed& message, std::uint64_t attempt);
   void note_disk(const Result<void>& written);
   void note_disk_error(const Error& error);
-  void forget(SiteId site);
+  void forget(std::uint64_t step, SiteId site);
   Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
                const SharedBytes& sealed);
@@ -232,6 +232,7 @@ class Exchange {
   std::map<SiteId, std::set<std::pair<std::uint64_t, SiteId>>> serving_;  // peer → of them, for it
   LogPace refused_chunks_, refused_opens_, refused_closes_;
   bool contributing_ = false;
+  bool offers_at_once_ = true;        // its own contributions, while they are made
   std::uint64_t attempts_ = 0;        // at contributions, since this start
   std::optional<double> zstd_saves_;  // of the bytes of a chunk, the last time; nothing: not tried
   std::uint64_t relayed_ = 0;

@@ -356,7 +356,7 @@ void Exchange::begin_anew(Entry& entry) {
     entry.file = std::move(*file);
   } else {
     note_disk_error(file.error());
-    forget(refused->site());
+    forget(refused->step(), refused->site());
   }
 }
 
@@ -395,13 +395,13 @@ Task<Result<void>> Exchange::write_anew(EntryPtr entry) {
   co_return Result<void>();
 }
 
-void Exchange::forget(SiteId site) {
-  const auto found = entries_.find({id_.step, site});
+void Exchange::forget(std::uint64_t step, SiteId site) {
+  const auto found = entries_.find({step, site});
   if (found == entries_.end()) return;
   for (auto& [id, peer] : context_.peers.all())
     peer.link->withdraw(found->second->contribution->transfer());
   entries_.erase(found);
-  asked_.erase(site);
+  if (step == id_.step) asked_.erase(site);
 }
 
 }  // namespace isthmus::inter

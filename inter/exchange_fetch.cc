@@ -18,7 +18,7 @@ void Exchange::want(const std::vector<Part>& parts, Named by) {
         other && other->part() != part && part.site != context_.self && by == Named::by_record) {
       context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
                          {{"signer", part.site}});
-      forget(part.site);
+      forget(id_.step, part.site);
     }
     if (held(id_.step, part.site)) continue;
     auto& wanted = wanted_[part.site];

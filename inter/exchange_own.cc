@@ -116,6 +116,9 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
                                             LargeVector<float> memory) {
   const auto step = id_.step;
   const auto state_root_of_base = state_root_;
+  // After one that came to nothing, most likely on a full disk, peers are not to begin, receive and
+  // drop another one, and another one: they are offered what is written.
+  const bool offer_at_once = std::exchange(offers_at_once_, false);
   const Open open = plan_->announce(id_, tokens, parent_, (context_.boot << 32) + ++attempts_);
   auto begun = begin_own(open);
   if (!begun) {
@@ -129,7 +132,9 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
     co_return feedback_file.error();
   }
   const auto residual_file = std::shared_ptr<FeedbackFile>(std::move(*feedback_file));
-  offer_own(entry);
+  forget(step, context_.self);  // an earlier attempt, if there was one
+  contributing_ = true;
+  if (offer_at_once) offer_own(entry);
 
   Feedback result{.step = step, .root = {}, .tokens = tokens, .residual = std::move(memory)};
   result.residual.resize(agreed.size());
@@ -139,12 +144,13 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
       {.all = zstd, .sample = static_cast<std::uint32_t>(step % plan_->chunks())},
       entry->contribution, entry->file, residual_file, result.residual);
   DiskJobs writes(context_.workers, context_.loop);
-  const auto take_group = [this, &maker, &writes, step](std::uint32_t group) {
+  const auto take_group = [this, &maker, &writes, step](std::uint32_t group) -> Result<void> {
     maker.take(group, writes, [this, step](std::uint32_t chunk) {
       if (step == id_.step) on_chunk_added_(chunk);
     });
     for (auto& [site, peer] : context_.peers.all())
       if (peer.link->up()) peer.link->poke();
+    return writes.so_far();  // of what does not fit on the disk no more is coded
   };
   auto code = [&maker, agreed, feedback, values = std::move(parameters)](std::uint32_t group) {
     return maker.code(group, agreed, feedback, *values);
@@ -158,6 +164,7 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   // In any case: the jobs write what is ours.
   auto all_written = co_await writes.all_done();
   if (made) made = std::move(all_written);
+  if (made && !offer_at_once) offer_own(entry);
   if (maker.zstd_saves()) zstd_saves_ = maker.zstd_saves();
 
   Signed message;
@@ -186,11 +193,10 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   note_disk(made);
   contributing_ = false;
   if (!made) {
-    for (auto& [site, peer] : context_.peers.all())
-      peer.link->withdraw(entry->contribution->transfer());
-    entries_.erase({step, context_.self});
+    forget(step, context_.self);
     co_return made.error();
   }
+  offers_at_once_ = true;
   entry->contribution->set_close(message, close);
   entry->held = true;
   if (step == id_.step) {
@@ -212,14 +218,9 @@ Result<Exchange::EntryPtr> Exchange::begin_own(const Open& open) {
   return entry;
 }
 
-// In place of an earlier attempt's, if there was one.
 void Exchange::offer_own(const EntryPtr& entry) {
   const auto step = entry->contribution->step();
-  if (const auto before = entries_.find({step, context_.self}); before != entries_.end())
-    for (auto& [site, peer] : context_.peers.all())
-      peer.link->withdraw(before->second->contribution->transfer());
   entries_[{step, context_.self}] = entry;
-  contributing_ = true;
   for (auto* peer : context_.peers.working_on(step)) offer(*peer->link, entry->contribution);
 }
 

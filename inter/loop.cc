@@ -210,39 +210,37 @@ Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::
 Task<Result<void>> run_all(Workers& workers, Loop& loop, std::uint32_t jobs,
                            std::uint64_t cost_bytes_each,
                            std::function<Result<void>(std::uint32_t)> job,
-                           std::function<void(std::uint32_t)> done, std::uint32_t at_once) {
+                           std::function<Result<void>(std::uint32_t)> done, std::uint32_t at_once) {
   struct Shared {
-    std::function<Result<void>(std::uint32_t)> job;
-    std::function<void(std::uint32_t)> done;
+    std::function<Result<void>(std::uint32_t)> job, done;
     std::function<void()> submit_next;
-    std::uint32_t submitted = 0, left = 0;
-    std::optional<Error> failure;
+    std::uint32_t submitted = 0, running = 0;
+    Result<void> result;
   };
   // With the jobs, should this coroutine be destroyed before them.
   auto shared = std::make_shared<Shared>();
   shared->job = std::move(job);
   shared->done = std::move(done);
-  shared->left = jobs;
   Signal ended(loop);
   shared->submit_next = [&workers, &ended, jobs, cost_bytes_each, weak = std::weak_ptr(shared)] {
     const auto all = weak.lock();
-    if (all->submitted == jobs) return;
+    if (all->submitted == jobs || !all->result) return;
     const auto i = all->submitted++;
+    ++all->running;
     auto result = std::make_shared<Result<void>>();
     auto run = [all, result, i] { *result = all->job(i); };
     auto after = [all, result, i, &ended] {
-      if (!*result && !all->failure) all->failure = result->error();
-      if (!all->failure && all->done) all->done(i);
-      --all->left;
+      if (*result && all->result && all->done) *result = all->done(i);
+      if (all->result) all->result = std::move(*result);
+      --all->running;
       all->submit_next();
       ended.notify();
     };
     workers.submit(std::move(run), std::move(after), cost_bytes_each);
   };
   for (std::uint32_t i = 0; i < std::min(jobs, at_once); ++i) shared->submit_next();
-  while (shared->left > 0) co_await ended.wait();
-  if (shared->failure) co_return *shared->failure;
-  co_return Result<void>();
+  while (shared->running > 0) co_await ended.wait();
+  co_return shared->result;
 }
 
 }  // namespace isthmus::inter

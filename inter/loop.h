@@ -132,13 +132,14 @@ class Signal {
 Task<void> run_on(Workers& workers, Loop& loop, std::function<void()> job, std::uint64_t cost_bytes,
                   Urgency urgency = Urgency::normal);
 
-// Runs `job` for 0, 1, … jobs − 1 on workers, all of them, and for each that succeeded before
-// another failed `done` on the loop. Returns when all have ended: the first failure. At most
-// `at_once` of them are with the workers, so that jobs of others have their turn in between.
+// Runs `job` for 0, 1, … jobs − 1 on workers, and for each that succeeded before another failed
+// `done` on the loop, which may fail as well. After a failure no more of them are begun. Returns
+// when those that were have ended: the first failure. At most `at_once` of them are with the
+// workers, so that jobs of others have their turn in between.
 Task<Result<void>> run_all(Workers& workers, Loop& loop, std::uint32_t jobs,
                            std::uint64_t cost_bytes_each,
                            std::function<Result<void>(std::uint32_t)> job,
-                           std::function<void(std::uint32_t)> done = {},
+                           std::function<Result<void>(std::uint32_t)> done = {},
                            std::uint32_t at_once = std::numeric_limits<std::uint32_t>::max());
 
 }  // namespace isthmus::inter

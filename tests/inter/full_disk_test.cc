@@ -80,6 +80,27 @@ INSTANTIATE_TEST_SUITE_P(Faults, StuckChunkTest,
                          testing::Values(sim::DiskFaults{.full_for = "contributions"},
                                          sim::DiskFaults{.fits = 1000}));
 
+// Its file can be begun, and the disk takes no chunk: peers are not sent again and again what comes
+// to nothing. Others' contributions fit all the time.
+TEST(FullDiskTest, AContributionThatDoesNotFitIsSentNoMoreThanOnce) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.elements = 600'000;  // ten chunks
+  options.gateway.straggler_wait = 10'000 * kSecond;
+  options.gateway.sync.outer_steps = 40;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(reaches_step(federation, 6));
+  const auto chunks = [&] { return federation.gateway(2).status().links.at(0).chunks_sent; };
+  federation.disk(2).set_faults({.fits = 5000, .full_for = "-2"});
+  federation.run_for(20 * kSecond);
+  const auto before = chunks();
+  federation.run_for(60 * kSecond);
+  EXPECT_GT(federation.events(2, "disk_failed"), 0U);
+  EXPECT_EQ(chunks(), before);
+  federation.disk(2).set_faults({});
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
 // It still votes, and its ranks still compute; but no contribution fits, its own or another one's.
 TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
   auto options = options_of({kSecond, kSecond, kSecond});

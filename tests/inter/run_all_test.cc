@@ -39,7 +39,7 @@ class HandWorkers final : public Workers {
 
 Task<void> run_and_note(HandWorkers& workers, Loop& loop, std::uint32_t jobs,
                         std::function<Result<void>(std::uint32_t)> job,
-                        std::function<void(std::uint32_t)> done, std::uint32_t at_once,
+                        std::function<Result<void>(std::uint32_t)> done, std::uint32_t at_once,
                         std::optional<Result<void>>& result) {
   result = co_await run_all(workers, loop, jobs, 1, std::move(job), std::move(done), at_once);
 }
@@ -50,7 +50,12 @@ class RunAllTest : public testing::Test {
   void run(std::uint32_t jobs, std::uint32_t at_once,
            std::function<Result<void>(std::uint32_t)> job) {
     loop_.spawn(run_and_note(
-        workers_, loop_, jobs, std::move(job), [this](std::uint32_t i) { done_.push_back(i); },
+        workers_, loop_, jobs, std::move(job),
+        [this](std::uint32_t i) -> Result<void> {
+          done_.push_back(i);
+          if (i == fails_at_) return Error{ErrorCode::io, "what was done"};
+          return {};
+        },
         at_once, result_));
     do loop_.run_ready();
     while (workers_.run_one());
@@ -60,6 +65,7 @@ class RunAllTest : public testing::Test {
   Loop loop_{*clock_};
   HandWorkers workers_;
   std::vector<std::uint32_t> ran_, done_;
+  std::optional<std::uint32_t> fails_at_;
   std::optional<Result<void>> result_;
 };
 
@@ -82,17 +88,30 @@ TEST_F(RunAllTest, OfNoneItReturnsAtOnce) {
   EXPECT_TRUE(*result_);
 }
 
-TEST_F(RunAllTest, ReturnsTheFirstFailureOnceAllHaveEnded) {
-  run(5, 2, [this](std::uint32_t i) -> Result<void> {
+TEST_F(RunAllTest, AfterAFailureItBeginsNothingMore) {
+  run(10, 3, [this](std::uint32_t i) -> Result<void> {
     ran_.push_back(i);
     if (i == 1 || i == 3) return Error{ErrorCode::io, std::string("job ") + std::to_string(i)};
     return {};
   });
-  EXPECT_EQ(ran_.size(), 5U);
+  EXPECT_EQ(ran_, (std::vector<std::uint32_t>{0, 1, 2, 3})) << "those that the workers had";
   EXPECT_EQ(done_, (std::vector<std::uint32_t>{0}));
   ASSERT_TRUE(result_);
   ASSERT_FALSE(*result_);
   EXPECT_EQ(result_->error().message, "job 1");
+}
+
+TEST_F(RunAllTest, WhatTheOwnerCannotUseIsAFailureToo) {
+  fails_at_ = 2;
+  run(10, 2, [this](std::uint32_t i) -> Result<void> {
+    ran_.push_back(i);
+    return {};
+  });
+  EXPECT_EQ(ran_, (std::vector<std::uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(done_, (std::vector<std::uint32_t>{0, 1, 2}));
+  ASSERT_TRUE(result_);
+  ASSERT_FALSE(*result_);
+  EXPECT_EQ(result_->error().message, "what was done");
 }
 
 }  // namespace
