@@ -59,7 +59,17 @@ Result<void> ContributionFile::add(std::span<const StoredChunk> chunks) {
     const std::lock_guard lock(mutex_);
     at = std::exchange(size_, size_ + bytes);
   }
-  return file_->write_at(at, records);
+  auto written = file_->write_at(at, records);
+  if (!written) take_back(at, bytes);
+  return written;
+}
+
+// The part that was written would take the room that less at a time still finds.
+void ContributionFile::take_back(std::uint64_t at, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (size_ != at + bytes) return;
+  size_ = at;
+  (void)file_->truncate(at);  // where that fails, what is written next takes its place
 }
 
 Result<void> ContributionFile::add_all(const Contribution& contribution) {

@@ -37,7 +37,8 @@ class ContributionFile {
  public:
   ContributionFile(Disk& disk, std::string folder, std::unique_ptr<File> file, std::uint64_t size)
       : disk_(disk), folder_(std::move(folder)), file_(std::move(file)), size_(size) {}
-  // With one write, which costs far less than one for each.
+  // With one write, which costs far less than one for each. Of what does not fit on the disk
+  // nothing stays, unless something else is being written behind it.
   Result<void> add(std::span<const StoredChunk> chunks);
   Result<void> add_all(const Contribution& contribution);
   // Of several the last one counts.
@@ -46,6 +47,8 @@ class ContributionFile {
   Result<void> sync();
 
  private:
+  void take_back(std::uint64_t at, std::uint64_t bytes);
+
   Disk& disk_;
   const std::string folder_;
   std::unique_ptr<File> file_;

@@ -146,6 +146,7 @@ class Exchange {
     const ChunkArrival arrival;
     SharedBytes sealed;
     Result<CheckedChunk> checked = Error{ErrorCode::cancelled, ""};
+    bool disk_refused = false;  // once
   };
   struct EarlyChunk {
     Link* link;

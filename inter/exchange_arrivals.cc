@@ -220,14 +220,17 @@ void Exchange::write(const std::shared_ptr<ArrivedChunk>& chunk) {
   if (first) write_waiting(chunk->entry);
 }
 
-// What has come while the last ones were written goes together.
+// What has come while the last ones were written goes together; what the disk refused goes alone,
+// for which there may be room.
 void Exchange::write_waiting(const EntryPtr& entry) {
   auto& waiting = to_write_.at(entry);
   if (waiting.empty()) {
     to_write_.erase(entry);
     return;
   }
-  const auto end = waiting.begin() + std::min(std::ssize(waiting), kWrittenTogether);
+  auto end = waiting.begin() + std::min(std::ssize(waiting), kWrittenTogether);
+  end = std::find_if(waiting.begin(), end, [](const auto& chunk) { return chunk->disk_refused; });
+  if (end == waiting.begin()) ++end;
   auto chunks = std::make_shared<std::vector<std::shared_ptr<ArrivedChunk>>>(
       std::make_move_iterator(waiting.begin()), std::make_move_iterator(end));
   waiting.erase(waiting.begin(), end);
@@ -257,6 +260,7 @@ void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool writt
   if (!written) {
     // Refused it would come again at once, and again: it stays.
     link.stall(chunk->arrival);
+    chunk->disk_refused = true;
     context_.loop.call_after(kRetryDisk, [this, chunk] {
       if (chunk->entry->contribution->step() == id_.step) return write(chunk);
       chunk->entry->checking[chunk->arrival.index] = false;

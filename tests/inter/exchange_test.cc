@@ -153,6 +153,32 @@ TEST_F(ExchangeTest, AContributionIsHeldOnlyWhenAllOfItIsOnDisk) {
   expect_held_after_a_crash();
 }
 
+// Single chunks still fit on the disk, several together do not.
+class ManyChunksTest : public ExchangeTest {
+ protected:
+  ManyChunksTest() : ExchangeTest(of_many_chunks()) {}
+  static ScriptedFederation::Options of_many_chunks() {
+    auto options = ExchangeTest::options();
+    options.elements = 600'000;  // ten
+    return options;
+  }
+};
+
+TEST_F(ManyChunksTest, WhatDidNotFitTogetherIsWrittenChunkByChunk) {
+  auto& disk = federation_.disk(kReceiver);
+  const auto made = made_from(1);
+  ASSERT_GE(plan_->chunks(), 8U);
+  disk.set_faults({.fits = 100'000});
+  disk.set_speed({.bytes_per_second = 1e5});  // so that chunks wait for each other
+  const auto began = federation_.now();
+  ASSERT_TRUE(send(made));
+  EXPECT_GT(federation_.events(kReceiver, "disk_failed"), 0U);
+  EXPECT_LT(federation_.now() - began, 4 * kRetryDisk);
+  close(*made);
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  expect_held_after_a_crash();
+}
+
 // Of chunks that are not those of the close nothing stays: the right ones come under the same name.
 TEST_F(ExchangeTest, NothingOfARefusedContributionStays) {
   const auto wrong = made_from(1), right = made_from(2);

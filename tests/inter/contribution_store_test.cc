@@ -1,0 +1,81 @@
+// What a ContributionStore does where a disk is full.
+#include "inter/contribution_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "inter/sim/simulated_disk.h"
+#include "inter/sim/simulated_keys.h"
+
+namespace isthmus::inter {
+namespace {
+
+constexpr std::uint64_t kStep = 3;
+constexpr SiteId kSite = 1;
+
+Signed announcement() {
+  return sign(sim::SimulatedSigner(kSite), kSite, MessageType::open, encode(Open{}));
+}
+
+Signed close_message() {
+  return sign(sim::SimulatedSigner(kSite), kSite, MessageType::close, encode(Close{}));
+}
+
+// Of one block of the file each.
+std::vector<StoredChunk> chunks(std::uint32_t count) {
+  std::vector<StoredChunk> all;
+  for (std::uint32_t i = 0; i < count; ++i)
+    all.emplace_back(i, Bytes(4000, static_cast<std::byte>(i + 1)));
+  return all;
+}
+
+class NoRoomTest : public testing::Test {
+ protected:
+  std::uint64_t size() {
+    return *(*disk.open("contributions/00000003-1", Disk::Open::read))->size();
+  }
+  void expect_stored(const std::vector<std::uint32_t>& indices) {
+    const auto stored = store.read(kStep, kSite);
+    ASSERT_TRUE(stored) << stored.error().text();
+    std::vector<std::uint32_t> found;
+    for (const auto& [index, bytes] : stored->chunks) {
+      found.push_back(index);
+      EXPECT_EQ(std::ranges::count(bytes.bytes(), static_cast<std::byte>(index + 1)), 4000);
+    }
+    EXPECT_EQ(found, indices);
+    EXPECT_EQ(stored->bytes, size());
+  }
+
+  sim::SimulatedDisk disk{Random(1)};
+  ContributionStore store{disk, "contributions"};
+};
+
+// The part of it that was written would take the room that single chunks still find.
+TEST_F(NoRoomTest, AWriteThatDoesNotFitLeavesNothing) {
+  const auto file = *store.create(kStep, announcement());
+  const auto all = chunks(4);
+  ASSERT_TRUE(file->add(std::span(all).first(1)));
+  const auto before = size();
+  disk.set_faults({.fits = 5000});
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EQ(file->add(std::span(all).subspan(1)).error().code, ErrorCode::disk_full);
+  EXPECT_EQ(size(), before);
+  ASSERT_TRUE(file->add(std::span(all).subspan(2, 1)));
+  expect_stored({0, 2});
+}
+
+TEST_F(NoRoomTest, ACloseThatDoesNotFitLeavesNothing) {
+  const auto all = chunks(1);
+  ASSERT_TRUE((*store.create(kStep, announcement()))->add(all));
+  disk.set_faults({.fits = 100});
+  EXPECT_FALSE(store.append_close(kStep, close_message()));
+  disk.set_faults({});
+  ASSERT_TRUE(store.append_close(kStep, close_message()));
+  expect_stored({0});
+  EXPECT_TRUE(store.read(kStep, kSite)->close);
+}
+
+}  // namespace
+}  // namespace isthmus::inter
