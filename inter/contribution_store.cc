@@ -57,6 +57,7 @@ Result<void> ContributionFile::add(std::span<const StoredChunk> chunks) {
   std::uint64_t at = 0;
   {
     const std::lock_guard lock(mutex_);
+    replaced_.reset();  // before others write, too: they may need its room
     at = std::exchange(size_, size_ + bytes);
   }
   auto written = file_->write_at(at, records);
@@ -96,10 +97,16 @@ std::string ContributionStore::path(std::uint64_t step, SiteId site) const {
 
 Result<std::unique_ptr<ContributionFile>> ContributionStore::create(std::uint64_t step,
                                                                     const Signed& announcement) {
-  ISTHMUS_TRY(auto file, disk_.open(path(step, announcement.signer), Disk::Open::create));
+  const auto name = path(step, announcement.signer);
+  auto before = disk_.open(name, Disk::Open::read);
+  auto replaced = before ? std::move(*before) : nullptr;
+  ISTHMUS_TRY(auto file, disk_.open(name, Disk::Open::create));
   const auto head = file_head(announcement);
-  ISTHMUS_CHECK(file->write_at(0, head));
-  return std::make_unique<ContributionFile>(disk_, folder_, std::move(file), head.size());
+  auto written = file->write_at(0, head);
+  if (!written && std::exchange(replaced, nullptr)) written = file->write_at(0, head);
+  if (!written) return written.error();
+  return std::make_unique<ContributionFile>(disk_, folder_, std::move(file), head.size(),
+                                            std::move(replaced));
 }
 
 Result<void> ContributionStore::append_close(std::uint64_t step, const Signed& close) {

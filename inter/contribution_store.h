@@ -35,8 +35,15 @@ bool is_whole(const StoredContribution& stored);
 // One contribution, written as it arrives. Any thread; chunks in any order.
 class ContributionFile {
  public:
-  ContributionFile(Disk& disk, std::string folder, std::unique_ptr<File> file, std::uint64_t size)
-      : disk_(disk), folder_(std::move(folder)), file_(std::move(file)), size_(size) {}
+  // `replaced`: the file that this one takes the place of. Whoever closes it last waits for the
+  // file system to free its blocks: the first write does, which is a worker's.
+  ContributionFile(Disk& disk, std::string folder, std::unique_ptr<File> file, std::uint64_t size,
+                   std::unique_ptr<File> replaced = nullptr)
+      : disk_(disk),
+        folder_(std::move(folder)),
+        file_(std::move(file)),
+        replaced_(std::move(replaced)),
+        size_(size) {}
   // With one write, which costs far less than one for each. Of what does not fit on the disk
   // nothing stays, unless something else is being written behind it.
   Result<void> add(std::span<const StoredChunk> chunks);
@@ -53,6 +60,7 @@ class ContributionFile {
   const std::string folder_;
   std::unique_ptr<File> file_;
   std::mutex mutex_;  // guards what follows
+  std::unique_ptr<File> replaced_;
   std::uint64_t size_;
 };
 

@@ -1,13 +1,15 @@
-// What a ContributionStore does where a disk is full.
+// What a ContributionStore does where a disk is full, and with files that another one replaces.
 #include "inter/contribution_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulated_keys.h"
+#include "tests/base/temporary_folder.h"
 
 namespace isthmus::inter {
 namespace {
@@ -75,6 +77,37 @@ TEST_F(NoRoomTest, ACloseThatDoesNotFitLeavesNothing) {
   ASSERT_TRUE(store.append_close(kStep, close_message()));
   expect_stored({0});
   EXPECT_TRUE(store.read(kStep, kSite)->close);
+}
+
+// The system frees the blocks of a file when the last one closes it: who makes the new one is the
+// owner's thread, who writes to it is a worker's.
+TEST(ReplacedContributionTest, LivesUntilTheFirstWriteToTheNewOne) {
+  const TemporaryFolder temporary;
+  const std::filesystem::path folder = temporary / "contributions";
+  std::filesystem::create_directory(folder);
+  const auto without_a_name = [&] {
+    int count = 0;
+    for (const auto& descriptor : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code error;  // the one that lists them
+      const auto target = std::filesystem::read_symlink(descriptor, error).string();
+      count += target.starts_with(folder.string()) && target.ends_with(" (deleted)");
+    }
+    return count;
+  };
+  const auto disk = make_system_disk();
+  ContributionStore store(*disk, folder.string());
+  const auto all = chunks(2);
+  auto file = *store.create(kStep, announcement());
+  ASSERT_TRUE(file->add(all));
+  file.reset();
+  file = *store.create(kStep, announcement());
+  EXPECT_EQ(without_a_name(), 1);
+  ASSERT_TRUE(file->add(std::span(all).first(1)));
+  EXPECT_EQ(without_a_name(), 0);
+  EXPECT_EQ(store.read(kStep, kSite)->chunks.size(), 1U);
+  file = *store.create(kStep, announcement());
+  file.reset();  // of which nothing came
+  EXPECT_EQ(without_a_name(), 0);
 }
 
 }  // namespace
