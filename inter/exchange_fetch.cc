@@ -168,13 +168,14 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
   const auto step = id.step;
   Result<std::vector<SiteId>> listed;
   auto list = [this, &listed, step] { listed = context_.store.contributions().sites(step); };
-  co_await run_on(context_.workers, context_.loop, std::move(list), 4096);
+  co_await run_on(context_.workers, context_.loop, std::move(list), 4096, Urgency::disk);
   if (!listed) co_return listed.error();
   for (const auto site : *listed) {
     if (entries_.count({step, site}) > 0 || !view.is_member(site)) continue;
     Result<Stored> stored = Error{ErrorCode::cancelled, ""};
     auto read = [&] { stored = take_up(id, site, parent); };
-    co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
+    co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max(),
+                    Urgency::disk);
     if (!stored) co_return stored.error();
     const auto& contribution = stored->contribution;
     // Of our own that was never closed nothing was promised: it is made anew.

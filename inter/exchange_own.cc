@@ -255,7 +255,7 @@ Task<Result<void>> Exchange::close_again() {
   auto write = [this, &written, &message, step = close.id.step] {
     written = context_.store.contributions().append_close(step, message);
   };
-  co_await run_on(context_.workers, context_.loop, std::move(write), 4096);
+  co_await run_on(context_.workers, context_.loop, std::move(write), 4096, Urgency::disk);
   if (!written) co_return written;
   entry->contribution->set_close(message, close);
   for (auto* peer : context_.peers.working_on(close.id.step)) send_signed(*peer->link, message);

@@ -360,7 +360,7 @@ Task<void> Gateway::make_room() {
     state->momentum.resize(state_->momentum.size());
     for (auto& spare : spare_residuals_) spare.resize(state_->agreed.size());
   };
-  co_await run_on(world_.workers, world_.loop, std::move(make), 4096);
+  co_await run_on(world_.workers, world_.loop, std::move(make), 16 * layout_->elements());
   state_before_ = std::move(state);
 }
 

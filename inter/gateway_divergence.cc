@@ -159,7 +159,7 @@ Error Gateway::dispute_without_end() const {
 Task<std::optional<LargeVector<float>>> Gateway::recall_misled_base(std::uint64_t step) {
   std::optional<LargeVector<float>> told;
   auto read = [this, &told, step] { told = store_.read_diverged(*layout_, step); };
-  co_await run_on(world_.workers, world_.loop, std::move(read), 4096);
+  co_await run_on(world_.workers, world_.loop, std::move(read), 4 * layout_->elements());
   co_return told;
 }
 

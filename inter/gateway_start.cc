@@ -432,7 +432,7 @@ Task<Result<void>> Gateway::adopt_run(Certificate genesis) {
         written = store_.note_recovery(given.digest());
     if (written) written = store_.begin_run(genesis, *layout_, run_fingerprint_);
   };
-  co_await run_on(world_.workers, world_.loop, std::move(write), 4096);
+  co_await run_on(world_.workers, world_.loop, std::move(write), 4096, Urgency::disk);
   if (!written) co_return written;
   genesis_ = std::move(genesis);
   run_ = genesis_->record.hash();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/random.h"
 #include "base/workers.h"
 #include "inter/sim/simulated_disk.h"
@@ -62,6 +63,8 @@ class SimulatedWorkers final : public Workers {
                         run();
                         const auto wait = disk_.end_job();
                         if (alive.expired()) return;  // the job was where the process crashed
+                        // It would hold up those that wait for a CPU, or for news of what was done.
+                        ISTHMUS_ASSERT(wait == 0 || &worker != &bulk_);
                         simulation_.after(rest + wait, actor_,
                                           [this, &worker, alive, done = std::move(done)] {
                                             if (alive.expired()) return;
