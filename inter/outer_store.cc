@@ -145,17 +145,25 @@ Result<std::pair<RunFile, Bytes>> read_run_file(const Disk& disk, const std::str
 
 }  // namespace
 
-// Of which one is lost, it is made anew from the other.
+// Of which one is lost, it is made anew from the other. They are written from the same bytes: who
+// has put another one here knows which is right.
 Result<void> OuterStore::load_genesis(Loaded& loaded) {
   std::optional<std::pair<RunFile, Bytes>> whole;
   std::vector<std::string> lost;
   for (const auto* name : kRunFiles) {
     auto read = read_run_file(disk_, path(name));
     ISTHMUS_TRY(const bool one_is_whole, is_whole(read, loaded.damaged));
-    if (one_is_whole)
-      whole = std::move(*read);
-    else
+    if (!one_is_whole)
       lost.push_back(path(name));
+    else if (!whole)
+      whole = std::move(*read);
+    else if (whole->first.genesis.record != read->first.genesis.record)
+      return Error{ErrorCode::corrupt,
+                   fmt::format("{} is of run {}, and {} of run {}: move away the one that is not "
+                               "of this site's run, which isthmus status shows at the other sites, "
+                               "and start again",
+                               path(kRunFiles[0]), whole->first.genesis.record.hash().hex(),
+                               path(name), read->first.genesis.record.hash().hex())};
   }
   if (!whole && loaded.damaged.empty() && loaded.vote_step == 0) return {};  // it has no run yet
   if (!whole)

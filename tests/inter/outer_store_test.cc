@@ -6,16 +6,20 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulated_keys.h"
+#include "inter/sim/simulation.h"
 #include "tests/inter/sample_messages.h"
 #include "tests/inter/written_feedback.h"
 
 namespace isthmus::inter {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 class OuterStoreTest : public testing::Test {
  protected:
@@ -146,7 +150,7 @@ TEST_F(OuterStoreTest, AVoteThatCannotBeReadIsNoVoteThatWasNeverCast) {
     const auto loaded = store.load(kVoteFile);
     ASSERT_FALSE(loaded);
     EXPECT_EQ(loaded.error().code, ErrorCode::corrupt);
-    EXPECT_THAT(loaded.error().text(), testing::HasSubstr("not of this version"));
+    EXPECT_THAT(loaded.error().text(), HasSubstr("not of this version"));
   }
 }
 
@@ -200,7 +204,85 @@ TEST_F(OuterStoreTest, OneOfTwoRunFilesIsEnough) {
   const auto loaded = load();
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.error().code, ErrorCode::corrupt);
-  EXPECT_THAT(loaded.error().text(), testing::HasSubstr("move the folder outer away"));
+  EXPECT_THAT(loaded.error().text(), HasSubstr("move the folder outer away"));
+}
+
+// Both are whole: neither says which run this site was in.
+TEST_F(OuterStoreTest, TwoRunFilesOfTwoRunsAreNotChosenFrom) {
+  const auto ours = *read_file(disk, "outer/run", 1 << 20);
+  const auto run = [&] {
+    return OuterStore(disk, "outer").load(kVoteFile)->genesis->record.hash();
+  };
+  const auto first = run();
+  {
+    OuterStore other(disk, "elsewhere");
+    ASSERT_TRUE(other.load(kVoteFile));
+    Certificate genesis;
+    genesis.record = sample_record(0, 3);
+    genesis.record.fingerprint = Fingerprint{}.digest();
+    ASSERT_TRUE(other.begin_run(genesis, layout, Fingerprint{}));
+  }
+  const auto theirs = *read_file(disk, "elsewhere/run", 1 << 20);
+  for (const std::string path : {"outer/run", "outer/run.copy"}) {
+    ASSERT_TRUE(replace_file(disk, path, theirs));
+    const auto loaded = OuterStore(disk, "outer").load(kVoteFile);
+    ASSERT_FALSE(loaded) << path;
+    EXPECT_EQ(loaded.error().code, ErrorCode::corrupt);
+    EXPECT_THAT(loaded.error().text(),
+                AllOf(HasSubstr("outer/run is of run "), HasSubstr("outer/run.copy of run "),
+                      HasSubstr(first.hex()), HasSubstr("move")));
+    ASSERT_TRUE(disk.remove(path));
+    EXPECT_EQ(run(), first);
+    EXPECT_EQ(*read_file(disk, path, 1 << 20), ours);
+  }
+}
+
+// Whatever a crash leaves of the two, the site has its run or none.
+TEST(BeginRunTest, ACrashAtAnyOperationLeavesTheRunOrNone) {
+  const auto layout = *ModelLayout::make({{"a", Shape{5}, 0}});
+  Certificate genesis;
+  genesis.record = sample_record(0, 2);
+  genesis.record.fingerprint = Fingerprint{}.digest();
+  constexpr VoteFileId kVoteFile = 7;
+  std::map<std::string, int> left;
+  int operations = 0;
+  for (Nanoseconds crash = 0, end = 1; crash <= end; crash += kMillisecond)
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      sim::Simulation simulation;
+      sim::SimulatedDisk disk(Random(seed), &simulation);
+      disk.set_speed({.operation = kMillisecond, .sync = kMillisecond, .bytes_per_second = 1e9});
+      {
+        OuterStore store(disk, "outer");
+        ASSERT_TRUE(store.load(kVoteFile));
+        disk.begin_job();
+        ASSERT_TRUE(store.begin_run(genesis, layout, Fingerprint{}));
+        end = disk.end_job();
+      }
+      operations = static_cast<int>(end / kMillisecond);
+      simulation.advance(crash);
+      disk.crash();
+      std::string files;
+      for (const auto* name : {"outer/run", "outer/run.copy"})
+        files += read_file(disk, name, 1 << 20) ? '1' : '0';
+      ++left[files];
+      OuterStore store(disk, "outer");
+      const auto loaded = store.load(kVoteFile);
+      ASSERT_TRUE(loaded) << loaded.error().text();
+      EXPECT_TRUE(loaded->damaged.empty());
+      EXPECT_EQ(loaded->genesis.has_value(), files != "00") << files;
+      EXPECT_TRUE(loaded->genesis || crash < end);
+      if (!loaded->genesis) {
+        ASSERT_TRUE(store.begin_run(genesis, layout, Fingerprint{}));
+      }
+      EXPECT_EQ(*read_file(disk, "outer/run", 1 << 20),
+                *read_file(disk, "outer/run.copy", 1 << 20));
+      const auto again = OuterStore(disk, "outer").load(kVoteFile);
+      ASSERT_TRUE(again);
+      EXPECT_EQ(again->genesis->record.hash(), genesis.record.hash());
+    }
+  EXPECT_GE(operations, 10);
+  for (const auto* files : {"00", "10", "11"}) EXPECT_GT(left[files], 0) << files;
+  EXPECT_EQ(left["01"], 0);
 }
 
 // What a site voted in a run is no vote for the founding of another one.
@@ -214,7 +296,7 @@ TEST_F(OuterStoreTest, AVoteOfARunThatIsMissingIsNamed) {
   const auto loaded = OuterStore(disk, "outer").load(kVoteFile);
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.error().code, ErrorCode::corrupt);
-  EXPECT_THAT(loaded.error().text(), testing::HasSubstr("outer/run is missing"));
+  EXPECT_THAT(loaded.error().text(), HasSubstr("outer/run is missing"));
 }
 
 TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
@@ -232,7 +314,7 @@ TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
   const auto loaded = store.load(kVoteFile);
   ASSERT_TRUE(loaded);
   EXPECT_TRUE(loaded->feedbacks.empty());
-  EXPECT_THAT(loaded->damaged, ElementsAre(testing::HasSubstr(path)));
+  EXPECT_THAT(loaded->damaged, ElementsAre(HasSubstr(path)));
 }
 
 // Torn at its end by a crash is one thing; records that come after damage are not given up unseen.
@@ -260,7 +342,7 @@ TEST_F(OuterStoreTest, RecordsBehindDamageAreKeptAside) {
     auto damaged = whole;
     damaged[at] ^= std::byte{0x80};
     EXPECT_THAT(load_with(damaged, at / (whole.size() / 8)),
-                ElementsAre(testing::HasSubstr("outer/records.damaged")));
+                ElementsAre(HasSubstr("outer/records.damaged")));
     EXPECT_EQ(*read_file(disk, "outer/records.damaged", 1 << 20), damaged);
   }
 }
