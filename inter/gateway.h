@@ -215,7 +215,13 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t behind() const;  // steps that the others are known to have done without it
   std::string missed_sites() const;
   void say_missed_sites();
-  std::string lost_votes() const;
+  struct LostVotes {
+    std::vector<SiteId> sites;
+    bool stop_the_run = false;  // there is no majority without them
+    bool operator==(const LostVotes&) const = default;
+  };
+  LostVotes lost_votes() const;
+  std::string sentence_of(const LostVotes& lost) const;
   void say_lost_votes();
   std::vector<std::string> names_of(const std::vector<SiteId>& sites) const;
 
@@ -360,7 +366,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<Initial> initial_;  // that the ranks offer, until there is a state
   VoteFileId vote_file_ = kNoVoteFile;
   bool lacked_vote_ = false;  // and said so
-  std::string lost_votes_said_;
+  LostVotes lost_votes_said_;
   bool adopting_run_ = false;
   LogPace genesis_refusals_{60 * kSecond};
   std::optional<Vote> genesis_vote_;

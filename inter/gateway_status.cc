@@ -101,7 +101,7 @@ std::string Gateway::missed_sites() const {
     return fmt::format(
         "{}: no outer step is decided without a majority of the voters{}", fmt::join(away, ", "),
         without_votes.empty() ? ""
-                              : fmt::format(", and the vote file of {} is lost",
+                              : fmt::format(", and a vote file is lost at {}",
                                             fmt::join(names_of(without_votes), ", ")));
   if (!state_ && peers_.seen().empty()) return "any site that has the run's state";
   return {};
@@ -113,30 +113,37 @@ std::vector<std::string> Gateway::names_of(const std::vector<SiteId>& sites) con
   return names;
 }
 
-// "": none that is worth a word here. Those of others come back by themselves, as long as there is
-// a majority without them.
-std::string Gateway::lost_votes() const {
+// None that is worth a word here: those of others come back by themselves, as long as there is a
+// majority without them.
+Gateway::LostVotes Gateway::lost_votes() const {
   if (!begun_ || finished_) return {};  // before, the view may be an old one
   const auto view = current_view();
-  const auto lost = voters_without_votes(view);
-  const auto file = [](const std::string& whose) {
-    return whose + " lost its vote file (or run_dir is another folder than before)";
-  };
-  if (view.voters.size() - lost.size() < view.majority())
-    return fmt::format(
-        "{}, and no record is decided without it: the operator says where to go on "
-        "(isthmus roster recover)",
-        file(fmt::format("{}", fmt::join(names_of(lost), ", "))));
-  return lacked_vote_ ? file("this site") + ": it does not vote until a record names its new one"
-                      : "";
+  auto lost = voters_without_votes(view);
+  if (view.voters.size() - lost.size() < view.majority()) return {std::move(lost), true};
+  if (lacked_vote_) return {{self_}, false};
+  return {};
+}
+
+// "": of none.
+std::string Gateway::sentence_of(const LostVotes& lost) const {
+  if (lost.sites.empty()) return {};
+  const bool one = lost.sites.size() == 1;
+  const auto file = fmt::format("{} lost {} (or run_dir is another folder than before)",
+                                fmt::join(names_of(lost.sites), ", "),
+                                one ? "its vote file" : "their vote files");
+  if (!lost.stop_the_run) return file + ": it does not vote until a record names its new one";
+  return fmt::format(
+      "{}, and no record is decided without {}: the operator says where to go on "
+      "(isthmus roster recover)",
+      file, one ? "it" : "them");
 }
 
 void Gateway::say_lost_votes() {
   const auto lost = lost_votes();
   if (lost == lost_votes_said_) return;
   // Of its own alone note_vote() has told.
-  if (!lost.empty() && !lost.starts_with("this site lost"))
-    world_.log.alarm("votes_lost", {}, {{"why", lost}});
+  if (!lost.sites.empty() && lost.sites != std::vector{self_})
+    world_.log.alarm("votes_lost", {}, {{"why", sentence_of(lost)}});
   lost_votes_said_ = lost;
 }
 
@@ -166,7 +173,7 @@ std::vector<std::string> Gateway::attention() const {
   for (const auto& [id, peer] : peers_.all())
     if (const auto& why = peer.link->refused(); !why.empty())
       all.push_back(fmt::format("no session with {}: {}", name_of(id), why));
-  if (const auto lost = lost_votes(); !lost.empty()) all.push_back(lost);
+  if (const auto lost = lost_votes(); !lost.sites.empty()) all.push_back(sentence_of(lost));
   if (const auto few = too_few_members(); !few.empty()) all.push_back(few);
   if (exchange_ && !exchange_->disk_refuses().empty())
     all.push_back(

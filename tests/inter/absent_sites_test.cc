@@ -186,6 +186,33 @@ TEST(MissedSitesTest, WhoLostAVoteThatAllNeedIsNamedAtAll) {
   EXPECT_EQ(federation.events(2, "vote_file_lost"), 1U);
 }
 
+// Of two, who lost its own tells of the other one's too.
+TEST(MissedSitesTest, SeveralThatLostTheirVotesAreNamedTogether) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& first = federation.gateway(1);
+  ASSERT_TRUE(
+      federation.run_until([&] { return first.state() && first.state()->step >= 3; }, kHour));
+  for (const SiteId site : {2, 3}) federation.kill(site);
+  for (const SiteId site : {2, 3}) {
+    federation.disk(site).wipe();
+    federation.start(site);
+  }
+  federation.run_for(60 * kSecond);
+  for (const SiteId site : {1, 2, 3}) {
+    const auto* names = site == 1 ? "s2, s3" : site == 2 ? "this site, s3" : "s2, this site";
+    EXPECT_THAT(federation.gateway(site).status().attention,
+                testing::ElementsAre(
+                    std::string(names) +
+                    " lost their vote files (or run_dir is another folder than before), and no "
+                    "record is decided without them: the operator says where to go on (isthmus "
+                    "roster recover)"))
+        << site;
+    EXPECT_GE(federation.events(site, "votes_lost"), 1U) << site;
+  }
+}
+
 // Of three the others see to it.
 TEST(MissedSitesTest, WhoLostAVoteIsReadmittedByTheOthers) {
   auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
