@@ -148,7 +148,7 @@ class Exchange {
     Result<CheckedChunk> checked = Error{ErrorCode::cancelled, ""};
     bool disk_refused = false;  // once
   };
-  struct EarlyChunk {
+  struct UnannouncedChunk {
     Link* link;
     ChunkArrival arrival;
     SharedBytes sealed;
@@ -190,7 +190,7 @@ class Exchange {
   void write(const std::shared_ptr<ArrivedChunk>& chunk);
   void write_waiting(const EntryPtr& entry);
   void on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool written);
-  void drop_early();
+  void drop_unannounced();
   void offer(Link& link, const std::shared_ptr<Contribution>& contribution);
   void send_signed(Link& link, const Signed& message);
 
@@ -204,7 +204,7 @@ class Exchange {
   View view_;
   security::Digest parent_, state_root_;
   std::map<std::pair<std::uint64_t, SiteId>, EntryPtr> entries_;
-  std::vector<EarlyChunk> early_;
+  std::vector<UnannouncedChunk> unannounced_;
   // Checked, and waiting for those that are being written; only while some of them are.
   std::map<EntryPtr, std::vector<std::shared_ptr<ArrivedChunk>>> to_write_;
   struct Wanted {

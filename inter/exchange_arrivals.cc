@@ -7,7 +7,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::size_t kEarlyChunksMax = 512;
+constexpr std::size_t kUnannouncedMax = 512;
 constexpr std::ptrdiff_t kWrittenTogether = 8;  // chunks
 
 }  // namespace
@@ -89,12 +89,12 @@ void Exchange::on_open(Link* from, const Signed& message) {
   entry->file = std::move(*file);
   entries_[key] = entry;
   if (from != nullptr) from->have(transfer, entry->contribution->bitmap());
-  auto early = std::exchange(early_, {});
-  for (auto& chunk : early) {
+  auto chunks = std::exchange(unannounced_, {});
+  for (auto& chunk : chunks) {
     if (chunk.arrival.transfer == transfer)
       receive(*chunk.link, entry, chunk.arrival, chunk.sealed);
     else
-      early_.push_back(std::move(chunk));
+      unannounced_.push_back(std::move(chunk));
   }
 }
 
@@ -146,12 +146,13 @@ void Exchange::on_close(const Signed& message) {
   if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
 }
 
-void Exchange::drop_early() {
-  for (const auto& chunk : std::exchange(early_, {})) chunk.link->settle(chunk.arrival, false);
+void Exchange::drop_unannounced() {
+  for (const auto& chunk : std::exchange(unannounced_, {}))
+    chunk.link->settle(chunk.arrival, false);
 }
 
 void Exchange::session_ended(Link& link) {
-  std::erase_if(early_, [&](const auto& chunk) { return chunk.link == &link; });
+  std::erase_if(unannounced_, [&](const auto& chunk) { return chunk.link == &link; });
   asked_.clear();
 }
 
@@ -159,10 +160,10 @@ void Exchange::on_chunk(Link& link, const ChunkArrival& arrival, const SharedByt
   const auto entry = find(arrival.transfer);
   if (entry) {
     receive(link, entry, arrival, sealed);
-  } else if (early_.size() < kEarlyChunksMax) {
+  } else if (unannounced_.size() < kUnannouncedMax) {
     // Its announcement may still be on its way on the other lane, or wait for the disk.
     if (!disk_refuses_.empty()) link.stall(arrival);
-    early_.push_back({&link, arrival, sealed, context_.loop.now()});
+    unannounced_.push_back({&link, arrival, sealed, context_.loop.now()});
   } else {
     link.settle(arrival, false);
   }

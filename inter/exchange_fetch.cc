@@ -7,7 +7,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr Nanoseconds kEarlyPatienceMin = 2 * kSecond;
+constexpr Nanoseconds kUnannouncedPatienceMin = 2 * kSecond;
 constexpr std::size_t kServingMax = 16;  // to one peer at a time
 
 }  // namespace
@@ -50,12 +50,12 @@ void Exchange::consider_fetching() {
   const auto now = context_.loop.now();
   // A chunk whose announcement never came gives its credit back.
   // While no file can be made they wait: they would come again at once.
-  const auto too_early = [&](const auto& chunk) {
-    return now - chunk.since > std::max(kEarlyPatienceMin, chunk.link->chunk_patience());
+  const auto too_long = [&](const auto& chunk) {
+    return now - chunk.since > std::max(kUnannouncedPatienceMin, chunk.link->chunk_patience());
   };
-  while (!early_.empty() && too_early(early_.front()) && disk_refuses_.empty()) {
-    const auto chunk = std::move(early_.front());
-    early_.erase(early_.begin());
+  while (!unannounced_.empty() && too_long(unannounced_.front()) && disk_refuses_.empty()) {
+    const auto chunk = std::move(unannounced_.front());
+    unannounced_.erase(unannounced_.begin());
     chunk.link->settle(chunk.arrival, false);
   }
   const auto ask = [&](SiteId site) {

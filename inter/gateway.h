@@ -244,8 +244,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     std::shared_ptr<StateDraft> draft = {};  // of it, if any
   };
   Task<Result<Stepped>> take_step(std::shared_ptr<const OuterState> before, Record record,
-                                  Named parts, std::shared_ptr<StepComputation> early);
-  void step_early(std::uint32_t chunk);
+                                  Named parts, std::shared_ptr<StepComputation> ahead);
+  void step_ahead(std::uint32_t chunk);
   OuterState spare_state();
   Task<Result<bool>> apply(const Certificate& certificate);
   void enter_state(bool save_it, bool tell, std::shared_ptr<StateDraft> draft = {});
@@ -404,7 +404,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // first, two come before one is given back.
   std::array<LargeVector<float>, 2> spare_residuals_;
   // The likely record, all members'. It counts only if it is the one decided.
-  std::shared_ptr<StepComputation> early_;  // shared with jobs on workers
+  // The step that a record is likely to name; shared with jobs on workers.
+  std::shared_ptr<StepComputation> ahead_;
 
   // A state that turned out wrong, of the step that the ranks go on from: what they contribute next
   // is the way from there, and ranks that are started anew begin there too.

@@ -36,7 +36,7 @@ OuterState Gateway::spare_state() {
   return std::move(const_cast<OuterState&>(*before));  // this was the last reference
 }
 
-void Gateway::step_early(std::uint32_t chunk) {
+void Gateway::step_ahead(std::uint32_t chunk) {
   if (!exchange_->all_have(chunk)) return;
   const auto view = current_view();
   Named parts;
@@ -45,31 +45,31 @@ void Gateway::step_early(std::uint32_t chunk) {
     if (!part || !part->has(chunk)) return;
     parts.push_back(std::move(part));
   }
-  if (!early_ || &early_->before() != state_.get() || early_->parts() != parts) {
+  if (!ahead_ || &ahead_->before() != state_.get() || ahead_->parts() != parts) {
     Record likely;
     for (const auto& part : parts)
       likely.parts.push_back(
           {.site = part->site(), .root = {}, .tokens = part->open().tokens, .base = {}});
-    early_ = std::make_shared<StepComputation>(*layout_, plan_, options_.sync.outer, state_,
+    ahead_ = std::make_shared<StepComputation>(*layout_, plan_, options_.sync.outer, state_,
                                                std::move(parts), weights_of(likely), spare_state(),
                                                draft());
   }
-  if (!early_->begin(chunk)) return;
+  if (!ahead_->begin(chunk)) return;
   std::vector<CodedChunk> coded;
-  for (const auto& part : early_->parts()) coded.push_back(part->kept_coded(chunk));
+  for (const auto& part : ahead_->parts()) coded.push_back(part->kept_coded(chunk));
   const auto result = std::make_shared<Result<void>>();
   world_.workers.submit(
       // What it refers to goes before its end is told.
-      [early = early_, chunk, result, coded = std::move(coded)]() mutable {
-        const auto computation = std::move(early);
+      [ahead = ahead_, chunk, result, coded = std::move(coded)]() mutable {
+        const auto computation = std::move(ahead);
         *result = computation->compute(chunk, std::move(coded));
       },
-      [this, early = early_, chunk, result] {
-        for (const auto& part : early->parts()) part->drop_coded(chunk);
-        early->ended(*result);
-        if (early->running() == 0) changed_.notify();
+      [this, ahead = ahead_, chunk, result] {
+        for (const auto& part : ahead->parts()) part->drop_coded(chunk);
+        ahead->ended(*result);
+        if (ahead->running() == 0) changed_.notify();
       },
-      4 * plan_->elements(chunk) * (early_->parts().size() + 2));
+      4 * plan_->elements(chunk) * (ahead_->parts().size() + 2));
 }
 
 // What the record names, in its order; nothing while bytes are missing.
@@ -87,13 +87,13 @@ std::optional<Gateway::Named> Gateway::named(const Record& record) const {
 // reduced in the record's order, or was while it arrived.
 Task<Result<Gateway::Stepped>> Gateway::take_step(std::shared_ptr<const OuterState> before,
                                                   Record record, Named parts,
-                                                  std::shared_ptr<StepComputation> early) {
+                                                  std::shared_ptr<StepComputation> ahead) {
   Stepped stepped;
   std::vector<kernels::Hash128> leaves;
   if (record.parts.empty()) {  // nothing is averaged: nothing moves
     stepped.state = *before;
   } else {
-    auto computation = early;
+    auto computation = ahead;
     if (!computation)
       computation = std::make_shared<StepComputation>(*layout_, plan_, record.rule,
                                                       std::move(before), std::move(parts),
@@ -159,10 +159,10 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   if (failure_) co_return *failure_;
   if (stopping_) co_return false;
 
-  auto early = std::exchange(early_, nullptr);
-  if (early && (&early->before() != state_.get() || early->parts() != *parts)) early.reset();
-  auto stepped = co_await take_step(state_, record, *parts, early);
-  if (!stepped && early) stepped = co_await take_step(state_, record, *parts, nullptr);
+  auto ahead = std::exchange(ahead_, nullptr);
+  if (ahead && (&ahead->before() != state_.get() || ahead->parts() != *parts)) ahead.reset();
+  auto stepped = co_await take_step(state_, record, *parts, ahead);
+  if (!stepped && ahead) stepped = co_await take_step(state_, record, *parts, nullptr);
   if (!stepped) co_return stepped.error();
   auto logged = co_await log_records(k);
   if (!logged) co_return logged.error();

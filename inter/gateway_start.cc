@@ -232,7 +232,7 @@ void Gateway::start_links() {
         votes_.notify();
         changed_.notify();
       },
-      [this](std::uint32_t chunk) { step_early(chunk); }, [this] { changed_.notify(); });
+      [this](std::uint32_t chunk) { step_ahead(chunk); }, [this] { changed_.notify(); });
   transfer_ = std::make_unique<StateTransfer>(
       StateTransfer::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
                              self_, options_.at_point,

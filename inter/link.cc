@@ -248,19 +248,21 @@ void Link::receive_data(const Data& data) {
   ack_soon();
   if (data.sequence <= received_) return;  // twice
   if (data.sequence > received_ + 1) {
-    if (data.sequence - received_ > options_.early_max || early_.count(data.sequence) > 0 ||
-        early_bytes_ + data.body.size() > options_.early_bytes_max)
+    if (data.sequence - received_ > options_.beyond_gap_max ||
+        beyond_gap_.count(data.sequence) > 0 ||
+        beyond_gap_bytes_ + data.body.size() > options_.beyond_gap_bytes_max)
       return;
-    early_.emplace(data.sequence, Bytes(data.body.begin(), data.body.end()));
-    early_bytes_ += data.body.size();
+    beyond_gap_.emplace(data.sequence, Bytes(data.body.begin(), data.body.end()));
+    beyond_gap_bytes_ += data.body.size();
     return;
   }
   const auto session = session_;
   received_ = data.sequence;
   deliver(data.body);
-  while (session_ == session && !early_.empty() && early_.begin()->first <= received_ + 1) {
-    const auto node = early_.extract(early_.begin());
-    early_bytes_ -= node.mapped().size();
+  while (session_ == session && !beyond_gap_.empty() &&
+         beyond_gap_.begin()->first <= received_ + 1) {
+    const auto node = beyond_gap_.extract(beyond_gap_.begin());
+    beyond_gap_bytes_ -= node.mapped().size();
     if (node.key() <= received_) continue;
     received_ = node.key();
     deliver(node.mapped());

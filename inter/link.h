@@ -51,8 +51,8 @@ struct LinkOptions {
   std::size_t control_queue_bytes_max = 8 << 20;
   // Control messages that came before one that was lost; beyond either they are dropped, and come
   // again.
-  std::size_t early_max = 1024;
-  std::size_t early_bytes_max = 8 << 20;
+  std::size_t beyond_gap_max = 1024;
+  std::size_t beyond_gap_bytes_max = 8 << 20;
   // Of the bulk lane, where one does not suffice (inter/bulk_width.h).
   std::uint32_t bulk_connections_max = 128;
   PlantedBug bug = PlantedBug::none;
@@ -157,7 +157,7 @@ class Link {
   const BulkSender::Counters& bulk_counters() const { return bulk_.counters(); }
   // Of messages that wait: not acknowledged by the peer, beyond a gap, or chunks without a verdict.
   std::size_t memory_bytes() const {
-    return unacknowledged_bytes_ + early_bytes_ + unsettled_bytes_;
+    return unacknowledged_bytes_ + beyond_gap_bytes_ + unsettled_bytes_;
   }
 
  private:
@@ -244,9 +244,9 @@ class Link {
   std::uint64_t next_sequence_ = 1;
   std::deque<Unacknowledged> unacknowledged_;  // front has sequence next_sequence_ - size
   std::size_t unacknowledged_bytes_ = 0;
-  std::uint64_t received_ = 0;            // all up to here
-  std::map<std::uint64_t, Bytes> early_;  // beyond a gap
-  std::size_t early_bytes_ = 0;
+  std::uint64_t received_ = 0;                 // all up to here
+  std::map<std::uint64_t, Bytes> beyond_gap_;  // beyond a gap
+  std::size_t beyond_gap_bytes_ = 0;
   std::optional<Loop::TimerId> ack_timer_;
   Nanoseconds last_heard_ = 0;
   Nanoseconds stamped_ = 0;  // the last ack

@@ -126,8 +126,8 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
   unacknowledged_.clear();
   unacknowledged_bytes_ = 0;
   received_ = 0;
-  early_.clear();
-  early_bytes_ = 0;
+  beyond_gap_.clear();
+  beyond_gap_bytes_ = 0;
   last_heard_ = loop_.now();
   their_stamp_at_ = 0;
   round_trip_.new_session();
@@ -157,8 +157,8 @@ void Link::end_session(const std::string& why, bool reset_wire) {
   challenger_.reset();
   unacknowledged_.clear();
   unacknowledged_bytes_ = 0;
-  early_.clear();
-  early_bytes_ = 0;
+  beyond_gap_.clear();
+  beyond_gap_bytes_ = 0;
   bulk_.end();
   next_hello_ = loop_.now();
   log_.warning("session_ended", {.peer = peer_name_}, {{"why", why}});

@@ -65,12 +65,12 @@ struct StateTransfer::Incoming {
   bool manifest_refused = false;
   bool refused = false;  // something of what this server sent
   // Leaves that came before the list that proves them. No more than the link's credit.
-  struct Early {
+  struct Unlisted {
     Link* link;
     ChunkArrival arrival;
     SharedBytes bytes;
   };
-  std::vector<Early> early;
+  std::vector<Unlisted> unlisted;
 };
 
 StateTransfer::StateTransfer(Context context, const ModelLayout& layout, bool has_momentum)
@@ -269,7 +269,7 @@ Task<void> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
     }
     co_await news_.wait_until(context_.loop.now() + kSecond);
   }
-  for (const auto& early : std::exchange(in.early, {})) early.link->settle(early.arrival, false);
+  for (const auto& leaf : std::exchange(in.unlisted, {})) leaf.link->settle(leaf.arrival, false);
 }
 
 Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, View view,
@@ -328,7 +328,7 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
 // The next session brings new credit, and they come again.
 void StateTransfer::session_ended(Link& link) {
   if (incoming_)
-    std::erase_if(incoming_->early, [&](const auto& early) { return early.link == &link; });
+    std::erase_if(incoming_->unlisted, [&](const auto& leaf) { return leaf.link == &link; });
 }
 
 bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& message) {
@@ -345,7 +345,7 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
   }
   const auto manifest = manifest_chunks();
   if (arrival.index >= manifest && in.leaves.empty()) {
-    in.early.push_back({&link, arrival, message});
+    in.unlisted.push_back({&link, arrival, message});
     return true;
   }
   bool good = false;
@@ -382,8 +382,8 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
   }
   link.settle(arrival, good);
   if (!in.leaves.empty())
-    for (const auto& early : std::exchange(in.early, {}))
-      on_chunk(*early.link, early.arrival, early.bytes);
+    for (const auto& leaf : std::exchange(in.unlisted, {}))
+      on_chunk(*leaf.link, leaf.arrival, leaf.bytes);
   news_.notify();
   return true;
 }

@@ -16,10 +16,11 @@ set(DECODERS
   compress bf16_codec codec f32_codec int8_codec zstd_stage
   inter attach_client attach_listener attach_messages attach_server attached_values box_runs
         bulk_pace bulk_sender bulk_width congestion_control contribution contribution_store encoding
-        forward_delay line_pace link link_frames link_session link_test_frames local_socket loop loop_mailbox messages
-        model_layout outer_state outer_store owned_tasks polite_rate rank_values record shared_memory status sync_options
-        tcp_address tcp_facts tls_connection tls_lane sim/access_link sim/scenario
-        sim/simulated_disk sim/simulated_network sim/storm sim/tcp_stream sim/vote_watch
+        forward_delay line_pace link link_frames link_session link_test_frames local_socket loop
+        loop_mailbox messages model_layout outer_state outer_store outer_store_slots owned_tasks
+        polite_rate rank_values record shared_memory status sync_options tcp_address
+        tcp_facts tls_connection tls_lane sim/access_link sim/scenario sim/simulated_disk
+        sim/simulated_network sim/storm sim/tcp_stream sim/vote_watch
   runtime llama metrics_log model_config model_description program safetensors trainer_file
   launcher event_sentence event_tail fault nearest_name rate_windows report roster_file scenario_file
            seed_record site_file site_keys site_keys_gateway site_keys_model site_keys_sync

@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace isthmus;
   using namespace isthmus::inter;
   LinkOptions limits;
-  limits.early_bytes_max = 1 << 16;
+  limits.beyond_gap_bytes_max = 1 << 16;
   limits.window_bytes = 1 << 16;
   ScriptedPeer peer(limits);
   peer.begin_session();
@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     peer.link.wire_message(lane, connection, frame);
     ISTHMUS_ASSERT(
         peer.link.memory_bytes() <=
-        limits.early_bytes_max + limits.control_queue_bytes_max +
+        limits.beyond_gap_bytes_max + limits.control_queue_bytes_max +
             2 * std::max(limits.window_bytes, limits.window_chunks * kBulkMessageBytesMax));
     ISTHMUS_ASSERT(peer.link.round_trip() >= 0 && peer.link.round_trip() <= RoundTrip::kSampleMax);
   });

@@ -177,7 +177,7 @@ TEST(Link, SurvivesAPeerThatSaysAnything) {
       if (sample.name == name) frames.push_back(sample.bytes);
   ASSERT_EQ(frames.size(), 6U);
   LinkOptions options;
-  options.early_bytes_max = 1 << 16;
+  options.beyond_gap_bytes_max = 1 << 16;
   std::uint64_t sessions = 0;
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     Random random(seed);
@@ -222,7 +222,7 @@ TEST(Link, SurvivesAPeerThatSaysAnything) {
         default:
           peer.link.wire_message(lane, connection, {copy, {copy.get(), frame.size()}});
       }
-      ASSERT_LE(peer.link.memory_bytes(), options.early_bytes_max + (1 << 16)) << seed;
+      ASSERT_LE(peer.link.memory_bytes(), options.beyond_gap_bytes_max + (1 << 16)) << seed;
       ASSERT_LE(peer.owner.unsettled.size(), 2 * options.window_chunks * (1 + peer.owner.sessions));
     }
     EXPECT_GE(peer.link.round_trip(), 0);

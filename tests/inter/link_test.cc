@@ -62,15 +62,15 @@ TEST(Link, WhatThePeerDoesNotAcknowledgeIsBoundedInBytes) {
 
 TEST(Link, WhatComesBeyondAGapIsBoundedInBytes) {
   LinkOptions options;
-  options.early_bytes_max = 1 << 20;
+  options.beyond_gap_bytes_max = 1 << 20;
   ScriptedPeer peer(options);
   peer.begin_session();
   const Bytes body(60'000, std::byte{1});
   for (std::uint64_t sequence = 2; sequence < 200; ++sequence) {
     peer.control(Data{peer.session, sequence, 0, body}.encode());
-    EXPECT_LE(peer.link.memory_bytes(), options.early_bytes_max);
+    EXPECT_LE(peer.link.memory_bytes(), options.beyond_gap_bytes_max);
   }
-  EXPECT_GT(peer.link.memory_bytes(), options.early_bytes_max / 2);
+  EXPECT_GT(peer.link.memory_bytes(), options.beyond_gap_bytes_max / 2);
   EXPECT_TRUE(peer.owner.numbers.empty());
   // The gap closes: what was kept arrives, what was dropped comes again.
   for (std::uint64_t sequence = 1; sequence < 200; ++sequence)
