@@ -92,7 +92,7 @@ void Gateway::take_layout(ModelLayout layout) {
 }
 
 Task<Result<void>> Gateway::run() {
-  auto loaded = co_await load();
+  auto loaded = load();
   if (!loaded) co_return loaded;
   while (!layout_ && !stopping_) co_await changed_.wait();
   if (stopping_) co_return Result<void>();

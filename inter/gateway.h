@@ -152,7 +152,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // --- Start (gateway_start.cc)
   void take_layout(ModelLayout layout);
-  Task<Result<void>> load();
+  Result<void> load();
+  Result<void> take_up_run(OuterStore::Loaded& loaded);
+  Result<void> take_up_feedback(std::vector<Feedback> newest_first);
   Result<void> take_up_records(const std::vector<Certificate>& records);
   enum class Closed { no, damaged, yes };
   Result<Closed> was_closed(const Feedback& feedback) const;

@@ -34,96 +34,98 @@ View Gateway::with_vote_files(View view) const {
   return view;
 }
 
-Task<Result<void>> Gateway::load() {
-  auto loaded = store_.load(world_.random.split("vote file").next() | 1);
-  if (!loaded) co_return loaded.error();
-  boot_ = loaded->boot;
+Result<void> Gateway::load() {
+  ISTHMUS_TRY(auto loaded, store_.load(world_.random.split("vote file").next() | 1));
+  boot_ = loaded.boot;
   KnownRoster own{.digest = roster_.digest, .sites = {}, .voters = view_of_roster().voters};
   for (const auto& site : roster_.sites) own.sites.push_back(site.id);
-  auto rosters = store_.note_roster(own);
-  if (!rosters) co_return rosters.error();
-  rosters_ = std::move(*rosters);
-  for (const auto& damaged : loaded->damaged)
+  ISTHMUS_TRY(rosters_, store_.note_roster(own));
+  for (const auto& damaged : loaded.damaged)
     world_.log.warning("file_damaged", {},
                        {{"what", damaged},
                         {"then",
                          "the other slot counts, or what the peers have: a crash while it "
                          "was written leaves it so, and nothing else should"}});
-  if (loaded->layout) take_layout(std::move(*loaded->layout));
-  vote_file_ = loaded->vote_file;
-  if (!loaded->genesis) {
-    if (loaded->vote.accepted) genesis_vote_ = loaded->vote;
-    co_return Result<void>();
+  if (loaded.layout) take_layout(std::move(*loaded.layout));
+  vote_file_ = loaded.vote_file;
+  if (!loaded.genesis) {
+    if (loaded.vote.accepted) genesis_vote_ = loaded.vote;
+    return {};
   }
-  genesis_ = std::move(loaded->genesis);
+  ISTHMUS_CHECK(take_up_run(loaded));
+  stored_vote_ = std::pair(loaded.vote_step, loaded.vote);
+  ISTHMUS_CHECK(take_up_recovery());
+  if (const auto owner = other_owner())
+    return Error{ErrorCode::mismatch,
+                 fmt::format("{} is of the run_dir of site {}: its vote file is that site's. Give "
+                             "each site its own run_dir again",
+                             options_.folder, name_of(*owner))};
+  ISTHMUS_TRY(restored_to_, store_.contributions().newest());
+  ISTHMUS_CHECK(take_up_feedback(std::move(loaded.feedbacks)));
+  world_.log.info("state_loaded",
+                  {.outer_step = state_ ? static_cast<std::int64_t>(state_->step) : -1},
+                  {{"boot", boot_},
+                   {"records", static_cast<std::uint64_t>(chain_.size())},
+                   {"root", state_root_.hex()}});
+  return {};
+}
+
+// Its record 0, its records, and the state if there is one.
+Result<void> Gateway::take_up_run(OuterStore::Loaded& loaded) {
+  genesis_ = std::move(loaded.genesis);
   run_ = genesis_->record.hash();
   named_roster_ = genesis_->record.roster;
-  if (const auto other = run_fingerprint_.difference(loaded->fingerprint, "now", "then");
+  if (const auto other = run_fingerprint_.difference(loaded.fingerprint, "now", "then");
       !other.empty())
-    co_return Error{ErrorCode::mismatch,
-                    fmt::format("this site's run was begun with other settings ({}): restore them, "
-                                "or give the new run another run_dir",
-                                other)};
-  if (loaded->state) state_ = std::make_shared<OuterState>(std::move(*loaded->state));
-  state_root_ = loaded->state_root;
-  auto taken_up = take_up_records(loaded->records);
-  if (!taken_up) co_return taken_up;
+    return Error{ErrorCode::mismatch,
+                 fmt::format("this site's run was begun with other settings ({}): restore them, or "
+                             "give the new run another run_dir",
+                             other)};
+  if (loaded.state) state_ = std::make_shared<OuterState>(std::move(*loaded.state));
+  state_root_ = loaded.state_root;
+  ISTHMUS_CHECK(take_up_records(loaded.records));
   if (const auto unknown = unknown_to_roster())
-    co_return Error{ErrorCode::mismatch,
-                    fmt::format("the roster knows nothing of site {}, which took part in this run: "
-                                "without its key nobody can check what it signed. The operator "
-                                "lists it as a site, or under [[former]] as `isthmus roster "
-                                "remove` does",
-                                *unknown)};
-  if (state_ && state_->step > chain_.size())
-    co_return Error{ErrorCode::corrupt,
-                    fmt::format("the state of step {} has no record: move {} away; the site then "
-                                "fetches both from its peers",
-                                state_->step, options_.folder)};
-  if (state_) {
-    saved_step_ = state_->step;
-    saved_any_ = true;
-    // The named bytes that are still here, and may be asked for.
-    kept_from_ = state_->step + 1;
-    const auto all_here = [this](const Record& record) {
-      return std::all_of(record.parts.begin(), record.parts.end(), [&](const Part& part) {
-        return store_.contributions().has(record.step, part.site).value_or(false);
-      });
-    };
-    while (kept_from_ > 1 && all_here(chain_[kept_from_ - 2].record)) --kept_from_;
-    at_hand_from_ = kept_from_;
-  }
-  stored_vote_ = std::pair(loaded->vote_step, loaded->vote);
-  auto recovered = take_up_recovery();
-  if (!recovered) co_return recovered;
-  if (const auto owner = other_owner())
-    co_return Error{
-        ErrorCode::mismatch,
-        fmt::format("{} is of the run_dir of site {}: its vote file is that site's. Give "
-                    "each site its own run_dir again",
-                    options_.folder, name_of(*owner))};
-  auto newest = store_.contributions().newest();
-  if (!newest) co_return newest.error();
-  restored_to_ = *newest;
-  if (options_.link.bug == PlantedBug::two_contributions) loaded->feedbacks.clear();
-  for (auto& feedback : loaded->feedbacks) {
+    return Error{ErrorCode::mismatch,
+                 fmt::format("the roster knows nothing of site {}, which took part in this run: "
+                             "without its key nobody can check what it signed. The operator lists "
+                             "it as a site, or under [[former]] as `isthmus roster remove` does",
+                             *unknown)};
+  if (!state_) return {};
+  if (state_->step > chain_.size())
+    return Error{ErrorCode::corrupt,
+                 fmt::format("the state of step {} has no record: move {} away; the site then "
+                             "fetches both from its peers",
+                             state_->step, options_.folder)};
+  saved_step_ = state_->step;
+  saved_any_ = true;
+  // The named bytes that are still here, and may be asked for.
+  const auto all_here = [this](const Record& record) {
+    return std::all_of(record.parts.begin(), record.parts.end(), [&](const Part& part) {
+      return store_.contributions().has(record.step, part.site).value_or(false);
+    });
+  };
+  kept_from_ = state_->step + 1;
+  while (kept_from_ > 1 && all_here(chain_[kept_from_ - 2].record)) --kept_from_;
+  at_hand_from_ = kept_from_;
+  return {};
+}
+
+// The newest one that counts is what rides in the next contribution.
+Result<void> Gateway::take_up_feedback(std::vector<Feedback> newest_first) {
+  if (options_.link.bug == PlantedBug::two_contributions) return {};
+  for (auto& feedback : newest_first) {
     if (pending_) {
       contributed_before_ = feedback.step;
       break;
     }
-    ISTHMUS_CO_TRY(const auto closed, was_closed(feedback));
+    ISTHMUS_TRY(const auto closed, was_closed(feedback));
     if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, feedback.step);
     if (closed != Closed::yes) continue;
     store_.settle_feedback(feedback.step, feedback.root);
     contributed_step_ = feedback.step;
     pending_ = std::move(feedback);
   }
-  world_.log.info("state_loaded",
-                  {.outer_step = state_ ? static_cast<std::int64_t>(state_->step) : -1},
-                  {{"boot", boot_},
-                   {"records", static_cast<std::uint64_t>(chain_.size())},
-                   {"root", state_root_.hex()}});
-  co_return Result<void>();
+  return {};
 }
 
 // A feedback counts if its contribution was closed: a record names it, or its file is whole. The

@@ -9,18 +9,19 @@ foreach(package libhwy libxxhash libsodium libzstd libzmq)
 endforeach()
 
 set(DECODERS
-  base assert buffer_pool clock disk event_log machine_memory printable random result workers
+  base assert buffer_pool clock disk event_log line_file machine_memory printable random result workers
   kernels bf16 blake2s_columns block_int8 leaf_hash outer_arithmetic outer_step stream_copy vector_targets
-  security hash hex identity roster roster_memory roster_signature secret secret_file signature
+  security aes_gcm_provider hash hex identity roster roster_memory roster_signature secret secret_file signature
            signing_key sodium_ready tls_stream
   compress bf16_codec codec f32_codec int8_codec zstd_stage
   inter attach_client attach_listener attach_messages attach_server attached_values box_runs
-        bulk_pace bulk_sender bulk_width congestion_control contribution contribution_store encoding
-        forward_delay line_pace link link_frames link_session link_test_frames local_socket loop
-        loop_mailbox messages model_layout outer_state outer_store outer_store_slots owned_tasks
-        polite_rate rank_values record shared_memory status sync_options tcp_address
-        tcp_facts tls_connection tls_lane sim/access_link sim/scenario sim/simulated_disk
-        sim/simulated_network sim/storm sim/tcp_stream sim/vote_watch
+        bulk_pace bulk_sender bulk_width chunk_seal congestion_control contribution
+        contribution_store encoding forward_delay line_pace link link_frames link_session
+        link_test_frames local_socket loop loop_mailbox messages model_layout outer_state
+        outer_store outer_store_slots owned_tasks polite_rate rank_values record shared_memory
+        status sync_options tcp_address tcp_facts tls_connection tls_lane sim/access_link
+        sim/scenario sim/simulated_disk sim/simulated_network sim/storm sim/tcp_stream
+        sim/vote_watch
   runtime llama metrics_log model_config model_description program safetensors trainer_file
   launcher event_sentence event_tail fault nearest_name rate_windows report roster_file scenario_file
            seed_record site_file site_keys site_keys_gateway site_keys_model site_keys_sync

@@ -159,7 +159,8 @@ class ManyChunksTest : public ExchangeTest {
   ManyChunksTest() : ExchangeTest(of_many_chunks()) {}
   static ScriptedFederation::Options of_many_chunks() {
     auto options = ExchangeTest::options();
-    options.elements = 600'000;  // ten
+    options.elements = 600'000;
+    options.gateway.sync.chunk_elements = 1 << 16;  // ten of them
     return options;
   }
 };
@@ -194,8 +195,6 @@ TEST_F(ExchangeTest, NothingOfARefusedContributionStays) {
   expect_held_after_a_crash();
 }
 
-// What its site found damaged on its disk, and nobody has whole, is no second contribution beside
-// the one that it makes anew; what is held is.
 // Whoever fetched it with such a close would find that nothing fits it.
 TEST_F(ExchangeTest, AnotherCloseDiffersInItsStateRootAlone) {
   const auto made = made_from(1);
@@ -208,6 +207,8 @@ TEST_F(ExchangeTest, AnotherCloseDiffersInItsStateRootAlone) {
   EXPECT_TRUE(run_until([this] { return federation_.events(kReceiver, "two_closes") > 0; }));
 }
 
+// What its site found damaged on its disk, and nobody has whole, is no second contribution beside
+// the one that it makes anew; what is held is.
 TEST_F(ExchangeTest, OnlyBesideOneThatIsHeldThereIsASecondContribution) {
   const auto lost = made_from(1, 7), anew = made_from(2, 8), second = made_from(3, 9);
   link().send(lost->announcement().encode());

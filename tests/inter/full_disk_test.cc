@@ -84,7 +84,8 @@ INSTANTIATE_TEST_SUITE_P(Faults, StuckChunkTest,
 // to nothing. Others' contributions fit all the time.
 TEST(FullDiskTest, AContributionThatDoesNotFitIsSentNoMoreThanOnce) {
   auto options = options_of({kSecond, kSecond, kSecond});
-  options.elements = 600'000;  // ten chunks
+  options.elements = 600'000;
+  options.gateway.sync.chunk_elements = 1 << 16;  // ten chunks
   options.gateway.straggler_wait = 10'000 * kSecond;
   options.gateway.sync.outer_steps = 40;
   ScriptedFederation federation(std::move(options));
