@@ -17,7 +17,10 @@ constexpr SiteId kReceiver = 1, kOrigin = 2;
 class ExchangeTest : public testing::Test {
  protected:
   explicit ExchangeTest(const ScriptedFederation::Options& options = ExchangeTest::options())
-      : federation_(options) {
+      : federation_(options),
+        plan_(std::make_shared<ChunkPlan>(federation_.layout(), 0,
+                                          options.gateway.sync.chunk_elements,
+                                          compress::CodecId::int8)) {
     for (const auto site : options.puppets) {
       auto& puppet = federation_.puppet(site);
       puppet.heard = [this, &puppet, site](Link& from, MessageType type, ByteReader& in) {
@@ -121,8 +124,7 @@ class ExchangeTest : public testing::Test {
   }
 
   ScriptedFederation federation_;
-  std::shared_ptr<const ChunkPlan> plan_ = std::make_shared<ChunkPlan>(
-      federation_.layout(), 0, options().gateway.sync.chunk_elements, compress::CodecId::int8);
+  const std::shared_ptr<const ChunkPlan> plan_;
   std::shared_ptr<Contribution> passes_on_;  // who is not its origin
   std::shared_ptr<ChunkSource> slowly_;      // if not at once
   bool founded_ = false;
