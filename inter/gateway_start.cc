@@ -35,7 +35,13 @@ View Gateway::with_vote_files(View view) const {
 }
 
 Result<void> Gateway::load() {
-  ISTHMUS_TRY(auto loaded, store_.load(world_.random.split("vote file").next() | 1));
+  const auto new_vote_file = world_.random.split("vote file").next() | 1;
+  auto read = store_.load(new_vote_file);
+  if (!read && read.error().code == ErrorCode::disk_full) {
+    ISTHMUS_CHECK(store_.make_room(self_));
+    read = store_.load(new_vote_file);
+  }
+  ISTHMUS_TRY(auto loaded, std::move(read));
   boot_ = loaded.boot;
   KnownRoster own{.digest = roster_.digest, .sites = {}, .voters = view_of_roster().voters};
   for (const auto& site : roster_.sites) own.sites.push_back(site.id);

@@ -51,6 +51,23 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   return loaded;
 }
 
+Result<void> OuterStore::make_room(SiteId self) {
+  ISTHMUS_TRY(const auto records, read_records(disk_, folder_));
+  ISTHMUS_TRY(const auto state, newest_state(disk_, folder_));
+  if (!state || records.size() < 2) return {};
+  // Whoever voted for the newest record had saved all states but that of the one before it.
+  const auto saved = std::min<std::uint64_t>(records.size() - 2, state->step);
+  std::vector<std::uint64_t> of_feedback;
+  for (const int slot : {0, 1}) {
+    const auto feedback = read_feedback(slot);
+    if (feedback)
+      of_feedback.push_back(feedback->step);
+    else if (!is_lost(feedback.error()))
+      return feedback.error();
+  }
+  return contributions_.remove_below(saved, of_feedback, self);
+}
+
 // The number of this start, written before anybody is told.
 Result<std::uint64_t> OuterStore::count_boot() {
   std::uint64_t boot = 0;

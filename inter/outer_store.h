@@ -103,6 +103,10 @@ class OuterStore {
   // `new_vote_file`: random, not zero; the vote file's number, if it has to be made. Errors: io,
   // corrupt (with what to do).
   Result<Loaded> load(VoteFileId new_vote_file);
+  // Where load() found no room: removes what is here for sites that return, and for nobody else. Of
+  // the contributions those to the last steps stay, whose states a majority may not have saved, and
+  // those of `self` that feedback is of.
+  Result<void> make_room(SiteId self);
 
   Result<void> begin_run(const Certificate& genesis, const ModelLayout& layout,
                          const Fingerprint& fingerprint);

@@ -104,6 +104,30 @@ TEST_F(OuterStoreTest, OfOldContributionsThoseStayThatFeedbackIsMadeOf) {
                                             "00000006-1", "00000006-2"));
 }
 
+// Where a full disk lets nothing begin, what is kept for sites that return goes.
+TEST_F(OuterStoreTest, RoomIsMadeOfWhatIsKeptForOthers) {
+  OuterStore store(disk, "outer");
+  ASSERT_TRUE(store.load(kVoteFile));
+  for (std::uint64_t step = 1; step <= 6; ++step) {
+    Certificate certificate;
+    certificate.record = sample_record(step, 2);
+    ASSERT_TRUE(store.append_record(certificate));
+    for (const SiteId site : {1, 2})
+      ASSERT_TRUE(store.contributions().create(
+          step, sign(sim::SimulatedSigner(site), site, MessageType::open, encode(Open{}))));
+  }
+  ASSERT_TRUE(write_feedback(store, feedback_of(2, 1)));
+  OuterState state{.step = 5, .record = {}, .agreed = {1, 2, 3, 4, 5}, .momentum = {}};
+  const auto file = store.begin_state(state, state_root(layout, state));
+  ASSERT_TRUE(file);
+  while (*(*file)->write_slice()) {
+  }
+  ASSERT_TRUE(store.make_room(1));
+  EXPECT_THAT(*disk.list(store.contributions().folder()),
+              testing::UnorderedElementsAre("00000002-1", "00000004-1", "00000004-2", "00000005-1",
+                                            "00000005-2", "00000006-1", "00000006-2"));
+}
+
 TEST_F(OuterStoreTest, FeedbackThatCountsOutlivesAttemptsThatNeverClose) {
   {
     OuterStore store(disk, "outer");

@@ -24,7 +24,7 @@ namespace {
 // the square of their sites.
 std::uint64_t seeds_of(const Scenario& scenario) {
   const char* wanted = std::getenv("ISTHMUS_SIM_SEEDS");
-  const auto seeds = wanted == nullptr ? 60 : std::strtoull(wanted, nullptr, 10);
+  const auto seeds = wanted == nullptr ? 40 : std::strtoull(wanted, nullptr, 10);
   EXPECT_GT(seeds, 0U) << "ISTHMUS_SIM_SEEDS is a number of seeds, not " << wanted;
   return std::max<std::uint64_t>(1, seeds * 4 / std::max<std::uint64_t>(4, scenario.sites));
 }
