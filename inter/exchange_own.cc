@@ -157,19 +157,19 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
   };
   // Before what arrives from others, which it keeps waiting for a moment only: lines are full
   // sooner.
-  auto made = co_await run_all(
+  auto coded = co_await run_all(
       context_.workers, context_.loop, plan_->groups(),
       12 * kSealedTogether * plan_->chunk_elements(), std::move(code), take_group,
       static_cast<std::uint32_t>(std::max(kCodedAtOnce, 2 * context_.workers.parallel())));
   // In any case: the jobs write what is ours.
-  auto all_written = co_await writes.all_done();
-  if (made) made = std::move(all_written);
-  if (made && !offer_at_once) offer_own(entry);
+  auto done = co_await writes.all_done();
+  if (!coded) done = std::move(coded);
+  if (done && !offer_at_once) offer_own(entry);
   if (maker.zstd_saves()) zstd_saves_ = maker.zstd_saves();
 
   Signed message;
   Close close{};
-  if (made) {
+  if (done) {
     result.root = entry->contribution->root();
     context_.at_point("before_close", step);
     close = {.id = open.id,
@@ -181,20 +181,20 @@ Task<Result<Feedback>> Exchange::contribute(std::span<const float> agreed,
              .state_root = state_root_of_base};
     message = sign(context_.signer, context_.self, MessageType::close, encode(close));
     // What was cut off first, then the close: whoever finds the close finds the feedback too.
-    auto write = [this, &result, &made, &message, entry, residual_file] {
-      made = residual_file->finish(result.step, result.root, result.tokens);
+    auto write = [this, &result, &done, &message, entry, residual_file] {
+      done = residual_file->finish(result.step, result.root, result.tokens);
       context_.at_point("feedback_written", result.step);
-      if (made) made = entry->file->add_close(message);
-      if (made) made = entry->file->sync();
-      if (made) context_.store.settle_feedback(result.step, result.root);
+      if (done) done = entry->file->add_close(message);
+      if (done) done = entry->file->sync();
+      if (done) context_.store.settle_feedback(result.step, result.root);
     };
     co_await run_on(context_.workers, context_.loop, std::move(write), 4096, Urgency::disk);
   }
-  note_disk(made);
+  note_disk(done);
   contributing_ = false;
-  if (!made) {
+  if (!done) {
     forget(step, context_.self);
-    co_return made.error();
+    co_return done.error();
   }
   offers_at_once_ = true;
   entry->contribution->set_close(message, close);

@@ -405,8 +405,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // Memory for the residuals of the next contributions, the last one first. Without feedback, as at
   // first, two come before one is given back.
   std::array<LargeVector<float>, 2> spare_residuals_;
-  // The likely record, all members'. It counts only if it is the one decided.
-  // The step that a record is likely to name; shared with jobs on workers.
+  // The step of the likely record, all members', computed before it is decided; it counts only if
+  // that one is. Shared with jobs on workers.
   std::shared_ptr<StepComputation> ahead_;
 
   // A state that turned out wrong, of the step that the ranks go on from: what they contribute next

@@ -38,7 +38,7 @@ Result<void> Gateway::load() {
   const auto new_vote_file = world_.random.split("vote file").next() | 1;
   auto read = store_.load(new_vote_file);
   if (!read && read.error().code == ErrorCode::disk_full) {
-    ISTHMUS_CHECK(store_.make_room(self_));
+    ISTHMUS_CHECK(store_.remove_kept_for_others(self_));
     read = store_.load(new_vote_file);
   }
   ISTHMUS_TRY(auto loaded, std::move(read));

@@ -245,7 +245,7 @@ class Link {
   std::deque<Unacknowledged> unacknowledged_;  // front has sequence next_sequence_ - size
   std::size_t unacknowledged_bytes_ = 0;
   std::uint64_t received_ = 0;                 // all up to here
-  std::map<std::uint64_t, Bytes> beyond_gap_;  // beyond a gap
+  std::map<std::uint64_t, Bytes> beyond_gap_;  // with one missing before them
   std::size_t beyond_gap_bytes_ = 0;
   std::optional<Loop::TimerId> ack_timer_;
   Nanoseconds last_heard_ = 0;

@@ -51,7 +51,7 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   return loaded;
 }
 
-Result<void> OuterStore::make_room(SiteId self) {
+Result<void> OuterStore::remove_kept_for_others(SiteId self) {
   ISTHMUS_TRY(const auto records, read_records(disk_, folder_));
   ISTHMUS_TRY(const auto state, newest_state(disk_, folder_));
   if (!state || records.size() < 2) return {};

@@ -106,7 +106,7 @@ class OuterStore {
   // Where load() found no room: removes what is here for sites that return, and for nobody else. Of
   // the contributions those to the last steps stay, whose states a majority may not have saved, and
   // those of `self` that feedback is of.
-  Result<void> make_room(SiteId self);
+  Result<void> remove_kept_for_others(SiteId self);
 
   Result<void> begin_run(const Certificate& genesis, const ModelLayout& layout,
                          const Fingerprint& fingerprint);

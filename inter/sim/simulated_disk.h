@@ -27,6 +27,8 @@ struct DiskFaults {
   double failing = 0;  // probability that a write says disk full, after some of its bytes
   // All but full: bytes of the largest write that still fits, and of a larger one what is written.
   std::optional<std::size_t> fits = {};
+  // Bytes of all files together: a write that makes them more is done as far as they go.
+  std::optional<std::size_t> room = {};
   std::string full_for = {};    // files whose path has this in it take no more than `fits`, without
                                 // it nothing; "": all are alike
   std::string unreadable = {};  // files and folders whose path has this in it; "": none
@@ -57,6 +59,7 @@ class SimulatedDisk final : public Disk {
   Nanoseconds end_job();
 
   void set_faults(const DiskFaults& faults) { faults_ = faults; }
+  std::size_t used_bytes() const;  // of files that have a name
   // What a power failure leaves. Open files and locks are gone.
   void crash();
   // Nothing that is written from now on counts: the process is about to crash.
@@ -110,8 +113,9 @@ class SimulatedDisk final : public Disk {
   class SimulatedLock;
   Result<void> may_open(const std::string& path) const;
   Result<void> may_read(const std::string& path) const;
-  Result<void> may_write(std::string_view path, std::size_t bytes = 0);
-  std::size_t part_that_fits(std::size_t bytes);  // of a write that it refuses
+  Result<void> may_write(std::string_view path, std::size_t bytes = 0, std::size_t growth = 0);
+  std::size_t part_that_fits(std::size_t bytes, std::size_t growth);  // of what it refuses
+  std::size_t missing_room(std::size_t growth) const;
   Nanoseconds now() const { return clock_ != nullptr ? clock_->now() : 0; }
   // An operation that changes something begins; `undo`: it has not, if its process ends before.
   // When it is done.

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
+#include <vector>
 
 #include "tests/inter/scripted_federation.h"
 
@@ -142,13 +144,22 @@ TEST_P(SettingsTest, ChangeWhileAStepIsVotedOn) {
 INSTANTIATE_TEST_SUITE_P(Steps, SettingsTest,
                          testing::Values(std::pair(20, 30), std::pair(20, 4), std::pair(4, 20)));
 
-TEST(MissedSitesTest, AreNamedWhenNothingGoesOnWithoutThem) {
-  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+// Past its first steps, and far from its end; null: it did not come so far.
+std::unique_ptr<ScriptedFederation> under_way(std::size_t sites) {
+  auto options = options_of(std::vector<Nanoseconds>(sites, 2 * kSecond));
   options.gateway.sync.outer_steps = 1000;
-  ScriptedFederation federation(std::move(options));
-  auto& first = federation.gateway(1);
-  ASSERT_TRUE(
-      federation.run_until([&] { return first.state() && first.state()->step >= 3; }, kHour));
+  auto federation = std::make_unique<ScriptedFederation>(std::move(options));
+  const auto& first = federation->gateway(1);
+  const bool got_there =
+      federation->run_until([&] { return first.state() && first.state()->step >= 3; }, kHour);
+  return got_there ? std::move(federation) : nullptr;
+}
+
+TEST(MissedSitesTest, AreNamedWhenNothingGoesOnWithoutThem) {
+  const auto running = under_way(3);
+  ASSERT_TRUE(running);
+  auto& federation = *running;
+  const auto& first = federation.gateway(1);
   federation.cut_off(2, true);
   federation.run_for(60 * kSecond);
   EXPECT_EQ(federation.events(1, "sites_missed"), 0U);  // two of three go on
@@ -165,12 +176,9 @@ TEST(MissedSitesTest, AreNamedWhenNothingGoesOnWithoutThem) {
 
 // Nobody else can see to it: of two voters neither is a majority.
 TEST(MissedSitesTest, WhoLostAVoteThatAllNeedIsNamedAtAll) {
-  auto options = options_of({2 * kSecond, 2 * kSecond});
-  options.gateway.sync.outer_steps = 1000;
-  ScriptedFederation federation(std::move(options));
-  auto& first = federation.gateway(1);
-  ASSERT_TRUE(
-      federation.run_until([&] { return first.state() && first.state()->step >= 3; }, kHour));
+  const auto running = under_way(2);
+  ASSERT_TRUE(running);
+  auto& federation = *running;
   federation.kill(2);
   federation.disk(2).wipe();
   federation.start(2);
@@ -188,12 +196,9 @@ TEST(MissedSitesTest, WhoLostAVoteThatAllNeedIsNamedAtAll) {
 
 // Of two, who lost its own tells of the other one's too.
 TEST(MissedSitesTest, SeveralThatLostTheirVotesAreNamedTogether) {
-  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.gateway.sync.outer_steps = 1000;
-  ScriptedFederation federation(std::move(options));
-  auto& first = federation.gateway(1);
-  ASSERT_TRUE(
-      federation.run_until([&] { return first.state() && first.state()->step >= 3; }, kHour));
+  const auto running = under_way(3);
+  ASSERT_TRUE(running);
+  auto& federation = *running;
   for (const SiteId site : {2, 3}) federation.kill(site);
   for (const SiteId site : {2, 3}) {
     federation.disk(site).wipe();
@@ -215,12 +220,9 @@ TEST(MissedSitesTest, SeveralThatLostTheirVotesAreNamedTogether) {
 
 // Of three the others see to it.
 TEST(MissedSitesTest, WhoLostAVoteIsReadmittedByTheOthers) {
-  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.gateway.sync.outer_steps = 1000;
-  ScriptedFederation federation(std::move(options));
-  auto& first = federation.gateway(1);
-  ASSERT_TRUE(
-      federation.run_until([&] { return first.state() && first.state()->step >= 3; }, kHour));
+  const auto running = under_way(3);
+  ASSERT_TRUE(running);
+  auto& federation = *running;
   federation.kill(2);
   federation.disk(2).wipe();
   federation.start(2);

@@ -12,25 +12,27 @@
 namespace isthmus::inter {
 namespace {
 
+// Each connection carries 5 MB/s, behind a queue far too long.
+void send_for(ScriptedPeer& peer, Nanoseconds time) {
+  for (const auto end = peer.simulation.now() + time; peer.simulation.now() < end;) {
+    peer.run_for(10 * kMillisecond);
+    for (auto& path : peer.paths) {
+      path.tcp.round_trip_min = 100 * kMillisecond;
+      path.tcp.round_trip = 320 * kMillisecond;
+      path.tcp.unsent_bytes = 1000;
+      path.tcp.delivered_bytes += 50'000;
+    }
+  }
+}
+
 // Each of them takes the line for its own.
 TEST(Link, ConnectionsUnderBbrShareThePaceOfTheLine) {
   ScriptedPeer peer;
   peer.paths = {path_with("bbr", 2), path_with("bbr", 3)};
   begin_on_two_connections(peer, 1000);
   peer.link.offer(5, 0, 1000, std::make_shared<NumberedChunks>(100), false);
-  const auto send_for = [&](Nanoseconds time) {
-    for (const auto end = peer.simulation.now() + time; peer.simulation.now() < end;) {
-      peer.run_for(10 * kMillisecond);
-      for (auto& path : peer.paths) {
-        path.tcp.round_trip_min = 100 * kMillisecond;
-        path.tcp.round_trip = 320 * kMillisecond;
-        path.tcp.unsent_bytes = 1000;
-        path.tcp.delivered_bytes += 50'000;
-      }
-    }
-  };
   EXPECT_EQ(peer.paces.size(), 0U);
-  send_for(3 * kSecond);
+  send_for(peer, 3 * kSecond);
   ASSERT_TRUE(peer.paces[2]);
   // 10 MB/s of the line, with a queue far too long.
   EXPECT_NEAR(*peer.paces[2], 3.75e6, 1e5);
@@ -49,15 +51,7 @@ TEST(Link, APaceIsKeptUpWhateverElsePacedTheConnection) {
   peer.paths = {path_with("bbr", 2), path_with("bbr", 3)};
   begin_on_two_connections(peer, 1000);
   peer.link.offer(5, 0, 1000, std::make_shared<NumberedChunks>(100), false);
-  for (int i = 0; i < 300; ++i) {
-    peer.run_for(10 * kMillisecond);
-    for (auto& path : peer.paths) {
-      path.tcp.round_trip_min = 100 * kMillisecond;
-      path.tcp.round_trip = 320 * kMillisecond;
-      path.tcp.unsent_bytes = 1000;
-      path.tcp.delivered_bytes += 50'000;
-    }
-  }
+  send_for(peer, 3 * kSecond);
   const auto paces = peer.paces;
   ASSERT_TRUE(paces.at(2));
   for (const auto connection : {2, 3}) peer.pace({}, connection, std::nullopt);
@@ -72,15 +66,7 @@ TEST(BulkPace, TheLineIsSharedByThoseThatWillBeSentOn) {
   BulkPace pace(peer.loop, peer, {2, 0});
   pace.use(std::vector<ConnectionId>{2, 3});
   pace.sending_begins();
-  for (int i = 0; i < 300; ++i) {
-    peer.run_for(10 * kMillisecond);
-    for (auto& path : peer.paths) {
-      path.tcp.round_trip_min = 100 * kMillisecond;
-      path.tcp.round_trip = 320 * kMillisecond;
-      path.tcp.unsent_bytes = 1000;
-      path.tcp.delivered_bytes += 50'000;
-    }
-  }
+  send_for(peer, 3 * kSecond);
   const auto shared = peer.paces.at(2);
   ASSERT_TRUE(shared);
   for (auto& path : peer.paths) path.tcp.unsent_bytes = 0;

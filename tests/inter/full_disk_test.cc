@@ -102,6 +102,24 @@ TEST(FullDiskTest, AContributionThatDoesNotFitIsSentNoMoreThanOnce) {
   EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
 }
 
+// As when a site that returns was served until there was no room, and all were killed then: who
+// runs lets it go, and so does who is about to.
+TEST(FullDiskTest, WhatIsKeptForOthersKeepsNoGatewayFromBeginning) {
+  auto options = options_of({kSecond, kSecond});
+  options.gateway.sync.outer_steps = 20;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(reaches_step(federation, 6));
+  federation.kill(1);
+  auto& disk = federation.disk(1);
+  const std::string kept = "outer/contributions/00000001-2";
+  ASSERT_TRUE(replace_file(disk, kept, Bytes(1 << 20)));
+  disk.set_faults({.room = disk.used_bytes()});
+  federation.start(1);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 100 * kSecond));
+  EXPECT_FALSE(*disk.exists(kept));
+  EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
+}
+
 // It still votes, and its ranks still compute; but no contribution fits, its own or another one's.
 TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
   auto options = options_of({kSecond, kSecond, kSecond});

@@ -21,18 +21,26 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+Certificate genesis_of(std::size_t sites) {
+  Certificate genesis;
+  genesis.record = sample_record(0, sites);
+  genesis.record.fingerprint = Fingerprint{}.digest();
+  return genesis;
+}
+
 class OuterStoreTest : public testing::Test {
  protected:
   void SetUp() override {
     OuterStore store(disk, "outer");
     ASSERT_TRUE(store.load(kVoteFile));
-    Certificate genesis;
-    genesis.record = sample_record(0, 2);
-    genesis.record.fingerprint = Fingerprint{}.digest();
-    ASSERT_TRUE(store.begin_run(genesis, layout, Fingerprint{}));
+    ASSERT_TRUE(begin_run(store, 2));
   }
 
   static constexpr VoteFileId kVoteFile = 7;
+
+  Result<void> begin_run(OuterStore& store, std::size_t sites) {
+    return store.begin_run(genesis_of(sites), layout, Fingerprint{});
+  }
 
   static Feedback feedback_of(std::uint64_t step, float value) {
     Feedback feedback{.step = step, .root = {}, .tokens = 10 * step, .residual = {}};
@@ -122,7 +130,7 @@ TEST_F(OuterStoreTest, RoomIsMadeOfWhatIsKeptForOthers) {
   ASSERT_TRUE(file);
   while (*(*file)->write_slice()) {
   }
-  ASSERT_TRUE(store.make_room(1));
+  ASSERT_TRUE(store.remove_kept_for_others(1));
   EXPECT_THAT(*disk.list(store.contributions().folder()),
               testing::UnorderedElementsAre("00000002-1", "00000004-1", "00000004-2", "00000005-1",
                                             "00000005-2", "00000006-1", "00000006-2"));
@@ -241,10 +249,7 @@ TEST_F(OuterStoreTest, TwoRunFilesOfTwoRunsAreNotChosenFrom) {
   {
     OuterStore other(disk, "elsewhere");
     ASSERT_TRUE(other.load(kVoteFile));
-    Certificate genesis;
-    genesis.record = sample_record(0, 3);
-    genesis.record.fingerprint = Fingerprint{}.digest();
-    ASSERT_TRUE(other.begin_run(genesis, layout, Fingerprint{}));
+    ASSERT_TRUE(begin_run(other, 3));
   }
   const auto theirs = *read_file(disk, "elsewhere/run", 1 << 20);
   for (const std::string path : {"outer/run", "outer/run.copy"}) {
@@ -264,9 +269,7 @@ TEST_F(OuterStoreTest, TwoRunFilesOfTwoRunsAreNotChosenFrom) {
 // Whatever a crash leaves of the two, the site has its run or none.
 TEST(BeginRunTest, ACrashAtAnyOperationLeavesTheRunOrNone) {
   const auto layout = *ModelLayout::make({{"a", Shape{5}, 0}});
-  Certificate genesis;
-  genesis.record = sample_record(0, 2);
-  genesis.record.fingerprint = Fingerprint{}.digest();
+  const auto genesis = genesis_of(2);
   constexpr VoteFileId kVoteFile = 7;
   std::map<std::string, int> left;
   int operations = 0;

@@ -1,0 +1,86 @@
+// Rates, and advice, from what both ends of a link test have seen.
+#include "inter/link_test_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace isthmus::inter {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(LinkTestReport, TheRampIsLeftOutOfTheRate) {
+  std::vector<LinkTestSample> samples;
+  std::uint64_t bytes = 500;
+  for (int i = 0; i <= 100; ++i) {
+    samples.push_back({(100 + i) * 10 * kMillisecond, bytes});
+    bytes += i < 30 ? 1000 : 12'500;  // 10 Mbit/s
+  }
+  for (int i = 101; i < 110; ++i)  // and silence
+    samples.push_back({(100 + i) * 10 * kMillisecond, samples[100].bytes});
+  const auto got = warm_rate(samples);
+  EXPECT_NEAR(got.bits_per_second, 10e6, 1e3);
+  EXPECT_EQ(got.warm, 600 * kMillisecond);
+  EXPECT_EQ(got.bytes, samples.back().bytes - 500);
+  EXPECT_EQ(warm_rate({}).bits_per_second, 0);
+  EXPECT_EQ(warm_rate(std::vector<LinkTestSample>{{5, 1}}).bits_per_second, 0);
+  EXPECT_EQ(warm_rate(std::vector<LinkTestSample>(4, {5, 1})).bits_per_second, 0);
+}
+
+TEST(LinkTestReport, TooSmallWindowsComeWithTheCommandThatRaisesThem) {
+  LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.side_here = {.tcp_rmem = "4096\t131072\t6291456", .tcp_wmem = "4096\t16384\t4194304"};
+  report.side_there = {.tcp_rmem = "4096 131072 67108864", .tcp_wmem = "4096 16384 67108864"};
+  report.round_trips = {100 * kMillisecond, 102 * kMillisecond, 160 * kMillisecond};
+  LinkTestSent sent;
+  sent.segments = 1000;
+  sent.segments_resent = 5;
+  sent.busy = 4 * kSecond;
+  sent.congestion_control = "bbr";
+  sent.congestion_control_why = "as asked for";
+  report.to_peer = {sent, {.bits_per_second = 400e6, .warm = 2 * kSecond, .bytes = 1000}};
+  report.from_peer = report.to_peer;
+  // 5 MB on their way: alpha's 4 MiB send buffer and 6 MiB receive buffer are too small for that.
+  const auto advice = report.advice();
+  ASSERT_EQ(advice.size(), 2U);
+  EXPECT_THAT(advice[0],
+              HasSubstr("at alpha: sysctl -w net.ipv4.tcp_wmem=\"4096 16384 33554432\""));
+  EXPECT_THAT(advice[1],
+              HasSubstr("at alpha: sysctl -w net.ipv4.tcp_rmem=\"4096 131072 33554432\""));
+  const auto json = nlohmann::json::parse(report.to_json());
+  EXPECT_EQ(json["to_peer"]["loss"], 0.005);
+  EXPECT_EQ(json["to_peer"]["connections"], 1);
+  // Each of four carries a quarter of that.
+  report.to_peer.sent.connections = report.from_peer.sent.connections = 4;
+  EXPECT_TRUE(report.advice().empty());
+  report.to_peer.sent.connections = report.from_peer.sent.connections = 1;
+  EXPECT_EQ(json["to_peer"]["bandwidth_delay_bytes"], 5'000'000);
+  EXPECT_EQ(json["round_trip_ms"]["median"], 102);
+  EXPECT_EQ(json["advice"].size(), 2U);
+
+  // Slower, but held back by the window: the line's own product is not known.
+  report.side_there.tcp_rmem = report.side_here.tcp_rmem;
+  report.to_peer.got.bits_per_second = report.from_peer.got.bits_per_second = 160e6;
+  EXPECT_TRUE(report.advice().empty());
+  report.to_peer.sent.limited_by_window = 2 * kSecond;
+  ASSERT_EQ(report.advice().size(), 1U);
+  EXPECT_THAT(report.advice()[0],
+              HasSubstr("at beta: sysctl -w net.ipv4.tcp_rmem=\"4096 131072 16777216\" (the "
+                        "receiver's window held the sender back 50 % of the time)"));
+  // By far less than the window could hold: its reader was slow.
+  report.to_peer.got.bits_per_second = 1e6;
+  EXPECT_TRUE(report.advice().empty());
+  report.to_peer.got.bits_per_second = 160e6;
+  report.from_peer.sent.congestion_control = "cubic";
+  report.from_peer.sent.congestion_control_why = "the system refused bbr";
+  ASSERT_EQ(report.advice().size(), 2U);
+  EXPECT_THAT(report.advice()[1], HasSubstr("at beta: the system refused bbr, cubic is in force"));
+}
+
+}  // namespace
+}  // namespace isthmus::inter
