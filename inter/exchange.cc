@@ -90,11 +90,14 @@ std::shared_ptr<const Contribution> Exchange::incoming(SiteId site) const {
   return entry == nullptr ? nullptr : entry->contribution;
 }
 
-bool Exchange::all_have(std::uint32_t chunk) const {
-  return std::ranges::all_of(view_.members, [&](SiteId member) {
+std::vector<std::shared_ptr<const Contribution>> Exchange::all_with(std::uint32_t chunk) const {
+  std::vector<std::shared_ptr<const Contribution>> all;
+  for (const auto member : view_.members) {
     const auto* entry = current(member);
-    return entry != nullptr && entry->contribution->has(chunk);
-  });
+    if (entry == nullptr || !entry->contribution->has(chunk)) return {};
+    all.push_back(entry->contribution);
+  }
+  return all;
 }
 
 std::vector<SiteId> Exchange::holds() const {

@@ -101,9 +101,10 @@ class Exchange {
   std::shared_ptr<const Contribution> held(std::uint64_t step, SiteId site) const;
   // To the current step, as far as it is here; null: not announced.
   std::shared_ptr<const Contribution> incoming(SiteId site) const;
-  bool all_have(std::uint32_t chunk) const;  // what is incoming of the members
-  std::vector<SiteId> holds() const;         // of the current step
-  std::vector<SiteId> holds_soon() const;    // with those that are being checked and written
+  // Those of all members, in the order of sites, once each of them has this chunk; none before.
+  std::vector<std::shared_ptr<const Contribution>> all_with(std::uint32_t chunk) const;
+  std::vector<SiteId> holds() const;       // of the current step
+  std::vector<SiteId> holds_soon() const;  // with those that are being checked and written
   // State roots of the base of `step`, as the closes of others say; of the current step only.
   std::map<SiteId, security::Digest> claimed_roots(std::uint64_t step) const;
   // The first of these (those of a transfer in a row) that is of a contribution here, and missing.

@@ -37,14 +37,8 @@ OuterState Gateway::spare_state() {
 }
 
 void Gateway::step_ahead(std::uint32_t chunk) {
-  if (!exchange_->all_have(chunk)) return;
-  const auto view = current_view();
-  Named parts;
-  for (const auto member : view.members) {
-    auto part = exchange_->incoming(member);
-    if (!part || !part->has(chunk)) return;
-    parts.push_back(std::move(part));
-  }
+  auto parts = exchange_->all_with(chunk);
+  if (parts.empty()) return;
   if (!ahead_ || &ahead_->before() != state_.get() || ahead_->parts() != parts) {
     Record likely;
     for (const auto& part : parts)
