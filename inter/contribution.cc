@@ -56,6 +56,12 @@ std::uint64_t ChunkPlan::payload_bytes_max(std::uint32_t chunk) const {
   return compress::ZstdStage::packed_bytes_max(codec_bytes_[chunk]);
 }
 
+std::uint64_t ChunkPlan::longest_payload_bytes() const {
+  std::uint64_t longest = 0;
+  for (std::uint32_t i = 0; i < chunks(); ++i) longest = std::max(longest, payload_bytes_max(i));
+  return longest;
+}
+
 std::uint64_t ChunkPlan::bytes_max() const {
   std::uint64_t bytes = 0;
   for (std::uint32_t i = 0; i < chunks(); ++i) bytes += payload_bytes_max(i);

@@ -39,6 +39,7 @@ class ChunkPlan {
   std::uint64_t codec_bytes(std::uint32_t chunk) const { return codec_bytes_[chunk]; }
   // Of a payload, and of all: what a receiver sets aside at most.
   std::uint64_t payload_bytes_max(std::uint32_t chunk) const;
+  std::uint64_t longest_payload_bytes() const;  // of any chunk
   std::uint64_t bytes_max() const;
   compress::CodecId codec() const { return codec_->id(); }
   std::uint64_t chunk_elements() const { return chunk_elements_; }

@@ -250,6 +250,7 @@ void Gateway::begin_step() {
   // What this site voted in this step stands, whatever state it goes on from.
   if (agreement_ && agreement_step_ == k) {
     vote_on_disk_ = agreement_->vote_version() <= persisted_version_;
+    if (!vote_on_disk_) ++counters_.votes_under_way;
     stored_vote_ = std::pair(k, agreement_->vote());
   }
   agreement_.reset();
@@ -338,7 +339,16 @@ Task<Result<void>> Gateway::restore_contributions(std::uint64_t step, View view,
                                                   security::Digest state_root) {
   if (step > restored_to_) co_return Result<void>();
   const StepId id{.run = run_, .view = view.digest(), .step = step, .fragment = 0};
-  auto restored = co_await exchange_->restore(id, std::move(view), parent, state_root);
+  auto restored = co_await exchange_->restore(id, view, parent, state_root);
+  if (!restored && restored.error().code == ErrorCode::disk_full) {
+    Result<std::uint64_t> removed = Error{ErrorCode::cancelled, ""};
+    auto remove = [this, &removed] { removed = store_.remove_kept_for_others(self_); };
+    co_await run_on(world_.workers, world_.loop, std::move(remove), 4096, Urgency::disk);
+    if (removed) {
+      note_removed(*removed);
+      restored = co_await exchange_->restore(id, view, parent, state_root);
+    }
+  }
   if (!restored)
     co_return Error{restored.error().code,
                     "cannot take up the contributions of before: free the disk, or mend what is "

@@ -133,7 +133,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   struct Counters {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,
                   state_fetches = 0, votes_lost = 0, readmitted = 0, view_changes = 0,
-                  relayed_messages = 0, divergences = 0, voters_changed = 0;
+                  relayed_messages = 0, divergences = 0, voters_changed = 0, votes_under_way = 0;
   };
   Counters counters() const;
 
@@ -154,7 +154,11 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void take_layout(ModelLayout layout);
   Result<void> load();
   Result<void> take_up_run(OuterStore::Loaded& loaded);
+  template <class Write>
+  auto with_room(const Write& write) -> decltype(write());
+  void note_removed(std::uint64_t below);
   Result<void> take_up_feedback(std::vector<Feedback> newest_first);
+  Result<void> take_up_without_feedback();
   Result<void> take_up_records(const std::vector<Certificate>& records);
   enum class Closed { no, damaged, yes };
   Result<Closed> was_closed(const Feedback& feedback) const;

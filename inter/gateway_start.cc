@@ -34,18 +34,31 @@ View Gateway::with_vote_files(View view) const {
   return view;
 }
 
+// What a start cannot do without is written, if need be where what is kept for others was.
+template <class Write>
+auto Gateway::with_room(const Write& write) -> decltype(write()) {
+  auto written = write();
+  if (written || written.error().code != ErrorCode::disk_full) return written;
+  ISTHMUS_TRY(const auto bound, store_.remove_kept_for_others(self_));
+  note_removed(bound);
+  return write();
+}
+
+void Gateway::note_removed(std::uint64_t below) {
+  kept_from_ = std::max(kept_from_, below);
+  at_hand_from_ = std::max(at_hand_from_, kept_from_);
+  world_.log.warning(
+      "removed_for_room", {.outer_step = static_cast<std::int64_t>(below)},
+      {{"why", "the disk is full"}, {"then", "a site that was away for longer fetches a state"}});
+}
+
 Result<void> Gateway::load() {
   const auto new_vote_file = world_.random.split("vote file").next() | 1;
-  auto read = store_.load(new_vote_file);
-  if (!read && read.error().code == ErrorCode::disk_full) {
-    ISTHMUS_CHECK(store_.remove_kept_for_others(self_));
-    read = store_.load(new_vote_file);
-  }
-  ISTHMUS_TRY(auto loaded, std::move(read));
+  ISTHMUS_TRY(auto loaded, with_room([&] { return store_.load(new_vote_file); }));
   boot_ = loaded.boot;
   KnownRoster own{.digest = roster_.digest, .sites = {}, .voters = view_of_roster().voters};
   for (const auto& site : roster_.sites) own.sites.push_back(site.id);
-  ISTHMUS_TRY(rosters_, store_.note_roster(own));
+  ISTHMUS_TRY(rosters_, with_room([&] { return store_.note_roster(own); }));
   for (const auto& damaged : loaded.damaged)
     world_.log.warning("file_damaged", {},
                        {{"what", damaged},
@@ -131,6 +144,34 @@ Result<void> Gateway::take_up_feedback(std::vector<Feedback> newest_first) {
     contributed_step_ = feedback.step;
     pending_ = std::move(feedback);
   }
+  return take_up_without_feedback();
+}
+
+// Our newest contribution is whole, and its feedback is not: the disk has forgotten what it had
+// synced. What coding cut off is lost then; what rode in the contribution must not ride again.
+Result<void> Gateway::take_up_without_feedback() {
+  const auto settled = pending_ ? pending_->step : 0;
+  for (auto step = restored_to_; step > settled; --step) {
+    ISTHMUS_TRY(const bool there, store_.contributions().has(step, self_));
+    if (!there) continue;
+    const auto stored = store_.contributions().read(step, self_);
+    if (!stored && !is_lost(stored.error())) return stored.error();
+    const auto open = stored ? decode_open(stored->announcement.body) : std::nullopt;
+    const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
+    if (!open || !close) continue;
+    Feedback none{.step = step, .root = close->root, .tokens = open->tokens, .residual = {}};
+    ISTHMUS_TRY(const auto closed, was_closed(none));
+    if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, step);
+    if (closed != Closed::yes) continue;
+    world_.log.alarm("feedback_lost", {.outer_step = static_cast<std::int64_t>(step)},
+                     {{"why", "it is damaged on this disk, and the contribution it is of is whole"},
+                      {"then", "what the codec cut off of that contribution is lost"}});
+    none.residual.resize(layout_->elements());
+    std::fill(none.residual.begin(), none.residual.end(), 0.0F);
+    contributed_step_ = step;
+    pending_ = std::move(none);
+    break;
+  }
   return {};
 }
 
@@ -215,10 +256,10 @@ Result<void> Gateway::take_up_recovery() {
   const auto& voters = newest.voters;
   if (std::binary_search(voters.begin(), voters.end(), self_)) {
     vote_file_ = vote_file_of(newest);
-    ISTHMUS_CHECK(store_.renew_vote_file(vote_file_));
+    ISTHMUS_CHECK(with_room([&] { return store_.renew_vote_file(vote_file_); }));
     stored_vote_.reset();
   }
-  return store_.note_recovery(digest);
+  return with_room([&] { return store_.note_recovery(digest); });
 }
 
 void Gateway::start_links() {
@@ -249,7 +290,7 @@ void Gateway::start_links() {
                              }},
       *layout_, options_.sync.outer.has_momentum());
   for (auto& [site, peer] : peers_.all()) {
-    peer.link->expect_chunks(kSealBytes + plan_->payload_bytes_max(0));
+    peer.link->expect_chunks(kSealBytes + plan_->longest_payload_bytes());
     peer.link->start();
   }
 }

@@ -33,28 +33,29 @@ OuterStore::OuterStore(Disk& disk, std::string folder, std::uint64_t slice_bytes
 
 Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   Loaded loaded;
+  on_disk_ = OnDisk();
   ISTHMUS_CHECK(disk_.make_folders(contributions_.folder()));
 
   ISTHMUS_TRY(loaded.boot, count_boot());
   ISTHMUS_TRY(const bool has_vote, disk_.exists(path("vote")));
-  ISTHMUS_TRY(vote_file_,
+  ISTHMUS_TRY(on_disk_.vote_file,
               disk_.open(path("vote"), has_vote ? Disk::Open::update : Disk::Open::create));
   ISTHMUS_CHECK(load_vote(loaded));
-  if (vote_file_id_ == kNoVoteFile) vote_file_id_ = new_vote_file;
+  if (on_disk_.vote_file_id == kNoVoteFile) on_disk_.vote_file_id = new_vote_file;
   // What was read may be in the system's cache alone, if its sync failed: nothing is said on
   // account of it before it is written again.
   ISTHMUS_CHECK(write_vote(loaded.vote_step, loaded.vote));
   if (!has_vote) ISTHMUS_CHECK(disk_.sync_folder(folder_));
-  loaded.vote_file = vote_file_id_;
+  loaded.vote_file = on_disk_.vote_file_id;
   ISTHMUS_CHECK(load_genesis(loaded));
   if (loaded.genesis) ISTHMUS_CHECK(load_run(loaded));
   return loaded;
 }
 
-Result<void> OuterStore::remove_kept_for_others(SiteId self) {
+Result<std::uint64_t> OuterStore::remove_kept_for_others(SiteId self) {
   ISTHMUS_TRY(const auto records, read_records(disk_, folder_));
   ISTHMUS_TRY(const auto state, newest_state(disk_, folder_));
-  if (!state || records.size() < 2) return {};
+  if (!state || records.size() < 2) return 1;
   // Whoever voted for the newest record had saved all states but that of the one before it.
   const auto saved = std::min<std::uint64_t>(records.size() - 2, state->step);
   std::vector<std::uint64_t> of_feedback;
@@ -65,7 +66,8 @@ Result<void> OuterStore::remove_kept_for_others(SiteId self) {
     else if (!is_lost(feedback.error()))
       return feedback.error();
   }
-  return contributions_.remove_below(saved, of_feedback, self);
+  ISTHMUS_CHECK(contributions_.remove_below(saved, of_feedback, self));
+  return saved;
 }
 
 // The number of this start, written before anybody is told.
@@ -160,14 +162,14 @@ Result<void> OuterStore::load_run(Loaded& loaded) {
     if (!whole || (loaded.state && loaded.state->step > read->first.step)) continue;
     loaded.state = std::move(read->first);
     loaded.state_root = read->second;
-    newest_state_slot_ = slot;
+    on_disk_.newest_state_slot = slot;
   }
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_feedback(slot);
     ISTHMUS_TRY(const bool whole, counts(read, loaded.damaged));
     if (!whole || read->residual.size() != loaded.layout->elements()) continue;
     const bool newest = loaded.feedbacks.empty() || loaded.feedbacks.front().step < read->step;
-    feedback_names_[slot] = FeedbackName(read->step, read->root);
+    on_disk_.feedback_names[slot] = FeedbackName(read->step, read->root);
     loaded.feedbacks.insert(newest ? loaded.feedbacks.begin() : loaded.feedbacks.end(),
                             std::move(*read));
   }
@@ -225,20 +227,21 @@ Result<WholeRecords> whole_records(const File& file) {
 Result<std::vector<Certificate>> OuterStore::load_records(std::vector<std::string>& damaged) {
   ISTHMUS_TRY(const bool there, disk_.exists(path("records")));
   if (!there) return std::vector<Certificate>();
-  ISTHMUS_TRY(record_file_, disk_.open(path("records"), Disk::Open::update));
-  ISTHMUS_TRY(auto whole, whole_records(*record_file_));
-  record_ends_ = std::move(whole.ends);
-  record_bytes_ = record_ends_.empty() ? 0 : record_ends_.back();
+  ISTHMUS_TRY(on_disk_.record_file, disk_.open(path("records"), Disk::Open::update));
+  ISTHMUS_TRY(auto whole, whole_records(*on_disk_.record_file));
+  on_disk_.record_ends = std::move(whole.ends);
+  on_disk_.record_bytes = on_disk_.record_ends.empty() ? 0 : on_disk_.record_ends.back();
   // What follows was torn by a crash; peers have it, and more. A crash tears the last record only:
   // of anything else the operator can still make something.
-  ISTHMUS_TRY(const auto size, record_file_->size());
+  ISTHMUS_TRY(const auto size, on_disk_.record_file->size());
   if (whole.damaged) {
     ISTHMUS_TRY(const auto all, read_file(disk_, path("records"), size));
     ISTHMUS_CHECK(replace_file(disk_, path("records.damaged"), all));
     damaged.push_back(fmt::format("{} is damaged after record {}: all of it is kept as {}",
                                   path("records"), whole.records.size(), path("records.damaged")));
   }
-  if (record_bytes_ < size) ISTHMUS_CHECK(record_file_->truncate(record_bytes_));
+  if (on_disk_.record_bytes < size)
+    ISTHMUS_CHECK(on_disk_.record_file->truncate(on_disk_.record_bytes));
   return std::move(whole.records);
 }
 
@@ -252,29 +255,29 @@ Result<std::vector<Certificate>> OuterStore::read_records(Disk& disk, const std:
 }
 
 Result<void> OuterStore::append_record(const Certificate& certificate) {
-  if (!record_file_) {
-    ISTHMUS_TRY(record_file_, disk_.open(path("records"), Disk::Open::create));
+  if (!on_disk_.record_file) {
+    ISTHMUS_TRY(on_disk_.record_file, disk_.open(path("records"), Disk::Open::create));
     ISTHMUS_CHECK(disk_.sync_folder(folder_));
-    record_bytes_ = 0;
+    on_disk_.record_bytes = 0;
   }
   ByteWriter out;
   certificate.encode(out);
   const auto bytes = with_checksum(out);
   ByteWriter framed;
   framed.block(bytes);
-  ISTHMUS_CHECK(record_file_->write_at(record_bytes_, framed.view()));
-  ISTHMUS_CHECK(record_file_->sync());
-  record_bytes_ += framed.size();
-  record_ends_.push_back(record_bytes_);
+  ISTHMUS_CHECK(on_disk_.record_file->write_at(on_disk_.record_bytes, framed.view()));
+  ISTHMUS_CHECK(on_disk_.record_file->sync());
+  on_disk_.record_bytes += framed.size();
+  on_disk_.record_ends.push_back(on_disk_.record_bytes);
   return {};
 }
 
 Result<void> OuterStore::truncate_records(std::uint64_t step) {
-  ISTHMUS_ASSERT(step <= record_ends_.size());
-  record_ends_.resize(step);
-  record_bytes_ = step == 0 ? 0 : record_ends_.back();
-  ISTHMUS_CHECK(record_file_->truncate(record_bytes_));
-  return record_file_->sync();
+  ISTHMUS_ASSERT(step <= on_disk_.record_ends.size());
+  on_disk_.record_ends.resize(step);
+  on_disk_.record_bytes = step == 0 ? 0 : on_disk_.record_ends.back();
+  ISTHMUS_CHECK(on_disk_.record_file->truncate(on_disk_.record_bytes));
+  return on_disk_.record_file->sync();
 }
 
 // --- Vote
@@ -282,10 +285,10 @@ Result<void> OuterStore::truncate_records(std::uint64_t step) {
 // Two slots, written in turn: a torn write leaves the one before it, whose successor nobody has
 // heard of.
 Result<void> OuterStore::write_vote(std::uint64_t step, const Vote& vote) {
-  ISTHMUS_ASSERT(vote_file_ != nullptr);
+  ISTHMUS_ASSERT(on_disk_.vote_file != nullptr);
   ByteWriter out;
-  out.put(vote_file_id_)
-      .put(vote_sequence_ + 1)
+  out.put(on_disk_.vote_file_id)
+      .put(on_disk_.vote_sequence + 1)
       .put(step)
       .put(vote.promised)
       .put(static_cast<std::uint8_t>(vote.accepted.has_value()));
@@ -295,10 +298,10 @@ Result<void> OuterStore::write_vote(std::uint64_t step, const Vote& vote) {
   }
   const auto bytes = with_checksum(out);
   ISTHMUS_ASSERT(bytes.size() + 4 <= kVoteSlotBytes);
-  ISTHMUS_CHECK(vote_file_->write_at(((vote_sequence_ + 1) % 2) * kVoteSlotBytes,
-                                     ByteWriter().block(bytes).view()));
-  ISTHMUS_CHECK(vote_file_->sync());
-  ++vote_sequence_;
+  ISTHMUS_CHECK(on_disk_.vote_file->write_at(((on_disk_.vote_sequence + 1) % 2) * kVoteSlotBytes,
+                                             ByteWriter().block(bytes).view()));
+  ISTHMUS_CHECK(on_disk_.vote_file->sync());
+  ++on_disk_.vote_sequence;
   return {};
 }
 
@@ -309,16 +312,16 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
                            " is whole, but not of this version of isthmus: start that version; or "
                            "move the file away, and this site votes again once a record names "
                            "its new one"};
-  ISTHMUS_TRY(const auto size, vote_file_->size());
+  ISTHMUS_TRY(const auto size, on_disk_.vote_file->size());
   for (std::uint64_t slot = 0; slot < 2; ++slot) {
     const auto at = slot * kVoteSlotBytes;
     if (size < at + 4) continue;
     std::byte length_bytes[4];
-    ISTHMUS_CHECK(vote_file_->read_at(at, length_bytes));
+    ISTHMUS_CHECK(on_disk_.vote_file->read_at(at, length_bytes));
     const auto length = ByteReader(length_bytes).get<std::uint32_t>();
     if (length < 32 || length > kVoteSlotBytes - 4 || size < at + 4 + length) continue;
     Bytes bytes(length);
-    ISTHMUS_CHECK(vote_file_->read_at(at + 4, bytes));
+    ISTHMUS_CHECK(on_disk_.vote_file->read_at(at + 4, bytes));
     if (!checks(bytes)) continue;
     ByteReader in(std::span<const std::byte>(bytes).first(length - 32));
     const auto file = in.get<VoteFileId>();
@@ -333,9 +336,9 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
       vote.accepted = Vote::Accepted{ballot, std::move(*record)};
     }
     if (!in.done() || file == kNoVoteFile || sequence == UINT64_MAX) return not_ours;
-    if (sequence <= vote_sequence_) continue;
-    vote_file_id_ = file;
-    vote_sequence_ = sequence;
+    if (sequence <= on_disk_.vote_sequence) continue;
+    on_disk_.vote_file_id = file;
+    on_disk_.vote_sequence = sequence;
     loaded.vote_step = step;
     loaded.vote = std::move(vote);
   }
@@ -343,7 +346,7 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
 }
 
 Result<void> OuterStore::renew_vote_file(VoteFileId id) {
-  vote_file_id_ = id;
+  on_disk_.vote_file_id = id;
   return write_vote(0, Vote{});
 }
 

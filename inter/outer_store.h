@@ -100,13 +100,14 @@ class OuterStore {
     std::vector<Feedback> feedbacks;   // those that check, the newest first
     std::vector<std::string> damaged;  // what does not: torn by a crash, or the disk forgets
   };
-  // `new_vote_file`: random, not zero; the vote file's number, if it has to be made. Errors: io,
+  // `new_vote_file`: random, not zero; the vote file's number, if it has to be made. First of all;
+  // where it fails it may be called again, and reads everything anew. Errors: io, disk_full,
   // corrupt (with what to do).
   Result<Loaded> load(VoteFileId new_vote_file);
-  // Where load() found no room: removes what is here for sites that return, and for nobody else. Of
-  // the contributions those to the last steps stay, whose states a majority may not have saved, and
-  // those of `self` that feedback is of.
-  Result<void> remove_kept_for_others(SiteId self);
+  // Where a start finds no room: removes what is here for sites that return, and for nobody else.
+  // Of the contributions those to the last steps stay, whose states a majority may not have saved,
+  // and those of `self` that feedback is of. Returns the first step whose contributions all stay.
+  Result<std::uint64_t> remove_kept_for_others(SiteId self);
 
   Result<void> begin_run(const Certificate& genesis, const ModelLayout& layout,
                          const Fingerprint& fingerprint);
@@ -171,15 +172,19 @@ class OuterStore {
   std::string folder_;
   ContributionStore contributions_;
   const std::uint64_t slice_bytes_;
-  int newest_state_slot_ = 1;                      // the other one is written next
-  std::optional<FeedbackName> feedback_names_[2];  // of the slots; nothing: empty or damaged
-  int settled_feedback_slot_ = 1;                  // the other one is written next
-  std::unique_ptr<File> vote_file_;
-  VoteFileId vote_file_id_ = kNoVoteFile;
-  std::uint64_t vote_sequence_ = 0;
-  std::unique_ptr<File> record_file_;
-  std::uint64_t record_bytes_ = 0;
-  std::vector<std::uint64_t> record_ends_;  // in the file
+  // What load() found, and was written since.
+  struct OnDisk {
+    int newest_state_slot = 1;                      // the other one is written next
+    std::optional<FeedbackName> feedback_names[2];  // of the slots; nothing: empty or damaged
+    int settled_feedback_slot = 1;                  // the other one is written next
+    std::unique_ptr<File> vote_file;
+    VoteFileId vote_file_id = kNoVoteFile;
+    std::uint64_t vote_sequence = 0;
+    std::unique_ptr<File> record_file;
+    std::uint64_t record_bytes = 0;
+    std::vector<std::uint64_t> record_ends;  // in the file
+  };
+  OnDisk on_disk_;
 };
 
 }  // namespace isthmus::inter

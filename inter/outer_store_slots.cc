@@ -63,7 +63,7 @@ Result<std::unique_ptr<StateFile>> OuterStore::begin_state(const OuterState& sta
       .raw(root.bytes)
       .put(static_cast<std::uint64_t>(state.agreed.size()));
   ISTHMUS_TRY(auto file, open_to_overwrite(
-                             disk_, slot_path(1 - newest_state_slot_),
+                             disk_, slot_path(1 - on_disk_.newest_state_slot),
                              momentum_offset(4 * state.agreed.size()) + 4 * state.momentum.size()));
   return std::make_unique<StateFile>(std::move(file), with_checksum(header), state, slice_bytes_,
                                      [this] { return finish_state(); });
@@ -71,7 +71,7 @@ Result<std::unique_ptr<StateFile>> OuterStore::begin_state(const OuterState& sta
 
 Result<void> OuterStore::finish_state() {
   ISTHMUS_CHECK(disk_.sync_folder(folder_));
-  newest_state_slot_ = 1 - newest_state_slot_;
+  on_disk_.newest_state_slot = 1 - on_disk_.newest_state_slot;
   return {};
 }
 
@@ -106,11 +106,11 @@ std::string OuterStore::diverged_path(std::uint64_t step) const {
 }
 
 Result<void> OuterStore::set_newest_state_aside(std::uint64_t step) {
-  const auto slot = slot_path(newest_state_slot_);
+  const auto slot = slot_path(on_disk_.newest_state_slot);
   ISTHMUS_TRY(const bool kept, disk_.exists(diverged_path(step)));
   ISTHMUS_CHECK(kept ? disk_.remove(slot) : disk_.rename(slot, diverged_path(step)));
   ISTHMUS_CHECK(disk_.sync_folder(folder_));
-  newest_state_slot_ = 1 - newest_state_slot_;
+  on_disk_.newest_state_slot = 1 - on_disk_.newest_state_slot;
   return {};
 }
 
@@ -227,22 +227,23 @@ Result<void> FeedbackFile::finish(std::uint64_t step, const security::Digest& ro
 }
 
 Result<std::unique_ptr<FeedbackFile>> OuterStore::begin_feedback(std::uint64_t elements) {
-  const int slot = 1 - settled_feedback_slot_;
-  feedback_names_[slot].reset();
+  const int slot = 1 - on_disk_.settled_feedback_slot;
+  on_disk_.feedback_names[slot].reset();
   ISTHMUS_TRY(auto file, open_to_overwrite(disk_, path(fmt::format("feedback.{}", slot)),
                                            kHeaderBytes + sizeof(float) * elements));
   return std::make_unique<FeedbackFile>(
       std::move(file), elements,
       [this, slot](std::uint64_t step, const security::Digest& root) -> Result<void> {
         ISTHMUS_CHECK(disk_.sync_folder(folder_));
-        feedback_names_[slot] = FeedbackName(step, root);
+        on_disk_.feedback_names[slot] = FeedbackName(step, root);
         return {};
       });
 }
 
 void OuterStore::settle_feedback(std::uint64_t step, const security::Digest& root) {
   for (int slot = 0; slot < 2; ++slot)
-    if (feedback_names_[slot] == FeedbackName(step, root)) settled_feedback_slot_ = slot;
+    if (on_disk_.feedback_names[slot] == FeedbackName(step, root))
+      on_disk_.settled_feedback_slot = slot;
 }
 
 Result<Feedback> OuterStore::read_feedback(int slot) const {

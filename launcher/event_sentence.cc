@@ -81,6 +81,12 @@ std::string plain(const LoggedEvent& event) {
   if (id == "merge_base_not_kept")
     return fmt::format("the disk has no room for all of the checkpoint: {}; {}", why,
                        event.field("then"));
+  if (id == "feedback_lost")
+    return fmt::format("the feedback of this site's contribution to step {} is lost: {}; {}",
+                       event.outer_step, why, event.field("then"));
+  if (id == "removed_for_room")
+    return fmt::format("contributions before step {} are removed: {}; {}", event.outer_step, why,
+                       event.field("then"));
   if (id == "file_damaged")
     return fmt::format("a file is damaged: {}; {}", event.field("what"), event.field("then"));
   if (id == "traffic_not_written")

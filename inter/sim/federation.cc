@@ -195,6 +195,7 @@ void FederationRun::collect(const Gateway& gateway) {
   count("readmissions", c.readmitted);
   count("view changes", c.view_changes);
   count("states disputed", c.divergences);
+  count("votes under way when a step began anew", c.votes_under_way);
   count("voters changed", c.voters_changed);
 }
 

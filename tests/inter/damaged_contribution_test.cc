@@ -2,6 +2,8 @@
 // before it. Or the disk forgets, and others have it whole.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/aligned_buffer.h"
 #include "tests/inter/scripted_federation.h"
 
@@ -51,6 +53,43 @@ TEST_P(DamagedContributionTest, IsMadeAnewWhereNobodyHasIt) {
     EXPECT_EQ(federation_.events(site, "two_contributions"), 0U);
     EXPECT_FALSE(federation_.process(site).failure());
   }
+}
+
+// The disk has forgotten what the codec cut off of a contribution that others have: the residual
+// before rode in that contribution, and does not ride once more.
+TEST(DamagedFeedbackTest, TheOneBeforeDoesNotCountTwice) {
+  constexpr SiteId kSite = 3;
+  ScriptedFederation federation(options_of({20 * kSecond, 20 * kSecond, kSecond}));
+  const auto at_step = [&](std::uint64_t step) {
+    const auto& gateway = federation.gateway(kSite);
+    return gateway.state() && gateway.state()->step == step;
+  };
+  const auto is_zero = [](const LargeVector<float>& values) {
+    return std::ranges::all_of(values, [](float value) { return value == 0; });
+  };
+  ASSERT_TRUE(federation.run_until(
+      [&] { return at_step(1) && federation.gateway(1).held().contains(kSite); }, 200 * kSecond));
+  federation.kill(kSite);
+  auto& disk = federation.disk(kSite);
+  std::size_t damaged = 0;
+  for (const auto* slot : {"outer/feedback.0", "outer/feedback.1"}) {
+    auto bytes = *read_file(disk, slot, 1 << 20);
+    ByteReader in(bytes);
+    in.raw(8 + 4);
+    if (in.get<std::uint64_t>() != 2) continue;
+    bytes.back() ^= std::byte{1};
+    ASSERT_TRUE(replace_file(disk, slot, bytes));
+    ++damaged;
+  }
+  ASSERT_EQ(damaged, 1U);
+  federation.start(kSite);
+  ASSERT_TRUE(federation.run_until([&] { return at_step(1); }, 60 * kSecond));
+  EXPECT_EQ(federation.events(kSite, "feedback_lost"), 1U);
+  ASSERT_TRUE(federation.run_until([&] { return at_step(2); }, 200 * kSecond));
+  EXPECT_TRUE(is_zero(federation.gateway(kSite).feedback()));
+  ASSERT_TRUE(federation.run_until([&] { return at_step(3); }, 200 * kSecond));
+  EXPECT_FALSE(is_zero(federation.gateway(kSite).feedback()));
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
 }
 
 // A crash tore a chunk of another site's contribution, which came again then: it is there twice.

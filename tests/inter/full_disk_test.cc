@@ -102,23 +102,34 @@ TEST(FullDiskTest, AContributionThatDoesNotFitIsSentNoMoreThanOnce) {
   EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
 }
 
+// Bytes that are free.
+class KeptForOthersTest : public testing::TestWithParam<std::size_t> {};
+
 // As when a site that returns was served until there was no room, and all were killed then: who
-// runs lets it go, and so does who is about to.
-TEST(FullDiskTest, WhatIsKeptForOthersKeepsNoGatewayFromBeginning) {
-  auto options = options_of({kSecond, kSecond});
-  options.gateway.sync.outer_steps = 20;
+// runs lets it go, and so does who is about to, whichever of its files does not fit.
+TEST_P(KeptForOthersTest, KeepsNoGatewayFromBeginning) {
+  auto options = options_of({kSecond, 20 * kSecond});
+  options.gateway.sync.outer_steps = 8;
   ScriptedFederation federation(std::move(options));
-  ASSERT_TRUE(reaches_step(federation, 6));
+  ASSERT_TRUE(reaches_step(federation, 5));
+  // Its contribution to the step at hand is written anew when it starts again.
+  const auto contributed = [&] { return federation.gateway(1).held().contains(1); };
+  ASSERT_TRUE(federation.run_until(contributed, 10 * kSecond));
+  federation.run_for(kSecond);
   federation.kill(1);
   auto& disk = federation.disk(1);
   const std::string kept = "outer/contributions/00000001-2";
   ASSERT_TRUE(replace_file(disk, kept, Bytes(1 << 20)));
-  disk.set_faults({.room = disk.used_bytes()});
+  disk.set_faults({.room = disk.used_bytes() + GetParam()});
   federation.start(1);
-  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 100 * kSecond));
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 300 * kSecond));
+  EXPECT_GE(federation.events(1, "own_contribution_restored"), 1U);
   EXPECT_FALSE(*disk.exists(kept));
   EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
 }
+
+INSTANTIATE_TEST_SUITE_P(Free, KeptForOthersTest,
+                         testing::Values(0, 8, 300, 4096, 8192, 20'000, 30'000));
 
 // It still votes, and its ranks still compute; but no contribution fits, its own or another one's.
 TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {

@@ -130,10 +130,48 @@ TEST_F(OuterStoreTest, RoomIsMadeOfWhatIsKeptForOthers) {
   ASSERT_TRUE(file);
   while (*(*file)->write_slice()) {
   }
-  ASSERT_TRUE(store.remove_kept_for_others(1));
+  EXPECT_EQ(*store.remove_kept_for_others(1), 4U);
   EXPECT_THAT(*disk.list(store.contributions().folder()),
               testing::UnorderedElementsAre("00000002-1", "00000004-1", "00000004-2", "00000005-1",
                                             "00000005-2", "00000006-1", "00000006-2"));
+}
+
+// Wherever a start finds no room: once there is some, it knows what it knew before.
+TEST_F(OuterStoreTest, WhatFindsNoRoomIsLoadedWholeOnceThereIs) {
+  {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load(kVoteFile));
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      Certificate certificate;
+      certificate.record = sample_record(step, 2);
+      ASSERT_TRUE(store.append_record(certificate));
+    }
+    ASSERT_TRUE(store.write_vote(4, Vote{.promised = 5, .accepted = {}}));
+    ASSERT_TRUE(write_feedback(store, feedback_of(2, 1)));
+  }
+  std::size_t refused = 0;
+  for (std::size_t free = 0;; free += 8) {
+    ASSERT_TRUE(disk.remove("outer/run.copy"));  // it is made anew
+    disk.set_faults({.room = disk.used_bytes() + free});
+    OuterStore store(disk, "outer");
+    auto loaded = store.load(kVoteFile + 1);
+    const bool fits = loaded.has_value();
+    disk.set_faults({});
+    if (!fits) {
+      ++refused;
+      EXPECT_EQ(loaded.error().code, ErrorCode::disk_full);
+      loaded = store.load(kVoteFile + 1);
+    }
+    ASSERT_TRUE(loaded) << free << " " << loaded.error().text();
+    EXPECT_EQ(loaded->vote_file, kVoteFile) << free;
+    EXPECT_EQ(loaded->vote_step, 4U) << free;
+    EXPECT_EQ(loaded->vote.promised, 5U) << free;
+    EXPECT_EQ(loaded->records.size(), 3U) << free;
+    EXPECT_EQ(loaded->feedbacks.size(), 1U) << free;
+    ASSERT_TRUE(loaded->genesis) << free;
+    if (fits) break;
+  }
+  EXPECT_GT(refused, 10U);
 }
 
 TEST_F(OuterStoreTest, FeedbackThatCountsOutlivesAttemptsThatNeverClose) {
