@@ -102,6 +102,8 @@ Result<std::string> LinkTester::ask(std::uint64_t number, const Wish& wish) {
     return Error{ErrorCode::busy,
                  fmt::format("a test of the link to {} is going on: ask again in a minute",
                              current_->peer_name)};
+  if (!ending_.expired())
+    return Error{ErrorCode::busy, "the last test is just ending: ask again in a moment"};
   const auto test = std::make_shared<Test>();
   test->peer = wish.peer;
   test->peer_name = context_.name_of(wish.peer);
@@ -218,13 +220,19 @@ void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
   if (current_ && !again)
     answer.refusal =
         fmt::format("{} tests its link to {} just now", context_.self, current_->peer_name);
+  else if (!again && !ending_.expired())
+    answer.refusal =
+        fmt::format("at {} the last test is just ending: ask again in a moment", context_.self);
   else
     answer.refusal = refusal(*test);
   if (answer.refusal.empty()) {
     answer.side = context_.side();
     if (!again) {
       current_ = test;
-      context_.log.info("link_test_served", {.peer = test->peer_name}, {{"forced", test->force}});
+      note_force(*test);
+      if (const auto left_out = served_.due(context_.loop.now()))
+        context_.log.info("link_test_served", {.peer = test->peer_name},
+                          {{"forced", test->force}, {"left_out", *left_out}});
       context_.loop.spawn(watch(test));
       widen(from);
     }
@@ -240,7 +248,7 @@ void LinkTester::on_frame(const TestPointer& test, LinkTestFrame kind, ByteReade
       test->ended = Error{ErrorCode::cancelled,
                           why.empty() ? std::string("it is over")
                                       : fmt::format("{} ended the test: {}", test->peer_name, why)};
-    if (in.done() && !test->asked_here) current_.reset();  // another one may follow at once
+    if (in.done() && !test->asked_here) leave(test);
   } else if (test->asked_here) {
     if (kind == LinkTestFrame::answer) test->answer = LinkTestAnswer::read(in);
     if (kind == LinkTestFrame::pong)
@@ -273,7 +281,16 @@ void LinkTester::end(const TestPointer& test, const Error& why) {
     frame.string(std::string_view(why.text()).substr(0, kEndTextMax));
     send(test->peer, test->id, std::move(frame));
   }
-  if (current_ == test) current_.reset();
+  leave(test);
+}
+
+// Another one may follow once what still works on this one has noticed, or each would leave
+// something that waits for its turn at the rate limit.
+void LinkTester::leave(const TestPointer& test) {
+  if (pacing_ && pacing_->test == test) end_pacing();
+  if (current_ != test) return;
+  ending_ = current_;
+  current_.reset();
 }
 
 Task<Result<void>> LinkTester::wait(TestPointer test, Nanoseconds until, bool (*done)(const Test&),
@@ -380,11 +397,16 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
 
 // ---- The end that is asked
 
+// Once it delays an exchange.
+void LinkTester::note_force(const Test& test) {
+  if (test.force && !context_.exchange().empty()) forced_[test.peer.site] = context_.loop.now();
+}
+
 // What the asker says drives it; this ends it when nothing more is said, or an exchange begins.
 Task<void> LinkTester::watch(TestPointer test) {
   while (!test->ended) {
-    if (test->force && !context_.exchange().empty()) forced_[test->peer.site] = context_.loop.now();
-    co_await context_.loop.sleep(kLook);
+    note_force(*test);
+    co_await news_.wait_until(context_.loop.now() + kLook);
     if (test->ended) break;
     if (const auto why = refusal(*test); !why.empty())
       end(test, Error{ErrorCode::busy, why});
@@ -393,7 +415,7 @@ Task<void> LinkTester::watch(TestPointer test) {
     else if (context_.loop.now() - test->began > kLinkTestLongest)
       end(test, Error{ErrorCode::timeout, "it takes longer than any test"});
   }
-  if (current_ == test) current_.reset();
+  leave(test);
 }
 
 Task<void> LinkTester::serve_data(TestPointer test, LinkTestPlan plan) {
@@ -466,7 +488,9 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
       size = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(kDataSeconds * rate), 512, size);
     size = std::min(size, plan.bytes_max - bytes);
     look();
+    if (test->ended) co_return *test->ended;
     co_await loop.sleep_until(context_.limit.reserve(loop.now(), size));
+    if (test->ended) context_.limit.give_back(size);
     auto frame = link_test_frame(LinkTestFrame::data, test->id);
     frame.raw(std::vector<std::byte>(size));
     const Bytes message = frame.take();
@@ -474,6 +498,7 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
       if (test->ended) co_return *test->ended;
       if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};
       const auto sent = send_on_one(message);
+      if (sent) bytes += message.size() - 1;  // as the other end counts it
       if (sent) break;
       if (sent.error().code != ErrorCode::busy)
         co_return Error{
@@ -485,7 +510,6 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
       co_await writable_.wait_until(std::min(until, loop.now() + kSampleEvery));
       look();
     }
-    bytes += message.size() - 1;  // as the other end counts it
   }
   // Few bytes have been handed over at once, since the last look: what is of interest is on its
   // way.

@@ -19,6 +19,7 @@
 #include "base/event_log.h"
 #include "base/random.h"
 #include "inter/link_test_report.h"
+#include "inter/log_pace.h"
 #include "inter/loop.h"
 #include "inter/rate_limit.h"
 #include "inter/tested_bytes.h"
@@ -99,6 +100,8 @@ class LinkTester {
   template <class Body>
   void send(GatewayId to, LinkTestFrame kind, LinkTestId id, const Body& body);
   void end(const TestPointer& test, const Error& why);
+  void leave(const TestPointer& test);
+  void note_force(const Test& test);
   std::string refusal(const Test& test) const;
   TestPointer asked_by(GatewayId peer, LinkTestId id, bool force) const;
   // A function alone, and not one with captures: g++ 12 destroys such temporaries of a co_await
@@ -108,12 +111,14 @@ class LinkTester {
 
   Context context_;
   TestPointer current_;
-  std::uint64_t number_ = 0;  // of the operator's last test
+  std::weak_ptr<Test> ending_;  // while coroutines of the last one are left
+  std::uint64_t number_ = 0;    // of the operator's last test
   Result<std::string> last_ = std::string();
   Signal news_, writable_;
   std::map<GatewayId, TestedBytes> tested_;
   std::map<SiteId, Nanoseconds> forced_;  // when tests that each asked for went on in an exchange
-  std::unique_ptr<Pacing> pacing_;        // of the data that are being sent
+  LogPace served_;
+  std::unique_ptr<Pacing> pacing_;  // of the data that are being sent
 };
 
 }  // namespace isthmus::inter

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -46,6 +47,7 @@ class Node final : public WireReceiver {
     const auto bytes = message.bytes();
     if (ignores_others && bytes.front() != static_cast<std::byte>(kLinkTestFrame)) return;
     ASSERT_EQ(bytes.front(), static_cast<std::byte>(kLinkTestFrame));
+    if (hears) return hears(bytes.subspan(1));
     tester.on_message(peer, lane, bytes.subspan(1));
   }
   void on_up(GatewayId, Lane, ConnectionId) override { ++up; }
@@ -60,6 +62,7 @@ class Node final : public WireReceiver {
   LinkTestSide side{.tcp_rmem = "4096 131072 6291456", .tcp_wmem = "4096 16384 4194304"};
   std::string exchange, objection;
   bool deaf = false, ignores_others = false;
+  std::function<void(std::span<const std::byte>)> hears;  // in place of the tester
   int up = 0;
   sim::SimulatedWire wire;
   LinkTester tester;
@@ -279,6 +282,78 @@ TEST_F(LinkTesterTest, NobodyIsSentMoreThanOnceInATestNorKeepsItGoing) {
   }
   EXPECT_LT(gamma.wire.bytes_received(kBeta), 1'100'000U);
   EXPECT_TRUE(ask(beta, 1, {.peer = kAlpha, .force = true})) << "it is over";
+}
+
+class HastyPeerTest : public LinkTesterTest {
+ protected:
+  // A test that gamma asks of beta, has begun and ends, all in one turn of beta's loop.
+  void hurry(LinkTestId id) {
+    gamma.deaf = true;
+    const auto say = [&](LinkTestFrame kind, const auto& write) {
+      auto frame = link_test_frame(kind, id);
+      write(frame);
+      beta.tester.on_message(kGamma, Lane::control, std::span(frame.view()).subspan(1));
+    };
+    say(LinkTestFrame::ask, [](ByteWriter& out) { LinkTestAsk{.force = true}.write(out); });
+    say(LinkTestFrame::send,
+        [](ByteWriter& out) { LinkTestPlan{.time = kSecond, .bytes_max = 1'000'000}.write(out); });
+    say(LinkTestFrame::end, [](ByteWriter& out) { out.string(""); });
+  }
+};
+
+// Each would wait for its turn at the rate limit, and beta's own bulk behind all of them.
+TEST_F(HastyPeerTest, TakesNothingOfTheRateLimitWithTestsThatItEnds) {
+  beta.limit.set_rate(simulation.now(), 100e3);
+  for (LinkTestId id = 1; id <= 2000; ++id) {
+    hurry(id);
+    run_for(kMillisecond);
+  }
+  run_for(kSecond);
+  EXPECT_TRUE(beta.limit.idle(simulation.now()));
+  gamma.deaf = false;
+  EXPECT_TRUE(ask(gamma, 1, {.peer = kBeta}));
+  run_for(20 * kSecond);
+  const auto said = ask(gamma, 1, {});
+  ASSERT_TRUE(said) << said.error().text();
+  EXPECT_EQ(nlohmann::json::parse(*said)["state"], "done");
+}
+
+TEST_F(HastyPeerTest, HasForcedOneThatItEndsAtOnce) {
+  beta.exchange = "outer step 3 is being exchanged";
+  hurry(1);
+  run_for(kSecond);
+  gamma.deaf = false;
+  ASSERT_TRUE(ask(gamma, 1, {.peer = kBeta, .force = true}));
+  run_for(2 * kSecond);
+  const auto refused = ask(gamma, 1, {});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().text(), HasSubstr("gamma forced a test less than 10 minutes ago"));
+}
+
+// The line takes the last message only after the time is over.
+TEST_F(LinkTesterTest, SaysWhatItHasSentAndNoMore) {
+  network.set_access(kBeta.site, 50e3);
+  std::uint64_t came = 0;
+  std::optional<LinkTestSent> sent;
+  gamma.hears = [&](std::span<const std::byte> message) {
+    ByteReader in(message);
+    const auto kind = in.get<LinkTestFrame>();
+    in.get<LinkTestId>();
+    if (kind == LinkTestFrame::data) came += message.size();
+    if (kind == LinkTestFrame::sent) sent = LinkTestSent::read(in);
+  };
+  const auto say = [&](LinkTestFrame kind, const auto& body) {
+    auto frame = link_test_frame(kind, 9);
+    body.write(frame);
+    ASSERT_TRUE(gamma.wire.send(kBeta, Lane::control, frame.take(), 0));
+  };
+  say(LinkTestFrame::ask, LinkTestAsk{});
+  run_for(kSecond);
+  say(LinkTestFrame::send, LinkTestPlan{.time = 4 * kSecond, .bytes_max = 100'000'000});
+  run_for(120 * kSecond);
+  ASSERT_TRUE(sent);
+  EXPECT_GT(came, 100'000U);
+  EXPECT_EQ(sent->bytes, came);
 }
 
 TEST_F(LinkTesterTest, AnExchangeThatBeginsEndsIt) {
