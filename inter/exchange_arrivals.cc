@@ -89,10 +89,17 @@ void Exchange::on_open(Link* from, const Signed& message) {
   entry->file = std::move(*file);
   entries_[key] = entry;
   if (from != nullptr) from->have(transfer, entry->contribution->bitmap());
+  // While the disk refuses nothing gives up the chunks of an attempt that was withdrawn, and
+  // without their credit those of the next one do not come.
+  const auto is_given_up = [&](const UnannouncedChunk& chunk) {
+    return chunk.link == from && !disk_refuses_.empty();
+  };
   auto chunks = std::exchange(unannounced_, {});
   for (auto& chunk : chunks) {
     if (chunk.arrival.transfer == transfer)
       receive(*chunk.link, entry, chunk.arrival, chunk.sealed);
+    else if (is_given_up(chunk))
+      chunk.link->settle(chunk.arrival, false);
     else
       unannounced_.push_back(std::move(chunk));
   }
@@ -330,7 +337,8 @@ Task<void> Exchange::finish(EntryPtr entry) {
   note_disk(written);
   while (!written) {
     co_await context_.loop.sleep(kRetryDisk);
-    if (contribution.step() != id_.step) break;
+    // Its file's name may be that of another one by now.
+    if (contribution.step() != id_.step || current(site) != entry.get()) break;
     written = co_await write_anew(entry);
     note_disk(written);
   }
@@ -379,25 +387,22 @@ Task<Result<void>> Exchange::write_close(EntryPtr entry) {
 // All of it into a new file: Linux may have dropped what it could not write. The old one goes
 // first, so that a full disk needs no more room.
 Task<Result<void>> Exchange::write_anew(EntryPtr entry) {
+  const auto& contribution = *entry->contribution;
   entry->file.reset();
-  Result<std::unique_ptr<ContributionFile>> file = nullptr;
-  auto write = [&file, entry, close = *entry->contribution->close_message(),
-                &store = context_.store.contributions()] {
-    const auto all = [&]() -> Result<std::unique_ptr<ContributionFile>> {
-      const auto& contribution = *entry->contribution;
-      ISTHMUS_TRY(auto made, store.create(contribution.step(), contribution.announcement()));
-      ISTHMUS_CHECK(made->add_all(contribution));
-      ISTHMUS_CHECK(made->add_close(close));
-      ISTHMUS_CHECK(made->sync());
-      return made;
-    };
-    file = all();
-  };
-  co_await run_on(context_.workers, context_.loop, std::move(write), entry->contribution->bytes(),
-                  Urgency::disk);
+  // On this thread: what takes its place comes after it, and with the name.
+  auto file =
+      context_.store.contributions().create(contribution.step(), contribution.announcement());
   if (!file) co_return file.error();
   entry->file = std::move(*file);
-  co_return Result<void>();
+  Result<void> written;
+  auto write = [&written, entry, close = *contribution.close_message()] {
+    written = entry->file->add_all(*entry->contribution);
+    if (written) written = entry->file->add_close(close);
+    if (written) written = entry->file->sync();
+  };
+  co_await run_on(context_.workers, context_.loop, std::move(write), contribution.bytes(),
+                  Urgency::disk);
+  co_return written;
 }
 
 void Exchange::forget(std::uint64_t step, SiteId site) {

@@ -112,7 +112,7 @@ void Link::sample_rates() {
   if (samples_.size() > kSamplesMax) samples_.pop_front();
 }
 
-Nanoseconds Link::chunk_patience() const {
+Nanoseconds Link::chunk_patience(std::uint64_t chunk_bytes) const {
   constexpr auto kMost = 60 * kSecond;
   constexpr double kQuiet = 4096;  // bytes per second: less is what a session says without chunks
   const auto trips = 4 * (round_trip_.mean() + round_trip_.deviation());
@@ -120,7 +120,7 @@ Nanoseconds Link::chunk_patience() const {
   const auto seconds = seconds_of(samples_.back().when - samples_.front().when);
   const auto bytes = static_cast<double>(samples_.back().received - samples_.front().received);
   if (bytes <= kQuiet * seconds) return std::min(kMost, trips);
-  const auto of_chunks = seconds * their_width_ * static_cast<double>(chunk_bytes_max_) / bytes;
+  const auto of_chunks = seconds * their_width_ * static_cast<double>(chunk_bytes) / bytes;
   return std::min(kMost, trips + static_cast<Nanoseconds>(2e9 * of_chunks));
 }
 
@@ -316,8 +316,8 @@ void Link::receive_bulk(ConnectionId connection, const SharedBytes& message) {
     if (const auto ours = bulk_connections_.place(connection)) bind(Lane::bulk, connection, *ours);
   }
   if (!chunk) return;
-  // Beyond the credit that was ever granted, or longer chunks than were expected: a peer that does
-  // not keep to it gets no memory.
+  // Beyond the credit that was ever granted, or longer chunks than were expected: no memory for
+  // them. A state's leaves, which are longer, come again.
   if (unsettled_ >= 2 * window_chunks_ || unsettled_bytes_ + message.size() > 2 * window_bytes_)
     return;
   highest_received_ = std::max(highest_received_, chunk->sequence);

@@ -100,8 +100,10 @@ class Link {
   Nanoseconds round_trip() const { return round_trip_.mean(); }
   // How long nothing may come of chunks that the peer sends before they count as stuck: four round
   // trips, and twice the time of a chunk on each of its connections at the rate at which bytes came
-  // in the last seconds, while any came. At most a minute.
-  Nanoseconds chunk_patience() const;
+  // in the last seconds, while any came. At most a minute. Of a contribution's chunks, or of others
+  // of at most so many bytes.
+  Nanoseconds chunk_patience() const { return chunk_patience(chunk_bytes_max_); }
+  Nanoseconds chunk_patience(std::uint64_t chunk_bytes) const;
 
   // Reliable and ordered within the session; dropped with it, so the owner says what stands again
   // when a new one begins. A message too long for the wire is dropped, with an alarm in the log.

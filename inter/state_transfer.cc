@@ -10,6 +10,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::size_t kDigestBytes = 32;
+constexpr std::uint64_t kLeafBytesMax = ModelLayout::kLeafElements * sizeof(float);
 constexpr std::size_t kManifestLeaves = (1 << 20) / kDigestBytes;  // a chunk's worth
 constexpr Nanoseconds kAskEvery = 2 * kSecond;
 // Without a leaf, before another server is asked: of one that reads and hashes its state before it
@@ -258,7 +259,7 @@ Task<void> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   const auto patience = [&] {
     if (!server.link->up()) return kPatienceWithoutLink;
     if (in.last_arrival <= asked) return kPatienceAtFirst;
-    return std::max(kPatienceMin, server.link->chunk_patience());
+    return std::max(kPatienceMin, server.link->chunk_patience(kLeafBytesMax));
   };
   while (in.missing > 0 && !in.refused && !give_up() &&
          context_.loop.now() - in.last_arrival < patience()) {

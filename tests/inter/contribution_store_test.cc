@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <utility>
 
 #include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulated_keys.h"
@@ -66,6 +68,42 @@ TEST_F(NoRoomTest, AWriteThatDoesNotFitLeavesNothing) {
   EXPECT_EQ(size(), before);
   ASSERT_TRUE(file->add(std::span(all).subspan(2, 1)));
   expect_stored({0, 2});
+}
+
+// A file of which the first write fails, after something else was written behind it.
+class FirstWriteFails final : public File {
+ public:
+  explicit FirstWriteFails(std::unique_ptr<File> file) : file_(std::move(file)) {}
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
+    return file_->read_at(offset, out);
+  }
+  Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+    if (!meanwhile) return file_->write_at(offset, bytes);
+    std::exchange(meanwhile, {})();
+    return Error{ErrorCode::disk_full, "no room"};
+  }
+  Result<void> truncate(std::uint64_t bytes) override { return file_->truncate(bytes); }
+  Result<std::uint64_t> size() const override { return file_->size(); }
+  Result<void> sync() override { return file_->sync(); }
+
+  std::function<void()> meanwhile;
+
+ private:
+  std::unique_ptr<File> file_;
+};
+
+// Two threads write to it at a time.
+TEST_F(NoRoomTest, AWriteWithAnotherBehindItLeavesAHoleThatIsReadOver) {
+  const auto all = chunks(4);
+  ASSERT_TRUE((*store.create(kStep, announcement()))->add(std::span(all).first(1)));
+  auto failing =
+      std::make_unique<FirstWriteFails>(*disk.open("contributions/00000003-1", Disk::Open::update));
+  auto& first = failing->meanwhile;
+  ContributionFile file(disk, "contributions", std::move(failing), size());
+  first = [&] { ASSERT_TRUE(file.add(std::span(all).subspan(2, 1))); };
+  EXPECT_EQ(file.add(std::span(all).subspan(1, 1)).error().code, ErrorCode::disk_full);
+  ASSERT_TRUE(file.add(std::span(all).subspan(3, 1)));
+  expect_stored({0, 2, 3});
 }
 
 TEST_F(NoRoomTest, ACloseThatDoesNotFitLeavesNothing) {

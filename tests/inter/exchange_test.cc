@@ -182,6 +182,39 @@ TEST_F(ManyChunksTest, WhatDidNotFitTogetherIsWrittenChunkByChunk) {
   expect_held_after_a_crash();
 }
 
+class MoreThanTheCreditTest : public ExchangeTest {
+ protected:
+  MoreThanTheCreditTest() : ExchangeTest(of_many_chunks()) {}
+  static ScriptedFederation::Options of_many_chunks() {
+    auto options = ExchangeTest::options();
+    options.elements = 40'000;
+    options.gateway.sync.chunk_elements = 256;
+    options.gateway.link.window_bytes = 1;  // the least
+    return options;
+  }
+};
+
+// As when two sites share a disk that is full for a while: the attempt whose chunks wait here is
+// withdrawn, and the next one's come only when those give their credit back.
+TEST_F(MoreThanTheCreditTest, ChunksOfAWithdrawnAttemptDoNotKeepOutTheNextOnes) {
+  ASSERT_GT(plan_->chunks(), 100U);
+  auto& disk = federation_.disk(kReceiver);
+  disk.set_faults({.full_for = "-2"});
+  const auto first = made_from(1, 7), second = made_from(2, 8);
+  link().send(first->announcement().encode());
+  link().offer(first->transfer(), 1, plan_->chunks(), first, false);
+  federation_.run_for(20 * kSecond);
+  ASSERT_GT(federation_.events(kReceiver, "disk_failed"), 0U);
+  link().withdraw(first->transfer());
+  link().send(second->announcement().encode());
+  link().offer(second->transfer(), 1, plan_->chunks(), second, false);
+  federation_.run_for(kSecond);
+  disk.set_faults({});
+  ASSERT_TRUE(run_until([&] { return !link().sends(second->transfer()); }));
+  close(*second);
+  ASSERT_TRUE(run_until([this] { return held(); }));
+}
+
 // Of chunks that are not those of the close nothing stays: the right ones come under the same name.
 TEST_F(ExchangeTest, NothingOfARefusedContributionStays) {
   const auto wrong = made_from(1), right = made_from(2);
