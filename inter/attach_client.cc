@@ -339,6 +339,7 @@ Result<std::optional<AttachClient::Connection::Frame>> AttachClient::Connection:
       ISTHMUS_TRY(const attach::Refused refused, decode<attach::Refused>(*frame));
       stream_.reset();
       Error why = attach::error_of(refused);
+      why.message = "the gateway refused: " + why.message;
       if (!may_come_yet(why.code)) refused_ = why;
       return why;
     }

@@ -63,6 +63,7 @@ class Connection final : public AttachConnection, public std::enable_shared_from
   void set_rank(std::optional<std::uint32_t> rank) override { rank_ = rank; }
   void send(Bytes frame, std::shared_ptr<const SharedMemory> memory) override;
   void refuse(const Error& why) override;
+  void decline(const Error& why) override;
   void close() override;
 
   bool is_refused() const { return refused_; }
@@ -206,6 +207,11 @@ void Connection::refuse(const Error& why) {
                {{"pid", static_cast<std::int64_t>(peer_.pid)},
                 {"rank", rank_ ? static_cast<std::int64_t>(*rank_) : -1},
                 {"reason", why.text()}});
+  decline(why);
+}
+
+void Connection::decline(const Error& why) {
+  if (refused_ || !is_open()) return;
   send(attach::encode(attach::refused_of(why)), nullptr);
   refused_ = true;
   // Its coroutine may wait for a message that never comes; what is left is to send.

@@ -169,7 +169,7 @@ Error error_of(const Refused& refused) {
   ErrorCode code = ErrorCode::unsupported;
   for (int i = 0; i < static_cast<int>(ErrorCode::unsupported); ++i)
     if (to_string(static_cast<ErrorCode>(i)) == refused.code) code = static_cast<ErrorCode>(i);
-  return Error{code, "the gateway refused: " + refused.sentence};
+  return Error{code, refused.sentence};
 }
 
 Header read_header(std::span<const std::byte> header) {

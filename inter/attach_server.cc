@@ -88,7 +88,7 @@ void AttachServer::Server::on_link_test(const AttachConnectionPointer& connectio
                                         const attach::LinkTest& wish) {
   const auto json =
       link_test_ ? link_test_(wish) : Error{ErrorCode::unsupported, "this gateway tests no links"};
-  if (!json) return connection->refuse(json.error());
+  if (!json) return connection->decline(json.error());
   link_test_askers_[connection] = wish.number;
   connection->send(attach::encode(attach::LinkTestJson{*json}));
 }

@@ -1,6 +1,7 @@
 // A gateway's link tests: when one may run, and what it says of this end (inter/link_tester.h).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "inter/gateway.h"
@@ -14,6 +15,7 @@ std::string kernel_setting(const char* path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
+  std::ranges::replace(line, '\t', ' ');
   return line;
 }
 

@@ -390,7 +390,8 @@ LinkStatus Link::status() const {
     s.congestion_control = path.tcp.congestion_control;
     s.congestion_control_why = path.congestion_control_why;
     if (path.polite) {
-      s.polite_mbit_s = path.polite->bytes_per_second * 8e-6;
+      const auto polite = path.polite->bytes_per_second * 8e-6;
+      s.polite_mbit_s = s.cap_mbit_s ? std::min(polite, *s.cap_mbit_s) : polite;
       s.queue_ms = seconds_of(path.polite->queueing_delay) * 1e3;
       s.queue_target_ms = seconds_of(path.polite->target) * 1e3;
     }

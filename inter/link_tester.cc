@@ -15,6 +15,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr Nanoseconds kPatience = 10 * kSecond;  // for the peer's next word
+constexpr Nanoseconds kWhileItIsHeard = -1;      // as the end of a wait: so long after the last one
 constexpr Nanoseconds kAskEvery = kSecond;
 constexpr int kAsks = 5;
 constexpr int kPings = 20;
@@ -245,7 +246,7 @@ void LinkTester::on_frame(const TestPointer& test, LinkTestFrame kind, ByteReade
   if (kind == LinkTestFrame::end) {
     const auto why = in.string(kEndTextMax);
     if (in.done())
-      test->ended = Error{ErrorCode::cancelled,
+      test->ended = Error{ErrorCode::unavailable,
                           why.empty() ? std::string("it is over")
                                       : fmt::format("{} ended the test: {}", test->peer_name, why)};
     if (in.done() && !test->asked_here) leave(test);
@@ -300,9 +301,10 @@ Task<Result<void>> LinkTester::wait(TestPointer test, Nanoseconds until, bool (*
     if (done(*test)) co_return Result<void>();
     if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};
     const auto now = context_.loop.now();
-    if (now >= until)
+    const auto end = until == kWhileItIsHeard ? test->heard + kPatience : until;
+    if (now >= end)
       co_return Error{ErrorCode::timeout, fmt::format("{} {}", test->peer_name, what)};
-    co_await news_.wait_until(std::min(until, now + kLook));
+    co_await news_.wait_until(std::min(end, now + kLook));
   }
 }
 
@@ -321,7 +323,9 @@ Task<void> LinkTester::run(TestPointer test) {
 }
 
 Task<Result<void>> LinkTester::begin(TestPointer test) {
-  const auto nobody = "does not answer: is its gateway up, and as new as this one?";
+  const auto nobody =
+      "does not answer: is its gateway up, and as new as this one? Where it does not know this "
+      "site's key, or this one its, the log of the gateway that refuses says so";
   for (int i = 0; i < kAsks && !test->answer; ++i) {
     send(test->peer, LinkTestFrame::ask, test->id, LinkTestAsk{test->force});
     auto answered = co_await wait(
@@ -388,8 +392,8 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
   auto got = co_await receive_data(test, plan);
   if (!got) co_return got.error();
   told = co_await wait(
-      test, context_.loop.now() + plan.time + kPatience,
-      [](const Test& t) { return t.sent.has_value(); }, "does not say what it sent");
+      test, kWhileItIsHeard, [](const Test& t) { return t.sent.has_value(); },
+      "does not say what it sent");
   if (!told) co_return told.error();
   report.from_peer = {*test->sent, *got};
   co_return report;
@@ -540,6 +544,8 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
       began = Error{ErrorCode::too_large, "it sends more than was asked for"};
     else if (test->ended)
       began = *test->ended;
+    else if (loop.now() - test->heard > kPatience)
+      began = Error{ErrorCode::timeout, fmt::format("nothing more comes from {}", test->peer_name)};
     else if (auto why = refusal(*test); !why.empty())
       began = Error{ErrorCode::busy, std::move(why)};
     else

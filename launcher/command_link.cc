@@ -67,8 +67,9 @@ Result<inter::attach::LinkTest> wish_of(const Options& options) {
   }
   if (!options.bytes.empty()) {
     ISTHMUS_TRY(const auto bytes, parse_bytes(options.bytes));
-    if (bytes < 1 || static_cast<std::uint64_t>(bytes) > inter::kLinkTestBytesMax)
-      return Error{ErrorCode::invalid_argument, "--bytes must be \"1 B\" to \"1 GiB\""};
+    // Less tells nothing: it has left before anything can be measured.
+    if (bytes < 100'000 || static_cast<std::uint64_t>(bytes) > inter::kLinkTestBytesMax)
+      return Error{ErrorCode::invalid_argument, "--bytes must be \"100 kB\" to \"1 GiB\""};
     wish.bytes_max = static_cast<std::uint64_t>(bytes);
   }
   // Asked for again and again under this number, the test is begun once.
@@ -86,7 +87,12 @@ Result<nlohmann::json> run_test(const std::string& socket, const inter::attach::
   ISTHMUS_TRY(auto gateway, inter::LinkTestClient::connect(socket));
   std::string doing;
   while (!stop) {
-    ISTHMUS_TRY(const auto text, gateway.ask(wish, kPatience));
+    auto said = gateway.ask(wish, kPatience);
+    if (!said && said.error().code == ErrorCode::closed)
+      return Error{ErrorCode::unavailable,
+                   "this site's gateway has ended, and the test with it: start it again "
+                   "(isthmus launch), and then the test"};
+    ISTHMUS_TRY(const auto text, std::move(said));
     auto json = nlohmann::json::parse(text, nullptr, false);
     if (!json.is_object() || !json.contains("state"))
       return Error{ErrorCode::bad_frame, "the gateway's answer does not decode"};
@@ -139,7 +145,7 @@ void add_link(CLI::App& program, Action& action) {
   one->add_option("--time", options->time,
                   "For each direction: \"1 s\" to \"30 s\" (default: \"4 s\", or 40 round trips)");
   one->add_option("--bytes", options->bytes,
-                  "For each direction, at most: up to \"1 GiB\" (default: \"256 MiB\")");
+                  "For each direction, at most: \"100 kB\" to \"1 GiB\" (default: \"256 MiB\")");
   one->add_flag("--json", options->json, "One JSON object");
   one->footer(
       "The gateways of both sites must be up; a run need not be. Ctrl-C ends the test at both.\n\n"

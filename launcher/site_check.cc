@@ -227,10 +227,6 @@ class ValueCheck {
               "{}: \"{}\" is neither an address nor a name: as \"0.0.0.0:7700\" for all "
               "addresses of the gateway's machine, or \"10.0.0.1:7700\"",
               key, (*address)->host);
-    if (listen && listen->port == 65535)
-      fault("gateway.listen",
-            "gateway.listen uses port 65535, but bulk data need the next port as well; at most "
-            "65534");
     if (listen && metrics && same_host(*listen, *metrics) &&
         (metrics->port == listen->port || metrics->port == listen->port + 1))
       fault("gateway.metrics",

@@ -378,6 +378,20 @@ class SiteReader {
     return time;
   }
 
+  std::optional<std::int64_t> read_window_rate(const SiteKey& key, const TableReader& entry,
+                                               const std::string& written) {
+    const auto rate = parse_rate(written);
+    if (rate && (*rate == 0 || in_range(key, static_cast<double>(*rate)))) return *rate;
+    entry.fault(
+        "rate_limit",
+        rate ? fmt::format("rate_limit of [[{}]] must be {} to {} or \"unlimited\", not \"{}\"",
+                           key.full_name(), exact_rate(static_cast<std::int64_t>(key.min)),
+                           exact_rate(static_cast<std::int64_t>(key.max)), written)
+             : fmt::format("rate_limit of [[{}]] is wrong: {}", key.full_name(),
+                           rate.error().text()));
+    return std::nullopt;
+  }
+
   void read_into(const SiteKey& key, const toml::node& node,
                  const FieldOf<std::vector<RateWindow>>& field) {
     static constexpr std::array<std::string_view, 3> kKnown = {"from", "to", "rate_limit"};
@@ -386,26 +400,17 @@ class SiteReader {
       const auto from = read_time(key, entry, "from");
       const auto to = read_time(key, entry, "to");
       const auto written = entry.text("rate_limit", "the rate that holds then");
-      if (!from || !to || !written) return;
-      if (*from == kMinutesPerDay)
+      const auto rate = written ? read_window_rate(key, entry, *written) : std::nullopt;
+      if (from && *from == kMinutesPerDay)
         return entry.fault("from", fmt::format("from = \"24:00\" of [[{}]] is the end of the day: "
                                                "a window from midnight on has from = \"00:00\"",
                                                key.full_name()));
-      if (*from == *to)
+      if (from && to && *from == *to)
         return entry.fault(
             "from", fmt::format("a window of [[{0}]] from \"{1}\" to \"{1}\" is no time at all; "
                                 "the whole day is from = \"00:00\", to = \"24:00\"",
                                 key.full_name(), time_of_day(*from)));
-      const auto rate = parse_rate(*written);
-      if (!rate)
-        return entry.fault("rate_limit", fmt::format("rate_limit of [[{}]] is wrong: {}",
-                                                     key.full_name(), rate.error().text()));
-      if (*rate != 0 && !in_range(key, static_cast<double>(*rate)))
-        return entry.fault(
-            "rate_limit",
-            fmt::format("rate_limit of [[{}]] must be {} to {} or \"unlimited\", not \"{}\"",
-                        key.full_name(), exact_rate(static_cast<std::int64_t>(key.min)),
-                        exact_rate(static_cast<std::int64_t>(key.max)), *written));
+      if (!from || !to || !rate) return;
       windows.push_back({*from, *to, *rate});
       const auto both = overlapping(windows);
       if (!both) return;

@@ -98,7 +98,7 @@ std::string SiteKey::allowed() const {
     case ValueKind::duration:
       return fmt::format("{} to {}", bound_text(kind, min), bound_text(kind, max));
     case ValueKind::address:
-      return "\"host:port\" with a port from 1 to 65535";
+      return "\"host:port\" with a port from 1 to 65534";
     case ValueKind::cpus:
       return "a list like \"0-3,8\"";
     case ValueKind::train_texts:
@@ -161,7 +161,7 @@ std::optional<HostPort> parse_address(std::string_view text) {
     if (c < '0' || c > '9') return std::nullopt;
     port = 10 * port + (c - '0');
   }
-  if (port < 1 || port > 65535) return std::nullopt;
+  if (port < 1 || port > 65534) return std::nullopt;  // bulk data need the next one as well
   const bool fits = std::all_of(host.begin(), host.end(), [&](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_' || (bracketed && (c == ':' || c == '%'));

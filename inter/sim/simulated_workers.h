@@ -1,6 +1,6 @@
 // SimulatedWorkers: one worker, and one each for prompt jobs and the disk, as of a gateway with
-// `workers = 1`. Jobs run in the simulation's one thread, half-way through the virtual time that
-// they cost; a crash before that loses them.
+// `workers = 1`, but for its second thread for the disk. Jobs run in the simulation's one thread,
+// half-way through the virtual time that they cost; a crash before that loses them.
 #pragma once
 
 #include <deque>

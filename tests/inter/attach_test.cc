@@ -356,7 +356,11 @@ TEST_F(AttachTest, ALinkTestIsStoppedWhenTheLastOfItsAskersHasGone) {
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(*first->ask({.number = 7, .peer = "beta"}, kPatience), "{\"number\":7}");
   EXPECT_TRUE(second->ask({.number = 7, .peer = "beta"}, kPatience));
-  EXPECT_EQ(refused->ask({.number = 9, .peer = "beta"}, kPatience).error().code, ErrorCode::busy);
+  const auto busy = refused->ask({.number = 9, .peer = "beta"}, kPatience);
+  ASSERT_FALSE(busy);
+  EXPECT_EQ(busy.error().code, ErrorCode::busy);
+  EXPECT_EQ(busy.error().message, "another test is going on");
+  EXPECT_FALSE(logged("attach_refused")) << "no rank was refused";
   refused.reset();
   first.reset();
   std::this_thread::sleep_for(std::chrono::nanoseconds(kMoment));

@@ -363,8 +363,23 @@ TEST_F(LinkTesterTest, AnExchangeThatBeginsEndsIt) {
   const auto ended = outcome({.peer = kBeta}, [&] { beta.exchange = "outer step 5"; });
   EXPECT_THAT(why(ended), HasSubstr("beta ended the test: "));
   EXPECT_THAT(why(ended), HasSubstr("outer step 5"));
+  EXPECT_EQ(ended.error().code, ErrorCode::unavailable) << "nobody here has stopped it";
   beta.exchange.clear();
   EXPECT_TRUE(outcome());
+}
+
+// As when its gateway is killed while it sends: its last word was data.
+TEST_F(LinkTesterTest, APeerThatSendsNoMoreIsWaitedForTenSeconds) {
+  ASSERT_TRUE(ask(alpha, 1));
+  run_for(7 * kSecond);
+  ASSERT_THAT(*ask(alpha, 1), HasSubstr("beta to alpha"));
+  network.cut(kBeta, kAlpha, true);
+  run_for(9 * kSecond);
+  EXPECT_TRUE(ask(alpha, 1));
+  run_for(2 * kSecond);
+  const auto ended = ask(alpha, 1);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, ErrorCode::timeout);
 }
 
 TEST_F(LinkTesterTest, NobodyWhoWantsItEndsItAtBothEnds) {

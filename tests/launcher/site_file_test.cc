@@ -151,6 +151,9 @@ TEST(SiteFile, RateWindowsAreReadAndCheckedTogether) {
       only_fault(with(window("08:00", "18:00", "5 bit/s"))),
       "rate_limit of [[gateway.windows]] must be 64 kbit/s to 10000 Gbit/s or \"unlimited\", not "
       "\"5 bit/s\"");
+  // All at once.
+  EXPECT_EQ(with(window("08:00", "08:00", "5 bit/s")).faults.size(), 2U);
+  EXPECT_EQ(with(window("8", "9", "5 bit/s")).faults.size(), 3U);
   EXPECT_THAT(
       only_fault(with("[[gateway.windows]]\nfrom = \"08:00\"\nrate_limit = \"5 Mbit/s\"\n")),
       HasSubstr("needs to: a time of the day"));
