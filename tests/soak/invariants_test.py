@@ -220,12 +220,17 @@ class Books(unittest.TestCase):
     def test_tokens_of_all_lives(self):
         lines = [self.line("inner_step", 10), self.line("inner_step", 20), self.line("contribution", 20, 1),
                  self.line("inner_step", 30), self.line("resumed", 20), self.line("inner_step", 30)]
-        self.assertEqual(tokens.trained_and_open(lines, 1), (40, 20))
-        self.assertEqual(tokens.trained_and_open(lines, 0), (40, 40))
+        self.assertEqual(tokens.trained_and_open(lines, 1, 10), (40, 20))
+        self.assertEqual(tokens.trained_and_open(lines, 0, 10), (40, 40))
 
     def test_a_life_before_the_first_checkpoint(self):
         lines = [self.line("inner_step", 10), self.line("inner_step", 20), self.line("inner_step", 10)]
-        self.assertEqual(tokens.trained_and_open(lines, 0), (30, 30))
+        self.assertEqual(tokens.trained_and_open(lines, 0, 10), (30, 30))
+
+    def test_a_life_whose_first_line_found_no_room(self):
+        lines = [self.line("resumed", 500), self.line("inner_step", 510), self.line("inner_step", 520),
+                 self.line("inner_step", 510)]
+        self.assertEqual(tokens.trained_and_open(lines, 0, 10), (30, 30))
 
 
 class Tails(unittest.TestCase):

@@ -183,7 +183,8 @@ class Soak:
             facts.lives = list(seen.lives.values())
             named = [r["step"] for r in facts.records if any(part["site"] == facts.number for part in r["parts"])]
             lines = watch.EventTail(site.run_dir / "metrics.jsonl").poll()
-            facts.tokens_trained, facts.tokens_open = tokens.trained_and_open(lines, named[-1] if named else 0)
+            facts.tokens_trained, facts.tokens_open = tokens.trained_and_open(lines, named[-1] if named else 0,
+                                                                              TOKENS_OF_STEP)
             report.named[site.name] = len(named)
             facts.tokens_lost = seen.lost_tokens
             facts.tokens_unwritten = tokens.unwritten_max(self.full_disks[place], OPTIONS["inner_steps"], TOKENS_OF_STEP)

@@ -1,7 +1,7 @@
 """What a site trained, as its ranks wrote it down (runtime/metrics_log.h): each life's tokens, from where it took up."""
 
 
-def trained_and_open(lines, last_named):
+def trained_and_open(lines, last_named, tokens_of_step):
     """Tokens trained in all lives; and of them those that came after the contribution to outer step `last_named`, the
     last one that names the site: no record can tell of them."""
     trained = at = 0
@@ -10,9 +10,12 @@ def trained_and_open(lines, last_named):
         if "tokens" not in line:
             continue
         now = line["tokens"]
-        if line["kind"] == "resumed" or now < at:
-            # A life that began anew before its first checkpoint says nothing of where it took up.
-            trained += now if line["kind"] == "inner_step" else 0
+        if line["kind"] == "resumed":
+            pass
+        elif now < at:
+            # A life that begins before its first checkpoint, or on a full disk, does not say where it took up: a step
+            # before its first line, at least.
+            trained += tokens_of_step if line["kind"] == "inner_step" else 0
         else:
             trained += now - at
         at = now
