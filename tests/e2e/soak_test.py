@@ -51,9 +51,12 @@ class Soak(Case):
         self.assertLess(report["seconds"], 60)
 
     def test_a_mistake(self):
-        said = subprocess.run([SOAK, "--sites", "2"], capture_output=True, text=True)
-        self.assertEqual(said.returncode, 2)
-        self.assertIn("there can be 3 to 7", said.stderr)
+        for says, *arguments in (("there can be 3 to 7", "--sites", "2"),
+                                 ("there is no folder", "--minutes", "0.01", "--keep", self.folder / "none" / "kept")):
+            said = subprocess.run([SOAK, "--loopback", *arguments], capture_output=True, text=True)
+            self.assertEqual(said.returncode, 2, said)
+            self.assertIn(says, said.stderr)
+        self.assertEqual(list(self.folder.iterdir()), [])
 
 
 if __name__ == "__main__":

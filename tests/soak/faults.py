@@ -54,6 +54,11 @@ def possible(means):
     return [kind for kind, (needs, _, _) in KINDS.items() if set(needs) <= set(means)]
 
 
+def left_out(why):
+    """The other kinds, each with the reason; `why`: by the means that are not there."""
+    return {kind: why[need] for kind, (needs, _, _) in KINDS.items() for need in needs if need in why}
+
+
 def log_uniform(draw, low, high):
     return low * math.exp(draw.random() * math.log(high / low))
 

@@ -38,6 +38,11 @@ class Injector:
             if wan:
                 wan.conf(line_of(place))
 
+    def missing(self, no_network):
+        """The means that are not there, each with the reason; `no_network`: that of the network's, and so of the disks'."""
+        why = {"network": no_network, "disk": no_network, "clock": f"as {CLOCK_SHIFT.name} is not built"}
+        return {means: reason for means, reason in why.items() if means not in self.means}
+
     def close(self):
         """Gives mounts back; nothing at the sites runs any more."""
         if "disk" in self.means:

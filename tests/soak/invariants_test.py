@@ -211,6 +211,16 @@ class Rounds(unittest.TestCase):
     def test_what_the_machine_cannot_do_is_left_out(self):
         self.assertNotIn("disk_full", faults.possible(["clock"]))
         self.assertIn("clock_jump", faults.possible(["clock"]))
+        left_out = faults.left_out({"network": "because of --loopback", "disk": "because of --loopback"})
+        self.assertEqual(set(faults.KINDS), {*left_out, *faults.possible(["clock"])})
+        self.assertFalse(set(left_out) & set(faults.possible(["clock"])))
+
+    def test_the_report_says_why_kinds_were_left_out(self):
+        report = soak_report.Report(1, 1, 3, "loopback")
+        self.assertNotIn("left out", report.text())
+        report.left_out = faults.left_out({"disk": "because of --loopback", "clock": "as clock_shift is not built"})
+        self.assertIn("left out, because of --loopback: disk_full\n", report.text())
+        self.assertIn("left out, as clock_shift is not built: clock_jump\n", report.text())
 
 
 class Books(unittest.TestCase):

@@ -43,8 +43,9 @@ END_MAX_S = 300
 
 
 class Soak:
-    def __init__(self, options, network):
-        self.options, self.network = options, network
+    def __init__(self, options, network, no_network=""):
+        """`no_network`: why there is none, as a part of a sentence."""
+        self.options, self.network, self.no_network = options, network, no_network
         self.stopping = threading.Event()
         self.report = soak_report.Report(options.seed, options.minutes, options.sites, "emulated" if network else "loopback",
                                          first_round=options.first_round)
@@ -73,7 +74,7 @@ class Soak:
 
     def run_sites(self, began):
         self.kinds = faults.possible(self.injector.means)
-        self.report.left_out = [k for k in faults.KINDS if k not in self.kinds]
+        self.report.left_out = faults.left_out(self.injector.missing(self.no_network))
         for place in range(len(self.federation.sites)):
             self.injector.launch(place, *SHARED)
         self.watch = watch.Watch(self.federation.sites)
@@ -233,11 +234,14 @@ def arguments_of(words):
             parser.error(f"--json {options.json}: {error.strerror}")
     if options.keep and options.keep.exists():
         parser.error(f"--keep {options.keep}: it is there already; name a new folder")
+    if options.keep and not options.keep.absolute().parent.is_dir():
+        parser.error(f"--keep {options.keep}: there is no folder {options.keep.parent} to make it in")
     return options
 
 
 def main():
     options = arguments_of(sys.argv[1:])
+    no_network = "because of --loopback"
     if not wan.between_sites() and not options.loopback:
         reason = wan.reason_against()
         if not reason:
@@ -246,7 +250,8 @@ def main():
             print(f"SKIPPED: {reason}")
             return wan.CANNOT
         print(f"{reason}; going on over loopback, without faults of network and disk", file=sys.stderr)
-    soak = Soak(options, wan.Wan() if wan.between_sites() else None)
+        no_network = f"as there is no emulated network ({reason})"
+    soak = Soak(options, wan.Wan() if wan.between_sites() else None, no_network)
     if wan.between_sites():
         def wait_for_wish():
             while os.read(0, 1):  # sys.stdin would be locked at the end

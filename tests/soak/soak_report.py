@@ -22,7 +22,7 @@ class Report:
     outer_steps: int = 0
     rounds: int = 0
     faults: dict = dataclasses.field(default_factory=dict)  # by kind
-    left_out: list = dataclasses.field(default_factory=list)  # kinds for which the machine has no means
+    left_out: dict = dataclasses.field(default_factory=dict)  # by kind: why
     stalls: list = dataclasses.field(default_factory=list)
     bytes_resent: dict = dataclasses.field(default_factory=dict)  # by site, about
     rss_peak_mib: dict = dataclasses.field(default_factory=dict)  # by role
@@ -54,8 +54,8 @@ class Report:
             f"{self.seconds / 60:.1f} minutes{', stopped on request' if self.stopped else ''}: {self.outer_steps} outer steps, "
             f"{self.rounds} rounds, {sum(self.faults.values())} faults, {self.restarts} restarts of processes",
             f"faults: {counts(self.faults)}"]
-        if self.left_out:
-            lines.append(f"left out, for want of root or a tool: {', '.join(self.left_out)}")
+        for why in dict.fromkeys(self.left_out.values()):
+            lines.append(f"left out, {why}: {', '.join(kind for kind in self.left_out if self.left_out[kind] == why)}")
         if longest:
             lines.append(f"from the last repair of a round to a step at every site: longest {longest.seconds:.1f} s (round "
                          f"{longest.round}), median {statistics.median(waits):.1f} s")
