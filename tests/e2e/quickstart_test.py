@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import unittest
 
-from federation import Case, DONE, ISTHMUS, ROOT, STOPPED, wait_until
+from federation import BAD_USAGE, Case, DONE, ISTHMUS, ROOT, STOPPED, wait_until
 
 # A model that learns something in a second.
 SMALL = {"model.layers": 1, "model.hidden": 64, "model.ffn": 96, "train.sequence": 64, "train.learning_rate": 0.01}
@@ -89,6 +89,20 @@ class Quickstart(Case):
         self.start("--quick")
         self.finish()
         self.assertEqual(json.dumps(self.report()["sites"][0]["held_out"]), json.dumps(alpha["held_out"]))
+
+    def test_mistakes_are_told_before_anything_is_built_or_made(self):
+        (self.folder / "file").touch()
+        for says, *arguments in (("neither a name nor an address", "--host", "127.0.0.1:7000"),
+                                 ("neither a name nor an address", "--host", "a|b"),
+                                 ("neither a name nor an address", "--host", "::1"),
+                                 ("write it as SECTION.KEY=VALUE", "--set", "outer_steps"),
+                                 ("write it as SECTION.KEY=VALUE", "--set", "outer_steps=0.5"),
+                                 ("(Not a directory): name another folder", "--folder", self.folder / "file/run")):
+            said = subprocess.run([ROOT / "tools/quickstart", "--folder", self.folder / "run", *arguments],
+                                  capture_output=True, text=True, env={**os.environ, "ISTHMUS": "/bin/false"})
+            self.assertEqual((said.returncode, said.stdout), (BAD_USAGE, ""), (arguments, said.stderr))
+            self.assertIn(says, said.stderr)
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["file"])
 
     def test_interrupted_it_ends_cleanly_goes_on_and_starts_over(self):
         self.start(inner_steps=2, outer_steps=400)
