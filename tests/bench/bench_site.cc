@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -30,6 +32,21 @@ void give_up(std::string_view why) {
   fmt::print(stderr, "{}: {}\n", ::program_invocation_short_name, why);
   std::_Exit(1);
 }
+
+pid_t fork_child(int signal) {
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) give_up(fmt::format("cannot start a process: {}", std::strerror(errno)));
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, signal);
+    if (::getppid() != parent) ::_exit(1);  // it ended before the line above
+  }
+  return child;
+}
+
+void end_with_parent() { ::prctl(PR_SET_PDEATHSIG, SIGKILL); }
+
+void end_on_interrupt() { std::signal(SIGINT, SIG_DFL); }
 
 ModelLayout layout_of(std::uint64_t parameters) {
   constexpr std::int64_t kColumns = 1024, kRowsMax = 4096;
@@ -138,6 +155,12 @@ SyncOptions sync_of(const std::string& codec, const std::string& outer, std::uin
 
 namespace {
 
+// A gateway waits until its disk has room again; nobody waits for a benchmark's.
+void give_up_without_disk(const Event& event) {
+  if (event.id == "state_not_saved" || event.id == "disk_failed")
+    give_up("the disk takes no more, as said above; free some, or name another --folder");
+}
+
 Task<void> run_gateway(Gateway& gateway, Loop& loop, Result<void>& ended) {
   ended = co_await gateway.run();
   loop.stop();
@@ -151,6 +174,7 @@ std::uint64_t run_bench_site(BenchSite site, const MakeRanks& make_ranks) {
   const auto disk = make_system_disk();
   EventLog log(*clock, roster.sites[site.self].name);
   log.add(make_terminal_sink(2, Severity::alarm));
+  log.add(make_callback_sink(give_up_without_disk));
   Loop loop(*clock);
   auto workers = make_thread_workers(
       [&loop](std::function<void()> done) { loop.post(std::move(done)); }, site.cpus);

@@ -2,6 +2,13 @@
 // site with a real gateway, wire, disk and workers, in the process that calls.
 #pragma once
 
+#include <poll.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +24,7 @@
 #include "inter/rank_values.h"
 #include "inter/ranks.h"
 #include "tests/bench/report.h"
+#include "tests/bench/seconds.h"
 #include "tests/inter/loopback_federation.h"
 
 namespace isthmus::bench {
@@ -31,6 +39,37 @@ T value_of(Result<T> result) {
 }
 inline void check(const Result<void>& result) {
   if (!result) give_up(result.error().text());
+}
+
+// As fork(), for a child that gets `signal` when this process ends, however it does: SIGKILL,
+// unless the child has to clean up.
+pid_t fork_child(int signal = SIGKILL);
+// The same for this process, by who has started it.
+void end_with_parent();
+// SIGINT ends this process, also where a shell has started it in the background.
+void end_on_interrupt();
+
+// Of each child one T, in whatever order they say it; the descriptors are the only ends of their
+// pipes but the children's own. Gives up when a child ends before it has said it, and with `late`
+// after so many seconds.
+template <class T>
+std::vector<T> hear_all(std::span<const int> children, double patience, std::string_view late) {
+  std::vector<T> said(children.size());
+  std::vector<pollfd> silent;
+  for (const int child : children) silent.push_back({child, POLLIN, 0});
+  const double until = wall_seconds() + patience;
+  for (auto left = children.size(); left > 0;) {
+    const double seconds = std::clamp(until - wall_seconds(), 0.0, 1e6);
+    if (::poll(silent.data(), silent.size(), static_cast<int>(1e3 * seconds)) == 0) give_up(late);
+    for (std::size_t i = 0; i < silent.size(); ++i) {
+      if (silent[i].fd < 0 || silent[i].revents == 0) continue;
+      if (::read(silent[i].fd, &said[i], sizeof(T)) != sizeof(T))
+        give_up("a gateway did not finish: what it said is above");
+      silent[i].fd = -1;  // which poll() leaves out
+      --left;
+    }
+  }
+  return said;
 }
 
 // Matrices of 1024 columns, as a model has them.
@@ -108,8 +147,9 @@ BenchSite site_on_own_cpu(const inter::LoopbackFederation& federation, std::size
 inter::SyncOptions sync_of(const std::string& codec, const std::string& outer,
                            std::uint64_t outer_steps, std::uint64_t sites);
 
-// Runs the site's gateway until its run has ended. `make_ranks` is called once; what it returns
-// outlives the gateway. Returns the bytes that were sent to the other sites.
+// Runs the site's gateway until its run has ended. Gives up when its disk takes no more, for which
+// a gateway waits. `make_ranks` is called once; what it returns outlives the gateway. Returns the
+// bytes that were sent to the other sites.
 using MakeRanks =
     std::function<std::unique_ptr<inter::Ranks>(inter::Loop& loop, inter::Gateway& gateway)>;
 std::uint64_t run_bench_site(BenchSite site, const MakeRanks& make_ranks);

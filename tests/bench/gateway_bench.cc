@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -136,29 +137,27 @@ Figures run_site(const LoopbackFederation& federation, std::size_t self, const O
 
 std::vector<Figures> run_federation(const Options& options, const std::string& folder) {
   const auto federation = make_loopback_federation(2);
-  std::vector<std::pair<pid_t, int>> children;
+  std::vector<int> ends_of_children;
+  std::vector<pid_t> children;
   for (std::size_t self = 0; self < 2; ++self) {
     std::array<int, 2> ends{};
     if (::pipe(ends.data()) != 0) give_up("no pipe");
-    const pid_t child = ::fork();
-    if (child < 0) give_up("no process");
+    const pid_t child = fork_child();
     if (child == 0) {
       const auto figures = run_site(federation, self, options, fmt::format("{}/{}", folder, self));
       const bool told = ::write(ends[1], &figures, sizeof figures) == sizeof figures;
       std::_Exit(told ? 0 : 1);
     }
     ::close(ends[1]);
-    children.emplace_back(child, ends[0]);
+    children.push_back(child);
+    ends_of_children.push_back(ends[0]);
   }
-  std::vector<Figures> all(2);
-  bool good = true;
-  for (std::size_t self = 0; self < 2; ++self) {
-    const auto [child, end] = children[self];
-    good &= ::read(end, &all[self], sizeof all[self]) == sizeof all[self] && all[self].finished;
-    ::waitpid(child, nullptr, 0);
-    ::close(end);
-  }
-  if (!good) give_up("a gateway did not finish: what it said is above");
+  constexpr double kPatience = std::numeric_limits<double>::infinity();
+  auto all = hear_all<Figures>(ends_of_children, kPatience, "");
+  for (const pid_t child : children) ::waitpid(child, nullptr, 0);
+  for (const int end : ends_of_children) ::close(end);
+  for (const auto& figures : all)
+    if (!figures.finished) give_up("a gateway ended before its last step");
   return all;
 }
 
@@ -351,6 +350,7 @@ void run(const Options& options) {
 }  // namespace isthmus::bench
 
 int main(int argc, char** argv) {
+  isthmus::bench::end_on_interrupt();
   isthmus::bench::Options options;
   isthmus::bench::CommandLine line(
       "What a CPU-second of two gateways on loopback buys, and each stage by itself.",

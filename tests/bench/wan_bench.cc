@@ -14,7 +14,6 @@
 // Needs root, for the namespaces. Without --path: every case of the table in docs/performance.md.
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -256,7 +255,7 @@ class ArrivalWatch {
 double iperf(const Options& options, const std::vector<std::string>& spaces,
              const ArrivalWatch& watch, std::uint32_t streams) {
   const auto in_background = [](const std::string& space, std::vector<std::string> command) {
-    const pid_t process = ::fork();
+    const pid_t process = fork_child();
     if (process != 0) return process;
     enter_namespace(space);
     const int nowhere = ::open("/dev/null", O_WRONLY);
@@ -291,6 +290,7 @@ double iperf(const Options& options, const std::vector<std::string>& spaces,
 // first site in the middle half of each], "streams": bulk connections, "iperf": bit/s with as
 // many}.
 int run_inside(const Options& options) {
+  end_with_parent();  // with_wan, which only SIGKILL keeps from ending us
   std::vector<std::string> spaces, addresses;
   std::istringstream names(std::getenv("WAN_NAMESPACES"));
   for (std::string name; names >> name;) {
@@ -299,23 +299,21 @@ int run_inside(const Options& options) {
   }
   const auto federation = make_federation_at(addresses);
   const TemporaryPlace place(options.folder, "wan_bench");
-  struct Child {
-    pid_t process = 0;
-    int from = -1, to = -1;
-  };
-  std::vector<Child> children;
+  std::vector<pid_t> children;
+  std::vector<int> from, to;  // each child
   for (std::size_t self = 0; self < spaces.size(); ++self) {
     std::array<int, 2> down{}, up{};
     if (::pipe(down.data()) != 0 || ::pipe(up.data()) != 0) give_up("no pipe");
-    const pid_t process = ::fork();
-    if (process < 0) give_up("no process");
-    if (process == 0) {
+    const pid_t child = fork_child();
+    if (child == 0) {
       enter_namespace(spaces[self]);
       run_site(options, federation, self, fmt::format("{}/{}", place.path(), self), down[0], up[1]);
     }
     ::close(down[0]);
     ::close(up[1]);
-    children.push_back({process, up[0], down[1]});
+    children.push_back(child);
+    from.push_back(up[0]);
+    to.push_back(down[1]);
   }
   const ArrivalWatch watch(spaces[0]);
   nlohmann::json seconds = nlohmann::json::array(), cpu = seconds, flow = seconds;
@@ -326,17 +324,11 @@ int run_inside(const Options& options) {
   std::uint32_t streams = 1;
   for (std::uint64_t step = 0; step <= options.exchanges; ++step) {
     double published = 0, cpu_seconds = 0;
-    const double until = std::max(began, wall_seconds()) + patience;
-    for (const auto& child : children) {
-      Exchanged said;
-      pollfd heard{child.from, POLLIN, 0};
-      const auto left = std::clamp(until - wall_seconds(), 0.0, 1e6);
-      if (::poll(&heard, 1, static_cast<int>(1e3 * left)) == 0)
-        give_up(
-            fmt::format("outer step {} is not there after {:.0f} s: the line carries too little",
-                        step, patience));
-      if (::read(child.from, &said, sizeof said) != sizeof said || said.step != step)
-        give_up("a gateway did not finish: what it said is above");
+    const auto late = fmt::format(
+        "outer step {} is not there after {:.0f} s: the line carries too little", step, patience);
+    const auto wait = std::max(0.0, began - wall_seconds());
+    for (const auto& said : hear_all<Exchanged>(from, wait + patience, late)) {
+      if (said.step != step) give_up("a gateway is at another step than the others");
       published = std::max(published, said.published);
       cpu_seconds += said.cpu_seconds;
       if (step < options.exchanges) streams = std::max(streams, said.bulk_connections);
@@ -350,10 +342,10 @@ int run_inside(const Options& options) {
     if (step == options.exchanges) break;
     began = wall_seconds() + options.pause;
     const Go go{began};
-    for (const auto& child : children)
-      if (::write(child.to, &go, sizeof go) != sizeof go) give_up("a gateway has gone");
+    for (const int child : to)
+      if (::write(child, &go, sizeof go) != sizeof go) give_up("a gateway has gone");
   }
-  for (const auto& child : children) ::waitpid(child.process, nullptr, 0);
+  for (const pid_t child : children) ::waitpid(child, nullptr, 0);
   const double rate = options.iperf_seconds > 0 ? iperf(options, spaces, watch, streams) : 0;
   fmt::print(
       "{}\n",
@@ -398,7 +390,7 @@ void measure(const Options& options, const WanCase& one, Measured& measured) {
   if (!options.folder.empty()) add("--folder", options.folder);
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) give_up("no pipe");
-  const pid_t child = ::fork();
+  const pid_t child = fork_child(SIGTERM);  // with_wan ends what it has started
   if (child == 0) {
     ::dup2(ends[1], STDOUT_FILENO);
     ::close(ends[0]);
@@ -478,6 +470,7 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace isthmus::bench;
+  end_on_interrupt();
   Options options;
   std::string bounds(kWanBounds);
   bounds.replace(bounds.find(" loss="), 1, "\n");
