@@ -94,11 +94,24 @@ void RankMemory::publish(const inter::Published& state) {
   if (!draft || state.draft != draft) kernels::stream_copy(state.parameters, state_);
 }
 
+namespace {
+
+std::string made_in(const std::string& parent, std::string_view name) {
+  std::error_code failed;
+  const auto folder =
+      parent.empty() ? std::filesystem::temp_directory_path(failed).string() : parent;
+  if (failed) give_up("there is no folder for temporary files ($TMPDIR); name one with --folder");
+  auto path = fmt::format("{}/{}.XXXXXX", folder, name);
+  if (::mkdtemp(path.data()) == nullptr)
+    give_up(fmt::format("cannot make a folder in {}: {}; name another one with --folder", folder,
+                        std::strerror(errno)));
+  return path;
+}
+
+}  // namespace
+
 TemporaryPlace::TemporaryPlace(const std::string& parent, std::string_view name)
-    : path_(fmt::format("{}/{}.XXXXXX",
-                        parent.empty() ? std::filesystem::temp_directory_path().string() : parent,
-                        name)) {
-  if (::mkdtemp(path_.data()) == nullptr) give_up("cannot make a folder like " + path_);
+    : path_(made_in(parent, name)) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) give_up("no pipe");
   life_ = ends[1];

@@ -72,7 +72,7 @@ std::vector<T> hear_all(std::span<const int> children, double patience, std::str
   return said;
 }
 
-// Matrices of 1024 columns, as a model has them.
+// Matrices of 1024 columns, as a model has them, and a vector of what is left.
 inter::ModelLayout layout_of(std::uint64_t parameters);
 
 // How far inner steps went: normal, with a spread of its own for each row. A million values are

@@ -2,9 +2,14 @@
 // always there. Ends the process when there is nothing to run (--help, a wrong argument).
 #pragma once
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -16,6 +21,8 @@ class CommandLine {
   CommandLine(const std::string& purpose, bool& json) : app_(purpose) {
     app_.add_flag("--json", json, "one object a line: name, value, unit");
   }
+  // Below the options: what the exit status says.
+  void ends(const std::string& statuses) { app_.footer(statuses); }
 
   template <class T>
   void number(const std::string& name, T& value, std::type_identity_t<T> least,
@@ -39,6 +46,15 @@ class CommandLine {
   void text(const std::string& name, std::string& value, const std::string& meaning) {
     app_.add_option(name, value, meaning)->check([](const std::string& text) {
       return text.empty() ? std::string("it says nothing; leave it out instead") : std::string();
+    });
+  }
+
+  void folder(const std::string& name, std::string& value, const std::string& meaning) {
+    text(name, value, meaning);
+    app_.get_option(name)->check([](const std::string& path) {
+      if (::access((path + "/.").c_str(), W_OK | X_OK) == 0) return std::string();
+      return fmt::format("{}: {}; name a folder in which files can be made", path,
+                         std::strerror(errno));
     });
   }
 

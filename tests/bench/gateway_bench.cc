@@ -359,7 +359,8 @@ int main(int argc, char** argv) {
   line.number("--steps", options.steps, 1, 10'000, "outer steps that are measured");
   line.choice("--codec", options.codec, {"none", "bf16", "int8"}, "of the pseudo-gradient");
   line.choice("--outer", options.outer, {"average", "nesterov"}, "the outer optimizer");
-  line.text("--folder", options.folder, "for the gateways' files (default: the system's)");
+  line.folder("--folder", options.folder, "for the gateways' files (default: the system's)");
+  line.ends("Status: 0 measured, 1 not, 2 bad usage.");
   line.parse(argc, argv);
   isthmus::bench::run(options);
   return 0;

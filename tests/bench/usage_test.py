@@ -5,14 +5,20 @@ import pathlib
 import subprocess
 import unittest
 
-WAN_BENCH = os.environ.get("WAN_BENCH", str(pathlib.Path(__file__).resolve().parents[2] / "build/release/bin/wan_bench"))
+BIN = pathlib.Path(__file__).resolve().parents[2] / "build/release/bin"
+WAN_BENCH = os.environ.get("WAN_BENCH", str(BIN / "wan_bench"))
+GATEWAY_BENCH = os.environ.get("GATEWAY_BENCH", str(BIN / "gateway_bench"))
 BAD_USAGE = 2
 LINE = "delay=5ms rate=100mbit"
 
 
-def wan_bench(*arguments):
-    return subprocess.run([WAN_BENCH, *arguments], timeout=10, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+def run(*command):
+    return subprocess.run(command, timeout=30, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
+
+
+def wan_bench(*arguments):
+    return run(WAN_BENCH, *arguments)
 
 
 class Usage(unittest.TestCase):
@@ -26,7 +32,7 @@ class Usage(unittest.TestCase):
                            (" ", "it sets nothing"),
                            ("rate=1gbit", "--path must say delay="),
                            ("delay=5ms", "--path must say rate="),
-                           ("delay=0 rate=1gbit", "--path must say delay="),
+                           ("delay=0ms rate=1gbit", "--path: delay= must be above 0"),
                            ("delay=5ms rate=0", "--path must say rate="),
                            (f"{LINE} rate=10mbit", '"rate" is said twice in one line'),
                            (f"{LINE} frob=3", '"frob" is no setting'),
@@ -40,11 +46,19 @@ class Usage(unittest.TestCase):
         self.check_refused("--folder: it says nothing", "--path", LINE, "--folder", "")
 
     def test_lines_that_cannot_carry_an_outer_step(self):
-        for more in ("loss=100%", "loss=31%", "corrupt=6%", "queue=3kb", "jitter=600ms", "down", "loss=1% burst=1001"):
-            self.check_refused("loss= up to 30%", "--path", f"{LINE} {more}")
-        for line in ("delay=501ms rate=1gbit", "delay=5ms rate=15kbit", "delay=5ms rate=101gbit"):
-            self.check_refused("rate= 16kbit to 100gbit", "--path", line)
-        self.check_refused("queue= from 4kb", "--path", "delay=5ms", "--access", "rate=1mbit queue=1b")
+        for line, fault in ((f"{LINE} loss=100%", "loss= is above 30%"),
+                            (f"{LINE} loss=31%", "loss= is above 30%"),
+                            (f"{LINE} corrupt=6%", "corrupt= is above 5%"),
+                            (f"{LINE} queue=3kb", "queue= is below 4kb"),
+                            (f"{LINE} jitter=600ms", "delay= and jitter= are above 500ms together"),
+                            (f"{LINE} down", "it is down"),
+                            (f"{LINE} loss=1% burst=1001", "burst= is above 1000"),
+                            ("delay=501ms rate=1gbit", "delay= and jitter= are above 500ms together"),
+                            ("delay=5ms rate=15kbit", "rate= is below 16kbit"),
+                            ("delay=5ms rate=101gbit", "rate= is above 100gbit")):
+            self.check_refused(f"--path: {fault}: no outer step", "--path", line)
+            self.check_refused("rate= 16kbit to 100gbit, queue= from 4kb, loss= up to 30%", "--path", line)
+        self.check_refused("--access: queue= is below 4kb", "--path", "delay=5ms", "--access", "rate=1mbit queue=1b")
 
     def test_numbers_and_names(self):
         for option, value in (("--parameters", "0"), ("--parameters", "-5"), ("--sites", "1"), ("--sites", "2.5"),
@@ -55,11 +69,19 @@ class Usage(unittest.TestCase):
         if kib << 10 < 24 * 8 << 32:
             self.check_refused("8 sites need 824 GB at least", "--path", LINE, "--sites", "8", "--parameters", str(1 << 32))
 
+    def test_folders_in_which_nothing_can_be_made(self):
+        for folder, why in (("/nonexistent", "No such file or directory"), (__file__, "Not a directory")):
+            self.check_refused(f"{folder}: {why}; name a folder", "--path", LINE, "--folder", folder)
+            said = run(GATEWAY_BENCH, "--folder", folder)
+            self.assertEqual(said.returncode, BAD_USAGE, said.stdout)
+            self.assertIn(f"{folder}: {why}; name a folder", said.stdout)
+
     def test_help_says_what_a_line_needs(self):
         said = wan_bench("--help")
         self.assertEqual(said.returncode, 0)
         words = " ".join(said.stdout.split())
-        for part in ("delay= must be there, and rate=, unless --access has it", "loss= up to 30%"):
+        for part in ("delay= must be there, and rate=, unless --access has it", "delay= above 0",
+                     "loss= up to 30%", "77 it cannot run here"):
             self.assertIn(part, words)
 
 

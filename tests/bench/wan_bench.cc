@@ -496,7 +496,10 @@ int main(int argc, char** argv) {
   line.number("--pause", options.pause, 0, 3600, "seconds between exchanges, for the ranks");
   line.choice("--codec", options.codec, {"none", "bf16", "int8"}, "of the pseudo-gradient");
   line.choice("--outer", options.outer, {"average", "nesterov"}, "the outer optimizer");
-  line.text("--folder", options.folder, "for the gateways' files (default: the system's)");
+  line.folder("--folder", options.folder, "for the gateways' files (default: the system's)");
+  line.ends(
+      "Status: 0 measured, 1 not, 2 bad usage, 77 it cannot run here, for a reason that with_wan\n"
+      "says: not root, no /dev/net/tun, or no right to make namespaces.");
   line.parse(argc, argv);
   if (std::getenv(kInside) != nullptr) return run_inside(options);
   return run(options);

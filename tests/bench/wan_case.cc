@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/machine_memory.h"
 #include "tests/wan/network_settings.h"
@@ -24,13 +25,22 @@ Result<wan::NetworkSettings> parsed(std::string_view option, std::string_view be
 
 Result<void> check_carries(std::string_view option, const wan::PathSettings& line) {
   const auto rate = line.bits_per_second;
-  const bool carries = !line.down && line.delay + line.jitter <= 500 * kMillisecond &&
-                       (rate == 0 || (rate >= 16e3 && rate <= 100e9)) &&
-                       (line.queue_bytes == 0 || line.queue_bytes >= 4000) && line.loss <= 0.3 &&
-                       line.burst <= 1000 && line.corrupt <= 0.05;
-  if (carries) return {};
-  return bad(fmt::format("{}: no outer step can be waited for over such a line; there may be {}",
-                         option, kWanBounds));
+  const std::pair<bool, std::string_view> faults[] = {
+      {line.down, "it is down"},
+      {line.delay + line.jitter > 500 * kMillisecond,
+       "delay= and jitter= are above 500ms together"},
+      {rate > 0 && rate < 16e3, "rate= is below 16kbit"},
+      {rate > 100e9, "rate= is above 100gbit"},
+      {line.queue_bytes > 0 && line.queue_bytes < 4000, "queue= is below 4kb"},
+      {line.loss > 0.3, "loss= is above 30%"},
+      {line.burst > 1000, "burst= is above 1000"},
+      {line.corrupt > 0.05, "corrupt= is above 5%"}};
+  for (const auto& [is_there, what] : faults)
+    if (is_there)
+      return bad(
+          fmt::format("{}: {}: no outer step can be waited for over such a line; there may be {}",
+                      option, what, kWanBounds));
+  return {};
 }
 
 }  // namespace
@@ -47,7 +57,10 @@ Result<WanCase> checked(WanCase one) {
   } else if (one.line.bits_per_second == 0) {
     return bad("--path must say rate=, as rate=1gbit, where there is no --access");
   }
-  if (one.line.delay == 0) return bad("--path must say delay=, one way, as delay=50ms");
+  if (one.line.delay == 0)
+    return bad(one.path.find("delay=") == one.path.npos
+                   ? "--path must say delay=, one way, as delay=50ms"
+                   : "--path: delay= must be above 0, one way, as delay=50ms");
   // The gateway's state and feedback; the ranks' progress, parameters and memory.
   constexpr std::uint64_t kBytesAtLeast = 12 + 12;  // of each parameter
   const auto bytes = kBytesAtLeast * one.parameters * one.sites;

@@ -14,9 +14,8 @@ namespace isthmus::bench {
 // What gateways can be measured over: what carries less is waited for in vain, as their time-outs
 // are over before a handshake is.
 inline constexpr std::string_view kWanBounds =
-    "delay= and jitter= up to 500ms together, rate= 16kbit to 100gbit, queue= from 4kb, loss= up "
-    "to "
-    "30%, burst= up to 1000, corrupt= up to 5%";
+    "delay= above 0, with jitter= up to 500ms, rate= 16kbit to 100gbit, queue= from 4kb, loss= up "
+    "to 30%, burst= up to 1000, corrupt= up to 5%";
 
 struct WanCase {
   // As on the command line; access "": the sites' own lines are no limit.
