@@ -51,12 +51,16 @@ void end_on_interrupt() { std::signal(SIGINT, SIG_DFL); }
 ModelLayout layout_of(std::uint64_t parameters) {
   constexpr std::int64_t kColumns = 1024, kRowsMax = 4096;
   std::vector<TensorInfo> tensors;
-  auto rows = std::max<std::int64_t>(1, static_cast<std::int64_t>(parameters) / kColumns);
-  while (rows > 0) {
+  const auto add = [&](Shape shape) {
+    tensors.push_back({fmt::format("layer.{:04}", tensors.size()), std::move(shape), 0});
+  };
+  const auto elements = static_cast<std::int64_t>(parameters);
+  for (auto rows = elements / kColumns; rows > 0;) {
     const auto here = std::min(rows, kRowsMax);
-    tensors.push_back({fmt::format("layer.{:04}", tensors.size()), Shape{here, kColumns}, 0});
+    add(Shape{here, kColumns});
     rows -= here;
   }
+  if (const auto rest = elements % kColumns; rest > 0) add(Shape{rest});
   return value_of(ModelLayout::make(std::move(tensors)));
 }
 

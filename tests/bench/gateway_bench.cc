@@ -320,24 +320,27 @@ class Stages {
 };
 
 void run(const Options& options) {
-  const Report report(options.json);
+  const Report report(options.json, {{"parameters", options.parameters},
+                                     {"codec", options.codec},
+                                     {"outer", options.outer},
+                                     {"steps", options.steps}});
   const TemporaryPlace temporary(options.folder, "gateway_bench");
   const auto& place = temporary.path();
-  const auto elements = layout_of(options.parameters).elements();
-  report.heading(
-      fmt::format("two gateways on loopback, {} parameters, {} steps after {}, in {}\n  on: {}",
-                  elements, options.steps, kWarmSteps, place, kWhatIsOn));
+  report.heading(fmt::format(
+      "two gateways on loopback, {} parameters, codec {}, outer {}, {} after {}, in {}\n  on: {}",
+      options.parameters, options.codec, options.outer, counted(options.steps, "step"), kWarmSteps,
+      place, kWhatIsOn));
   say_what_is_on(report);
   const auto figures = run_federation(options, place);
   const double cpu = figures[0].cpu_seconds + figures[1].cpu_seconds;
   const double wall = std::max(figures[0].wall_seconds, figures[1].wall_seconds);
-  const double contributed =
-      2.0 * 4.0 * static_cast<double>(elements) * static_cast<double>(options.steps);
+  const auto elements = static_cast<double>(options.parameters);
+  const double contributed = 2.0 * 4.0 * elements * static_cast<double>(options.steps);
   report.row("f32 contributed by both / CPU-second of both", contributed / cpu * 1e-9, "GB/s");
   report.row("outer step, wall clock", wall / static_cast<double>(options.steps), "s");
   report.row("CPU of both gateways, of one core", cpu / wall, "1");
   report.row("bytes on the wire / parameter",
-             static_cast<double>(figures[0].wire_bytes) / static_cast<double>(elements) /
+             static_cast<double>(figures[0].wire_bytes) / elements /
                  static_cast<double>(options.steps + kWarmSteps),
              "B");
 

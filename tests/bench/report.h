@@ -1,19 +1,32 @@
 // What a benchmark prints: an aligned line per figure for people, or with --json one object
-// {"name": …, "value": …, "unit": …} a line for programs.
+// {"name": …, "value": …, "unit": …, what is measured…} a line for programs. What has no dimension
+// has the unit "1" there, and none for people.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <initializer_list>
+#include <string>
 #include <string_view>
 
 #include "base/event_log.h"
 
 namespace isthmus::bench {
 
+// "1 run", "2 runs"
+inline std::string counted(std::uint64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 class Report {
  public:
-  explicit Report(bool json) : json_(json) {}
+  // `measured`: what each figure is of, for programs.
+  explicit Report(bool json, std::initializer_list<Field> measured = {}) : json_(json) {
+    for (const auto& field : measured)
+      measured_ += fmt::format(", {}: {}", json_string(field.name), json_value(field));
+  }
   bool for_programs() const { return json_; }
 
   void heading(std::string_view text) const {
@@ -22,15 +35,17 @@ class Report {
   }
   void row(std::string_view name, double value, std::string_view unit) const {
     if (json_)
-      fmt::print("{{\"name\": {}, \"value\": {:.6g}, \"unit\": {}}}\n", json_string(name), value,
-                 json_string(unit));
+      fmt::print("{{\"name\": {}, \"value\": {:.6g}, \"unit\": {}{}}}\n", json_string(name), value,
+                 json_string(unit), measured_);
     else
-      fmt::print("  {:<44} {:>10.4g} {}\n", name, value, unit);
+      fmt::print("  {:<50} {:>10.4g}{}{}\n", name, value, unit == "1" ? "" : " ",
+                 unit == "1" ? "" : unit);
     std::fflush(stdout);
   }
 
  private:
   bool json_;
+  std::string measured_;
 };
 
 }  // namespace isthmus::bench

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""wan_bench refuses at once, with what is allowed, what it could only wait for or would misunderstand. No root needed."""
+"""wan_bench refuses at once, with what is allowed, what it could only wait for or would misunderstand; and gateway_bench says
+what it measured. No root needed."""
+import json
 import os
 import pathlib
 import subprocess
@@ -83,6 +85,26 @@ class Usage(unittest.TestCase):
         for part in ("delay= must be there, and rate=, unless --access has it", "delay= above 0",
                      "loss= up to 30%", "77 it cannot run here"):
             self.assertIn(part, words)
+
+
+class Said(unittest.TestCase):
+    ARGUMENTS = ("--parameters=10007", "--steps=1", "--codec=bf16", "--outer=nesterov")
+
+    def test_what_was_measured_is_in_every_line_for_programs(self):
+        said = run(GATEWAY_BENCH, "--json", *self.ARGUMENTS)
+        self.assertEqual(said.returncode, 0, said.stdout)
+        lines = [json.loads(line) for line in said.stdout.splitlines()]
+        self.assertIn("CPU of both gateways, of one core", [line["name"] for line in lines])
+        for line in lines:
+            self.assertEqual((line["parameters"], line["codec"], line["outer"], line["steps"]), (10007, "bf16", "nesterov", 1))
+
+    def test_what_people_read(self):
+        said = run(GATEWAY_BENCH, *self.ARGUMENTS)
+        self.assertIn("10007 parameters, codec bf16, outer nesterov, 1 step after 2", said.stdout)
+        rows = [line for line in said.stdout.splitlines() if line.startswith("  ") and line.endswith(("/s", " s", " B"))]
+        self.assertGreater(len(rows), 9)
+        self.assertEqual({len(row.removesuffix(" " + row.split()[-1])) for row in rows}, {63}, "one column")
+        self.assertNotRegex(said.stdout, r"(?m) 1$")
 
 
 if __name__ == "__main__":

@@ -435,32 +435,40 @@ int run(const Options& options) {
                    options.runs * cases.size(), cases[j].name());
       measure(options, cases[j], measured[j]);
     }
-  const Report report(options.json);
-  report.heading(fmt::format(
-      "{} gateways over the emulator, codec {}, outer {}, {} runs of {} exchanges\n"
-      "  on: {}",
-      options.sites, options.codec, options.outer, options.runs, options.exchanges, kWhatIsOn));
-  say_what_is_on(report);
+  const Report all(options.json, {{"sites", options.sites},
+                                  {"codec", options.codec},
+                                  {"outer", options.outer},
+                                  {"runs", options.runs},
+                                  {"exchanges", options.exchanges}});
+  all.heading(fmt::format("{} gateways over the emulator, codec {}, outer {}, {} of {}\n  on: {}",
+                          options.sites, options.codec, options.outer, counted(options.runs, "run"),
+                          counted(options.exchanges, "exchange"), kWhatIsOn));
+  say_what_is_on(all);
   for (std::size_t j = 0; j < cases.size(); ++j) {
     const auto& one = cases[j];
     const auto& m = measured[j];
     const double bytes = 4.0 * static_cast<double>(options.sites * one.parameters);
+    const Report report(options.json, {{"path", one.path},
+                                       {"access", one.access},
+                                       {"cc", one.cc},
+                                       {"parameters", one.parameters},
+                                       {"sites", options.sites},
+                                       {"codec", options.codec},
+                                       {"outer", options.outer},
+                                       {"runs", options.runs},
+                                       {"exchanges", options.exchanges}});
     report.heading(one.name());
-    const auto row = [&](std::string_view what, double value, std::string_view unit) {
-      report.row(options.json ? fmt::format("{}: {}", one.name(), what) : std::string(what), value,
-                 unit);
-    };
-    row("exchange, third and later / ideal", median(m.warm) / one.ideal(), "1");
-    row("first exchange / ideal", median(m.first) / one.ideal(), "1");
-    row("exchange, third and later", median(m.warm), "s");
-    row("worst of them", *std::ranges::max_element(m.warm), "s");
-    row("ideal", one.ideal(), "s");
-    row("f32 contributed by all / CPU-second of all", bytes / median(m.cpu) * 1e-9, "GB/s");
-    row("bulk connections", median(m.streams), "1");
+    report.row("exchange, third and later / ideal", median(m.warm) / one.ideal(), "1");
+    report.row("first exchange / ideal", median(m.first) / one.ideal(), "1");
+    report.row("exchange, third and later", median(m.warm), "s");
+    report.row("worst of them", *std::ranges::max_element(m.warm), "s");
+    report.row("ideal", one.ideal(), "s");
+    report.row("f32 contributed by all / CPU-second of all", bytes / median(m.cpu) * 1e-9, "GB/s");
+    report.row("bulk connections", median(m.streams), "1");
     if (const double rate = median(m.flow); rate > 0)  // it takes long enough to tell
-      row("arrived in the middle half of an exchange", rate * 1e-6, "Mbit/s");
+      report.row("arrived in the middle half of an exchange", rate * 1e-6, "Mbit/s");
     if (const double rate = median(m.iperf); rate > 0)
-      row("arrived while iperf3 had as many streams", rate * 1e-6, "Mbit/s");
+      report.row("arrived while iperf3 had as many streams", rate * 1e-6, "Mbit/s");
   }
   return 0;
 }
