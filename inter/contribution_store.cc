@@ -218,19 +218,22 @@ Result<bool> ContributionStore::has(std::uint64_t step, SiteId site) const {
   return disk_.exists(path(step, site));
 }
 
-Result<void> ContributionStore::remove_below(std::uint64_t step,
-                                             std::span<const std::uint64_t> keep_steps,
-                                             SiteId keep_site) {
+Result<std::size_t> ContributionStore::remove_below(std::uint64_t step,
+                                                    std::span<const std::uint64_t> keep_steps,
+                                                    SiteId keep_site) {
   ISTHMUS_TRY(const auto names, disk_.list(folder_));
+  std::size_t removed = 0;
   for (const auto& name : names) {
     std::uint64_t of = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), of);
     const auto file = folder_ + "/" + name;
     const bool kept =
         std::ranges::find(keep_steps, of) != keep_steps.end() && file == path(of, keep_site);
-    if (error == std::errc() && of < step && !kept) ISTHMUS_CHECK(disk_.remove(file));
+    if (error != std::errc() || of >= step || kept) continue;
+    ISTHMUS_CHECK(disk_.remove(file));
+    ++removed;
   }
-  return {};
+  return removed;
 }
 
 }  // namespace isthmus::inter

@@ -87,9 +87,9 @@ class ContributionStore {
   Result<std::unique_ptr<ContributionFile>> rewrite(const Contribution& contribution);
   Result<bool> has(std::uint64_t step, SiteId site) const;
   // Removes those of steps below, but for those of a site to some steps (its own, that feedback
-  // refers to).
-  Result<void> remove_below(std::uint64_t step, std::span<const std::uint64_t> keep_steps,
-                            SiteId keep_site);
+  // refers to). Returns how many.
+  Result<std::size_t> remove_below(std::uint64_t step, std::span<const std::uint64_t> keep_steps,
+                                   SiteId keep_site);
 
  private:
   std::string path(std::uint64_t step, SiteId site) const;

@@ -78,6 +78,8 @@ class Exchange {
   Task<Result<void>> close_again();
 
   // --- Others'
+  // An announcement of the step at hand that fits it, from a member.
+  bool admits(const Signed& open) const { return check_open(open).has_value(); }
   void on_open(Link* from, const Signed& message);
   void on_close(const Signed& message);
   void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& sealed);

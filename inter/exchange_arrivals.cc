@@ -270,7 +270,10 @@ void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool writt
     link.stall(chunk->arrival);
     chunk->disk_refused = true;
     context_.loop.call_after(kRetryDisk, [this, chunk] {
-      if (chunk->entry->contribution->step() == id_.step) return write(chunk);
+      const auto& contribution = *chunk->entry->contribution;
+      // In the place of one that is replaced the newer one needs the credit, and the room.
+      if (contribution.step() == id_.step && current(contribution.site()) == chunk->entry.get())
+        return write(chunk);
       chunk->entry->checking[chunk->arrival.index] = false;
       chunk->link.settle(chunk->arrival, false);
     });

@@ -210,6 +210,12 @@ Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId 
   };
   co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
   reading_.erase(key);
+  // Of the step at hand only what restore() would have taken up: others may be of a view that the
+  // operator has given up, or of another state.
+  if (contribution && step == id_.step &&
+      (contribution->open().id != id_ || contribution->open().base != parent_ ||
+       contribution->close()->state_root != state_root_))
+    contribution.reset();
   if (contribution) {
     forget_old(step);
     auto entry = std::make_shared<Entry>();

@@ -246,7 +246,6 @@ void Gateway::begin_step() {
   next_ballot_at_ = 0;
   ballots_tried_ = 0;
   said_.clear();
-  to_say_.clear();
   // What this site voted in this step stands, whatever state it goes on from.
   if (agreement_ && agreement_step_ == k) {
     vote_on_disk_ = agreement_->vote_version() <= persisted_version_;
@@ -344,7 +343,7 @@ Task<Result<void>> Gateway::restore_contributions(std::uint64_t step, View view,
     Result<std::uint64_t> removed = Error{ErrorCode::cancelled, ""};
     auto remove = [this, &removed] { removed = store_.remove_kept_for_others(self_); };
     co_await run_on(world_.workers, world_.loop, std::move(remove), 4096, Urgency::disk);
-    if (removed) {
+    if (removed && *removed > 0) {
       note_removed(*removed);
       restored = co_await exchange_->restore(id, view, parent, state_root);
     }

@@ -154,8 +154,17 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void take_layout(ModelLayout layout);
   Result<void> load();
   Result<void> take_up_run(OuterStore::Loaded& loaded);
+  // What a gateway cannot go on without is written, if need be where what is kept for others was.
+  // Any thread; `removed_below` is for note_removed() then, on the loop's.
   template <class Write>
-  auto with_room(const Write& write) -> decltype(write());
+  auto with_room(std::uint64_t& removed_below, const Write& write) -> decltype(write()) {
+    auto written = write();
+    if (written || written.error().code != ErrorCode::disk_full) return written;
+    const auto removed = store_.remove_kept_for_others(self_);
+    if (!removed || *removed == 0) return written;
+    removed_below = *removed;
+    return write();
+  }
   void note_removed(std::uint64_t below);
   Result<void> take_up_feedback(std::vector<Feedback> newest_first);
   Result<void> take_up_without_feedback();
@@ -321,6 +330,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void receive_saved(Link* from, const Signed& message);
   void receive_founding(Link* from, const Signed& message);
   void receive_in_step(Link* from, const Signed& message);
+  bool counts_in_step(const Signed& message) const;
   void receive_ballot(const Signed& message);
   void on_status(Link& link, const Status& status);
   void note_return(const PeerSite& peer);
@@ -426,7 +436,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t agreements_ = 0;  // counts them
   std::uint64_t agreement_step_ = 0;
   std::uint64_t persisted_version_ = 0;
-  std::vector<Agreement::Outgoing> to_say_;
   std::optional<std::pair<std::uint64_t, Vote>> stored_vote_;
   bool vote_on_disk_ = true;  // stored_vote_ is
   bool taking_contribution_ = false;
@@ -437,6 +446,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint32_t ballots_tried_ = 0;
   SaidInStep said_;  // by others
   std::map<SiteId, Nanoseconds> records_asked_, genesis_relayed_;
+  std::map<SiteId, std::pair<std::uint64_t, Nanoseconds>> saved_relayed_;  // step, and when
   LogPace bad_signatures_, refused_records_, differing_spots_;
 
   RankPulse rank_pulse_;

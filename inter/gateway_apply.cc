@@ -18,8 +18,12 @@ Task<Result<void>> Gateway::log_records(std::uint64_t step) {
   while (logged_records_ < step) {
     Result<void> written;
     const Certificate certificate = chain_[logged_records_];
-    auto write = [this, &written, &certificate] { written = store_.append_record(certificate); };
+    std::uint64_t removed_below = 0;
+    auto write = [this, &written, &removed_below, &certificate] {
+      written = with_room(removed_below, [&] { return store_.append_record(certificate); });
+    };
     co_await run_on(world_.workers, world_.loop, std::move(write), 4096, Urgency::prompt);
+    note_removed(removed_below);
     if (!written)
       co_return Error{written.error().code,
                       "cannot write the record of an outer step: free the disk and start again",
@@ -406,7 +410,7 @@ Task<void> Gateway::remove_pruned() {
   for (std::uint64_t removed_below = 0; removed_below < kept_from_;) {
     removed_below = kept_from_;
     // What a restart makes feedback of stays as well.
-    Result<void> removed;
+    Result<std::size_t> removed = Error{ErrorCode::cancelled, ""};
     auto remove = [this, &removed, below = kept_from_,
                    own = std::array{contributed_step_, contributed_before_}] {
       removed = store_.contributions().remove_below(below, own, self_);

@@ -32,10 +32,12 @@ Task<void> Gateway::vote_writer() {
     if (version > persisted_version_) {
       const Vote vote = agreement_->vote();
       Result<void> written;
-      auto write = [this, &written, &vote, step = id.step] {
-        written = store_.write_vote(step, vote);
+      std::uint64_t removed_below = 0;
+      auto write = [this, &written, &vote, &removed_below, step = id.step] {
+        written = with_room(removed_below, [&] { return store_.write_vote(step, vote); });
       };
       co_await run_on(world_.workers, world_.loop, std::move(write), 4096, Urgency::prompt);
+      note_removed(removed_below);
       if (!written) {
         fail(Error{written.error().code,
                    "cannot write this site's vote: free the disk and start again",

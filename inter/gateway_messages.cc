@@ -155,7 +155,15 @@ void Gateway::receive_saved(Link* from, const Signed& message) {
   if (!saved || saved->id.run != run_ || !verify(world_.verifier, message)) return;
   if (transfer_) transfer_->on_saved(from, message.signer, *saved);
   const bool from_signer = from != nullptr && from->peer().site == message.signer;
-  if (note_saved(message, *saved, from_signer)) relay_to_all(message, from);
+  if (!note_saved(message, *saved, from_signer)) return;
+  // Once a step, and what is said anew of one now and then: a site could do so for ever.
+  const auto now = world_.loop.now();
+  auto& [step, when] = saved_relayed_[message.signer];
+  const bool newer = saved->id.step > step && saved->id.step <= chain_.size() + 1;
+  if (!newer && when != 0 && now - when < kSecond / 2) return;
+  step = std::max(step, saved->id.step);
+  when = now;
+  relay_to_all(message, from);
 }
 
 // An Accept of record 0.
@@ -189,7 +197,7 @@ void Gateway::receive_in_step(Link* from, const Signed& message) {
           {{"signer", message.signer}, {"left_out", *left_out}});
     return;
   }
-  if (!known && said_.note(message)) relay(message, from);
+  if (!known && counts_in_step(message) && said_.note(message)) relay(message, from);
   switch (message.type) {
     case MessageType::open:
       exchange_->on_open(from, message);
@@ -200,6 +208,19 @@ void Gateway::receive_in_step(Link* from, const Signed& message) {
       break;
     default:
       receive_ballot(message);
+  }
+}
+
+// Only that is kept, and passed on: anybody can sign anything.
+bool Gateway::counts_in_step(const Signed& message) const {
+  const auto view = current_view();
+  switch (message.type) {
+    case MessageType::open:
+      return exchange_->admits(message);
+    case MessageType::close:
+      return view.is_member(message.signer) && decode_close(message.body).has_value();
+    default:
+      return view.is_voter(message.signer) && decode_ballot(message.type, message.body).has_value();
   }
 }
 

@@ -9,7 +9,8 @@
 namespace isthmus::inter {
 namespace {
 
-// Of a contribution; tensors' ends may double them, and a link takes twice as many.
+// Of a contribution or a state; tensors' ends may make a contribution's more, for which a link
+// takes twice as many.
 constexpr std::uint64_t kChunksMax = 1 << 17;
 constexpr Nanoseconds kRankFarewell = 200 * kMillisecond;  // for the last state to reach a rank
 
@@ -20,6 +21,12 @@ Result<void> Gateway::attached(const ModelLayout& layout) {
     return Error{ErrorCode::too_large,
                  fmt::format("a model of {} parameters: one gateway exchanges {} at most",
                              layout.elements(), kChunksMax * options_.sync.chunk_elements)};
+  if (const auto leaves = leaf_count(layout, options_.sync.outer.has_momentum());
+      leaves >= kChunksMax)
+    return Error{ErrorCode::too_large,
+                 fmt::format("a model whose state has {} pieces of {} elements: one gateway sends "
+                             "{} at most to a site that returns",
+                             leaves, ModelLayout::kLeafElements, kChunksMax)};
   const auto& tensors = layout.tensors();
   if (const auto found =
           std::find_if(tensors.begin(), tensors.end(),

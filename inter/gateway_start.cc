@@ -34,17 +34,8 @@ View Gateway::with_vote_files(View view) const {
   return view;
 }
 
-// What a start cannot do without is written, if need be where what is kept for others was.
-template <class Write>
-auto Gateway::with_room(const Write& write) -> decltype(write()) {
-  auto written = write();
-  if (written || written.error().code != ErrorCode::disk_full) return written;
-  ISTHMUS_TRY(const auto bound, store_.remove_kept_for_others(self_));
-  note_removed(bound);
-  return write();
-}
-
 void Gateway::note_removed(std::uint64_t below) {
+  if (below == 0) return;
   kept_from_ = std::max(kept_from_, below);
   at_hand_from_ = std::max(at_hand_from_, kept_from_);
   world_.log.warning(
@@ -54,11 +45,13 @@ void Gateway::note_removed(std::uint64_t below) {
 
 Result<void> Gateway::load() {
   const auto new_vote_file = world_.random.split("vote file").next() | 1;
-  ISTHMUS_TRY(auto loaded, with_room([&] { return store_.load(new_vote_file); }));
+  std::uint64_t removed_below = 0;
+  ISTHMUS_TRY(auto loaded, with_room(removed_below, [&] { return store_.load(new_vote_file); }));
   boot_ = loaded.boot;
   KnownRoster own{.digest = roster_.digest, .sites = {}, .voters = view_of_roster().voters};
   for (const auto& site : roster_.sites) own.sites.push_back(site.id);
-  ISTHMUS_TRY(rosters_, with_room([&] { return store_.note_roster(own); }));
+  ISTHMUS_TRY(rosters_, with_room(removed_below, [&] { return store_.note_roster(own); }));
+  note_removed(removed_below);
   for (const auto& damaged : loaded.damaged)
     world_.log.warning("file_damaged", {},
                        {{"what", damaged},
@@ -81,6 +74,7 @@ Result<void> Gateway::load() {
                              options_.folder, name_of(*owner))};
   ISTHMUS_TRY(restored_to_, store_.contributions().newest());
   ISTHMUS_CHECK(take_up_feedback(std::move(loaded.feedbacks)));
+  if (loaded.feedback_damaged) ISTHMUS_CHECK(take_up_without_feedback());
   world_.log.info("state_loaded",
                   {.outer_step = state_ ? static_cast<std::int64_t>(state_->step) : -1},
                   {{"boot", boot_},
@@ -144,27 +138,36 @@ Result<void> Gateway::take_up_feedback(std::vector<Feedback> newest_first) {
     contributed_step_ = feedback.step;
     pending_ = std::move(feedback);
   }
-  return take_up_without_feedback();
+  return {};
 }
 
-// Our newest contribution is whole, and its feedback is not: the disk has forgotten what it had
-// synced. What coding cut off is lost then; what rode in the contribution must not ride again.
+// A feedback is damaged that was whole once: the disk has forgotten what it had synced, or a crash
+// came while the next one was written over it. Of the newest contribution what coding cut off is
+// lost then; what rode in it must not ride again.
 Result<void> Gateway::take_up_without_feedback() {
   const auto settled = pending_ ? pending_->step : 0;
-  for (auto step = restored_to_; step > settled; --step) {
-    ISTHMUS_TRY(const bool there, store_.contributions().has(step, self_));
-    if (!there) continue;
-    const auto stored = store_.contributions().read(step, self_);
-    if (!stored && !is_lost(stored.error())) return stored.error();
-    const auto open = stored ? decode_open(stored->announcement.body) : std::nullopt;
-    const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
-    if (!open || !close) continue;
-    Feedback none{.step = step, .root = close->root, .tokens = open->tokens, .residual = {}};
+  for (auto step = std::max<std::uint64_t>(restored_to_, chain_.size()); step > settled; --step) {
+    Feedback none{.step = step, .root = {}, .tokens = 0, .residual = {}};
+    const auto* part = step <= chain_.size() ? chain_[step - 1].record.part_of(self_) : nullptr;
+    if (part != nullptr) {
+      none.root = part->root;
+      none.tokens = part->tokens;
+    } else {
+      ISTHMUS_TRY(const bool there, store_.contributions().has(step, self_));
+      if (!there) continue;
+      const auto stored = store_.contributions().read(step, self_);
+      if (!stored && !is_lost(stored.error())) return stored.error();
+      const auto open = stored ? decode_open(stored->announcement.body) : std::nullopt;
+      const auto close = stored && stored->close ? decode_close(stored->close->body) : std::nullopt;
+      if (!open || !close) continue;
+      none.root = close->root;
+      none.tokens = open->tokens;
+    }
     ISTHMUS_TRY(const auto closed, was_closed(none));
     if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, step);
     if (closed != Closed::yes) continue;
     world_.log.alarm("feedback_lost", {.outer_step = static_cast<std::int64_t>(step)},
-                     {{"why", "it is damaged on this disk, and the contribution it is of is whole"},
+                     {{"why", "it is damaged on this disk, and its contribution counts"},
                       {"then", "what the codec cut off of that contribution is lost"}});
     none.residual.resize(layout_->elements());
     std::fill(none.residual.begin(), none.residual.end(), 0.0F);
@@ -254,12 +257,15 @@ Result<void> Gateway::take_up_recovery() {
   ISTHMUS_TRY(const bool known, store_.knows_recovery(digest));
   if (known) return {};
   const auto& voters = newest.voters;
+  std::uint64_t removed_below = 0;
   if (std::binary_search(voters.begin(), voters.end(), self_)) {
     vote_file_ = vote_file_of(newest);
-    ISTHMUS_CHECK(with_room([&] { return store_.renew_vote_file(vote_file_); }));
+    ISTHMUS_CHECK(with_room(removed_below, [&] { return store_.renew_vote_file(vote_file_); }));
     stored_vote_.reset();
   }
-  return with_room([&] { return store_.note_recovery(digest); });
+  ISTHMUS_CHECK(with_room(removed_below, [&] { return store_.note_recovery(digest); }));
+  note_removed(removed_below);
+  return {};
 }
 
 void Gateway::start_links() {

@@ -104,13 +104,16 @@ Result<std::string> LinkTester::ask(std::uint64_t number, const Wish& wish) {
                  fmt::format("a test of the link to {} is going on: ask again in a minute",
                              current_->peer_name)};
   if (!ending_.expired())
-    return Error{ErrorCode::busy, "the last test is just ending: ask again in a moment"};
+    return Error{
+        ErrorCode::busy,
+        "the last test waits for its turn at the rate limit to end: ask again in a moment"};
   const auto test = std::make_shared<Test>();
   test->peer = wish.peer;
   test->peer_name = context_.name_of(wish.peer);
   test->id = context_.random.next();
   test->number = number;
   test->asked_here = true;
+  test->began = context_.loop.now();
   test->force = wish.force;
   test->wish = wish;
   if (const auto why = refusal(*test); !why.empty()) return Error{ErrorCode::busy, why};
@@ -222,8 +225,9 @@ void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
     answer.refusal =
         fmt::format("{} tests its link to {} just now", context_.self, current_->peer_name);
   else if (!again && !ending_.expired())
-    answer.refusal =
-        fmt::format("at {} the last test is just ending: ask again in a moment", context_.self);
+    answer.refusal = fmt::format(
+        "at {} the last test waits for its turn at the rate limit to end: ask again in a moment",
+        context_.self);
   else
     answer.refusal = refusal(*test);
   if (answer.refusal.empty()) {
@@ -301,7 +305,9 @@ Task<Result<void>> LinkTester::wait(TestPointer test, Nanoseconds until, bool (*
     if (done(*test)) co_return Result<void>();
     if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};
     const auto now = context_.loop.now();
-    const auto end = until == kWhileItIsHeard ? test->heard + kPatience : until;
+    const auto end = until == kWhileItIsHeard
+                         ? std::min(test->heard + kPatience, test->began + kLinkTestLongest)
+                         : until;
     if (now >= end)
       co_return Error{ErrorCode::timeout, fmt::format("{} {}", test->peer_name, what)};
     co_await news_.wait_until(std::min(end, now + kLook));

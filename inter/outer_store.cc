@@ -55,7 +55,7 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
 Result<std::uint64_t> OuterStore::remove_kept_for_others(SiteId self) {
   ISTHMUS_TRY(const auto records, read_records(disk_, folder_));
   ISTHMUS_TRY(const auto state, newest_state(disk_, folder_));
-  if (!state || records.size() < 2) return 1;
+  if (!state || records.size() < 2) return 0;
   // Whoever voted for the newest record had saved all states but that of the one before it.
   const auto saved = std::min<std::uint64_t>(records.size() - 2, state->step);
   std::vector<std::uint64_t> of_feedback;
@@ -66,8 +66,8 @@ Result<std::uint64_t> OuterStore::remove_kept_for_others(SiteId self) {
     else if (!is_lost(feedback.error()))
       return feedback.error();
   }
-  ISTHMUS_CHECK(contributions_.remove_below(saved, of_feedback, self));
-  return saved;
+  ISTHMUS_TRY(const auto removed, contributions_.remove_below(saved, of_feedback, self));
+  return removed == 0 ? 0 : saved;
 }
 
 // The number of this start, written before anybody is told.
@@ -166,7 +166,9 @@ Result<void> OuterStore::load_run(Loaded& loaded) {
   }
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_feedback(slot);
+    const auto damaged = loaded.damaged.size();
     ISTHMUS_TRY(const bool whole, counts(read, loaded.damaged));
+    loaded.feedback_damaged = loaded.feedback_damaged || loaded.damaged.size() > damaged;
     if (!whole || read->residual.size() != loaded.layout->elements()) continue;
     const bool newest = loaded.feedbacks.empty() || loaded.feedbacks.front().step < read->step;
     on_disk_.feedback_names[slot] = FeedbackName(read->step, read->root);

@@ -98,6 +98,7 @@ class OuterStore {
     Vote vote;
     Fingerprint fingerprint;           // of the run, with its genesis
     std::vector<Feedback> feedbacks;   // those that check, the newest first
+    bool feedback_damaged = false;     // one is here that does not
     std::vector<std::string> damaged;  // what does not: torn by a crash, or the disk forgets
   };
   // `new_vote_file`: random, not zero; the vote file's number, if it has to be made. First of all;
@@ -106,7 +107,8 @@ class OuterStore {
   Result<Loaded> load(VoteFileId new_vote_file);
   // Where a start finds no room: removes what is here for sites that return, and for nobody else.
   // Of the contributions those to the last steps stay, whose states a majority may not have saved,
-  // and those of `self` that feedback is of. Returns the first step whose contributions all stay.
+  // and those of `self` that feedback is of. Returns the first step whose contributions all stay; 0
+  // where nothing was removed.
   Result<std::uint64_t> remove_kept_for_others(SiteId self);
 
   Result<void> begin_run(const Certificate& genesis, const ModelLayout& layout,

@@ -23,6 +23,8 @@ constexpr std::size_t kSnapshots = 2;  // as many as the disk has
 constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
 constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on what one peer asks
 constexpr Nanoseconds kSnapshotIdle = 120 * kSecond;  // then its memory is free again
+constexpr std::size_t kUnlistedMax = 32;              // leaves
+constexpr std::size_t kLeftMax = 16;                  // transfers
 constexpr std::uint64_t kPriority = 1;  // before contributions: who returns holds the others up
 
 }  // namespace
@@ -36,9 +38,17 @@ struct StateTransfer::Snapshot final : ChunkSource {
   std::uint32_t manifest = 0;
   const Loop* loop = nullptr;
   Nanoseconds last_used = 0;
+  std::vector<bool> sent;  // since it was asked for last
+
+  // Who is sent the same again and again does not keep it in memory.
+  void note_sent(std::uint32_t index) {
+    sent.resize(std::max<std::size_t>(sent.size(), index + 1));
+    if (!sent[index]) last_used = loop->now();
+    sent[index] = true;
+  }
 
   ChunkBytes chunk(std::uint32_t index) override {
-    last_used = loop->now();
+    note_sent(index);
     if (index < manifest) {
       ByteWriter out;
       const auto first = std::size_t{index} * kManifestLeaves;
@@ -56,7 +66,7 @@ struct StateTransfer::Incoming {
   std::uint64_t step = 0;
   security::Digest root, strong;
   TransferId transfer = 0;
-  SiteId server = 0;
+  SiteId server = 0;  // whose chunks are taken; 0: nobody's, meanwhile
   OuterState state;
   std::vector<Bytes> manifest;
   std::vector<security::Digest> leaves;  // empty until the manifest is whole
@@ -65,7 +75,7 @@ struct StateTransfer::Incoming {
   Nanoseconds last_arrival = 0;
   bool manifest_refused = false;
   bool refused = false;  // something of what this server sent
-  // Leaves that came before the list that proves them. No more than the link's credit.
+  // Leaves that came before the list that proves them.
   struct Unlisted {
     Link* link;
     ChunkArrival arrival;
@@ -136,6 +146,7 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
   }
   const auto snapshot = *found;
   snapshot->last_used = context_.loop.now();
+  snapshot->sent.clear();
   if (!link.up() || link.session() != session) co_return;
   const Saved saved{
       .id = id, .state_root = snapshot->root, .strong_root = snapshot->strong, .spot_root = {}};
@@ -270,7 +281,12 @@ Task<void> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
     }
     co_await news_.wait_until(context_.loop.now() + kSecond);
   }
+  in.server = 0;
   for (const auto& leaf : std::exchange(in.unlisted, {})) leaf.link->settle(leaf.arrival, false);
+  // It need not go on. Where it is asked once more, it hears what is here then.
+  server.link->have(in.transfer, std::vector<bool>(chunk_count(), true));
+  if (std::ranges::find(left_, in.transfer) == left_.end()) left_.push_back(in.transfer);
+  if (left_.size() > kLeftMax) left_.pop_front();
 }
 
 Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, View view,
@@ -334,9 +350,15 @@ void StateTransfer::session_ended(Link& link) {
 
 bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& message) {
   const auto bytes = message.bytes();
-  if (!incoming_ || arrival.transfer != incoming_->transfer) return false;
+  if (!incoming_ || arrival.transfer != incoming_->transfer ||
+      link.peer().site != incoming_->server) {
+    // What was on its way when its server was left: refused it would come again.
+    const bool was_left = std::ranges::find(left_, arrival.transfer) != left_.end();
+    if (was_left) link.settle(arrival, true);
+    return was_left;
+  }
   auto& in = *incoming_;
-  if (link.peer().site != in.server || arrival.index >= in.have.size()) {
+  if (arrival.index >= in.have.size()) {
     link.settle(arrival, false);
     return true;
   }
@@ -346,7 +368,11 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
   }
   const auto manifest = manifest_chunks();
   if (arrival.index >= manifest && in.leaves.empty()) {
-    in.unlisted.push_back({&link, arrival, message});
+    // With all of the credit they would keep out the list itself, where that was lost.
+    if (in.unlisted.size() < kUnlistedMax)
+      in.unlisted.push_back({&link, arrival, message});
+    else
+      link.settle(arrival, false);
     return true;
   }
   bool good = false;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -74,6 +75,7 @@ class StateTransfer {
   std::map<SiteId, Nanoseconds> next_snapshot_at_;    // that this peer may cause
   bool fetching_ = false;
   std::unique_ptr<Incoming> incoming_;
+  std::deque<TransferId> left_;           // of which nothing more is taken
   std::map<SiteId, Saved> offers_;        // the newest with a strong root
   std::map<SiteId, Nanoseconds> failed_;  // servers, since fetch() began
   Signal news_;

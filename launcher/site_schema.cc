@@ -161,7 +161,7 @@ std::optional<HostPort> parse_address(std::string_view text) {
     if (c < '0' || c > '9') return std::nullopt;
     port = 10 * port + (c - '0');
   }
-  if (port < 1 || port > 65534) return std::nullopt;  // bulk data need the next one as well
+  if (port < 1 || port > 65534) return std::nullopt;  // bulk data need the port after a gateway's
   const bool fits = std::all_of(host.begin(), host.end(), [&](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_' || (bracketed && (c == ':' || c == '%'));

@@ -215,6 +215,64 @@ TEST_F(MoreThanTheCreditTest, ChunksOfAWithdrawnAttemptDoNotKeepOutTheNextOnes) 
   ASSERT_TRUE(run_until([this] { return held(); }));
 }
 
+// The same where its announcement was taken up, and its chunks found no room in the file.
+class ChunksDoNotFitTest : public ExchangeTest {
+ protected:
+  ChunksDoNotFitTest() : ExchangeTest(of_large_chunks()) {}
+  static ScriptedFederation::Options of_large_chunks() {
+    auto options = ExchangeTest::options();
+    options.elements = 600'000;
+    options.gateway.sync.chunk_elements = 1 << 13;
+    options.gateway.link.window_bytes = 1;
+    return options;
+  }
+};
+
+TEST_F(ChunksDoNotFitTest, TheNextAttemptIsNotKeptOut) {
+  ASSERT_GT(plan_->chunks(), 60U);
+  federation_.disk(kReceiver).set_faults({.fits = 5000, .full_for = "-2"});
+  const auto first = made_from(1, 7), second = made_from(2, 8);
+  link().send(first->announcement().encode());
+  link().offer(first->transfer(), 1, plan_->chunks(), first, false);
+  federation_.run_for(20 * kSecond);
+  ASSERT_GT(federation_.events(kReceiver, "disk_failed"), 0U);
+  link().withdraw(first->transfer());
+  const auto sent = link().bulk_counters().chunks_sent;
+  link().send(second->announcement().encode());
+  link().offer(second->transfer(), 1, plan_->chunks(), second, false);
+  federation_.run_for(20 * kSecond);
+  EXPECT_GT(link().bulk_counters().chunks_sent, sent);
+}
+
+// After a restart, on request: of the step at hand only what fits it is held.
+TEST_F(ExchangeTest, WhatIsOfAnotherViewIsNotHeldBecauseSomebodyAsksForIt) {
+  const auto run = receiver().genesis()->record.hash();
+  const auto open = plan_->announce({.run = run, .view = {}, .step = 1}, 100, run, 7);
+  auto made = std::make_shared<Contribution>(
+      plan_, sign(origin().signer, kOrigin, MessageType::open, encode(open)), open);
+  std::vector<float> residual(receiver().state()->agreed.size());
+  const ValuesInVector values(std::vector<float>(residual.size(), 1.0F));
+  add_all_chunks(*made, origin().signer, [&](std::uint32_t i) {
+    return *code_chunk(*plan_, i, receiver().state()->agreed, {}, values, residual);
+  });
+  const auto close = close_of(*made);
+  ASSERT_TRUE(made->set_close(close, *decode_close(close.body)));
+  ContributionStore store(federation_.disk(kReceiver), "outer/contributions");
+  auto file = store.create(1, made->announcement());
+  ASSERT_TRUE(file);
+  ASSERT_TRUE((*file)->add_all(*made));
+  ASSERT_TRUE((*file)->add_close(close));
+  ASSERT_TRUE((*file)->sync());
+  link().send(encode(Fetch{1, kOrigin}));
+  federation_.run_for(10 * kSecond);
+  EXPECT_FALSE(held());
+  // And keeps nothing out.
+  const auto right = made_from(3);
+  ASSERT_TRUE(send(right));
+  this->close(*right);
+  EXPECT_TRUE(run_until([this] { return held(); }));
+}
+
 // Of chunks that are not those of the close nothing stays: the right ones come under the same name.
 TEST_F(ExchangeTest, NothingOfARefusedContributionStays) {
   const auto wrong = made_from(1), right = made_from(2);

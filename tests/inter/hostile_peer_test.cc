@@ -152,6 +152,40 @@ TEST_F(HostilePeerTest, WhatItAsksForAgainAndAgainIsServedOnceAtATime) {
 }
 
 // Whoever has no vote leads nothing, however often it says so.
+// What it signs, and nobody can use, is neither kept for who enters the step nor passed on: all of
+// it at once would be more than a link takes.
+TEST_F(HostilePeerTest, WhatItSignsIsPassedOnOnlyIfItCounts) {
+  ScriptedFederation federation(endless_with_puppet());
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    follow(puppet, from, type, in);
+  };
+  auto& second = federation.gateway(2);
+  ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 3; },
+                                   60 * kSecond));
+  for (const SiteId site : {3, 4}) federation.cut(1, site, true);
+  federation.run_for(20 * kSecond);
+  const auto passed_on = second.counters().relayed_messages;
+  const StepId id{.run = second.genesis()->record.hash(),
+                  .view = second.view().digest(),
+                  .step = second.state()->step + 1,
+                  .fragment = 0};
+  for (const auto type : {MessageType::open, MessageType::close, MessageType::prepare,
+                          MessageType::promise, MessageType::accept}) {
+    for (int i = 0; i < 40; ++i) {
+      ByteWriter body;
+      body.raw(id.run.bytes).raw(id.view.bytes).put(id.step).put(id.fragment);
+      body.put(i).raw(Bytes(20'000));
+      puppet.link(2).send(sign(puppet.signer, 1, type, body.take()).encode());
+    }
+    for (std::uint64_t ballot = 1; ballot < 40; ++ballot)
+      puppet.link(2).send(sign(puppet.signer, 1, id, Prepare{ballot}).encode());
+  }
+  federation.run_for(500 * kMillisecond);
+  ASSERT_EQ(second.state()->step + 1, id.step) << "too late to say anything of the test";
+  EXPECT_EQ(second.counters().relayed_messages, passed_on);
+}
+
 TEST_F(HostilePeerTest, PreparesOfOneWithoutAVoteHoldNoBallotUp) {
   auto options = endless_with_puppet();
   ScriptedFederation federation(std::move(options));
@@ -250,6 +284,9 @@ TEST_P(BadServerTest, IsLeftForAnother) {
   EXPECT_LT(federation.now() - began, 40 * kSecond);
   EXPECT_GE(federation.events(4, "state_fetch_stopped"), 1U) << "the puppet was never asked";
   EXPECT_EQ(late.root(), server.root());
+  // And sends no more: what nobody waits for would go before all contributions.
+  federation.run_for(10 * kSecond);
+  EXPECT_FALSE(puppet.link(4).sends_bulk());
 }
 
 INSTANTIATE_TEST_SUITE_P(Leaves, BadServerTest, testing::Bool(),

@@ -233,7 +233,7 @@ class Books(unittest.TestCase):
         self.assertEqual(tokens.trained_and_open(lines, 1, 10), (40, 20))
         self.assertEqual(tokens.trained_and_open(lines, 0, 10), (40, 40))
 
-    def test_a_life_before_the_first_checkpoint(self):
+    def test_a_life_from_the_beginning_whose_first_line_found_no_room(self):
         lines = [self.line("inner_step", 10), self.line("inner_step", 20), self.line("inner_step", 10)]
         self.assertEqual(tokens.trained_and_open(lines, 0, 10), (30, 30))
 

@@ -13,8 +13,7 @@ def trained_and_open(lines, last_named, tokens_of_step):
         if line["kind"] == "resumed":
             pass
         elif now < at:
-            # A life that begins before its first checkpoint, or on a full disk, does not say where it took up: a step
-            # before its first line, at least.
+            # The first line of a life found no room on the disk: it took up a step before the next one, at least.
             trained += tokens_of_step if line["kind"] == "inner_step" else 0
         else:
             trained += now - at
