@@ -46,22 +46,16 @@ namespace isthmus::kernels {
 
 HWY_EXPORT(rotate_row);
 
-void rope_table(double theta, std::int64_t head_dim, std::int64_t positions,
+void rope_table(std::span<const double> frequencies, double amplitude, std::int64_t positions,
                 std::span<float> table) {
-  ISTHMUS_ASSERT(head_dim % 2 == 0 &&
-                 static_cast<std::int64_t>(table.size()) == positions * head_dim);
-  const std::int64_t half = head_dim / 2;
-  for (std::int64_t i = 0; i < half; ++i) {
-    const double frequency =
-        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    for (std::int64_t position = 0; position < positions; ++position) {
-      const double angle = static_cast<double>(position) * frequency;
-      table[static_cast<std::size_t>(position * head_dim + i)] =
-          static_cast<float>(std::cos(angle));
-      table[static_cast<std::size_t>(position * head_dim + half + i)] =
-          static_cast<float>(std::sin(angle));
+  const auto half = frequencies.size();
+  ISTHMUS_ASSERT(table.size() == static_cast<std::size_t>(positions) * 2 * half);
+  for (std::size_t position = 0; position < static_cast<std::size_t>(positions); ++position)
+    for (std::size_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(position) * frequencies[i];
+      table[2 * half * position + i] = static_cast<float>(std::cos(angle) * amplitude);
+      table[2 * half * position + half + i] = static_cast<float>(std::sin(angle) * amplitude);
     }
-  }
 }
 
 void rope(ThreadPool& pool, const Rows& x, std::int64_t head_dim,

@@ -1,5 +1,5 @@
 // Rotary position embedding (Su et al. 2021) in Hugging Face's half-split convention: within a head
-// of size d, element i is rotated with element i + d/2 by position * theta^(-2i/d). In place.
+// of size d, element i is rotated with element i + d/2 by position * frequency[i]. In place.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace isthmus::kernels {
 
-// Fills table [positions, head_dim]: cos of the d/2 angles, then sin. Angles in f64, rounded once.
-void rope_table(double theta, std::int64_t head_dim, std::int64_t positions,
+// Fills table [positions, head_dim]: cos of the d/2 angles, then sin, all times `amplitude`. In f64,
+// rounded once. frequencies [d/2], in radians per position.
+void rope_table(std::span<const double> frequencies, double amplitude, std::int64_t positions,
                 std::span<float> table);
 
 enum class RopeDirection : std::uint8_t { forward, backward };  // backward rotates back

@@ -28,6 +28,7 @@ void add_top(CLI::App& program, Action& action);
 void add_link(CLI::App& program, Action& action);
 void add_report(CLI::App& program, Action& action);
 void add_eval(CLI::App& program, Action& action);
+void add_export(CLI::App& program, Action& action);
 void add_generate(CLI::App& program, Action& action);
 void add_data(CLI::App& program, Action& action);
 void add_keys(CLI::App& program, Action& action);

@@ -25,6 +25,7 @@
 #include "launcher/sites_together.h"
 #include "launcher/units.h"
 #include "runtime/checkpoint.h"
+#include "runtime/family.h"
 #include "security/identity.h"
 #include "security/roster_memory.h"
 #include "security/roster_signature.h"
@@ -102,9 +103,9 @@ class ValueCheck {
   void model() {
     const auto before = text_.faults.size();
     const auto& model = file_.model.config;
-    static constexpr std::array kShape = {"layers", "hidden",     "heads",    "kv_heads",
-                                          "ffn",    "vocabulary", "tied",     "context",
-                                          "family", "rope_theta", "norm_eps", "seed"};
+    static constexpr std::array kShape = {
+        "layers",  "hidden", "heads",      "kv_heads", "ffn",  "vocabulary", "tied",
+        "context", "family", "rope_theta", "norm_eps", "seed", "head_dim"};
     if (written("model.from")) {
       for (const std::string_view key : kShape)
         if (const auto full = fmt::format("model.{}", key); written(full))
@@ -115,13 +116,16 @@ class ValueCheck {
       if (const auto full = fmt::format("model.{}", key); !written(full))
         fault(full, "[model] needs {}, or from = \"a Hugging Face directory\"", key);
     if (model.hidden <= 0 || model.heads <= 0) return;
-    if (model.hidden % model.heads != 0) {
+    const auto* family = runtime::find_family(model.family);
+    const bool must_divide =
+        !written("model.head_dim") || (family != nullptr && family->heads_divide_hidden);
+    if (must_divide && model.hidden % model.heads != 0) {
       fault("model.heads", "model.heads = {} does not divide model.hidden = {}; {}", model.heads,
             model.hidden,
             model.hidden % 2 == 0
                 ? near_divisors(model.hidden / 2, model.heads)
                 : "choose an even model.hidden, as rotary positions turn pairs of elements");
-    } else if (model.hidden / model.heads % 2 != 0) {
+    } else if (!written("model.head_dim") && model.hidden / model.heads % 2 != 0) {
       fault("model.heads",
             "model.hidden / model.heads = {} is odd, but rotary positions turn pairs of elements; "
             "choose heads so that it is even",

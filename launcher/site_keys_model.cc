@@ -1,14 +1,37 @@
 // The keys of [model].
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "launcher/site_keys.h"
+#include "runtime/family.h"
 
 namespace isthmus::launcher {
 namespace {
 
 ChoiceField family_field() {
-  return {.get = [](const SiteFile&) { return std::size_t{0}; },
-          .set = [](SiteFile& file, std::size_t) { file.model.config.family = "llama"; }};
+  return {
+      .get =
+          [](const SiteFile& file) {
+            const auto names = runtime::family_names();
+            const auto at = std::find(names.begin(), names.end(), file.model.config.family);
+            return static_cast<std::size_t>(at - names.begin());
+          },
+      .set = [](SiteFile& file,
+                std::size_t index) { file.model.config.family = runtime::families()[index].name; }};
+}
+
+// "The architecture. llama: a Llama decoder; qwen3: …"
+std::string_view family_meaning() {
+  static const std::string meaning = [] {
+    std::string text = "The architecture.";
+    for (const auto& family : runtime::families())
+      text += fmt::format("{}{}: {}", text.back() == '.' ? " " : "; ", family.name, family.meaning);
+    return text + ".";
+  }();
+  return meaning;
 }
 
 }  // namespace
@@ -24,17 +47,17 @@ std::vector<SiteKey> model_keys() {
        .name = "family",
        .kind = choice,
        .field = family_field(),
-       .choices = {"llama"},
-       .meaning = "The architecture: a Llama decoder (RMSNorm, rotary positions, grouped-query "
-                  "attention, SwiGLU).",
+       .choices = runtime::family_names(),
+       .meaning = family_meaning(),
        .shared = true},
       {.section = "model",
        .name = "from",
        .kind = path,
        .field = field(model, &ModelOptions::from),
        .meaning =
-           "A Hugging Face directory (config.json, model.safetensors) to start from. The other "
-           "keys of this section are then read from it and must be left out.",
+           "A Hugging Face directory (config.json; model.safetensors, or several files and their "
+           "index) to start from. The other keys of this section are then read from it and must be "
+           "left out.",
        .absent = "a new model, as the other keys say"},
       {.section = "model",
        .name = "layers",
@@ -54,7 +77,7 @@ std::vector<SiteKey> model_keys() {
        .min = 2,
        .max = 65536,
        .unit = "elements",
-       .meaning = "Width of the residual stream; `heads` divides it.",
+       .meaning = "Width of the residual stream; `heads` divides it, unless head_dim is given.",
        .absent = "only with `from`",
        .example = "256",
        .shared = true},
@@ -79,6 +102,16 @@ std::vector<SiteKey> model_keys() {
        .meaning = "Key and value heads; divides `heads`.",
        .absent = "as many as `heads`",
        .example = "4",
+       .shared = true},
+      {.section = "model",
+       .name = "head_dim",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::head_dim),
+       .min = 2,
+       .max = 1024,
+       .unit = "elements",
+       .meaning = "Size of a head, even. In a llama `heads` divides `hidden` all the same.",
+       .absent = "`hidden` / `heads`",
        .shared = true},
       {.section = "model",
        .name = "ffn",

@@ -16,6 +16,7 @@
 #include "runtime/family.h"
 #include "runtime/model_description.h"
 #include "runtime/safetensors.h"
+#include "runtime/stored_model.h"
 #include "runtime/trainer_file.h"
 #include "security/hash.h"
 
@@ -172,27 +173,12 @@ Result<void> read_finite(const SafetensorsReader& reader, const std::string& pat
   return {};
 }
 
-Result<std::string> parameter_file(const Disk& disk, const std::string& checkpoint) {
-  const auto file = checkpoint + "/" + kModelFile;
-  ISTHMUS_TRY(const bool whole, disk.exists(file));
-  if (whole) return file;
-  ISTHMUS_TRY(const bool sharded, disk.exists(file + ".index.json"));
-  if (sharded)
-    return Error{ErrorCode::unsupported,
-                 fmt::format("{} is cut into several files; save it again as one {}", checkpoint,
-                             kModelFile)};
-  return Error{ErrorCode::not_found, fmt::format("there is no {}", file)};
-}
-
-// Finds everything before it writes anything: a file that does not fit leaves the model alone.
-Result<void> read_model(Disk& disk, const std::string& path, Model& model) {
-  ISTHMUS_TRY(const auto reader, SafetensorsReader::open(disk, path));
-  std::vector<const StoredTensor*> stored;
-  for (const auto& tensor : model.tensors()) {
-    ISTHMUS_TRY(stored.emplace_back(), find(reader, path, tensor.name, tensor.shape));
-  }
-  for (std::size_t i = 0; i < stored.size(); ++i)
-    ISTHMUS_CHECK(read_finite(reader, path, *stored[i], model.parameters(i)));
+// Finds everything before it writes anything: a directory that does not fit leaves the model alone.
+Result<void> read_model(Disk& disk, const std::string& directory, Model& model) {
+  ISTHMUS_TRY(const auto stored, StoredModel::open(disk, directory));
+  ISTHMUS_CHECK(stored.check(model.tensors()));
+  for (std::size_t i = 0; i < model.tensors().size(); ++i)
+    ISTHMUS_CHECK(stored.read(model.tensors()[i], model.parameters(i)));
   model.parameters_changed();
   return {};
 }
@@ -247,6 +233,8 @@ Result<void> check_same(const ModelConfig& a, const ModelConfig& b, const std::s
   if (a.vocabulary != b.vocabulary) return differs("vocabulary", a.vocabulary, b.vocabulary);
   if (a.tied != b.tied) return differs("tying of the head", a.tied, b.tied);
   if (a.rope_theta != b.rope_theta) return differs("rope_theta", a.rope_theta, b.rope_theta);
+  if (a.rope_scaling != b.rope_scaling)
+    return differs("rope scaling", describe(a.rope_scaling), describe(b.rope_scaling));
   if (a.norm_eps != b.norm_eps) return differs("norm_eps", a.norm_eps, b.norm_eps);
   return {};
 }
@@ -398,7 +386,7 @@ Result<Progress> load_checkpoint(Disk& disk, const std::string& checkpoint, Mode
   ISTHMUS_CHECK(check_files(disk, checkpoint, trainer));
   ISTHMUS_TRY(const auto config, read_model_config(disk, checkpoint));
   ISTHMUS_CHECK(check_same(config, model.config(), checkpoint));
-  ISTHMUS_CHECK(read_model(disk, checkpoint + "/" + kModelFile, model));
+  ISTHMUS_CHECK(read_model(disk, checkpoint, model));
   ISTHMUS_CHECK(read_optimizer(disk, checkpoint + "/" + kOptimizerFile, model));
   model.set_updates(trainer.updates);
   return trainer.progress;
@@ -438,27 +426,30 @@ Result<std::optional<Progress>> load_newest_checkpoint(Disk& disk, const std::st
   return std::optional<Progress>();
 }
 
+Result<std::string> model_directory(const Disk& disk, const std::string& path) {
+  ISTHMUS_TRY(const auto steps, list_checkpoints(disk, path));
+  return steps.empty() ? path : path + "/" + name_of(steps.back());
+}
+
+Result<void> check_as_written(Disk& disk, const std::string& directory) {
+  ISTHMUS_TRY(const bool ours, disk.exists(directory + "/" + kTrainerFile));
+  if (!ours) return {};
+  ISTHMUS_TRY(const auto trainer, read_trainer_file(disk, directory));
+  return check_files(disk, directory, trainer);
+}
+
 Result<void> load_parameters(Disk& disk, const std::string& checkpoint, Model& model) {
-  ISTHMUS_TRY(const bool ours, disk.exists(checkpoint + "/" + kTrainerFile));
-  if (ours) {
-    ISTHMUS_TRY(const auto trainer, read_trainer_file(disk, checkpoint));
-    ISTHMUS_CHECK(check_files(disk, checkpoint, trainer));
-  }
+  ISTHMUS_CHECK(check_as_written(disk, checkpoint));
   ISTHMUS_TRY(const auto config, read_model_config(disk, checkpoint));
   ISTHMUS_CHECK(check_same(config, model.config(), checkpoint));
-  ISTHMUS_TRY(const auto file, parameter_file(disk, checkpoint));
-  return read_model(disk, file, model);
+  return read_model(disk, checkpoint, model);
 }
 
 Result<void> check_parameters(Disk& disk, const std::string& checkpoint,
                               const ModelConfig& config) {
-  ISTHMUS_TRY(const auto file, parameter_file(disk, checkpoint));
-  ISTHMUS_TRY(const auto reader, SafetensorsReader::open(disk, file));
+  ISTHMUS_TRY(const auto stored, StoredModel::open(disk, checkpoint));
   const BatchShape least{.micro_batch = 1, .sequence = 1};
-  for (const auto& tensor : lay_out_parameters(build_program(config, least, Head::loss)).tensors) {
-    ISTHMUS_CHECK(find(reader, file, tensor.name, tensor.shape));
-  }
-  return {};
+  return stored.check(lay_out_parameters(build_program(config, least, Head::loss)).tensors);
 }
 
 Result<ModelConfig> read_model_config(Disk& disk, const std::string& checkpoint) {

@@ -78,6 +78,13 @@ Result<void> check_parameters(Disk& disk, const std::string& checkpoint, const M
 // The configuration of a Hugging Face directory.
 Result<ModelConfig> read_model_config(Disk& disk, const std::string& checkpoint);
 
+// A Hugging Face directory itself; of a folder of checkpoints the newest. Errors: io.
+Result<std::string> model_directory(const Disk& disk, const std::string& path);
+
+// That a checkpoint of ours is as it was written; of any other directory nothing is known. Errors:
+// corrupt, io.
+Result<void> check_as_written(Disk& disk, const std::string& directory);
+
 // A model with the parameters of a Hugging Face directory, or of the newest checkpoint in a folder
 // of checkpoints: for evaluation and generation. Errors: as load_parameters; where the newest is
 // corrupt, it names the one before.

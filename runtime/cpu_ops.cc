@@ -7,6 +7,7 @@
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
+#include "kernels/norm_rope.h"
 #include "kernels/residual.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -81,6 +82,14 @@ struct Heads {
         k(Rows(qkv).column_range(a.heads * a.head_dim, a.kv_heads * a.head_dim)),
         v(Rows(qkv).column_range((a.heads + a.kv_heads) * a.head_dim, a.kv_heads * a.head_dim)) {}
   Rows q, k, v;
+};
+
+// What norm_rope multiplies with: of all heads of q, then of those of k.
+struct HeadScales {
+  HeadScales(const TensorView& all, const Attributes& a)
+      : q(flat(all).first(static_cast<std::size_t>(all.shape[0] * a.heads))),
+        k(flat(all).subspan(q.size())) {}
+  std::span<float> q, k;
 };
 
 // Gate and up side by side.
@@ -233,7 +242,8 @@ PreparedOp linear_backward(const BoundOp& bound, CpuDevice& device) {
 
 PreparedOp rope_table_forward(const BoundOp& bound, CpuDevice&) {
   return [table = bound.outputs[0], a = bound.op.attributes] {
-    kernels::rope_table(a.theta, a.head_dim, table.shape[0], flat(table));
+    kernels::rope_table(rope_frequencies(a.theta, a.head_dim, a.rope_scaling),
+                        rope_amplitude(a.rope_scaling), table.shape[0], flat(table));
   };
 }
 
@@ -245,6 +255,45 @@ PreparedOp rope_forward(const BoundOp& bound, CpuDevice& device) {
 PreparedOp rope_backward(const BoundOp& bound, CpuDevice& device) {
   return rope_in_place(bound.inputs[3], bound.inputs[1], bound.outputs[0], bound.op.attributes,
                        kernels::RopeDirection::backward, device);
+}
+
+PreparedOp norm_rope_forward(const BoundOp& bound, CpuDevice& device) {
+  const auto& a = bound.op.attributes;
+  return [&pool = device.pool, x = Heads(bound.inputs[0], a), y = Heads(bound.outputs[0], a),
+          q_weight = flat(bound.inputs[1]), k_weight = flat(bound.inputs[2]),
+          table = flat(bound.inputs[3]), inverse = HeadScales(bound.outputs[1], a),
+          epsilon = static_cast<float>(a.epsilon), sequence = a.sequence] {
+    kernels::norm_rope_forward(pool, x.q, q_weight, epsilon, sequence, table, y.q, inverse.q);
+    kernels::norm_rope_forward(pool, x.k, k_weight, epsilon, sequence, table, y.k, inverse.k);
+    kernels::copy_rows(pool, x.v, y.v);
+  };
+}
+
+PreparedOp norm_rope_backward(const BoundOp& bound, CpuDevice& device) {
+  const auto& a = bound.op.attributes;
+  const auto& qkv = bound.inputs[0];
+  const auto scratch = kernels::norm_rope_scratch_floats(qkv.shape[0], a.heads * a.head_dim);
+  // Where nothing before trains, the gradient of x is made all the same, and goes nowhere.
+  const auto unused = bound.outputs[0].data == nullptr ? qkv.bytes() : 0;
+  const auto unused_at = scratch * sizeof(float);
+  device.reserve_scratch(unused_at + unused);
+  return [&device, a, qkv, scratch, unused_at, to = bound.outputs[0], dy_view = bound.inputs[6],
+          q_weight = flat(bound.inputs[1]), k_weight = flat(bound.inputs[2]),
+          table = flat(bound.inputs[3]), inverse = HeadScales(bound.inputs[5], a),
+          dq_weight = flat(bound.outputs[1]), dk_weight = flat(bound.outputs[2])] {
+    auto dx_view = to;
+    if (dx_view.data == nullptr) {
+      dx_view = qkv;
+      dx_view.data = device.scratch().data() + unused_at;
+    }
+    const Heads x(qkv, a), dy(dy_view, a), dx(dx_view, a);
+    const auto working = device.scratch_of<float>(scratch);
+    kernels::norm_rope_backward(device.pool, dy.q, x.q, q_weight, inverse.q, a.sequence, table,
+                                dx.q, dq_weight, working);
+    kernels::norm_rope_backward(device.pool, dy.k, x.k, k_weight, inverse.k, a.sequence, table,
+                                dx.k, dk_weight, working);
+    if (dx.v.data != dy.v.data) kernels::copy_rows(device.pool, dy.v, dx.v);
+  };
 }
 
 PreparedOp attention_forward(const BoundOp& bound, CpuDevice& device) {

@@ -10,6 +10,8 @@ PreparedOp embed_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp embed_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp norm_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp norm_backward(const BoundOp& bound, CpuDevice& device);
+PreparedOp norm_rope_forward(const BoundOp& bound, CpuDevice& device);
+PreparedOp norm_rope_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp linear_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp linear_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp rope_table_forward(const BoundOp& bound, CpuDevice& device);

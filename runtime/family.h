@@ -1,6 +1,10 @@
 // A family is a function from a configuration to a Program; each lives in a file of its own. Here
-// is the choice among them.
+// are all of them, and the choice among them.
 #pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "runtime/model_config.h"
 #include "runtime/program.h"
@@ -10,11 +14,30 @@ namespace isthmus::runtime {
 // How a program ends: in the loss of targets, or in the scores of every next token.
 enum class Head : std::uint8_t { loss, logits };
 
+struct Family {
+  std::string_view name;          // in site files, and the model_type of a config.json
+  std::string_view architecture;  // the class in transformers that loads it
+  std::string_view meaning;       // for people, in half a sentence
+  bool heads_divide_hidden;       // what its class asks of a configuration
+  // Where config.json has no such field.
+  std::int64_t head_dim;      // 0: hidden / heads
+  std::int64_t kv_heads;      // 0: as many as heads
+  std::int64_t sequence_max;  // of max_position_embeddings
+  Program (*program)(const ModelConfig& config, const BatchShape& shape, Head head);
+};
+
+std::span<const Family> families();
+const Family* find_family(std::string_view name);  // nullptr: none
+std::vector<std::string_view> family_names();
+
 // The forward list; of a config that checks, for a sequence of at most its sequence_max.
 Program build_program(const ModelConfig& config, const BatchShape& shape, Head head);
 
-// llama.cc: Llama 2 and 3 (Touvron et al. 2023): pre-norm decoder, RoPE, grouped-query attention,
-// SwiGLU, no biases; what Hugging Face calls LlamaForCausalLM without rope scaling.
+// llama.cc: Llama 1 to 3 (Touvron et al. 2023): pre-norm decoder, RoPE, grouped-query attention,
+// SwiGLU, no biases.
 Program llama_program(const ModelConfig& config, const BatchShape& shape, Head head);
+// qwen3.cc: Qwen3 (Yang et al. 2025): as Llama, but each head of the queries and keys is normalised
+// before it is rotated.
+Program qwen3_program(const ModelConfig& config, const BatchShape& shape, Head head);
 
 }  // namespace isthmus::runtime

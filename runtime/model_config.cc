@@ -1,6 +1,6 @@
 #include "runtime/model_config.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "runtime/family.h"
 
@@ -16,9 +16,11 @@ Result<void> in_range(std::string_view name, std::int64_t value, std::int64_t ma
 }  // namespace
 
 Result<void> check(const ModelConfig& config) {
-  if (config.family != "llama")
+  const auto* family = find_family(config.family);
+  if (family == nullptr)
     return Error{ErrorCode::unsupported,
-                 fmt::format("model family \"{}\" is not known; there is: llama", config.family)};
+                 fmt::format("model family \"{}\" is not known; there are {}", config.family,
+                             fmt::join(family_names(), ", "))};
   ISTHMUS_CHECK(in_range("layers", config.layers, 1024));
   ISTHMUS_CHECK(in_range("hidden", config.hidden, 1 << 16));
   ISTHMUS_CHECK(in_range("heads", config.heads, 1024));
@@ -30,7 +32,8 @@ Result<void> check(const ModelConfig& config) {
     return Error{
         ErrorCode::invalid_argument,
         fmt::format("heads is {}, not a multiple of kv_heads, {}", config.heads, config.kv_heads)};
-  if (config.hidden % config.heads != 0)  // transformers asks for it, even beside head_dim
+  // transformers asks for it in a Llama, even beside head_dim.
+  if (config.hidden % config.heads != 0 && (family->heads_divide_hidden || config.head_dim == 0))
     return Error{
         ErrorCode::invalid_argument,
         fmt::format("hidden is {}, not a multiple of heads, {}", config.hidden, config.heads)};
@@ -43,6 +46,7 @@ Result<void> check(const ModelConfig& config) {
   if (!(config.rope_theta > 1 && config.rope_theta < 1e12))
     return Error{ErrorCode::invalid_argument,
                  fmt::format("rope_theta is {}, but must be above 1", config.rope_theta)};
+  ISTHMUS_CHECK(check(config.rope_scaling));
   if (!(config.norm_eps > 0 && config.norm_eps < 1))
     return Error{ErrorCode::invalid_argument,
                  fmt::format("norm_eps is {}, but must be between 0 and 1", config.norm_eps)};

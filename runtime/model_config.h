@@ -7,20 +7,22 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "runtime/rope_scaling.h"
 
 namespace isthmus::runtime {
 
 struct ModelConfig {
-  std::string family = "llama";      // the only one yet
+  std::string family = "llama";      // of families() (runtime/family.h)
   std::int64_t layers = 0;           // decoder blocks
   std::int64_t hidden = 0;           // width of the residual stream
-  std::int64_t heads = 0;            // query heads; divides hidden
+  std::int64_t heads = 0;            // query heads
   std::int64_t kv_heads = 0;         // key and value heads; divides heads
   std::int64_t head_dim = 0;         // elements of a head, even; 0: hidden / heads
   std::int64_t ffn_width = 0;        // width of SwiGLU
   std::int64_t vocabulary = 0;       // tokens are in [0, vocabulary)
   bool tied = true;                  // the head is the embedding
   double rope_theta = 10000.0;       // base of the rotary frequencies
+  RopeScaling rope_scaling = {};     // how they are stretched
   double norm_eps = 1e-5;            // added to the mean square
   std::int64_t sequence_max = 2048;  // longest sequence, in tokens (max_position_embeddings)
 

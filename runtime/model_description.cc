@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/assert.h"
+#include "runtime/family.h"
 #include "runtime/shallow_json.h"
 #include "runtime/text_tokens.h"
 
@@ -49,40 +53,142 @@ Result<bool> flag(const Json& json, const char* key, bool otherwise) {
   return json[key].get<bool>();
 }
 
-// The base of the rotary frequencies: a field of its own, or (transformers 5) of rope_parameters.
-Result<double> rope_theta(const Json& json) {
-  if (has(json, "rope_scaling"))
-    return not_ours("rope_scaling", json["rope_scaling"], "unscaled rotary embeddings");
-  if (!has(json, "rope_parameters")) return number(json, "rope_theta", 10000.0);
-  const auto& rope = json["rope_parameters"];
-  if (!rope.is_object()) return fault("rope_parameters", "is no object");
-  if (has(rope, "rope_type") && rope["rope_type"] != "default")
-    return not_ours("rope_type", rope["rope_type"], "\"default\"");
-  return number(rope, "rope_theta", 10000.0);
+// A field that computes nothing we do unless it has this value (or is not there).
+Result<void> must_be(const Json& json, const char* key, const Json& value) {
+  if (!has(json, key) || json[key] == value) return {};
+  return not_ours(key, json[key], value.dump());
 }
 
-Result<void> check_architecture(const Json& json) {
-  if (!has(json, "model_type")) return fault("model_type", "is missing");
-  if (json["model_type"] != "llama") return not_ours("model_type", json["model_type"], "\"llama\"");
-  if (has(json, "architectures") && json["architectures"] != Json::array({"LlamaForCausalLM"}))
-    return not_ours("architectures", json["architectures"], "[\"LlamaForCausalLM\"]");
-  if (has(json, "hidden_act") && json["hidden_act"] != "silu")
-    return not_ours("hidden_act", json["hidden_act"], "\"silu\"");
-  for (const char* bias : {"attention_bias", "mlp_bias"}) {
-    ISTHMUS_TRY(const bool on, flag(json, bias, false));
-    if (on) return not_ours(bias, json[bias], "models without biases");
+// ---- rotary positions
+
+// Nobody knows a key that is not here: it may change what is computed.
+Result<void> check_rope_keys(const Json& rope, const char* where) {
+  static constexpr std::array kKeys{"rope_type",
+                                    "type",
+                                    "rope_theta",
+                                    "factor",
+                                    "low_freq_factor",
+                                    "high_freq_factor",
+                                    "beta_fast",
+                                    "beta_slow",
+                                    "truncate",
+                                    "attention_factor",
+                                    "original_max_position_embeddings"};
+  for (const auto& [key, value] : rope.items())
+    if (!value.is_null() && std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+      return not_ours(fmt::format("{}.{}", where, key), value, "no such field");
+  return {};
+}
+
+// The object `rope_scaling` or `rope_parameters`.
+Result<RopeScaling> rope_scaling(const Json& rope, std::int64_t sequence_max) {
+  using Kind = RopeScaling::Kind;
+  RopeScaling scaling;
+  const char* type = has(rope, "rope_type") ? "rope_type" : "type";
+  if (!has(rope, type) || rope[type] == "default") return scaling;
+  for (const auto kind : {Kind::linear, Kind::llama3, Kind::yarn})
+    if (rope[type] == std::string(to_string(kind))) scaling.kind = kind;
+  if (scaling.kind == Kind::none)
+    return not_ours(type, rope[type], "\"default\", \"linear\", \"llama3\" and \"yarn\"");
+  ISTHMUS_TRY(scaling.original_positions,
+              whole_number(rope, "original_max_position_embeddings", sequence_max));
+  const bool may_follow = scaling.kind == Kind::yarn && scaling.original_positions > 0;
+  ISTHMUS_TRY(scaling.factor,
+              number(rope, "factor",
+                     may_follow ? static_cast<double>(sequence_max) /
+                                      static_cast<double>(scaling.original_positions)
+                                : 0));
+  if (scaling.kind == Kind::linear) {
+    scaling.original_positions = 0;
+    return scaling;
   }
+  if (scaling.kind == Kind::llama3) {
+    ISTHMUS_TRY(scaling.low_frequency_factor, number(rope, "low_freq_factor", 0));
+    ISTHMUS_TRY(scaling.high_frequency_factor, number(rope, "high_freq_factor", 0));
+    return scaling;
+  }
+  ISTHMUS_TRY(scaling.beta_fast, number(rope, "beta_fast", 32));
+  ISTHMUS_TRY(scaling.beta_slow, number(rope, "beta_slow", 1));
+  ISTHMUS_TRY(scaling.truncate, flag(rope, "truncate", true));
+  ISTHMUS_TRY(scaling.attention_factor, number(rope, "attention_factor", 0));
+  return scaling;
+}
+
+// transformers 4 writes `rope_theta` and `rope_scaling`, transformers 5 `rope_parameters`, which
+// has both.
+Result<void> read_rope(const Json& json, ModelConfig& config) {
+  const char* key = has(json, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+  ISTHMUS_TRY(config.rope_theta, number(json, "rope_theta", 10000.0));
+  if (!has(json, key)) return {};
+  const auto& rope = json[key];
+  if (!rope.is_object()) return fault(key, "is no object");
+  ISTHMUS_CHECK(check_rope_keys(rope, key));
+  ISTHMUS_TRY(config.rope_theta, number(rope, "rope_theta", config.rope_theta));
+  ISTHMUS_TRY(config.rope_scaling, rope_scaling(rope, config.sequence_max));
+  return {};
+}
+
+// In the older spelling, which both versions read. null: unscaled.
+Json to_json(const RopeScaling& scaling) {
+  using Kind = RopeScaling::Kind;
+  if (scaling.kind == Kind::none) return nullptr;
+  Json json = {{"rope_type", to_string(scaling.kind)}, {"factor", scaling.factor}};
+  if (scaling.kind == Kind::linear) return json;
+  json["original_max_position_embeddings"] = scaling.original_positions;
+  if (scaling.kind == Kind::llama3) {
+    json["low_freq_factor"] = scaling.low_frequency_factor;
+    json["high_freq_factor"] = scaling.high_frequency_factor;
+    return json;
+  }
+  json["beta_fast"] = scaling.beta_fast;
+  json["beta_slow"] = scaling.beta_slow;
+  json["truncate"] = scaling.truncate;
+  if (scaling.attention_factor > 0) json["attention_factor"] = scaling.attention_factor;
+  return json;
+}
+
+// ---- families
+
+Result<const Family*> family_of(const Json& json) {
+  if (!has(json, "model_type")) return fault("model_type", "is missing");
+  const auto* family =
+      json["model_type"].is_string() ? find_family(json["model_type"].get<std::string>()) : nullptr;
+  if (family == nullptr)
+    return not_ours("model_type", json["model_type"],
+                    fmt::format("\"{}\"", fmt::join(family_names(), "\", \"")));
+  ISTHMUS_CHECK(must_be(json, "architectures", Json::array({std::string(family->architecture)})));
+  return family;
+}
+
+// What a decoder of ours has one way only. Dropout leaves scores alone, but not training.
+Result<void> check_decoder(const Json& json) {
+  ISTHMUS_CHECK(must_be(json, "hidden_act", "silu"));
+  ISTHMUS_CHECK(must_be(json, "attention_bias", false));
+  ISTHMUS_CHECK(must_be(json, "mlp_bias", false));
+  ISTHMUS_CHECK(must_be(json, "use_sliding_window", false));
+  ISTHMUS_CHECK(must_be(json, "partial_rotary_factor", 1.0));
+  if (has(json, "attention_dropout") && json["attention_dropout"] != 0)
+    return not_ours("attention_dropout", json["attention_dropout"], "0");
+  if (has(json, "layer_types") && json["layer_types"].is_array())
+    for (const auto& type : json["layer_types"])
+      if (type != "full_attention")
+        return not_ours("layer_types", type, "\"full_attention\" in each layer");
+  if (has(json, "quantization_config"))
+    return not_ours("quantization_config", json["quantization_config"],
+                    "parameters that are not quantised");
   return {};
 }
 
 }  // namespace
 
-std::string to_config_json(const ModelConfig& config) {
+std::string to_config_json(const ModelConfig& config, StoredDType dtype) {
   // Special tokens only where the vocabulary has them: transformers refuses ids outside of it.
   const bool has_special_tokens = config.vocabulary >= kTextVocabulary;
   const auto token = [&](std::int32_t id) { return has_special_tokens ? Json(id) : Json(nullptr); };
-  const Json json = {{"architectures", {"LlamaForCausalLM"}},
-                     {"model_type", "llama"},
+  const auto* family = find_family(config.family);
+  ISTHMUS_ASSERT(family != nullptr);
+  const Json json = {{"architectures", {family->architecture}},
+                     {"model_type", family->name},
                      {"vocab_size", config.vocabulary},
                      {"hidden_size", config.hidden},
                      {"intermediate_size", config.ffn_width},
@@ -93,24 +199,26 @@ std::string to_config_json(const ModelConfig& config) {
                      {"max_position_embeddings", config.sequence_max},
                      {"rms_norm_eps", config.norm_eps},
                      {"rope_theta", config.rope_theta},
-                     {"rope_scaling", nullptr},
+                     {"rope_scaling", to_json(config.rope_scaling)},
                      {"tie_word_embeddings", config.tied},
                      {"hidden_act", "silu"},
                      {"attention_bias", false},
-                     {"mlp_bias", false},
                      {"attention_dropout", 0.0},
                      {"initializer_range", 0.02},
                      {"bos_token_id", token(kBeginToken)},
                      {"eos_token_id", token(kEndToken)},
                      {"pad_token_id", token(kPadToken)},
                      {"use_cache", true},
-                     {"torch_dtype", "float32"}};
+                     {"torch_dtype", name_of(dtype).torch_name}};
   return json.dump(2) + "\n";
 }
 
 std::string settings_text(const ModelConfig& config) {
-  return fmt::format("{}, heads {}/{}, rope_theta {}, norm_eps {}", config.family, config.heads,
-                     config.kv_heads, config.rope_theta, config.norm_eps);
+  auto text = fmt::format("{}, heads {}/{}, rope_theta {}, norm_eps {}", config.family,
+                          config.heads, config.kv_heads, config.rope_theta, config.norm_eps);
+  if (config.rope_scaling.kind != RopeScaling::Kind::none)
+    text += ", rope_scaling " + describe(config.rope_scaling);
+  return text;
 }
 
 Result<ModelConfig> from_config_json(std::string_view text) {
@@ -119,20 +227,27 @@ Result<ModelConfig> from_config_json(std::string_view text) {
     return Error{
         ErrorCode::corrupt,
         "config.json is cut short, no JSON object, nested too deep, or has a number out of range"};
-  ISTHMUS_CHECK(check_architecture(json));
+  ISTHMUS_TRY(const auto* family, family_of(json));
+  ISTHMUS_CHECK(check_decoder(json));
   ModelConfig config;
+  config.family = family->name;
   ISTHMUS_TRY(config.vocabulary, whole_number(json, "vocab_size"));
   ISTHMUS_TRY(config.hidden, whole_number(json, "hidden_size"));
   ISTHMUS_TRY(config.ffn_width, whole_number(json, "intermediate_size"));
   ISTHMUS_TRY(config.layers, whole_number(json, "num_hidden_layers"));
   ISTHMUS_TRY(config.heads, whole_number(json, "num_attention_heads"));
-  ISTHMUS_TRY(config.kv_heads, whole_number(json, "num_key_value_heads", config.heads));
-  ISTHMUS_TRY(config.head_dim, whole_number(json, "head_dim", 0));
+  const bool says_kv_heads = json.contains("num_key_value_heads") || family->kv_heads == 0;
+  ISTHMUS_TRY(config.kv_heads, whole_number(json, "num_key_value_heads",
+                                            says_kv_heads ? config.heads : family->kv_heads));
+  ISTHMUS_TRY(config.head_dim, whole_number(json, "head_dim", family->head_dim));
   // One way to say the usual size, so that equal models compare equal.
-  if (config.heads > 0 && config.head_dim == config.hidden / config.heads) config.head_dim = 0;
-  ISTHMUS_TRY(config.sequence_max, whole_number(json, "max_position_embeddings", 2048));
+  if (config.heads > 0 && config.hidden % config.heads == 0 &&
+      config.head_dim == config.hidden / config.heads)
+    config.head_dim = 0;
+  ISTHMUS_TRY(config.sequence_max,
+              whole_number(json, "max_position_embeddings", family->sequence_max));
   ISTHMUS_TRY(config.norm_eps, number(json, "rms_norm_eps", 1e-6));
-  ISTHMUS_TRY(config.rope_theta, rope_theta(json));
+  ISTHMUS_CHECK(read_rope(json, config));
   ISTHMUS_TRY(config.tied, flag(json, "tie_word_embeddings", false));
   ISTHMUS_CHECK(check(config));
   return config;

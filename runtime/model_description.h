@@ -1,5 +1,5 @@
-// A model's description as Hugging Face writes it: config.json of a LlamaForCausalLM, which
-// `transformers` loads as it is.
+// A model's description as Hugging Face writes it: a config.json, which `transformers` loads as it
+// is.
 #pragma once
 
 #include <string>
@@ -7,13 +7,16 @@
 
 #include "base/result.h"
 #include "runtime/model_config.h"
+#include "runtime/safetensors.h"
 
 namespace isthmus::runtime {
 
-std::string to_config_json(const ModelConfig& config);
+// With parameters of this dtype beside it.
+std::string to_config_json(const ModelConfig& config, StoredDType dtype = StoredDType::f32);
 
 // Somebody's config.json: checked, and refused when it asks for what we would compute differently
-// (another architecture, activation, rotary scaling, biases). Errors: corrupt (no JSON, a field
+// (another architecture or activation, biases, dropout, a sliding window, a rotary scaling that we
+// do not know). Errors: corrupt (no JSON, a field
 // missing or of the wrong kind), unsupported, invalid_argument (sizes that do not fit each other).
 Result<ModelConfig> from_config_json(std::string_view text);
 

@@ -108,12 +108,14 @@ ValueId ProgramBuilder::linear(ValueId x, std::size_t weight, DType output) {
   return out;
 }
 
-ValueId ProgramBuilder::rope_table(double theta, std::int64_t head_dim) {
+ValueId ProgramBuilder::rope_table(double theta, const RopeScaling& scaling,
+                                   std::int64_t head_dim) {
   const auto table = value("rope_table", {shape_.sequence, head_dim}, DType::f32, ValueKind::state);
   Op op;
   op.kind = OpKind::rope_table;
   op.outputs = {table};
   op.attributes.theta = theta;
+  op.attributes.rope_scaling = scaling;
   op.attributes.head_dim = head_dim;
   program_.once.push_back(std::move(op));
   return table;
@@ -127,6 +129,26 @@ ValueId ProgramBuilder::rope(ValueId x, ValueId table, std::int64_t heads, std::
   attributes.sequence = shape_.sequence;
   attributes.heads = heads;
   attributes.head_dim = head_dim;
+  return out;
+}
+
+ValueId ProgramBuilder::norm_rope(ValueId qkv, std::size_t q_weight, std::size_t k_weight,
+                                  ValueId table, std::int64_t heads, std::int64_t kv_heads,
+                                  double epsilon) {
+  const auto q = program_.parameters[q_weight].master;
+  const auto k = program_.parameters[k_weight].master;
+  const auto head_dim = program_.value(q).shape[0];
+  const auto columns = program_.value(qkv).shape[1];
+  ISTHMUS_ASSERT(columns == (heads + 2 * kv_heads) * head_dim &&
+                 program_.value(k).shape[0] == head_dim);
+  const auto out = activation("norm_rope", columns, program_.value(qkv).dtype);
+  const auto inverse_rms = activation("inverse_rms", heads + kv_heads, DType::f32);
+  auto& attributes = append(OpKind::norm_rope, {qkv, q, k, table}, {out, inverse_rms}).attributes;
+  attributes.sequence = shape_.sequence;
+  attributes.heads = heads;
+  attributes.kv_heads = kv_heads;
+  attributes.head_dim = head_dim;
+  attributes.epsilon = epsilon;
   return out;
 }
 

@@ -70,24 +70,27 @@ enum class OpKind : std::uint8_t {
   linear,      // x, weight → y
   rope_table,  // → table
   rope,        // x, table → y
+  norm_rope,   // qkv, q weight, k weight, table → qkv, inverse_rms: each head of q and of k is
+               // normalised and rotated
   attention,   // qkv → y, log_sums
   glu,         // gate_up → y
   add,         // x, y → sum
   convert,     // x → y: a copy, in another dtype
   head_loss,  // x, weight, targets → chunk, chunk_gradient (working memory); adds to the run's loss
 };
-inline constexpr std::size_t kOpKinds = 10;
+inline constexpr std::size_t kOpKinds = 11;
 
 enum class Pass : std::uint8_t { forward, backward };
 
 // What an op needs to know besides its values; each kind reads its own.
 struct Attributes {
-  std::int64_t sequence = 0;  // rope, attention: rows are batch × sequence
-  std::int64_t heads = 0;     // attention; rope: heads it rotates, from the first column on
-  std::int64_t kv_heads = 0;  // attention
-  std::int64_t head_dim = 0;  // rope, rope_table, attention
+  std::int64_t sequence = 0;  // rope, norm_rope, attention: rows are batch × sequence
+  std::int64_t heads = 0;  // attention, norm_rope; rope: heads it rotates, from the first column on
+  std::int64_t kv_heads = 0;  // attention, norm_rope
+  std::int64_t head_dim = 0;  // rope, rope_table, attention, norm_rope
   double theta = 0;           // rope_table
-  double epsilon = 0;         // norm
+  RopeScaling rope_scaling;   // rope_table
+  double epsilon = 0;         // norm, norm_rope
 };
 
 // A forward op has the inputs and outputs of its kind. The backward op of the same kind has
@@ -137,8 +140,11 @@ class ProgramBuilder {
   ValueId linear(ValueId x, std::size_t weight);
   // In f32, to be added to the residual stream: saves a rounding.
   ValueId linear_to_residual(ValueId x, std::size_t weight);
-  ValueId rope_table(double theta, std::int64_t head_dim);
+  ValueId rope_table(double theta, const RopeScaling& scaling, std::int64_t head_dim);
   ValueId rope(ValueId x, ValueId table, std::int64_t heads, std::int64_t head_dim);
+  // qkv {tokens, (heads + 2 kv_heads) · d}; weights of d elements.
+  ValueId norm_rope(ValueId qkv, std::size_t q_weight, std::size_t k_weight, ValueId table,
+                    std::int64_t heads, std::int64_t kv_heads, double epsilon);
   ValueId attention(ValueId qkv, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim);
   ValueId glu(ValueId gate_up);
   ValueId add(ValueId x, ValueId y);

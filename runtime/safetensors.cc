@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -140,6 +141,30 @@ float half_to_float(std::uint16_t half) {
 
 float bf16_to_float(std::uint16_t bits) { return kernels::to_float(bf16_t{bits}); }
 
+std::uint16_t float_to_bf16(float value) { return kernels::to_bf16(value).bits; }
+
+// To nearest, ties to even; what is too large becomes infinity.
+std::uint16_t float_to_half(float value) {
+  constexpr std::uint32_t kInfinity = 0x7f800000, kBiasDifference = 112U << 23;
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
+  const std::uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > kInfinity) return sign | 0x7e00;
+  if (magnitude < 0x38800000)  // below 2^-14: multiples of 2^-24
+    return sign | static_cast<std::uint16_t>(std::nearbyint(
+                      std::ldexp(static_cast<double>(std::bit_cast<float>(magnitude)), 24)));
+  const auto rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
+  if (rounded >= 0x47800000) return sign | 0x7c00;
+  return sign | static_cast<std::uint16_t>((rounded - kBiasDifference) >> 13);
+}
+
+bool is_half_infinity(std::uint16_t half) { return (half & 0x7fff) == 0x7c00; }
+
+constexpr std::array kStoredDTypes{
+    StoredDTypeName{StoredDType::f32, "f32", "float32", "F32", 4},
+    StoredDTypeName{StoredDType::bf16, "bf16", "bfloat16", "BF16", 2},
+    StoredDTypeName{StoredDType::f16, "f16", "float16", "F16", 2}};
+
 }  // namespace
 
 Result<SafetensorsReader> SafetensorsReader::open(Disk& disk, const std::string& path) {
@@ -186,7 +211,14 @@ const StoredTensor* SafetensorsReader::find(std::string_view name) const {
 
 Result<void> SafetensorsReader::read(const StoredTensor& tensor, std::span<float> out) const {
   ISTHMUS_ASSERT(out.size() == tensor.elements);
-  if (tensor.dtype == "F32") return file_->read_at(tensor.offset, std::as_writable_bytes(out));
+  return read(tensor, 0, out);
+}
+
+Result<void> SafetensorsReader::read(const StoredTensor& tensor, std::uint64_t first,
+                                     std::span<float> out) const {
+  ISTHMUS_ASSERT(first <= tensor.elements && out.size() <= tensor.elements - first);
+  if (tensor.dtype == "F32")
+    return file_->read_at(tensor.offset + sizeof(float) * first, std::as_writable_bytes(out));
   if (tensor.dtype != "BF16" && tensor.dtype != "F16")
     return Error{ErrorCode::unsupported,
                  fmt::format("tensor {} of {} has dtype {}; F32, BF16 and F16 can be read",
@@ -195,40 +227,89 @@ Result<void> SafetensorsReader::read(const StoredTensor& tensor, std::span<float
   std::vector<std::uint16_t> piece(std::min(out.size(), kConvertElements));
   for (std::size_t at = 0; at < out.size(); at += piece.size()) {
     const std::span part = std::span(piece).first(std::min(piece.size(), out.size() - at));
-    ISTHMUS_CHECK(file_->read_at(tensor.offset + 2 * at, std::as_writable_bytes(part)));
+    ISTHMUS_CHECK(file_->read_at(tensor.offset + 2 * (first + at), std::as_writable_bytes(part)));
     std::transform(part.begin(), part.end(), out.begin() + static_cast<std::ptrdiff_t>(at),
                    convert);
   }
   return {};
 }
 
-Result<void> write_safetensors(Disk& disk, const std::string& path,
-                               std::span<const TensorToStore> tensors,
-                               const std::map<std::string, std::string>& metadata) {
+std::span<const StoredDTypeName> stored_dtypes() { return kStoredDTypes; }
+
+const StoredDTypeName& name_of(StoredDType dtype) {
+  return kStoredDTypes[static_cast<std::size_t>(dtype)];
+}
+
+Result<SafetensorsWriter> SafetensorsWriter::create(
+    Disk& disk, const std::string& path, std::span<const Entry> tensors, StoredDType dtype,
+    const std::map<std::string, std::string>& metadata) {
+  const auto& type = name_of(dtype);
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
   std::uint64_t data_bytes = 0;
   for (const auto& tensor : tensors) {
-    ISTHMUS_ASSERT(static_cast<std::size_t>(tensor.shape.elements()) == tensor.values.size());
     const std::uint64_t begin = data_bytes;
-    data_bytes += tensor.values.size_bytes();
+    data_bytes += static_cast<std::uint64_t>(tensor.shape.elements()) * type.bytes;
     const auto sizes = tensor.shape.sizes();
-    header[tensor.name] = {{"dtype", "F32"},
+    header[tensor.name] = {{"dtype", type.tensor_name},
                            {"shape", std::vector<std::int64_t>(sizes.begin(), sizes.end())},
                            {"data_offsets", {begin, data_bytes}}};
   }
   std::string text = header.dump();
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
-  ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::create));
+  SafetensorsWriter writer;
+  ISTHMUS_TRY(writer.file_, disk.open(path, Disk::Open::create));
   ByteWriter front;
   front.put(static_cast<std::uint64_t>(text.size())).raw(bytes_of(text));
-  ISTHMUS_CHECK(file->write_at(0, front.view()));
-  std::uint64_t at = front.size();
-  for (const auto& tensor : tensors) {
-    ISTHMUS_CHECK(file->write_at(at, std::as_bytes(tensor.values)));
-    at += tensor.values.size_bytes();
+  ISTHMUS_CHECK(writer.file_->write_at(0, front.view()));
+  writer.at_ = front.size();
+  writer.tensors_.assign(tensors.begin(), tensors.end());
+  writer.dtype_ = dtype;
+  return writer;
+}
+
+Result<void> SafetensorsWriter::add(std::span<const float> values) {
+  ISTHMUS_ASSERT(next_ < tensors_.size());
+  const auto& tensor = tensors_[next_++];
+  ISTHMUS_ASSERT(static_cast<std::size_t>(tensor.shape.elements()) == values.size());
+  if (dtype_ == StoredDType::f32) {
+    ISTHMUS_CHECK(file_->write_at(at_, std::as_bytes(values)));
+    at_ += values.size_bytes();
+    return {};
   }
-  return file->sync();
+  std::vector<std::uint16_t> piece(std::min(values.size(), kConvertElements));
+  for (std::size_t first = 0; first < values.size(); first += piece.size()) {
+    const auto part = values.subspan(first, std::min(piece.size(), values.size() - first));
+    const auto to = std::span(piece).first(part.size());
+    std::transform(part.begin(), part.end(), to.begin(),
+                   dtype_ == StoredDType::bf16 ? float_to_bf16 : float_to_half);
+    if (dtype_ == StoredDType::f16) {
+      const auto beyond = std::find_if(to.begin(), to.end(), is_half_infinity);
+      if (beyond != to.end())
+        return Error{ErrorCode::too_large,
+                     fmt::format("tensor {} holds {}, and F16 at most 65504: store it as BF16",
+                                 tensor.name, part[static_cast<std::size_t>(beyond - to.begin())])};
+    }
+    ISTHMUS_CHECK(file_->write_at(at_, std::as_bytes(to)));
+    at_ += to.size_bytes();
+  }
+  return {};
+}
+
+Result<void> SafetensorsWriter::finish() {
+  ISTHMUS_ASSERT(next_ == tensors_.size());
+  return file_->sync();
+}
+
+Result<void> write_safetensors(Disk& disk, const std::string& path,
+                               std::span<const TensorToStore> tensors,
+                               const std::map<std::string, std::string>& metadata) {
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const auto& tensor : tensors) entries.push_back({tensor.name, tensor.shape});
+  ISTHMUS_TRY(auto writer,
+              SafetensorsWriter::create(disk, path, entries, StoredDType::f32, metadata));
+  for (const auto& tensor : tensors) ISTHMUS_CHECK(writer.add(tensor.values));
+  return writer.finish();
 }
 
 }  // namespace isthmus::runtime

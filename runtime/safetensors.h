@@ -46,7 +46,10 @@ class SafetensorsReader {
   const StoredTensor* find(std::string_view name) const;  // nullptr: none
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // The values as f32, from F32, BF16 or F16; `out` holds all elements of the tensor.
+  // The values as f32, from F32, BF16 or F16: of `out`'s size from element `first` on, which the
+  // tensor has.
+  Result<void> read(const StoredTensor& tensor, std::uint64_t first, std::span<float> out) const;
+  // All of them.
   Result<void> read(const StoredTensor& tensor, std::span<float> out) const;
 
  private:
@@ -56,6 +59,47 @@ class SafetensorsReader {
   std::unique_ptr<File> file_;
   std::vector<StoredTensor> tensors_;
   std::map<std::string, std::string> metadata_;
+};
+
+// What parameters are stored as.
+enum class StoredDType : std::uint8_t { f32, bf16, f16 };
+
+struct StoredDTypeName {
+  StoredDType dtype;
+  std::string_view name;         // "bf16"
+  std::string_view torch_name;   // in a config.json: "bfloat16"
+  std::string_view tensor_name;  // in a safetensors file: "BF16"
+  std::uint64_t bytes;           // of an element
+};
+std::span<const StoredDTypeName> stored_dtypes();
+const StoredDTypeName& name_of(StoredDType dtype);
+
+// A new file of tensors that are given one after the other, so that only one has to be in memory.
+class SafetensorsWriter {
+ public:
+  struct Entry {
+    std::string name;
+    Shape shape;
+  };
+  // Equal input gives equal bytes.
+  static Result<SafetensorsWriter> create(Disk& disk, const std::string& path,
+                                          std::span<const Entry> tensors, StoredDType dtype,
+                                          const std::map<std::string, std::string>& metadata);
+
+  // Of the next of `tensors`: rounded to nearest even. Errors also: too_large (F16 cannot hold
+  // one).
+  Result<void> add(std::span<const float> values);
+  // After the last: synced; its name is not (Disk::sync_folder).
+  Result<void> finish();
+
+ private:
+  SafetensorsWriter() = default;
+
+  std::unique_ptr<File> file_;
+  std::vector<Entry> tensors_;
+  StoredDType dtype_ = StoredDType::f32;
+  std::size_t next_ = 0;
+  std::uint64_t at_ = 0;
 };
 
 struct TensorToStore {

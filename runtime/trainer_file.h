@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "runtime/progress.h"
+#include "runtime/stored_model.h"
 
 namespace isthmus::runtime {
 
@@ -20,7 +21,6 @@ struct FileIdentity {
 };
 
 inline constexpr const char* kConfigFile = "config.json";
-inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 inline constexpr const char* kTrainedOnFile = "trained_on.safetensors";
 inline constexpr std::array kHashedFiles{kConfigFile, kModelFile, kOptimizerFile};

@@ -56,8 +56,8 @@ TEST_F(Commands, AreAllThere) {
        {"init",          "launch",         "gateway",       "train",       "check",
         "keys generate", "keys rotate",    "keys show",     "roster add",  "roster sign",
         "roster remove", "roster recover", "roster verify", "roster show", "status",
-        "top",           "eval",           "generate",      "simulate",    "data prepare",
-        "report"})
+        "top",           "eval",           "export",        "generate",    "simulate",
+        "data prepare",  "report"})
     EXPECT_TRUE(names.contains(std::string("isthmus ") + name)) << name;
 }
 

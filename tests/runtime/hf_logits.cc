@@ -40,6 +40,19 @@ ModelConfig config_of(const std::string& name) {
     config.vocabulary = 256;
     config.layers = 3;
   }
+  if (name == "llama3")
+    config.rope_scaling = {
+        .kind = RopeScaling::Kind::llama3, .factor = 8, .original_positions = 16};
+  if (name == "linear") config.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2.5};
+  if (name.ends_with("yarn"))
+    config.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 8, .original_positions = 16};
+  if (name.starts_with("qwen3")) {
+    config.family = "qwen3";
+    config.hidden = 44;
+    config.head_dim = 16;
+    config.tied = name == "qwen3";
+    config.rope_theta = 1e6;
+  }
   return config;
 }
 

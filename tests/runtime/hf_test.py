@@ -5,6 +5,8 @@
 
 Needs torch and transformers, from the interpreter that ISTHMUS_PYTHON names (this one if unset); skips loudly without.
 """
+import itertools
+import json
 import os
 import subprocess
 import sys
@@ -27,6 +29,33 @@ except ImportError as missing:
 
 PROGRAM = sys.argv.pop()
 TOKENS = [0, 255, 10, 104, 105, 32, 195, 164, 66, 7, 200, 99, 1, 128, 250, 33, 90, 12, 12, 12, 12, 65, 111]
+CASES = ("grouped", "untied", "wide_heads", "llama3", "linear", "yarn", "qwen3", "qwen3_yarn")
+# Small, and unlike every default.
+TINY = {"Llama": dict(vocab_size=256, hidden_size=48, intermediate_size=56, num_hidden_layers=2, num_attention_heads=6,
+                      num_key_value_heads=2, head_dim=8, max_position_embeddings=256)}
+TINY["Qwen3"] = TINY["Llama"] | dict(hidden_size=44)
+LLAMA3 = dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=16)
+COMMON = dict(
+    vocab_size=300, hidden_size=96, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=3,
+    head_dim=12, hidden_act="gelu", max_position_embeddings=64, initializer_range=0.5, rms_norm_eps=1e-2, use_cache=False,
+    pad_token_id=3, bos_token_id=4, eos_token_id=5, tie_word_embeddings=True, attention_bias=True, attention_dropout=0.1,
+    rope_parameters=LLAMA3, rope_theta=12345.0, rope_scaling=LLAMA3, dtype="bfloat16", torch_dtype="float16",
+    architectures=["SomeModel"], model_type="mistral", chunk_size_feed_forward=2, id2label={0: "a"}, label2id={"a": 0},
+    is_encoder_decoder=True, output_hidden_states=True, problem_type="regression",
+    transformers_version="4.30.0", _name_or_path="some/where", partial_rotary_factor=0.5)
+FIELDS = {"Llama": COMMON | dict(mlp_bias=True, pretraining_tp=2),
+          "Qwen3": COMMON | dict(use_sliding_window=dict(use_sliding_window=True, sliding_window=8, max_window_layers=1),
+                                 sliding_window=8, max_window_layers=1, layer_types=["full_attention", "sliding_attention"])}
+OLDER_FIELDS = {"Llama": ("rope_theta", "rope_scaling", "torch_dtype", "partial_rotary_factor"),
+                "Qwen3": ("rope_theta", "rope_scaling", "torch_dtype")}
+WHOLE_VALUES = ("rope_parameters", "rope_scaling", "id2label", "label2id")
+IGNORED_BY_THEM = {"return_dict", "output_attentions"}  # of a call: their own models fail with it in a file
+# What people have in their models.
+MUST_WORK = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+             "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+             "rope_parameters", "rope_theta", "rope_scaling", "dtype", "torch_dtype", "pad_token_id", "bos_token_id",
+             "eos_token_id", "use_cache", "transformers_version", "_name_or_path")
 
 
 def run(*arguments, text=""):
@@ -56,20 +85,59 @@ class HuggingFace(unittest.TestCase):
         self.assertLess(((ours - theirs).norm() / theirs.norm()).item(), 1e-5)
 
     def test_our_checkpoints_load_as_they_are(self):
-        for case in ("grouped", "untied", "wide_heads"):
+        for case in CASES:
             with self.subTest(case), tempfile.TemporaryDirectory() as folder:
                 checkpoint = run("make", case, folder).strip()
                 model = load(checkpoint)
-                self.assertEqual(type(model).__name__, "LlamaForCausalLM")
+                self.assertEqual(type(model).__name__, "Qwen3ForCausalLM" if "qwen3" in case else "LlamaForCausalLM")
                 self.assert_equal_scores(our_scores(checkpoint), their_scores(model))
 
     def test_their_checkpoints_load_as_they_are(self):
-        for case, dtype in (("grouped", torch.float32), ("untied", torch.bfloat16), ("wide_heads", torch.float16)):
+        for case, dtype in zip(CASES, itertools.cycle((torch.float32, torch.bfloat16, torch.float16))):
             with self.subTest(case), tempfile.TemporaryDirectory() as folder:
                 model = load(run("make", case, folder).strip()).to(dtype)
                 saved = os.path.join(folder, "saved")
                 model.save_pretrained(saved)
                 self.assert_equal_scores(our_scores(saved), their_scores(load(saved)))
+
+    def test_their_sharded_checkpoints_load_as_they_are(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = load(run("make", "untied", folder).strip())
+            saved = os.path.join(folder, "saved")
+            model.save_pretrained(saved, max_shard_size="100KB")
+            self.assertGreater(len([name for name in os.listdir(saved) if name.startswith("model-")]), 2)
+            self.assert_equal_scores(our_scores(saved), their_scores(load(saved)))
+
+    def test_each_field_of_a_configuration_gives_their_scores_or_is_refused_by_name(self):
+        for family, fields in FIELDS.items():
+            config_class = getattr(transformers, family + "Config")
+            known = set(config_class().to_dict()) | set(OLDER_FIELDS[family])
+            self.assertEqual(known - set(fields) - IGNORED_BY_THEM, set(), f"{family}: fields without a value to try")
+            for field, value in fields.items():
+                with self.subTest(f"{family}.{field}"), tempfile.TemporaryDirectory() as folder:
+                    self.assert_same_or_refused(config_class, family, folder, field, value)
+
+    def assert_same_or_refused(self, config_class, family, folder, field, value):
+        values = TINY[family] | (value if isinstance(value, dict) and field not in WHOLE_VALUES else {field: value})
+        torch.manual_seed(3)
+        config = config_class(**values, attn_implementation="eager")
+        model = getattr(transformers, family + "ForCausalLM")(config).double().eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_((parameter * 8 if parameter.dim() > 1 else torch.rand_like(parameter) + 0.5).float())
+        model.float().save_pretrained(folder)
+        path = os.path.join(folder, "config.json")
+        with open(path) as file:
+            written = json.load(file)
+        with open(path, "w") as file:  # as it was given, whatever they make of it
+            json.dump(written | {key: values[key] for key in values}, file)
+        ours = subprocess.run([PROGRAM, "scores", folder], input=" ".join(map(str, TOKENS)), capture_output=True, text=True)
+        if ours.returncode != 0:
+            self.assertIn(field, ours.stderr)
+            self.assertNotIn(field, MUST_WORK, ours.stderr)
+            return
+        scores = torch.tensor([[float(x) for x in line.split()] for line in ours.stdout.splitlines()], dtype=torch.float64)
+        self.assert_equal_scores(scores, their_scores(load(folder)))
 
     def test_special_tokens_are_known(self):
         with tempfile.TemporaryDirectory() as folder:

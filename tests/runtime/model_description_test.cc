@@ -1,5 +1,6 @@
 #include "runtime/model_description.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,11 +27,12 @@ std::string with(std::string_view key, std::string_view value) {
   return text;
 }
 
-void expect_refused(std::string_view key, std::string_view value, ErrorCode code) {
+void expect_refused(std::string_view key, std::string_view value, ErrorCode code,
+                    std::string_view named = {}) {
   const auto config = from_config_json(with(key, value));
   ASSERT_FALSE(config) << key << " " << value;
   EXPECT_EQ(config.error().code, code) << config.error().text();
-  EXPECT_THAT(config.error().text(), HasSubstr(std::string(key)));
+  EXPECT_THAT(config.error().text(), HasSubstr(std::string(named.empty() ? key : named)));
 }
 
 TEST(ModelDescription, ComesBackAsItWas) {
@@ -43,6 +45,11 @@ TEST(ModelDescription, ComesBackAsItWas) {
         config.vocabulary = vocabulary;
         config.rope_theta = 500000.0;
         config.norm_eps = 1e-6;
+        config.family = tied ? "llama" : "qwen3";
+        config.rope_scaling = head_dim == 0 ? RopeScaling()
+                                            : RopeScaling{.kind = RopeScaling::Kind::llama3,
+                                                          .factor = 8,
+                                                          .original_positions = 16};
         const auto again = from_config_json(to_config_json(config));
         ASSERT_TRUE(again) << again.error().text();
         EXPECT_EQ(*again, config);
@@ -64,11 +71,96 @@ TEST(ModelDescription, RefusesWhatWouldBeComputedDifferently) {
   expect_refused("hidden_act", "\"gelu\"", ErrorCode::unsupported);
   expect_refused("attention_bias", "true", ErrorCode::unsupported);
   expect_refused("mlp_bias", "true", ErrorCode::unsupported);
-  expect_refused("rope_scaling", R"({"type": "linear", "factor": 2})", ErrorCode::unsupported);
-  const auto scaled = from_config_json(
-      with("rope_theta", R"(1.0, "rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3"})"));
-  ASSERT_FALSE(scaled);
-  EXPECT_EQ(scaled.error().code, ErrorCode::unsupported);
+  expect_refused("model_type", "7", ErrorCode::unsupported);
+  auto other = to_config_json(small_config());
+  other.replace(other.find("LlamaForCausalLM"), 16, "LlamaForTokenise");
+  const auto refused = from_config_json(other);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(refused.error().text(), HasSubstr("architectures"));
+  expect_refused("attention_dropout", "0.1", ErrorCode::unsupported);
+  expect_refused("partial_rotary_factor", "0.5", ErrorCode::unsupported);
+  expect_refused("use_sliding_window", "true", ErrorCode::unsupported);
+  expect_refused("layer_types", R"(["full_attention", "sliding_attention"])",
+                 ErrorCode::unsupported);
+  expect_refused("quantization_config", R"({"bits": 4})", ErrorCode::unsupported);
+  // What says nothing new.
+  EXPECT_TRUE(from_config_json(with("attention_dropout", "0")));
+  EXPECT_TRUE(from_config_json(with("partial_rotary_factor", "1")));
+  EXPECT_TRUE(from_config_json(with("layer_types", R"(["full_attention", "full_attention"])")));
+}
+
+TEST(ModelDescription, ReadsRotaryScalingAsEitherTransformersWritesIt) {
+  const auto scaling = [](std::string_view key, std::string_view value) {
+    const auto config = from_config_json(with(key, value));
+    EXPECT_TRUE(config) << config.error().text();
+    return config ? config->rope_scaling : RopeScaling();
+  };
+  using Kind = RopeScaling::Kind;
+  EXPECT_EQ(scaling("rope_scaling", R"({"type": "linear", "factor": 2})"),
+            (RopeScaling{.kind = Kind::linear, .factor = 2}));
+  const RopeScaling llama3{.kind = Kind::llama3,
+                           .factor = 8,
+                           .original_positions = 16,
+                           .low_frequency_factor = 1.5,
+                           .high_frequency_factor = 3};
+  for (const auto* key : {"rope_scaling", "rope_parameters"})
+    EXPECT_EQ(scaling(key, R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.5,
+                               "high_freq_factor": 3, "original_max_position_embeddings": 16})"),
+              llama3);
+  EXPECT_EQ(scaling("rope_scaling", R"({"rope_type": "yarn", "factor": 4,
+                                        "original_max_position_embeddings": 16})"),
+            (RopeScaling{.kind = Kind::yarn, .factor = 4, .original_positions = 16}));
+  // The factor is that of the lengths where none is given: 64 / 16.
+  EXPECT_EQ(scaling("rope_parameters", R"({"rope_type": "yarn", "beta_fast": 16, "beta_slow": 2,
+                                           "original_max_position_embeddings": 16,
+                                           "factor": null, "truncate": false,
+                                           "attention_factor": 1.25})"),
+            (RopeScaling{.kind = Kind::yarn,
+                         .factor = 4,
+                         .original_positions = 16,
+                         .beta_fast = 16,
+                         .beta_slow = 2,
+                         .truncate = false,
+                         .attention_factor = 1.25}));
+}
+
+TEST(ModelDescription, RefusesRotaryScalingThatItDoesNotKnow) {
+  for (const auto* type : {"dynamic", "longrope", "su"})
+    expect_refused("rope_scaling", fmt::format(R"({{"rope_type": "{}", "factor": 2}})", type),
+                   ErrorCode::unsupported, type);
+  expect_refused("rope_scaling", "3", ErrorCode::corrupt, "rope_scaling");
+  expect_refused("rope_scaling", R"({"rope_type": "linear"})", ErrorCode::invalid_argument,
+                 "factor");
+  expect_refused("rope_scaling", R"({"rope_type": "llama3", "factor": 8})",
+                 ErrorCode::invalid_argument, "low_freq_factor");
+  for (const auto* key : {"partial_rotary_factor", "mscale", "mscale_all_dim", "long_factor"})
+    expect_refused("rope_scaling",
+                   fmt::format(R"({{"rope_type": "yarn", "factor": 2, "{}": 0.5}})", key),
+                   ErrorCode::unsupported, key);
+}
+
+// Where Qwen3's class has other defaults than Llama's.
+TEST(ModelDescription, WhatIsLeftOutIsAsTheFamilyHasIt) {
+  const auto parsed = [](std::string_view family, std::string_view more) {
+    return from_config_json(fmt::format(
+        R"({{"model_type": "{}", "vocab_size": 256, "hidden_size": 4096, "intermediate_size": 64,
+            "num_hidden_layers": 1, "num_attention_heads": 64{}}})",
+        family, more));
+  };
+  const auto llama = parsed("llama", ""), qwen3 = parsed("qwen3", "");
+  ASSERT_TRUE(llama && qwen3);
+  EXPECT_EQ(llama->kv_heads, 64);
+  EXPECT_EQ(llama->head_elements(), 64);
+  EXPECT_EQ(llama->sequence_max, 2048);
+  EXPECT_EQ(qwen3->family, "qwen3");
+  EXPECT_EQ(qwen3->kv_heads, 32);
+  EXPECT_EQ(qwen3->head_elements(), 128);
+  EXPECT_EQ(qwen3->sequence_max, 32768);
+  EXPECT_EQ(parsed("qwen3", ", \"num_key_value_heads\": null")->kv_heads, 64);
+  // Only a Llama's width must be a multiple of its heads.
+  EXPECT_TRUE(parsed("qwen3", ", \"hidden_size\": 4000"));
+  EXPECT_FALSE(parsed("llama", ", \"hidden_size\": 4000, \"head_dim\": 128"));
 }
 
 TEST(ModelDescription, NamesTheFaultyField) {
@@ -93,6 +185,9 @@ TEST(ModelDescription, SettingsSayWhatShapesDoNot) {
   for (const auto& change : std::initializer_list<void (*)(ModelConfig&)>{
            [](ModelConfig& c) { c.heads *= 2; }, [](ModelConfig& c) { c.kv_heads *= 2; },
            [](ModelConfig& c) { c.rope_theta = 10001; }, [](ModelConfig& c) { c.norm_eps = 2e-5; },
+           [](ModelConfig& c) {
+             c.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};
+           },
            [](ModelConfig& c) { c.family = "other"; }}) {
     auto config = small_config();
     change(config);

@@ -26,13 +26,6 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, const BatchShape& s
   return std::move(*model);
 }
 
-BatchLoss forward_backward_all(Model& model, const OracleCase& c) {
-  model.zero_gradients();
-  BatchLoss loss;
-  for (const auto& batch : c.batches) loss += model.forward_backward(batch.tokens, batch.targets);
-  return loss;
-}
-
 double distance(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -74,76 +67,6 @@ OracleBatch random_batch(const ModelConfig& config, const BatchShape& shape, std
     batch.targets.push_back(random.chance(0.1) ? kIgnoredTarget : draw());
   }
   return batch;
-}
-
-class ModelOracle : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Cases, ModelOracle, testing::Values("tied", "untied", "grouped", "long"),
-                         [](const auto& value) { return value.param; });
-
-TEST_P(ModelOracle, GradientsInF32AreThoseOfFp64) {
-  const auto c = load_oracle_case(GetParam());
-  ThreadPool pool(kTwoThreads);
-  const auto model = make_model(c.config, c.shape(Precision::f32), pool);
-  set_oracle_parameters(*model);
-  const auto loss = forward_backward_all(*model, c);
-  EXPECT_EQ(loss.counted, c.counted);
-  EXPECT_NEAR(loss.sum, c.loss, 2e-6 * c.loss);
-
-  double all = 0;
-  for (const auto& tensor : c.tensors) all += tensor.norm * tensor.norm;
-  ASSERT_EQ(model->tensors().size(), c.tensors.size());
-  for (std::size_t t = 0; t < c.tensors.size(); ++t) {
-    const auto& expected = c.tensors[t];
-    ASSERT_EQ(model->tensors()[t].name, expected.name);
-    ASSERT_EQ(model->gradients(t).size(), expected.gradient.size());
-    EXPECT_LE(distance(model->gradients(t), expected.gradient),
-              5e-6 * expected.norm + 1e-7 * std::sqrt(all))
-        << expected.name;
-  }
-}
-
-TEST_P(ModelOracle, GradientsInBf16AreAsGoodAsAutocast) {
-  const auto c = load_oracle_case(GetParam());
-  ThreadPool pool(kTwoThreads);
-  const auto model = make_model(c.config, c.shape(Precision::bf16), pool);
-  set_oracle_parameters(*model);
-  const auto loss = forward_backward_all(*model, c);
-  EXPECT_EQ(loss.counted, c.counted);
-  EXPECT_NEAR(loss.sum, c.loss, 2e-3 * c.loss);
-  for (std::size_t t = 0; t < c.tensors.size(); ++t) {
-    const auto& expected = c.tensors[t];
-    const auto error = distance(model->gradients(t), expected.gradient);
-    EXPECT_LE(error, 1.25 * expected.autocast_error) << expected.name;
-    EXPECT_GT(error, 1e-5 * expected.norm) << expected.name << ": this cannot have been bf16";
-  }
-}
-
-TEST_P(ModelOracle, EvaluationAndLogitsGiveTheLossOfTraining) {
-  const auto c = load_oracle_case(GetParam());
-  ThreadPool pool(kTwoThreads);
-  const auto model = make_model(c.config, c.shape(Precision::f32), pool);
-  set_oracle_parameters(*model);
-  const auto trained = model->forward_backward(c.batches[0].tokens, c.batches[0].targets);
-  const auto evaluated = model->forward_loss(c.batches[0].tokens, c.batches[0].targets);
-  EXPECT_EQ(evaluated.counted, trained.counted);
-  EXPECT_DOUBLE_EQ(evaluated.sum, trained.sum);
-
-  double from_logits = 0;
-  const auto vocabulary = static_cast<std::size_t>(c.config.vocabulary);
-  const auto sequence = static_cast<std::size_t>(c.sequence);
-  std::vector<float> logits(sequence * vocabulary);
-  for (std::size_t b = 0; b < static_cast<std::size_t>(c.micro_batch); ++b) {
-    model->logits(std::span(c.batches[0].tokens).subspan(b * sequence, sequence), logits);
-    for (std::size_t i = 0; i < sequence; ++i) {
-      const auto target = c.batches[0].targets[b * sequence + i];
-      if (target == kIgnoredTarget) continue;
-      const auto row = std::span(logits).subspan(i * vocabulary, vocabulary);
-      double sum = 0;
-      for (const float x : row) sum += std::exp(static_cast<double>(x));
-      from_logits += std::log(sum) - static_cast<double>(row[static_cast<std::size_t>(target)]);
-    }
-  }
-  EXPECT_NEAR(from_logits, trained.sum, 1e-5 * trained.sum);
 }
 
 TEST(Model, LogitsOfAPrefixAreThePrefixOfLogits) {
@@ -262,45 +185,6 @@ TEST_P(ModelBits, ResumeExactlyFromCanonicalTensors) {
   resumed->parameters_changed();
   resumed->set_updates(model->updates());
   EXPECT_TRUE(train(*model, 2, 4) == train(*resumed, 2, 4));
-}
-
-TEST(Model, UpdatesAreThoseOfTorchAdamW) {
-  const auto options = load_oracle_text("adamw.txt");
-  const auto number = [&](const std::string& key) { return std::stod(options.at(key)); };
-  const auto c = load_oracle_case(options.at("model"));
-  ThreadPool pool(kTwoThreads);
-  const auto model = make_model(c.config, c.shape(Precision::f32), pool);
-  set_oracle_parameters(*model);
-  std::vector<std::vector<float>> before;
-  for (std::size_t t = 0; t < model->tensors().size(); ++t)
-    before.push_back(copy_of(model->parameters(t)));
-
-  const AdamWOptions adamw{number("beta_1"), number("beta_2"), number("eps"),
-                           number("weight_decay"), number("gradient_norm_max")};
-  const auto steps = std::stoll(options.at("steps"));
-  for (std::int64_t step = 0; step < steps; ++step) {
-    for (std::size_t t = 0; t < model->tensors().size(); ++t) {
-      const auto name = model->tensors()[t].name + " gradient " + std::to_string(step);
-      auto gradient = model->gradients(t);
-      for (std::size_t i = 0; i < gradient.size(); ++i)
-        gradient[i] = oracle_uniform(name, i) * (step == 0 ? 0.25F : 64.0F);
-    }
-    const auto report = model->update(
-        adamw, number("rate") * static_cast<double>(step + 1) / static_cast<double>(steps),
-        std::stoll(options.at("counted")));
-    EXPECT_TRUE(report.finite);
-    EXPECT_EQ(report.gradient_norm < 1, step == 0);  // both sides of the clipping
-  }
-  const auto after = load_oracle_floats("adamw.bin");
-  auto expected = after.begin();
-  for (std::size_t t = 0; t < model->tensors().size(); ++t) {
-    const auto n = static_cast<std::ptrdiff_t>(before[t].size());
-    const std::vector<float> final(expected, expected + n);
-    expected += n;
-    EXPECT_LE(distance(model->parameters(t), final), 2e-5 * distance(before[t], final))
-        << model->tensors()[t].name;
-  }
-  EXPECT_EQ(expected, after.end());
 }
 
 TEST(Model, ANonFiniteGradientChangesNothing) {

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <sstream>
 
@@ -11,7 +13,7 @@ namespace {
 
 std::ifstream open_oracle(const std::string& file) {
   std::ifstream in(std::string(ISTHMUS_ORACLE_FOLDER) + "/" + file, std::ios::binary);
-  EXPECT_TRUE(in.good()) << file << ": run tools/oracle/make_llama_vectors.py";
+  EXPECT_TRUE(in.good()) << file << ": run tools/oracle/make_decoder_vectors.py";
   return in;
 }
 
@@ -30,6 +32,32 @@ OracleBatch draw_batch(const OracleCase& c, std::int64_t m, std::uint64_t ignore
   return batch;
 }
 
+std::vector<float> taken(std::span<const float>& rest, std::size_t count) {
+  EXPECT_LE(count, rest.size());
+  const std::vector<float> values(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(count));
+  rest = rest.subspan(count);
+  return values;
+}
+
+OracleTensor read_tensor(const std::string& line, std::size_t samples,
+                         std::span<const float>& rest) {
+  std::istringstream words(line.substr(std::string_view("tensor ").size()));
+  OracleTensor tensor;
+  words >> tensor.name >> tensor.elements >> tensor.norm >> tensor.autocast_error;
+  tensor.samples = taken(rest, std::min(tensor.elements, samples));
+  return tensor;
+}
+
+RopeScaling rope_scaling_of(const std::map<std::string, std::string>& entries) {
+  RopeScaling scaling;
+  for (const auto kind :
+       {RopeScaling::Kind::linear, RopeScaling::Kind::llama3, RopeScaling::Kind::yarn})
+    if (entries.at("rope") == to_string(kind)) scaling.kind = kind;
+  scaling.factor = std::stod(entries.at("rope_factor"));
+  scaling.original_positions = std::stoll(entries.at("rope_original"));
+  return scaling;
+}
+
 }  // namespace
 
 std::uint64_t oracle_hash(std::string_view name, std::uint64_t index) {
@@ -43,6 +71,15 @@ std::uint64_t oracle_hash(std::string_view name, std::uint64_t index) {
 
 float oracle_uniform(std::string_view name, std::uint64_t index) {
   return static_cast<float>(oracle_hash(name, index) >> 40) * 0x1p-23F - 1.0F;
+}
+
+std::vector<std::size_t> oracle_sample(std::string_view name, std::size_t elements,
+                                       std::size_t count) {
+  std::vector<std::size_t> sample;
+  for (std::size_t i = 0; i < std::min(elements, count); ++i)
+    sample.push_back(elements <= count ? i
+                                       : oracle_hash(std::string(name) + " sample", i) % elements);
+  return sample;
 }
 
 std::map<std::string, std::string> load_oracle_text(const std::string& file) {
@@ -71,6 +108,7 @@ OracleCase load_oracle_case(const std::string& name) {
   const auto integer = [&](const std::string& key) { return std::stoll(entries.at(key)); };
   OracleCase c;
   c.name = name;
+  c.config.family = entries.at("family");
   c.config.layers = integer("layers");
   c.config.hidden = integer("hidden");
   c.config.heads = integer("heads");
@@ -80,6 +118,7 @@ OracleCase load_oracle_case(const std::string& name) {
   c.config.vocabulary = integer("vocabulary");
   c.config.tied = integer("tied") != 0;
   c.config.rope_theta = std::stod(entries.at("rope_theta"));
+  c.config.rope_scaling = rope_scaling_of(entries);
   c.config.norm_eps = std::stod(entries.at("norm_eps"));
   c.micro_batch = integer("micro_batch");
   c.sequence = integer("sequence");
@@ -89,30 +128,64 @@ OracleCase load_oracle_case(const std::string& name) {
     c.batches.push_back(draw_batch(c, m, static_cast<std::uint64_t>(integer("ignored"))));
 
   const auto values = load_oracle_floats(name + ".bin");
-  auto next = values.begin();
+  auto rest = std::span(values);
   auto in = open_oracle(name + ".txt");
-  std::string line;
-  while (std::getline(in, line)) {
-    if (!line.starts_with("tensor ")) continue;
-    std::istringstream words(line.substr(7));
-    OracleTensor tensor;
-    std::ptrdiff_t elements = 0;
-    words >> tensor.name >> elements >> tensor.norm >> tensor.autocast_error;
-    tensor.gradient.assign(next, next + elements);
-    next += elements;
-    c.tensors.push_back(std::move(tensor));
-  }
-  EXPECT_EQ(next, values.end());
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("tensor ")) c.tensors.push_back(read_tensor(line, kOracleSamples, rest));
+  const auto elements = static_cast<std::size_t>(c.micro_batch * c.sequence * c.config.vocabulary);
+  c.logits = {.name = "logits",
+              .elements = elements,
+              .samples = taken(rest, std::min(elements, kOracleSamples)),
+              .norm = std::stod(entries.at("logits_norm"))};
+  EXPECT_TRUE(rest.empty());
   return c;
+}
+
+std::vector<OracleFault> load_oracle_faults() {
+  constexpr std::size_t kSamples = 16;
+  const auto values = load_oracle_floats("faults.bin");
+  auto rest = std::span(values);
+  std::vector<OracleFault> faults;
+  auto in = open_oracle("faults.txt");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("tensor ")) {
+      faults.back().tensors.push_back(read_tensor(line, kSamples, rest));
+      continue;
+    }
+    std::istringstream words(line.substr(std::string_view("fault ").size()));
+    auto& fault = faults.emplace_back();
+    words >> fault.name >> fault.model >> fault.loss;
+  }
+  EXPECT_TRUE(rest.empty());
+  return faults;
+}
+
+double distance(std::span<const float> values, const OracleTensor& tensor) {
+  EXPECT_EQ(values.size(), tensor.elements) << tensor.name;
+  const auto sample = oracle_sample(tensor.name, tensor.elements, tensor.samples.size());
+  double sum = 0;
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    const double d =
+        static_cast<double>(values[sample[i]]) - static_cast<double>(tensor.samples[i]);
+    sum += d * d;
+  }
+  return std::sqrt(sum * static_cast<double>(tensor.elements) / static_cast<double>(sample.size()));
 }
 
 void set_oracle_parameters(Model& model) {
   for (std::size_t t = 0; t < model.tensors().size(); ++t) {
     const auto& tensor = model.tensors()[t];
-    const float middle = tensor.shape.rank() == 1 ? 1.0F : 0.0F;
+    const auto has = [&](std::string_view part) {
+      return tensor.name.find(part) != std::string::npos;
+    };
     auto values = model.parameters(t);
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = oracle_uniform(tensor.name, i) / 4 + middle;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const float drawn = oracle_uniform(tensor.name, i);
+      if (tensor.shape.rank() == 1)
+        values[i] = (drawn / 2 + 1) * (has("q_norm") ? 3.0F : 1.0F);
+      else
+        values[i] = drawn / (has("q_proj") || has("k_proj") ? 3.0F : 4.0F);
+    }
   }
   model.parameters_changed();
 }

@@ -1,9 +1,10 @@
-// The oracle vectors of tools/oracle/make_llama_vectors.py, and the hash from which both sides draw
-// parameters, tokens and targets.
+// The oracle vectors of tools/oracle/make_decoder_vectors.py, and the hash from which both sides
+// draw parameters, tokens and targets.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,12 +17,21 @@ std::uint64_t oracle_hash(std::string_view name, std::uint64_t index);
 // In [-1, 1), a multiple of 2^-23.
 float oracle_uniform(std::string_view name, std::uint64_t index);
 
+// At most `count` elements of a tensor, by which it is compared: all of a small one.
+std::vector<std::size_t> oracle_sample(std::string_view name, std::size_t elements,
+                                       std::size_t count);
+
 struct OracleTensor {
   std::string name;
-  std::vector<float> gradient;  // of the summed loss, from fp64
-  double norm = 0;              // L2, of the fp64 gradient
-  double autocast_error = 0;    // L2, of PyTorch's bf16 autocast
+  std::size_t elements = 0;
+  std::vector<float> samples;  // of the gradient of the summed loss, from fp64: oracle_sample()
+  double norm = 0;             // L2, of all of the fp64 gradient
+  double autocast_error = 0;   // L2, of PyTorch's bf16 autocast
 };
+
+// ‖values − tensor‖, estimated from the samples; exact for a tensor that is no larger than they
+// are.
+double distance(std::span<const float> values, const OracleTensor& tensor);
 
 struct OracleBatch {
   std::vector<std::int32_t> tokens;
@@ -37,15 +47,26 @@ struct OracleCase {
   std::int64_t counted = 0;
   double loss = 0;                    // summed
   std::vector<OracleTensor> tensors;  // ascending by name
+  OracleTensor logits;                // of the first micro-batch
 
   BatchShape shape(Precision precision) const { return {micro_batch, sequence, precision}; }
 };
 
+inline constexpr std::size_t kOracleSamples = 256;  // of each tensor
+
 OracleCase load_oracle_case(const std::string& name);
+
+// The same case, computed wrongly in one place: loss and tensors differ.
+struct OracleFault {
+  std::string name, model;  // of the fault and of the case
+  double loss = 0;
+  std::vector<OracleTensor> tensors;
+};
+std::vector<OracleFault> load_oracle_faults();
 std::map<std::string, std::string> load_oracle_text(const std::string& file);
 std::vector<float> load_oracle_floats(const std::string& file);
 
-// Matrices within 1/4 of 0, norm weights within 1/4 of 1.
+// Queries and keys large enough that attention has peaks, norm weights away from 1.
 void set_oracle_parameters(Model& model);
 
 }  // namespace isthmus::runtime

@@ -1,0 +1,75 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "base/disk.h"
+#include "launcher/command.h"
+#include "launcher/rank_setup.h"
+#include "launcher/site_check.h"
+#include "launcher/units.h"
+#include "runtime/model_export.h"
+
+namespace isthmus::launcher {
+namespace {
+
+struct Options {
+  SiteArguments site;
+  std::string destination, checkpoint;
+  std::string dtype = "f32", file_size = "5 GiB";
+};
+
+Result<runtime::ExportOptions> wish_of(const Options& options) {
+  runtime::ExportOptions wish;
+  for (const auto& type : runtime::stored_dtypes())
+    if (type.name == options.dtype) wish.dtype = type.dtype;
+  ISTHMUS_TRY(const auto bytes, parse_bytes(options.file_size));
+  if (bytes < 1) return Error{ErrorCode::invalid_argument, "--file-size must be at least \"1 B\""};
+  wish.file_bytes_max = static_cast<std::uint64_t>(bytes);
+  return wish;
+}
+
+Result<void> export_from(const Options& options) {
+  ISTHMUS_TRY(const auto wish, wish_of(options));
+  ISTHMUS_TRY(const auto file, load_site(options.site.paths.front(), options.site.overrides));
+  const auto disk = make_system_disk();
+  auto source = options.checkpoint;
+  if (source.empty()) {
+    ISTHMUS_TRY(source, trained_model_of(file, *disk));
+  }
+  ISTHMUS_CHECK(runtime::export_model(*disk, source, options.destination, wish));
+  fmt::print("{}: the model in {}\n", options.destination, options.dtype);
+  return {};
+}
+
+}  // namespace
+
+void add_export(CLI::App& program, Action& action) {
+  auto* command = program.add_subcommand(
+      "export", "Write a site's model as a Hugging Face directory for other programs");
+  const auto options = std::make_shared<Options>();
+  add_site_arguments(*command, options->site, HowManySites::one);
+  command->add_option("--to", options->destination, "A new folder")->required();
+  command->add_option("--checkpoint", options->checkpoint,
+                      "A checkpoint or any Hugging Face directory (default: the site's newest)");
+  std::vector<std::string> dtypes;
+  for (const auto& type : runtime::stored_dtypes()) dtypes.emplace_back(type.name);
+  command->add_option("--dtype", options->dtype, "Of the parameters in it")
+      ->check(CLI::IsMember(dtypes))
+      ->capture_default_str();
+  command
+      ->add_option("--file-size", options->file_size,
+                   "Of a file, at most; a model that is larger is cut into several")
+      ->capture_default_str();
+  command->footer(
+      "transformers loads the folder as it is.\n\nExample:\n  isthmus export alpha.toml "
+      "--to model-bf16 --dtype bf16");
+  command->callback([options, &action] {
+    action = [options] {
+      const auto done = export_from(*options);
+      return done ? ExitCode::done : fail(done.error());
+    };
+  });
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,70 @@
+#include "runtime/decoder.h"
+
+#include <fmt/core.h>
+
+namespace isthmus::runtime {
+
+Decoder::Decoder(const ModelConfig& config, const BatchShape& shape)
+    : config_(config),
+      builder_(shape),
+      embedding_(
+          builder_.matrix({{"model.embed_tokens.weight", config.vocabulary}}, config.hidden)),
+      rope_table_(
+          builder_.rope_table(config.rope_theta, config.rope_scaling, config.head_elements())),
+      x_(builder_.embed(embedding_)) {}
+
+std::string Decoder::name(std::int64_t layer, std::string_view part) {
+  return fmt::format("model.layers.{}.{}.weight", layer, part);
+}
+
+void Decoder::add_attention(std::int64_t layer, HeadNorms norms) {
+  const auto head_dim = config_.head_elements();
+  const auto q_rows = config_.heads * head_dim;
+  const auto kv_rows = config_.kv_heads * head_dim;
+  auto& b = builder_;
+  const auto norm = b.norm_weight(name(layer, "input_layernorm"), config_.hidden);
+  const auto qkv = b.matrix({{name(layer, "self_attn.q_proj"), q_rows},
+                             {name(layer, "self_attn.k_proj"), kv_rows},
+                             {name(layer, "self_attn.v_proj"), kv_rows}},
+                            config_.hidden);
+  const auto o = b.matrix({{name(layer, "self_attn.o_proj"), config_.hidden}}, q_rows);
+
+  auto h = b.linear(b.norm(x_, norm, config_.norm_eps), qkv);
+  if (norms == HeadNorms::yes) {
+    const auto q_norm = b.norm_weight(name(layer, "self_attn.q_norm"), head_dim);
+    const auto k_norm = b.norm_weight(name(layer, "self_attn.k_norm"), head_dim);
+    h = b.norm_rope(h, q_norm, k_norm, rope_table_, config_.heads, config_.kv_heads,
+                    config_.norm_eps);
+  } else {
+    h = b.rope(h, rope_table_, config_.heads + config_.kv_heads, head_dim);
+  }
+  h = b.attention(h, config_.heads, config_.kv_heads, head_dim);
+  x_ = b.add(x_, b.linear_to_residual(h, o));
+}
+
+void Decoder::add_feed_forward(std::int64_t layer) {
+  auto& b = builder_;
+  const auto norm = b.norm_weight(name(layer, "post_attention_layernorm"), config_.hidden);
+  const auto gate_up = b.matrix({{name(layer, "mlp.gate_proj"), config_.ffn_width},
+                                 {name(layer, "mlp.up_proj"), config_.ffn_width}},
+                                config_.hidden);
+  const auto down = b.matrix({{name(layer, "mlp.down_proj"), config_.hidden}}, config_.ffn_width);
+
+  const auto h = b.linear(b.norm(x_, norm, config_.norm_eps), gate_up);
+  x_ = b.add(x_, b.linear_to_residual(b.glu(h), down));
+}
+
+Program Decoder::finish(Head head) {
+  auto& b = builder_;
+  const auto x = b.norm(x_, b.norm_weight("model.norm.weight", config_.hidden), config_.norm_eps);
+  const auto output = config_.tied
+                          ? embedding_
+                          : b.matrix({{"lm_head.weight", config_.vocabulary}}, config_.hidden);
+  if (head == Head::loss)
+    b.head_loss(x, output);
+  else
+    b.head_logits(x, output);
+  return b.take();
+}
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,112 @@
+#include "runtime/model_export.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "runtime/canonical_tensor.h"
+#include "runtime/checkpoint.h"
+#include "runtime/family.h"
+#include "runtime/model_description.h"
+#include "runtime/stored_model.h"
+#include "runtime/trainer_file.h"
+
+namespace isthmus::runtime {
+namespace {
+
+using Tensors = std::span<const CanonicalTensor>;
+
+// In the order of the tensors, as many in each file as fit.
+std::vector<Tensors> cut_into_files(Tensors tensors, const ExportOptions& options) {
+  std::vector<Tensors> files;
+  std::uint64_t bytes = 0;
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto size = tensors[i].elements() * name_of(options.dtype).bytes;
+    if (i > first && bytes + size > options.file_bytes_max) {
+      files.push_back(tensors.subspan(first, i - first));
+      first = i;
+      bytes = 0;
+    }
+    bytes += size;
+  }
+  files.push_back(tensors.subspan(first));
+  return files;
+}
+
+std::string file_name(std::size_t file, std::size_t files) {
+  return files == 1 ? kModelFile : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, files);
+}
+
+Result<void> write_file(Disk& disk, const std::string& path, const StoredModel& stored,
+                        Tensors tensors, StoredDType dtype) {
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const auto& tensor : tensors) entries.push_back({tensor.name, tensor.shape});
+  ISTHMUS_TRY(auto writer,
+              SafetensorsWriter::create(disk, path, entries, dtype, {{"format", "pt"}}));
+  for (const auto& tensor : tensors) {
+    std::vector<float> values(tensor.elements());
+    ISTHMUS_CHECK(stored.read(tensor, values));
+    ISTHMUS_CHECK(writer.add(values));
+  }
+  return writer.finish();
+}
+
+std::string index_text(const std::vector<Tensors>& files, StoredDType dtype) {
+  nlohmann::ordered_json index = {{"metadata", {{"total_size", 0}}},
+                                  {"weight_map", nlohmann::ordered_json::object()}};
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < files.size(); ++i)
+    for (const auto& tensor : files[i]) {
+      index["weight_map"][tensor.name] = file_name(i, files.size());
+      bytes += tensor.elements() * name_of(dtype).bytes;
+    }
+  index["metadata"]["total_size"] = bytes;
+  return index.dump(2) + "\n";
+}
+
+Result<void> write_all(Disk& disk, const std::string& directory, const std::string& source,
+                       const ExportOptions& options) {
+  ISTHMUS_TRY(const auto config, read_model_config(disk, source));
+  const BatchShape least{.micro_batch = 1, .sequence = 1};
+  const auto layout = lay_out_parameters(build_program(config, least, Head::loss));
+  ISTHMUS_TRY(const auto stored, StoredModel::open(disk, source));
+  ISTHMUS_CHECK(stored.check(layout.tensors));
+  ISTHMUS_CHECK(replace_file(disk, directory + "/" + kConfigFile,
+                             bytes_of(to_config_json(config, options.dtype))));
+  const auto files = cut_into_files(layout.tensors, options);
+  for (std::size_t i = 0; i < files.size(); ++i)
+    ISTHMUS_CHECK(write_file(disk, directory + "/" + file_name(i, files.size()), stored, files[i],
+                             options.dtype));
+  if (files.size() > 1)
+    ISTHMUS_CHECK(replace_file(disk, directory + "/" + kModelIndexFile,
+                               bytes_of(index_text(files, options.dtype))));
+  return disk.sync_folder(directory);
+}
+
+}  // namespace
+
+Result<void> export_model(Disk& disk, const std::string& source, const std::string& destination,
+                          const ExportOptions& options) {
+  ISTHMUS_TRY(const auto directory, model_directory(disk, source));
+  ISTHMUS_CHECK(check_as_written(disk, directory));
+  const auto path = std::filesystem::absolute(destination).lexically_normal();
+  const auto folder = (path.has_filename() ? path : path.parent_path()).string();
+  ISTHMUS_TRY(const bool there, disk.exists(folder));
+  if (there)
+    return Error{ErrorCode::already_exists,
+                 fmt::format("{} is there already: name a new folder, or move it away", folder)};
+  const auto writing = folder + ".writing";
+  std::error_code ignored;
+  std::filesystem::remove_all(writing, ignored);  // of an export that was interrupted
+  ISTHMUS_CHECK(disk.make_folders(writing));
+  auto written = write_all(disk, writing, directory, options);
+  if (written) written = disk.rename(writing, folder);
+  if (!written) std::filesystem::remove_all(writing, ignored);
+  return written;
+}
+
+}  // namespace isthmus::runtime

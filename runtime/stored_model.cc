@@ -1,0 +1,175 @@
+#include "runtime/stored_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/byte_stream.h"
+#include "runtime/shallow_json.h"
+
+namespace isthmus::runtime {
+namespace {
+
+constexpr std::uint64_t kIndexBytesMax = kSafetensorsHeaderBytesMax;
+constexpr std::size_t kNamesShown = 3;
+constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+constexpr std::string_view kHead = "lm_head.weight";
+constexpr std::size_t kPieceElements = std::size_t{1} << 18;
+
+std::string shape_text(std::span<const std::uint64_t> sizes) {
+  return fmt::format("[{}]", fmt::join(sizes, ", "));
+}
+
+// "a, b, c and 4 more"
+std::string some_of(const std::vector<std::string>& names) {
+  const auto shown = std::min(names.size(), kNamesShown);
+  auto text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+std::vector<std::uint64_t> sizes_of(const Shape& shape) {
+  return {shape.sizes().begin(), shape.sizes().end()};
+}
+
+// A file of the directory itself, and no other.
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
+}
+
+// Tensor → file.
+Result<std::map<std::string, std::string>> parse_index(std::string_view text) {
+  const auto json = parse_shallow_json(text);
+  if (json.is_discarded() || !json.is_object() || !json.contains("weight_map") ||
+      !json["weight_map"].is_object())
+    return Error{ErrorCode::corrupt, "it is cut short, or no JSON object with a weight_map"};
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, file] : json["weight_map"].items()) {
+    if (!file.is_string() || !is_plain_name(file.get_ref<const std::string&>()))
+      return Error{ErrorCode::corrupt,
+                   fmt::format("for {} it names no file of this directory", tensor)};
+    files[tensor] = file.get<std::string>();
+  }
+  return files;
+}
+
+// What old programs wrote beside a model's parameters; transformers leaves it out as well.
+bool is_left_over(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
+
+}  // namespace
+
+Result<void> StoredModel::add_file(Disk& disk, const std::string& name) {
+  ISTHMUS_TRY(auto reader, SafetensorsReader::open(disk, directory_ + "/" + name));
+  files_.push_back(std::move(reader));
+  for (const auto& tensor : files_.back().tensors())
+    if (!tensors_.try_emplace(tensor.name, Place{files_.size() - 1, &tensor}).second)
+      return Error{ErrorCode::corrupt,
+                   fmt::format("{}: two files hold the tensor {}", directory_, tensor.name)};
+  return {};
+}
+
+Result<void> StoredModel::follow_index(Disk& disk, const std::string& index) {
+  ISTHMUS_TRY(const auto bytes, read_file(disk, index, kIndexBytesMax));
+  auto map = parse_index(text_of(bytes));
+  if (!map)
+    return Error{map.error().code, fmt::format("{} cannot be used", index), std::move(map).error()};
+  std::map<std::string, std::size_t> file_numbers;
+  for (const auto& [tensor, file] : *map) file_numbers.try_emplace(file, 0);
+  files_.reserve(file_numbers.size());  // tensors_ points into them
+  for (auto& [file, number] : file_numbers) {
+    number = files_.size();
+    ISTHMUS_CHECK(add_file(disk, file));
+  }
+  for (const auto& [tensor, file] : *map) {
+    const auto place = tensors_.find(tensor);
+    if (place == tensors_.end() || place->second.file != file_numbers[file])
+      return Error{ErrorCode::corrupt,
+                   fmt::format("{} says that {} holds the tensor {}, which it does not", index,
+                               file, tensor)};
+  }
+  return {};
+}
+
+Result<StoredModel> StoredModel::open(Disk& disk, const std::string& directory) {
+  StoredModel model(directory);
+  const auto file = directory + "/" + kModelFile;
+  ISTHMUS_TRY(const bool whole, disk.exists(file));
+  if (whole) {
+    model.files_.reserve(1);
+    ISTHMUS_CHECK(model.add_file(disk, kModelFile));
+    return model;
+  }
+  const auto index = directory + "/" + kModelIndexFile;
+  ISTHMUS_TRY(const bool sharded, disk.exists(index));
+  if (!sharded)
+    return Error{ErrorCode::not_found,
+                 fmt::format("there is no {}, and no {} either", file, kModelIndexFile)};
+  ISTHMUS_CHECK(model.follow_index(disk, index));
+  return model;
+}
+
+Result<void> StoredModel::check(std::span<const CanonicalTensor> tensors) const {
+  std::vector<std::string> missing, misshapen, extra;
+  std::set<std::string_view> known;
+  for (const auto& tensor : tensors) {
+    known.insert(tensor.name);
+    const auto place = tensors_.find(tensor.name);
+    if (place == tensors_.end()) {
+      missing.push_back(tensor.name);
+      continue;
+    }
+    const auto expected = sizes_of(tensor.shape);
+    if (const auto& shape = place->second.tensor->shape; shape != expected)
+      misshapen.push_back(fmt::format("{} has shape {}, the model needs {}", tensor.name,
+                                      shape_text(shape), shape_text(expected)));
+  }
+  for (const auto& [name, place] : tensors_) {
+    if (known.contains(name) || is_left_over(name)) continue;
+    ISTHMUS_TRY(const bool repeats, name == kHead ? is_the_embedding(place) : Result<bool>(false));
+    if (!repeats) extra.push_back(name);
+  }
+  const auto fault = [&](std::string what) {
+    return Error{ErrorCode::mismatch, fmt::format("{}: {}", directory_, what)};
+  };
+  if (!missing.empty()) return fault(fmt::format("there is no tensor {}", some_of(missing)));
+  if (!misshapen.empty()) return fault(fmt::format("tensor {}", some_of(misshapen)));
+  if (!extra.empty())
+    return fault(
+        fmt::format("the model its config.json describes has no tensor {}", some_of(extra)));
+  return {};
+}
+
+// Compared value by value.
+Result<bool> StoredModel::is_the_embedding(const Place& head) const {
+  const auto found = tensors_.find(kEmbedding);
+  if (found == tensors_.end() || found->second.tensor->shape != head.tensor->shape) return false;
+  const auto& embedding = found->second;
+  const auto elements = head.tensor->elements;
+  std::vector<float> ours(std::min<std::uint64_t>(elements, kPieceElements)), theirs(ours.size());
+  for (std::uint64_t at = 0; at < elements; at += ours.size()) {
+    const auto count = std::min<std::uint64_t>(ours.size(), elements - at);
+    const auto a = std::span(ours).first(count), b = std::span(theirs).first(count);
+    ISTHMUS_CHECK(files_[embedding.file].read(*embedding.tensor, at, a));
+    ISTHMUS_CHECK(files_[head.file].read(*head.tensor, at, b));
+    if (!std::equal(a.begin(), a.end(), b.begin())) return false;
+  }
+  return true;
+}
+
+Result<void> StoredModel::read(const CanonicalTensor& tensor, std::span<float> out) const {
+  const auto place = tensors_.find(tensor.name);
+  ISTHMUS_ASSERT(place != tensors_.end());
+  ISTHMUS_CHECK(files_[place->second.file].read(*place->second.tensor, out));
+  if (!std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }))
+    return Error{ErrorCode::non_finite,
+                 fmt::format("{}: tensor {} holds NaN or infinity", directory_, tensor.name)};
+  return {};
+}
+
+}  // namespace isthmus::runtime

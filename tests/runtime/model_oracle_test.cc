@@ -1,0 +1,176 @@
+// Models against PyTorch in fp64: losses, logits, gradients and AdamW (oracle.h).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "oracle.h"
+#include "runtime/model.h"
+
+namespace isthmus::runtime {
+namespace {
+
+const std::vector<int> kTwoThreads{-1, -1};
+
+class ModelOracle : public testing::TestWithParam<std::string> {
+ protected:
+  void make(const std::string& name, Precision precision) {
+    c = load_oracle_case(name);
+    auto made = Model::create(c.config, c.shape(precision), pool);
+    ASSERT_TRUE(made.has_value()) << made.error().text();
+    model = std::move(*made);
+    set_oracle_parameters(*model);
+  }
+  BatchLoss forward_backward_all() {
+    model->zero_gradients();
+    BatchLoss loss;
+    for (const auto& batch : c.batches)
+      loss += model->forward_backward(batch.tokens, batch.targets);
+    return loss;
+  }
+  // The tensors whose gradients are not those of the vectors, as f32 computes them; and "loss".
+  std::vector<std::string> differences(double loss, double expected_loss,
+                                       const std::vector<OracleTensor>& tensors) {
+    std::vector<std::string> differ;
+    if (!(std::abs(loss - expected_loss) <= 2e-6 * expected_loss)) differ.push_back("loss");
+    double squares = 0;
+    for (const auto& tensor : tensors) squares += tensor.norm * tensor.norm;
+    EXPECT_EQ(model->tensors().size(), tensors.size());
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      EXPECT_EQ(model->tensors()[t].name, tensors[t].name);
+      const double most = 5e-6 * tensors[t].norm + 1e-7 * std::sqrt(squares);
+      const bool near = distance(model->gradients(t), tensors[t]) <= most;
+      const bool as_long = std::abs(norm(model->gradients(t)) - tensors[t].norm) <= most;
+      if (!near || !as_long) differ.push_back(tensors[t].name);
+    }
+    return differ;
+  }
+  static double norm(std::span<const float> values) {
+    double squares = 0;
+    for (const float x : values) squares += static_cast<double>(x) * static_cast<double>(x);
+    return std::sqrt(squares);
+  }
+
+  ThreadPool pool{kTwoThreads};
+  OracleCase c;
+  std::unique_ptr<Model> model;
+};
+
+INSTANTIATE_TEST_SUITE_P(Cases, ModelOracle,
+                         testing::Values("tied", "untied", "grouped", "long", "linear", "llama3",
+                                         "yarn", "qwen3", "qwen3_untied"),
+                         [](const auto& value) { return value.param; });
+
+TEST_P(ModelOracle, GradientsInF32AreThoseOfFp64) {
+  ASSERT_NO_FATAL_FAILURE(make(GetParam(), Precision::f32));
+  const auto loss = forward_backward_all();
+  EXPECT_EQ(loss.counted, c.counted);
+  EXPECT_THAT(differences(loss.sum, c.loss, c.tensors), testing::IsEmpty());
+}
+
+TEST_P(ModelOracle, GradientsInBf16AreAsGoodAsAutocast) {
+  ASSERT_NO_FATAL_FAILURE(make(GetParam(), Precision::bf16));
+  const auto loss = forward_backward_all();
+  EXPECT_EQ(loss.counted, c.counted);
+  EXPECT_NEAR(loss.sum, c.loss, 2e-3 * c.loss);
+  for (std::size_t t = 0; t < c.tensors.size(); ++t) {
+    const auto& expected = c.tensors[t];
+    const auto error = distance(model->gradients(t), expected);
+    EXPECT_LE(error, 1.25 * expected.autocast_error) << expected.name;
+    EXPECT_GT(error, 1e-5 * expected.norm) << expected.name << ": this cannot have been bf16";
+  }
+}
+
+TEST_P(ModelOracle, LogitsAreThoseOfFp64) {
+  ASSERT_NO_FATAL_FAILURE(make(GetParam(), Precision::f32));
+  const auto vocabulary = static_cast<std::size_t>(c.config.vocabulary);
+  const auto sequence = static_cast<std::size_t>(c.sequence);
+  std::vector<float> logits(c.logits.elements);
+  for (std::size_t b = 0; b < static_cast<std::size_t>(c.micro_batch); ++b)
+    model->logits(std::span(c.batches[0].tokens).subspan(b * sequence, sequence),
+                  std::span(logits).subspan(b * sequence * vocabulary, sequence * vocabulary));
+  EXPECT_LE(distance(logits, c.logits), 5e-6 * c.logits.norm);
+  EXPECT_NEAR(norm(logits), c.logits.norm, 5e-6 * c.logits.norm);
+}
+
+TEST_P(ModelOracle, EvaluationAndLogitsGiveTheLossOfTraining) {
+  ASSERT_NO_FATAL_FAILURE(make(GetParam(), Precision::f32));
+  const auto trained = model->forward_backward(c.batches[0].tokens, c.batches[0].targets);
+  const auto evaluated = model->forward_loss(c.batches[0].tokens, c.batches[0].targets);
+  EXPECT_EQ(evaluated.counted, trained.counted);
+  EXPECT_DOUBLE_EQ(evaluated.sum, trained.sum);
+
+  double from_logits = 0;
+  const auto vocabulary = static_cast<std::size_t>(c.config.vocabulary);
+  const auto sequence = static_cast<std::size_t>(c.sequence);
+  std::vector<float> logits(sequence * vocabulary);
+  for (std::size_t b = 0; b < static_cast<std::size_t>(c.micro_batch); ++b) {
+    model->logits(std::span(c.batches[0].tokens).subspan(b * sequence, sequence), logits);
+    for (std::size_t i = 0; i < sequence; ++i) {
+      const auto target = c.batches[0].targets[b * sequence + i];
+      if (target == kIgnoredTarget) continue;
+      const auto row = std::span(logits).subspan(i * vocabulary, vocabulary);
+      double sum = 0;
+      for (const float x : row) sum += std::exp(static_cast<double>(x));
+      from_logits += std::log(sum) - static_cast<double>(row[static_cast<std::size_t>(target)]);
+    }
+  }
+  EXPECT_NEAR(from_logits, trained.sum, 1e-5 * trained.sum);
+}
+
+// The comparison above would notice each of these mistakes: of what PyTorch computes with one, ours
+// differs.
+TEST_F(ModelOracle, EachPlantedFaultIsSeen) {
+  const auto faults = load_oracle_faults();
+  EXPECT_GE(faults.size(), 12U);
+  for (const auto& fault : faults) {
+    SCOPED_TRACE(fault.name);
+    ASSERT_NO_FATAL_FAILURE(make(fault.model, Precision::f32));
+    const auto loss = forward_backward_all();
+    EXPECT_THAT(differences(loss.sum, c.loss, c.tensors), testing::IsEmpty());
+    EXPECT_THAT(differences(loss.sum, fault.loss, fault.tensors), testing::Not(testing::IsEmpty()));
+  }
+}
+
+TEST_F(ModelOracle, UpdatesAreThoseOfTorchAdamW) {
+  const auto options = load_oracle_text("adamw.txt");
+  const auto number = [&](const std::string& key) { return std::stod(options.at(key)); };
+  ASSERT_NO_FATAL_FAILURE(make(options.at("model"), Precision::f32));
+  std::vector<std::vector<float>> before;
+  for (std::size_t t = 0; t < model->tensors().size(); ++t)
+    before.emplace_back(model->parameters(t).begin(), model->parameters(t).end());
+
+  const AdamWOptions adamw{number("beta_1"), number("beta_2"), number("eps"),
+                           number("weight_decay"), number("gradient_norm_max")};
+  const auto steps = std::stoll(options.at("steps"));
+  for (std::int64_t step = 0; step < steps; ++step) {
+    for (std::size_t t = 0; t < model->tensors().size(); ++t) {
+      const auto name = model->tensors()[t].name + " gradient " + std::to_string(step);
+      auto gradient = model->gradients(t);
+      for (std::size_t i = 0; i < gradient.size(); ++i)
+        gradient[i] = oracle_uniform(name, i) * (step == 0 ? 0.25F : 64.0F);
+    }
+    const auto report = model->update(
+        adamw, number("rate") * static_cast<double>(step + 1) / static_cast<double>(steps),
+        std::stoll(options.at("counted")));
+    EXPECT_TRUE(report.finite);
+    EXPECT_EQ(report.gradient_norm < 1, step == 0);  // both sides of the clipping
+  }
+  const auto after = load_oracle_floats("adamw.bin");
+  auto rest = std::span(after);
+  for (std::size_t t = 0; t < model->tensors().size(); ++t) {
+    const auto& name = model->tensors()[t].name;
+    const auto count = std::min(before[t].size(), kOracleSamples);
+    const OracleTensor final{.name = name,
+                             .elements = before[t].size(),
+                             .samples = {rest.begin(), rest.begin() + static_cast<long>(count)}};
+    rest = rest.subspan(count);
+    EXPECT_LE(distance(model->parameters(t), final), 2e-5 * distance(before[t], final)) << name;
+  }
+  EXPECT_TRUE(rest.empty());
+}
+
+}  // namespace
+}  // namespace isthmus::runtime

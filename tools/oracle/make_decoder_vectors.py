@@ -1,0 +1,342 @@
+#!/usr/bin/env python3
+"""Makes tests/runtime/oracle: what PyTorch computes, in fp64, for small decoders of odd sizes.
+
+    python3 tools/oracle/make_decoder_vectors.py [FOLDER]
+
+Needs torch; where transformers is installed, each model here is first compared with its own. Parameters, tokens and
+targets come from a hash that tests/runtime/oracle.h repeats, so only results are stored:
+
+    NAME.txt   `key value` lines: the configuration, the batch, the loss; then a line `tensor name elements norm autocast`
+               per tensor, in ascending byte order of names, with the L2 norm of its gradient and the L2 error of the
+               same gradient under torch.autocast(bfloat16)
+    NAME.bin   f32, little-endian: of the gradient of the summed loss at most 256 elements of each tensor, in that order,
+               then 256 of the first micro-batch's logits; which, the hash says
+    faults.txt `fault NAME CASE loss` and `tensor` lines as above, of the same models computed wrongly in one place
+    faults.bin of each fault 16 elements of each tensor
+    adamw.bin  the parameters of the model `adamw` after a few steps of torch.optim.AdamW in fp64, in the same order
+"""
+import contextlib
+import math
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+BASE = dict(family="llama", layers=2, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn_width=72, vocabulary=67, tied=1,
+            rope_theta=10000.0, rope="none", rope_factor=1.0, rope_original=0, micro_batches=1, micro_batch=2, sequence=19,
+            ignored=0)
+# micro_batches run one after another; ignored: about one target in so many does not count (0: all count). Sequences reach
+# past the positions that a scaled model first learnt.
+CASES = {
+    "tied": BASE,
+    "untied": BASE | dict(layers=1, hidden=96, heads=2, kv_heads=1, head_dim=48, ffn_width=80, vocabulary=53, tied=0,
+                          micro_batches=2, micro_batch=1, sequence=33, ignored=3),
+    "grouped": BASE | dict(hidden=72, heads=6, kv_heads=2, head_dim=12, ffn_width=52, vocabulary=1003, rope_theta=500000.0,
+                           micro_batches=2, sequence=77, ignored=5),
+    "long": BASE | dict(layers=1, hidden=32, kv_heads=2, head_dim=8, ffn_width=40, vocabulary=301, tied=0, micro_batch=1,
+                        sequence=333, ignored=7),
+    "linear": BASE | dict(layers=1, rope="linear", rope_factor=2.5, sequence=77),
+    "llama3": BASE | dict(rope_theta=500000.0, rope="llama3", rope_factor=8.0, rope_original=32, sequence=77),
+    "yarn": BASE | dict(layers=1, kv_heads=2, rope="yarn", rope_factor=4.0, rope_original=20, sequence=77),
+    "qwen3": BASE | dict(family="qwen3", hidden=40, heads=6, kv_heads=2, head_dim=12, ffn_width=52, vocabulary=1003,
+                         rope_theta=1e6, micro_batches=2, sequence=77, ignored=5),
+    "qwen3_untied": BASE | dict(family="qwen3", layers=1, hidden=50, heads=4, kv_heads=1, head_dim=24, ffn_width=61,
+                                vocabulary=131, tied=0, rope="yarn", rope_factor=4.0, rope_original=20, micro_batch=3,
+                                sequence=53),
+}
+ADAMW = dict(model="grouped", steps=6, counted=100, rate=1e-2, beta_1=0.9, beta_2=0.95, eps=1e-8, weight_decay=0.1,
+             gradient_norm_max=1.0)
+# One mistake each, in a case that it must show in.
+FAULTS = {
+    "attention_scale": "grouped", "mask_sees_next": "grouped", "mask_not_itself": "grouped", "rope_pairs": "grouped",
+    "rope_backwards": "grouped", "rope_unscaled": "llama3", "yarn_amplitude": "yarn", "rope_twice_as_fast": "yarn",
+    "norm_epsilon": "grouped", "norm_weight_plus_one": "grouped", "heads_share_in_turn": "grouped", "gelu": "grouped",
+    "tied_gradient_lost": "grouped", "ignored_targets_count": "grouped", "last_norm_left_out": "grouped",
+    "head_norms_swapped": "qwen3", "head_norm_after_rope": "qwen3", "head_norm_of_all_heads": "qwen3",
+}
+NORM_EPS = 1e-5
+SAMPLES, FAULT_SAMPLES = 256, 16
+MASK = (1 << 64) - 1
+
+
+def fnv(name):
+    h = 0xCBF29CE484222325
+    for byte in name.encode():
+        h = (h ^ byte) * 0x100000001B3 & MASK
+    return h
+
+
+def hashes(name, count):
+    """splitmix64 of fnv(name) + i, for i in [0, count)."""
+    with np.errstate(over="ignore"):
+        z = np.uint64(fnv(name)) + np.arange(count, dtype=np.uint64)
+        z = z * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def uniform(name, shape):
+    """In [-1, 1), multiples of 2^-23: exact in f32."""
+    u = (hashes(name, int(np.prod(shape))) >> np.uint64(40)).astype(np.float64) * 2.0 ** -23 - 1
+    return torch.from_numpy(u.reshape(shape))
+
+
+def sampled(name, values, count):
+    """At most so many elements of a tensor: all of a small one."""
+    flat = values.detach().reshape(-1)
+    if flat.numel() <= count:
+        return flat
+    return flat[torch.from_numpy((hashes(f"{name} sample", count) % np.uint64(flat.numel())).astype(np.int64))]
+
+
+def shapes(c):
+    q, kv, hidden = c["heads"] * c["head_dim"], c["kv_heads"] * c["head_dim"], c["hidden"]
+    s = {"model.embed_tokens.weight": (c["vocabulary"], hidden), "model.norm.weight": (hidden,)}
+    for i in range(c["layers"]):
+        p = f"model.layers.{i}."
+        s |= {p + "input_layernorm.weight": (hidden,), p + "post_attention_layernorm.weight": (hidden,),
+              p + "self_attn.q_proj.weight": (q, hidden), p + "self_attn.k_proj.weight": (kv, hidden),
+              p + "self_attn.v_proj.weight": (kv, hidden), p + "self_attn.o_proj.weight": (hidden, q),
+              p + "mlp.gate_proj.weight": (c["ffn_width"], hidden), p + "mlp.up_proj.weight": (c["ffn_width"], hidden),
+              p + "mlp.down_proj.weight": (hidden, c["ffn_width"])}
+        if c["family"] == "qwen3":
+            s |= {p + "self_attn.q_norm.weight": (c["head_dim"],), p + "self_attn.k_norm.weight": (c["head_dim"],)}
+    if not c["tied"]:
+        s["lm_head.weight"] = (c["vocabulary"], hidden)
+    return dict(sorted(s.items()))
+
+
+def parameter(name, shape):
+    """Matrices within 1/4 of 0, queries and keys within 1/3, so that attention has peaks; norm weights from 1/2 to 3/2,
+    of queries from 3/2 to 9/2."""
+    values = uniform(name, shape)
+    if len(shape) == 1:
+        return (values / 2 + 1) * (3 if "q_norm" in name else 1)
+    return values / (3 if "q_proj" in name or "k_proj" in name else 4)
+
+
+def parameters(c):
+    return {name: parameter(name, shape) for name, shape in shapes(c).items()}
+
+
+def batches(c, name):
+    rows = c["micro_batch"] * c["sequence"]
+    for m in range(c["micro_batches"]):
+        shape = (c["micro_batch"], c["sequence"])
+        tokens = hashes(f"{name} tokens {m}", rows) % np.uint64(c["vocabulary"])
+        targets = (hashes(f"{name} targets {m}", rows) % np.uint64(c["vocabulary"])).astype(np.int64)
+        if c["ignored"]:
+            targets[hashes(f"{name} ignored {m}", rows) % np.uint64(c["ignored"]) == 0] = -100
+        yield torch.from_numpy(tokens.astype(np.int64).reshape(shape)), torch.from_numpy(targets.reshape(shape))
+
+
+def rope_frequencies(c, fault):
+    """Chen et al. 2023; Llama 3.1; YaRN (Peng et al. 2023, section 3.2: beta_fast 32, beta_slow 1)."""
+    d, theta, factor, original = c["head_dim"], c["rope_theta"], c["rope_factor"], c["rope_original"]
+    i = torch.arange(0, d // 2, dtype=torch.float64)
+    frequency = theta ** (-2 * i / d)
+    if c["rope"] == "none" or fault == "rope_unscaled":
+        return frequency
+    if c["rope"] == "linear":
+        return frequency / factor
+    if c["rope"] == "llama3":
+        low, high = 1.0, 4.0
+        kept = ((original * frequency / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+    else:
+        def index(turns):
+            return d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        first, last = max(math.floor(index(32)), 0), min(math.ceil(index(1)), d - 1)
+        kept = 1 - ((i - first) / ((last - first) or 0.001)).clamp(0, 1)
+    return frequency * kept + frequency / factor * (1 - kept)
+
+
+def logits(c, w, tokens, fault=None):
+    b, t = tokens.shape
+    d, q_heads, kv_heads = c["head_dim"], c["heads"], c["kv_heads"]
+    dtype = w["model.norm.weight"].dtype
+    eps = NORM_EPS * (10 if fault == "norm_epsilon" else 1)
+    positions = torch.arange(t, dtype=torch.float64) * (2 if fault == "rope_twice_as_fast" else 1)
+    angle = torch.outer(positions, rope_frequencies(c, fault)).repeat(1, 2)
+    if fault == "rope_backwards":
+        angle = -angle
+    amplitude = 0.1 * math.log(c["rope_factor"]) + 1 if c["rope"] == "yarn" and fault != "yarn_amplitude" else 1.0
+    cos, sin = (angle.cos() * amplitude).to(dtype), (angle.sin() * amplitude).to(dtype)
+
+    def norm(x, weight):
+        return F.rms_norm(x, x.shape[-1:], weight + 1 if fault == "norm_weight_plus_one" else weight, eps)
+
+    def heads(y):
+        return y.view(b, t, -1, d).transpose(1, 2)
+
+    def rotate(y):
+        if fault == "rope_pairs":  # neighbours, as in the paper and in Meta's files
+            pairs = y.unflatten(-1, (-1, 2))
+            c_, s_ = cos[:, :d // 2], sin[:, :d // 2]
+            return torch.stack((pairs[..., 0] * c_ - pairs[..., 1] * s_, pairs[..., 1] * c_ + pairs[..., 0] * s_),
+                               -1).flatten(-2).to(y.dtype)
+        first, second = y.chunk(2, -1)
+        return (y * cos + torch.cat((-second, first), -1) * sin).to(y.dtype)
+
+    def head_norm(y, weight):
+        if fault == "head_norm_of_all_heads":
+            whole = y.transpose(1, 2).flatten(-2)
+            return heads(F.rms_norm(whole, whole.shape[-1:], weight.repeat(y.shape[1]), eps))
+        return norm(y, weight)
+
+    def attend(q, k, v):
+        if kv_heads != q_heads:
+            share = (lambda y: y.repeat(1, q_heads // kv_heads, 1, 1)) if fault == "heads_share_in_turn" else (
+                lambda y: y.repeat_interleave(q_heads // kv_heads, 1))
+            k, v = share(k), share(v)
+        row, column = torch.arange(t)[:, None], torch.arange(t)[None, :]
+        seen = column <= row + (1 if fault == "mask_sees_next" else 0)
+        if fault == "mask_not_itself":
+            seen = (column < row) | (row == 0)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen,
+                                              scale=(d + (fault == "attention_scale")) ** -0.5)
+
+    x = F.embedding(tokens, w["model.embed_tokens.weight"])
+    for i in range(c["layers"]):
+        p = lambda part: w[f"model.layers.{i}.{part}.weight"]
+        h = norm(x, p("input_layernorm"))
+        q, k, v = (heads(F.linear(h, p(f"self_attn.{n}_proj"))) for n in "qkv")
+        if c["family"] == "qwen3":
+            names = ("self_attn.k_norm", "self_attn.q_norm") if fault == "head_norms_swapped" else (
+                "self_attn.q_norm", "self_attn.k_norm")
+            if fault == "head_norm_after_rope":
+                q, k = head_norm(rotate(q), p(names[0])), head_norm(rotate(k), p(names[1]))
+            else:
+                q, k = rotate(head_norm(q, p(names[0]))), rotate(head_norm(k, p(names[1])))
+        else:
+            q, k = rotate(q), rotate(k)
+        y = attend(q, k, v)
+        x = x + F.linear(y.transpose(1, 2).reshape(b, t, -1), p("self_attn.o_proj"))
+        h = norm(x, p("post_attention_layernorm"))
+        act = F.gelu if fault == "gelu" else F.silu
+        x = x + F.linear(act(F.linear(h, p("mlp.gate_proj"))) * F.linear(h, p("mlp.up_proj")), p("mlp.down_proj"))
+    head = w["model.embed_tokens.weight" if c["tied"] else "lm_head.weight"]
+    if fault == "tied_gradient_lost":
+        head = head.detach()
+    return F.linear(x if fault == "last_norm_left_out" else norm(x, w["model.norm.weight"]), head)
+
+
+def gradients(c, name, dtype, autocast=False, fault=None):
+    """Summed loss, number of counted targets, gradients of the summed loss (through its mean, as one trains)."""
+    w = {n: p.to(dtype).requires_grad_() for n, p in parameters(c).items()}
+    counted = sum(int((targets != -100).sum()) for _, targets in batches(c, name))
+    loss = 0.0
+    for tokens, targets in batches(c, name):
+        if fault == "ignored_targets_count":
+            targets = targets.clamp(min=0)
+        with torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext():
+            out = logits(c, w, tokens, fault)
+        out = out if out.dtype == torch.float64 else out.float()
+        part = F.cross_entropy(out.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum") / counted
+        part.backward()
+        loss += part.item()
+    return loss * counted, counted, {n: torch.zeros_like(p, dtype=torch.float64) if p.grad is None
+                                     else p.grad.double() * counted for n, p in w.items()}
+
+
+def rope_parameters(c):
+    rope = dict(rope_type="default" if c["rope"] == "none" else c["rope"], rope_theta=c["rope_theta"])
+    if c["rope"] != "none":
+        rope["factor"] = c["rope_factor"]
+    if c["rope"] in ("llama3", "yarn"):
+        rope["original_max_position_embeddings"] = c["rope_original"]
+    if c["rope"] == "llama3":
+        rope |= dict(low_freq_factor=1.0, high_freq_factor=4.0)
+    return rope
+
+
+def compare_with_transformers(c, name):
+    try:
+        import transformers
+    except ImportError:
+        print(f"{name}: transformers is not installed, so not compared with it")
+        return
+    family = {"llama": "Llama", "qwen3": "Qwen3"}[c["family"]]
+    config = getattr(transformers, family + "Config")(
+        vocab_size=c["vocabulary"], hidden_size=c["hidden"], intermediate_size=c["ffn_width"],
+        num_hidden_layers=c["layers"], num_attention_heads=c["heads"], num_key_value_heads=c["kv_heads"],
+        head_dim=c["head_dim"], rms_norm_eps=NORM_EPS, tie_word_embeddings=bool(c["tied"]), max_position_embeddings=2048,
+        rope_parameters=rope_parameters(c))
+    theirs = getattr(transformers, family + "ForCausalLM")(config).double()
+    w = parameters(c)
+    missing, unexpected = theirs.load_state_dict(w, strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+    theirs.tie_weights()
+    with torch.no_grad():
+        for tokens, _ in batches(c, name):
+            ours, reference = logits(c, w, tokens), theirs(tokens).logits
+            error = ((ours - reference).norm() / reference.norm()).item()
+            assert error < 3e-5, (name, error)  # transformers rounds norms and angles to f32
+            print(f"{name}: differs from transformers by {error:.1e}")
+
+
+def adamw():
+    c = CASES[ADAMW["model"]]
+    w = {n: p.requires_grad_() for n, p in parameters(c).items()}
+    groups = [dict(params=[p for p in w.values() if p.dim() > 1], weight_decay=ADAMW["weight_decay"]),
+              dict(params=[p for p in w.values() if p.dim() == 1], weight_decay=0.0)]
+    optimizer = torch.optim.AdamW(groups, lr=ADAMW["rate"], betas=(ADAMW["beta_1"], ADAMW["beta_2"]), eps=ADAMW["eps"])
+    for step in range(ADAMW["steps"]):
+        for group in optimizer.param_groups:
+            group["lr"] = ADAMW["rate"] * (step + 1) / ADAMW["steps"]
+        for n, p in w.items():
+            # The first step is short enough not to be clipped.
+            p.grad = uniform(f"{n} gradient {step}", p.shape) * (0.25 if step == 0 else 64.0) / ADAMW["counted"]
+        torch.nn.utils.clip_grad_norm_(w.values(), ADAMW["gradient_norm_max"])
+        optimizer.step()
+    return w
+
+
+def write_floats(path, tensors):
+    np.concatenate([t.numpy().ravel() for t in tensors]).astype("<f4").tofile(path)
+
+
+def tensor_line(name, gradient, error):
+    return f"tensor {name} {gradient.numel()} {gradient.norm().item():.9e} {error:.9e}"
+
+
+def write_case(folder, name, c):
+    compare_with_transformers(c, name)
+    loss, counted, exact = gradients(c, name, torch.float64)
+    _, _, coarse = gradients(c, name, torch.float32, autocast=True)
+    with torch.no_grad():
+        scores = logits(c, parameters(c), next(batches(c, name))[0])
+    lines = [f"{key} {value}" for key, value in c.items()]
+    lines += [f"norm_eps {NORM_EPS}", f"counted {counted}", f"loss {loss!r}", f"logits_norm {scores.norm().item():.9e}"]
+    lines += [tensor_line(n, g, (coarse[n] - g).norm().item()) for n, g in exact.items()]
+    (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    write_floats(folder / f"{name}.bin",
+                 [sampled(n, g, SAMPLES) for n, g in exact.items()] + [sampled("logits", scores, SAMPLES)])
+
+
+def write_faults(folder):
+    lines, floats = [], []
+    for fault, name in FAULTS.items():
+        loss, _, wrong = gradients(CASES[name], name, torch.float64, fault=fault)
+        lines.append(f"fault {fault} {name} {loss!r}")
+        lines += [tensor_line(n, g, 0.0) for n, g in wrong.items()]
+        floats += [sampled(n, g, FAULT_SAMPLES) for n, g in wrong.items()]
+    (folder / "faults.txt").write_text("\n".join(lines) + "\n")
+    write_floats(folder / "faults.bin", floats)
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else (
+        pathlib.Path(__file__).resolve().parents[2] / "tests" / "runtime" / "oracle")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, c in CASES.items():
+        write_case(folder, name, c)
+    write_faults(folder)
+    (folder / "adamw.txt").write_text("".join(f"{key} {value}\n" for key, value in ADAMW.items()))
+    write_floats(folder / "adamw.bin", [sampled(n, p, SAMPLES) for n, p in adamw().items()])
+
+
+if __name__ == "__main__":
+    main()
