@@ -10,8 +10,8 @@
 
 namespace isthmus::kernels {
 
-// Fills table [positions, head_dim]: cos of the d/2 angles, then sin, all times `amplitude`. In f64,
-// rounded once. frequencies [d/2], in radians per position.
+// Fills table [positions, head_dim]: cos of the d/2 angles, then sin, all times `amplitude`. In
+// f64, rounded once. frequencies [d/2], in radians per position.
 void rope_table(std::span<const double> frequencies, double amplitude, std::int64_t positions,
                 std::span<float> table);
 
