@@ -98,7 +98,7 @@ class LinkTest(Case):
                 # Within moments both are free.
                 for peer, here in (("alpha", "beta"), ("beta", "alpha")):
                     def tested():
-                        return link_test(federation, peer, here, "--time", "1 s", "--bytes", "64 KiB")
+                        return link_test(federation, peer, here, "--time", "1 s", "--bytes", "128 KiB")
                     wait_until(lambda: tested().returncode == DONE, 5, lambda: tested().stdout)
 
     def test_an_exchange_comes_first_unless_the_test_is_forced(self):
