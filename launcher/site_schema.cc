@@ -24,13 +24,13 @@ std::string toml_number(double value) {
   return text;
 }
 
-std::string quoted(std::string_view text) { return fmt::format("\"{}\"", text); }
+std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", text); }
 
 std::string bound_text(ValueKind kind, double bound) {
   const auto whole = static_cast<std::int64_t>(bound);
-  if (kind == ValueKind::size) return quoted(exact_bytes(whole));
-  if (kind == ValueKind::rate) return quoted(exact_rate(whole));
-  if (kind == ValueKind::duration) return quoted(exact_duration(whole));
+  if (kind == ValueKind::size) return in_quotes(exact_bytes(whole));
+  if (kind == ValueKind::rate) return in_quotes(exact_rate(whole));
+  if (kind == ValueKind::duration) return in_quotes(exact_duration(whole));
   return plain_number(bound);
 }
 
@@ -38,7 +38,7 @@ std::string choices_text(std::span<const std::string_view> choices) {
   std::string text;
   for (std::size_t i = 0; i < choices.size(); ++i) {
     if (i > 0) text += i + 1 == choices.size() ? " or " : ", ";
-    text += quoted(choices[i]);
+    text += in_quotes(choices[i]);
   }
   return text;
 }
@@ -50,16 +50,16 @@ struct ValueText {
   std::string operator()(const FieldOf<bool>& get) const { return get(file) ? "true" : "false"; }
   std::string operator()(const FieldOf<int>& get) const { return fmt::format("{}", get(file)); }
   std::string operator()(const FieldOf<double>& get) const { return toml_number(get(file)); }
-  std::string operator()(const FieldOf<std::string>& get) const { return quoted(get(file)); }
+  std::string operator()(const FieldOf<std::string>& get) const { return in_quotes(get(file)); }
   std::string operator()(const FieldOf<std::int64_t>& get) const {
     const std::int64_t value = get(file);
-    if (key.kind == ValueKind::size) return quoted(exact_bytes(value));
-    if (key.kind == ValueKind::rate) return quoted(exact_rate(value));
-    if (key.kind == ValueKind::duration) return quoted(exact_duration(value));
+    if (key.kind == ValueKind::size) return in_quotes(exact_bytes(value));
+    if (key.kind == ValueKind::rate) return in_quotes(exact_rate(value));
+    if (key.kind == ValueKind::duration) return in_quotes(exact_duration(value));
     return fmt::format("{}", value);
   }
   std::string operator()(const ChoiceField& choice) const {
-    return quoted(key.choices[choice.get(file)]);
+    return in_quotes(key.choices[choice.get(file)]);
   }
   template <class Other>
   std::string operator()(const Other&) const {
