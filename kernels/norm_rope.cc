@@ -158,36 +158,26 @@ void norm_rope_forward(ThreadPool& pool, const Rows& x, std::span<const float> w
   });
 }
 
-std::size_t norm_rope_scratch_floats(std::int64_t rows, std::int64_t columns) {
-  return static_cast<std::size_t>(row_tasks(rows, columns) * columns);
+std::size_t norm_rope_scratch_floats(std::int64_t rows, std::int64_t columns,
+                                     std::int64_t head_dim) {
+  return sum_scratch_floats(rows, columns, static_cast<std::size_t>(head_dim));
 }
 
 void norm_rope_backward(ThreadPool& pool, const Rows& dy, const Rows& x,
                         std::span<const float> weight, std::span<const float> inverse_rms,
                         std::int64_t sequence, std::span<const float> table, const Rows& dx,
                         std::span<float> dweight, std::span<float> scratch) {
-  const auto d = weight.size();
   check_shapes(x, weight, sequence, table, inverse_rms);
   ISTHMUS_ASSERT(x.same_shape(dy) && x.same_shape(dx) && x.dtype == dy.dtype &&
                  x.dtype == dx.dtype);
-  ISTHMUS_ASSERT(
-      dweight.empty() ||
-      (dweight.size() == d && scratch.size() >= norm_rope_scratch_floats(x.rows, x.columns)));
-  const Turns turns{table.data(), sequence, static_cast<std::int64_t>(d)};
-  for_row_tasks(pool, x.rows, x.columns,
-                [&](std::int64_t first, std::int64_t end, std::size_t task, std::size_t) {
-                  float* partial = nullptr;
-                  if (!dweight.empty()) {
-                    partial = scratch.data() + task * d;
-                    std::fill_n(partial, d, 0.0F);
-                  }
-                  HWY_DYNAMIC_DISPATCH(backward_rows)
-                  (dy, x, weight.data(), inverse_rms.data(), turns, dx, partial, first, end);
-                });
-  if (dweight.empty()) return;
-  const auto tasks = static_cast<std::size_t>(row_tasks(x.rows, x.columns));
-  for (std::size_t task = 0; task < tasks; ++task)
-    for (std::size_t i = 0; i < d; ++i) dweight[i] += scratch[task * d + i];
+  ISTHMUS_ASSERT(dweight.empty() || dweight.size() == weight.size());
+  const Turns turns{table.data(), sequence, static_cast<std::int64_t>(weight.size())};
+  for_row_tasks_with_sum(pool, x.rows, x.columns, dweight, scratch,
+                         [&](std::int64_t first, std::int64_t end, float* partial) {
+                           HWY_DYNAMIC_DISPATCH(backward_rows)
+                           (dy, x, weight.data(), inverse_rms.data(), turns, dx, partial, first,
+                            end);
+                         });
 }
 
 }  // namespace isthmus::kernels

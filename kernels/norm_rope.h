@@ -19,7 +19,8 @@ void norm_rope_forward(ThreadPool& pool, const Rows& x, std::span<const float> w
                        const Rows& y, std::span<float> inverse_rms);
 
 // Floats of scratch that norm_rope_backward needs.
-std::size_t norm_rope_scratch_floats(std::int64_t rows, std::int64_t columns);
+std::size_t norm_rope_scratch_floats(std::int64_t rows, std::int64_t columns,
+                                     std::int64_t head_dim);
 
 // dy, x, dx [rows, heads * d]; dx is set, and may be dy. dweight [d] is added to, or empty if the
 // weight does not train.

@@ -103,7 +103,7 @@ void rms_norm_forward(ThreadPool& pool, const Rows& x, std::span<const float> we
 }
 
 std::size_t rms_norm_scratch_floats(std::int64_t rows, std::int64_t columns) {
-  return static_cast<std::size_t>(row_tasks(rows, columns) * columns);
+  return sum_scratch_floats(rows, columns, static_cast<std::size_t>(columns));
 }
 
 void rms_norm_backward(ThreadPool& pool, const Rows& dy, const Rows& x,
@@ -113,22 +113,13 @@ void rms_norm_backward(ThreadPool& pool, const Rows& dy, const Rows& x,
   const auto d = static_cast<std::size_t>(x.columns);
   ISTHMUS_ASSERT(x.same_shape(dy) && x.same_shape(dx) && weight.size() == d &&
                  static_cast<std::int64_t>(inverse_rms.size()) == x.rows);
-  ISTHMUS_ASSERT(dweight.empty() || (dweight.size() == d &&
-                                     scratch.size() >= rms_norm_scratch_floats(x.rows, x.columns)));
-  for_row_tasks(pool, x.rows, x.columns,
-                [&](std::int64_t first, std::int64_t end, std::size_t task, std::size_t) {
-                  float* partial = nullptr;
-                  if (!dweight.empty()) {
-                    partial = scratch.data() + task * d;
-                    std::fill_n(partial, d, 0.0F);
-                  }
-                  HWY_DYNAMIC_DISPATCH(backward_rows)
-                  (dy, x, weight.data(), inverse_rms.data(), dx, accumulate, partial, first, end);
-                });
-  if (dweight.empty()) return;
-  const auto tasks = static_cast<std::size_t>(row_tasks(x.rows, x.columns));
-  for (std::size_t task = 0; task < tasks; ++task)
-    for (std::size_t i = 0; i < d; ++i) dweight[i] += scratch[task * d + i];
+  ISTHMUS_ASSERT(dweight.empty() || dweight.size() == d);
+  for_row_tasks_with_sum(pool, x.rows, x.columns, dweight, scratch,
+                         [&](std::int64_t first, std::int64_t end, float* partial) {
+                           HWY_DYNAMIC_DISPATCH(backward_rows)
+                           (dy, x, weight.data(), inverse_rms.data(), dx, accumulate, partial,
+                            first, end);
+                         });
 }
 
 }  // namespace isthmus::kernels

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
+#include "base/assert.h"
 #include "base/thread_pool.h"
 
 namespace isthmus::kernels {
@@ -27,6 +29,32 @@ void for_row_tasks(ThreadPool& pool, std::int64_t rows, std::int64_t columns, co
                       const std::int64_t first = static_cast<std::int64_t>(task) * step;
                       body(first, std::min(rows, first + step), task, worker);
                     });
+}
+
+// The same for what also sums `sum`.size() values over all rows, as the gradient of a weight: each
+// task sums its own, and then they are added up in the order of the rows. Calls body(first_row,
+// end_row, partial); partial is nullptr where `sum` is empty. `scratch`: sum_scratch_floats().
+constexpr std::size_t sum_scratch_floats(std::int64_t rows, std::int64_t columns,
+                                         std::size_t values) {
+  return static_cast<std::size_t>(row_tasks(rows, columns)) * values;
+}
+
+template <class Body>
+void for_row_tasks_with_sum(ThreadPool& pool, std::int64_t rows, std::int64_t columns,
+                            std::span<float> sum, std::span<float> scratch, const Body& body) {
+  const auto values = sum.size();
+  ISTHMUS_ASSERT(scratch.size() >= sum_scratch_floats(rows, columns, values));
+  for_row_tasks(pool, rows, columns,
+                [&](std::int64_t first, std::int64_t end, std::size_t task, std::size_t) {
+                  float* partial = nullptr;
+                  if (values > 0) {
+                    partial = scratch.data() + task * values;
+                    std::fill_n(partial, values, 0.0F);
+                  }
+                  body(first, end, partial);
+                });
+  for (std::size_t at = 0; at < sum_scratch_floats(rows, columns, values); ++at)
+    sum[at % values] += scratch[at];
 }
 
 }  // namespace isthmus::kernels

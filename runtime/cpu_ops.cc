@@ -272,7 +272,8 @@ PreparedOp norm_rope_forward(const BoundOp& bound, CpuDevice& device) {
 PreparedOp norm_rope_backward(const BoundOp& bound, CpuDevice& device) {
   const auto& a = bound.op.attributes;
   const auto& qkv = bound.inputs[0];
-  const auto scratch = kernels::norm_rope_scratch_floats(qkv.shape[0], a.heads * a.head_dim);
+  const auto scratch =
+      kernels::norm_rope_scratch_floats(qkv.shape[0], a.heads * a.head_dim, a.head_dim);
   // Where nothing before trains, the gradient of x is made all the same, and goes nowhere.
   const auto unused = bound.outputs[0].data == nullptr ? qkv.bytes() : 0;
   const auto unused_at = scratch * sizeof(float);

@@ -70,7 +70,7 @@ TEST_P(NormRope, AgreesWithDouble) {
                       c.sequence, table, in_place.view(), floats(inverse));
     EXPECT_EQ(in_place.values(), y.values());
 
-    std::vector<float> scratch(norm_rope_scratch_floats(c.rows, columns));
+    std::vector<float> scratch(norm_rope_scratch_floats(c.rows, columns, c.d));
     Matrix dx = dy;  // over dy
     Matrix dweight = Matrix::random("dweight", DType::f32, 1, c.d);
     const std::vector<double> before = dweight.values();
@@ -108,21 +108,14 @@ TEST(NormRopeTree, WeightGradientOfManyRows) {
   const Matrix weight = Matrix::random("weight", DType::f32, 1, d);
   std::vector<float> table(static_cast<std::size_t>(d));
   rope_table(std::vector<double>(static_cast<std::size_t>(d / 2), 1.0), 1, 1, table);
-  std::vector<double> expected(static_cast<std::size_t>(d));
-  for (std::int64_t r = 0; r < rows; ++r) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < d; ++i) sum += x.at(r, i) * x.at(r, i);
-    const double inverse = 1 / std::sqrt(sum / static_cast<double>(d) + kEpsilon);
-    for (std::int64_t i = 0; i < d; ++i)
-      expected[static_cast<std::size_t>(i)] += dy.at(r, i) * x.at(r, i) * inverse;
-  }
+  const auto expected = norm_weight_gradient(x, dy, kEpsilon);
   on_every_target_and_thread_count([&](ThreadPool& pool) {
     Matrix y(DType::f32, rows, d);
     Matrix inverse(DType::f32, 1, rows);
     Matrix dx(DType::f32, rows, d);
     Matrix dweight(DType::f32, 1, d);
     for (float& value : floats(dweight)) value = 0;
-    std::vector<float> scratch(norm_rope_scratch_floats(rows, d));
+    std::vector<float> scratch(norm_rope_scratch_floats(rows, d, d));
     norm_rope_forward(pool, x.view(), floats(weight), static_cast<float>(kEpsilon), 1, table,
                       y.view(), floats(inverse));
     norm_rope_backward(pool, dy.view(), x.view(), floats(weight), floats(inverse), 1, table,

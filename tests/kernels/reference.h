@@ -148,6 +148,19 @@ std::vector<double> numeric_gradient(std::vector<double> x, const std::vector<do
   return gradient;
 }
 
+// Of the weight of an RMSNorm over the rows of x.
+inline std::vector<double> norm_weight_gradient(const Matrix& x, const Matrix& dy, double epsilon) {
+  std::vector<double> gradient(static_cast<std::size_t>(x.columns()));
+  for (std::int64_t r = 0; r < x.rows(); ++r) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < x.columns(); ++i) sum += x.at(r, i) * x.at(r, i);
+    const double inverse = 1 / std::sqrt(sum / static_cast<double>(x.columns()) + epsilon);
+    for (std::int64_t i = 0; i < x.columns(); ++i)
+      gradient[static_cast<std::size_t>(i)] += dy.at(r, i) * x.at(r, i) * inverse;
+  }
+  return gradient;
+}
+
 inline std::span<float> floats(const Matrix& matrix) {
   return {static_cast<float*>(matrix.data()),
           static_cast<std::size_t>(matrix.rows() * matrix.columns())};

@@ -89,14 +89,7 @@ TEST(RmsNormTree, WeightGradientOfManyRows) {
   const Matrix x = Matrix::random("x", DType::f32, rows, d);
   const Matrix dy = Matrix::random("dy", DType::f32, rows, d);
   const Matrix weight = Matrix::random("weight", DType::f32, 1, d);
-  std::vector<double> expected(static_cast<std::size_t>(d));
-  for (std::int64_t r = 0; r < rows; ++r) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < d; ++i) sum += x.at(r, i) * x.at(r, i);
-    const double inverse = 1 / std::sqrt(sum / static_cast<double>(d) + kEpsilon);
-    for (std::int64_t i = 0; i < d; ++i)
-      expected[static_cast<std::size_t>(i)] += dy.at(r, i) * x.at(r, i) * inverse;
-  }
+  const auto expected = norm_weight_gradient(x, dy, kEpsilon);
   on_every_target_and_thread_count([&](ThreadPool& pool) {
     Matrix y(DType::f32, rows, d);
     Matrix inverse(DType::f32, 1, rows);
