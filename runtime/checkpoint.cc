@@ -146,31 +146,15 @@ Result<void> write_trained_on(Disk& disk, const std::string& path, const Model& 
   return write_safetensors(disk, path, tensors, {});
 }
 
-std::string shape_text(std::span<const std::uint64_t> sizes) {
-  return fmt::format("[{}]", fmt::join(sizes, ", "));
-}
-
 // The tensor of this name and shape, or why there is none.
 Result<const StoredTensor*> find(const SafetensorsReader& reader, const std::string& path,
                                  const std::string& name, const Shape& shape) {
   const StoredTensor* stored = reader.find(name);
   if (stored == nullptr)
     return Error{ErrorCode::mismatch, fmt::format("{} has no tensor {}", path, name)};
-  const std::vector<std::uint64_t> expected(shape.sizes().begin(), shape.sizes().end());
-  if (stored->shape != expected)
-    return Error{ErrorCode::mismatch,
-                 fmt::format("{}: tensor {} has shape {}, the model needs {}", path, name,
-                             shape_text(stored->shape), shape_text(expected))};
+  if (auto fits = check_shape(*stored, shape); !fits)
+    return Error{fits.error().code, fmt::format("{}: {}", path, fits.error().message)};
   return stored;
-}
-
-Result<void> read_finite(const SafetensorsReader& reader, const std::string& path,
-                         const StoredTensor& tensor, std::span<float> out) {
-  ISTHMUS_CHECK(reader.read(tensor, out));
-  if (!std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }))
-    return Error{ErrorCode::non_finite,
-                 fmt::format("{}: tensor {} holds NaN or infinity", path, tensor.name)};
-  return {};
 }
 
 // Finds everything before it writes anything: a directory that does not fit leaves the model alone.
@@ -190,8 +174,8 @@ Result<void> read_optimizer(Disk& disk, const std::string& path, Model& model) {
     ISTHMUS_TRY(const auto* first, find(reader, path, std::string(kFirstMoment) + t.name, t.shape));
     ISTHMUS_TRY(const auto* second,
                 find(reader, path, std::string(kSecondMoment) + t.name, t.shape));
-    ISTHMUS_CHECK(read_finite(reader, path, *first, model.first_moments(i)));
-    ISTHMUS_CHECK(read_finite(reader, path, *second, model.second_moments(i)));
+    ISTHMUS_CHECK(reader.read_finite(*first, model.first_moments(i)));
+    ISTHMUS_CHECK(reader.read_finite(*second, model.second_moments(i)));
   }
   return {};
 }
@@ -208,7 +192,7 @@ Result<std::vector<float>> read_tensors(const SafetensorsReader& reader, const s
   for (const auto& t : model.tensors()) {
     ISTHMUS_TRY(const auto* stored, find(reader, path, std::string(prefix) + t.name, t.shape));
     values.resize(values.size() + t.elements());
-    ISTHMUS_CHECK(read_finite(reader, path, *stored, std::span(values).last(t.elements())));
+    ISTHMUS_CHECK(reader.read_finite(*stored, std::span(values).last(t.elements())));
   }
   return values;
 }

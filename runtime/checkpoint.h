@@ -71,8 +71,9 @@ Result<std::optional<Progress>> load_newest_checkpoint(Disk& disk, const std::st
 // mismatch, unsupported, non_finite, not_found, io.
 Result<void> load_parameters(Disk& disk, const std::string& checkpoint, Model& model);
 
-// Whether load_parameters would find every tensor of this configuration, with its shape; no values
-// are read. Errors: as load_parameters.
+// Whether load_parameters would find every tensor of this configuration, with its shape, and no
+// other; values are read of a head alone that is stored beside an embedding that it should equal.
+// Errors: as load_parameters.
 Result<void> check_parameters(Disk& disk, const std::string& checkpoint, const ModelConfig& config);
 
 // The configuration of a Hugging Face directory.

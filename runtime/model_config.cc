@@ -39,10 +39,10 @@ Result<void> check(const ModelConfig& config) {
         fmt::format("hidden is {}, not a multiple of heads, {}", config.hidden, config.heads)};
   if (config.head_dim != 0) ISTHMUS_CHECK(in_range("head_dim", config.head_dim, 1024));
   if (config.head_elements() % 2 != 0)
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("a head has {} elements, which must be even, since rotary embedding "
-                             "turns pairs",
-                             config.head_elements())};
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("{} is {}, but must be even, since rotary embedding turns pairs",
+                    config.head_dim != 0 ? "head_dim" : "hidden / heads", config.head_elements())};
   if (!(config.rope_theta > 1 && config.rope_theta < 1e12))
     return Error{ErrorCode::invalid_argument,
                  fmt::format("rope_theta is {}, but must be above 1", config.rope_theta)};

@@ -93,13 +93,14 @@ Result<void> export_model(Disk& disk, const std::string& source, const std::stri
                           const ExportOptions& options) {
   ISTHMUS_TRY(const auto directory, model_directory(disk, source));
   ISTHMUS_CHECK(check_as_written(disk, directory));
-  const auto path = std::filesystem::absolute(destination).lexically_normal();
-  const auto folder = (path.has_filename() ? path : path.parent_path()).string();
+  auto path = std::filesystem::absolute(destination).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // "model/"
+  const auto folder = path.string();
   ISTHMUS_TRY(const bool there, disk.exists(folder));
   if (there)
     return Error{ErrorCode::already_exists,
                  fmt::format("{} is there already: name a new folder, or move it away", folder)};
-  const auto writing = folder + ".writing";
+  const auto writing = (path.parent_path() / (".writing_" + path.filename().string())).string();
   std::error_code ignored;
   std::filesystem::remove_all(writing, ignored);  // of an export that was interrupted
   ISTHMUS_CHECK(disk.make_folders(writing));

@@ -167,6 +167,14 @@ constexpr std::array kStoredDTypes{
 
 }  // namespace
 
+Result<void> check_shape(const StoredTensor& tensor, const Shape& needed) {
+  const std::vector<std::uint64_t> sizes(needed.sizes().begin(), needed.sizes().end());
+  if (tensor.shape == sizes) return {};
+  return Error{ErrorCode::mismatch,
+               fmt::format("tensor {} has shape [{}], the model needs [{}]", tensor.name,
+                           fmt::join(tensor.shape, ", "), fmt::join(sizes, ", "))};
+}
+
 Result<SafetensorsReader> SafetensorsReader::open(Disk& disk, const std::string& path) {
   SafetensorsReader reader;
   reader.path_ = path;
@@ -212,6 +220,15 @@ const StoredTensor* SafetensorsReader::find(std::string_view name) const {
 Result<void> SafetensorsReader::read(const StoredTensor& tensor, std::span<float> out) const {
   ISTHMUS_ASSERT(out.size() == tensor.elements);
   return read(tensor, 0, out);
+}
+
+Result<void> SafetensorsReader::read_finite(const StoredTensor& tensor,
+                                            std::span<float> out) const {
+  ISTHMUS_CHECK(read(tensor, out));
+  if (!std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }))
+    return Error{ErrorCode::non_finite,
+                 fmt::format("{}: tensor {} holds NaN or infinity", path_, tensor.name)};
+  return {};
 }
 
 Result<void> SafetensorsReader::read(const StoredTensor& tensor, std::uint64_t first,

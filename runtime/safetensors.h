@@ -37,6 +37,9 @@ struct StoredTensor {
   std::uint64_t elements = 0;
 };
 
+// Whether a tensor has the shape that a model needs. Errors: mismatch, with both.
+Result<void> check_shape(const StoredTensor& tensor, const Shape& needed);
+
 class SafetensorsReader {
  public:
   static Result<SafetensorsReader> open(Disk& disk, const std::string& path);
@@ -51,6 +54,8 @@ class SafetensorsReader {
   Result<void> read(const StoredTensor& tensor, std::uint64_t first, std::span<float> out) const;
   // All of them.
   Result<void> read(const StoredTensor& tensor, std::span<float> out) const;
+  // All of them, each a number. Errors also: non_finite.
+  Result<void> read_finite(const StoredTensor& tensor, std::span<float> out) const;
 
  private:
   SafetensorsReader() = default;

@@ -21,10 +21,6 @@ constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 constexpr std::string_view kHead = "lm_head.weight";
 constexpr std::size_t kPieceElements = std::size_t{1} << 18;
 
-std::string shape_text(std::span<const std::uint64_t> sizes) {
-  return fmt::format("[{}]", fmt::join(sizes, ", "));
-}
-
 // "a, b, c and 4 more"
 std::string some_of(const std::vector<std::string>& names) {
   const auto shown = std::min(names.size(), kNamesShown);
@@ -33,18 +29,18 @@ std::string some_of(const std::vector<std::string>& names) {
   return text;
 }
 
-std::vector<std::uint64_t> sizes_of(const Shape& shape) {
-  return {shape.sizes().begin(), shape.sizes().end()};
-}
-
 // A file of the directory itself, and no other.
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
 }
 
-// Tensor → file.
-Result<std::map<std::string, std::string>> parse_index(std::string_view text) {
+// What old programs wrote beside a model's parameters; transformers leaves it out as well.
+bool is_left_over(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
+
+}  // namespace
+
+Result<std::map<std::string, std::string>> parse_model_index(std::string_view text) {
   const auto json = parse_shallow_json(text);
   if (json.is_discarded() || !json.is_object() || !json.contains("weight_map") ||
       !json["weight_map"].is_object())
@@ -59,11 +55,6 @@ Result<std::map<std::string, std::string>> parse_index(std::string_view text) {
   return files;
 }
 
-// What old programs wrote beside a model's parameters; transformers leaves it out as well.
-bool is_left_over(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
-
-}  // namespace
-
 Result<void> StoredModel::add_file(Disk& disk, const std::string& name) {
   ISTHMUS_TRY(auto reader, SafetensorsReader::open(disk, directory_ + "/" + name));
   files_.push_back(std::move(reader));
@@ -76,7 +67,7 @@ Result<void> StoredModel::add_file(Disk& disk, const std::string& name) {
 
 Result<void> StoredModel::follow_index(Disk& disk, const std::string& index) {
   ISTHMUS_TRY(const auto bytes, read_file(disk, index, kIndexBytesMax));
-  auto map = parse_index(text_of(bytes));
+  auto map = parse_model_index(text_of(bytes));
   if (!map)
     return Error{map.error().code, fmt::format("{} cannot be used", index), std::move(map).error()};
   std::map<std::string, std::size_t> file_numbers;
@@ -124,10 +115,8 @@ Result<void> StoredModel::check(std::span<const CanonicalTensor> tensors) const 
       missing.push_back(tensor.name);
       continue;
     }
-    const auto expected = sizes_of(tensor.shape);
-    if (const auto& shape = place->second.tensor->shape; shape != expected)
-      misshapen.push_back(fmt::format("{} has shape {}, the model needs {}", tensor.name,
-                                      shape_text(shape), shape_text(expected)));
+    if (const auto fits = check_shape(*place->second.tensor, tensor.shape); !fits)
+      misshapen.push_back(fits.error().message);
   }
   for (const auto& [name, place] : tensors_) {
     if (known.contains(name) || is_left_over(name)) continue;
@@ -138,7 +127,7 @@ Result<void> StoredModel::check(std::span<const CanonicalTensor> tensors) const 
     return Error{ErrorCode::mismatch, fmt::format("{}: {}", directory_, what)};
   };
   if (!missing.empty()) return fault(fmt::format("there is no tensor {}", some_of(missing)));
-  if (!misshapen.empty()) return fault(fmt::format("tensor {}", some_of(misshapen)));
+  if (!misshapen.empty()) return fault(some_of(misshapen));
   if (!extra.empty())
     return fault(
         fmt::format("the model its config.json describes has no tensor {}", some_of(extra)));
@@ -165,11 +154,7 @@ Result<bool> StoredModel::is_the_embedding(const Place& head) const {
 Result<void> StoredModel::read(const CanonicalTensor& tensor, std::span<float> out) const {
   const auto place = tensors_.find(tensor.name);
   ISTHMUS_ASSERT(place != tensors_.end());
-  ISTHMUS_CHECK(files_[place->second.file].read(*place->second.tensor, out));
-  if (!std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }))
-    return Error{ErrorCode::non_finite,
-                 fmt::format("{}: tensor {} holds NaN or infinity", directory_, tensor.name)};
-  return {};
+  return files_[place->second.file].read_finite(*place->second.tensor, out);
 }
 
 }  // namespace isthmus::runtime

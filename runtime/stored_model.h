@@ -26,6 +26,10 @@ namespace isthmus::runtime {
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kModelIndexFile = "model.safetensors.index.json";
 
+// Which file holds a tensor: the weight_map of an index. Errors: corrupt (cut short, no such map,
+// no plain name of a file).
+Result<std::map<std::string, std::string>> parse_model_index(std::string_view text);
+
 class StoredModel {
  public:
   // The headers of all files are read and checked; no values are.

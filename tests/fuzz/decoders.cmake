@@ -23,7 +23,7 @@ set(DECODERS
         sim/scenario sim/simulated_disk sim/simulated_network sim/storm sim/tcp_stream
         sim/vote_watch
   runtime decoder family llama metrics_log model_config model_description program qwen3 rope_scaling safetensors
-          trainer_file
+          stored_model trainer_file
   launcher event_sentence event_tail fault nearest_name rate_windows report roster_file scenario_file
            seed_record site_file site_keys site_keys_gateway site_keys_model site_keys_sync
            site_keys_training site_schema toml_reader traffic units wrapped_text)

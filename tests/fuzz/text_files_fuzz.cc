@@ -1,7 +1,7 @@
 // Fuzz target: the JSON and the lines that programs read. The first byte chooses: a model's
-// config.json, trainer.json (the text, or an object to which its checksum is added), a gateway's
-// status, the traffic of a run, a line of the event log, a run's metrics, a line of seeds, an
-// address.
+// config.json, the index of its files, trainer.json (the text, or an object to which its checksum
+// is added), a gateway's status, the traffic of a run, a line of the event log, a run's metrics, a
+// line of seeds, an address.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,6 +18,7 @@
 #include "launcher/traffic.h"
 #include "runtime/metrics_log.h"
 #include "runtime/model_description.h"
+#include "runtime/stored_model.h"
 #include "runtime/trainer_file.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -34,6 +35,7 @@ enum Choice : std::uint8_t {
   metrics,
   seed_line,
   address,
+  model_index,
   kChoices
 };
 
@@ -49,6 +51,14 @@ void check_config(std::string_view text) {
   ISTHMUS_ASSERT(runtime::parameter_count(*read) > 0);
   const auto again = runtime::from_config_json(runtime::to_config_json(*read));
   ISTHMUS_ASSERT(again && *again == *read);
+}
+
+void check_model_index(std::string_view text) {
+  const auto read = runtime::parse_model_index(text);
+  expect_clear(read);
+  if (!read) return;
+  for (const auto& [tensor, file] : *read)
+    ISTHMUS_ASSERT(!file.empty() && file.find('/') == std::string::npos && file != "..");
 }
 
 void check_trainer(std::string_view text) {
@@ -214,6 +224,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case address:
       check_address(text);
+      break;
+    case model_index:
+      check_model_index(text);
   }
   return 0;
 }
