@@ -34,7 +34,8 @@ class AttachConnection {
   // Never blocks: waits in memory until the other end reads. The descriptor of `memory` goes along,
   // and keeps it alive until then. Does nothing when the connection is closed or refused.
   virtual void send(Bytes frame, std::shared_ptr<const SharedMemory> memory = nullptr) = 0;
-  // Says why; hears nothing more, and closes when that has left. Refusals are logged.
+  // Says why; hears nothing more, and closes when that has left. A refusal is logged; what is
+  // declined concerns nobody but who asked.
   virtual void refuse(const Error& why) = 0;
   virtual void decline(const Error& why) = 0;
   virtual void close() = 0;

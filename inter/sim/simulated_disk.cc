@@ -31,7 +31,7 @@ class SimulatedDisk::SimulatedFile final : public File {
     const auto size = inode_->current.size();
     const auto growth = offset + bytes.size() - std::min(size, offset + bytes.size());
     auto allowed = disk_.may_write(path_, bytes.size(), growth);
-    if (!allowed) bytes = bytes.first(disk_.part_that_fits(bytes.size(), growth));
+    if (!allowed) bytes = bytes.first(disk_.part_that_fits(path_, bytes.size(), growth));
     if (bytes.empty()) return allowed;
     disk_.begin_write(bytes.size(), undo(offset, bytes.size()));
     if (inode_->current.size() < offset + bytes.size())
@@ -166,8 +166,8 @@ std::size_t SimulatedDisk::used_bytes() const {
   return bytes;
 }
 
-std::size_t SimulatedDisk::missing_room(std::size_t growth) const {
-  if (!faults_.room || growth == 0) return 0;
+std::size_t SimulatedDisk::missing_room(std::string_view path, std::size_t growth) const {
+  if (!faults_.room || growth == 0 || path.find(faults_.full_for) == path.npos) return 0;
   const auto needed = used_bytes() + growth;
   return needed - std::min(needed, *faults_.room);
 }
@@ -176,17 +176,18 @@ Result<void> SimulatedDisk::may_write(std::string_view path, std::size_t bytes,
                                       std::size_t growth) {
   if (frozen_) return Error{ErrorCode::io, "the process is crashing"};
   const bool fails = faults_.failing > 0 && random_.chance(faults_.failing);
-  const bool limited = faults_.fits || !faults_.full_for.empty();
+  const bool limited = faults_.fits || (!faults_.full_for.empty() && !faults_.room);
   const bool full = limited && path.find(faults_.full_for) != path.npos &&
                     (!faults_.fits || bytes > *faults_.fits);
-  if (!fails && !full && missing_room(growth) == 0) return {};
+  if (!fails && !full && missing_room(path, growth) == 0) return {};
   ++counters_.refused_writes;
   return Error{ErrorCode::disk_full, "the simulated disk is full"};
 }
 
-std::size_t SimulatedDisk::part_that_fits(std::size_t bytes, std::size_t growth) {
+std::size_t SimulatedDisk::part_that_fits(std::string_view path, std::size_t bytes,
+                                          std::size_t growth) {
   if (frozen_) return 0;
-  if (faults_.room) return bytes - std::min(bytes, missing_room(growth));
+  if (faults_.room) return bytes - std::min(bytes, missing_room(path, growth));
   if (faults_.fits) return std::min(*faults_.fits, bytes);
   if (!faults_.full_for.empty()) return 0;
   return random_.below(bytes / kBlockBytes + 1) * kBlockBytes;

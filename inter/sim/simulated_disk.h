@@ -29,8 +29,8 @@ struct DiskFaults {
   std::optional<std::size_t> fits = {};
   // Bytes of all files together: a write that makes them more is done as far as they go.
   std::optional<std::size_t> room = {};
-  std::string full_for = {};    // files whose path has this in it take no more than `fits`, without
-                                // it nothing; "": all are alike
+  std::string full_for = {};    // files whose path has this in it take no more than `fits` or
+                                // `room`, without these nothing; "": all are alike
   std::string unreadable = {};  // files and folders whose path has this in it; "": none
   bool no_descriptors = false;  // nothing can be opened, no folder listed or synced
 };
@@ -114,8 +114,9 @@ class SimulatedDisk final : public Disk {
   Result<void> may_open(const std::string& path) const;
   Result<void> may_read(const std::string& path) const;
   Result<void> may_write(std::string_view path, std::size_t bytes = 0, std::size_t growth = 0);
-  std::size_t part_that_fits(std::size_t bytes, std::size_t growth);  // of what it refuses
-  std::size_t missing_room(std::size_t growth) const;
+  std::size_t part_that_fits(std::string_view path, std::size_t bytes,
+                             std::size_t growth);  // of what it refuses
+  std::size_t missing_room(std::string_view path, std::size_t growth) const;
   Nanoseconds now() const { return clock_ != nullptr ? clock_->now() : 0; }
   // An operation that changes something begins; `undo`: it has not, if its process ends before.
   // When it is done.

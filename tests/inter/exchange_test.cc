@@ -39,6 +39,17 @@ class ExchangeTest : public testing::Test {
   }
   void SetUp() override { ASSERT_TRUE(founded_); }
 
+  // Of so many elements, and so many in a chunk; the window of a link that may be as narrow as it
+  // gets.
+  enum class Window : bool { wide, narrow };
+  static ScriptedFederation::Options of_chunks(std::int64_t elements, std::uint64_t chunk_elements,
+                                               Window window) {
+    auto options = ExchangeTest::options();
+    options.elements = elements;
+    options.gateway.sync.chunk_elements = chunk_elements;
+    if (window == Window::narrow) options.gateway.link.window_bytes = 1;
+    return options;
+  }
   static ScriptedFederation::Options options() {
     auto options = options_of({100'000 * kSecond, kSecond});
     options.puppets = {kOrigin};
@@ -97,11 +108,15 @@ class ExchangeTest : public testing::Test {
     });
     return made;
   }
-  // The announcement and the chunks; true when all of them are acknowledged.
-  bool send(const std::shared_ptr<Contribution>& made) {
-    link().withdraw(made->transfer());
+  // The announcement and the chunks.
+  void begin_sending(const std::shared_ptr<Contribution>& made) {
     link().send(made->announcement().encode());
     link().offer(made->transfer(), 1, plan_->chunks(), made, false);
+  }
+  // True when all of them are acknowledged.
+  bool send(const std::shared_ptr<Contribution>& made) {
+    link().withdraw(made->transfer());
+    begin_sending(made);
     return run_until([&] { return !link().sends(made->transfer()); });
   }
   void close(const Contribution& made) { link().send(close_of(made).encode()); }
@@ -158,13 +173,7 @@ TEST_F(ExchangeTest, AContributionIsHeldOnlyWhenAllOfItIsOnDisk) {
 // Single chunks still fit on the disk, several together do not.
 class ManyChunksTest : public ExchangeTest {
  protected:
-  ManyChunksTest() : ExchangeTest(of_many_chunks()) {}
-  static ScriptedFederation::Options of_many_chunks() {
-    auto options = ExchangeTest::options();
-    options.elements = 600'000;
-    options.gateway.sync.chunk_elements = 1 << 16;  // ten of them
-    return options;
-  }
+  ManyChunksTest() : ExchangeTest(of_chunks(600'000, 1 << 16, Window::wide)) {}
 };
 
 TEST_F(ManyChunksTest, WhatDidNotFitTogetherIsWrittenChunkByChunk) {
@@ -184,14 +193,7 @@ TEST_F(ManyChunksTest, WhatDidNotFitTogetherIsWrittenChunkByChunk) {
 
 class MoreThanTheCreditTest : public ExchangeTest {
  protected:
-  MoreThanTheCreditTest() : ExchangeTest(of_many_chunks()) {}
-  static ScriptedFederation::Options of_many_chunks() {
-    auto options = ExchangeTest::options();
-    options.elements = 40'000;
-    options.gateway.sync.chunk_elements = 256;
-    options.gateway.link.window_bytes = 1;  // the least
-    return options;
-  }
+  MoreThanTheCreditTest() : ExchangeTest(of_chunks(40'000, 256, Window::narrow)) {}
 };
 
 // As when two sites share a disk that is full for a while: the attempt whose chunks wait here is
@@ -201,13 +203,11 @@ TEST_F(MoreThanTheCreditTest, ChunksOfAWithdrawnAttemptDoNotKeepOutTheNextOnes) 
   auto& disk = federation_.disk(kReceiver);
   disk.set_faults({.full_for = "-2"});
   const auto first = made_from(1, 7), second = made_from(2, 8);
-  link().send(first->announcement().encode());
-  link().offer(first->transfer(), 1, plan_->chunks(), first, false);
+  begin_sending(first);
   federation_.run_for(20 * kSecond);
   ASSERT_GT(federation_.events(kReceiver, "disk_failed"), 0U);
   link().withdraw(first->transfer());
-  link().send(second->announcement().encode());
-  link().offer(second->transfer(), 1, plan_->chunks(), second, false);
+  begin_sending(second);
   federation_.run_for(kSecond);
   disk.set_faults({});
   ASSERT_TRUE(run_until([&] { return !link().sends(second->transfer()); }));
@@ -218,28 +218,19 @@ TEST_F(MoreThanTheCreditTest, ChunksOfAWithdrawnAttemptDoNotKeepOutTheNextOnes) 
 // The same where its announcement was taken up, and its chunks found no room in the file.
 class ChunksDoNotFitTest : public ExchangeTest {
  protected:
-  ChunksDoNotFitTest() : ExchangeTest(of_large_chunks()) {}
-  static ScriptedFederation::Options of_large_chunks() {
-    auto options = ExchangeTest::options();
-    options.elements = 600'000;
-    options.gateway.sync.chunk_elements = 1 << 13;
-    options.gateway.link.window_bytes = 1;
-    return options;
-  }
+  ChunksDoNotFitTest() : ExchangeTest(of_chunks(600'000, 1 << 13, Window::narrow)) {}
 };
 
 TEST_F(ChunksDoNotFitTest, TheNextAttemptIsNotKeptOut) {
   ASSERT_GT(plan_->chunks(), 60U);
   federation_.disk(kReceiver).set_faults({.fits = 5000, .full_for = "-2"});
   const auto first = made_from(1, 7), second = made_from(2, 8);
-  link().send(first->announcement().encode());
-  link().offer(first->transfer(), 1, plan_->chunks(), first, false);
+  begin_sending(first);
   federation_.run_for(20 * kSecond);
   ASSERT_GT(federation_.events(kReceiver, "disk_failed"), 0U);
   link().withdraw(first->transfer());
   const auto sent = link().bulk_counters().chunks_sent;
-  link().send(second->announcement().encode());
-  link().offer(second->transfer(), 1, plan_->chunks(), second, false);
+  begin_sending(second);
   federation_.run_for(20 * kSecond);
   EXPECT_GT(link().bulk_counters().chunks_sent, sent);
 }

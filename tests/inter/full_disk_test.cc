@@ -131,6 +131,23 @@ TEST_P(KeptForOthersTest, KeepsNoGatewayFromBeginning) {
 INSTANTIATE_TEST_SUITE_P(Free, KeptForOthersTest,
                          testing::Values(0, 8, 300, 4096, 8192, 20'000, 30'000));
 
+// A record is what finds no room first: no contribution that is refused has made any.
+TEST(FullDiskTest, ARecordTakesTheRoomOfWhatIsKeptForOthers) {
+  auto options = options_of({5 * kSecond, 5 * kSecond});
+  options.gateway.sync.outer_steps = 12;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(reaches_step(federation, 5));
+  federation.run_for(2 * kSecond);  // what the last step no longer needs is gone
+  auto& disk = federation.disk(1);
+  const std::string kept = "outer/contributions/00000001-2";
+  ASSERT_TRUE(replace_file(disk, kept, Bytes(1 << 20)));
+  disk.set_faults({.room = disk.used_bytes(), .full_for = "/records"});
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 300 * kSecond));
+  EXPECT_FALSE(federation.process(1).failure());
+  EXPECT_EQ(federation.events(1, "removed_for_room"), 1U);
+  EXPECT_FALSE(*disk.exists(kept));
+}
+
 // It still votes, and its ranks still compute; but no contribution fits, its own or another one's.
 TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
   auto options = options_of({kSecond, kSecond, kSecond});

@@ -186,6 +186,35 @@ TEST_F(HostilePeerTest, WhatItSignsIsPassedOnOnlyIfItCounts) {
   EXPECT_EQ(second.counters().relayed_messages, passed_on);
 }
 
+// A site may say anew what it has saved, with another root each time: that goes round now and then.
+TEST_F(HostilePeerTest, WhatItSaysToHaveSavedIsPassedOnNowAndThen) {
+  ScriptedFederation federation(endless_with_puppet());
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    follow(puppet, from, type, in);
+  };
+  auto& second = federation.gateway(2);
+  ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 3; },
+                                   60 * kSecond));
+  for (const SiteId site : {3, 4}) federation.cut(1, site, true);
+  federation.run_for(20 * kSecond);
+  const auto passed_on = second.counters().relayed_messages;
+  Saved saved{.id = {.run = second.genesis()->record.hash(),
+                     .view = second.view().digest(),
+                     .step = second.state()->step,
+                     .fragment = 0},
+              .state_root = {},
+              .strong_root = {},
+              .spot_root = {}};
+  for (int i = 0; i < 200; ++i) {
+    saved.state_root.bytes[0] = static_cast<std::byte>(i);
+    puppet.link(2).send(sign(puppet.signer, 1, MessageType::saved, encode(saved)).encode());
+    federation.run_for(5 * kMillisecond);
+  }
+  EXPECT_GT(second.counters().relayed_messages, passed_on);
+  EXPECT_LE(second.counters().relayed_messages, passed_on + 2 * 3) << "to two, in a second";
+}
+
 TEST_F(HostilePeerTest, PreparesOfOneWithoutAVoteHoldNoBallotUp) {
   auto options = endless_with_puppet();
   ScriptedFederation federation(std::move(options));
