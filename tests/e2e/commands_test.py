@@ -102,6 +102,39 @@ class Commands(Case):
             self.assertIn(said, self.run_it(*typed, code=BAD_USAGE))
         self.assertIn("recover", self.run_it("roster", "--help"))
 
+    def test_a_model_that_was_trained_alone_is_exported_and_read_again(self):
+        (self.folder / "text.txt").write_text("The narrow strip joins two lands.\n" * 200)
+        site = """[site]
+name = "alone"
+run_dir = "{run_dir}"
+[model]
+{model}
+[data]
+train = [{{ path = "text.txt" }}]
+held_out = [{{ name = "text", path = "text.txt" }}]
+[train]
+micro_batch = 2
+sequence = 32
+[sync]
+inner_steps = 2
+outer_steps = 2
+"""
+        new = 'family = "qwen3"\nlayers = 1\nhidden = 20\nheads = 3\nkv_heads = 1\nhead_dim = 8\nffn = 24'
+        (self.folder / "new.toml").write_text(site.format(run_dir="new", model=new))
+        self.run_it("export", "new.toml", "--to", "out", code=HOPELESS)  # there is nothing yet
+        self.run_it("launch", "new.toml")
+        self.run_it("export", "new.toml", "--to", "out/", "--dtype", "bf16", "--file-size", "4 kB")
+        files = sorted(path.name for path in (self.folder / "out").iterdir())
+        self.assertIn("model.safetensors.index.json", files)
+        self.assertGreater(len(files), 4)
+        self.assertIn("is there already", self.run_it("export", "new.toml", "--to", "out", code=FAILED))
+        (self.folder / "next.toml").write_text(site.format(run_dir="next", model='from = "out"'))
+        self.assertIn("qwen3", self.run_it("check", "next.toml"))
+        self.run_it("launch", "next.toml")
+        self.assertIn("bits per byte", self.run_it("eval", "next.toml"))
+        (self.folder / "out" / files[1]).unlink()
+        self.assertIn(files[1], self.run_it("check", "next.toml", "--set", "site.run_dir=other", code=BAD_USAGE))
+
     def test_preparing_a_text_overwrites_nothing_else(self):
         text = self.folder / "text.txt"
         text.write_text("\n\n".join(f"paragraph {i}" for i in range(40)))

@@ -39,12 +39,25 @@ TEST(SiteCheck, TheRangesOfAModelAreTheRuntimes) {
           << key.full_name() << " = " << written;
     }
   }
-  for (const char* wrong : {"vocabulary = 4194305", "vocabulary = 255", "rope_theta = 1e12"}) {
+  for (const char* wrong :
+       {"vocabulary = 4194305", "vocabulary = 255", "rope_theta = 1e12", "head_dim = 15"}) {
     const auto text = checked(replaced("layers = 6", std::string("layers = 6\n") + wrong));
     ASSERT_EQ(text.faults.size(), 1U) << wrong;
     EXPECT_EQ(text.faults.sorted().front().region.line, 7U) << wrong;
     EXPECT_GT(text.faults.sorted().front().region.column, 1U) << wrong;
   }
+}
+
+// Which only a llama's must be.
+TEST(SiteCheck, HeadsDivideTheWidthUnlessTheirSizeIsGiven) {
+  const auto odd = [](std::string_view family, std::string_view more) {
+    return checked(
+        replaced("layers = 6", fmt::format("layers = 6\nfamily = \"{}\"\n{}", family, more)),
+        {"model.hidden=260"});
+  };
+  EXPECT_TRUE(odd("qwen3", "head_dim = 32").faults.empty());
+  for (const auto& text : {odd("qwen3", ""), odd("llama", ""), odd("llama", "head_dim = 32")})
+    EXPECT_THAT(only_fault(text), testing::HasSubstr("does not divide model.hidden = 260"));
 }
 
 // Should the table and the runtime ever differ.
