@@ -328,6 +328,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // --- Messages (gateway_messages.cc)
   void receive_signed(Link* from, const Signed& message);
   void receive_saved(Link* from, const Signed& message);
+  void relay_saved_late();
   void receive_founding(Link* from, const Signed& message);
   void receive_in_step(Link* from, const Signed& message);
   bool counts_in_step(const Signed& message) const;
@@ -446,7 +447,12 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint32_t ballots_tried_ = 0;
   SaidInStep said_;  // by others
   std::map<SiteId, Nanoseconds> records_asked_, genesis_relayed_;
-  std::map<SiteId, std::pair<std::uint64_t, Nanoseconds>> saved_relayed_;  // step, and when
+  struct SavedRelayed {  // of one signer
+    std::uint64_t step = 0;
+    Nanoseconds when = -kSecond;
+    bool due = false;  // what it has said since
+  };
+  std::map<SiteId, SavedRelayed> saved_relayed_;
   LogPace bad_signatures_, refused_records_, differing_spots_;
 
   RankPulse rank_pulse_;

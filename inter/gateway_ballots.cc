@@ -64,6 +64,7 @@ void Gateway::tick() {
     send_status();
   if (exchange_ && state_ && !finished_) exchange_->consider_fetching();
   if (transfer_) transfer_->tidy();
+  relay_saved_late();
   consider_ballot();
   give_way_to_twin();
   count_waits();

@@ -8,7 +8,8 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
+constexpr std::size_t kRecordsBytes = 48 << 10;   // of certificates in one message
+constexpr Nanoseconds kSavedApart = kSecond / 2;  // what one site says anew of one step, passed on
 
 bool sees(const std::optional<Status>& status, SiteId site) {
   return status && std::ranges::count(status->sees, site) > 0;
@@ -158,12 +159,25 @@ void Gateway::receive_saved(Link* from, const Signed& message) {
   if (!note_saved(message, *saved, from_signer)) return;
   // Once a step, and what is said anew of one now and then: a site could do so for ever.
   const auto now = world_.loop.now();
-  auto& [step, when] = saved_relayed_[message.signer];
-  const bool newer = saved->id.step > step && saved->id.step <= chain_.size() + 1;
-  if (!newer && when != 0 && now - when < kSecond / 2) return;
-  step = std::max(step, saved->id.step);
-  when = now;
+  auto& relayed = saved_relayed_[message.signer];
+  const bool newer = saved->id.step > relayed.step && saved->id.step <= chain_.size() + 1;
+  relayed.step = std::max(relayed.step, saved->id.step);
+  relayed.due = !newer && now - relayed.when < kSavedApart;
+  if (relayed.due) return;
+  relayed.when = now;
   relay_to_all(message, from);
+}
+
+// What was said anew too soon: the last of it.
+void Gateway::relay_saved_late() {
+  const auto now = world_.loop.now();
+  for (auto& [signer, relayed] : saved_relayed_) {
+    if (!relayed.due || now - relayed.when < kSavedApart) continue;
+    relayed.due = false;
+    relayed.when = now;
+    if (const auto said = saved_by_.find(signer); said != saved_by_.end())
+      relay_to_all(said->second.message, nullptr);
+  }
 }
 
 // An Accept of record 0.

@@ -141,9 +141,9 @@ Result<void> Gateway::take_up_feedback(std::vector<Feedback> newest_first) {
   return {};
 }
 
-// A feedback is damaged that was whole once: the disk has forgotten what it had synced, or a crash
-// came while the next one was written over it. Of the newest contribution what coding cut off is
-// lost then; what rode in it must not ride again.
+// A slot of feedback is damaged: by a crash while it was written, so that its contribution was
+// never closed; or the disk has forgotten what it had synced. Then of the newest contribution what
+// coding cut off is lost, and what rode in it must not ride again.
 Result<void> Gateway::take_up_without_feedback() {
   const auto settled = pending_ ? pending_->step : 0;
   for (auto step = std::max<std::uint64_t>(restored_to_, chain_.size()); step > settled; --step) {

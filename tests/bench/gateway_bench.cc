@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/counted.h"
 #include "base/disk.h"
 #include "base/event_log.h"
 #include "base/thread_pool.h"

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <initializer_list>
 #include <string>
@@ -15,17 +14,18 @@
 
 namespace isthmus::bench {
 
-// "1 run", "2 runs"
-inline std::string counted(std::uint64_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 class Report {
  public:
   // `measured`: what each figure is of, for programs.
   explicit Report(bool json, std::initializer_list<Field> measured = {}) : json_(json) {
     for (const auto& field : measured)
       measured_ += fmt::format(", {}: {}", json_string(field.name), json_value(field));
+  }
+  // The same for figures that are of these as well.
+  Report of(std::initializer_list<Field> measured) const {
+    Report more(json_, measured);
+    more.measured_ = measured_ + more.measured_;
+    return more;
   }
   bool for_programs() const { return json_; }
 

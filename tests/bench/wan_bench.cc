@@ -34,6 +34,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/counted.h"
 #include "base/large_vector.h"
 #include "tests/bench/bench_site.h"
 #include "tests/bench/command_line.h"
@@ -448,15 +449,10 @@ int run(const Options& options) {
     const auto& one = cases[j];
     const auto& m = measured[j];
     const double bytes = 4.0 * static_cast<double>(options.sites * one.parameters);
-    const Report report(options.json, {{"path", one.path},
-                                       {"access", one.access},
-                                       {"cc", one.cc},
-                                       {"parameters", one.parameters},
-                                       {"sites", options.sites},
-                                       {"codec", options.codec},
-                                       {"outer", options.outer},
-                                       {"runs", options.runs},
-                                       {"exchanges", options.exchanges}});
+    const auto report = all.of({{"path", one.path},
+                                {"access", one.access},
+                                {"cc", one.cc},
+                                {"parameters", one.parameters}});
     report.heading(one.name());
     report.row("exchange, third and later / ideal", median(m.warm) / one.ideal(), "1");
     report.row("first exchange / ideal", median(m.first) / one.ideal(), "1");
