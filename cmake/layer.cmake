@@ -11,14 +11,12 @@ target_compile_options(isthmus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow
                        # g++ 12 takes the two halves of a coroutine promise's operator new and delete for a mismatch
                        -Wno-mismatched-new-delete)
 
-# Half of a compiler's time goes into reading the libraries' headers. Builds of which nobody looks at whether a file
-# includes what it uses (the sanitizers': release does) can read them once for each target.
-option(ISTHMUS_PRECOMPILED_HEADERS "Precompile the headers of libraries that most files include" OFF)
+# Half of a compiler's time goes into reading the libraries' headers. Tests read them once for each target; builds of
+# which nobody looks at whether a file includes what it uses (the sanitizers': release does) can do so for the layers.
+option(ISTHMUS_PRECOMPILED_HEADERS "Precompile the headers of libraries that most files of the layers include" OFF)
 function(isthmus_precompile target)
-  if(ISTHMUS_PRECOMPILED_HEADERS)
-    target_precompile_headers(${target} PRIVATE ${ARGN}
-      <fmt/format.h> <algorithm> <array> <chrono> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string> <vector>)
-  endif()
+  target_precompile_headers(${target} PRIVATE ${ARGN}
+    <fmt/format.h> <algorithm> <array> <chrono> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string> <vector>)
 endfunction()
 
 function(isthmus_layer name)
@@ -33,7 +31,9 @@ function(isthmus_layer name)
   target_sources(isthmus_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${layer_HEADERS})
   target_link_libraries(isthmus_${name} PUBLIC ${layer_USES} ${layer_PUBLIC_LIBS} PRIVATE isthmus_flags ${layer_LIBS})
   set_target_properties(isthmus_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
-  isthmus_precompile(isthmus_${name})
+  if(ISTHMUS_PRECOMPILED_HEADERS)
+    isthmus_precompile(isthmus_${name})
+  endif()
 endfunction()
 
 # isthmus_test(kernels adamw_test.cc … [USES isthmus::kernels] [LIBS …] [LABEL …] [TIMEOUT s])

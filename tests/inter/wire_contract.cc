@@ -139,13 +139,16 @@ class Federation {
     });
   }
 
-  // Sends `count` messages, waiting whenever the wire pushes back.
+  // Sends `count` messages; after the wire pushes back, when it says that there is room.
   void send_all(std::size_t from, std::size_t to, Lane lane, std::uint64_t first_number,
                 std::size_t count, const std::function<std::size_t(std::size_t)>& size) {
+    auto& told = gateways[from].recorder.writable[{world_gateway(to), lane}];
     for (std::size_t i = 0; i < count; ++i) {
       bool sent = false;
+      int told_before = -1;
       ASSERT_TRUE(wait([&] {
-        if (sent) return true;
+        if (sent || told == told_before) return sent;
+        told_before = told;
         const auto result =
             gateways[from].send(to, lane, numbered_message(first_number + i, size(i)));
         if (!result) {

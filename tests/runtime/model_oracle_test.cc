@@ -8,6 +8,7 @@
 
 #include "oracle.h"
 #include "runtime/model.h"
+#include "small_model.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -21,13 +22,14 @@ class ModelOracle : public testing::TestWithParam<std::string> {
     auto made = Model::create(c.config, c.shape(precision), pool);
     ASSERT_TRUE(made.has_value()) << made.error().text();
     model = std::move(*made);
+    EXPECT_LE(model->parameters().size(), kParametersMax);
     set_oracle_parameters(*model);
   }
-  BatchLoss forward_backward_all() {
+  BatchLoss forward_backward_all() { return forward_backward(c.batches); }
+  BatchLoss forward_backward(const std::vector<OracleBatch>& batches) {
     model->zero_gradients();
     BatchLoss loss;
-    for (const auto& batch : c.batches)
-      loss += model->forward_backward(batch.tokens, batch.targets);
+    for (const auto& batch : batches) loss += model->forward_backward(batch.tokens, batch.targets);
     return loss;
   }
   // The tensors whose gradients are not those of the vectors, as f32 computes them; and "loss".
@@ -134,6 +136,13 @@ TEST_F(ModelOracle, EachPlantedFaultIsSeen) {
   }
 }
 
+AdamWOptions oracle_adamw() {
+  const auto options = load_oracle_text("adamw.txt");
+  const auto number = [&](const std::string& key) { return std::stod(options.at(key)); };
+  return {number("beta_1"), number("beta_2"), number("eps"), number("weight_decay"),
+          number("gradient_norm_max")};
+}
+
 TEST_F(ModelOracle, UpdatesAreThoseOfTorchAdamW) {
   const auto options = load_oracle_text("adamw.txt");
   const auto number = [&](const std::string& key) { return std::stod(options.at(key)); };
@@ -142,8 +151,7 @@ TEST_F(ModelOracle, UpdatesAreThoseOfTorchAdamW) {
   for (std::size_t t = 0; t < model->tensors().size(); ++t)
     before.emplace_back(model->parameters(t).begin(), model->parameters(t).end());
 
-  const AdamWOptions adamw{number("beta_1"), number("beta_2"), number("eps"),
-                           number("weight_decay"), number("gradient_norm_max")};
+  const auto adamw = oracle_adamw();
   const auto steps = std::stoll(options.at("steps"));
   for (std::int64_t step = 0; step < steps; ++step) {
     for (std::size_t t = 0; t < model->tensors().size(); ++t) {
@@ -170,6 +178,32 @@ TEST_F(ModelOracle, UpdatesAreThoseOfTorchAdamW) {
     EXPECT_LE(distance(model->parameters(t), final), 2e-5 * distance(before[t], final)) << name;
   }
   EXPECT_TRUE(rest.empty());
+}
+
+TEST_F(ModelOracle, AHundredStepsOfTrainingAreThoseOfFp64) {
+  const auto options = load_oracle_text("training.txt");
+  const auto number = [&](const std::string& key) { return std::stod(options.at(key)); };
+  const auto adamw = oracle_adamw();
+  for (const auto& training : load_oracle_trainings()) {
+    SCOPED_TRACE(training.name);
+    ASSERT_NO_FATAL_FAILURE(make(training.name, Precision::f32));
+    ASSERT_EQ(training.losses.size(), 100U);
+    double difference = 0;
+    for (std::size_t step = 0; step < training.losses.size(); ++step) {
+      const auto n = static_cast<double>(step);
+      const auto loss = forward_backward(
+          oracle_batches(c, static_cast<std::int64_t>(std::fmod(n, number("steps_of_data")))));
+      const auto mean = loss.sum / static_cast<double>(loss.counted);
+      difference = std::max(difference, std::abs(mean / training.losses[step] - 1));
+      model->update(adamw, number("rate") * std::min(1.0, (n + 1) / number("warmup")),
+                    loss.counted);
+    }
+    EXPECT_LE(difference, 2e-5);
+    for (std::size_t t = 0; t < model->tensors().size(); ++t) {
+      const auto& expected = training.parameters.at(t);
+      EXPECT_LE(distance(model->parameters(t), expected), 2e-5 * expected.norm) << expected.name;
+    }
+  }
 }
 
 }  // namespace

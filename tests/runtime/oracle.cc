@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 namespace isthmus::runtime {
@@ -17,7 +18,7 @@ std::ifstream open_oracle(const std::string& file) {
   return in;
 }
 
-OracleBatch draw_batch(const OracleCase& c, std::int64_t m, std::uint64_t ignored) {
+OracleBatch draw_batch(const OracleCase& c, std::int64_t m) {
   OracleBatch batch;
   const auto vocabulary = static_cast<std::uint64_t>(c.config.vocabulary);
   const auto draw = [&](std::string_view what, std::uint64_t i) {
@@ -25,7 +26,7 @@ OracleBatch draw_batch(const OracleCase& c, std::int64_t m, std::uint64_t ignore
   };
   for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(c.micro_batch * c.sequence); ++i) {
     batch.tokens.push_back(static_cast<std::int32_t>(draw("tokens", i) % vocabulary));
-    const bool counts = ignored == 0 || draw("ignored", i) % ignored != 0;
+    const bool counts = c.ignored == 0 || draw("ignored", i) % c.ignored != 0;
     batch.targets.push_back(counts ? static_cast<std::int32_t>(draw("targets", i) % vocabulary)
                                    : kIgnoredTarget);
   }
@@ -46,6 +47,25 @@ OracleTensor read_tensor(const std::string& line, std::size_t samples,
   words >> tensor.name >> tensor.elements >> tensor.norm >> tensor.autocast_error;
   tensor.samples = taken(rest, std::min(tensor.elements, samples));
   return tensor;
+}
+
+// NAME.txt and NAME.bin: each line but those of tensors, by its first word; and each tensor.
+void read_lines(const std::string& name, std::size_t samples,
+                const std::function<void(std::istringstream&, const std::string&)>& line_read,
+                const std::function<void(OracleTensor)>& tensor_read) {
+  const auto values = load_oracle_floats(name + ".bin");
+  auto rest = std::span(values);
+  auto in = open_oracle(name + ".txt");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string kind;
+    words >> kind;
+    if (kind == "tensor")
+      tensor_read(read_tensor(line, samples, rest));
+    else
+      line_read(words, kind);
+  }
+  EXPECT_TRUE(rest.empty());
 }
 
 RopeScaling rope_scaling_of(const std::map<std::string, std::string>& entries) {
@@ -124,8 +144,9 @@ OracleCase load_oracle_case(const std::string& name) {
   c.sequence = integer("sequence");
   c.counted = integer("counted");
   c.loss = std::stod(entries.at("loss"));
-  for (std::int64_t m = 0; m < integer("micro_batches"); ++m)
-    c.batches.push_back(draw_batch(c, m, static_cast<std::uint64_t>(integer("ignored"))));
+  c.micro_batches = integer("micro_batches");
+  c.ignored = static_cast<std::uint64_t>(integer("ignored"));
+  c.batches = oracle_batches(c, 0);
 
   const auto values = load_oracle_floats(name + ".bin");
   auto rest = std::span(values);
@@ -141,23 +162,37 @@ OracleCase load_oracle_case(const std::string& name) {
   return c;
 }
 
+std::vector<OracleBatch> oracle_batches(const OracleCase& c, std::int64_t step) {
+  std::vector<OracleBatch> batches;
+  for (std::int64_t m = 0; m < c.micro_batches; ++m)
+    batches.push_back(draw_batch(c, step * c.micro_batches + m));
+  return batches;
+}
+
 std::vector<OracleFault> load_oracle_faults() {
   constexpr std::size_t kSamples = 16;
-  const auto values = load_oracle_floats("faults.bin");
-  auto rest = std::span(values);
   std::vector<OracleFault> faults;
-  auto in = open_oracle("faults.txt");
-  for (std::string line; std::getline(in, line);) {
-    if (line.starts_with("tensor ")) {
-      faults.back().tensors.push_back(read_tensor(line, kSamples, rest));
-      continue;
-    }
-    std::istringstream words(line.substr(std::string_view("fault ").size()));
-    auto& fault = faults.emplace_back();
-    words >> fault.name >> fault.model >> fault.loss;
-  }
-  EXPECT_TRUE(rest.empty());
+  read_lines(
+      "faults", kSamples,
+      [&](std::istringstream& words, const std::string& kind) {
+        if (kind != "fault") return;
+        auto& fault = faults.emplace_back();
+        words >> fault.name >> fault.model >> fault.loss;
+      },
+      [&](OracleTensor tensor) { faults.back().tensors.push_back(std::move(tensor)); });
   return faults;
+}
+
+std::vector<OracleTraining> load_oracle_trainings() {
+  std::vector<OracleTraining> trainings;
+  read_lines(
+      "training", kOracleSamples,
+      [&](std::istringstream& words, const std::string& kind) {
+        if (kind == "training") words >> trainings.emplace_back().name;
+        if (kind == "step") words >> trainings.back().losses.emplace_back();
+      },
+      [&](OracleTensor tensor) { trainings.back().parameters.push_back(std::move(tensor)); });
+  return trainings;
 }
 
 double distance(std::span<const float> values, const OracleTensor& tensor) {

@@ -43,6 +43,8 @@ struct OracleCase {
   ModelConfig config;
   std::int64_t micro_batch = 0;
   std::int64_t sequence = 0;
+  std::int64_t micro_batches = 0;
+  std::uint64_t ignored = 0;  // one target of so many; 0: none
   std::vector<OracleBatch> batches;
   std::int64_t counted = 0;
   double loss = 0;                    // summed
@@ -63,6 +65,18 @@ struct OracleFault {
   std::vector<OracleTensor> tensors;
 };
 std::vector<OracleFault> load_oracle_faults();
+
+// A hundred steps of training of a case in fp64: the mean loss of each, and the parameters in the
+// end.
+struct OracleTraining {
+  std::string name;
+  std::vector<double> losses;
+  std::vector<OracleTensor> parameters;
+};
+std::vector<OracleTraining> load_oracle_trainings();
+// What a step of training learns from; of step 0 it is OracleCase::batches.
+std::vector<OracleBatch> oracle_batches(const OracleCase& c, std::int64_t step);
+
 std::map<std::string, std::string> load_oracle_text(const std::string& file);
 std::vector<float> load_oracle_floats(const std::string& file);
 

@@ -1,6 +1,7 @@
 // A site that trains alone, as a process of its own, killed at any point: it ends with the bits of
 // one that was left in peace. Ranks under mpirun likewise.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,10 +46,11 @@ class ResumeTest : public testing::Test {
     ::_exit(127);
   }
   std::vector<std::string> train_once(const std::string& run,
-                                      const std::vector<std::string>& more = {}) {
+                                      const std::vector<std::string>& more = {},
+                                      int steps = kSteps) {
     std::filesystem::create_directories(folder_ / run);
     std::vector<std::string> arguments{ISTHMUS_TRAIN_ONCE, folder_ / run, folder_ / "text",
-                                       std::to_string(kSteps)};
+                                       std::to_string(steps)};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -60,31 +62,55 @@ class ResumeTest : public testing::Test {
   void finish(const std::vector<std::string>& arguments) {
     ASSERT_EQ(wait_for(start(arguments)), 0) << contents_of(folder_ / "output");
   }
-  // Waits until a run has done an inner step (its processes append to metrics.jsonl), or half a
-  // minute. The last one done.
-  std::int64_t wait_for_step(const std::string& run, std::int64_t step) {
-    std::int64_t last = -1;
-    for (int i = 0; i < 30'000 && last < step; ++i) {
-      std::this_thread::sleep_for(milliseconds(1));
-      const auto metrics = contents_of((folder_ / run) + "/metrics.jsonl");
-      const auto at = metrics.rfind("\"inner_step\":");
-      if (at != std::string::npos) last = std::atoi(metrics.c_str() + at + 13);
-    }
-    return last;
+  // The last inner step that a run has done: its processes append to metrics.jsonl.
+  std::int64_t step_of(const std::string& run) {
+    const auto metrics = contents_of((folder_ / run) + "/metrics.jsonl");
+    const auto at = metrics.rfind("\"inner_step\":");
+    return at == std::string::npos ? -1 : std::atoi(metrics.c_str() + at + 13);
   }
-  // Starts a run again and again, and kills it ever further on, somewhere inside a step or a
-  // checkpoint. Returns how often it was still running then.
-  int kill_often(const std::string& run, const std::vector<std::string>& arguments) {
+  // Until it has done that, or the time is over.
+  void wait_for_step(const std::string& run, std::int64_t step,
+                     std::chrono::duration<double> time = std::chrono::seconds(30)) {
+    const auto end = std::chrono::steady_clock::now() + time;
+    while (step_of(run) < step && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(milliseconds(1));
+  }
+  struct Kills {
+    int running = 0;      // when the signal came
+    int writing = 0;      // of these: in the middle of a checkpoint
+    int with_a_step = 0;  // of these: after an inner step of theirs
+  };
+  // Starts a run again and again, each time with other threads, and kills it at a random moment
+  // while it starts or does its next few steps; two a time at most, so that it does not end.
+  Kills kill_often(const std::string& run, const std::vector<std::string>& more, int times) {
+    const auto seconds_of = [&](int steps) {
+      const auto begin = std::chrono::steady_clock::now();
+      finish(train_once("paced", more, steps));
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    const double start_up = seconds_of(1);
+    const double step = std::max(seconds_of(41) - start_up, 1e-3) / 40;
     Random random(1);
-    int killed = 0;
-    for (std::int64_t step = 3; step < kSteps - 20; step += 17) {
+    Kills kills;
+    std::int64_t done_before = -1;
+    for (int i = 0; i < times; ++i) {
+      auto arguments = train_once(run, more);
+      arguments.push_back(fmt::format("threads={}", 1 + i % 3));
       const pid_t pid = start(arguments);
-      wait_for_step(run, step);
-      std::this_thread::sleep_for(std::chrono::microseconds(random.below(5000)));
+      wait_for_step(run, 2 * i + 1,
+                    std::chrono::duration<double>(random.uniform() * (start_up + 4 * step)));
       ::kill(pid, SIGKILL);
-      killed += wait_for(pid) == 128 + SIGKILL;
+      if (wait_for(pid) != 128 + SIGKILL) continue;
+      ++kills.running;
+      const auto done = step_of(run);
+      kills.with_a_step += done != done_before;
+      done_before = done;
+      const std::string checkpoints = (folder_ / run) + "/checkpoints";
+      std::error_code none;
+      for (const auto& entry : std::filesystem::directory_iterator(checkpoints, none))
+        kills.writing += entry.path().filename().string().starts_with(".writing_");
     }
-    return killed;
+    return kills;
   }
   std::string path_of(const std::string& run, const std::string& name) {
     return (folder_ / run) + "/checkpoints/step_00000100/" + name;
@@ -103,17 +129,14 @@ class ResumeTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(ResumeTest, KilledAtAnyPointEndsWithTheSameBits) {
-  finish(train_once("straight"));
-  EXPECT_GE(kill_often("killed", train_once("killed")), 1) << "it ended before it was killed";
-  finish(train_once("killed"));
-  expect_same_end("straight", "killed");
-}
-
-TEST_F(ResumeTest, KilledWhereACheckpointIsBeingWrittenEndsWithTheSameBits) {
-  finish(train_once("straight", {"every=1"}));
-  EXPECT_GE(kill_often("killed", train_once("killed", {"every=1"})), 1);
-  finish(train_once("killed", {"every=1"}));
+TEST_F(ResumeTest, KilledAtAnyMomentEndsWithTheSameBits) {
+  const std::vector<std::string> more{"every=2", "micro_batches=3", "rows=1"};
+  finish(train_once("straight", more));
+  const auto kills = kill_often("killed", more, 50);
+  EXPECT_EQ(kills.running, 50) << "it ended before it was killed";
+  EXPECT_GE(kills.with_a_step, 5);
+  EXPECT_GE(kills.writing, 1);
+  finish(train_once("killed", more));
   expect_same_end("straight", "killed");
 }
 

@@ -26,10 +26,13 @@ inline ModelConfig small_config() {
 
 inline BatchShape small_shape() { return {.micro_batch = 2, .sequence = 24}; }
 
+inline constexpr std::size_t kParametersMax = 200'000;  // of any model that tests train
+
 inline std::unique_ptr<Model> make_model(ThreadPool& pool, const ModelConfig& config,
                                          const BatchShape& shape, std::uint64_t seed = 1) {
   auto model = Model::create(config, shape, pool);
   EXPECT_TRUE(model) << model.error().text();
+  EXPECT_LE((*model)->parameters().size(), kParametersMax);
   (*model)->initialise(seed);
   return std::move(*model);
 }

@@ -1,11 +1,12 @@
 // A site that trains alone, for tests that kill it: `train_once RUN_DIR TEXT STEPS [mpi]
-// [rows=N] [micro_batches=N] [every=N]`. SIGTERM stops it, as a user would; exit code 0 when it is
-// finished, 3 when it stopped. With mpi, one of several ranks under mpirun.
+// [rows=N] [micro_batches=N] [every=N] [threads=N]`. SIGTERM stops it, as a user would; exit code 0
+// when it is finished, 3 when it stopped. With mpi, one of several ranks under mpirun.
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "runtime/trainer.h"
 #include "tests/runtime/small_model.h"
@@ -31,12 +32,14 @@ int run(int argc, char** argv) {
   options.schedule = {.peak = 5e-3, .warmup_steps = 5, .steps = 60};
   auto shape = small_shape();
   bool is_mpi = false;
+  std::size_t threads = 1;
   for (int i = 4; i < argc; ++i) {
     const std::string argument = argv[i];
     const auto number = std::atoi(argument.substr(argument.find('=') + 1).c_str());
     if (argument == "mpi") is_mpi = true;
     if (argument.starts_with("rows=")) shape.micro_batch = number;
     if (argument.starts_with("micro_batches=")) options.micro_batches = number;
+    if (argument.starts_with("threads=")) threads = static_cast<std::size_t>(number);
     if (argument.starts_with("every=")) options.checkpoint_steps = number;
   }
   const auto disk = make_system_disk();
@@ -49,7 +52,7 @@ int run(int argc, char** argv) {
   if (!world) return fail(world.error());
   const auto data = TextDataset::open(*disk, {{text}}, shape.sequence, options.seed);
   if (!data) return fail(data.error());
-  ThreadPool pool({-1});
+  ThreadPool pool(std::vector<int>(threads, -1));
   auto model = Model::create(small_config(), shape, pool);
   if (!model) return fail(model.error());
   (*model)->initialise(options.seed);
