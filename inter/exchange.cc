@@ -30,6 +30,7 @@ void Exchange::begin_step(const StepId& id, const View& view, const security::Di
   asked_.clear();
   lacking_.clear();
   refused_of_.clear();
+  silent_.clear();
   drop_unannounced();
   keep_from_ = keep_from;
   forget_old(id.step);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -119,7 +120,7 @@ class Exchange {
   // Some chunk of it arrived lately.
   bool arriving(SiteId site) const;
   std::uint64_t bytes_held() const;
-  // Where a fetch found no source since the step began.
+  // Nobody who says to have it, and sends when asked.
   bool nobody_has(const std::vector<Part>& parts) const;
 
   std::uint64_t relayed() const { return relayed_; }  // others' contributions, to who lacked them
@@ -130,24 +131,29 @@ class Exchange {
   static constexpr Nanoseconds kFetchPatienceMin = 5 * kSecond;
   Nanoseconds fetch_patience(SiteId site) const;
 
+  struct ArrivedChunk;
   struct Entry {
     std::shared_ptr<Contribution> contribution;
-    std::shared_ptr<ContributionFile> file;  // shared with jobs that write
-    std::vector<bool> checking;              // chunks at a worker
+    std::shared_ptr<ContributionFile> file;                         // shared with jobs that write
+    std::map<std::uint32_t, std::weak_ptr<ArrivedChunk>> arriving;  // being checked or written
     bool held = false;
     bool finishing = false;
     Nanoseconds last_arrival = 0;
     std::optional<Nanoseconds> asked_at;  // by who lacks it, the last time
   };
   using EntryPtr = std::shared_ptr<Entry>;  // shared with jobs on workers that outlive the step
-  // On its way through a worker.
-  struct ArrivedChunk {
-    ArrivedChunk(Link& of, EntryPtr to, const ChunkArrival& at)
-        : link(of), entry(std::move(to)), arrival(at) {}
-    Link& link;
-    const EntryPtr entry;
-    const ChunkArrival arrival;
+  struct ChunkCopy {
+    Link* link;
+    ChunkArrival arrival;
     SharedBytes sealed;
+  };
+  // On its way through workers: as it came first, and as it came again meanwhile, over other links
+  // or in a newer session, which all end as the chunk does.
+  struct ArrivedChunk {
+    EntryPtr entry;
+    std::uint32_t index = 0;
+    Nanoseconds since = 0;
+    std::vector<ChunkCopy> copies;  // of each link one; the first is looked at
     Result<CheckedChunk> checked = Error{ErrorCode::cancelled, ""};
     bool disk_refused = false;  // once
   };
@@ -185,10 +191,12 @@ class Exchange {
   void note_disk(const Result<void>& written);
   void note_disk_error(const Error& error);
   void forget(std::uint64_t step, SiteId site);
+  bool may_have(const PeerSite& peer, SiteId site) const;
   Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
                const SharedBytes& sealed);
-  void check(std::shared_ptr<ArrivedChunk> chunk);
+  void note_copy(ArrivedChunk& chunk, const ChunkCopy& copy);
+  void check(const std::shared_ptr<ArrivedChunk>& chunk);
   void on_checked(const std::shared_ptr<ArrivedChunk>& chunk);
   void write(const std::shared_ptr<ArrivedChunk>& chunk);
   void write_waiting(const EntryPtr& entry);
@@ -232,8 +240,13 @@ class Exchange {
   std::map<SiteId, Asked> asked_;                  // for the contribution of this site
   std::map<SiteId, std::set<SiteId>> lacking_;     // site → peers that lack its contribution
   std::map<SiteId, std::set<SiteId>> refused_of_;  // site → peers that sent bad chunks of its
+  std::map<SiteId, std::set<SiteId>> silent_;  // site → peers that were asked, and sent nothing
   std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
-  std::map<SiteId, std::set<std::pair<std::uint64_t, SiteId>>> serving_;  // peer → of them, for it
+  struct Serving {                                      // of one peer
+    std::set<std::pair<std::uint64_t, SiteId>> now;
+    std::deque<Fetch> next;
+  };
+  std::map<SiteId, Serving> serving_;
   LogPace refused_chunks_, refused_opens_, refused_closes_;
   bool contributing_ = false;
   bool offers_at_once_ = true;        // its own contributions, while they are made

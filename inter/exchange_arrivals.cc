@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t kUnannouncedMax = 512;
 constexpr std::ptrdiff_t kWrittenTogether = 8;  // chunks
+constexpr Nanoseconds kWrittenSoon = kSecond;
 
 }  // namespace
 
@@ -78,7 +79,6 @@ void Exchange::on_open(Link* from, const Signed& message) {
   }
   auto entry = std::make_shared<Entry>();
   entry->contribution = std::make_shared<Contribution>(plan_, message, *open);
-  entry->checking.resize(plan_->chunks());
   entry->last_arrival = began;
   auto file = context_.store.contributions().create(id_.step, message);
   if (!file) {
@@ -159,8 +159,12 @@ void Exchange::drop_unannounced() {
 }
 
 void Exchange::session_ended(Link& link) {
+  const auto site = link.peer().site;
   std::erase_if(unannounced_, [&](const auto& chunk) { return chunk.link == &link; });
-  asked_.clear();
+  std::erase_if(asked_, [&](const auto& asked) { return asked.second.peer == site; });
+  for (auto& [of, silent] : silent_) silent.erase(site);
+  if (const auto serving = serving_.find(site); serving != serving_.end())
+    serving->second.next.clear();
 }
 
 void Exchange::on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& sealed) {
@@ -183,43 +187,61 @@ void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& ar
     link.settle(arrival, false);
     return;
   }
-  if (entry->contribution->has(index) || entry->checking[index]) {
-    // Twice. While the first copy is being checked it is not acknowledged on account of the second.
-    link.settle(arrival, entry->contribution->has(index));
+  if (entry->contribution->has(index)) {
+    link.settle(arrival, true);
     return;
   }
-  entry->checking[index] = true;
-  auto chunk = std::make_shared<ArrivedChunk>(link, entry, arrival);
-  chunk->sealed = sealed;
-  check(std::move(chunk));
+  auto& arriving = entry->arriving[index];
+  if (const auto chunk = arriving.lock()) return note_copy(*chunk, {&link, arrival, sealed});
+  auto chunk = std::make_shared<ArrivedChunk>();
+  chunk->entry = entry;
+  chunk->index = index;
+  chunk->since = context_.loop.now();
+  chunk->copies.push_back({&link, arrival, sealed});
+  arriving = chunk;
+  check(chunk);
 }
 
-void Exchange::check(std::shared_ptr<ArrivedChunk> chunk) {
-  const auto index = chunk->arrival.index;
-  auto run = [chunk, contribution = chunk->entry->contribution, index, plan = plan_,
-              &verifier = context_.verifier] {
+// The first may be bad, or of a session that has ended.
+void Exchange::note_copy(ArrivedChunk& chunk, const ChunkCopy& copy) {
+  auto kept = std::ranges::find(chunk.copies, copy.link, &ChunkCopy::link);
+  if (kept == chunk.copies.end())
+    kept = chunk.copies.insert(kept, copy);
+  else if (kept->arrival.session != copy.arrival.session)
+    kept->arrival = copy.arrival;
+  else
+    copy.link->settle(copy.arrival, false);  // the other one is acknowledged
+  // What comes again because this takes so long would do so again and again.
+  if (chunk.disk_refused || context_.loop.now() - chunk.since > kWrittenSoon)
+    kept->link->stall(kept->arrival);
+}
+
+void Exchange::check(const std::shared_ptr<ArrivedChunk>& chunk) {
+  auto run = [chunk, contribution = chunk->entry->contribution,
+              sealed = chunk->copies.front().sealed, plan = plan_, &verifier = context_.verifier] {
     chunk->checked = check_chunk(*plan, verifier, contribution->seals(), contribution->site(),
-                                 contribution->transfer(), index, chunk->sealed);
+                                 contribution->transfer(), chunk->index, sealed);
   };
   context_.workers.submit(
-      std::move(run), [this, chunk] { on_checked(chunk); }, 8 * plan_->elements(index));
+      std::move(run), [this, chunk] { on_checked(chunk); }, 8 * plan_->elements(chunk->index));
 }
 
 void Exchange::on_checked(const std::shared_ptr<ArrivedChunk>& chunk) {
+  if (chunk->checked) return write(chunk);
   const auto& entry = chunk->entry;
-  auto& link = chunk->link;
-  if (!chunk->checked) {
-    entry->checking[chunk->arrival.index] = false;
-    refused_of_[entry->contribution->site()].insert(link.peer().site);
-    if (const auto left_out = refused_chunks_.due(context_.loop.now()))
-      context_.log.alarm("chunk_refused",
-                         {.peer = link.peer_name(),
-                          .outer_step = static_cast<std::int64_t>(entry->contribution->step())},
-                         {{"why", chunk->checked.error().text()}, {"left_out", *left_out}});
-    link.settle(chunk->arrival, false);
-    return;
-  }
-  write(chunk);
+  const auto bad = chunk->copies.front();
+  chunk->copies.erase(chunk->copies.begin());
+  refused_of_[entry->contribution->site()].insert(bad.link->peer().site);
+  if (const auto left_out = refused_chunks_.due(context_.loop.now()))
+    context_.log.alarm("chunk_refused",
+                       {.peer = bad.link->peer_name(),
+                        .outer_step = static_cast<std::int64_t>(entry->contribution->step())},
+                       {{"why", chunk->checked.error().text()}, {"left_out", *left_out}});
+  bad.link->settle(bad.arrival, false);
+  if (chunk->copies.empty())
+    entry->arriving.erase(chunk->index);
+  else
+    check(chunk);
 }
 
 void Exchange::write(const std::shared_ptr<ArrivedChunk>& chunk) {
@@ -245,8 +267,9 @@ void Exchange::write_waiting(const EntryPtr& entry) {
   std::uint64_t bytes = 0;
   std::vector<StoredChunk> stored;
   for (const auto& chunk : *chunks) {
-    stored.emplace_back(chunk->arrival.index, chunk->sealed);
-    bytes += chunk->sealed.size();
+    const auto& sealed = chunk->copies.front().sealed;
+    stored.emplace_back(chunk->index, sealed);
+    bytes += sealed.size();
   }
   auto written = std::make_shared<Result<void>>();
   auto run = [written, stored = std::move(stored), file = entry->file] {
@@ -264,27 +287,31 @@ void Exchange::write_waiting(const EntryPtr& entry) {
 
 void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool written) {
   const auto& entry = chunk->entry;
-  auto& link = chunk->link;
+  const auto settle_all = [](ArrivedChunk& of, bool accepted) {
+    of.entry->arriving.erase(of.index);
+    for (const auto& copy : of.copies) copy.link->settle(copy.arrival, accepted);
+  };
   if (!written) {
     // Refused it would come again at once, and again: it stays.
-    link.stall(chunk->arrival);
+    for (const auto& copy : chunk->copies) copy.link->stall(copy.arrival);
     chunk->disk_refused = true;
-    context_.loop.call_after(kRetryDisk, [this, chunk] {
+    context_.loop.call_after(kRetryDisk, [this, chunk, settle_all] {
       const auto& contribution = *chunk->entry->contribution;
       // In the place of one that is replaced the newer one needs the credit, and the room.
       if (contribution.step() == id_.step && current(contribution.site()) == chunk->entry.get())
-        return write(chunk);
-      chunk->entry->checking[chunk->arrival.index] = false;
-      chunk->link.settle(chunk->arrival, false);
+        write(chunk);
+      else
+        settle_all(*chunk, false);
     });
     return;
   }
-  entry->checking[chunk->arrival.index] = false;
   entry->last_arrival = context_.loop.now();
-  entry->contribution->add(chunk->arrival.index, std::move(chunk->checked->sealed),
+  auto& silent = silent_[entry->contribution->site()];
+  for (const auto& copy : chunk->copies) silent.erase(copy.link->peer().site);
+  entry->contribution->add(chunk->index, std::move(chunk->checked->sealed),
                            std::move(chunk->checked->coded));
-  link.settle(chunk->arrival, true);
-  if (entry->contribution->step() == id_.step) on_chunk_added_(chunk->arrival.index);
+  settle_all(*chunk, true);
+  if (entry->contribution->step() == id_.step) on_chunk_added_(chunk->index);
   if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));
 }
 

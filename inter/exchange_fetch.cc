@@ -8,7 +8,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr Nanoseconds kUnannouncedPatienceMin = 2 * kSecond;
-constexpr std::size_t kServingMax = 16;  // to one peer at a time
+constexpr std::size_t kServedAtOnceMax = 16;  // to one peer
 
 }  // namespace
 
@@ -60,32 +60,33 @@ void Exchange::consider_fetching() {
   }
   const auto ask = [&](SiteId site) {
     if (site == context_.self && contributing_) return;
-    if (current(site) != nullptr &&
-        (current(site)->held || now - current(site)->last_arrival < fetch_patience(site)))
-      return;
+    // Who is out of sight sends nothing until somebody is asked for it: its announcement was passed
+    // on.
     auto& asked = asked_[site];
-    if (asked.peer != 0 && now - asked.when < fetch_patience(site) &&
-        !lacking_[site].count(asked.peer))
+    const bool flows = context_.peers.sees(site) || asked.peer != 0;
+    const auto* entry = current(site);
+    if (entry != nullptr &&
+        (entry->held || (flows && now - entry->last_arrival < fetch_patience(site))))
       return;
+    if (asked.peer != 0 && !lacking_[site].count(asked.peer)) {
+      if (now - asked.when < fetch_patience(site)) return;
+      silent_[site].insert(asked.peer);
+    }
     // The next source after the last one asked, so that a silent one does not stop us; one whose
-    // bytes were bad only when there is no other.
+    // bytes were bad only when there is no other. At first the site itself, or who comes after it:
+    // so that many contributions do not all come over one line.
     std::vector<PeerSite*> sources, refused;
     const auto bad = refused_of_.find(site);
     for (auto& [id, peer] : context_.peers.all()) {
-      if (!peer.link->up() || !peer.status) continue;
-      const auto& s = *peer.status;
-      const bool says_so =
-          s.step == id_.step && std::count(s.holds.begin(), s.holds.end(), site) > 0;
-      const bool may = s.step > id_.step && s.first_record <= id_.step && !lacking_[site].count(id);
-      const bool has = says_so || may;
-      if (!has) continue;
+      if (!may_have(peer, site)) continue;
       const bool was_bad = bad != refused_of_.end() && bad->second.count(id) > 0;
       (was_bad ? refused : sources).push_back(&peer);
     }
     if (sources.empty()) sources = std::move(refused);
     if (sources.empty()) return;
+    const auto from = asked.peer == 0 ? site : asked.peer + 1;
     auto next = std::find_if(sources.begin(), sources.end(),
-                             [&](const PeerSite* p) { return p->site > asked.peer; });
+                             [&](const PeerSite* p) { return p->site >= from; });
     if (next == sources.end()) next = sources.begin();
     asked = {(*next)->site, now};
     (*next)->link->send(encode(Fetch{id_.step, site}));
@@ -95,30 +96,46 @@ void Exchange::consider_fetching() {
     if (site != context_.self && !context_.peers.sees(site)) ask(site);
 }
 
+// Of the step at hand, as it says.
+bool Exchange::may_have(const PeerSite& peer, SiteId site) const {
+  if (!peer.link->up() || !peer.status) return false;
+  const auto& s = *peer.status;
+  if (s.step == id_.step) return std::count(s.holds.begin(), s.holds.end(), site) > 0;
+  const auto lacking = lacking_.find(site);
+  const bool lacks = lacking != lacking_.end() && lacking->second.count(peer.site) > 0;
+  return s.step > id_.step && s.first_record <= id_.step && !lacks;
+}
+
 bool Exchange::nobody_has(const std::vector<Part>& parts) const {
   for (const auto& part : parts) {
     if (held(id_.step, part.site) || arriving(part.site)) continue;
-    const bool somebody = std::any_of(
-        context_.peers.all().begin(), context_.peers.all().end(), [&](const auto& entry) {
-          const auto& [id, peer] = entry;
-          if (!peer.link->up() || !peer.status) return false;
-          const auto lacks = lacking_.find(part.site);
-          if (lacks != lacking_.end() && lacks->second.count(id)) return false;
-          return (peer.status->step == id_.step &&
-                  std::count(peer.status->holds.begin(), peer.status->holds.end(), part.site) >
-                      0) ||
-                 (peer.status->step > id_.step && peer.status->first_record <= id_.step);
-        });
+    const auto silent = silent_.find(part.site);
+    const bool somebody = std::ranges::any_of(context_.peers.all(), [&](const auto& entry) {
+      const auto& [id, peer] = entry;
+      return may_have(peer, part.site) &&
+             (silent == silent_.end() || silent->second.count(id) == 0);
+    });
     if (!somebody) return true;
   }
   return false;
 }
 
 void Exchange::on_fetch(Link& link, const Fetch& fetch) {
-  // Whoever has asked for it, or for much, asks again.
+  if (fetch.step > id_.step) {
+    // What the disk has of a step is looked through when that begins.
+    if (id_.step > 0) link.send(encode(Lacking{fetch.step, fetch.site}));
+    return;
+  }
+  // Whoever has asked for it asks again.
   auto& serving = serving_[link.peer().site];
-  if (serving.size() >= kServingMax || !serving.insert({fetch.step, fetch.site}).second) return;
-  context_.loop.spawn(serve(link, link.session(), fetch));
+  const std::pair key(fetch.step, fetch.site);
+  if (serving.now.count(key) > 0) return;
+  if (serving.now.size() < kServedAtOnceMax) {
+    serving.now.insert(key);
+    context_.loop.spawn(serve(link, link.session(), fetch));
+  } else if (serving.next.size() < kSitesMax && std::ranges::count(serving.next, fetch) == 0) {
+    serving.next.push_back(fetch);
+  }
 }
 
 Result<std::shared_ptr<Contribution>> Exchange::read_back(std::uint64_t step, SiteId site,
@@ -185,7 +202,6 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
     auto entry = std::make_shared<Entry>();
     entry->contribution = contribution;
     entry->file = std::move(stored->file);
-    entry->checking.resize(plan_->chunks());
     entry->held =
         whole && (site == context_.self || contribution->close()->state_root == state_root);
     entries_[{step, site}] = entry;
@@ -220,7 +236,6 @@ Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId 
     forget_old(step);
     auto entry = std::make_shared<Entry>();
     entry->contribution = contribution;
-    entry->checking.resize(plan_->chunks());
     entry->held = true;
     entry->asked_at = context_.loop.now();
     entries_.emplace(key, entry);
@@ -234,7 +249,13 @@ bool Exchange::recalling(std::uint64_t step, SiteId site) const {
 
 Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
   const auto contribution = co_await recall(fetch.step, fetch.site);
-  serving_[link.peer().site].erase({fetch.step, fetch.site});
+  auto& serving = serving_[link.peer().site];
+  serving.now.erase({fetch.step, fetch.site});
+  if (!serving.next.empty()) {
+    const auto next = serving.next.front();
+    serving.next.pop_front();
+    on_fetch(link, next);
+  }
   if (!link.up() || link.session() != session) co_return;
   if (!contribution) {
     const auto found = entries_.find({fetch.step, fetch.site});
@@ -253,6 +274,7 @@ Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
 void Exchange::on_lacking(Link& link, const Lacking& lacking) {
   if (lacking.step != id_.step || !view_.is_member(lacking.site)) return;
   lacking_[lacking.site].insert(link.peer().site);
+  silent_[lacking.site].insert(link.peer().site);  // also while it says that it holds it
   consider_fetching();
 }
 

@@ -212,7 +212,6 @@ Result<Exchange::EntryPtr> Exchange::begin_own(const Open& open) {
   auto entry = std::make_shared<Entry>();
   entry->contribution = std::make_shared<Contribution>(
       plan_, sign(context_.signer, context_.self, MessageType::open, encode(open)), open);
-  entry->checking.resize(plan_->chunks());
   ISTHMUS_TRY(entry->file, context_.store.contributions().create(
                                open.id.step, entry->contribution->announcement()));
   return entry;

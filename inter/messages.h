@@ -132,6 +132,7 @@ struct Records {
 struct Fetch {
   std::uint64_t step = 0;
   SiteId site = 0;
+  bool operator==(const Fetch&) const = default;
 };
 struct Lacking {
   std::uint64_t step = 0;

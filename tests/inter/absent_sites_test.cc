@@ -537,5 +537,24 @@ TEST_P(WipedSiteTest, DoesNotContributeAgainToTheStep) {
 INSTANTIATE_TEST_SUITE_P(Sight, WipedSiteTest, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "OutOf" : "In"; });
 
+// Two sites that can only dial out: what passes over a third costs little more time.
+TEST(OutOfSightTest, StepsOverAThirdSiteTakeLittleLonger) {
+  const auto steps_in_100_s = [](bool sees) {
+    auto options = options_of({kSecond, kSecond, kSecond});
+    options.gateway.sync.outer_steps = 1000;
+    ScriptedFederation federation(std::move(options));
+    if (!sees) federation.cut(2, 3, true);
+    const auto step = [&](SiteId site) {
+      return federation.gateway(site).state() ? federation.gateway(site).state()->step : 0;
+    };
+    EXPECT_TRUE(federation.run_until(
+        [&] { return step(1) >= 10 && step(2) >= 10 && step(3) >= 10; }, 300 * kSecond));
+    const auto before = step(1);
+    federation.run_for(100 * kSecond);
+    return step(1) - before;
+  };
+  EXPECT_GT(4 * steps_in_100_s(false), 3 * steps_in_100_s(true));
+}
+
 }  // namespace
 }  // namespace isthmus::inter

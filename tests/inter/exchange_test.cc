@@ -153,16 +153,21 @@ TEST_F(ExchangeTest, WhatIsHeldOutlivesACrash) {
   expect_held_after_a_crash();
 }
 
-// The announcement and the close still fit on the disk, the chunks do not.
-TEST_F(ExchangeTest, AContributionIsHeldOnlyWhenAllOfItIsOnDisk) {
+// The announcement and the close still fit on the disk, the chunk does not.
+class OneChunkTest : public ExchangeTest {
+ protected:
+  OneChunkTest() : ExchangeTest(of_chunks(20'000, 20'000, Window::wide)) {}
+};
+
+TEST_F(OneChunkTest, AContributionIsHeldOnlyWhenAllOfItIsOnDisk) {
   auto& disk = federation_.disk(kReceiver);
   const auto made = made_from(1);
-  ASSERT_GT(made->bytes(), 1000U);
+  ASSERT_GT(made->bytes(), 5000U);
   ASSERT_TRUE(send(made));
   disk.set_faults({.failing = 1});
   close(*made);
   ASSERT_TRUE(run_until([this] { return federation_.events(kReceiver, "disk_failed") > 0; }));
-  disk.set_faults({.fits = 1000});
+  disk.set_faults({.fits = 5000});
   federation_.run_for(60 * kSecond);
   EXPECT_FALSE(held());
   disk.set_faults({});
@@ -215,6 +220,25 @@ TEST_F(MoreThanTheCreditTest, ChunksOfAWithdrawnAttemptDoNotKeepOutTheNextOnes) 
   ASSERT_TRUE(run_until([this] { return held(); }));
 }
 
+// What is on its way to the disk when a session begins anew is sent once more, not again and again.
+TEST_F(ManyChunksTest, OnASlowDiskIsSentOnceInASession) {
+  federation_.disk(kReceiver).set_speed({.bytes_per_second = 1e5});
+  const auto made = made_from(1);
+  begin_sending(made);
+  federation_.run_for(3 * kSecond);
+  federation_.cut(kReceiver, kOrigin, true);
+  federation_.run_for(8 * kSecond);
+  federation_.cut(kReceiver, kOrigin, false);
+  ASSERT_TRUE(run_until([&] { return link().up(); }));
+  const auto sent = [&] { return link().bulk_counters().chunks_sent; };
+  const auto before = sent();
+  begin_sending(made);
+  ASSERT_TRUE(run_until([&] { return !link().sends(made->transfer()); }));
+  EXPECT_LE(sent() - before, plan_->chunks());
+  close(*made);
+  EXPECT_TRUE(run_until([this] { return held(); }));
+}
+
 // The same where its announcement was taken up, and its chunks found no room in the file.
 class ChunksDoNotFitTest : public ExchangeTest {
  protected:
@@ -235,25 +259,37 @@ TEST_F(ChunksDoNotFitTest, TheNextAttemptIsNotKeptOut) {
   EXPECT_GT(link().bulk_counters().chunks_sent, sent);
 }
 
+// What the disk still has of another view, which the operator has given up.
+class OfAnotherViewTest : public ExchangeTest {
+ protected:
+  explicit OfAnotherViewTest(Nanoseconds compute = 100'000 * kSecond)
+      : ExchangeTest(computing(compute)) {}
+  static ScriptedFederation::Options computing(Nanoseconds compute) {
+    auto options = ExchangeTest::options();
+    options.compute[0] = compute;
+    return options;
+  }
+  void store_one(std::uint64_t step) {
+    const auto run = receiver().genesis()->record.hash();
+    const auto open = plan_->announce({.run = run, .view = {}, .step = step}, 100, run, 7);
+    auto made = std::make_shared<Contribution>(
+        plan_, sign(origin().signer, kOrigin, MessageType::open, encode(open)), open);
+    std::vector<float> residual(receiver().state()->agreed.size());
+    const ValuesInVector values(std::vector<float>(residual.size(), 1.0F));
+    add_all_chunks(*made, origin().signer, [&](std::uint32_t i) {
+      return *code_chunk(*plan_, i, receiver().state()->agreed, {}, values, residual);
+    });
+    const auto close = close_of(*made);
+    EXPECT_TRUE(made->set_close(close, *decode_close(close.body)));
+    ContributionStore store(federation_.disk(kReceiver), "outer/contributions");
+    auto file = store.create(step, made->announcement());
+    EXPECT_TRUE(file && (*file)->add_all(*made) && (*file)->add_close(close) && (*file)->sync());
+  }
+};
+
 // After a restart, on request: of the step at hand only what fits it is held.
-TEST_F(ExchangeTest, WhatIsOfAnotherViewIsNotHeldBecauseSomebodyAsksForIt) {
-  const auto run = receiver().genesis()->record.hash();
-  const auto open = plan_->announce({.run = run, .view = {}, .step = 1}, 100, run, 7);
-  auto made = std::make_shared<Contribution>(
-      plan_, sign(origin().signer, kOrigin, MessageType::open, encode(open)), open);
-  std::vector<float> residual(receiver().state()->agreed.size());
-  const ValuesInVector values(std::vector<float>(residual.size(), 1.0F));
-  add_all_chunks(*made, origin().signer, [&](std::uint32_t i) {
-    return *code_chunk(*plan_, i, receiver().state()->agreed, {}, values, residual);
-  });
-  const auto close = close_of(*made);
-  ASSERT_TRUE(made->set_close(close, *decode_close(close.body)));
-  ContributionStore store(federation_.disk(kReceiver), "outer/contributions");
-  auto file = store.create(1, made->announcement());
-  ASSERT_TRUE(file);
-  ASSERT_TRUE((*file)->add_all(*made));
-  ASSERT_TRUE((*file)->add_close(close));
-  ASSERT_TRUE((*file)->sync());
+TEST_F(OfAnotherViewTest, WhatIsOfAnotherViewIsNotHeldBecauseSomebodyAsksForIt) {
+  store_one(1);
   link().send(encode(Fetch{1, kOrigin}));
   federation_.run_for(10 * kSecond);
   EXPECT_FALSE(held());
@@ -277,6 +313,25 @@ TEST_F(ExchangeTest, NothingOfARefusedContributionStays) {
   close(*right);
   ASSERT_TRUE(run_until([this] { return held(); }));
   expect_held_after_a_crash();
+}
+
+// Nor of a later step, before that begins.
+class OfALaterStepTest : public OfAnotherViewTest {
+ protected:
+  OfALaterStepTest() : OfAnotherViewTest(5 * kSecond) {}
+};
+
+TEST_F(OfALaterStepTest, WhatIsOfAnotherViewIsNotHeldBecauseSomebodyAskedForIt) {
+  store_one(2);
+  link().send(encode(Fetch{2, kOrigin}));
+  federation_.run_for(2 * kSecond);
+  const auto first = made_from(3);
+  ASSERT_TRUE(send(first));
+  close(*first);
+  ASSERT_TRUE(run_until([&] { return receiver().state()->step == 1; }));
+  federation_.run_for(2 * kSecond);
+  ASSERT_EQ(receiver().state()->step, 1U);
+  EXPECT_FALSE(held());
 }
 
 // Whoever fetched it with such a close would find that nothing fits it.
@@ -350,10 +405,11 @@ TEST_F(NamedByABallotTest, WhatNobodyHasDoesNotStandInTheWay) {
 // Beside a third site that has no gateway either, and passes on what it once heard of the origin.
 class PassedOnTest : public NamedByABallotTest {
  protected:
-  PassedOnTest() : NamedByABallotTest(with_a_relay()) {}
+  explicit PassedOnTest(ScriptedFederation::Options options = with_a_relay())
+      : NamedByABallotTest(std::move(options)) {}
   static ScriptedFederation::Options with_a_relay() {
     auto options = with_votes();
-    options.elements = 70'000;  // two chunks
+    options.elements = 70'000;
     options.puppets.insert(kRelay);
     return options;
   }
@@ -425,6 +481,42 @@ TEST_F(PassedOnTest, AnEarlierAttemptPassedOnLaterDisplacesNoChunks) {
       << "the receiver says that it is gone";
   source->coded = plan_->chunks();
   relay.poke();
+  EXPECT_TRUE(run_until([this] { return held(); }));
+}
+
+// So few chunks that none overtakes others.
+class FewPassedOnTest : public PassedOnTest {
+ protected:
+  FewPassedOnTest() : PassedOnTest(of_few_chunks()) {}
+  static ScriptedFederation::Options of_few_chunks() {
+    auto options = with_a_relay();
+    options.gateway.sync.chunk_elements = 10'000;
+    return options;
+  }
+};
+
+// A bad copy of a chunk that comes a moment earlier costs the good one nothing.
+TEST_F(FewPassedOnTest, BadCopiesOfChunksDelayNothing) {
+  struct Spoilt final : ChunkSource {
+    explicit Spoilt(std::shared_ptr<Contribution> made) : all(std::move(made)) {}
+    ChunkBytes chunk(std::uint32_t index) override {
+      auto chunk = all->chunk(index);
+      Bytes bytes(chunk.bytes.begin(), chunk.bytes.end());
+      bytes.back() ^= std::byte{1};
+      chunk.bytes = std::move(bytes);
+      return chunk;
+    }
+    std::shared_ptr<Contribution> all;
+  };
+  const auto made = made_from(1);
+  auto& relay = federation_.puppet(kRelay).link(kReceiver);
+  relay.send(made->announcement().encode());
+  relay.offer(made->transfer(), 1, plan_->chunks(), std::make_shared<Spoilt>(made), false);
+  begin_sending(made);
+  ASSERT_TRUE(run_until([&] { return !link().sends(made->transfer()); }));
+  EXPECT_GT(federation_.events(kReceiver, "chunk_refused"), 0U);
+  EXPECT_EQ(link().bulk_counters().chunks_resent, 0U);
+  close(*made);
   EXPECT_TRUE(run_until([this] { return held(); }));
 }
 

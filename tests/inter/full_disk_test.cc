@@ -1,5 +1,6 @@
 // A site whose disk is full: the others go on without it, and it takes part once there is room
 // again.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/inter/scripted_federation.h"
@@ -52,17 +53,32 @@ TEST(FullDiskTest, WhatCameMeanwhileIsHeldOnceThereIsRoom) {
   EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 100 * kSecond));
 }
 
-class StuckChunkTest : public testing::TestWithParam<sim::DiskFaults> {};
+struct StuckChunk {
+  sim::DiskFaults faults;
+  bool begun = false;  // the file of the contribution
+  bool cut = false;    // the link, meanwhile
+};
+class StuckChunkTest : public testing::TestWithParam<StuckChunk> {};
 
 // Nothing goes on without it, but nor does the link carry one chunk for ever.
 TEST_P(StuckChunkTest, IsNotSentAgainAndAgain) {
   auto options = options_of({kSecond, kSecond});
+  options.elements = 20'000;
   options.gateway.sync.outer_steps = 20;
-  options.gateway.sync.chunk_elements = 2000;
+  options.gateway.sync.chunk_elements = 20'000;
   ScriptedFederation federation(std::move(options));
   ASSERT_TRUE(reaches_step(federation, 6));
-  federation.disk(2).set_faults(GetParam());
+  auto& disk = federation.disk(2);
+  disk.set_faults(GetParam().faults);
   federation.run_for(20 * kSecond);
+  const auto step = federation.gateway(2).state()->step + 1;
+  EXPECT_EQ(*disk.exists(fmt::format("outer/contributions/{:08}-1", step)), GetParam().begun);
+  if (GetParam().cut) {
+    federation.cut(1, 2, true);
+    federation.run_for(20 * kSecond);
+    federation.cut(1, 2, false);
+    federation.run_for(20 * kSecond);
+  }
   const auto sent = [&] { return federation.gateway(1).status().links.at(0).chunks_sent; };
   const auto before = sent();
   federation.run_for(600 * kSecond);
@@ -70,15 +86,19 @@ TEST_P(StuckChunkTest, IsNotSentAgainAndAgain) {
   const auto all = sent();
   federation.run_for(600 * kSecond);
   EXPECT_EQ(sent(), all);
-  federation.disk(2).set_faults({});
+  disk.set_faults({});
   EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
   EXPECT_EQ(federation.gateway(1).root(), federation.gateway(2).root());
 }
 
 // No file can be made for it, or it does not fit into the file.
-INSTANTIATE_TEST_SUITE_P(Faults, StuckChunkTest,
-                         testing::Values(sim::DiskFaults{.full_for = "contributions"},
-                                         sim::DiskFaults{.fits = 1000}));
+INSTANTIATE_TEST_SUITE_P(
+    Faults, StuckChunkTest,
+    testing::Values(StuckChunk{.faults = {.full_for = "contributions"}},
+                    StuckChunk{.faults = {.full_for = "contributions"}, .cut = true},
+                    StuckChunk{.faults = {.fits = 5000, .full_for = "-1"}, .begun = true},
+                    StuckChunk{
+                        .faults = {.fits = 5000, .full_for = "-1"}, .begun = true, .cut = true}));
 
 // Its file can be begun, and the disk takes no chunk: peers are not sent again and again what comes
 // to nothing. Others' contributions fit all the time.
@@ -157,7 +177,7 @@ TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
   options.gateway.sync.outer_steps = 30;
   ScriptedFederation federation(std::move(options));
   ASSERT_TRUE(reaches_step(federation, 6));
-  federation.disk(2).set_faults({.fits = 2000});
+  federation.disk(2).set_faults({.fits = 5000});  // the head of a file does
   const auto step = federation.gateway(1).state()->step;
   const auto sent = federation.gateway(1).status().links.at(0).chunks_sent;
   ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).state()->step >= step + 6; },

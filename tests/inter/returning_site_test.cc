@@ -310,5 +310,63 @@ TEST(StateAskerTest, CostsBoundedRoom) {
   EXPECT_LT(files(), 20U);
 }
 
+// Whoever says to have what a site missed, and never sends it, keeps it out no longer than its
+// patience: it fetches a state.
+TEST(SilentSourceTest, KeepsNobodyOut) {
+  auto options = options_of({kSecond, kSecond, kSecond, kSecond});
+  options.puppets = {4};
+  options.without_vote = {3, 4};
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(4);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::status) return;
+    const auto theirs = decode_status(in);
+    if (!theirs) return;
+    Status mine;
+    mine.step = theirs->step + 1000;
+    mine.first_record = 1;
+    mine.vote_file = 77;
+    from.send(encode(mine));
+  };
+  const auto step = [&](SiteId s) {
+    return federation.gateway(s).state() ? federation.gateway(s).state()->step : 0;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return step(1) >= 6 && step(3) >= 5; }, 300 * kSecond));
+  federation.cut_off(3, true);
+  ASSERT_TRUE(federation.run_until([&] { return step(1) >= 200; }, 3000 * kSecond));
+  federation.cut_off(3, false);
+  federation.run_for(300 * kSecond);
+  EXPECT_GE(step(3) + 10, step(1));
+  EXPECT_GE(federation.gateway(3).counters().state_fetches, 1U);
+}
+
+// The contributions of many sites to a missed step come one after another from whoever is there
+// first.
+TEST(ManySitesTest, AMissedStepIsReplayedWithoutWaiting) {
+  constexpr SiteId kSites = 24;
+  auto options = options_of(std::vector<Nanoseconds>(kSites, 6 * kSecond));
+  for (SiteId site = 4; site <= kSites; ++site) options.without_vote.insert(site);
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  const auto step = [&](SiteId site) {
+    return federation.gateway(site).state() ? federation.gateway(site).state()->step : 0;
+  };
+  ASSERT_TRUE(
+      federation.run_until([&] { return step(1) >= 4 && step(kSites) >= 4; }, 300 * kSecond));
+  federation.cut_off(kSites, true);
+  const auto missed = step(1) + 1;
+  ASSERT_TRUE(federation.run_until([&] { return step(1) >= missed; }, 3000 * kSecond));
+  for (SiteId site = 1; site <= kSites; ++site) federation.end_ranks(site);
+  federation.run_for(kSecond);
+  const auto last = step(1);
+  ASSERT_LT(step(kSites), last);
+  federation.cut_off(kSites, false);
+  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).session_with(kSites) != 0; },
+                                   60 * kSecond));
+  EXPECT_TRUE(federation.run_until([&] { return step(kSites) >= last; }, 3 * kSecond));
+  EXPECT_EQ(federation.gateway(kSites).counters().state_fetches, 0U);
+}
+
 }  // namespace
 }  // namespace isthmus::inter
