@@ -84,7 +84,8 @@ class Exchange {
   void on_open(Link* from, const Signed& message);
   void on_close(const Signed& message);
   void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& sealed);
-  void on_fetch(Link& link, const Fetch& fetch);
+  // `newest`: the step of this site's newest state.
+  void on_fetch(Link& link, const Fetch& fetch, std::uint64_t newest);
   void on_lacking(Link& link, const Lacking& lacking);
   enum class Named { by_ballot, by_record };
   // Contributions that a ballot names, or the decided record: they must come even from who is not

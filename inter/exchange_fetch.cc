@@ -120,12 +120,10 @@ bool Exchange::nobody_has(const std::vector<Part>& parts) const {
   return false;
 }
 
-void Exchange::on_fetch(Link& link, const Fetch& fetch) {
-  if (fetch.step > id_.step) {
-    // What the disk has of a step is looked through when that begins.
-    if (id_.step > 0) link.send(encode(Lacking{fetch.step, fetch.site}));
-    return;
-  }
+void Exchange::on_fetch(Link& link, const Fetch& fetch, std::uint64_t newest) {
+  // What the disk has of a later step is looked through when that begins. Nobody asks for it who
+  // goes by what our status says.
+  if (fetch.step > std::max(newest, id_.step)) return;
   // Whoever has asked for it asks again.
   auto& serving = serving_[link.peer().site];
   const std::pair key(fetch.step, fetch.site);
@@ -254,7 +252,7 @@ Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
   if (!serving.next.empty()) {
     const auto next = serving.next.front();
     serving.next.pop_front();
-    on_fetch(link, next);
+    on_fetch(link, next, next.step);
   }
   if (!link.up() || link.session() != session) co_return;
   if (!contribution) {

@@ -193,6 +193,7 @@ Agreement::Setup Gateway::agreement_setup(const View& view) const {
   setup.self = self_;
   // A vote in a later step is never written over.
   setup.may_vote = !lacks_vote() && (!stored_vote_ || stored_vote_->first <= k);
+  setup.vote_file = vote_file_;
   setup.frame.run = run_;
   setup.frame.step = k;
   setup.frame.parent = parent_hash();

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -337,6 +338,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void note_return(const PeerSite& peer);
   void on_records(Link& link, const Records& records);
   void on_record_request(Link& link, const RecordRequest& request);
+  void send_wanted_records();
+  std::size_t send_records(Link& link, std::uint64_t from);
   void relay(const Signed& message, Link* from);
   void relay_to_all(const Signed& message, Link* from);
   void relay_to(PeerSite& peer, const Signed& message, Link* from);
@@ -447,6 +450,13 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint32_t ballots_tried_ = 0;
   SaidInStep said_;  // by others
   std::map<SiteId, Nanoseconds> records_asked_, genesis_relayed_;
+  struct RecordsWanted {
+    SiteId by = 0;
+    std::uint64_t from = 0;
+  };
+  std::deque<RecordsWanted> records_wanted_;  // of each peer one, answered in turn
+  bool sending_records_ = false;
+  Nanoseconds records_due_ = 0;
   struct SavedRelayed {  // of one signer
     std::uint64_t step = 0;
     Nanoseconds when = -kSecond;

@@ -8,7 +8,9 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::size_t kRecordsBytes = 48 << 10;   // of certificates in one message
+constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
+constexpr Nanoseconds kRecordsApart = 5 * kMillisecond;
+constexpr int kRecordsShare = 4;  // of a rate limit records take no more than one in so many bytes
 constexpr Nanoseconds kSavedApart = kSecond / 2;  // what one site says anew of one step, passed on
 
 bool sees(const std::optional<Status>& status, SiteId site) {
@@ -115,8 +117,8 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
       if (const auto records = decode_records(in)) on_records(link, *records);
       break;
     case MessageType::fetch:
-      if (const auto fetch = decode_fetch(in); fetch && exchange_)
-        exchange_->on_fetch(link, *fetch);
+      if (const auto fetch = decode_fetch(in); fetch && exchange_ && state_)
+        exchange_->on_fetch(link, *fetch, state_->step);
       break;
     case MessageType::lacking:
       if (const auto lacking = decode_lacking(in); lacking && exchange_)
@@ -373,8 +375,34 @@ void Gateway::note_return(const PeerSite& peer) {
     consider_ballot();
 }
 
+// One after another, and no more than a part of a rate limit: bulk would pay for it.
 void Gateway::on_record_request(Link& link, const RecordRequest& request) {
   if (!genesis_) return;
+  const auto site = link.peer().site;
+  const auto before = std::ranges::find(records_wanted_, site, &RecordsWanted::by);
+  if (before != records_wanted_.end())
+    before->from = request.from;
+  else
+    records_wanted_.push_back({site, request.from});
+  send_wanted_records();
+}
+
+void Gateway::send_wanted_records() {
+  if (sending_records_ || records_wanted_.empty()) return;
+  sending_records_ = true;
+  world_.loop.call_at(std::max(world_.loop.now(), records_due_), [this] {
+    const auto wanted = records_wanted_.front();
+    records_wanted_.pop_front();
+    std::size_t bytes = 0;
+    if (auto* peer = peers_.find(wanted.by)) bytes = send_records(*peer->link, wanted.from);
+    records_due_ = world_.loop.now() + kRecordsApart + kRecordsShare * limit_.cost(bytes);
+    sending_records_ = false;
+    send_wanted_records();
+  });
+}
+
+// How many bytes.
+std::size_t Gateway::send_records(Link& link, std::uint64_t from) {
   Records records;
   std::size_t bytes = 0;
   const auto add = [&](const Certificate& certificate) {
@@ -385,7 +413,6 @@ void Gateway::on_record_request(Link& link, const RecordRequest& request) {
     records.certificates.push_back(certificate);
     return true;
   };
-  auto from = request.from;
   if (from == 0) {
     add(*genesis_);
     from = 1;
@@ -393,6 +420,7 @@ void Gateway::on_record_request(Link& link, const RecordRequest& request) {
   for (; from <= chain_.size(); ++from)
     if (!add(chain_[from - 1])) break;
   if (!records.certificates.empty()) link.send(encode(records));
+  return bytes;
 }
 
 void Gateway::on_records(Link& link, const Records& records) {

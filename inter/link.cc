@@ -127,9 +127,10 @@ Nanoseconds Link::chunk_patience(std::uint64_t chunk_bytes) const {
 // --- Control lane, sending
 
 void Link::send_control(Bytes message, ConnectionId connection) {
-  limit_.charge(loop_.now(), message.size() + kFramingBytes);
+  const auto bytes = message.size() + kFramingBytes;
   // Lost, or refused by a full queue: it goes again.
-  (void)wire_.send(peer_, Lane::control, std::move(message), connection);
+  if (wire_.send(peer_, Lane::control, std::move(message), connection))
+    limit_.charge(loop_.now(), bytes);
 }
 
 void Link::send(Bytes message) {

@@ -107,8 +107,10 @@ void Link::receive_hello(ConnectionId connection, const Hello& hello) {
     control_.prove(connection);
   else
     control_.choose(connection);
-  if (hello.echo == nonce_ && !was_up) begin_session(hello.nonce, hello.introduction.boot);
-  if (!(hello.up && session_ != 0)) send_hello(connection);
+  // Whoever begins anew all the time waits: each session is told to all the gateway, and logged.
+  if (hello.echo == nonce_ && !was_up && sessions_begun_.take(loop_.now()))
+    begin_session(hello.nonce, hello.introduction.boot);
+  if (!(hello.up && session_ != 0) && hellos_answered_.take(loop_.now())) send_hello(connection);
 }
 
 void Link::note_nonce(std::uint64_t theirs) {
@@ -140,7 +142,9 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
   unsent_acks_ = 0;
   ++counters_.sessions;
   bulk_.begin(session_);
-  log_.info("session_began", {.peer = peer_name_}, {{"their_boot", their_boot}});
+  if (const auto left_out = begins_logged_.due(loop_.now()))
+    log_.info("session_began", {.peer = peer_name_},
+              {{"their_boot", their_boot}, {"left_out", *left_out}});
   their_width_ = 1;
   for (const auto& connection : bulk_connections_.live())
     bind(Lane::bulk, connection.id, connection.place);
@@ -161,7 +165,8 @@ void Link::end_session(const std::string& why, bool reset_wire) {
   beyond_gap_bytes_ = 0;
   bulk_.end();
   next_hello_ = loop_.now();
-  log_.warning("session_ended", {.peer = peer_name_}, {{"why", why}});
+  if (const auto left_out = ends_logged_.due(loop_.now()))
+    log_.warning("session_ended", {.peer = peer_name_}, {{"why", why}, {"left_out", *left_out}});
   if (const auto used = control_.current(); reset_wire && used != 0) {
     wire_.reset(peer_, Lane::control, used);
     control_.down(used);

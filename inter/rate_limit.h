@@ -22,9 +22,7 @@ class RateLimit {
     return free_at_;
   }
   // What was reserved does not leave. Those behind it keep the places that they have.
-  void give_back(std::size_t bytes) {
-    if (bytes_per_second_ > 0) free_at_ -= cost(bytes);
-  }
+  void give_back(std::size_t bytes) { free_at_ -= cost(bytes); }
   // Holds from now on (0: no limit). Whoever has a place that is yet to come reserves it anew.
   void set_rate(Nanoseconds now, double bytes_per_second) {
     bytes_per_second_ = bytes_per_second;
@@ -34,12 +32,13 @@ class RateLimit {
   bool idle(Nanoseconds now) const { return bytes_per_second_ <= 0 || free_at_ <= now; }
   void charge(Nanoseconds now, std::size_t bytes) { reserve(now, bytes); }
   double bytes_per_second() const { return bytes_per_second_; }
-
- private:
+  // The time that they take, alone.
   Nanoseconds cost(std::size_t bytes) const {
+    if (bytes_per_second_ <= 0) return 0;
     return static_cast<Nanoseconds>(static_cast<double>(bytes) / bytes_per_second_ * 1e9);
   }
 
+ private:
   double bytes_per_second_;
   Nanoseconds free_at_ = 0;
 };

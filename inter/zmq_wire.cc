@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "inter/congestion_control.h"
+#include "inter/log_pace.h"
 #include "inter/socket_check.h"
 #include "inter/tcp_address.h"
 #include "inter/tls_dialer.h"
@@ -30,6 +31,8 @@ namespace {
 constexpr int kOwnSockets = 32;
 // A dialed lane: its socket, and both ends of its monitor; twice, while one replaces another.
 constexpr int kSocketsPerPeer = 3 * 2;
+// Of a peer's connections that come and go, logged at once: twice as many as it may have.
+constexpr int kComingsLogged = 256;
 
 void raise_descriptor_limit() {
   constexpr rlim_t kEnough = 65536;
@@ -78,6 +81,7 @@ class ZmqWire final : public Wire, public LaneEvents {
     // Of connections that have closed.
     std::uint64_t bytes_sent = 0;
     std::uint64_t bytes_received = 0;
+    LogPace ups_logged{kSecond, kComingsLogged}, downs_logged{kSecond, kComingsLogged};
 
     std::vector<ConnectionId>& on(Lane lane) { return connections[static_cast<std::size_t>(lane)]; }
   };
@@ -335,8 +339,12 @@ void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end
   auto& connections = peer.on(lane);
   connections.push_back(id);
   const bool dialing = &end != control_listener_.get() && &end != bulk_listener_.get();
-  log_.info("wire_up", {peer.entry.name},
-            {{"lane", to_string(lane)}, {"connection", id}, {"dialed", dialing}});
+  if (const auto left_out = peer.ups_logged.due(loop_.now()))
+    log_.info("wire_up", {peer.entry.name},
+              {{"lane", to_string(lane)},
+               {"connection", id},
+               {"dialed", dialing},
+               {"left_out", *left_out}});
   const auto most = lane == Lane::bulk ? options_.bulk_connections_max : 1;
   if (connections.size() > most + kSpareConnectionsMax) drop(connections.front(), "too many");
   if (lane == Lane::bulk) end.share(id, peer.bulk_width);
@@ -352,8 +360,12 @@ void ZmqWire::closed(ConnectionId id, std::string_view reason) {
   std::erase(peer.on(connection.lane), id);
   peer.bytes_sent += connection.meter->sent;
   peer.bytes_received += connection.meter->received;
-  log_.info("wire_down", {peer.entry.name},
-            {{"lane", to_string(connection.lane)}, {"connection", id}, {"reason", reason}});
+  if (const auto left_out = peer.downs_logged.due(loop_.now()))
+    log_.info("wire_down", {peer.entry.name},
+              {{"lane", to_string(connection.lane)},
+               {"connection", id},
+               {"reason", reason},
+               {"left_out", *left_out}});
   receiver_->on_down(connection.peer, connection.lane, id);
 }
 

@@ -65,6 +65,7 @@ TEST_P(StuckChunkTest, IsNotSentAgainAndAgain) {
   auto options = options_of({kSecond, kSecond});
   options.elements = 20'000;
   options.gateway.sync.outer_steps = 20;
+  options.gateway.sync.min_sites = 2;
   options.gateway.sync.chunk_elements = 20'000;
   ScriptedFederation federation(std::move(options));
   ASSERT_TRUE(reaches_step(federation, 6));

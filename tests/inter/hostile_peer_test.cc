@@ -325,5 +325,89 @@ TEST_P(BadServerTest, IsLeftForAnother) {
 INSTANTIATE_TEST_SUITE_P(Leaves, BadServerTest, testing::Bool(),
                          [](const auto& test) { return test.param ? "AreFalse" : "NeverCome"; });
 
+// Records are the largest answer to the smallest question. A rate limit counts them.
+TEST(HostileAskerTest, RecordsHoldNobodyUp) {
+  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.puppets = {1};
+  options.without_vote = {1};
+  options.gateway.sync.outer_steps = 100'000;
+  options.gateway.rate_limit_bytes_per_second = 200'000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  std::size_t bytes = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type == MessageType::records) bytes += in.rest().size();
+    if (type != MessageType::status) return;
+    const auto theirs = decode_status(in);
+    if (!theirs) return;
+    Status mine;
+    mine.step = theirs->step;
+    mine.first_record = 1;
+    mine.sees = {1, 2, 3, 4};
+    from.send(encode(mine));
+  };
+  const auto step = [&] {
+    const auto& state = federation.gateway(2).state();
+    return state ? state->step : 0;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return step() >= 60; }, 600 * kSecond));
+  const auto steps_of = [&](int questions_each_100_ms) {
+    const auto before = step();
+    for (int i = 0; i < 600; ++i) {
+      for (int k = 0; k < questions_each_100_ms; ++k)
+        for (const SiteId site : {2, 3, 4}) puppet.link(site).send(encode(RecordRequest{1}));
+      federation.run_for(100 * kMillisecond);
+    }
+    return step() - before;
+  };
+  const auto quiet = steps_of(0);
+  bytes = 0;
+  const auto asked = steps_of(10);
+  EXPECT_GT(bytes, 0U);
+  EXPECT_LT(bytes, 3 * 60 * 200'000 / 3) << "of three sites, in a minute: a third of their rate";
+  EXPECT_GE(3 * asked, 2 * quiet);
+  EXPECT_GE(3 * steps_of(0), 2 * quiet);
+}
+
+// Two voters that see each other through honest site 3 only; and site 4 says of one that it has
+// another vote file: records that need both may be late as long as that goes on, and no longer.
+TEST(HostileRelayTest, TakesNoVoteAwayForGood) {
+  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.puppets = {4};
+  options.without_vote = {3, 4};
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(4);
+  bool lies = false;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::status) return;
+    const auto theirs = decode_status(in);
+    if (!theirs) return;
+    Status mine;
+    mine.step = theirs->step;
+    mine.first_record = 1;
+    mine.sees = {1, 2, 3};
+    if (lies && from.peer().site == 1)
+      mine.wishes.push_back({.site = 2, .joins = false, .vote_file = 999, .hops = 1});
+    from.send(encode(mine));
+  };
+  const auto step = [&] {
+    const auto& state = federation.gateway(1).state();
+    return state ? state->step : 0;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return step() >= 3; }, 60 * kSecond));
+  federation.cut(1, 2, true);
+  federation.run_for(30 * kSecond);
+  lies = true;
+  federation.run_for(60 * kSecond);
+  lies = false;
+  federation.cut_off(4, true);
+  federation.cut(1, 2, false);
+  const auto now = step();
+  federation.run_for(300 * kSecond);
+  EXPECT_GE(step(), now + 50);
+  EXPECT_EQ(federation.events(2, "vote_file_lost"), 0U);
+}
+
 }  // namespace
 }  // namespace isthmus::inter

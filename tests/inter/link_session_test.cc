@@ -212,5 +212,29 @@ TEST_F(LinkPair, ARestartTakesOverFromAConnectionThatNobodyMissed) {
   }
 }
 
+// A peer that begins anew all the time fills no log, and costs few sessions.
+TEST(LinkSession, BegunAnewAgainAndAgainIsPaced) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  const auto lines = peer.log.lines.size();
+  const auto sessions = peer.owner.sessions;
+  const auto begin_anew = [&peer](std::uint64_t nonce) {
+    peer.say(0, 1, nonce);
+    const auto hello = peer.last(Frame::hello);
+    auto in = after_kind(hello);
+    peer.say(decode_hello(in)->nonce, 1, nonce);
+  };
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    begin_anew(1000 + i);
+    peer.run_for(kMillisecond);
+  }
+  EXPECT_LT(peer.log.lines.size() - lines, 50U);
+  EXPECT_LT(peer.owner.sessions - sessions, 25);
+  // Whoever means it gets its session.
+  peer.run_for(2 * kSecond);
+  begin_anew(5000);
+  EXPECT_TRUE(peer.link.up());
+}
+
 }  // namespace
 }  // namespace isthmus::inter
