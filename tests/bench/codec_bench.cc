@@ -333,5 +333,5 @@ int main(int argc, char** argv) {
   line.number("--threads", options.threads, 1, 1024, "that work at once");
   line.text("--file", options.file, "of little-endian f32, measured as well");
   line.parse(argc, argv);
-  return isthmus::bench::run(options);
+  return isthmus::bench::after_output(isthmus::bench::run(options));
 }

@@ -367,5 +367,5 @@ int main(int argc, char** argv) {
   line.ends("Status: 0 measured, 1 not, 2 bad usage.");
   line.parse(argc, argv);
   isthmus::bench::run(options);
-  return 0;
+  return isthmus::bench::after_output(0);
 }

@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/event_log.h"
 
@@ -30,7 +31,7 @@ class Report {
   bool for_programs() const { return json_; }
 
   void heading(std::string_view text) const {
-    if (!json_) fmt::print("\n{}\n", text);
+    if (!json_) fmt::print("{}{}\n", std::exchange(any_, true) ? "\n" : "", text);
     std::fflush(stdout);
   }
   void row(std::string_view name, double value, std::string_view unit) const {
@@ -44,8 +45,16 @@ class Report {
   }
 
  private:
+  static inline bool any_ = false;  // heading above
   bool json_;
   std::string measured_;
 };
+
+// The status of a benchmark, which has measured nothing when nobody can read it.
+inline int after_output(int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  std::fputs("cannot write the output: is the disk full?\n", stderr);
+  return status == 0 ? 1 : status;
+}
 
 }  // namespace isthmus::bench

@@ -198,5 +198,5 @@ int main(int argc, char** argv) {
   line.number("--sequence", options.sequence, 1, 1 << 20, "tokens per sequence");
   line.number("--seconds", options.seconds, 0, 86'400, "how long to measure");
   line.parse(argc, argv);
-  return isthmus::bench::run(options);
+  return isthmus::bench::after_output(isthmus::bench::run(options));
 }

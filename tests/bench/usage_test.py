@@ -29,6 +29,14 @@ class Usage(unittest.TestCase):
         self.assertEqual(said.returncode, BAD_USAGE, (arguments, said.stdout))
         self.assertIn(says, said.stdout, arguments)
 
+    def test_output_that_is_lost_is_no_success(self):
+        for lost in ([], ["--json"]):
+            with open("/dev/full", "w") as full:
+                said = subprocess.run([GATEWAY_BENCH, "--parameters=2000", "--steps=1", *lost], timeout=60, text=True,
+                                      stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE)
+            self.assertEqual(said.returncode, 1)
+            self.assertIn("cannot write the output", said.stderr)
+
     def test_lines_that_say_nothing_too_little_or_too_much(self):
         for line, says in (("", "--path: it says nothing"),
                            (" ", "it sets nothing"),

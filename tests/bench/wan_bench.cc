@@ -505,6 +505,6 @@ int main(int argc, char** argv) {
       "Status: 0 measured, 1 not, 2 bad usage, 77 it cannot run here, for a reason that with_wan\n"
       "says: not root, no /dev/net/tun, or no right to make namespaces.");
   line.parse(argc, argv);
-  if (std::getenv(kInside) != nullptr) return run_inside(options);
-  return run(options);
+  if (std::getenv(kInside) != nullptr) return after_output(run_inside(options));
+  return after_output(run(options));
 }
