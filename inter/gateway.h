@@ -354,6 +354,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // --- Link tests (gateway_link_test.cc)
   std::unique_ptr<LinkTester> make_link_tester();
+  bool has_address(SiteId site) const;
   LinkTestSide link_test_side() const;
   std::string exchange_now() const;
 

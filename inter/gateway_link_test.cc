@@ -61,11 +61,26 @@ std::string Gateway::exchange_now() const {
                    : std::string();
 }
 
+bool Gateway::has_address(SiteId site) const {
+  const auto* entry = roster_.find(site);
+  return entry != nullptr && !entry->gateways.empty() && !entry->gateways[0].address.empty();
+}
+
 Result<std::string> Gateway::test_link(std::uint64_t number, std::string_view peer,
                                        LinkTester::Wish wish) {
   std::string others;
   for (const auto& [site, other] : peers_.all()) {
     if (other.name == peer) {
+      if (!has_address(self_) && !has_address(site))
+        return Error{ErrorCode::unavailable,
+                     fmt::format("neither {} nor {} has an address in the roster, so no line joins "
+                                 "them: what they exchange goes over other sites",
+                                 name_of(self_), other.name)};
+      if (other.link->status().state == "connecting")
+        return Error{ErrorCode::unavailable,
+                     fmt::format("{} is not connected: is its gateway up, and the address of {} in "
+                                 "the roster right? This gateway's log says what became of it",
+                                 other.name, has_address(site) ? other.name : name_of(self_))};
       wish.peer = other.link->peer();
       return link_tester_->ask(number, wish);
     }

@@ -15,6 +15,7 @@ namespace {
 
 constexpr double kRampUp = 0.4;   // of the time
 constexpr double kLimited = 0.1;  // of the time in which data were there to be sent
+constexpr double kShared = 0.5;   // of a rate limit: the rest went to other traffic
 // A kernel's buffer holds its own bookkeeping too, half of it or more, and a queue on the way wants
 // as much again as the line itself.
 constexpr double kBufferPerDelay = 2, kBufferWanted = 4;
@@ -59,19 +60,25 @@ std::string buffer_advice(std::string_view site, std::string_view name, std::str
                               bandwidth_delay));
 }
 
+// Nothing, where too little came to tell.
+std::string figure(bool measured, double value, int digits) {
+  return measured ? fmt::format("{:.{}f}", value, digits) : "null";
+}
+
 std::string direction_json(const LinkTestReport::Direction& d, const LinkTestSide& sender,
                            double bandwidth_delay) {
+  const bool measured = d.bits_per_second() > 0;
   return fmt::format(
-      "{{\"mbit_s\":{:.3f},\"warm_s\":{:.3f},\"bytes\":{},\"segments\":{},\"segments_resent\":{},"
-      "\"loss\":{:.6f},\"congestion_control\":{},\"congestion_control_why\":{},\"dialed\":{},"
+      "{{\"mbit_s\":{},\"warm_s\":{:.3f},\"bytes\":{},\"segments\":{},\"segments_resent\":{},"
+      "\"loss\":{},\"congestion_control\":{},\"congestion_control_why\":{},\"dialed\":{},"
       "\"connections\":{},\"window_limited\":{:.3f},\"buffer_limited\":{:.3f},\"bandwidth_delay_"
-      "bytes\":{:.0f},"
+      "bytes\":{},"
       "\"rate_limit_mbit_s\":{},\"polite\":{}}}",
-      d.bits_per_second() * 1e-6, seconds_of(d.warm()), d.got.bytes, d.sent.segments,
-      d.sent.segments_resent, loss(d.sent), json_string(d.sent.congestion_control),
-      json_string(d.sent.congestion_control_why), d.sent.dialed, d.sent.connections,
-      share(d.sent.limited_by_window, d.sent.busy), share(d.sent.limited_by_buffer, d.sent.busy),
-      bandwidth_delay,
+      figure(measured, d.bits_per_second() * 1e-6, 3), seconds_of(d.warm()), d.got.bytes,
+      d.sent.segments, d.sent.segments_resent, figure(d.sent.segments > 0, loss(d.sent), 6),
+      json_string(d.sent.congestion_control), json_string(d.sent.congestion_control_why),
+      d.sent.dialed, d.sent.connections, share(d.sent.limited_by_window, d.sent.busy),
+      share(d.sent.limited_by_buffer, d.sent.busy), figure(measured, bandwidth_delay, 0),
       sender.rate_limit > 0 ? fmt::format("{}", static_cast<double>(sender.rate_limit) * 1e-6)
                             : "null",
       sender.polite);
@@ -119,6 +126,13 @@ std::vector<std::string> LinkTestReport::advice() const {
     const auto limit = static_cast<double>(sender.rate_limit);
     if (limit > 0 && d.bits_per_second() > 0.85 * limit)
       add(fmt::format("at {}: its rate_limit is what bounds this direction", from));
+    else if (limit > 0 && !sender.polite && d.bits_per_second() < kShared * limit)
+      add(
+          fmt::format("at {}: other traffic took its rate_limit, an exchange for one: test again "
+                      "while there is none, or for longer (--time)",
+                      from));
+    else if (d.bits_per_second() <= 0)
+      add(fmt::format("from {} too little came to tell: test for longer (--time)", from));
     if (sender.polite)
       add(fmt::format(
           "at {}: it is polite, so this direction shows what it took, not what the line "

@@ -20,7 +20,7 @@ struct LinkTestReport {
     LinkTestGot got;
 
     // While warm: as the sender's kernel counted it, or, where none tells, as it could be read.
-    double bits_per_second() const;
+    double bits_per_second() const;  // 0: too little came to tell
     Nanoseconds warm() const { return sent.warm > 0 ? sent.warm : got.warm; }
   };
   Direction to_peer, from_peer;

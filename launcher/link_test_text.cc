@@ -35,18 +35,23 @@ std::string direction_text(const std::string& from, const std::string& to, const
   const auto fact = [&out](std::string_view name, const std::string& said) {
     out += fmt::format("  {:<20} {}\n", name, said);
   };
-  fact("capacity",
-       fmt::format("{}{:.1f} Mbit/s over {:.2f} s ({} in all)", polite ? "at least " : "",
-                   number(d, "mbit_s"), number(d, "warm_s"), about_bytes(number(d, "bytes"))));
-  fact("sent again",
-       fmt::format("{:.0f} of {:.0f} segments, {:.3f} %", number(d, "segments_resent"),
-                   number(d, "segments"), 100 * number(d, "loss")));
+  const auto bytes = about_bytes(number(d, "bytes"));
+  const bool measured = field(d, "mbit_s").is_number();
+  fact("capacity", measured ? fmt::format("{}{:.1f} Mbit/s over {:.2f} s ({} in all)",
+                                          polite ? "at least " : "", number(d, "mbit_s"),
+                                          number(d, "warm_s"), bytes)
+                            : fmt::format("not measured: {} came", bytes));
+  if (field(d, "loss").is_number())
+    fact("sent again",
+         fmt::format("{:.0f} of {:.0f} segments, {:.3f} %", number(d, "segments_resent"),
+                     number(d, "segments"), 100 * number(d, "loss")));
   fact("congestion control",
        fmt::format("{} ({}), at the {} end", text(d, "congestion_control"),
                    text(d, "congestion_control_why"), flag(d, "dialed") ? "dialing" : "listening"));
   fact("connections", fmt::format("{:.0f}", number(d, "connections")));
-  fact("bandwidth x delay", fmt::format("{} are on their way at that rate",
-                                        about_bytes(number(d, "bandwidth_delay_bytes"))));
+  if (measured)
+    fact("bandwidth x delay", fmt::format("{} are on their way at that rate",
+                                          about_bytes(number(d, "bandwidth_delay_bytes"))));
   fact("held back by",
        fmt::format("the receiver's window {:.0f} %, the send buffer {:.0f} %",
                    100 * number(d, "window_limited"), 100 * number(d, "buffer_limited")));

@@ -118,7 +118,7 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
         exact_rate(file.gateway.rate_limit));
   for (const auto& window : file.gateway.windows)
     if (window.rate_limit > 0)
-      exchange += fmt::format("; {} at {} from {} to {}",
+      exchange += fmt::format("; {} each at {} from {} to {}",
                               about_duration(8 * coded / static_cast<double>(window.rate_limit)),
                               exact_rate(window.rate_limit), time_of_day(window.from),
                               time_of_day(window.to));

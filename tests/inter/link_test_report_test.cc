@@ -30,6 +30,21 @@ TEST(LinkTestReport, TheRampIsLeftOutOfTheRate) {
   EXPECT_EQ(warm_rate(std::vector<LinkTestSample>(4, {5, 1})).bits_per_second, 0);
 }
 
+// The rate limit went to an exchange.
+TEST(LinkTestReport, WhatTooLittleCameToTellIsNoFigure) {
+  LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.round_trips = {kMillisecond};
+  report.side_there.rate_limit = 3'000'000;
+  const auto json = nlohmann::json::parse(report.to_json());
+  for (const char* name : {"mbit_s", "loss", "bandwidth_delay_bytes"})
+    EXPECT_TRUE(json["from_peer"][name].is_null()) << name;
+  ASSERT_EQ(report.advice().size(), 2U);
+  EXPECT_THAT(report.advice()[0], HasSubstr("from alpha too little came to tell"));
+  EXPECT_THAT(report.advice()[1], HasSubstr("at beta: other traffic took its rate_limit"));
+}
+
 TEST(LinkTestReport, TooSmallWindowsComeWithTheCommandThatRaisesThem) {
   LinkTestReport report;
   report.here = "alpha";

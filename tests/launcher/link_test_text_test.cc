@@ -66,6 +66,16 @@ TEST(LinkTestText, WhatAPoliteGatewayTookIsNotSaidToBeTheLines) {
   EXPECT_THAT(text, Not(HasSubstr("at alpha: it is polite")));
 }
 
+TEST(LinkTestText, WhatWasNotMeasuredIsNoZero) {
+  auto report = a_report();
+  report.from_peer.got = {};
+  report.from_peer.sent.segments = 0;
+  const auto text = link_test_text(nlohmann::json::parse(report.to_json()));
+  EXPECT_THAT(text, HasSubstr("capacity             not measured: 0 B came"));
+  EXPECT_THAT(text, Not(HasSubstr(" 0.0 Mbit/s")));
+  EXPECT_THAT(text, Not(HasSubstr("of 0 segments")));
+}
+
 TEST(LinkTestText, WhatIsNotThereOrOfAnotherKindIsNoFault) {
   for (const char* odd : {"{}", "[]", "3", "{\"to_peer\":7,\"advice\":[3,\"x\\u001b[2J\"]}"}) {
     const auto text = link_test_text(nlohmann::json::parse(odd));
