@@ -19,6 +19,11 @@ constexpr Nanoseconds kAskEvery = 2 * kSecond;
 constexpr Nanoseconds kPatienceAtFirst = 60 * kSecond;
 constexpr Nanoseconds kPatienceMin = 5 * kSecond;
 constexpr Nanoseconds kPatienceWithoutLink = 10 * kSecond;
+// A server that needs longer than this for what is missing, as the first seconds tell, is left for
+// another one; and the fastest of so many for none.
+constexpr Nanoseconds kTrial = 3 * kSecond;
+constexpr double kLongSeconds = 10;
+constexpr std::size_t kTriedMax = 4;
 constexpr std::size_t kSnapshots = 2;  // as many as the disk has
 constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
 constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on what one peer asks
@@ -73,6 +78,8 @@ struct StateTransfer::Incoming {
   std::vector<bool> have;
   std::uint32_t missing = 0;
   Nanoseconds last_arrival = 0;
+  Nanoseconds first_arrival = 0;  // of this server; 0: none yet
+  std::uint32_t arrived = 0;      // after that
   bool manifest_refused = false;
   bool refused = false;  // something of what this server sent
   // Leaves that came before the list that proves them.
@@ -222,17 +229,40 @@ std::optional<Saved> StateTransfer::choose(std::uint64_t at_least, const View& v
   return best;
 }
 
-// One that signed this state and can be reached; the one that failed us least lately.
-PeerSite* StateTransfer::server_of(const Saved& chosen) {
+// One that signed this state and can be reached; the one that failed us least lately, and of such
+// one that was not tried yet, or the fastest.
+PeerSite* StateTransfer::server_of(std::uint64_t step, const security::Digest& strong_root) {
   PeerSite* server = nullptr;
+  std::pair<Nanoseconds, double> best;
   for (const auto& [site, saved] : offers_) {
     auto* peer = context_.peers.find(site);
-    if (peer == nullptr || !peer->link->up() || saved.id.step != chosen.id.step ||
-        saved.strong_root != chosen.strong_root)
+    if (peer == nullptr || !peer->link->up() || saved.id.step != step ||
+        saved.strong_root != strong_root)
       continue;
-    if (server == nullptr || failed_[site] < failed_[server->site]) server = peer;
+    const auto tried = chunks_per_second_.find(site);
+    const bool is_new = tried == chunks_per_second_.end();
+    const std::pair rank(-failed_[site], !is_new ? tried->second
+                                         : chunks_per_second_.size() < kTriedMax
+                                             ? std::numeric_limits<double>::infinity()
+                                             : 0.0);
+    if (server != nullptr && rank <= best) continue;
+    server = peer;
+    best = rank;
   }
   return server;
+}
+
+// There may be a faster one. Each reads and hashes all of its state first, so few are tried.
+bool StateTransfer::leave_slow_server() {
+  auto& in = *incoming_;
+  const auto now = context_.loop.now();
+  if (in.first_arrival == 0 || now - in.first_arrival < kTrial || in.missing == 0) return false;
+  const auto rate = in.arrived / seconds_of(now - in.first_arrival);
+  if (in.missing <= kLongSeconds * rate) return false;
+  const bool was_tried = chunks_per_second_.contains(in.server);
+  chunks_per_second_[in.server] = rate;
+  const auto* better = was_tried ? nullptr : server_of(in.step, in.strong);
+  return better != nullptr && better->site != in.server;
 }
 
 // What has come of this very state from another server stays.
@@ -259,11 +289,14 @@ Task<void> StateTransfer::begin_incoming(Saved chosen, security::Digest record) 
   incoming_ = std::move(begun);
 }
 
-// Until all of it is here, or the server has nothing more to say, or something false.
-Task<void> StateTransfer::receive_from(PeerSite& server, std::function<bool()> give_up) {
+// Until all of it is here, or the server has nothing more to say, or something false. True: others
+// may be faster.
+Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> give_up) {
   auto& in = *incoming_;
   in.server = server.site;
   in.refused = false;
+  in.first_arrival = 0;
+  in.arrived = 0;
   in.last_arrival = context_.loop.now();
   auto asked = in.last_arrival;
   std::uint64_t session = 0;
@@ -272,7 +305,8 @@ Task<void> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
     if (in.last_arrival <= asked) return kPatienceAtFirst;
     return std::max(kPatienceMin, server.link->chunk_patience(kLeafBytesMax));
   };
-  while (in.missing > 0 && !in.refused && !give_up() &&
+  bool slow = false;
+  while (in.missing > 0 && !in.refused && !give_up() && !slow &&
          context_.loop.now() - in.last_arrival < patience()) {
     if (server.link->up() && server.link->session() != session) {
       session = server.link->session();
@@ -280,6 +314,7 @@ Task<void> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
       server.link->send(encode(StateRequest{in.step, true}));
     }
     co_await news_.wait_until(context_.loop.now() + kSecond);
+    slow = leave_slow_server();
   }
   in.server = 0;
   for (const auto& leaf : std::exchange(in.unlisted, {})) leaf.link->settle(leaf.arrival, false);
@@ -287,6 +322,7 @@ Task<void> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   server.link->have(in.transfer, std::vector<bool>(chunk_count(), true));
   if (std::ranges::find(left_, in.transfer) == left_.end()) left_.push_back(in.transfer);
   if (left_.size() > kLeftMax) left_.pop_front();
+  co_return slow;
 }
 
 Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, View view,
@@ -294,6 +330,7 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
                                                      std::function<bool()> give_up) {
   fetching_ = true;
   failed_.clear();
+  chunks_per_second_.clear();
   std::optional<OuterState> result;
   std::uint64_t wanted_step = 0;
   while (!give_up() && !result) {
@@ -305,7 +342,7 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
       const bool more = co_await news_.wait_until(until);
       chosen = choose(at_least, view, record_of, !more);
     }
-    PeerSite* server = chosen ? server_of(*chosen) : nullptr;
+    PeerSite* server = chosen ? server_of(chosen->id.step, *chosen->strong_root) : nullptr;
     if (server == nullptr) {
       // Their newest ones are not proved yet: the next time all are asked for the one before, which
       // they still keep, and then anew.
@@ -320,7 +357,14 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
     co_await begin_incoming(*chosen, record_of(chosen->id.step)->hash());
     context_.log.info("state_fetch_began", {.peer = server->name, .outer_step = step});
     context_.at_point("state_transfer", chosen->id.step);
-    co_await receive_from(*server, give_up);
+    while (co_await receive_from(*server, give_up)) {
+      auto* faster = server_of(chosen->id.step, *chosen->strong_root);
+      if (faster == nullptr) break;
+      server = faster;
+      context_.log.info(
+          "state_fetch_goes_on", {.peer = server->name, .outer_step = step},
+          {{"why", "it may come faster from there"}, {"chunks_missing", incoming_->missing}});
+    }
     auto& in = *incoming_;
     bool sound = false;
     if (in.missing == 0) {
@@ -402,6 +446,10 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
   }
   if (good) {
     in.last_arrival = context_.loop.now();
+    if (in.first_arrival == 0)
+      in.first_arrival = in.last_arrival;
+    else
+      ++in.arrived;
     in.have[arrival.index] = true;
     --in.missing;
   } else {

@@ -58,9 +58,10 @@ class StateTransfer {
   Task<void> serve(Link& link, std::uint64_t session, StateRequest request, StepId id);
   std::optional<Saved> choose(std::uint64_t at_least, const View& view, const RecordOf& record_of,
                               bool last_call) const;
-  PeerSite* server_of(const Saved& chosen);
+  PeerSite* server_of(std::uint64_t step, const security::Digest& strong_root);
+  bool leave_slow_server();
   Task<void> begin_incoming(Saved chosen, security::Digest record);
-  Task<void> receive_from(PeerSite& server, std::function<bool()> give_up);
+  Task<bool> receive_from(PeerSite& server, std::function<bool()> give_up);
   std::uint32_t manifest_chunks() const;
   std::uint32_t chunk_count() const;
 
@@ -78,6 +79,8 @@ class StateTransfer {
   std::deque<TransferId> left_;           // of which nothing more is taken
   std::map<SiteId, Saved> offers_;        // the newest with a strong root
   std::map<SiteId, Nanoseconds> failed_;  // servers, since fetch() began
+  std::map<SiteId, double>
+      chunks_per_second_;  // of those that were left because others may be faster
   Signal news_;
 };
 

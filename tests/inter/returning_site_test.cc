@@ -368,5 +368,29 @@ TEST(ManySitesTest, AMissedStepIsReplayedWithoutWaiting) {
   EXPECT_EQ(federation.gateway(kSites).counters().state_fetches, 0U);
 }
 
+// The first one's line is thin, the other one's wide.
+TEST(SlowServerTest, IsLeftForAFasterOne) {
+  auto options = options_of({10 * kSecond, 10 * kSecond, 10 * kSecond});
+  options.elements = 1'000'000;
+  options.gateway.sync.chunk_elements = 1 << 14;
+  options.gateway.sync.outer_steps = 100'000;
+  options.late = {3};
+  options.without_vote = {3};
+  ScriptedFederation federation(std::move(options));
+  const auto step = [&](SiteId site) {
+    const auto& state = federation.gateway(site).state();
+    return state ? state->step : 0;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return step(1) >= 8; }, 300 * kSecond));
+  federation.gateway(1).set_rate_limit(100'000);
+  federation.start(3);
+  const auto began = federation.now();
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.gateway(3).counters().state_fetches > 0 && step(3) > 0; },
+      600 * kSecond));
+  EXPECT_LT(seconds_of(federation.now() - began), 20);
+  EXPECT_GT(federation.events(3, "state_fetch_goes_on"), 0U);
+}
+
 }  // namespace
 }  // namespace isthmus::inter
