@@ -16,7 +16,8 @@ std::string bare(const LoggedEvent& event) {
 
 // A dialing end's handshake was refused for its key: on the control lane, on the bulk lane.
 constexpr std::string_view kKeyRefused = "handshake_failed_auth";
-constexpr std::string_view kNoConnection = "no_connection", kSilence = "silence";
+constexpr std::string_view kNoConnection = "no_connection", kNoHandshake = "handshake_failed";
+constexpr std::string_view kSilence = "silence";
 constexpr std::string_view kBulkKeyRefused = "the other end refuses our key";
 
 std::string unreachable(const LoggedEvent& event) {
@@ -28,6 +29,9 @@ std::string unreachable(const LoggedEvent& event) {
                        reason == kNoConnection
                            ? "nothing answers there: its gateway does not run, or the way to it is "
                              "closed; it is tried again and again"
+                       : reason == kNoHandshake
+                           ? "what answers there ended the connection before it was known: its "
+                             "gateway stops or starts, or that is none; it is tried again"
                            : reason);
   if (event.field("lane") == "bulk") return {};
   return fmt::format(
@@ -53,7 +57,8 @@ std::string plain(const LoggedEvent& event) {
     return fmt::format("a connection from {} was refused: {}", event.field("address"),
                        event.field("reason"));
   if (id == "wire_stranger")
-    return fmt::format("a stranger's connection ended: {}", event.field("what"));
+    return fmt::format("a connection ended before it said who it is: {}", event.field("what"));
+  if (id == "wire_no_address") return fmt::format("{}: {}", event.peer, event.field("reason"));
   if (id == "training_failed") return fmt::format("training failed: {}", why);
   if (id == "tokens_lost")
     return fmt::format(

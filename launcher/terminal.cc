@@ -72,9 +72,10 @@ attr_t attributes_of(Style style) {
 
 Result<std::unique_ptr<Terminal>> Terminal::open() {
   const char* kind = std::getenv("TERM");
-  if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0 || kind == nullptr ||
-      std::string_view(kind).empty() || std::string_view(kind) == "dumb")
+  if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0)
     return Error{ErrorCode::unsupported, "standard input or output is no terminal"};
+  if (kind == nullptr || std::string_view(kind).empty() || std::string_view(kind) == "dumb")
+    return Error{ErrorCode::unsupported, "TERM names no terminal on which a screen can be drawn"};
   ::tcgetattr(STDIN_FILENO, &rescue.before);
   ::setlocale(LC_CTYPE, "");
   const bool utf8 = std::string_view(::nl_langinfo(CODESET)) == "UTF-8";

@@ -559,8 +559,8 @@ TEST(OutOfSightTest, StepsOverAThirdSiteTakeLittleLonger) {
 // Of sites without addresses no line is tested.
 TEST(OutOfSightTest, ALinkThatCannotBeIsNotTested) {
   ScriptedFederation federation(options_of({kSecond, kSecond}));
-  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).state() != nullptr; },
-                                   60 * kSecond));
+  ASSERT_TRUE(
+      federation.run_until([&] { return federation.gateway(1).state() != nullptr; }, 60 * kSecond));
   const auto tested = federation.gateway(1).test_link(1, "s2", {});
   ASSERT_FALSE(tested);
   EXPECT_NE(tested.error().message.find("neither s1 nor s2 has an address"), std::string::npos)

@@ -47,12 +47,15 @@ class Report:
     def text(self):
         def counts(values):
             return ", ".join(f"{name} {value}" for name, value in values.items()) or "none"
+        def counted(number, what):
+            return f"{number} {what}{'' if number == 1 else 's'}"
         waits = [stall.seconds for stall in self.stalls]
         longest = max(self.stalls, key=lambda stall: stall.seconds, default=None)
         lines = [
             f"{self.sites} sites, {self.network} network, seed {self.seed}, {self.version}",
             f"{self.seconds / 60:.1f} minutes{', stopped on request' if self.stopped else ''}: {self.outer_steps} outer steps, "
-            f"{self.rounds} rounds, {sum(self.faults.values())} faults, {self.restarts} restarts of processes",
+            f"{counted(self.rounds, 'round')}, {counted(sum(self.faults.values()), 'fault')}, "
+            f"{counted(self.restarts, 'restart')} of processes",
             f"faults: {counts(self.faults)}"]
         for why in dict.fromkeys(self.left_out.values()):
             lines.append(f"left out, {why}: {', '.join(kind for kind in self.left_out if self.left_out[kind] == why)}")
