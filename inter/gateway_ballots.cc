@@ -277,10 +277,13 @@ std::string Gateway::said(const Deadline& deadline, Nanoseconds since) const {
       return fmt::format("{}, at most {}: how late it usually is, is not known yet", site, in_all);
     case Why::progress:
       return fmt::format(
-          "{}, at most {} (straggler_wait): it is later than usual, and shows progress", site,
-          in_all);
+          "{}, at most {} (straggler_wait), and only while it shows progress: it is later than "
+          "usual",
+          site, in_all);
     case Why::own_ranks:
-      return fmt::format("its own ranks, at most {} (straggler_wait): they show progress", in_all);
+      return fmt::format(
+          "its own ranks, at most {} (straggler_wait), and only while something is heard of them",
+          in_all);
     case Why::away:
       return fmt::format("{}, {} and no more: it leaves, or nobody reaches it", site, in_all);
     case Why::votes:

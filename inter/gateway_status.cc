@@ -182,6 +182,11 @@ std::vector<std::string> Gateway::attention() const {
                     exchange_->disk_refuses()));
   if (!not_saved_why_.empty())
     all.push_back(fmt::format("the state cannot be saved, and is tried again: {}", not_saved_why_));
+  if (const auto silent = rank_pulse_.hang(world_.loop.now()); silent > 0 && !finished_)
+    all.push_back(
+        fmt::format("its ranks hang: they are connected, and nothing was heard of them for {:.0f} "
+                    "s; the others go on without them. See what they wait for, or start them again",
+                    seconds_of(silent)));
   if (disputed_since_)
     all.push_back("its state differs from that of others: it is computed again, or fetched");
   return all;

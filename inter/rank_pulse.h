@@ -37,6 +37,9 @@ class RankPulse {
   bool here() const { return here_; }
   Nanoseconds last() const { return last_; }
   bool live(Nanoseconds now) const { return here_ && (waiting_ || now - last_ < patience()); }
+  // How long nothing was heard of ranks that are there and count as hanging therefore; 0: they do
+  // not.
+  Nanoseconds hang(Nanoseconds now) const { return here_ && !live(now) ? now - last_ : 0; }
   // And not only there: they have computed since they attached.
   bool compute(Nanoseconds now) const { return noted_ && live(now); }
 

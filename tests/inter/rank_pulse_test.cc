@@ -25,6 +25,17 @@ TEST_F(RankPulseTest, SilenceFarBeyondWhatWasUsualIsNoProgress) {
   EXPECT_TRUE(pulse.compute(now + 61 * kSecond));
 }
 
+TEST_F(RankPulseTest, SilentRanksHangUntilTheySaySomething) {
+  RankPulse ranks;
+  EXPECT_EQ(ranks.hang(0), 0) << "none are there";
+  ranks.attached(0);
+  for (int i = 1; i <= 10; ++i) ranks.note(i * kSecond);
+  EXPECT_EQ(ranks.hang(20 * kSecond), 0);
+  EXPECT_EQ(ranks.hang(100 * kSecond), 90 * kSecond);
+  ranks.note(101 * kSecond);
+  EXPECT_EQ(ranks.hang(102 * kSecond), 0);
+}
+
 TEST_F(RankPulseTest, SlowRanksMayBeSilentForLonger) {
   RankPulse slow;
   slow.attached(0);
