@@ -183,6 +183,7 @@ bool Gateway::append(const Certificate& certificate) {
   for (const auto& part : record.parts) last_named_[part.site] = record.step;
   for (const auto site : record.next_view.members)
     if (!record.view.is_member(site)) last_named_[site] = record.step;
+  readmission_.note(record);
   chain_.push_back(certificate);
   return true;
 }
@@ -215,10 +216,22 @@ Agreement::Setup Gateway::agreement_setup(const View& view) const {
   return setup;
 }
 
+// Where too few are left whoever asks is taken in.
+bool Gateway::may_join(SiteId site) const {
+  return !too_few_members().empty() || readmission_.due(site, working_step());
+}
+
+// What may come true of what sites ask for.
+std::vector<Wish> Gateway::wishes() const {
+  auto all = peers_.wishes(working_step(), self_);
+  for (auto& wish : all) wish.joins = wish.joins && may_join(wish.site);
+  return all;
+}
+
 // What this voter's proposal says beside its parts: who leaves, joins or has another vote file, and
 // a newer roster that is due.
 void Gateway::complete(Record& record) const {
-  const auto wishes = peers_.wishes(record.step, self_);
+  const auto wishes = this->wishes();
   record.next_view = next_view(record.view, record.step, record.parts, last_named_,
                                options_.sync.absent_steps, wishes, peers_);
   if (my_status().wants_in && !record.next_view.is_member(self_))
@@ -299,7 +312,7 @@ bool Gateway::lacks_vote() const {
 // Since it said the last time what the view knows of it.
 bool Gateway::lost_its_disk(const View& view, SiteId site) const {
   if (site == self_) return view.vote_file_of(site) != vote_file_;
-  const auto wishes = peers_.wishes(working_step(), self_);
+  const auto wishes = this->wishes();
   return std::any_of(wishes.begin(), wishes.end(), [&](const Wish& wish) {
     return wish.site == site && wish.vote_file != kNoVoteFile &&
            wish.vote_file != view.vote_file_of(site);

@@ -30,6 +30,7 @@
 #include "inter/peers.h"
 #include "inter/rank_pulse.h"
 #include "inter/ranks.h"
+#include "inter/readmission.h"
 #include "inter/returning_sites.h"
 #include "inter/said_in_step.h"
 #include "inter/state_transfer.h"
@@ -211,6 +212,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
                                            security::Digest state_root);
   void begin_step();
   Agreement::Setup agreement_setup(const View& view) const;
+  bool may_join(SiteId site) const;
+  std::vector<Wish> wishes() const;
   void complete(Record& record) const;
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
   bool append(const Certificate& certificate);
@@ -410,6 +413,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<ReturningSites> returning_;  // once the model is known
   std::uint64_t restored_to_ = 0;  // contributions from before a restart are taken up until here
   std::map<SiteId, std::uint64_t> last_named_;
+  Readmission readmission_;
 
   // Feedback: what rides in the next contribution, and what it came from.
   LargeVector<float> feedback_;  // settled; empty: none

@@ -138,7 +138,7 @@ bool Gateway::view_change_due() const {
   const auto view = current_view();
   if (newer_roster_due()) return true;
   if (my_status().wants_in) return true;
-  const auto wishes = peers_.wishes(working_step(), self_);
+  const auto wishes = this->wishes();
   return std::any_of(wishes.begin(), wishes.end(), [&](const Wish& wish) {
     return roster_.find(wish.site) != nullptr && changes(view, wish);
   });
@@ -149,7 +149,9 @@ bool Gateway::view_change_due() const {
 bool Gateway::awaits_wish() const {
   const auto now = world_.loop.now();
   return now - step_began_ < votes_late() &&
-         peers_.about_to_join(working_step(), current_view(), now - votes_late());
+         peers_.about_to_join(working_step(), now - votes_late(), [this](SiteId site) {
+           return !current_view().is_member(site) && may_join(site);
+         });
 }
 
 // One that replays what the others are past, faster than they go on, so that it can join; or null.

@@ -306,8 +306,8 @@ Status Gateway::my_status() const {
   s.contributes = !ranks_leaving_ && ((rank_pulse_.live(now) && disk_takes()) ||
                                       (is_open && exchange_->contributed()));
   // Once its ranks compute: a site of which nothing comes would be dropped and taken in for ever.
-  s.wants_in = state_ && !current_view().is_member(self_) && !ranks_leaving_ && disk_takes() &&
-               rank_pulse_.compute(now) && chain_.size() < working_step();
+  s.wants_in = state_ && !current_view().is_member(self_) && may_join(self_) && !ranks_leaving_ &&
+               disk_takes() && rank_pulse_.compute(now) && chain_.size() < working_step();
   s.finished = finished_;
   s.vote_file = vote_file_;
   s.roster_epoch = roster_.epoch;

@@ -62,11 +62,12 @@ std::vector<Wish> Peers::wishes(std::uint64_t step, SiteId self) const {
   return wishes;
 }
 
-bool Peers::about_to_join(std::uint64_t step, const View& view, Nanoseconds since) const {
+bool Peers::about_to_join(std::uint64_t step, Nanoseconds since,
+                          const std::function<bool(SiteId)>& may) const {
   return std::ranges::any_of(sites_, [&](const auto& entry) {
     const auto& [site, peer] = entry;
     return peer.link->up() && peer.status && peer.status->step < step && peer.wished_at > 0 &&
-           peer.wished_at >= since && !peer.status->leaving && !view.is_member(site);
+           peer.wished_at >= since && !peer.status->leaving && may(site);
   });
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -56,9 +57,10 @@ class Peers {
   // Of all sites but `self`, of those that work on `step`: what they say themselves, or what others
   // that work on it say of those whom we do not see. Ascending site.
   std::vector<Wish> wishes(std::uint64_t step, SiteId self) const;
-  // Some site that is no member asked to join in an earlier step, not before `since`, and has not
-  // come to this one yet: where steps are shorter than its answers take, it would always be late.
-  bool about_to_join(std::uint64_t step, const View& view, Nanoseconds since) const;
+  // Some site that may join asked to in an earlier step, not before `since`, and has not come to
+  // this one yet: where steps are shorter than its answers take, it would always be late.
+  bool about_to_join(std::uint64_t step, Nanoseconds since,
+                     const std::function<bool(SiteId)>& may) const;
   void send_to_all(const Bytes& message);
   // Those that are up and say that they work on this step.
   std::vector<PeerSite*> working_on(std::uint64_t step);

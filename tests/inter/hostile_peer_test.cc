@@ -410,5 +410,36 @@ TEST(HostileRelayTest, TakesNoVoteAwayForGood) {
   EXPECT_EQ(federation.events(2, "vote_file_lost"), 0U);
 }
 
+// It says that its ranks compute, and never contributes: it is waited for, dropped and taken in
+// again, ever more seldom.
+TEST(IdlerTest, HoldsFewStepsUp) {
+  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.puppets = {1};
+  options.without_vote = {1};
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::status) return;
+    const auto theirs = decode_status(in);
+    if (!theirs) return;
+    Status mine;
+    mine.step = theirs->step;
+    mine.first_record = 1;
+    mine.sees = {1, 2, 3, 4};
+    mine.contributes = mine.wants_in = true;
+    mine.vote_file = 77;
+    from.send(encode(mine));
+  };
+  const auto step = [&] {
+    const auto& state = federation.gateway(2).state();
+    return state ? state->step : 0;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return step() >= 3; }, 6000 * kSecond));
+  const auto before = step();
+  federation.run_for(3600 * kSecond);
+  EXPECT_GT(step() - before, 500U) << "1443 without it; and 44 where it is taken in each time";
+}
+
 }  // namespace
 }  // namespace isthmus::inter
