@@ -7,7 +7,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::size_t kUnannouncedMax = 512;
+constexpr std::ptrdiff_t kUnannouncedMax = 512;  // of each link
 constexpr std::ptrdiff_t kWrittenTogether = 8;  // chunks
 constexpr Nanoseconds kWrittenSoon = kSecond;
 
@@ -171,7 +171,7 @@ void Exchange::on_chunk(Link& link, const ChunkArrival& arrival, const SharedByt
   const auto entry = find(arrival.transfer);
   if (entry) {
     receive(link, entry, arrival, sealed);
-  } else if (unannounced_.size() < kUnannouncedMax) {
+  } else if (std::ranges::count(unannounced_, &link, &UnannouncedChunk::link) < kUnannouncedMax) {
     // Its announcement may still be on its way on the other lane, or wait for the disk.
     if (!disk_refuses_.empty()) link.stall(arrival);
     unannounced_.push_back({&link, arrival, sealed, context_.loop.now()});

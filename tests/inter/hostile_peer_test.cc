@@ -151,7 +151,6 @@ TEST_F(HostilePeerTest, WhatItAsksForAgainAndAgainIsServedOnceAtATime) {
   EXPECT_LE(federation.disk(2).counters().opened_to_read - reads, 450U);
 }
 
-// Whoever has no vote leads nothing, however often it says so.
 // What it signs, and nobody can use, is neither kept for who enters the step nor passed on: all of
 // it at once would be more than a link takes.
 TEST_F(HostilePeerTest, WhatItSignsIsPassedOnOnlyIfItCounts) {
@@ -219,6 +218,7 @@ TEST_F(HostilePeerTest, WhatItSaysToHaveSavedIsPassedOnNowAndThen) {
   EXPECT_EQ(second.counters().relayed_messages, by_now + 2);
 }
 
+// Whoever has no vote leads nothing, however often it says so.
 TEST_F(HostilePeerTest, PreparesOfOneWithoutAVoteHoldNoBallotUp) {
   auto options = endless_with_puppet();
   ScriptedFederation federation(std::move(options));
