@@ -8,7 +8,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::ptrdiff_t kUnannouncedMax = 512;  // of each link
-constexpr std::ptrdiff_t kWrittenTogether = 8;  // chunks
+constexpr std::ptrdiff_t kWrittenTogether = 8;   // chunks
 constexpr Nanoseconds kWrittenSoon = kSecond;
 
 }  // namespace
