@@ -273,22 +273,9 @@ Result<void> remove_all_but_newest(Disk& disk, const std::string& folder, int ke
   return {};
 }
 
-}  // namespace
-
-Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Model& model,
-                                     const Progress& progress, int keep,
-                                     const TrainedOn& trained_on) {
-  ISTHMUS_ASSERT(keep >= 1);
-  const auto name = name_of(progress.inner_step);
-  const std::string checkpoint = folder + "/" + name;
-  ISTHMUS_TRY(const bool complete, trained_on.empty()
-                                       ? Result<bool>(true)
-                                       : disk.exists(checkpoint + "/" + kTrainedOnFile));
-  if (const auto there = read_trainer_file(disk, checkpoint);
-      complete && there && there->progress == progress)
-    return checkpoint;
-  const auto writing = fmt::format("{}/{}{}", folder, kWritingPrefix, name);
-  ISTHMUS_CHECK(remove_folder(writing));
+// All files of one, synced.
+Result<void> write_files(Disk& disk, const std::string& writing, Model& model,
+                         const Progress& progress, const TrainedOn& trained_on) {
   ISTHMUS_CHECK(disk.make_folders(writing));
   ISTHMUS_CHECK(
       replace_file(disk, writing + "/" + kConfigFile, bytes_of(to_config_json(model.config()))));
@@ -305,7 +292,30 @@ Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Mode
     ISTHMUS_TRY(trainer.files[i], identity_of(disk, writing + "/" + kHashedFiles[i]));
   }
   ISTHMUS_CHECK(replace_file(disk, writing + "/" + kTrainerFile, bytes_of(encode(trainer))));
-  ISTHMUS_CHECK(disk.sync_folder(writing));
+  return disk.sync_folder(writing);
+}
+
+}  // namespace
+
+Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Model& model,
+                                     const Progress& progress, int keep,
+                                     const TrainedOn& trained_on) {
+  ISTHMUS_ASSERT(keep >= 1);
+  const auto name = name_of(progress.inner_step);
+  const std::string checkpoint = folder + "/" + name;
+  ISTHMUS_TRY(const bool complete, trained_on.empty()
+                                       ? Result<bool>(true)
+                                       : disk.exists(checkpoint + "/" + kTrainedOnFile));
+  if (const auto there = read_trainer_file(disk, checkpoint);
+      complete && there && there->progress == progress)
+    return checkpoint;
+  const auto writing = fmt::format("{}/{}{}", folder, kWritingPrefix, name);
+  ISTHMUS_CHECK(remove_folder(writing));
+  if (const auto written = write_files(disk, writing, model, progress, trained_on); !written) {
+    // The gateway needs the room more, which half of a checkpoint takes.
+    (void)remove_folder(writing);
+    return written.error();
+  }
   ISTHMUS_CHECK(publish(disk, writing, checkpoint));
   ISTHMUS_CHECK(disk.sync_folder(folder));
   ISTHMUS_CHECK(remove_all_but_newest(disk, folder, keep));

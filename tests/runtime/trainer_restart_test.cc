@@ -445,6 +445,18 @@ TEST_F(TrainerRestartTest, AStopOnADiskWithLittleRoomKeepsTheCheckpoint) {
   EXPECT_EQ(next_contribution().tokens, 2U * 48);
 }
 
+TEST_F(TrainerRestartTest, HalfOfACheckpointTakesNoRoom) {
+  NoRoomFor disk("optimizer.safetensors", std::move(disk_));
+  auto model = make_small_model(pool_);
+  const std::string folder = folder_ / "half";
+  Progress progress;
+  progress.inner_step = 3;
+  const auto written = write_checkpoint(disk, folder, *model, progress, 1, {});
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code, ErrorCode::disk_full);
+  EXPECT_THAT(*disk.list(folder), SizeIs(0));
+}
+
 TEST_F(TrainerRestartTest, TheLastStateIsTakenAsItIs) {
   federate();
   auto first = make_small_model(pool_);
