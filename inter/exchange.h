@@ -193,6 +193,7 @@ class Exchange {
   void note_disk_error(const Error& error);
   void forget(std::uint64_t step, SiteId site);
   bool may_have(const PeerSite& peer, SiteId site) const;
+  void serve_next(Link& link);
   Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
                const SharedBytes& sealed);

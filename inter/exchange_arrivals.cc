@@ -10,6 +10,7 @@ namespace {
 constexpr std::ptrdiff_t kUnannouncedMax = 512;  // of each link
 constexpr std::ptrdiff_t kWrittenTogether = 8;   // chunks
 constexpr Nanoseconds kWrittenSoon = kSecond;
+constexpr Nanoseconds kLongAgo = INT64_MIN / 2;
 
 }  // namespace
 
@@ -161,8 +162,9 @@ void Exchange::drop_unannounced() {
 void Exchange::session_ended(Link& link) {
   const auto site = link.peer().site;
   std::erase_if(unannounced_, [&](const auto& chunk) { return chunk.link == &link; });
-  std::erase_if(asked_, [&](const auto& asked) { return asked.second.peer == site; });
-  for (auto& [of, silent] : silent_) silent.erase(site);
+  // Of what it was asked for nothing comes: the next one is.
+  for (auto& [of, asked] : asked_)
+    if (asked.peer == site) asked.when = kLongAgo;
   if (const auto serving = serving_.find(site); serving != serving_.end())
     serving->second.next.clear();
 }

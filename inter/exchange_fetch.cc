@@ -124,15 +124,19 @@ void Exchange::on_fetch(Link& link, const Fetch& fetch, std::uint64_t newest) {
   // What the disk has of a later step is looked through when that begins. Nobody asks for it who
   // goes by what our status says.
   if (fetch.step > std::max(newest, id_.step)) return;
-  // Whoever has asked for it asks again.
+  auto& next = serving_[link.peer().site].next;
+  if (next.size() >= kSitesMax || std::ranges::count(next, fetch) > 0) return;  // it asks again
+  next.push_back(fetch);
+  serve_next(link);
+}
+
+void Exchange::serve_next(Link& link) {
   auto& serving = serving_[link.peer().site];
-  const std::pair key(fetch.step, fetch.site);
-  if (serving.now.count(key) > 0) return;
-  if (serving.now.size() < kServedAtOnceMax) {
-    serving.now.insert(key);
-    context_.loop.spawn(serve(link, link.session(), fetch));
-  } else if (serving.next.size() < kSitesMax && std::ranges::count(serving.next, fetch) == 0) {
-    serving.next.push_back(fetch);
+  while (serving.now.size() < kServedAtOnceMax && !serving.next.empty()) {
+    const auto fetch = serving.next.front();
+    serving.next.pop_front();
+    if (serving.now.insert({fetch.step, fetch.site}).second)
+      context_.loop.spawn(serve(link, link.session(), fetch));
   }
 }
 
@@ -247,13 +251,8 @@ bool Exchange::recalling(std::uint64_t step, SiteId site) const {
 
 Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
   const auto contribution = co_await recall(fetch.step, fetch.site);
-  auto& serving = serving_[link.peer().site];
-  serving.now.erase({fetch.step, fetch.site});
-  if (!serving.next.empty()) {
-    const auto next = serving.next.front();
-    serving.next.pop_front();
-    on_fetch(link, next, next.step);
-  }
+  serving_[link.peer().site].now.erase({fetch.step, fetch.site});
+  serve_next(link);
   if (!link.up() || link.session() != session) co_return;
   if (!contribution) {
     const auto found = entries_.find({fetch.step, fetch.site});

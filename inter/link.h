@@ -237,6 +237,7 @@ class Link {
       0;                 // nonce of a challenger that started before the session's end
   std::string refused_;  // why, when the last handshake was refused
   LogPace refusals_logged_, refused_by_peer_logged_;
+  // A peer that begins anew all the time.
   LogPace begins_logged_{kSecond, 16}, ends_logged_{kSecond, 16};
   BurstPace hellos_answered_{16, kSecond / 4}, sessions_begun_{16, kSecond / 4};
   Nanoseconds next_hello_ = 0, next_heartbeat_ = 0;

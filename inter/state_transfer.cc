@@ -322,7 +322,7 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   server.link->have(in.transfer, std::vector<bool>(chunk_count(), true));
   if (std::ranges::find(left_, in.transfer) == left_.end()) left_.push_back(in.transfer);
   if (left_.size() > kLeftMax) left_.pop_front();
-  co_return slow;
+  co_return slow && !in.refused;
 }
 
 Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, View view,

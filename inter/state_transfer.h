@@ -76,11 +76,10 @@ class StateTransfer {
   std::map<SiteId, Nanoseconds> next_snapshot_at_;    // that this peer may cause
   bool fetching_ = false;
   std::unique_ptr<Incoming> incoming_;
-  std::deque<TransferId> left_;           // of which nothing more is taken
-  std::map<SiteId, Saved> offers_;        // the newest with a strong root
-  std::map<SiteId, Nanoseconds> failed_;  // servers, since fetch() began
-  std::map<SiteId, double>
-      chunks_per_second_;  // of those that were left because others may be faster
+  std::deque<TransferId> left_;                 // of which nothing more is taken
+  std::map<SiteId, Saved> offers_;              // the newest with a strong root
+  std::map<SiteId, Nanoseconds> failed_;        // servers, since fetch() began
+  std::map<SiteId, double> chunks_per_second_;  // of slow servers
   Signal news_;
 };
 

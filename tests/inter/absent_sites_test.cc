@@ -134,10 +134,7 @@ TEST_P(SettingsTest, ChangeWhileAStepIsVotedOn) {
   });
   federation.start(1);
   federation.start(2);
-  const auto step = [&](SiteId site) {
-    const auto& state = federation.gateway(site).state();
-    return state ? state->step : 0;
-  };
+  const auto step = [&](SiteId site) { return federation.step(site); };
   EXPECT_TRUE(federation.run_until([&] { return step(1) >= 4 && step(2) >= 4; }, 300 * kSecond));
 }
 
@@ -544,9 +541,7 @@ TEST(OutOfSightTest, StepsOverAThirdSiteTakeLittleLonger) {
     options.gateway.sync.outer_steps = 1000;
     ScriptedFederation federation(std::move(options));
     if (!sees) federation.cut(2, 3, true);
-    const auto step = [&](SiteId site) {
-      return federation.gateway(site).state() ? federation.gateway(site).state()->step : 0;
-    };
+    const auto step = [&](SiteId site) { return federation.step(site); };
     EXPECT_TRUE(federation.run_until(
         [&] { return step(1) >= 10 && step(2) >= 10 && step(3) >= 10; }, 300 * kSecond));
     const auto before = step(1);

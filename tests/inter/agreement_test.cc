@@ -208,6 +208,52 @@ TEST(Agreement, TwoContributionsOfOneSiteDoNotStopTheStep) {
   EXPECT_GE(voters.record().parts.size(), 2u);
 }
 
+// One voter of three has voted in a ballot that came to nothing. As long as another one may have,
+// that record is proposed again; when it has not, any other may be.
+TEST(Agreement, WhatTooFewAcceptedHoldsNothingUp) {
+  for (const bool others_promise : {false, true}) {
+    Voters voters(3, 1, 1);
+    for (SiteId s = 1; s <= 3; ++s) voters.hold(1, s);  // it votes in ballot 0
+    for (SiteId v = 2; v <= 3; ++v) voters.hold(v, 2);
+    voters.network.clear();
+    auto& leader = voters.voter(2);
+    voters.open_ballot(2);
+    const auto ballot = leader.ballot_opened();
+    const auto part = voters.part(2);
+    leader.receive(2, Promise{ballot, std::nullopt, {part}}, {});
+    if (others_promise) leader.receive(3, Promise{ballot, std::nullopt, {part}}, {});
+    leader.receive(1, Promise{ballot, voters.voter(1).vote().accepted, {part}}, {});
+    // With 3 silent, it and 1 may be a majority for that record.
+    EXPECT_EQ(leader.counters().reproposals, others_promise ? 0U : 1U);
+    EXPECT_EQ(leader.counters().proposals, others_promise ? 1U : 0U);
+  }
+}
+
+TEST(Agreement, NobodyVotesItsOwnVoteAway) {
+  Record record;
+  record.step = 1;
+  record.view = record.next_view = View{{1, 2}, {1, 2}, {{1, 101}, {2, 102}}};
+  record.parts = {{.site = 1, .root = {}, .tokens = 10, .base = {}}};
+  const auto votes_for = [&](VoteFileId ours, VoteFileId named) {
+    Agreement::Setup setup;
+    setup.self = 1;
+    setup.vote_file = ours;
+    setup.frame = record;
+    setup.frame.parts.clear();
+    setup.roster = {1, 2};
+    Agreement agreement(setup, {});
+    agreement.hold(record.parts.front());
+    auto proposed = record;
+    proposed.next_view.set_vote_file(1, named);
+    agreement.receive(2, Propose{1, proposed}, {});
+    return agreement.vote().accepted.has_value();
+  };
+  EXPECT_TRUE(votes_for(101, 101));
+  EXPECT_TRUE(votes_for(105, 105)) << "its new one";
+  EXPECT_TRUE(votes_for(105, 101)) << "nothing is said of it";
+  EXPECT_FALSE(votes_for(101, 999));
+}
+
 // Who lost its disk contributes once more when nobody has what it made: then nobody needs that.
 TEST(Agreement, WhatABallotNamesIsNotLackedOnceItsSiteMadeAnother) {
   Voters voters(3, 1, 1);

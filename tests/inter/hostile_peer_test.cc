@@ -19,18 +19,6 @@ class HostilePeerTest : public testing::Test {
     options.gateway.sync.outer_steps = 1000;
     return options;
   }
-  // The puppet is on the step of the others, so that they tell it everything.
-  static void follow(Puppet& puppet, Link& from, MessageType type, ByteReader& in) {
-    if (type != MessageType::status) return;
-    const auto theirs = decode_status(in);
-    if (!theirs) return;
-    Status mine;
-    mine.step = theirs->step;
-    mine.first_record = 1;
-    mine.sees = {1, 2, 3, 4};
-    from.send(encode(mine));
-    (void)puppet;
-  }
 };
 
 // A view with a site that the roster does not have is accepted by nobody: no ballot above 0 would
@@ -40,17 +28,11 @@ TEST_F(HostilePeerTest, InventedSitesThatWantInStopNothing) {
   ScriptedFederation federation(std::move(options));
   auto& puppet = federation.puppet(1);
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    if (type != MessageType::status) return;
-    const auto theirs = decode_status(in);
-    ASSERT_TRUE(theirs);
-    for (const auto& wish : theirs->wishes) EXPECT_LE(wish.site, 4U) << "passed on";
-    Status mine;
-    mine.step = theirs->step;
-    mine.first_record = 1;
-    mine.sees = {1, 2, 3, 4};
-    for (SiteId site = 1000; site < 1000 + kSitesMax; ++site)
-      mine.wishes.push_back({.site = site, .joins = true, .vote_file = 7, .hops = 1});
-    from.send(encode(mine));
+    Puppet::follow(from, type, in, [](const Status& theirs, Status& mine) {
+      for (const auto& wish : theirs.wishes) EXPECT_LE(wish.site, 4U) << "passed on";
+      for (SiteId site = 1000; site < 1000 + kSitesMax; ++site)
+        mine.wishes.push_back({.site = site, .joins = true, .vote_file = 7, .hops = 1});
+    });
   };
   auto& second = federation.gateway(2);
   ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 3; },
@@ -78,7 +60,7 @@ TEST_F(HostilePeerTest, FalseChunksHoldNoFetchUp) {
   auto& second = federation.gateway(2);
   auto& fourth = federation.gateway(4);
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    follow(puppet, from, type, in);
+    Puppet::follow(from, type, in);
     if (type != MessageType::open || from.peer().site == 2) return;
     const auto open = decode_signed(type, in);
     if (!open || open->signer != 4) return;
@@ -111,7 +93,7 @@ TEST_F(HostilePeerTest, WhatItAsksForAgainAndAgainIsServedOnceAtATime) {
   auto& second = federation.gateway(2);
   std::size_t opens = 0;
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    follow(puppet, from, type, in);
+    Puppet::follow(from, type, in);
     opens += type == MessageType::open;
   };
   ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 6; },
@@ -157,7 +139,7 @@ TEST_F(HostilePeerTest, WhatItSignsIsPassedOnOnlyIfItCounts) {
   ScriptedFederation federation(endless_with_puppet());
   auto& puppet = federation.puppet(1);
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    follow(puppet, from, type, in);
+    Puppet::follow(from, type, in);
   };
   auto& second = federation.gateway(2);
   ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 3; },
@@ -190,7 +172,7 @@ TEST_F(HostilePeerTest, WhatItSaysToHaveSavedIsPassedOnNowAndThen) {
   ScriptedFederation federation(endless_with_puppet());
   auto& puppet = federation.puppet(1);
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    follow(puppet, from, type, in);
+    Puppet::follow(from, type, in);
   };
   auto& second = federation.gateway(2);
   ASSERT_TRUE(federation.run_until([&] { return second.state() && second.state()->step >= 3; },
@@ -226,7 +208,7 @@ TEST_F(HostilePeerTest, PreparesOfOneWithoutAVoteHoldNoBallotUp) {
   auto& second = federation.gateway(2);
   std::uint64_t ballot = 1, prepares = 0;
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    follow(puppet, from, type, in);
+    Puppet::follow(from, type, in);
     if (type != MessageType::open && type != MessageType::close) return;
     const auto contribution = decode_signed(type, in);
     if (!contribution || contribution->signer == 1) return;
@@ -327,10 +309,8 @@ INSTANTIATE_TEST_SUITE_P(Leaves, BadServerTest, testing::Bool(),
                          [](const auto& test) { return test.param ? "AreFalse" : "NeverCome"; });
 
 // Records are the largest answer to the smallest question. A rate limit counts them.
-TEST(HostileAskerTest, RecordsHoldNobodyUp) {
-  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.puppets = {1};
-  options.without_vote = {1};
+TEST_F(HostilePeerTest, RecordsThatItAsksForHoldNobodyUp) {
+  auto options = endless_with_puppet();
   options.gateway.sync.outer_steps = 100'000;
   options.gateway.rate_limit_bytes_per_second = 200'000;
   ScriptedFederation federation(std::move(options));
@@ -338,19 +318,9 @@ TEST(HostileAskerTest, RecordsHoldNobodyUp) {
   std::size_t bytes = 0;
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
     if (type == MessageType::records) bytes += in.rest().size();
-    if (type != MessageType::status) return;
-    const auto theirs = decode_status(in);
-    if (!theirs) return;
-    Status mine;
-    mine.step = theirs->step;
-    mine.first_record = 1;
-    mine.sees = {1, 2, 3, 4};
-    from.send(encode(mine));
+    Puppet::follow(from, type, in);
   };
-  const auto step = [&] {
-    const auto& state = federation.gateway(2).state();
-    return state ? state->step : 0;
-  };
+  const auto step = [&] { return federation.step(2); };
   ASSERT_TRUE(federation.run_until([&] { return step() >= 60; }, 600 * kSecond));
   const auto steps_of = [&](int questions_each_100_ms) {
     const auto before = step();
@@ -381,21 +351,12 @@ TEST(HostileRelayTest, TakesNoVoteAwayForGood) {
   auto& puppet = federation.puppet(4);
   bool lies = false;
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    if (type != MessageType::status) return;
-    const auto theirs = decode_status(in);
-    if (!theirs) return;
-    Status mine;
-    mine.step = theirs->step;
-    mine.first_record = 1;
-    mine.sees = {1, 2, 3};
-    if (lies && from.peer().site == 1)
-      mine.wishes.push_back({.site = 2, .joins = false, .vote_file = 999, .hops = 1});
-    from.send(encode(mine));
+    Puppet::follow(from, type, in, [&](const Status&, Status& mine) {
+      if (lies && from.peer().site == 1)
+        mine.wishes.push_back({.site = 2, .joins = false, .vote_file = 999, .hops = 1});
+    });
   };
-  const auto step = [&] {
-    const auto& state = federation.gateway(1).state();
-    return state ? state->step : 0;
-  };
+  const auto step = [&] { return federation.step(1); };
   ASSERT_TRUE(federation.run_until([&] { return step() >= 3; }, 60 * kSecond));
   federation.cut(1, 2, true);
   federation.run_for(30 * kSecond);
@@ -412,29 +373,18 @@ TEST(HostileRelayTest, TakesNoVoteAwayForGood) {
 
 // It says that its ranks compute, and never contributes: it is waited for, dropped and taken in
 // again, ever more seldom.
-TEST(IdlerTest, HoldsFewStepsUp) {
-  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.puppets = {1};
-  options.without_vote = {1};
+TEST_F(HostilePeerTest, WhenItNeverContributesItHoldsFewStepsUp) {
+  auto options = endless_with_puppet();
   options.gateway.sync.outer_steps = 100'000;
   ScriptedFederation federation(std::move(options));
   auto& puppet = federation.puppet(1);
-  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    if (type != MessageType::status) return;
-    const auto theirs = decode_status(in);
-    if (!theirs) return;
-    Status mine;
-    mine.step = theirs->step;
-    mine.first_record = 1;
-    mine.sees = {1, 2, 3, 4};
-    mine.contributes = mine.wants_in = true;
-    mine.vote_file = 77;
-    from.send(encode(mine));
+  puppet.heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [](const Status&, Status& mine) {
+      mine.contributes = mine.wants_in = true;
+      mine.vote_file = 77;
+    });
   };
-  const auto step = [&] {
-    const auto& state = federation.gateway(2).state();
-    return state ? state->step : 0;
-  };
+  const auto step = [&] { return federation.step(2); };
   ASSERT_TRUE(federation.run_until([&] { return step() >= 3; }, 6000 * kSecond));
   const auto before = step();
   federation.run_for(3600 * kSecond);

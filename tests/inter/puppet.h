@@ -40,6 +40,21 @@ class Puppet final : public WireReceiver, public LinkOwner {
 
   Link& link(SiteId site) { return *links_.at(site); }
 
+  // Answers a status: it is on the same step, so that it is told everything, and sees these four.
+  // `more` says other things too, or instead.
+  using More = std::function<void(const Status& theirs, Status& mine)>;
+  static void follow(Link& from, MessageType type, ByteReader& in, const More& more = {}) {
+    if (type != MessageType::status) return;
+    const auto theirs = decode_status(in);
+    if (!theirs) return;
+    Status mine;
+    mine.step = theirs->step;
+    mine.first_record = 1;
+    mine.sees = {1, 2, 3, 4};
+    if (more) more(*theirs, mine);
+    from.send(encode(mine));
+  }
+
   const sim::SimulatedSigner signer;
   Loop loop;
   // What comes on the control lane, without the byte that says what it is.

@@ -25,10 +25,7 @@ class RecoveryTest : public testing::Test {
   }
   ScriptedFederation& federation() { return *federation_; }
   Gateway& gateway(SiteId site) { return federation_->gateway(site); }
-  std::uint64_t step_of(SiteId site) {
-    const auto state = gateway(site).state();
-    return state ? state->step : 0;
-  }
+  std::uint64_t step_of(SiteId site) { return federation_->step(site); }
   bool until(const std::function<bool()>& condition) {
     return federation_->run_until(condition, 300 * kSecond);
   }

@@ -139,10 +139,7 @@ class ReturnTest : public testing::Test {
  protected:
   explicit ReturnTest(ScriptedFederation::Options options) : federation_(std::move(options)) {}
 
-  std::uint64_t step(SiteId site) {
-    const auto& state = federation_.gateway(site).state();
-    return state ? state->step : 0;
-  }
+  std::uint64_t step(SiteId site) { return federation_.step(site); }
   bool reaches(SiteId site, std::uint64_t wanted) {
     return federation_.run_until([&] { return step(site) >= wanted; }, 600 * kSecond);
   }
@@ -291,9 +288,7 @@ TEST(StateAskerTest, CostsBoundedRoom) {
     from.send(encode(mine));
     from.send(encode(StateRequest{0, false}));
   };
-  const auto step = [&] {
-    return federation.gateway(1).state() ? federation.gateway(1).state()->step : 0;
-  };
+  const auto step = [&] { return federation.step(1); };
   const auto files = [&] { return federation.disk(1).list("outer/contributions")->size(); };
   std::size_t most = 0;
   ASSERT_TRUE(federation.run_until(
@@ -311,35 +306,37 @@ TEST(StateAskerTest, CostsBoundedRoom) {
 }
 
 // Whoever says to have what a site missed, and never sends it, keeps it out no longer than its
-// patience: it fetches a state.
-TEST(SilentSourceTest, KeepsNobodyOut) {
+// patience, also where its link goes and comes: the site fetches a state.
+class SilentSourceTest : public testing::TestWithParam<bool> {};
+
+TEST_P(SilentSourceTest, KeepsNobodyOut) {
   auto options = options_of({kSecond, kSecond, kSecond, kSecond});
   options.puppets = {4};
   options.without_vote = {3, 4};
   options.gateway.sync.outer_steps = 100'000;
   ScriptedFederation federation(std::move(options));
-  auto& puppet = federation.puppet(4);
-  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    if (type != MessageType::status) return;
-    const auto theirs = decode_status(in);
-    if (!theirs) return;
-    Status mine;
-    mine.step = theirs->step + 1000;
-    mine.first_record = 1;
-    mine.vote_file = 77;
-    from.send(encode(mine));
+  federation.puppet(4).heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [](const Status& theirs, Status& mine) {
+      mine.step = theirs.step + 1000;
+      mine.vote_file = 77;
+    });
   };
-  const auto step = [&](SiteId s) {
-    return federation.gateway(s).state() ? federation.gateway(s).state()->step : 0;
-  };
+  const auto step = [&](SiteId site) { return federation.step(site); };
   ASSERT_TRUE(federation.run_until([&] { return step(1) >= 6 && step(3) >= 5; }, 300 * kSecond));
   federation.cut_off(3, true);
   ASSERT_TRUE(federation.run_until([&] { return step(1) >= 200; }, 3000 * kSecond));
   federation.cut_off(3, false);
-  federation.run_for(300 * kSecond);
+  for (int i = 0; i < 100; ++i) {
+    federation.run_for(3 * kSecond);  // less than the patience
+    if (!GetParam()) continue;
+    federation.puppet(4).link(3).end("it flaps");
+  }
   EXPECT_GE(step(3) + 10, step(1));
   EXPECT_GE(federation.gateway(3).counters().state_fetches, 1U);
 }
+
+INSTANTIATE_TEST_SUITE_P(Link, SilentSourceTest, testing::Bool(),
+                         [](const auto& test) { return test.param ? "Flaps" : "Stands"; });
 
 // The contributions of many sites to a missed step come one after another from whoever is there
 // first.
@@ -349,9 +346,7 @@ TEST(ManySitesTest, AMissedStepIsReplayedWithoutWaiting) {
   for (SiteId site = 4; site <= kSites; ++site) options.without_vote.insert(site);
   options.gateway.sync.outer_steps = 100'000;
   ScriptedFederation federation(std::move(options));
-  const auto step = [&](SiteId site) {
-    return federation.gateway(site).state() ? federation.gateway(site).state()->step : 0;
-  };
+  const auto step = [&](SiteId site) { return federation.step(site); };
   ASSERT_TRUE(
       federation.run_until([&] { return step(1) >= 4 && step(kSites) >= 4; }, 300 * kSecond));
   federation.cut_off(kSites, true);
@@ -377,10 +372,7 @@ TEST(SlowServerTest, IsLeftForAFasterOne) {
   options.late = {3};
   options.without_vote = {3};
   ScriptedFederation federation(std::move(options));
-  const auto step = [&](SiteId site) {
-    const auto& state = federation.gateway(site).state();
-    return state ? state->step : 0;
-  };
+  const auto step = [&](SiteId site) { return federation.step(site); };
   ASSERT_TRUE(federation.run_until([&] { return step(1) >= 8; }, 300 * kSecond));
   federation.gateway(1).set_rate_limit(100'000);
   federation.start(3);

@@ -114,6 +114,11 @@ bool ScriptedFederation::finished() const {
   });
 }
 
+std::uint64_t ScriptedFederation::step(SiteId site) {
+  const auto state = gateway(site).state();
+  return state ? state->step : 0;
+}
+
 std::size_t ScriptedFederation::events(SiteId site, std::string_view id) const {
   return static_cast<std::size_t>(std::ranges::count(sites_[site - 1].events, id));
 }

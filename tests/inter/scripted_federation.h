@@ -66,6 +66,7 @@ class ScriptedFederation {
   // From everyone.
   void cut_off(SiteId site, bool cut);
   Nanoseconds now() const { return simulation_.now(); }
+  std::uint64_t step(SiteId site);  // of its state; 0: none yet
   bool finished() const;
   // Of the site, in this run.
   std::size_t events(SiteId site, std::string_view id) const;

@@ -56,8 +56,8 @@ INSTANTIATE_TEST_SUITE_P(Standard, FederationTest, testing::ValuesIn(standard_sc
                          });
 
 TEST(Federation, OneSeedTwiceIsOneRun) {
-  for (const auto& scenario : standard_scenarios()) {
-    if (scenario.sites > 7) continue;  // takes longer than all others, and has no code of its own
+  for (auto scenario : standard_scenarios()) {
+    if (scenario.sites > 7) scenario.outer_steps = 2;  // all of it takes longer than all others
     const auto a = run_federation(scenario, 7), b = run_federation(scenario, 7),
                c = run_federation(scenario, 8);
     EXPECT_EQ(a.log_hash, b.log_hash) << scenario.name;
