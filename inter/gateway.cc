@@ -330,18 +330,22 @@ void Gateway::note_vote() {
   const bool lacks = lacks_vote();
   if (lacks == std::exchange(lacked_vote_, lacks)) return;
   const EventLog::About at{.outer_step = static_cast<std::int64_t>(working_step())};
-  if (lacks) {
+  const auto view = current_view();
+  if (lacks && view.vote_file_of(self_) == kNoVoteFile) {
+    world_.log.info("vote_awaited", at, {{"until", "a record names this site's vote file"}});
+  } else if (lacks) {
     ++counters_.votes_lost;
-    const auto view = current_view();
     world_.log.alarm("vote_file_lost", at,
                      {{"effect", "this site does not vote until a record names its new file"},
                       {"then", view.voters.size() - 1 < view.majority()
                                    ? "no record can be decided without it: the operator says "
                                      "where to go on (isthmus roster recover)"
                                    : "the other voters see to it"}});
-  } else {
+  } else if (counters_.readmitted < counters_.votes_lost) {
     ++counters_.readmitted;
     world_.log.info("vote_readmitted", at);
+  } else {
+    world_.log.info("vote_named", at);
   }
 }
 

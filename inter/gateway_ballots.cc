@@ -10,7 +10,8 @@ namespace isthmus::inter {
 namespace {
 
 constexpr Nanoseconds kTick = 250 * kMillisecond;
-constexpr Nanoseconds kGrace = 500 * kMillisecond;  // for a member that is not waited for
+constexpr Nanoseconds kGrace = 500 * kMillisecond;    // for a member that is not waited for
+constexpr Nanoseconds kNewVotersWait = 30 * kSecond;  // since this site began
 
 }  // namespace
 
@@ -119,8 +120,10 @@ void Gateway::count_waits() {
   waits_for_ = waits_for();
 }
 
-// No record names our roster yet, everyone who votes and can be reached has it, a majority, and a
-// majority of those who will vote is known to have a vote file.
+// No record names our roster yet, everyone who votes and can be reached has it, a majority, and
+// those who will vote are known to have a vote file: all of them or, after a while, a majority. Who
+// is named without one has no vote until another record names that, and the run would stop with the
+// next site that is lost.
 bool Gateway::newer_roster_due() const {
   if (roster_.digest == named_roster_) return false;
   const auto view = current_view();
@@ -131,7 +134,9 @@ bool Gateway::newer_roster_due() const {
     ++have;
   }
   const auto newer = with_vote_files(view_of_roster());
-  return have >= view.majority() && newer.vote_files.size() >= newer.majority();
+  const bool waits = world_.loop.now() - started_ < kNewVotersWait;
+  const auto enough = waits ? newer.voters.size() : newer.majority();
+  return have >= view.majority() && newer.vote_files.size() >= enough;
 }
 
 bool Gateway::view_change_due() const {

@@ -101,7 +101,7 @@ std::string Gateway::missed_sites() const {
     return fmt::format(
         "{}: no outer step is decided without a majority of the voters{}", fmt::join(away, ", "),
         without_votes.empty() ? ""
-                              : fmt::format(", and a vote file is lost at {}",
+                              : fmt::format(", and no record names the vote file of {}",
                                             fmt::join(names_of(without_votes), ", ")));
   if (!state_ && peers_.seen().empty()) return "any site that has the run's state";
   return {};
@@ -128,10 +128,17 @@ Gateway::LostVotes Gateway::lost_votes() const {
 std::string Gateway::sentence_of(const LostVotes& lost) const {
   if (lost.sites.empty()) return {};
   const bool one = lost.sites.size() == 1;
-  const auto file = fmt::format("{} lost {} (or run_dir is another folder than before)",
-                                fmt::join(names_of(lost.sites), ", "),
-                                one ? "its vote file" : "their vote files");
-  if (!lost.stop_the_run) return file + ": it does not vote until a record names its new one";
+  const auto view = current_view();
+  const bool named = std::ranges::any_of(
+      lost.sites, [&](SiteId site) { return view.vote_file_of(site) != kNoVoteFile; });
+  const auto names = fmt::format("{}", fmt::join(names_of(lost.sites), ", "));
+  const auto file =
+      named ? fmt::format("{} lost {} (or run_dir is another folder than before)", names,
+                          one ? "its vote file" : "their vote files")
+            : fmt::format("no record names the vote file{} of {} yet", one ? "" : "s", names);
+  if (!lost.stop_the_run)
+    return file + (named ? ": it does not vote until a record names its new one"
+                         : ": it votes from then on");
   return fmt::format(
       "{}, and no record is decided without {}: the operator says where to go on "
       "(isthmus roster recover)",
