@@ -216,9 +216,10 @@ Agreement::Setup Gateway::agreement_setup(const View& view) const {
   return setup;
 }
 
-// Where too few are left whoever asks is taken in.
+// Where too few are left, or will come, whoever asks is taken in.
 bool Gateway::may_join(SiteId site) const {
-  return !too_few_members().empty() || readmission_.due(site, working_step());
+  return !too_few_members().empty() || readmission_.due(site, working_step()) ||
+         (agreement_ && !contributions_may_suffice());
 }
 
 // What may come true of what sites ask for.
@@ -312,7 +313,7 @@ bool Gateway::lacks_vote() const {
 // Since it said the last time what the view knows of it.
 bool Gateway::lost_its_disk(const View& view, SiteId site) const {
   if (site == self_) return view.vote_file_of(site) != vote_file_;
-  const auto wishes = this->wishes();
+  const auto wishes = peers_.wishes(working_step(), self_);
   return std::any_of(wishes.begin(), wishes.end(), [&](const Wish& wish) {
     return wish.site == site && wish.vote_file != kNoVoteFile &&
            wish.vote_file != view.vote_file_of(site);

@@ -89,6 +89,26 @@ TEST_P(ComebackTest, WhoWasDroppedTakesThePlaceOfWhoIsLost) {
   EXPECT_LE(federation.events(3, "ballot_opened"), 30U);
 }
 
+// Also when it came in vain before, for which it would wait for some steps.
+TEST(VainComebackTest, WhoCameInVainTakesThePlaceOfWhoIsLost) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 20 * kSecond});
+  options.gateway.sync.min_sites = 2;
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  const auto members = [&] { return federation.gateway(1).status().members.size(); };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(1) >= 2; }, 600 * kSecond));
+  federation.kill(3);
+  ASSERT_TRUE(federation.run_until([&] { return members() == 2; }, 600 * kSecond));
+  federation.start(3);
+  ASSERT_TRUE(federation.run_until([&] { return members() == 3; }, 600 * kSecond));
+  federation.kill(3);
+  ASSERT_TRUE(federation.run_until([&] { return members() == 2; }, 600 * kSecond));
+  federation.kill(2);
+  federation.start(3);
+  const auto step = federation.step(1);
+  EXPECT_TRUE(federation.run_until([&] { return federation.step(1) > step + 3; }, 600 * kSecond));
+}
+
 TEST(LastMemberTest, WhoWasDroppedGoesOnWithoutIt) {
   ScriptedFederation federation(three_sites(1));
   auto& first = federation.gateway(1);
