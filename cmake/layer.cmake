@@ -2,7 +2,8 @@
 #
 # One static library per folder. CMake accepts link cycles between static libraries without a word, so USES refuses a
 # layer that is not defined yet: with folders added bottom-up, a cycle cannot be configured. LIBS are third-party
-# packages, private to the folder. Every header is compiled alone (target all_verify_interface_header_sets).
+# packages, private to the folder. Every header compiles alone: its .cc includes it first (tests/structure), and those
+# without a .cc are compiled by the target all_verify_interface_header_sets.
 
 # The one set of flags of all our code. No contraction anywhere: the arithmetic of outer state is specified to the
 # rounding (README of kernels), and g++ fuses even intrinsics otherwise.
@@ -28,9 +29,19 @@ function(isthmus_layer name)
   endforeach()
   add_library(isthmus_${name} STATIC ${layer_SOURCES})
   add_library(isthmus::${name} ALIAS isthmus_${name})
-  target_sources(isthmus_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${layer_HEADERS})
+  set(without_source ${layer_HEADERS})
+  foreach(source IN LISTS layer_SOURCES)
+    string(REGEX REPLACE "\\.cc$" ".h" header ${source})
+    list(REMOVE_ITEM without_source ${header})
+  endforeach()
+  set(with_source ${layer_HEADERS})
+  list(REMOVE_ITEM with_source ${without_source})
+  target_sources(isthmus_${name} PUBLIC
+    FILE_SET with_source TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${with_source}
+    FILE_SET without_source TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${without_source})
   target_link_libraries(isthmus_${name} PUBLIC ${layer_USES} ${layer_PUBLIC_LIBS} PRIVATE isthmus_flags ${layer_LIBS})
-  set_target_properties(isthmus_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  set_target_properties(isthmus_${name} PROPERTIES
+    VERIFY_INTERFACE_HEADER_SETS ON INTERFACE_HEADER_SETS_TO_VERIFY without_source)
   if(ISTHMUS_PRECOMPILED_HEADERS)
     isthmus_precompile(isthmus_${name})
   endif()

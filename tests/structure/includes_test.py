@@ -68,6 +68,10 @@ def faults(root):
                 fault = own_fault(root, folder, allowed, name) if bracket == '"' else foreign_fault(folder, name)
                 if fault:
                     found.append(f"{path.relative_to(root)}: {fault}")
+            header = path.relative_to(root).with_suffix(".h")
+            first = INCLUDE.search(text)
+            if path.suffix == ".cc" and (root / header).is_file() and (not first or first[2] != str(header)):
+                found.append(f'{path.relative_to(root)}: "{header}" comes first, so that it is known to compile alone')
     return found
 
 
@@ -135,7 +139,7 @@ class PlantedFaults(unittest.TestCase):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text("")
             pathlib.Path(root, path).write_text(f"#pragma once\n{include}\n")
-            return "\n".join(faults(root))
+            return "\n".join(faults(pathlib.Path(root)))
 
     def test_an_upward_include_is_found(self):
         self.assertIn("base may not include inter", self.fault_of("base/a.h", '#include "inter/b.h"', "inter/b.h"))
@@ -156,6 +160,10 @@ class PlantedFaults(unittest.TestCase):
 
     def test_an_unknown_package_is_found(self):
         self.assertIn("has no home", self.fault_of("base/a.cc", "#include <spdlog/spdlog.h>"))
+
+    def test_a_header_that_its_own_source_does_not_include_first_is_found(self):
+        self.assertIn('"base/a.h" comes first', self.fault_of("base/a.cc", '#include <vector>\n#include "base/a.h"', "base/a.h"))
+        self.assertEqual("", self.fault_of("base/a.cc", '#include "base/a.h"\n#include <vector>', "base/a.h"))
 
     def test_what_is_allowed_passes(self):
         self.assertEqual("", self.fault_of("inter/a.cc", '#include <zmq.h>\n#include <vector>\n#include "base/b.h"',
