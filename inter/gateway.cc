@@ -153,6 +153,13 @@ const security::Recovery* Gateway::recovery_before(std::uint64_t step) const {
   return nullptr;
 }
 
+// From which the run goes on, and which this site has not come to: it needs that state of another.
+const security::Recovery* Gateway::recovery_ahead() const {
+  const auto given = recoveries();
+  const auto step = state_ ? state_->step : 0;
+  return given.empty() || step >= given.back()->step ? nullptr : given.back();
+}
+
 security::Digest Gateway::parent_hash() const {
   return working_step() <= 1 ? run_ : chain_[working_step() - 2].record.hash();
 }
@@ -328,7 +335,7 @@ std::vector<SiteId> Gateway::voters_without_votes(const View& view) const {
 }
 
 void Gateway::note_vote() {
-  const bool lacks = lacks_vote();
+  const bool lacks = lacks_vote() && recovery_ahead() == nullptr;
   if (lacks == std::exchange(lacked_vote_, lacks)) return;
   const EventLog::About at{.outer_step = static_cast<std::int64_t>(working_step())};
   const auto view = current_view();

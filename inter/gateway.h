@@ -200,6 +200,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // Of this run, by the operator: those of the roster, and the one that `step` begins with, if any.
   std::vector<const security::Recovery*> recoveries() const;
   const security::Recovery* recovery_before(std::uint64_t step) const;
+  const security::Recovery* recovery_ahead() const;
   Result<void> take_up_recovery();
   bool lacks_vote() const;  // a voter whose vote file no record names
   bool lost_its_disk(const View& view, SiteId site) const;
@@ -340,6 +341,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void on_status(Link& link, const Status& status);
   void note_return(const PeerSite& peer);
   void on_records(Link& link, const Records& records);
+  void refuse_genesis(const Link& link, const Record& record, bool ours);
   void on_record_request(Link& link, const RecordRequest& request);
   void send_wanted_records();
   std::size_t send_records(Link& link, std::uint64_t from);
@@ -393,6 +395,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   LostVotes lost_votes_said_;
   bool adopting_run_ = false;
   LogPace genesis_refusals_{60 * kSecond};
+  std::string genesis_refused_;  // which run, and why; while there is none
   std::optional<Vote> genesis_vote_;
   std::map<SiteId, std::pair<Record, security::Signature>> genesis_accepts_;
 

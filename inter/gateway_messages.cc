@@ -423,6 +423,19 @@ std::size_t Gateway::send_records(Link& link, std::uint64_t from) {
   return bytes;
 }
 
+void Gateway::refuse_genesis(const Link& link, const Record& record, bool ours) {
+  const auto run = record.hash().hex();
+  const std::string why =
+      ours ? "its record does not prove itself"
+           : "it was not begun by the roster's voters; if it is the right one, the operator names "
+             "it (isthmus roster add or remove --run)";
+  genesis_refused_ = fmt::format("{} knows a run {} that this site does not take for its own: {}",
+                                 link.peer_name(), run.substr(0, 16), why);
+  if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
+    world_.log.alarm("genesis_refused", {.peer = link.peer_name()},
+                     {{"run", run}, {"why", why}, {"left_out", *left_out}});
+}
+
 void Gateway::on_records(Link& link, const Records& records) {
   for (const auto& certificate : records.certificates) {
     if (certificate.record.step == 0) {
@@ -435,15 +448,7 @@ void Gateway::on_records(Link& link, const Records& records) {
                                     : voted_for || record.view.voters == view_of_roster().voters;
       if (record.fingerprint != run_fingerprint_.digest() || !ours ||
           !certificate.proves(record.view, world_.verifier)) {
-        if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
-          world_.log.alarm(
-              "genesis_refused", {.peer = link.peer_name()},
-              {{"run", record.hash().hex()},
-               {"why", ours ? std::string("its record does not prove itself")
-                            : std::string("it was not begun by the roster's voters; if it is the "
-                                          "right one, the operator names it (isthmus roster add "
-                                          "or remove --run)")},
-               {"left_out", *left_out}});
+        refuse_genesis(link, record, ours);
         return;
       }
       adopting_run_ = true;

@@ -88,6 +88,13 @@ std::string Gateway::too_few_members() const {
 std::string Gateway::missed_sites() const {
   if (!layout_ || finished_ || stopping_) return {};
   if (!genesis_) return founding_waits_for();
+  if (const auto* given = recovery_ahead())
+    return fmt::format(
+        "a site that has the state from which the roster goes on: step {} with the root {}; this "
+        "site has step {}{}. If no site has it, the operator names one that some site has (isthmus "
+        "roster recover --replace)",
+        given->step, given->root.hex(), state_ ? state_->step : 0,
+        state_ ? fmt::format(" with the root {}", state_root_.hex()) : "");
   const auto view = current_view();
   const auto without_votes = voters_without_votes(view);
   std::vector<std::string> away;
@@ -116,7 +123,7 @@ std::vector<std::string> Gateway::names_of(const std::vector<SiteId>& sites) con
 // None that is worth a word here: those of others come back by themselves, as long as there is a
 // majority without them.
 Gateway::LostVotes Gateway::lost_votes() const {
-  if (!begun_ || finished_) return {};  // before, the view may be an old one
+  if (!begun_ || finished_ || recovery_ahead() != nullptr) return {};  // the view may be an old one
   const auto view = current_view();
   auto lost = voters_without_votes(view);
   if (view.voters.size() - lost.size() < view.majority()) return {std::move(lost), true};
@@ -177,6 +184,7 @@ std::vector<std::string> Gateway::attention() const {
   if (failure_) all.push_back(fmt::format("it ends: {}", failure_->text()));
   if (const auto missed = missed_sites(); !missed.empty())
     all.push_back(fmt::format("it waits for {}", missed));
+  if (!genesis_ && !genesis_refused_.empty()) all.push_back(genesis_refused_);
   for (const auto& [id, peer] : peers_.all())
     if (const auto& why = peer.link->refused(); !why.empty())
       all.push_back(fmt::format("no session with {}: {}", name_of(id), why));

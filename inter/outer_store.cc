@@ -75,8 +75,9 @@ Result<std::uint64_t> OuterStore::count_boot() {
   std::uint64_t boot = 0;
   ISTHMUS_TRY(const bool any, disk_.exists(path("boot")));
   if (any) {
-    ISTHMUS_TRY(const auto bytes, read_file(disk_, path("boot"), 64));
-    ByteReader in(bytes);
+    const auto bytes = read_file(disk_, path("boot"), 64);
+    if (!bytes && bytes.error().code != ErrorCode::too_large) return bytes.error();
+    ByteReader in(bytes ? std::span<const std::byte>(*bytes) : std::span<const std::byte>());
     boot = in.get<std::uint64_t>();
     if (!in.done() || boot == UINT64_MAX)
       return Error{ErrorCode::corrupt,
@@ -321,10 +322,13 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
     std::byte length_bytes[4];
     ISTHMUS_CHECK(on_disk_.vote_file->read_at(at, length_bytes));
     const auto length = ByteReader(length_bytes).get<std::uint32_t>();
-    if (length < 32 || length > kVoteSlotBytes - 4 || size < at + 4 + length) continue;
-    Bytes bytes(length);
+    if (length == 0) continue;  // never written
+    Bytes bytes(length < 32 || length > kVoteSlotBytes - 4 || size < at + 4 + length ? 0 : length);
     ISTHMUS_CHECK(on_disk_.vote_file->read_at(at + 4, bytes));
-    if (!checks(bytes)) continue;
+    if (bytes.empty() || !checks(bytes)) {
+      loaded.damaged.push_back(fmt::format("slot {} of {} is damaged", slot, path("vote")));
+      continue;
+    }
     ByteReader in(std::span<const std::byte>(bytes).first(length - 32));
     const auto file = in.get<VoteFileId>();
     const auto sequence = in.get<std::uint64_t>();

@@ -77,7 +77,8 @@ class TlsListener final : public LaneEnd, private TlsUser, private TlsGate {
   std::optional<security::PublicKey> check_key_;
   Connections strangers_;                      // oldest first
   std::map<GatewayId, Connections> admitted_;  // oldest first
-  LogPace strangers_logged_, keys_logged_, peers_logged_;
+  LogPace strangers_logged_, peers_logged_;
+  LogPace keys_logged_{kRefusedKeysApart, kRefusedKeysAtOnce};
 
   // The loop's.
   std::unordered_map<ConnectionId, std::shared_ptr<TlsConnection>> connections_;

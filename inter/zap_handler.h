@@ -55,7 +55,7 @@ class ZapHandler {
   ZmqSocket socket_;       // the thread's, once it runs
   ZmqSocket stop_here_;    // the thread's end of a pair: any message ends it
   ZmqSocket stop_sender_;  // ours
-  LogPace refusals_;
+  LogPace refusals_{kRefusedKeysApart, kRefusedKeysAtOnce};
   std::atomic<std::uint64_t> refused_ = 0;  // and not taken yet
   std::atomic<bool> quiet_ = false;
   std::thread thread_;

@@ -213,6 +213,13 @@ Result<void> add(const Options& options) {
                           .identity = identity.identity,
                           .gateways = {gateway}});
   ISTHMUS_CHECK(write_unsigned(*disk, options.path, roster));
+  ISTHMUS_TRY(const bool in_use, disk->exists(options.path + ".sig"));
+  if (roster.sites.back().voter && !roster.run && in_use)
+    fmt::print(
+        "{} has a vote, so the voters are no longer those of before. If a run has begun, the site "
+        "joins it only if the roster names it: `run = \"…\"`, as `isthmus status` shows it "
+        "(--run of add and remove)\n",
+        options.name);
   return {};
 }
 

@@ -277,7 +277,7 @@ Result<std::string> identity_of(const Options& options) {
 
 std::string record_path(const Options& options) {
   if (!options.resume.empty()) return options.resume;
-  auto name = options.storm ? "storm" : options.scenario;
+  auto name = options.storm ? "-storm" : options.scenario;  // there may be a scenario "storm"
   std::ranges::replace(name, '/', '-');
   return fmt::format("isthmus-{}.seeds", name);
 }
@@ -480,7 +480,7 @@ void add_options(CLI::App& command, Options& options) {
   command
       .add_option("--resume", options.resume,
                   "Record of the seeds that are done, which are not run again (default: "
-                  "isthmus-SCENARIO.seeds in this folder)")
+                  "isthmus-SCENARIO.seeds in this folder; of --storm isthmus--storm.seeds)")
       ->type_name("FILE")
       ->needs(seeds);
 }

@@ -59,6 +59,12 @@ std::string plain(const LoggedEvent& event) {
   if (id == "wire_stranger")
     return fmt::format("a connection ended before it said who it is: {}", event.field("what"));
   if (id == "wire_no_address") return fmt::format("{}: {}", event.peer, event.field("reason"));
+  if (id == "duplicate_identity")
+    return fmt::format(
+        "another process says that it is {}: that site runs twice, or somebody else has its key. "
+        "The one that came first keeps the session",
+        event.peer);
+  if (id == "gateway_failed") return fmt::format("the gateway ends: {}", why);
   if (id == "training_failed") return fmt::format("training failed: {}", why);
   if (id == "tokens_lost")
     return fmt::format(

@@ -43,8 +43,8 @@ Result<void> check_begin(const std::string& path, std::string_view text, const s
   if (!text.starts_with(kFirstWords))
     return Error{ErrorCode::corrupt, fmt::format("{} is no record of seeds", path)};
   return Error{ErrorCode::mismatch,
-               fmt::format("{} is of another build of isthmus, or of another scenario: remove "
-                           "it, or name another file with --resume",
+               fmt::format("{} is of another build of isthmus, or of another scenario: name "
+                           "another file with --resume, or remove it if nobody needs it any more",
                            path)};
 }
 

@@ -110,7 +110,7 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   line("memory", needs);
   const double bytes = 4.0 * static_cast<double>(parameters);
   const double coded = bytes * codec_share(file.sync.codec);
-  std::string exchange = fmt::format("{} of parameters, at most {} on the wire to each other site",
+  std::string exchange = fmt::format("{} of parameters, about {} on the wire to each other site",
                                      about_bytes(bytes), about_bytes(coded));
   if (file.gateway.rate_limit > 0)
     exchange += fmt::format(

@@ -60,6 +60,27 @@ TEST(FoundingTest, WhoVotedForARunFoundsNoOtherOne) {
               testing::ElementsAre(testing::HasSubstr("older roster")));
 }
 
+// A site whose roster has another voter takes no run of before for its own, and says which.
+TEST(FoundingTest, ARunThatIsNotItsOwnIsNamed) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.without_vote = {3};
+  options.late = {3};
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(1) >= 2; }, 60 * kSecond));
+  auto newer = federation.roster();
+  newer.epoch += 1;
+  newer.digest = security::blake2b(bytes_of("all vote"));
+  for (auto& site : newer.sites) site.voter = true;
+  federation.give_roster(3, newer);
+  federation.start(3);
+  federation.run_for(60 * kSecond);
+  EXPECT_FALSE(federation.gateway(3).genesis());
+  EXPECT_THAT(federation.gateway(3).status().attention,
+              testing::Contains(testing::AllOf(testing::HasSubstr(" knows a run "),
+                                               testing::HasSubstr("--run"))));
+}
+
 TEST(FoundingTest, WhoIsMissingIsNamedAndWaitedFor) {
   auto options = options_of({kSecond, kSecond, kSecond});
   options.late = {3};

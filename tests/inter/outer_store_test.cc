@@ -224,6 +224,34 @@ TEST_F(OuterStoreTest, AVoteThatCannotBeReadIsNoVoteThatWasNeverCast) {
   }
 }
 
+// The other slot counts, as after a crash while one was written, and it is said.
+TEST_F(OuterStoreTest, ADamagedSlotOfVotesIsNamed) {
+  const auto path = std::string("outer/vote");
+  {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load(kVoteFile));
+    for (const std::uint64_t step : {3, 4})
+      ASSERT_TRUE(store.write_vote(step, Vote{.promised = 5, .accepted = {}}));
+  }
+  const auto whole = *read_file(disk, path, 1 << 20);
+  std::set<std::uint64_t> steps;
+  for (const std::size_t slot : {0, 1})
+    for (const std::size_t at : {3, 40}) {  // of the length; of what it is of
+      auto spoilt = whole;
+      spoilt[(slot << 18) + at] ^= std::byte{0xff};
+      ASSERT_TRUE(replace_file(disk, path, spoilt));
+      OuterStore store(disk, "outer");
+      const auto loaded = store.load(kVoteFile);
+      ASSERT_TRUE(loaded);
+      EXPECT_THAT(loaded->damaged,
+                  ElementsAre(fmt::format("slot {} of outer/vote is damaged", slot)));
+      steps.insert(loaded->vote_step);
+      EXPECT_THAT(OuterStore(disk, "outer").load(kVoteFile)->damaged, ElementsAre())
+          << "written anew";
+    }
+  EXPECT_THAT(steps, ElementsAre(3, 4));
+}
+
 TEST_F(OuterStoreTest, RostersAreRememberedAcrossStarts) {
   const auto roster = [](int number) {
     return KnownRoster{.digest = security::blake2b(std::as_bytes(std::span(&number, 1))),

@@ -1,4 +1,5 @@
 // What survivors go on from when the operator names a state: the only voter is lost for good.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,8 @@
 
 namespace isthmus::inter {
 namespace {
+
+using testing::ElementsAre;
 
 // Three sites, of which the first alone votes.
 class RecoveryTest : public testing::Test {
@@ -89,6 +92,30 @@ TEST_F(RecoveryTest, WhoIsBehindFetchesTheStateThatTheOperatorNames) {
   federation().cut_off(3, false);
   recover(recovery);
   EXPECT_TRUE(until([&] { return step_of(2) > recovery.step && step_of(3) > recovery.step; }));
+}
+
+// A step that was mistaken: a survivor does not look for lost votes, but says what it misses.
+TEST_F(RecoveryTest, WhoMissesTheStateThatTheOperatorNamesSaysSo) {
+  start(options());
+  ASSERT_TRUE(until([&] { return saved_by_survivors(6); }));
+  auto recovery = recovery_from_here();
+  federation().kill(1);  // for good
+  recovery.step += 3;
+  recover(recovery);
+  federation().run_for(60 * kSecond);
+  for (const auto site : survivors_) {
+    EXPECT_THAT(gateway(site).status().attention,
+                ElementsAre(testing::AllOf(
+                    testing::StartsWith("it waits for a site that has the state from which the "
+                                        "roster goes on: step 9 with the root "),
+                    testing::HasSubstr("; this site has step 6 with the root "),
+                    testing::HasSubstr("roster recover --replace"))));
+    EXPECT_EQ(federation().events(site, "sites_missed"), 1U);
+    EXPECT_EQ(federation().events(site, "vote_file_lost"), 0U);
+  }
+  recovery.step -= 3;  // as with --replace
+  recover(recovery);
+  EXPECT_TRUE(until([&] { return step_of(2) > 6 && step_of(3) > 6; }));
 }
 
 // The survivors had applied a step more than they had saved, and contributed to the one after it:

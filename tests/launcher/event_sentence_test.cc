@@ -44,6 +44,12 @@ TEST(EventSentence, SaysWhatToDoWhereOneCan) {
       "alarm: beta refuses a session: sync.codec: int8 at alpha, bf16 at beta");
 }
 
+TEST(EventSentence, SaysThatASiteRunsTwice) {
+  EXPECT_THAT(sentence_of(event_of(R"({"severity":"alarm","event":"duplicate_identity",)"
+                                   R"("peer":"beta","boot":1,"boot_in_session":2})")),
+              HasSubstr("alarm: another process says that it is beta: that site runs twice"));
+}
+
 TEST(EventSentence, WhatItDoesNotKnowIsShownAsItIs) {
   EXPECT_EQ(sentence_of(event_of(R"({"severity":"alarm","event":"odd","peer":"beta",)"
                                  R"("outer_step":3,"a":1,"b":"x"})")),

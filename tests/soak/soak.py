@@ -23,7 +23,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
-from federation import DONE, Federation, STOPPED, isthmus
+from federation import DONE, Federation, ISTHMUS, STOPPED, isthmus
 import faults
 import injector
 import invariants
@@ -236,6 +236,8 @@ def arguments_of(words):
         parser.error(f"--keep {options.keep}: it is there already; name a new folder")
     if options.keep and not options.keep.absolute().parent.is_dir():
         parser.error(f"--keep {options.keep}: there is no folder {options.keep.parent} to make it in")
+    if not shutil.which(ISTHMUS):
+        parser.error(f"there is no {ISTHMUS}: build it first (cmake --preset release && cmake --build --preset release)")
     return options
 
 
