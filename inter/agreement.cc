@@ -201,13 +201,6 @@ bool Agreement::well_formed(const Record& record) const {
       [&](SiteId s) { return setup_.roster.count(s) > 0 || frame.view.is_member(s); });
 }
 
-// By a vote file that is not ours, as others say who never had it from us.
-bool Agreement::takes_our_vote(const Record& record) const {
-  const auto next = record.next_view.vote_file_of(setup_.self);
-  return record.next_view.takes_part(setup_.self) && next != setup_.vote_file &&
-         next != record.view.vote_file_of(setup_.self);
-}
-
 std::optional<std::vector<Part>> Agreement::best_common_set() const {
   std::vector<const Promise*> all;
   for (const auto& [site, promise] : promises_) all.push_back(&promise);
@@ -240,7 +233,7 @@ std::optional<std::vector<Part>> Agreement::best_common_set() const {
 // The accepted record of the highest ballot, which can have one only; but for ballot 0, which has
 // two if a site contributed twice. A record may be decided only if those who promised and accepted
 // it, in whichever ballot, with all who have not promised, are a majority ("Fast Paxos", section
-// 3.1): what a voter refuses for good (takes_our_vote) stands in nobody's way.
+// 3.1).
 Agreement::Earlier Agreement::earlier() const {
   std::uint64_t highest = 0;
   std::map<security::Digest, std::pair<std::size_t, const Vote::Accepted*>> accepted;
@@ -298,7 +291,6 @@ std::optional<Record> Agreement::new_proposal() const {
 void Agreement::try_vote_for_proposal() {
   if (!setup_.may_vote || !proposal_ || vote_.promised > proposal_->ballot) return;
   if (vote_.accepted && vote_.accepted->ballot >= proposal_->ballot) return;
-  if (takes_our_vote(proposal_->record)) return;
   if (!holds(proposal_->record.parts)) return;  // to be fetched first
   const auto proposal = *std::exchange(proposal_, std::nullopt);
   write_vote(proposal.ballot, proposal.record);

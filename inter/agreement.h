@@ -66,8 +66,7 @@ class Agreement {
  public:
   struct Setup {
     SiteId self = 0;
-    bool may_vote = true;                // false: no voter, or its vote file was lost
-    VoteFileId vote_file = kNoVoteFile;  // this voter's
+    bool may_vote = true;  // false: no voter, or its vote file was lost
     Record
         frame;  // run, step, parent, view, fragment, rule, final_step; no parts, next_view = view
     std::uint32_t min_sites = 1;
@@ -132,7 +131,6 @@ class Agreement {
   void lack(const Part& part);
   std::optional<Record> new_proposal() const;
   bool well_formed(const Record& record) const;
-  bool takes_our_vote(const Record& record) const;
   bool holds(const std::vector<Part>& parts) const;
   std::vector<Part> held_parts() const;
   std::optional<std::vector<Part>> best_common_set() const;

@@ -28,6 +28,7 @@ void Exchange::begin_step(const StepId& id, const View& view, const security::Di
   state_root_ = state_root;
   wanted_.clear();
   asked_.clear();
+  served_at_.clear();
   lacking_.clear();
   refused_of_.clear();
   silent_.clear();

@@ -238,8 +238,10 @@ class Exchange {
   struct Asked {
     SiteId peer = 0;
     Nanoseconds when = 0;
+    bool session_ended = false;  // since then
   };
   std::map<SiteId, Asked> asked_;                  // for the contribution of this site
+  std::map<SiteId, Nanoseconds> served_at_;        // by this peer, of what it was asked for
   std::map<SiteId, std::set<SiteId>> lacking_;     // site → peers that lack its contribution
   std::map<SiteId, std::set<SiteId>> refused_of_;  // site → peers that sent bad chunks of its
   std::map<SiteId, std::set<SiteId>> silent_;  // site → peers that were asked, and sent nothing

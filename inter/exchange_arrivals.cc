@@ -10,7 +10,6 @@ namespace {
 constexpr std::ptrdiff_t kUnannouncedMax = 512;  // of each link
 constexpr std::ptrdiff_t kWrittenTogether = 8;   // chunks
 constexpr Nanoseconds kWrittenSoon = kSecond;
-constexpr Nanoseconds kLongAgo = INT64_MIN / 2;
 
 }  // namespace
 
@@ -164,7 +163,7 @@ void Exchange::session_ended(Link& link) {
   std::erase_if(unannounced_, [&](const auto& chunk) { return chunk.link == &link; });
   // Of what it was asked for nothing comes: the next one is.
   for (auto& [of, asked] : asked_)
-    if (asked.peer == site) asked.when = kLongAgo;
+    if (asked.peer == site) asked.session_ended = true;
   if (const auto serving = serving_.find(site); serving != serving_.end())
     serving->second.next.clear();
 }
@@ -309,7 +308,12 @@ void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool writt
   }
   entry->last_arrival = context_.loop.now();
   auto& silent = silent_[entry->contribution->site()];
-  for (const auto& copy : chunk->copies) silent.erase(copy.link->peer().site);
+  const auto asked = asked_.find(entry->contribution->site());
+  for (const auto& copy : chunk->copies) {
+    const auto from = copy.link->peer().site;
+    silent.erase(from);
+    if (asked != asked_.end() && asked->second.peer == from) served_at_[from] = entry->last_arrival;
+  }
   entry->contribution->add(chunk->index, std::move(chunk->checked->sealed),
                            std::move(chunk->checked->coded));
   settle_all(*chunk, true);

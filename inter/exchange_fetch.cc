@@ -69,8 +69,10 @@ void Exchange::consider_fetching() {
         (entry->held || (flows && now - entry->last_arrival < fetch_patience(site))))
       return;
     if (asked.peer != 0 && !lacking_[site].count(asked.peer)) {
-      if (now - asked.when < fetch_patience(site)) return;
-      silent_[site].insert(asked.peer);
+      // What it is asked for it sends one after the other.
+      const auto served = served_at_[asked.peer];
+      if (!asked.session_ended && now - std::max(asked.when, served) < fetch_patience(site)) return;
+      if (!asked.session_ended || served < asked.when) silent_[site].insert(asked.peer);
     }
     // The next source after the last one asked, so that a silent one does not stop us; one whose
     // bytes were bad only when there is no other. At first the site itself, or who comes after it:

@@ -201,7 +201,6 @@ Agreement::Setup Gateway::agreement_setup(const View& view) const {
   setup.self = self_;
   // A vote in a later step is never written over.
   setup.may_vote = !lacks_vote() && (!stored_vote_ || stored_vote_->first <= k);
-  setup.vote_file = vote_file_;
   setup.frame.run = run_;
   setup.frame.step = k;
   setup.frame.parent = parent_hash();
@@ -225,8 +224,7 @@ Agreement::Setup Gateway::agreement_setup(const View& view) const {
 
 // Where too few are left, or will come, whoever asks is taken in.
 bool Gateway::may_join(SiteId site) const {
-  return !too_few_members().empty() || readmission_.due(site, working_step()) ||
-         (agreement_ && !contributions_may_suffice());
+  return !too_few_members().empty() || readmission_.due(site, working_step()) || too_few_come();
 }
 
 // What may come true of what sites ask for.

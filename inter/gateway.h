@@ -215,6 +215,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Agreement::Setup agreement_setup(const View& view) const;
   bool may_join(SiteId site) const;
   std::vector<Wish> wishes() const;
+  const security::Digest& wishes_are_of() const;
+  security::Signature seal_of(std::uint64_t step, const Wish& wish);
+  bool may_be_wished(const Status& by, const Wish& wish);
   void complete(Record& record) const;
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
   bool append(const Certificate& certificate);
@@ -298,7 +301,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool view_change_due() const;
   bool awaits_wish() const;
   const PeerSite* awaited_return() const;
+  bool newer_roster_known() const;
   bool newer_roster_due() const;
+  void note_since();
+  bool too_few_come() const;
   std::ptrdiff_t turn() const;
   Nanoseconds votes_late() const;
   bool all_held() const;                              // here, all members' contributions
@@ -394,6 +400,14 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool lacked_vote_ = false;  // and said so
   LostVotes lost_votes_said_;
   bool adopting_run_ = false;
+  struct SealedWish {
+    Bytes body;
+    security::Signature signature;
+  };
+  std::optional<Nanoseconds> roster_known_since_;  // newer_roster_known()
+  std::optional<Nanoseconds> too_few_since_;     // the contributions of the members cannot suffice
+  SealedWish sealed_wish_;                       // our own, as it was said last
+  std::map<SiteId, SealedWish> checked_wishes_;  // of others, passed on to us
   LogPace genesis_refusals_{60 * kSecond};
   std::string genesis_refused_;  // which run, and why; while there is none
   std::optional<Vote> genesis_vote_;

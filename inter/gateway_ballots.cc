@@ -10,8 +10,9 @@ namespace isthmus::inter {
 namespace {
 
 constexpr Nanoseconds kTick = 250 * kMillisecond;
-constexpr Nanoseconds kGrace = 500 * kMillisecond;    // for a member that is not waited for
-constexpr Nanoseconds kNewVotersWait = 30 * kSecond;  // since this site began
+constexpr Nanoseconds kGrace = 500 * kMillisecond;  // for a member that is not waited for
+constexpr Nanoseconds kNewVotersWait = 30 * kSecond;
+constexpr Nanoseconds kTooFewWait = 60 * kSecond;  // longer than ranks take to start again
 
 }  // namespace
 
@@ -66,6 +67,7 @@ void Gateway::tick() {
   if (exchange_ && state_ && !finished_) exchange_->consider_fetching();
   if (transfer_) transfer_->tidy();
   relay_saved_late();
+  note_since();
   consider_ballot();
   give_way_to_twin();
   count_waits();
@@ -120,11 +122,8 @@ void Gateway::count_waits() {
   waits_for_ = waits_for();
 }
 
-// No record names our roster yet, everyone who votes and can be reached has it, a majority, and
-// those who will vote are known to have a vote file: all of them or, after a while, a majority. Who
-// is named without one has no vote until another record names that, and the run would stop with the
-// next site that is lost.
-bool Gateway::newer_roster_due() const {
+// No record names our roster yet, and everyone who votes and can be reached has it, a majority.
+bool Gateway::newer_roster_known() const {
   if (roster_.digest == named_roster_) return false;
   const auto view = current_view();
   std::size_t have = view.is_voter(self_) ? 1 : 0;
@@ -133,10 +132,35 @@ bool Gateway::newer_roster_due() const {
     if (peer.status->roster_epoch != roster_.epoch) return false;
     ++have;
   }
+  return have >= view.majority();
+}
+
+// And those who will vote are known to have a vote file: all of them or, after a while, a majority.
+// Who is named without one has no vote until another record names that, and the run would stop with
+// the next site that is lost.
+bool Gateway::newer_roster_due() const {
+  if (!newer_roster_known()) return false;
   const auto newer = with_vote_files(view_of_roster());
-  const bool waits = world_.loop.now() - started_ < kNewVotersWait;
-  const auto enough = waits ? newer.voters.size() : newer.majority();
-  return have >= view.majority() && newer.vote_files.size() >= enough;
+  const bool waits =
+      !roster_known_since_ || world_.loop.now() - *roster_known_since_ < kNewVotersWait;
+  return newer.vote_files.size() >= (waits ? newer.voters.size() : newer.majority());
+}
+
+// What is waited for counts from when it began, in steps that come and go.
+void Gateway::note_since() {
+  const auto now = world_.loop.now();
+  const auto since = [now](std::optional<Nanoseconds>& time, bool is_so) {
+    if (!is_so)
+      time.reset();
+    else if (!time)
+      time = now;
+  };
+  since(roster_known_since_, genesis_ && newer_roster_known());
+  since(too_few_since_, agreement_ && !contributions_may_suffice());
+}
+
+bool Gateway::too_few_come() const {
+  return too_few_since_ && world_.loop.now() - *too_few_since_ >= kTooFewWait;
 }
 
 bool Gateway::view_change_due() const {

@@ -327,18 +327,43 @@ Status Gateway::my_status() const {
 
 void Gateway::send_status() {
   last_status_ = world_.loop.now();
-  const auto status = my_status();
+  auto status = my_status();
   last_status_bytes_ = encode_own(status);
+  status.wish_seal = seal_of(status.step, status.own_wish(self_));
   peers_.send_to_all(encode(status));
+}
+
+// One signature for each step and wish.
+security::Signature Gateway::seal_of(std::uint64_t step, const Wish& wish) {
+  auto body = wish_body(wishes_are_of(), step, wish);
+  if (body != sealed_wish_.body)
+    sealed_wish_ = {std::move(body), {}};
+  else
+    return sealed_wish_.signature;
+  return sealed_wish_.signature = world_.signer.sign(security::context::wish, sealed_wish_.body);
+}
+
+const security::Digest& Gateway::wishes_are_of() const { return genesis_ ? run_ : roster_.digest; }
+
+// Only what may count is looked at: of the step at hand, and of sites that we do not see.
+bool Gateway::may_be_wished(const Status& by, const Wish& wish) {
+  if (by.step != working_step() || wish.site == self_ || roster_.find(wish.site) == nullptr ||
+      peers_.sees(wish.site))
+    return false;
+  auto body = wish_body(wishes_are_of(), by.step, wish);
+  auto& known = checked_wishes_[wish.site];
+  if (known.body == body && known.signature == wish.signature) return true;
+  if (!world_.verifier.verify(wish.site, security::context::wish, body, wish.signature))
+    return false;
+  known = {std::move(body), wish.signature};
+  return true;
 }
 
 void Gateway::on_status(Link& link, const Status& status) {
   auto& peer = *peers_.of(link);
   const auto before = std::exchange(peer.status, status);
-  // Of sites that this roster does not have: a view with one of those nobody accepts, and our own
-  // status would pass them on.
   std::erase_if(peer.status->wishes,
-                [this](const Wish& wish) { return roster_.find(wish.site) == nullptr; });
+                [&](const Wish& wish) { return !may_be_wished(status, wish); });
   peer.vote_file = status.vote_file;
   const auto now = world_.loop.now();
   if (status.contributes) peer.last_progress = now;

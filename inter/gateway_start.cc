@@ -28,7 +28,7 @@ View Gateway::with_vote_files(View view) const {
   for (const auto& [site, peer] : peers_.all())
     if (view.takes_part(site)) view.set_vote_file(site, peer.vote_file);
   if (view.takes_part(self_)) view.set_vote_file(self_, vote_file_);
-  // What others say counts where nothing is known at first hand.
+  // What those have signed for this step whom we do not see: newer than what they said themselves.
   for (const auto& wish : peers_.wishes(working_step(), self_))
     if (view.takes_part(wish.site)) view.set_vote_file(wish.site, wish.vote_file);
   return view;

@@ -4,10 +4,17 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/copy_to.h"
 #include "inter/encoding.h"
 
 namespace isthmus::inter {
 namespace {
+
+security::Signature get_signature(ByteReader& in) {
+  security::Signature signature;
+  copy_to(in.raw(signature.bytes.size()), signature.bytes.begin());
+  return signature;
+}
 
 void put_step(ByteWriter& out, const StepId& id) {
   put(out, id.run);
@@ -44,8 +51,7 @@ std::optional<Signed> decode_signed(MessageType type, ByteReader& in) {
   Signed message;
   message.type = type;
   message.signer = in.get<SiteId>();
-  const auto signature = in.raw(message.signature.bytes.size());
-  std::copy(signature.begin(), signature.end(), message.signature.bytes.begin());
+  message.signature = get_signature(in);
   const auto body = in.block(kControlMessageBytesMax);
   message.body.assign(body.begin(), body.end());
   if (!in.done()) return std::nullopt;
@@ -275,8 +281,14 @@ Bytes encode(const Status& s) {
   put_sites(out, s.sees_complete);
   out.put(static_cast<std::uint32_t>(s.wishes.size()));
   for (const auto& wish : s.wishes)
-    out.put(wish.site).put(wish.joins).put(wish.vote_file).put(wish.hops);
+    out.put(wish.site).put(wish.joins).put(wish.vote_file).put(wish.hops).raw(wish.signature.bytes);
+  out.raw(s.wish_seal.bytes);
   return out.take();
+}
+
+Bytes wish_body(const security::Digest& of, std::uint64_t step, const Wish& wish) {
+  ByteWriter out;
+  return out.raw(of.bytes).put(step).put(wish.site).put(wish.joins).put(wish.vote_file).take();
 }
 
 Bytes encode_own(Status status) {
@@ -296,15 +308,17 @@ std::optional<Status> decode_status(ByteReader& in) {
   s.holds = get_sites(in);
   s.sees_contribute = get_sites(in);
   s.sees_complete = get_sites(in);
-  s.wishes.resize(in.count(kSitesMax, 14));
+  s.wishes.resize(in.count(kSitesMax, 14 + security::kSignatureBytes));
   for (std::size_t i = 0; i < s.wishes.size(); ++i) {
     auto& wish = s.wishes[i];
     wish.site = in.get<SiteId>();
     wish.joins = in.get<bool>();
     wish.vote_file = in.get<VoteFileId>();
     wish.hops = in.get<std::uint8_t>();
+    wish.signature = get_signature(in);
     if (i > 0 && s.wishes[i - 1].site >= wish.site) in.fail();
   }
+  s.wish_seal = get_signature(in);
   if (!in.done()) return std::nullopt;
   return s;
 }

@@ -93,16 +93,22 @@ struct Signed {
 };
 
 // What a site would like of the next view. Passed on, since not everybody sees everybody: a voter
-// that does not know of it decides before the others can change the view.
+// that does not know of it decides before the others can change the view. Signed, since it takes
+// the vote away from whoever has another vote file than it says.
 struct Wish {
   SiteId site = 0;
   bool joins = false;                  // as a member
   VoteFileId vote_file = kNoVoteFile;  // that it would vote with
-  std::uint8_t hops = 0;               // from the site that said it
+  std::uint8_t hops = 0;               // from the site that said it; not signed
+  security::Signature signature = {};
 
   static constexpr std::uint8_t kHopsMax = 3;
   bool operator==(const Wish&) const = default;
 };
+
+// What the signature of a wish covers. It is one for this step, `of` the run or, before there is
+// one, of the roster.
+Bytes wish_body(const security::Digest& of, std::uint64_t step, const Wish& wish);
 
 // A peer's own account of itself: sent when it changes and as a heartbeat.
 struct Status {
@@ -119,7 +125,15 @@ struct Status {
   // Of those it sees and that work on `step`, for whoever does not see them: which contribute, and
   // which hold the contributions of all members.
   std::vector<SiteId> sees_contribute, sees_complete;
-  std::vector<Wish> wishes;  // of others that work on `step`; ascending site
+  std::vector<Wish> wishes;       // of others that work on `step`; ascending site
+  security::Signature wish_seal;  // of its own wish: signature, to be passed on
+
+  Wish own_wish(SiteId site) const {
+    return {.site = site,
+            .joins = wants_in && !leaving,
+            .vote_file = vote_file,
+            .signature = wish_seal};
+  }
 };
 
 struct RecordRequest {

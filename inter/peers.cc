@@ -54,8 +54,7 @@ std::vector<Wish> Peers::wishes(std::uint64_t step, SiteId self) const {
         if (const auto [at, first] = all.emplace(wish.site, wish);
             !first && wish.hops < at->second.hops)
           at->second = wish;
-    const auto& own = *peer.status;
-    all[id] = {.site = id, .joins = own.wants_in && !own.leaving, .vote_file = own.vote_file};
+    all[id] = peer.status->own_wish(id);
   }
   std::vector<Wish> wishes;
   for (const auto& [site, wish] : all) wishes.push_back(wish);

@@ -55,7 +55,7 @@ class Peers {
   bool reachable(SiteId site) const;
   std::vector<SiteId> seen() const;
   // Of all sites but `self`, of those that work on `step`: what they say themselves, or what others
-  // that work on it say of those whom we do not see. Ascending site.
+  // that work on it pass on from those whom we do not see. Ascending site.
   std::vector<Wish> wishes(std::uint64_t step, SiteId self) const;
   // Some site that may join asked to in an earlier step, not before `since`, and has not come to
   // this one yet: where steps are shorter than its answers take, it would always be late.

@@ -9,6 +9,7 @@
 namespace isthmus::inter {
 namespace {
 
+constexpr Nanoseconds kLongAgo = INT64_MIN / 2;
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::uint64_t kLeafBytesMax = ModelLayout::kLeafElements * sizeof(float);
 constexpr std::size_t kManifestLeaves = (1 << 20) / kDigestBytes;  // a chunk's worth
@@ -19,11 +20,12 @@ constexpr Nanoseconds kAskEvery = 2 * kSecond;
 constexpr Nanoseconds kPatienceAtFirst = 60 * kSecond;
 constexpr Nanoseconds kPatienceMin = 5 * kSecond;
 constexpr Nanoseconds kPatienceWithoutLink = 10 * kSecond;
-// A server that needs longer than this for what is missing, as the first seconds tell, is left for
-// another one; and the fastest of so many for none.
+// A server that needs longer than this for what is missing, as some seconds tell, is left for one
+// of so many that were not tried yet, or for one that was so much faster.
 constexpr Nanoseconds kTrial = 3 * kSecond;
 constexpr double kLongSeconds = 10;
 constexpr std::size_t kTriedMax = 4;
+constexpr double kMuchFaster = 2;
 constexpr std::size_t kSnapshots = 2;  // as many as the disk has
 constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
 constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on what one peer asks
@@ -43,7 +45,8 @@ struct StateTransfer::Snapshot final : ChunkSource {
   std::uint32_t manifest = 0;
   const Loop* loop = nullptr;
   Nanoseconds last_used = 0;
-  std::vector<bool> sent;  // since it was asked for last
+  std::vector<bool> sent;       // since it was asked for last
+  std::set<SiteId> claimed_by;  // who is sent it
 
   // Who is sent the same again and again does not keep it in memory.
   void note_sent(std::uint32_t index) {
@@ -78,8 +81,9 @@ struct StateTransfer::Incoming {
   std::vector<bool> have;
   std::uint32_t missing = 0;
   Nanoseconds last_arrival = 0;
-  Nanoseconds first_arrival = 0;  // of this server; 0: none yet
-  std::uint32_t arrived = 0;      // after that
+  Nanoseconds rated_from =
+      0;  // since the first of this server, and from time to time anew; 0: none yet
+  std::uint32_t arrived = 0;  // after that
   bool manifest_refused = false;
   bool refused = false;  // something of what this server sent
   // Leaves that came before the list that proves them.
@@ -152,8 +156,8 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
     found = snapshots_.insert(snapshots_.end(), fresh);
   }
   const auto snapshot = *found;
-  snapshot->last_used = context_.loop.now();
-  snapshot->sent.clear();
+  if (snapshot->last_used == 0) snapshot->last_used = context_.loop.now();
+  if (request.send) claim(snapshot, link);
   if (!link.up() || link.session() != session) co_return;
   const Saved saved{
       .id = id, .state_root = snapshot->root, .strong_root = snapshot->strong, .spot_root = {}};
@@ -163,6 +167,19 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
     link.offer(transfer, kPriority, chunk_count(), snapshot, true);
   }
   link.send(sign(context_.signer, context_.self, MessageType::saved, encode(saved)).encode());
+}
+
+// One for each peer, and none by a question alone: or one peer would keep all the room.
+void StateTransfer::claim(const std::shared_ptr<Snapshot>& snapshot, Link& link) {
+  const auto peer = link.peer().site;
+  for (auto& other : snapshots_) {
+    if (other == snapshot || other->claimed_by.erase(peer) == 0) continue;
+    link.withdraw(transfer_of_state(other->run, other->state.step, other->strong));
+    if (other->claimed_by.empty()) other->last_used = kLongAgo;
+  }
+  snapshot->claimed_by.insert(peer);
+  snapshot->last_used = context_.loop.now();
+  snapshot->sent.clear();
 }
 
 void StateTransfer::drop_snapshots(Nanoseconds unused_for) {
@@ -252,17 +269,21 @@ PeerSite* StateTransfer::server_of(std::uint64_t step, const security::Digest& s
   return server;
 }
 
-// There may be a faster one. Each reads and hashes all of its state first, so few are tried.
+// There may be a faster one. Each reads and hashes all of its state first, so few are tried, and
+// one that was is gone back to where it was much faster than this one was in the last seconds.
 bool StateTransfer::leave_slow_server() {
   auto& in = *incoming_;
   const auto now = context_.loop.now();
-  if (in.first_arrival == 0 || now - in.first_arrival < kTrial || in.missing == 0) return false;
-  const auto rate = in.arrived / seconds_of(now - in.first_arrival);
-  if (in.missing <= kLongSeconds * rate) return false;
-  const bool was_tried = chunks_per_second_.contains(in.server);
+  if (in.rated_from == 0 || now - in.rated_from < kTrial || in.missing == 0) return false;
+  const auto rate = in.arrived / seconds_of(now - in.rated_from);
+  in.rated_from = now;
+  in.arrived = 0;
   chunks_per_second_[in.server] = rate;
-  const auto* better = was_tried ? nullptr : server_of(in.step, in.strong);
-  return better != nullptr && better->site != in.server;
+  if (in.missing <= kLongSeconds * rate) return false;
+  const auto* better = server_of(in.step, in.strong);
+  if (better == nullptr || better->site == in.server) return false;
+  const auto known = chunks_per_second_.find(better->site);
+  return known == chunks_per_second_.end() || known->second > kMuchFaster * rate;
 }
 
 // What has come of this very state from another server stays.
@@ -295,7 +316,7 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   auto& in = *incoming_;
   in.server = server.site;
   in.refused = false;
-  in.first_arrival = 0;
+  in.rated_from = 0;
   in.arrived = 0;
   in.last_arrival = context_.loop.now();
   auto asked = in.last_arrival;
@@ -446,8 +467,8 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
   }
   if (good) {
     in.last_arrival = context_.loop.now();
-    if (in.first_arrival == 0)
-      in.first_arrival = in.last_arrival;
+    if (in.rated_from == 0)
+      in.rated_from = in.last_arrival;
     else
       ++in.arrived;
     in.have[arrival.index] = true;

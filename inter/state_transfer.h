@@ -67,6 +67,7 @@ class StateTransfer {
 
   void drop_snapshots(Nanoseconds unused_for);
   bool room_for_snapshot();
+  void claim(const std::shared_ptr<Snapshot>& snapshot, Link& link);
 
   Context context_;
   const ModelLayout& layout_;

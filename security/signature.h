@@ -29,6 +29,7 @@ inline constexpr std::string_view promise = "isthmus promise v1";
 inline constexpr std::string_view propose = "isthmus propose v1";
 inline constexpr std::string_view accept = "isthmus accept v1";
 inline constexpr std::string_view saved = "isthmus saved v1";
+inline constexpr std::string_view wish = "isthmus wish v1";
 }  // namespace context
 
 inline constexpr std::size_t kSignatureBytes = 64;

@@ -229,31 +229,6 @@ TEST(Agreement, WhatTooFewAcceptedHoldsNothingUp) {
   }
 }
 
-TEST(Agreement, NobodyVotesItsOwnVoteAway) {
-  Record record;
-  record.step = 1;
-  record.view = record.next_view = View{{1, 2}, {1, 2}, {{1, 101}, {2, 102}}};
-  record.parts = {{.site = 1, .root = {}, .tokens = 10, .base = {}}};
-  const auto votes_for = [&](VoteFileId ours, VoteFileId named) {
-    Agreement::Setup setup;
-    setup.self = 1;
-    setup.vote_file = ours;
-    setup.frame = record;
-    setup.frame.parts.clear();
-    setup.roster = {1, 2};
-    Agreement agreement(setup, {});
-    agreement.hold(record.parts.front());
-    auto proposed = record;
-    proposed.next_view.set_vote_file(1, named);
-    agreement.receive(2, Propose{1, proposed}, {});
-    return agreement.vote().accepted.has_value();
-  };
-  EXPECT_TRUE(votes_for(101, 101));
-  EXPECT_TRUE(votes_for(105, 105)) << "its new one";
-  EXPECT_TRUE(votes_for(105, 101)) << "nothing is said of it";
-  EXPECT_FALSE(votes_for(101, 999));
-}
-
 // Who lost its disk contributes once more when nobody has what it made: then nobody needs that.
 TEST(Agreement, WhatABallotNamesIsNotLackedOnceItsSiteMadeAnother) {
   Voters voters(3, 1, 1);

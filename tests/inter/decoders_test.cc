@@ -137,7 +137,8 @@ TEST(Messages, OfTheLargestFederationFitTheWire) {
   Certificate certificate{.record = record, .ballot = 1, .accepts = {}};
   for (const auto site : record.view.voters) certificate.accepts.push_back({site, {}});
   Status status;
-  status.sees = status.holds = record.view.members;
+  status.sees = status.holds = status.sees_contribute = status.sees_complete = record.view.members;
+  for (const auto site : record.view.members) status.wishes.push_back({.site = site});
   const sim::SimulatedSigner signer(1);
   for (const auto& message :
        {sign(signer, 1, {}, promise).encode(), sign(signer, 1, {}, Propose{3, record}).encode(),

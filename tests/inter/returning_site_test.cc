@@ -384,5 +384,52 @@ TEST(SlowServerTest, IsLeftForAFasterOne) {
   EXPECT_GT(federation.events(3, "state_fetch_goes_on"), 0U);
 }
 
+// Also when it was the fastest before, and its line is thin by now.
+TEST(SlowServerTest, IsLeftForAFasterOneAtAnyTime) {
+  auto options = options_of({10 * kSecond, 10 * kSecond, 10 * kSecond});
+  options.elements = 8'000'000;
+  options.gateway.sync.chunk_elements = 1 << 18;
+  options.gateway.sync.outer_steps = 100'000;
+  options.late = {3};
+  options.without_vote = {3};
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(1) >= 4; }, 600 * kSecond));
+  for (const SiteId site : {1, 2}) federation.end_ranks(site);
+  federation.run_for(30 * kSecond);
+  federation.gateway(1).set_rate_limit(750'000);
+  federation.gateway(2).set_rate_limit(300'000);
+  federation.start(3);
+  ASSERT_TRUE(federation.run_until([&] { return federation.events(3, "state_fetch_goes_on") == 2; },
+                                   600 * kSecond))
+      << "to the second, and back to the first";
+  federation.gateway(1).set_rate_limit(50'000);
+  federation.gateway(2).set_rate_limit(0);
+  EXPECT_TRUE(federation.run_until(
+      [&] { return federation.gateway(3).counters().state_fetches > 0; }, 60 * kSecond));
+}
+
+// The only source sends two contributions one after the other over a thin line: it is not silent
+// for the second while the first comes, and no state is fetched.
+TEST(ThinSourceTest, IsNotTakenForASilentOne) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.elements = 1'000'000;
+  options.gateway.sync.chunk_elements = 1 << 13;
+  options.gateway.sync.outer_steps = 100'000;
+  options.without_vote = {3};
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.step(1) >= 4 && federation.step(3) >= 4; }, 600 * kSecond));
+  federation.cut_off(3, true);
+  ASSERT_TRUE(
+      federation.run_until([&] { return federation.step(1) > federation.step(3); }, 600 * kSecond));
+  for (SiteId site = 1; site <= 3; ++site) federation.end_ranks(site);
+  federation.run_for(30 * kSecond);
+  federation.set_access(3, 20'000);
+  federation.cut(1, 3, false);
+  EXPECT_TRUE(federation.run_until([&] { return federation.step(3) >= federation.step(1); },
+                                   300 * kSecond));
+  EXPECT_EQ(federation.events(3, "state_fetch_began"), 0U);
+}
+
 }  // namespace
 }  // namespace isthmus::inter
