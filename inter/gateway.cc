@@ -222,7 +222,7 @@ Agreement::Setup Gateway::agreement_setup(const View& view) const {
   return setup;
 }
 
-// Where too few are left, or will come, whoever asks is taken in.
+// Where too few are left, or have come for a while, whoever asks is taken in.
 bool Gateway::may_join(SiteId site) const {
   return !too_few_members().empty() || readmission_.due(site, working_step()) || too_few_come();
 }

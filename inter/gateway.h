@@ -400,12 +400,12 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool lacked_vote_ = false;  // and said so
   LostVotes lost_votes_said_;
   bool adopting_run_ = false;
+  std::optional<Nanoseconds> roster_known_since_;  // newer_roster_known()
+  std::optional<Nanoseconds> too_few_since_;  // the contributions of the members cannot suffice
   struct SealedWish {
     Bytes body;
     security::Signature signature;
   };
-  std::optional<Nanoseconds> roster_known_since_;  // newer_roster_known()
-  std::optional<Nanoseconds> too_few_since_;     // the contributions of the members cannot suffice
   SealedWish sealed_wish_;                       // our own, as it was said last
   std::map<SiteId, SealedWish> checked_wishes_;  // of others, passed on to us
   LogPace genesis_refusals_{60 * kSecond};

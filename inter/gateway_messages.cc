@@ -336,18 +336,18 @@ void Gateway::send_status() {
 // One signature for each step and wish.
 security::Signature Gateway::seal_of(std::uint64_t step, const Wish& wish) {
   auto body = wish_body(wishes_are_of(), step, wish);
-  if (body != sealed_wish_.body)
-    sealed_wish_ = {std::move(body), {}};
-  else
-    return sealed_wish_.signature;
-  return sealed_wish_.signature = world_.signer.sign(security::context::wish, sealed_wish_.body);
+  if (body != sealed_wish_.body) {
+    const auto signature = world_.signer.sign(security::context::wish, body);
+    sealed_wish_ = {std::move(body), signature};
+  }
+  return sealed_wish_.signature;
 }
 
 const security::Digest& Gateway::wishes_are_of() const { return genesis_ ? run_ : roster_.digest; }
 
-// Only what may count is looked at: of the step at hand, and of sites that we do not see.
+// Only what may count is looked at: not of steps that are over, nor of sites that we see ourselves.
 bool Gateway::may_be_wished(const Status& by, const Wish& wish) {
-  if (by.step != working_step() || wish.site == self_ || roster_.find(wish.site) == nullptr ||
+  if (by.step < working_step() || wish.site == self_ || roster_.find(wish.site) == nullptr ||
       peers_.sees(wish.site))
     return false;
   auto body = wish_body(wishes_are_of(), by.step, wish);

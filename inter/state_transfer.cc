@@ -81,9 +81,8 @@ struct StateTransfer::Incoming {
   std::vector<bool> have;
   std::uint32_t missing = 0;
   Nanoseconds last_arrival = 0;
-  Nanoseconds rated_from =
-      0;  // since the first of this server, and from time to time anew; 0: none yet
-  std::uint32_t arrived = 0;  // after that
+  Nanoseconds rated_from = 0;  // when the first of this server came, or later; 0: none yet
+  std::uint32_t arrived = 0;   // after that
   bool manifest_refused = false;
   bool refused = false;  // something of what this server sent
   // Leaves that came before the list that proves them.
