@@ -44,7 +44,11 @@ void ReturningSites::works_on(SiteId site, std::uint64_t step, std::uint64_t new
     s.needs_from.reset();
   } else if (step >= kept_from) {
     s.needs_from = step;
-    if (!s.steps_left) s.steps_left = 2 * (newest - step);
+    const auto steps = 2 * (newest - step);
+    if (!s.steps_left || (*s.steps_left == 0 && s.unheld >= steps)) {
+      s.steps_left = steps;
+      s.unheld = 0;
+    }
   }
 }
 
@@ -75,7 +79,10 @@ std::uint64_t ReturningSites::keep_from(std::uint64_t not_needed, Nanoseconds no
 
 void ReturningSites::begin_step() {
   for (auto& [site, s] : sites_) {
-    if (s.held_up && s.steps_left && *s.steps_left > 0) --*s.steps_left;
+    if (s.held_up && s.steps_left && *s.steps_left > 0)
+      --*s.steps_left;
+    else if (s.steps_left == 0)
+      ++s.unheld;
     s.held_up = false;
     s.replayed = 0;
   }

@@ -39,7 +39,7 @@ class ReturningSites {
   void begin_step();
   // Whether the step at hand waits for it: until it has replayed two steps meanwhile, so that it
   // comes nearer, while none takes it longer than `patience` or twice what they took so far; and in
-  // no more steps than twice those that it was behind.
+  // no more steps than twice those that it was behind, before as many went by without a wait.
   bool awaited(SiteId site, std::uint64_t newest, std::uint64_t kept_from, Nanoseconds now,
                Nanoseconds patience) const;
   // Nothing else is waited for any more: this step is one of those.
@@ -55,6 +55,7 @@ class ReturningSites {
     std::uint32_t replayed = 0;               // since the step at hand began here
     bool held_up = false;                     // the step at hand was
     std::optional<std::uint64_t> steps_left;  // to be held up for it
+    std::uint64_t unheld = 0;                 // that went by since none is left
   };
 
   const std::uint64_t steps_kept_max_;

@@ -1,8 +1,10 @@
 // A link's handshake: whom it begins a session with, whom it refuses and by what name, and whose a
 // connection is.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "inter/link.h"
+#include "inter/link_frames.h"
 #include "tests/inter/link_pair.h"
 #include "tests/inter/zmq_link.h"
 
@@ -52,7 +54,8 @@ TEST(Link, AnotherProtocolVersionIsRefusedByName) {
   peer.control(hello);
   const auto refusal = peer.last(Frame::refuse);
   auto in = after_kind(refusal);
-  EXPECT_EQ(decode_refuse(in).value_or(Refuse{}).why, "protocol version: 6 here, 9 there");
+  EXPECT_EQ(decode_refuse(in).value_or(Refuse{}).why,
+            fmt::format("protocol version: {} here, 9 there", kProtocolVersion));
 }
 
 TEST(Link, TheSessionKeepsToItsOwnConnections) {

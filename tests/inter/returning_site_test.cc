@@ -116,6 +116,18 @@ TEST_F(AwaitedTest, InTwiceAsManyStepsAsItWasBehind) {
     next_step();
     works_on(newest - 10);
   }
+  // And again after as many without.
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_FALSE(awaited()) << i;
+    next_step();
+    works_on(newest - 10);
+  }
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(awaited()) << i;
+    sites.holds_up(kSite);
+    next_step();
+    works_on(newest - 10);
+  }
   EXPECT_FALSE(awaited());
   sites.is_member(kSite);  // and lost once more
   works_on(newest - 1);
