@@ -92,10 +92,10 @@ A gateway reads its roster when it starts. To change it, edit the file, count up
 site, and start the sites again one after the other: they go on from what they have. A site that joins is added with
 `isthmus roster add`; with `run = "…"` (as `isthmus status` shows it) in the roster it takes only that run for its own, and
 needs it when the voters are no longer those that the run began with. Who votes changes with the next record once every
-voter that can be reached has the newer roster, and the new voters have been here (half a minute after a start a majority of
-them is enough). A site that is to take part no more, or whose key was stolen, is taken out with `isthmus roster remove`:
-nobody lets it in any longer, and as a `[[former]]` site it stays known to those who check what it signed before. If it was
-one of the first voters, name the run too (`--run RUN`), so that others can still join.
+voter that can be reached has the newer roster, and the new voters have been here (half a minute after the voters have it a
+majority of them is enough). A site that is to take part no more, or whose key was stolen, is taken out with `isthmus roster
+remove`: nobody lets it in any longer, and as a `[[former]]` site it stays known to those who check what it signed before.
+If it was one of the first voters, name the run too (`--run RUN`), so that others can still join.
 For another CURVE key, the one of its control connections, a site that stays who it is runs `isthmus keys rotate alpha.key alpha-2.key`:
 `curve_key` and `curve_signature` of `alpha-2.key.pub` go into the roster, and `site.identity` names the new file.
 

@@ -115,12 +115,9 @@ TEST_F(ForgedWishesTest, NameNoNewVotersVoteFile) {
   start(std::move(chosen));
   lie(false);
   ASSERT_TRUE(federation_->run_until([&] { return federation_->step(1) >= 2; }, 60 * kSecond));
-  auto newer = federation_->roster();
-  newer.epoch += 1;
-  newer.digest = security::blake2b(bytes_of("three vote"));
+  auto newer = federation_->newer_roster({1, 2, kVictim});
   newer.run = federation_->gateway(1).genesis()->record.hash();
-  for (auto& site : newer.sites) site.voter = site.id != kLiar;
-  for (const SiteId site : {1, 2, 3}) federation_->give_roster(site, newer);
+  for (const SiteId site : {SiteId{1}, SiteId{2}, kVictim}) federation_->give_roster(site, newer);
   for (const SiteId site : {1, 2}) {
     federation_->kill(site);
     federation_->start(site);

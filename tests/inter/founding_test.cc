@@ -7,13 +7,6 @@
 namespace isthmus::inter {
 namespace {
 
-security::Roster without_the_firsts_vote(security::Roster roster) {
-  roster.epoch += 1;
-  roster.digest = security::blake2b(bytes_of("the first has no vote"));
-  roster.sites.front().voter = false;
-  return roster;
-}
-
 // It may have begun with the vote of a site that does not know it yet, and gets a newer roster.
 TEST(FoundingTest, WhoVotedForARunJoinsItWithANewerRoster) {
   ScriptedFederation federation(options_of({kSecond, kSecond, kSecond}));
@@ -23,7 +16,7 @@ TEST(FoundingTest, WhoVotedForARunJoinsItWithANewerRoster) {
   ASSERT_FALSE(federation.gateway(2).genesis());
   federation.kill(2);
   federation.cut(2, 3, false);
-  federation.give_roster(2, without_the_firsts_vote(federation.roster()));
+  federation.give_roster(2, federation.newer_roster({2, 3}));
   federation.start(2);
   EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
   EXPECT_EQ(federation.gateway(2).root(), federation.gateway(1).root());
@@ -48,7 +41,7 @@ TEST(FoundingTest, WhoVotedForARunFoundsNoOtherOne) {
   };
   ASSERT_TRUE(federation.run_until([&] { return voted; }, 60 * kSecond));
   federation.kill(2);
-  federation.give_roster(2, without_the_firsts_vote(federation.roster()));
+  federation.give_roster(2, federation.newer_roster({2, 3}));
   federation.start(2);
   voted = false;
   federation.run_for(60 * kSecond);
@@ -68,11 +61,7 @@ TEST(FoundingTest, ARunThatIsNotItsOwnIsNamed) {
   options.gateway.sync.outer_steps = 1000;
   ScriptedFederation federation(std::move(options));
   ASSERT_TRUE(federation.run_until([&] { return federation.step(1) >= 2; }, 60 * kSecond));
-  auto newer = federation.roster();
-  newer.epoch += 1;
-  newer.digest = security::blake2b(bytes_of("all vote"));
-  for (auto& site : newer.sites) site.voter = true;
-  federation.give_roster(3, newer);
+  federation.give_roster(3, federation.newer_roster({1, 2, 3}));
   federation.start(3);
   federation.run_for(60 * kSecond);
   EXPECT_FALSE(federation.gateway(3).genesis());

@@ -21,11 +21,8 @@ class NewerRosterTest : public testing::Test {
 
   void SetUp() override {
     ASSERT_TRUE(federation_.run_until([&] { return federation_.step(1) >= 2; }, 60 * kSecond));
-    auto newer = federation_.roster();
-    newer.epoch += 1;
-    newer.digest = security::blake2b(bytes_of("all vote"));
+    auto newer = federation_.newer_roster({1, 2, 3});
     newer.run = federation_.gateway(1).genesis()->record.hash();
-    for (auto& site : newer.sites) site.voter = true;
     for (const SiteId site : {1, 2, 3}) federation_.give_roster(site, newer);
   }
   // One after the other.

@@ -49,10 +49,7 @@ class RecoveryTest : public testing::Test {
   }
   // The survivors are started again, with a roster that names it.
   void recover(const security::Recovery& recovery) {
-    auto roster = federation_->roster();
-    roster.epoch = 2;
-    roster.digest = security::blake2b(bytes_of("roster of a recovery"));
-    for (auto& site : roster.sites) site.voter = site.id != 1;
+    auto roster = federation_->newer_roster({2, 3});
     roster.run = recovery.run;
     roster.recoveries = {recovery};
     for (const auto site : survivors_) {

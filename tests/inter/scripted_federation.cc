@@ -38,6 +38,14 @@ ScriptedFederation::ScriptedFederation(Options options)
   }
 }
 
+security::Roster ScriptedFederation::newer_roster(const std::set<SiteId>& voters) const {
+  auto newer = roster_;
+  newer.epoch += 1;
+  newer.digest = security::blake2b(bytes_of("newer roster"));
+  for (auto& site : newer.sites) site.voter = voters.contains(site.id);
+  return newer;
+}
+
 void ScriptedFederation::start(SiteId id) {
   auto& site = sites_[id - 1];
   const auto actor = static_cast<int>(id - 1);

@@ -45,6 +45,8 @@ class ScriptedFederation {
   // Of two that are down.
   void swap_disks(SiteId a, SiteId b) { std::swap(sites_[a - 1].disk, sites_[b - 1].disk); }
   const security::Roster& roster() const { return roster_; }
+  // Of the next epoch: the same sites, of which these vote.
+  security::Roster newer_roster(const std::set<SiteId>& voters) const;
   // From its next start on.
   void give_roster(SiteId site, const security::Roster& roster) { newer_rosters_[site] = roster; }
   // The options of gateways that are started from now on.
