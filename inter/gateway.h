@@ -216,7 +216,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool may_join(SiteId site) const;
   std::vector<Wish> wishes() const;
   const security::Digest& wishes_are_of() const;
-  security::Signature seal_of(std::uint64_t step, const Wish& wish);
+  security::Signature signature_of(std::uint64_t step, const Wish& wish);
   bool may_be_wished(const Status& by, const Wish& wish);
   void complete(Record& record) const;
   bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
@@ -402,12 +402,12 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool adopting_run_ = false;
   std::optional<Nanoseconds> roster_known_since_;  // newer_roster_known()
   std::optional<Nanoseconds> too_few_since_;  // the contributions of the members cannot suffice
-  struct SealedWish {
+  struct SignedWish {
     Bytes body;
     security::Signature signature;
   };
-  SealedWish sealed_wish_;                       // our own, as it was said last
-  std::map<SiteId, SealedWish> checked_wishes_;  // of others, passed on to us
+  SignedWish signed_wish_;                       // our own, as it was said last
+  std::map<SiteId, SignedWish> checked_wishes_;  // of others, passed on to us
   LogPace genesis_refusals_{60 * kSecond};
   std::string genesis_refused_;  // which run, and why; while there is none
   std::optional<Vote> genesis_vote_;

@@ -329,18 +329,18 @@ void Gateway::send_status() {
   last_status_ = world_.loop.now();
   auto status = my_status();
   last_status_bytes_ = encode_own(status);
-  status.wish_seal = seal_of(status.step, status.own_wish(self_));
+  status.wish_signature = signature_of(status.step, status.own_wish(self_));
   peers_.send_to_all(encode(status));
 }
 
 // One signature for each step and wish.
-security::Signature Gateway::seal_of(std::uint64_t step, const Wish& wish) {
+security::Signature Gateway::signature_of(std::uint64_t step, const Wish& wish) {
   auto body = wish_body(wishes_are_of(), step, wish);
-  if (body != sealed_wish_.body) {
+  if (body != signed_wish_.body) {
     const auto signature = world_.signer.sign(security::context::wish, body);
-    sealed_wish_ = {std::move(body), signature};
+    signed_wish_ = {std::move(body), signature};
   }
-  return sealed_wish_.signature;
+  return signed_wish_.signature;
 }
 
 const security::Digest& Gateway::wishes_are_of() const { return genesis_ ? run_ : roster_.digest; }

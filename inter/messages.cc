@@ -282,7 +282,7 @@ Bytes encode(const Status& s) {
   out.put(static_cast<std::uint32_t>(s.wishes.size()));
   for (const auto& wish : s.wishes)
     out.put(wish.site).put(wish.joins).put(wish.vote_file).put(wish.hops).raw(wish.signature.bytes);
-  out.raw(s.wish_seal.bytes);
+  out.raw(s.wish_signature.bytes);
   return out.take();
 }
 
@@ -318,7 +318,7 @@ std::optional<Status> decode_status(ByteReader& in) {
     wish.signature = get_signature(in);
     if (i > 0 && s.wishes[i - 1].site >= wish.site) in.fail();
   }
-  s.wish_seal = get_signature(in);
+  s.wish_signature = get_signature(in);
   if (!in.done()) return std::nullopt;
   return s;
 }

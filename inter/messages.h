@@ -125,14 +125,14 @@ struct Status {
   // Of those it sees and that work on `step`, for whoever does not see them: which contribute, and
   // which hold the contributions of all members.
   std::vector<SiteId> sees_contribute, sees_complete;
-  std::vector<Wish> wishes;       // of others that work on `step`; ascending site
-  security::Signature wish_seal;  // of its own wish: signature, to be passed on
+  std::vector<Wish> wishes;            // of others that work on `step`; ascending site
+  security::Signature wish_signature;  // of its own wish, to be passed on
 
   Wish own_wish(SiteId site) const {
     return {.site = site,
             .joins = wants_in && !leaving,
             .vote_file = vote_file,
-            .signature = wish_seal};
+            .signature = wish_signature};
   }
 };
 

@@ -150,7 +150,7 @@ std::vector<SampleMessage> sample_messages() {
   status.wishes = {{.site = 2, .joins = true, .vote_file = 17, .hops = 1},
                    {.site = 5, .vote_file = 18, .hops = 3}};
   status.wishes.front().signature.bytes.fill(std::byte{3});
-  status.wish_seal.bytes.fill(std::byte{4});
+  status.wish_signature.bytes.fill(std::byte{4});
   all.push_back({"status", encode(status), tagged(decode_status, encoded)});
   all.push_back(
       {"record request", encode(RecordRequest{4}), tagged(decode_record_request, encoded)});
