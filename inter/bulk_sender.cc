@@ -287,16 +287,16 @@ bool BulkSender::all_is_sent() const {
 // The last chunks of a transfer wait where their connection has a small window or mends a loss,
 // while others have nothing to do.
 void BulkSender::copy_late_ones() {
-  // Where a rate limit holds chunks back no connection is sooner than another one.
-  if (paths_.size() < 2 || peer_stalled_ || !may_send() || !limit_.idle(loop_.now())) return;
+  if (paths_.size() < 2 || peer_stalled_ || !may_send()) return;
   look_again_ = copy_timer_.has_value();
   if (look_again_) return;
   std::map<ConnectionId, BulkPath> paths;
   for (auto& path : wire_.bulk_paths(peer_)) paths.emplace(path.connection, std::move(path));
   for (const auto& late : late_ones(paths)) {
     look_again_ = true;  // they get later by a loss
-    if (!may_send()) break;
     const auto& chunk = in_flight_.at(late.sequence);
+    // Below a rate limit a copy too waits for as long as it takes at that before it leaves.
+    if (!may_send() || !limit_.may_leave(loop_.now(), chunk.bytes + kFramingBytes)) break;
     const auto time_on = [&](const BulkPath& path) {
       return path.tcp.time_for(
           static_cast<double>(path.unwritten_bytes + path.tcp.waiting_bytes + chunk.bytes));
@@ -357,7 +357,7 @@ bool BulkSender::copy(std::uint64_t sequence, ConnectionId connection) {
     paths_.at(connection).blocked = true;  // or about to go down
     return false;
   }
-  limit_.charge(loop_.now(), chunk.bytes.size() + kFramingBytes);
+  limit_.left(loop_.now());
   ++out.copies;
   ++counters_.chunks_copied;
   first.twin = next_sequence_;

@@ -28,8 +28,12 @@ class RateLimit {
     bytes_per_second_ = bytes_per_second;
     free_at_ = now;
   }
-  // What leaves now waits for nothing before it.
-  bool idle(Nanoseconds now) const { return bytes_per_second_ <= 0 || free_at_ <= now; }
+  // For what leaves now or not at all: whether the bucket has filled by its size already, and that
+  // it left.
+  bool may_leave(Nanoseconds now, std::size_t bytes) const { return free_at_ + cost(bytes) <= now; }
+  void left(Nanoseconds now) { free_at_ = now; }
+  // Nothing that left, or has a place, is yet to be paid for.
+  bool idle(Nanoseconds now) const { return may_leave(now, 0); }
   void charge(Nanoseconds now, std::size_t bytes) { reserve(now, bytes); }
   double bytes_per_second() const { return bytes_per_second_; }
   // The time that they take, alone.
