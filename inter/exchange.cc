@@ -17,7 +17,8 @@ Exchange::Exchange(Context context, std::shared_ptr<const ChunkPlan> plan,
       plan_(std::move(plan)),
       on_held_(std::move(on_held)),
       on_chunk_added_(std::move(on_chunk_added)),
-      on_differing_state_(std::move(on_differing_state)) {}
+      on_differing_state_(std::move(on_differing_state)),
+      read_(context_.loop) {}
 
 void Exchange::begin_step(const StepId& id, const View& view, const security::Digest& parent,
                           const security::Digest& state_root, std::uint64_t keep_from) {

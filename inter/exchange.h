@@ -98,10 +98,8 @@ class Exchange {
   void announce(Link& link);
   void session_ended(Link& link);
 
-  // One that was held, from memory or from disk; null: it is neither there, or comes to another
-  // call now.
+  // One that was held, from memory or from disk; null: it is neither there.
   Task<std::shared_ptr<Contribution>> recall(std::uint64_t step, SiteId site);
-  bool recalling(std::uint64_t step, SiteId site) const;  // some call of it has not ended
   std::shared_ptr<const Contribution> held(std::uint64_t step, SiteId site) const;
   // To the current step, as far as it is here; null: not announced.
   std::shared_ptr<const Contribution> incoming(SiteId site) const;
@@ -194,7 +192,7 @@ class Exchange {
   void forget(std::uint64_t step, SiteId site);
   bool may_have(const PeerSite& peer, SiteId site) const;
   void serve_next(Link& link);
-  Task<void> serve(Link& link, std::uint64_t session, Fetch fetch);
+  Task<void> serve(Link& link, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
                const SharedBytes& sealed);
   void note_copy(ArrivedChunk& chunk, const ChunkCopy& copy);
@@ -246,8 +244,10 @@ class Exchange {
   std::map<SiteId, std::set<SiteId>> refused_of_;  // site → peers that sent bad chunks of its
   std::map<SiteId, std::set<SiteId>> silent_;  // site → peers that were asked, and sent nothing
   std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
+  Signal read_;                                         // some of them have
   struct Serving {                                      // of one peer
-    std::set<std::pair<std::uint64_t, SiteId>> now;
+    // The session in which it asked last.
+    std::map<std::pair<std::uint64_t, SiteId>, std::uint64_t> now;
     std::deque<Fetch> next;
   };
   std::map<SiteId, Serving> serving_;

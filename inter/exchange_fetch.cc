@@ -137,8 +137,8 @@ void Exchange::serve_next(Link& link) {
   while (serving.now.size() < kServedAtOnceMax && !serving.next.empty()) {
     const auto fetch = serving.next.front();
     serving.next.pop_front();
-    if (serving.now.insert({fetch.step, fetch.site}).second)
-      context_.loop.spawn(serve(link, link.session(), fetch));
+    if (serving.now.insert_or_assign({fetch.step, fetch.site}, link.session()).second)
+      context_.loop.spawn(serve(link, fetch));
   }
 }
 
@@ -218,11 +218,12 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
 
 Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId site) {
   const std::pair key(step, site);
+  while (reading_.contains(key)) co_await read_.wait();
   if (const auto found = entries_.find(key); found != entries_.end()) {
     found->second->asked_at = context_.loop.now();
     co_return found->second->held ? found->second->contribution : nullptr;
   }
-  if (!reading_.insert(key).second) co_return nullptr;
+  reading_.insert(key);
   std::shared_ptr<Contribution> contribution;
   auto read = [this, &contribution, step, site] {
     if (auto here = read_back(step, site, nullptr); here && *here && (*here)->proven())
@@ -230,6 +231,7 @@ Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId 
   };
   co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
   reading_.erase(key);
+  read_.notify();
   // Of the step at hand only what restore() would have taken up: others may be of a view that the
   // operator has given up, or of another state.
   if (contribution && step == id_.step &&
@@ -247,20 +249,15 @@ Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId 
   co_return contribution;
 }
 
-bool Exchange::recalling(std::uint64_t step, SiteId site) const {
-  return reading_.count({step, site}) > 0;
-}
-
-Task<void> Exchange::serve(Link& link, std::uint64_t session, Fetch fetch) {
+Task<void> Exchange::serve(Link& link, Fetch fetch) {
   const auto contribution = co_await recall(fetch.step, fetch.site);
-  serving_[link.peer().site].now.erase({fetch.step, fetch.site});
+  const auto served = serving_[link.peer().site].now.extract({fetch.step, fetch.site});
   serve_next(link);
-  if (!link.up() || link.session() != session) co_return;
+  if (!link.up() || link.session() != served.mapped()) co_return;
   if (!contribution) {
     const auto found = entries_.find({fetch.step, fetch.site});
     const bool soon = found != entries_.end() && found->second->finishing;
-    if (!soon && !recalling(fetch.step, fetch.site))
-      link.send(encode(Lacking{fetch.step, fetch.site}));
+    if (!soon) link.send(encode(Lacking{fetch.step, fetch.site}));
     co_return;
   }
   if (fetch.site != context_.self) ++relayed_;

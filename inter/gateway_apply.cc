@@ -282,18 +282,12 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
   }
   // All of it: residual + decode(bytes). The bytes are in memory, or on disk after a restart.
   const auto step = pending_->step;
-  std::shared_ptr<const Contribution> contribution;
-  while (!contribution && !stopping_) {
-    contribution = co_await exchange_->recall(step, self_);
-    if (contribution) break;
-    if (!exchange_->recalling(step, self_))
-      co_return Error{ErrorCode::corrupt,
-                      fmt::format("what this site contributed to step {}, and no record named, "
-                                  "cannot be read back from {}",
-                                  step, options_.folder)};
-    co_await world_.loop.sleep(kReadingTurn);  // a peer asks for it too
-  }
-  if (!contribution) co_return Result<void>();
+  const std::shared_ptr<const Contribution> contribution = co_await exchange_->recall(step, self_);
+  if (!contribution)
+    co_return Error{ErrorCode::corrupt,
+                    fmt::format("what this site contributed to step {}, and no record named, "
+                                "cannot be read back from {}",
+                                step, options_.folder)};
   Result<void> carried;
   auto carry = [this, &carried, contribution] {
     for (std::uint32_t i = 0; carried && i < plan_->chunks(); ++i) {

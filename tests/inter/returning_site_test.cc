@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "inter/returning_sites.h"
 #include "tests/inter/scripted_federation.h"
@@ -350,6 +351,84 @@ TEST_P(SilentSourceTest, KeepsNobodyOut) {
 
 INSTANTIATE_TEST_SUITE_P(Link, SilentSourceTest, testing::Bool(),
                          [](const auto& test) { return test.param ? "Flaps" : "Stands"; });
+
+// Two sites that ask one gateway for what it must read from its disk first.
+class ReadFromDiskTest : public testing::Test {
+ protected:
+  ReadFromDiskTest() : federation_(options()) {
+    for (const SiteId site : {kAsker, kOther}) {
+      federation_.puppet(site).heard = [this, site](Link& from, MessageType type, ByteReader& in) {
+        if (type == MessageType::status)
+          from.send(encode(status()));
+        else if (type == MessageType::open && from.peer().site == kServer)
+          note(site, decode_signed(type, in));
+      };
+    }
+  }
+  void SetUp() override {
+    ASSERT_TRUE(
+        federation_.run_until([this] { return federation_.step(kServer) >= 9; }, 300 * kSecond));
+    for (SiteId site = 1; site <= 3; ++site) federation_.end_ranks(site);
+    federation_.run_for(30 * kSecond);
+    came_.clear();
+  }
+
+  static constexpr SiteId kServer = 1, kAsker = 4, kOther = 5;
+  static constexpr std::uint64_t kMissed = 2;  // from this step on all is kept for them
+
+  static ScriptedFederation::Options options() {
+    auto options = options_of({kSecond, kSecond, kSecond, kSecond, kSecond});
+    options.elements = 1'000'000;
+    options.gateway.sync.chunk_elements = 1 << 17;
+    options.gateway.sync.outer_steps = 100'000;
+    options.network.jitter = 0;
+    options.network.delay = kMillisecond;
+    options.puppets = options.without_vote = {kAsker, kOther};
+    return options;
+  }
+  static Status status() {
+    Status mine;
+    mine.step = kMissed;
+    mine.vote_file = 77;
+    return mine;
+  }
+  void note(SiteId site, const std::optional<Signed>& message) {
+    const auto open = message ? decode_open(message->body) : std::nullopt;
+    if (open && open->id.step < 9) came_.insert({site, open->id.step, message->signer});
+  }
+  Link& link(SiteId site) { return federation_.puppet(site).link(kServer); }
+  bool comes(SiteId site, std::uint64_t step, SiteId of) {
+    return federation_.run_until([&] { return came_.contains({site, step, of}); }, kSecond);
+  }
+
+  ScriptedFederation federation_;
+  std::set<std::tuple<SiteId, std::uint64_t, SiteId>> came_;
+};
+
+TEST_F(ReadFromDiskTest, ComesToBoth) {
+  for (const SiteId site : {kAsker, kOther}) link(site).send(encode(Fetch{kMissed, 2}));
+  EXPECT_TRUE(comes(kAsker, kMissed, 2));
+  EXPECT_TRUE(comes(kOther, kMissed, 2));
+}
+
+// Who asks again in a new session, while it is read for the one before, gets it.
+TEST_F(ReadFromDiskTest, ComesInTheNextSession) {
+  const auto ask = [this] {
+    for (std::uint64_t step = kMissed; step < kMissed + 5; ++step)
+      for (SiteId site = 1; site <= 3; ++site) link(kAsker).send(encode(Fetch{step, site}));
+  };
+  ask();
+  federation_.run_for(2 * kMillisecond);
+  const auto session = link(kAsker).session();
+  link(kAsker).end("it flaps");
+  ASSERT_TRUE(federation_.run_until(
+      [&] { return link(kAsker).up() && link(kAsker).session() != session; }, kSecond));
+  EXPECT_TRUE(came_.empty()) << "they are yet to be read";
+  ask();
+  for (std::uint64_t step = kMissed; step < kMissed + 5; ++step)
+    for (SiteId site = 1; site <= 3; ++site)
+      EXPECT_TRUE(comes(kAsker, step, site)) << step << " of " << site;
+}
 
 // The contributions of many sites to a missed step come one after another from whoever is there
 // first.
