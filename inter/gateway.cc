@@ -483,6 +483,12 @@ Task<Result<void>> Gateway::advance() {
   co_return Result<void>();
 }
 
+bool Gateway::has_the_end(SiteId site) const {
+  const auto saved = saved_by_.find(site);
+  return saved != saved_by_.end() && saved->second.saved.id.step >= state_->step &&
+         saved->second.saved.state_root == state_root_;
+}
+
 // The last step: told to the ranks when a majority has it too, or, computed once more, when nobody
 // else is there; served until every site that can be reached has it, and for a while for members
 // that cannot, for who was here a moment ago (one that is started again loses its session before it
@@ -507,10 +513,8 @@ Task<Result<void>> Gateway::serve_the_end() {
     bool waiting = saving_;
     bool reachable = false;
     for (const auto& [site, peer] : peers_.all()) {
-      const auto saved = saved_by_.find(site);
       // Who has another one may be about to find its fault, and to need this one.
-      const bool has = saved != saved_by_.end() && saved->second.saved.id.step >= last &&
-                       saved->second.saved.state_root == state_root_;
+      const bool has = has_the_end(site);
       const bool up = peer.link->up();
       // Whoever has saved the last step may end before it acknowledges what we say last.
       const bool farewell = up && !peer.link->drained() && now - began < kSecond;

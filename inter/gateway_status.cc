@@ -86,7 +86,14 @@ std::string Gateway::too_few_members() const {
 
 // Sites without which nothing goes on here, and what that means. "": none.
 std::string Gateway::missed_sites() const {
-  if (!layout_ || finished_ || stopping_) return {};
+  if (!layout_ || stopping_) return {};
+  if (finished_) {
+    std::vector<SiteId> without_end;
+    for (const auto site : peers_.seen())
+      if (!has_the_end(site)) without_end.push_back(site);
+    if (without_end.empty()) return {};
+    return fmt::format("{} to have saved the last step", fmt::join(names_of(without_end), ", "));
+  }
   if (!genesis_) return founding_waits_for();
   if (const auto* given = recovery_ahead())
     return fmt::format(

@@ -408,6 +408,27 @@ TEST(EndedRunTest, IsServedToWhoComesLate) {
   EXPECT_EQ(federation.gateway(2).root(), federation.gateway(1).root());
 }
 
+// One that can be reached and does not save the last step: whoever waits for it says so.
+TEST(EndedRunTest, SaysForWhomItGoesOn) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.puppets = {3};
+  options.without_vote = {3};
+  ScriptedFederation federation(std::move(options));
+  federation.puppet(3).heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+  };
+  ASSERT_TRUE(
+      federation.run_until([&] { return federation.gateway(1).finished(); }, 120 * kSecond));
+  federation.run_for(30 * kSecond);
+  EXPECT_FALSE(federation.process(1).ended());
+  const auto name = federation.roster().sites[2].name;
+  EXPECT_EQ(federation.gateway(1).status().attention,
+            std::vector{"it waits for " + name + " to have saved the last step"});
+  EXPECT_EQ(federation.events(1, "sites_missed"), 1U);
+  federation.cut_off(3, true);
+  EXPECT_TRUE(federation.run_until([&] { return federation.process(1).ended(); }, 120 * kSecond));
+}
+
 // What a site saved reaches its peers over their own lines with it. One whose line broke before it
 // heard that is told by those that still see both.
 TEST(LostSightTest, WhatTheOtherSavedIsPassedOn) {
