@@ -45,6 +45,9 @@ struct GemmShape {
   DType output = DType::f32;  // of c
   bool accumulate = false;    // c += instead of c =; output f32 only
   bool operator==(const GemmShape&) const = default;
+  double flops() const {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  }
 };
 
 // Working memory per pool thread, shared by all plans of a rank. Plans enlarge it when they are

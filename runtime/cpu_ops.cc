@@ -13,12 +13,11 @@
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
 #include "runtime/cpu_device.h"
+#include "runtime/products.h"
 
 namespace isthmus::runtime::cpu {
 namespace {
 
-using kernels::GemmForm;
-using kernels::GemmShape;
 using kernels::Rows;
 
 static_assert(kIgnoredTarget == kernels::kIgnoredTarget);
@@ -32,24 +31,6 @@ std::span<T> flat(const TensorView& view) {
 std::span<const std::int32_t> tokens_of(const TensorView& view) {
   return {view.i32(), static_cast<std::size_t>(view.elements())};
 }
-
-// The three products of y [rows, out] = x [rows, in] · Wᵀ.
-struct Products {
-  Products(std::int64_t row_count, const Shape& weight, DType operand)
-      : rows(row_count), out(weight[0]), in(weight[1]), dtype(operand) {}
-  GemmShape forward(DType output) const {
-    return {GemmForm::nt, rows, out, in, dtype, output, false};
-  }
-  GemmShape input_gradient(DType output, bool accumulate) const {
-    return {GemmForm::nn, rows, in, out, dtype, output, accumulate};
-  }
-  GemmShape weight_gradient() const {
-    return {GemmForm::tn, out, in, rows, dtype, DType::f32, true};
-  }
-
-  std::int64_t rows, out, in;
-  DType dtype;
-};
 
 void copy_unless_same_place(ThreadPool& pool, const TensorView& from, const TensorView& to) {
   if (from.data != to.data) kernels::copy_rows(pool, from, to);
@@ -139,7 +120,7 @@ class HeadLoss {
   };
 
   Plans plans(std::int64_t rows) const {
-    const Products products(rows, weight_.shape, weight_.dtype);
+    const Products products{rows, weight_.shape[0], weight_.shape[1], weight_.dtype};
     Plans p;
     p.logits = &device_.gemm(products.forward(logits_.dtype));
     if (dx_.data != nullptr) p.dx = &device_.gemm(products.input_gradient(dx_.dtype, false));
@@ -216,7 +197,7 @@ PreparedOp linear_forward(const BoundOp& bound, CpuDevice& device) {
   const auto& x = bound.inputs[0];
   const auto& weight = bound.inputs[1];
   const auto& y = bound.outputs[0];
-  const Products products(x.shape[0], weight.shape, weight.dtype);
+  const Products products{x.shape[0], weight.shape[0], weight.shape[1], weight.dtype};
   return [&pool = device.pool, &plan = device.gemm(products.forward(y.dtype)), x = x.data,
           weight = weight.data, y = y.data] { plan.run(pool, x, weight, y); };
 }
@@ -227,7 +208,9 @@ PreparedOp linear_backward(const BoundOp& bound, CpuDevice& device) {
   const auto& dy = bound.inputs[3];
   const auto& dx = bound.outputs[0];
   const auto& dweight = bound.outputs[1];
-  const Products products(dy.shape[0], {dy.shape[1], x.shape[1]}, dy.dtype);
+  // What makes no gradient is not there.
+  const auto in = (x.data != nullptr ? x : weight).shape[1];
+  const Products products{dy.shape[0], dy.shape[1], in, dy.dtype};
   const auto* for_x =
       dx.data == nullptr ? nullptr
                          : &device.gemm(products.input_gradient(dx.dtype, bound.op.accumulates(0)));

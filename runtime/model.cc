@@ -166,6 +166,14 @@ class CpuModel final : public Model {
 
   void measure_ops(bool on) override { training_.measure(on); }
   std::vector<OpTime> op_times() const override { return runtime::op_times(training_); }
+  std::vector<kernels::GemmShape> gemms() const override {
+    std::vector<kernels::GemmShape> all;
+    for (const auto& op : training_.program().ops) {
+      const auto of_op = runtime::gemms(training_.program(), op);
+      all.insert(all.end(), of_op.begin(), of_op.end());
+    }
+    return all;
+  }
 
   std::size_t memory_bytes() const override {
     std::size_t bytes = arena_.bytes().size() + device_.scratch().size();

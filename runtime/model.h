@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "base/tensor_view.h"
 #include "base/thread_pool.h"
+#include "kernels/gemm.h"
 #include "runtime/batch_loss.h"
 #include "runtime/canonical_tensor.h"
 #include "runtime/inner_optimizer.h"
@@ -95,6 +96,8 @@ class Model {
   // Off at first: times cost two clock readings per op.
   virtual void measure_ops(bool on) = 0;
   virtual std::vector<OpTime> op_times() const = 0;
+  // The matrix products of one forward_backward(), in the order in which they run.
+  virtual std::vector<kernels::GemmShape> gemms() const = 0;
 
   // Bytes of the arena and of all flat buffers.
   virtual std::size_t memory_bytes() const = 0;

@@ -1,39 +1,51 @@
 #include "runtime/op_table.h"
 
+#include <algorithm>
 #include <array>
 
 #include "runtime/cpu_ops.h"
+#include "runtime/products.h"
 
 namespace isthmus::runtime {
 namespace {
 
-double no_flops(const Program&, const Op&) { return 0; }
+using Gemms = std::vector<kernels::GemmShape>;
 
-// The number of gradients that a backward op has to make.
-double wanted(const Op& op, std::size_t gradients) {
-  double count = 0;
-  for (std::size_t i = 0; i < gradients; ++i) count += op.outputs[i] != kNoValue ? 1 : 0;
-  return count;
-}
-
-// y = x · Wᵀ, or per gradient a product of the same size.
-double product_flops(const Program& program, const Op& op) {
-  const auto& x = program.value(op.inputs[0]).shape;
-  const auto& weight = program.value(op.inputs[1]).shape;
-  return 2.0 * static_cast<double>(x[0]) * static_cast<double>(weight.elements());
-}
-
-double linear_flops(const Program& program, const Op& op) {
-  // Forward has x and W as its inputs; backward leaves out what it does not read.
-  if (op.pass == Pass::forward) return product_flops(program, op);
-  const auto& gradient = program.value(op.inputs.back()).shape;
+Gemms linear_gemms(const Program& program, const Op& op) {
+  const auto& weight = program.value(op.inputs[1]);
+  if (op.pass == Pass::forward) {
+    const Products products{program.value(op.inputs[0]).shape[0], weight.shape[0], weight.shape[1],
+                            weight.dtype};
+    return {products.forward(program.value(op.outputs[0]).dtype)};
+  }
+  // Backward leaves out what it does not read.
+  const auto& dy = program.value(op.inputs[3]);
   const auto other = op.inputs[0] != kNoValue ? op.inputs[0] : op.inputs[1];
-  return 2.0 * static_cast<double>(gradient.elements()) *
-         static_cast<double>(program.value(other).shape[1]) * wanted(op, 2);
+  const Products products{dy.shape[0], dy.shape[1], program.value(other).shape[1], dy.dtype};
+  Gemms gemms;
+  if (const auto dx = op.outputs[0]; dx != kNoValue)
+    gemms.push_back(products.input_gradient(program.value(dx).dtype, op.accumulates(0)));
+  if (op.outputs[1] != kNoValue) gemms.push_back(products.weight_gradient());
+  return gemms;
 }
 
-double head_flops(const Program& program, const Op& op) {
-  return product_flops(program, op) * (op.pass == Pass::forward ? 1.0 : 1.0 + wanted(op, 2));
+// Chunk after chunk of rows, of which the last one may be shorter.
+Gemms head_gemms(const Program& program, const Op& op) {
+  const bool backward = op.pass == Pass::backward;
+  const auto& weight = program.value(op.inputs[1]);
+  const auto& logits = program.value(op.outputs[backward ? 3 : 0]);
+  const auto rows = program.value(op.inputs[0]).shape[0];
+  Gemms gemms;
+  for (std::int64_t first = 0; first < rows; first += logits.shape[0]) {
+    const Products products{std::min(logits.shape[0], rows - first), weight.shape[0],
+                            weight.shape[1], weight.dtype};
+    gemms.push_back(products.forward(logits.dtype));
+    if (!backward) continue;
+    if (const auto dx = op.outputs[0]; dx != kNoValue)
+      gemms.push_back(products.input_gradient(program.value(dx).dtype, false));
+    if (op.outputs[1] != kNoValue) gemms.push_back(products.weight_gradient());
+  }
+  return gemms;
 }
 
 // Two products per head and visible key forward, five backward; half the keys are visible.
@@ -51,7 +63,6 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .outputs = 1,
      .gradients = bit(1),
      .backward_inputs = bit(0),
-     .flops = no_flops,
      .forward_on_cpu = cpu::embed_forward,
      .backward_on_cpu = cpu::embed_backward},
     {.name = "norm",
@@ -63,7 +74,6 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .gradient_dtype = GradientDType::f32,
      .adds_f32 = true,
      .adds_bf16 = true,
-     .flops = no_flops,
      .forward_on_cpu = cpu::norm_forward,
      .backward_on_cpu = cpu::norm_backward},
     {.name = "linear",
@@ -73,14 +83,10 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .backward_inputs = bit(0) | bit(1),
      .gradient_dtype = GradientDType::of_operand,
      .adds_f32 = true,
-     .flops = linear_flops,
+     .gemms = linear_gemms,
      .forward_on_cpu = cpu::linear_forward,
      .backward_on_cpu = cpu::linear_backward},
-    {.name = "rope_table",
-     .inputs = 0,
-     .outputs = 1,
-     .flops = no_flops,
-     .forward_on_cpu = cpu::rope_table_forward},
+    {.name = "rope_table", .inputs = 0, .outputs = 1, .forward_on_cpu = cpu::rope_table_forward},
     {.name = "rope",
      .inputs = 2,
      .outputs = 1,
@@ -88,7 +94,6 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .backward_inputs = bit(1),
      .forward_over = 0,
      .backward_over = 3,
-     .flops = no_flops,
      .forward_on_cpu = cpu::rope_forward,
      .backward_on_cpu = cpu::rope_backward},
     {.name = "norm_rope",
@@ -98,7 +103,6 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .backward_inputs = bit(0) | bit(1) | bit(2) | bit(3),
      .backward_outputs = bit(1),
      .backward_over = 6,
-     .flops = no_flops,
      .forward_on_cpu = cpu::norm_rope_forward,
      .backward_on_cpu = cpu::norm_rope_backward},
     {.name = "attention",
@@ -107,7 +111,7 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .gradients = bit(0),
      .backward_inputs = bit(0),
      .backward_outputs = bit(0) | bit(1),
-     .flops = attention_flops,
+     .other_flops = attention_flops,
      .forward_on_cpu = cpu::attention_forward,
      .backward_on_cpu = cpu::attention_backward},
     {.name = "glu",
@@ -116,7 +120,6 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .gradients = bit(0),
      .backward_inputs = bit(0),
      .backward_over = 0,
-     .flops = no_flops,
      .forward_on_cpu = cpu::glu_forward,
      .backward_on_cpu = cpu::glu_backward},
     {.name = "add",
@@ -125,14 +128,12 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .gradients = bit(0) | bit(1),
      .identity_gradient = true,
      .forward_over = 0,
-     .flops = no_flops,
      .forward_on_cpu = cpu::add_forward},
     {.name = "convert",
      .inputs = 1,
      .outputs = 1,
      .gradients = bit(0),
      .identity_gradient = true,
-     .flops = no_flops,
      .forward_on_cpu = cpu::convert_forward},
     {.name = "head_loss",
      .inputs = 3,
@@ -140,7 +141,7 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .gradients = bit(0) | bit(1),
      .backward_inputs = bit(0) | bit(1) | bit(2),
      .backward_is_forward = true,
-     .flops = head_flops,
+     .gemms = head_gemms,
      .forward_on_cpu = cpu::head_loss_forward,
      .backward_on_cpu = cpu::head_loss_backward},
 }};
@@ -149,7 +150,17 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
 
 const OpRow& row_of(OpKind kind) { return kTable[static_cast<std::size_t>(kind)]; }
 
-double flops(const Program& program, const Op& op) { return row_of(op.kind).flops(program, op); }
+std::vector<kernels::GemmShape> gemms(const Program& program, const Op& op) {
+  const auto of_row = row_of(op.kind).gemms;
+  return of_row != nullptr ? of_row(program, op) : Gemms();
+}
+
+double flops(const Program& program, const Op& op) {
+  double sum = 0;
+  for (const auto& gemm : gemms(program, op)) sum += gemm.flops();
+  const auto other = row_of(op.kind).other_flops;
+  return other != nullptr ? sum + other(program, op) : sum;
+}
 
 double bytes_moved(const Program& program, const Op& op) {
   double bytes = 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/tensor_view.h"
+#include "kernels/gemm.h"
 #include "runtime/program.h"
 
 namespace isthmus::runtime {
@@ -52,7 +53,9 @@ struct OpRow {
   // later.
   int forward_over = -1;
   int backward_over = -1;
-  double (*flops)(const Program&, const Op&) = nullptr;
+  // The matrix products that it consists of, in the order in which they run; null: none.
+  std::vector<kernels::GemmShape> (*gemms)(const Program&, const Op&) = nullptr;
+  double (*other_flops)(const Program&, const Op&) = nullptr;  // null: none that count
   PrepareOnCpu forward_on_cpu = nullptr;
   PrepareOnCpu backward_on_cpu = nullptr;
 
@@ -62,6 +65,7 @@ struct OpRow {
 const OpRow& row_of(OpKind kind);
 
 // The cost model: floating-point operations of an op, and bytes it reads and writes at least.
+std::vector<kernels::GemmShape> gemms(const Program& program, const Op& op);
 double flops(const Program& program, const Op& op);
 double bytes_moved(const Program& program, const Op& op);
 

@@ -37,6 +37,9 @@ class CommandLine {
       });
     option->capture_default_str();
   }
+  void flag(const std::string& name, bool& value, const std::string& meaning) {
+    app_.add_flag(name, value, meaning);
+  }
   void choice(const std::string& name, std::string& value, std::vector<std::string> choices,
               const std::string& meaning) {
     app_.add_option(name, value, meaning)

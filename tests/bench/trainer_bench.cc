@@ -4,7 +4,8 @@
 //   trainer_bench --model 13.8M --precision bf16 --threads 2
 //
 // A step is one micro-batch. Tokens/s come from the median step, as in the PyTorch script it is
-// compared with (docs/performance.md).
+// compared with (docs/performance.md). The peak is the larger of what a loop of multiply-adds and
+// what the fastest of the step's matrix products come to on the same threads.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -16,6 +17,8 @@
 #include "kernels/gemm.h"
 #include "runtime/model.h"
 #include "tests/bench/command_line.h"
+#include "tests/bench/gemms_alone.h"
+#include "tests/bench/multiply_peak.h"
 #include "tests/bench/report.h"
 #include "tests/bench/seconds.h"
 
@@ -31,6 +34,7 @@ struct Options {
   std::int64_t batch = 4;
   std::int64_t sequence = 256;
   double seconds = 20;
+  bool gemm_only = false;
   bool json = false;
 };
 
@@ -56,32 +60,61 @@ const std::map<std::string, ModelConfig>& models() {
 }
 
 struct Measured {
-  std::vector<double> steps;    // seconds
-  std::vector<double> updates;  // seconds of clipping and AdamW, per step
-  double cpu_seconds = 0;       // of all threads, in all steps
-  double loss = 0;              // mean of the last step, in nats
+  std::vector<double> steps;            // seconds
+  std::vector<double> updates;          // seconds of clipping and AdamW, per step
+  std::vector<double> gemms;            // seconds of a step's matrix products alone
+  double cpu_seconds = 0;               // of all threads, in all steps
+  double loss = 0;                      // mean of the last step, in nats
+  double step_flops = 0;                // of the model, in a step
+  double loop_peak = 0, gemm_peak = 0;  // FLOP/s
+
+  double peak() const { return std::max(loop_peak, gemm_peak); }
 };
 
 class Trainer {
  public:
-  Trainer(const Options& options, Model& model)
+  Trainer(const Options& options, Model& model, ThreadPool& pool)
       : model_(model),
+        pool_(pool),
+        gemms_(model.gemms(), pool),
+        gemm_only_(options.gemm_only),
+        multiplied_(options.precision == "bf16" && kernels::bf16_gemm_is_native() ? DType::bf16
+                                                                                  : DType::f32),
         tokens_(static_cast<std::size_t>(model.shape().tokens())),
         targets_(tokens_.size()),
         seconds_(options.seconds) {}
 
   Measured run() {
-    for (int i = 0; i < 3; ++i) step();
+    for (int i = 0; i < kWarmUp; ++i) {
+      step();
+      gemms_.run();
+    }
     measured_ = {};
     model_.measure_ops(true);
-    const double cpu_before = process_seconds();
+    look_for_peak();
     const double end = wall_seconds() + seconds_;
-    while (wall_seconds() < end || measured_.steps.size() < 5) step();
-    measured_.cpu_seconds = process_seconds() - cpu_before;
+    while (wall_seconds() < end || measured_.steps.size() < kStepsMin) {
+      const double cpu_before = process_seconds();
+      step();
+      measured_.cpu_seconds += process_seconds() - cpu_before;
+      if (gemm_only_) measured_.gemms.push_back(gemms_.run());
+    }
+    look_for_peak();
+    for (const auto& time : model_.op_times())
+      measured_.step_flops += time.flops / static_cast<double>(measured_.steps.size());
     return measured_;
   }
 
  private:
+  static constexpr int kWarmUp = 3;
+  static constexpr std::size_t kStepsMin = 5;
+  static constexpr double kPeakSeconds = 0.3;
+
+  void look_for_peak() {
+    measured_.loop_peak =
+        std::max(measured_.loop_peak, multiply_peak(pool_, multiplied_, kPeakSeconds));
+    measured_.gemm_peak = gemms_.best_flops_per_second();
+  }
   void step() {
     const auto draw = [&] {
       return static_cast<std::int32_t>(
@@ -101,17 +134,25 @@ class Trainer {
   }
 
   Model& model_;
+  ThreadPool& pool_;
+  GemmsAlone gemms_;
+  const bool gemm_only_;
+  const DType multiplied_;
   std::vector<std::int32_t> tokens_, targets_;
   double seconds_;
   Random random_{1};
   Measured measured_;
 };
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
+// The value below which this share of them lies.
+double quantile(std::vector<double> values, double share) {
+  const auto at = static_cast<std::size_t>(share * static_cast<double>(values.size()));
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  return values[at];
 }
+double median(const std::vector<double>& values) { return quantile(values, 0.5); }
+// What a machine that others use too does in a good moment.
+double quarter(const std::vector<double>& values) { return quantile(values, 0.25); }
 
 double sum(const std::vector<double>& values) {
   double total = 0;
@@ -128,6 +169,15 @@ void report_json(const Options& o, const Model& model, const Measured& measured)
   };
   const auto steps = static_cast<double>(measured.steps.size());
   row("speed", static_cast<double>(model.shape().tokens()) / median(measured.steps), "tokens/s");
+  row("step, 25th percentile", 1e3 * quarter(measured.steps), "ms");
+  row("computes", measured.step_flops / median(measured.steps) / 1e9, "GFLOP/s");
+  row("peak, loop", measured.loop_peak / 1e9, "GFLOP/s");
+  row("peak, best product", measured.gemm_peak / 1e9, "GFLOP/s");
+  row("share of peak", measured.step_flops / median(measured.steps) / measured.peak(), "1");
+  if (!measured.gemms.empty()) {
+    row("products alone, 25th percentile", 1e3 * quarter(measured.gemms), "ms/step");
+    row("step / products alone", quarter(measured.steps) / quarter(measured.gemms), "1");
+  }
   row("CPU time", 1e3 * measured.cpu_seconds / steps, "ms/step");
   row("memory", static_cast<double>(model.memory_bytes()), "bytes");
   for (const auto& time : model.op_times()) row(time.name, 1e3 * time.seconds / steps, "ms/step");
@@ -162,9 +212,17 @@ void report_table(const Options& o, const Model& model, const Measured& measured
   fmt::print("{:<20} {:>6} {:>10.3f}\n", "step (mean)", 1, 1e3 * step);
   // With one thread it shows what a step costs even where others use the CPU.
   fmt::print("{:<20} {:>6} {:>10.3f}\n\n", "CPU time", 1, 1e3 * measured.cpu_seconds / steps);
-  fmt::print("{:.0f} tokens/s (median step {:.2f} ms)\n",
+  fmt::print("{:.0f} tokens/s (median step {:.2f} ms, 25th percentile {:.2f} ms)\n",
              static_cast<double>(model.shape().tokens()) / median(measured.steps),
-             1e3 * median(measured.steps));
+             1e3 * median(measured.steps), 1e3 * quarter(measured.steps));
+  const double speed = measured.step_flops / median(measured.steps);
+  fmt::print("{:.1f} GFLOP/s, {:.0f} % of the peak (multiply-adds {:.1f}, best product {:.1f})\n",
+             speed / 1e9, 100 * speed / measured.peak(), measured.loop_peak / 1e9,
+             measured.gemm_peak / 1e9);
+  if (!measured.gemms.empty())
+    fmt::print(
+        "matrix products alone {:.2f} ms (25th percentile): a step takes {:.3f} times that\n",
+        1e3 * quarter(measured.gemms), quarter(measured.steps) / quarter(measured.gemms));
 }
 
 int run(const Options& options) {
@@ -179,7 +237,7 @@ int run(const Options& options) {
     return 1;
   }
   (*model)->initialise(0);
-  const auto measured = Trainer(options, **model).run();
+  const auto measured = Trainer(options, **model, pool).run();
   (options.json ? report_json : report_table)(options, **model, measured);
   return 0;
 }
@@ -197,6 +255,8 @@ int main(int argc, char** argv) {
   line.number("--batch", options.batch, 1, 1 << 20, "sequences per step");
   line.number("--sequence", options.sequence, 1, 1 << 20, "tokens per sequence");
   line.number("--seconds", options.seconds, 0, 86'400, "how long to measure");
+  line.flag("--gemm-only", options.gemm_only,
+            "time the step's matrix products alone too, in turn with the steps");
   line.parse(argc, argv);
   return isthmus::bench::after_output(isthmus::bench::run(options));
 }

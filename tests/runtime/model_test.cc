@@ -302,6 +302,9 @@ TEST(Model, TimesItsOps) {
   const auto matrices = parameter_count(model->config()) - 5 * 48;
   EXPECT_GT(flops, 2.0 * 6.0 * 16.0 * static_cast<double>(matrices));
   EXPECT_LT(flops, 2.0 * 6.6 * 16.0 * static_cast<double>(matrices));
+  double of_gemms = 0;
+  for (const auto& gemm : model->gemms()) of_gemms += gemm.flops();
+  EXPECT_EQ(of_gemms, 6.0 * 16.0 * static_cast<double>(matrices));
 }
 
 }  // namespace

@@ -1,0 +1,28 @@
+// Products: the three matrix products of a linear layer over some rows, as ops prepare them and as
+// the cost model counts them.
+//
+//     y [rows, out] = x [rows, in] · Wᵀ     dx = dy · W     dW [out, in] += dyᵀ · x
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/gemm.h"
+
+namespace isthmus::runtime {
+
+struct Products {
+  std::int64_t rows = 0, out = 0, in = 0;
+  DType operand = DType::f32;  // dtype of x, W and dy
+
+  kernels::GemmShape forward(DType output) const {
+    return {kernels::GemmForm::nt, rows, out, in, operand, output, false};
+  }
+  kernels::GemmShape input_gradient(DType output, bool accumulate) const {
+    return {kernels::GemmForm::nn, rows, in, out, operand, output, accumulate};
+  }
+  kernels::GemmShape weight_gradient() const {
+    return {kernels::GemmForm::tn, out, in, rows, operand, DType::f32, true};
+  }
+};
+
+}  // namespace isthmus::runtime
