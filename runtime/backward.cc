@@ -1,6 +1,7 @@
 #include "runtime/backward.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -113,6 +114,8 @@ class Walk {
       } else if (is_parameter || row.adds(p_.value(sum).dtype)) {
         b.outputs.push_back(sum);
         b.accumulate |= bit(i);
+        if (is_parameter && written_.insert(sum).second && row.sets_parameters)
+          b.sets_first |= bit(i);
       } else {
         b.outputs.push_back(new_gradient(input));
         sums.emplace_back(sum, b.outputs.back());
@@ -189,6 +192,7 @@ class Walk {
   // Indexed by the forward list's values.
   std::vector<bool> needed_;
   std::vector<ValueId> gradient_;
+  std::set<ValueId> written_;  // gradients of parameters, so far
   std::vector<int> producer_;
   std::vector<std::vector<int>> consumers_;
 };

@@ -6,8 +6,9 @@
 //
 // What no training parameter needs is left out. The gradient of a value with several consumers is
 // the sum in the order of the walk, added in place where the op can. Gradients of parameters are
-// always added to: they are sums over micro-batches too. The gradient of a sum is the gradient of
-// its parts, so those are one value where their lifetimes allow it, else a copy.
+// always added to, as they are sums over micro-batches too; what comes to one first in the list
+// sets it in the first micro-batch, where it can. The gradient of a sum is the gradient of its
+// parts, so those are one value where their lifetimes allow it, else a copy.
 #pragma once
 
 #include "runtime/program.h"

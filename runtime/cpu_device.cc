@@ -1,5 +1,6 @@
 #include "runtime/cpu_device.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -22,6 +23,14 @@ const kernels::GemmPlan& CpuDevice::gemm(const kernels::GemmShape& shape) {
     if (plan->shape() == shape) return *plan;
   plans_.push_back(std::make_unique<kernels::GemmPlan>(shape, gemm_scratch_));
   return *plans_.back();
+}
+
+void CpuDevice::fill_zero(std::span<float> values) {
+  constexpr std::size_t kBlock = 1 << 16;
+  pool.parallel_for((values.size() + kBlock - 1) / kBlock, [&](std::size_t task, std::size_t) {
+    const auto first = task * kBlock;
+    std::fill_n(values.data() + first, std::min(kBlock, values.size() - first), 0.0F);
+  });
 }
 
 void CpuDevice::reserve_scratch(std::size_t bytes) {

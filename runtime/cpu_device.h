@@ -41,6 +41,8 @@ class CpuDevice {
   // Made at the first call for a shape; lives as long as the device.
   const kernels::GemmPlan& gemm(const kernels::GemmShape& shape);
 
+  void fill_zero(std::span<float> values);
+
   // While ops are prepared they reserve what they need; when they run, each gets the front of the
   // same memory.
   void reserve_scratch(std::size_t bytes);
@@ -51,7 +53,8 @@ class CpuDevice {
   }
 
   ThreadPool& pool;
-  BatchLoss loss;  // of the run so far
+  BatchLoss loss;                  // of the run so far
+  bool first_micro_batch = false;  // of a step: the run's
 
  private:
   kernels::GemmScratch gemm_scratch_;

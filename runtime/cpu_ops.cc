@@ -96,7 +96,8 @@ class HeadLoss {
         dweight_(backward ? bound.outputs[1] : TensorView{}),
         logits_(bound.outputs[backward ? 3 : 0]),
         dlogits_(bound.outputs[backward ? 4 : 1]),
-        backward_(backward) {
+        backward_(backward),
+        sets_first_((bound.op.sets_first & bit(1)) != 0) {
     if (dlogits_.data == nullptr) dlogits_ = logits_;
     const auto rows = logits_.shape[0];
     whole_ = plans(rows);
@@ -117,6 +118,7 @@ class HeadLoss {
     const kernels::GemmPlan* logits = nullptr;
     const kernels::GemmPlan* dx = nullptr;
     const kernels::GemmPlan* dweight = nullptr;
+    const kernels::GemmPlan* first_dweight = nullptr;  // of a step
   };
 
   Plans plans(std::int64_t rows) const {
@@ -124,7 +126,9 @@ class HeadLoss {
     Plans p;
     p.logits = &device_.gemm(products.forward(logits_.dtype));
     if (dx_.data != nullptr) p.dx = &device_.gemm(products.input_gradient(dx_.dtype, false));
-    if (dweight_.data != nullptr) p.dweight = &device_.gemm(products.weight_gradient());
+    if (dweight_.data == nullptr) return p;
+    p.dweight = &device_.gemm(products.weight_gradient(true));
+    p.first_dweight = &device_.gemm(products.weight_gradient(!sets_first_));
     return p;
   }
 
@@ -143,12 +147,15 @@ class HeadLoss {
     device_.loss += BatchLoss{sum.loss, sum.tokens};
     if (plans.dx != nullptr)
       plans.dx->run(pool, dlogits.data, weight_.data, Rows(dx_).row_range(first, count).data);
-    if (plans.dweight != nullptr) plans.dweight->run(pool, dlogits.data, x.data, dweight_.data);
+    if (plans.dweight == nullptr) return;
+    const bool is_first = device_.first_micro_batch && first == 0;
+    (is_first ? plans.first_dweight : plans.dweight)
+        ->run(pool, dlogits.data, x.data, dweight_.data);
   }
 
   CpuDevice& device_;
   TensorView x_, weight_, targets_, dx_, dweight_, logits_, dlogits_;
-  bool backward_;
+  bool backward_, sets_first_;
   Plans whole_, rest_;
 };
 
@@ -214,12 +221,16 @@ PreparedOp linear_backward(const BoundOp& bound, CpuDevice& device) {
   const auto* for_x =
       dx.data == nullptr ? nullptr
                          : &device.gemm(products.input_gradient(dx.dtype, bound.op.accumulates(0)));
-  const auto* for_weight =
-      dweight.data == nullptr ? nullptr : &device.gemm(products.weight_gradient());
-  return [=, &pool = device.pool, x = x.data, weight = weight.data, dy = dy.data, dx = dx.data,
+  const kernels::GemmPlan *for_weight = nullptr, *first_for_weight = nullptr;
+  if (dweight.data != nullptr) {
+    for_weight = &device.gemm(products.weight_gradient(true));
+    first_for_weight = &device.gemm(products.weight_gradient((bound.op.sets_first & bit(1)) == 0));
+  }
+  return [=, &device, x = x.data, weight = weight.data, dy = dy.data, dx = dx.data,
           dweight = dweight.data] {
-    if (for_x != nullptr) for_x->run(pool, dy, weight, dx);
-    if (for_weight != nullptr) for_weight->run(pool, dy, x, dweight);
+    if (for_x != nullptr) for_x->run(device.pool, dy, weight, dx);
+    if (for_weight == nullptr) return;
+    (device.first_micro_batch ? first_for_weight : for_weight)->run(device.pool, dy, x, dweight);
   };
 }
 

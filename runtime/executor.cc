@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "base/assert.h"
@@ -45,7 +46,20 @@ CpuExecutor::CpuExecutor(Program program, const Plan& plan, std::span<std::byte>
     const auto prepare = op.pass == Pass::forward ? row.forward_on_cpu : row.backward_on_cpu;
     prepared_.push_back(prepare(bind(op), device_));
   }
+  find_cleared();
   seconds_.assign(program_.ops.size(), 0.0);
+}
+
+void CpuExecutor::find_cleared() {
+  std::set<ValueId> set;
+  for (const auto& op : program_.ops)
+    for (std::size_t i = 0; i < op.outputs.size(); ++i)
+      if ((op.sets_first & bit(i)) != 0) set.insert(op.outputs[i]);
+  for (const auto& parameter : program_.parameters)
+    if (parameter.gradient != kNoValue && !set.contains(parameter.gradient)) {
+      const auto view = view_of(parameter.gradient);
+      cleared_.emplace_back(view.f32(), static_cast<std::size_t>(view.elements()));
+    }
 }
 
 TensorView CpuExecutor::view_of(ValueId id) const {
@@ -71,8 +85,11 @@ std::span<const float> CpuExecutor::logits() const {
   return {view.f32(), static_cast<std::size_t>(view.elements())};
 }
 
-BatchLoss CpuExecutor::run() {
+BatchLoss CpuExecutor::run(MicroBatch micro_batch) {
   device_.loss = {};
+  device_.first_micro_batch = micro_batch == MicroBatch::first;
+  if (device_.first_micro_batch)
+    for (const auto& gradient : cleared_) device_.fill_zero(gradient);
   if (!measuring_) {
     for (const auto& op : prepared_) op();
     return device_.loss;

@@ -24,6 +24,9 @@ struct ParameterPlaces {
   std::vector<void*> gradients;
 };
 
+// Of a step. In the first one what is in the gradients of parameters counts as zero.
+enum class MicroBatch : std::uint8_t { first, later };
+
 class CpuExecutor {
  public:
   // `arena` has plan.arena_bytes at least; executors that share one do not run at the same time.
@@ -38,7 +41,7 @@ class CpuExecutor {
   std::span<const float> logits() const;
 
   // Returns the loss of this run; gradients of parameters have been added to.
-  BatchLoss run();
+  BatchLoss run(MicroBatch micro_batch = MicroBatch::later);
 
   const Program& program() const { return program_; }
 
@@ -50,13 +53,15 @@ class CpuExecutor {
  private:
   TensorView view_of(ValueId id) const;
   BoundOp bind(const Op& op) const;
+  void find_cleared();
   std::span<std::int32_t> ints(ValueId id);
 
   Program program_;
   CpuDevice& device_;
-  std::vector<void*> places_;             // per value
-  std::map<ValueId, AlignedMemory> own_;  // inputs and states
-  std::vector<PreparedOp> prepared_;      // in list order
+  std::vector<void*> places_;              // per value
+  std::map<ValueId, AlignedMemory> own_;   // inputs and states
+  std::vector<PreparedOp> prepared_;       // in list order
+  std::vector<std::span<float>> cleared_;  // gradients that no op sets
   std::vector<double> seconds_;
   std::int64_t measured_runs_ = 0;
   bool measuring_ = false;

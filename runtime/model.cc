@@ -96,14 +96,17 @@ class CpuModel final : public Model {
     for (const auto& tensor : layout_.tensors)
       initialise_tensor(device_.pool, seed, tensor,
                         parameters().subspan(tensor.first, tensor.elements()));
-    fill_zero(first_moments());
-    fill_zero(second_moments());
+    device_.fill_zero(first_moments());
+    device_.fill_zero(second_moments());
     updates_ = 0;
     parameters_changed();
   }
 
   std::span<float> parameters() override { return parameters_.of<float>(); }
-  std::span<float> gradients() override { return gradients_.of<float>(); }
+  std::span<float> gradients() override {
+    if (std::exchange(gradients_are_zero_, false)) device_.fill_zero(gradients_.of<float>());
+    return gradients_.of<float>();
+  }
   std::span<float> first_moments() override { return first_moments_.of<float>(); }
   std::span<float> second_moments() override { return second_moments_.of<float>(); }
 
@@ -113,11 +116,13 @@ class CpuModel final : public Model {
     });
   }
 
-  void zero_gradients() override { fill_zero(gradients()); }
+  // The next micro-batch sets them, so that nothing need be written before.
+  void zero_gradients() override { gradients_are_zero_ = true; }
 
   BatchLoss forward_backward(std::span<const std::int32_t> tokens,
                              std::span<const std::int32_t> targets) override {
-    return run(training_, tokens, targets);
+    const bool first = std::exchange(gradients_are_zero_, false);
+    return run(training_, tokens, targets, first ? MicroBatch::first : MicroBatch::later);
   }
 
   BatchLoss forward_loss(std::span<const std::int32_t> tokens,
@@ -188,7 +193,7 @@ class CpuModel final : public Model {
     ParameterPlaces places;
     for (const auto first : layout_.first) {
       places.masters.push_back(parameters().data() + first);
-      places.gradients.push_back(gradients().data() + first);
+      places.gradients.push_back(gradients_.of<float>().data() + first);
       // Norm weights have no copy, and no op asks for it.
       places.operands.push_back(first < copies().size() ? copies().data() + first : nullptr);
     }
@@ -196,12 +201,6 @@ class CpuModel final : public Model {
   }
 
   std::span<bf16_t> copies() { return copies_.of<bf16_t>(); }
-
-  void fill_zero(std::span<float> values) {
-    for_blocks(device_.pool, values.size(), [&](std::size_t first, std::size_t count) {
-      std::fill_n(values.data() + first, count, 0.0F);
-    });
-  }
 
   void copy_tokens(std::span<const std::int32_t> from, std::span<std::int32_t> to) const {
     ISTHMUS_ASSERT(from.size() == to.size());
@@ -220,10 +219,10 @@ class CpuModel final : public Model {
   }
 
   BatchLoss run(CpuExecutor& executor, std::span<const std::int32_t> tokens,
-                std::span<const std::int32_t> targets) {
+                std::span<const std::int32_t> targets, MicroBatch micro_batch = MicroBatch::later) {
     copy_tokens(tokens, executor.tokens());
     copy_targets(targets, executor.targets());
-    return executor.run();
+    return executor.run(micro_batch);
   }
 
   static double clip_factor(const AdamWOptions& options, double norm) {
@@ -263,6 +262,7 @@ class CpuModel final : public Model {
   CpuExecutor evaluation_;
   std::map<std::int64_t, std::unique_ptr<Generation>> generation_;  // by planned length
   std::int64_t updates_ = 0;
+  bool gradients_are_zero_ = false;  // though what is in gradients_ may be of the step before
 };
 
 }  // namespace

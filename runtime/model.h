@@ -74,7 +74,7 @@ class Model {
   // Tokens and targets are micro_batch rows of `sequence` each; targets[i] is what follows
   // tokens[i], or kIgnoredTarget. Every token, and every target that counts, is in [0, vocabulary).
 
-  virtual void zero_gradients() = 0;
+  virtual void zero_gradients() = 0;  // costs next to nothing
   // Adds the gradient of the *sum* of losses to gradients().
   virtual BatchLoss forward_backward(std::span<const std::int32_t> tokens,
                                      std::span<const std::int32_t> targets) = 0;

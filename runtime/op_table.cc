@@ -25,7 +25,8 @@ Gemms linear_gemms(const Program& program, const Op& op) {
   Gemms gemms;
   if (const auto dx = op.outputs[0]; dx != kNoValue)
     gemms.push_back(products.input_gradient(program.value(dx).dtype, op.accumulates(0)));
-  if (op.outputs[1] != kNoValue) gemms.push_back(products.weight_gradient());
+  if (op.outputs[1] != kNoValue)
+    gemms.push_back(products.weight_gradient((op.sets_first & bit(1)) == 0));
   return gemms;
 }
 
@@ -43,7 +44,8 @@ Gemms head_gemms(const Program& program, const Op& op) {
     if (!backward) continue;
     if (const auto dx = op.outputs[0]; dx != kNoValue)
       gemms.push_back(products.input_gradient(program.value(dx).dtype, false));
-    if (op.outputs[1] != kNoValue) gemms.push_back(products.weight_gradient());
+    const bool sets = first == 0 && (op.sets_first & bit(1)) != 0;
+    if (op.outputs[1] != kNoValue) gemms.push_back(products.weight_gradient(!sets));
   }
   return gemms;
 }
@@ -83,6 +85,7 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .backward_inputs = bit(0) | bit(1),
      .gradient_dtype = GradientDType::of_operand,
      .adds_f32 = true,
+     .sets_parameters = true,
      .gemms = linear_gemms,
      .forward_on_cpu = cpu::linear_forward,
      .backward_on_cpu = cpu::linear_backward},
@@ -141,6 +144,7 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .gradients = bit(0) | bit(1),
      .backward_inputs = bit(0) | bit(1) | bit(2),
      .backward_is_forward = true,
+     .sets_parameters = true,
      .gemms = head_gemms,
      .forward_on_cpu = cpu::head_loss_forward,
      .backward_on_cpu = cpu::head_loss_backward},

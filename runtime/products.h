@@ -1,7 +1,7 @@
 // Products: the three matrix products of a linear layer over some rows, as ops prepare them and as
 // the cost model counts them.
 //
-//     y [rows, out] = x [rows, in] · Wᵀ     dx = dy · W     dW [out, in] += dyᵀ · x
+//     y [rows, out] = x [rows, in] · Wᵀ     dx = dy · W     dW [out, in] = dyᵀ · x
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Products {
   kernels::GemmShape input_gradient(DType output, bool accumulate) const {
     return {kernels::GemmForm::nn, rows, in, out, operand, output, accumulate};
   }
-  kernels::GemmShape weight_gradient() const {
-    return {kernels::GemmForm::tn, out, in, rows, operand, DType::f32, true};
+  kernels::GemmShape weight_gradient(bool accumulate) const {
+    return {kernels::GemmForm::tn, out, in, rows, operand, DType::f32, accumulate};
   }
 };
 

@@ -104,6 +104,7 @@ struct Op {
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
   std::uint32_t accumulate = 0;  // bit i: output i is added to, not set
+  std::uint32_t sets_first = 0;  // bit i: it is set all the same in a step's first micro-batch
   Attributes attributes;
 
   bool accumulates(std::size_t output) const { return ((accumulate >> output) & 1U) != 0; }

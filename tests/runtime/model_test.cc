@@ -112,6 +112,29 @@ TEST(Model, MicroBatchesAddUpToTheWholeBatch) {
             2e-6 * distance(at_once->gradients(), zero));
 }
 
+// Whatever the step before has left there.
+TEST(Model, AStepBeginsWithGradientsOfZero) {
+  for (const bool tied : {false, true}) {
+    auto config = small_config();
+    config.tied = tied;
+    const BatchShape shape{2, 24, Precision::f32};
+    ThreadPool pool(kTwoThreads);
+    const auto used = make_model(config, shape, pool), fresh = make_model(config, shape, pool);
+    for (const auto& model : {used.get(), fresh.get()}) model->initialise(9);
+    const auto batch = random_batch(config, shape, 2);
+    std::ranges::fill(used->gradients(), std::numeric_limits<float>::quiet_NaN());
+    used->zero_gradients();
+    for (const auto& model : {used.get(), fresh.get()})
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
+        model->forward_backward(batch.tokens, batch.targets);
+    for (std::size_t i = 0; i < used->tensors().size(); ++i)
+      EXPECT_EQ(copy_of(used->gradients(i)), copy_of(fresh->gradients(i)))
+          << used->tensors()[i].name;
+    used->zero_gradients();
+    EXPECT_EQ(copy_of(used->gradients()), std::vector<float>(used->gradients().size()));
+  }
+}
+
 class ModelBits : public testing::TestWithParam<Precision> {};
 INSTANTIATE_TEST_SUITE_P(Precisions, ModelBits, testing::Values(Precision::f32, Precision::bf16),
                          [](const auto& value) { return std::string(to_string(value.param)); });
