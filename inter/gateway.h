@@ -236,7 +236,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   }
   std::string too_few_members() const;
   bool has_the_end(SiteId site) const;  // the last state is saved there, and is ours
-  std::uint64_t behind() const;  // steps that the others are known to have done without it
+  std::uint64_t behind() const;         // steps that the others are known to have done without it
   std::string missed_sites() const;
   void say_missed_sites();
   struct LostVotes {
