@@ -17,6 +17,14 @@ HWY_BEFORE_NAMESPACE();
 namespace isthmus::kernels::HWY_NAMESPACE {
 
 template <class X, class Y>
+void scale_row(const X* x, const float* weight, float inverse, std::size_t d, Y* y) {
+  for_lanes(d, [=](auto tag, std::size_t i) {
+    const auto normal = hn::Mul(load_as_float(tag, x + i), hn::Set(tag, inverse));
+    store_float(hn::Mul(normal, hn::LoadU(tag, weight + i)), tag, y + i);
+  });
+}
+
+template <class X, class Y>
 void forward_row(const X* x, const float* weight, float epsilon, std::size_t d, Y* y,
                  float* inverse_rms) {
   const float sum = sum_over(d, [=](auto tag, std::size_t i) {
@@ -25,10 +33,7 @@ void forward_row(const X* x, const float* weight, float epsilon, std::size_t d, 
   });
   const float inverse = 1.0F / std::sqrt(sum / static_cast<float>(d) + epsilon);
   *inverse_rms = inverse;
-  for_lanes(d, [=](auto tag, std::size_t i) {
-    const auto normal = hn::Mul(load_as_float(tag, x + i), hn::Set(tag, inverse));
-    store_float(hn::Mul(normal, hn::LoadU(tag, weight + i)), tag, y + i);
-  });
+  scale_row(x, weight, inverse, d, y);
 }
 
 // dx = inverse * (w dy - x * inverse² * mean(w dy x));  dweight += dy x inverse
@@ -68,16 +73,23 @@ void forward_rows(const Rows& x, const float* weight, float epsilon, const Rows&
 }
 
 void backward_rows(const Rows& dy, const Rows& x, const float* weight, const float* inverse_rms,
-                   const Rows& dx, bool accumulate, float* dweight, std::int64_t first,
-                   std::int64_t end) {
+                   const Rows& dx, bool accumulate, float* dweight, const Rows* y,
+                   std::int64_t first, std::int64_t end) {
   with_element(dy.dtype, [&](auto g) {
     with_element(x.dtype, [&](auto in) {
       with_element(dx.dtype, [&](auto out) {
-        for (std::int64_t row = first; row < end; ++row)
-          backward_row(static_cast<const decltype(g)*>(dy.at(row, 0)),
-                       static_cast<const decltype(in)*>(x.at(row, 0)), weight, inverse_rms[row],
-                       static_cast<std::size_t>(x.columns),
-                       static_cast<decltype(out)*>(dx.at(row, 0)), accumulate, dweight);
+        const auto d = static_cast<std::size_t>(x.columns);
+        for (std::int64_t row = first; row < end; ++row) {
+          const auto* values = static_cast<const decltype(in)*>(x.at(row, 0));
+          // While the row is in the cache, and before dx may lie over it.
+          if (y != nullptr && y->dtype == DType::f32)
+            scale_row(values, weight, inverse_rms[row], d, static_cast<float*>(y->at(row, 0)));
+          else if (y != nullptr)
+            scale_row(values, weight, inverse_rms[row], d, static_cast<bf16_t*>(y->at(row, 0)));
+          backward_row(static_cast<const decltype(g)*>(dy.at(row, 0)), values, weight,
+                       inverse_rms[row], d, static_cast<decltype(out)*>(dx.at(row, 0)), accumulate,
+                       dweight);
+        }
       });
     });
   });
@@ -109,15 +121,16 @@ std::size_t rms_norm_scratch_floats(std::int64_t rows, std::int64_t columns) {
 void rms_norm_backward(ThreadPool& pool, const Rows& dy, const Rows& x,
                        std::span<const float> weight, std::span<const float> inverse_rms,
                        const Rows& dx, bool accumulate, std::span<float> dweight,
-                       std::span<float> scratch) {
+                       std::span<float> scratch, const Rows* y) {
   const auto d = static_cast<std::size_t>(x.columns);
   ISTHMUS_ASSERT(x.same_shape(dy) && x.same_shape(dx) && weight.size() == d &&
                  static_cast<std::int64_t>(inverse_rms.size()) == x.rows);
   ISTHMUS_ASSERT(dweight.empty() || dweight.size() == d);
+  ISTHMUS_ASSERT(y == nullptr || y->same_shape(x));
   for_row_tasks_with_sum(pool, x.rows, x.columns, dweight, scratch,
                          [&](std::int64_t first, std::int64_t end, float* partial) {
                            HWY_DYNAMIC_DISPATCH(backward_rows)
-                           (dy, x, weight.data(), inverse_rms.data(), dx, accumulate, partial,
+                           (dy, x, weight.data(), inverse_rms.data(), dx, accumulate, partial, y,
                             first, end);
                          });
 }

@@ -32,8 +32,8 @@ void forward_row(const In* gate, const In* up, std::size_t width, Out* out) {
 
 // d silu(x) / dx = s + x s (1 - s) = s (1 + x - silu)
 template <class G, class In, class D>
-void backward_row(const G* dout, const In* gate, const In* up, std::size_t width, D* dgate,
-                  D* dup) {
+void backward_row(const G* dout, const In* gate, const In* up, std::size_t width, D* dgate, D* dup,
+                  In* out) {
   for_lanes(width, [=](auto tag, std::size_t i) {
     const auto x = load_as_float(tag, gate + i);
     const auto y = load_as_float(tag, up + i);
@@ -41,6 +41,7 @@ void backward_row(const G* dout, const In* gate, const In* up, std::size_t width
     const auto s = sigmoid(tag, x);
     const auto silu = hn::Mul(x, s);
     const auto slope = hn::Mul(s, hn::Add(hn::Set(tag, 1.0F), hn::Sub(x, silu)));
+    if (out != nullptr) store_float(hn::Mul(silu, y), tag, out + i);
     store_float(hn::Mul(hn::Mul(gradient, y), slope), tag, dgate + i);
     store_float(hn::Mul(gradient, silu), tag, dup + i);
   });
@@ -60,7 +61,7 @@ void forward_rows(const Rows& gate, const Rows& up, const Rows& out, std::int64_
 }
 
 void backward_rows(const Rows& dout, const Rows& gate, const Rows& up, const Rows& dgate,
-                   const Rows& dup, std::int64_t first, std::int64_t end) {
+                   const Rows& dup, const Rows* out, std::int64_t first, std::int64_t end) {
   with_element(dout.dtype, [&](auto g) {
     with_element(gate.dtype, [&](auto in) {
       with_element(dgate.dtype, [&](auto result) {
@@ -71,7 +72,8 @@ void backward_rows(const Rows& dout, const Rows& gate, const Rows& up, const Row
                        static_cast<const In*>(up.at(row, 0)),
                        static_cast<std::size_t>(gate.columns),
                        static_cast<decltype(result)*>(dgate.at(row, 0)),
-                       static_cast<decltype(result)*>(dup.at(row, 0)));
+                       static_cast<decltype(result)*>(dup.at(row, 0)),
+                       out == nullptr ? nullptr : static_cast<In*>(out->at(row, 0)));
       });
     });
   });
@@ -95,13 +97,14 @@ void swiglu_forward(ThreadPool& pool, const Rows& gate, const Rows& up, const Ro
 }
 
 void swiglu_backward(ThreadPool& pool, const Rows& dout, const Rows& gate, const Rows& up,
-                     const Rows& dgate, const Rows& dup) {
+                     const Rows& dgate, const Rows& dup, const Rows* out) {
+  ISTHMUS_ASSERT(out == nullptr || (gate.same_shape(*out) && gate.dtype == out->dtype));
   ISTHMUS_ASSERT(gate.same_shape(up) && gate.same_shape(dout) && gate.same_shape(dgate) &&
                  gate.same_shape(dup) && gate.dtype == up.dtype && dgate.dtype == dup.dtype);
   for_row_tasks(pool, gate.rows, gate.columns,
                 [&](std::int64_t first, std::int64_t end, auto, auto) {
                   HWY_DYNAMIC_DISPATCH(backward_rows)
-                  (dout, gate, up, dgate, dup, first, end);
+                  (dout, gate, up, dgate, dup, out, first, end);
                 });
 }
 

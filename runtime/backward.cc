@@ -1,7 +1,9 @@
 #include "runtime/backward.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,8 +36,8 @@ class Walk {
     std::vector<Op> kept;
     for (const auto& op : forward_)
       if (!(row_of(op.kind).backward_is_forward && wants_gradient(op))) kept.push_back(op);
-    for (auto op = forward_.rbegin(); op != forward_.rend(); ++op)
-      if (wants_gradient(*op)) walk(*op);
+    for (auto i = forward_.size(); i-- > 0;)
+      if (wants_gradient(forward_[i])) walk(i);
     kept.insert(kept.end(), std::make_move_iterator(p_.ops.begin()),
                 std::make_move_iterator(p_.ops.end()));
     p_.ops = std::move(kept);
@@ -76,31 +78,62 @@ class Walk {
     return (row_of(op.kind).gradients & bit(input)) != 0 && needed_[index(op.inputs[input])];
   }
 
-  void walk(const Op& op) {
+  void walk(std::size_t i) {
+    const auto& op = forward_[i];
     const auto& row = row_of(op.kind);
     const auto gradient = row.backward_is_forward ? kNoValue : gradient_[index(op.outputs[0])];
     if (!row.backward_is_forward && gradient == kNoValue) return;  // the loss does not depend on it
-    if (row.identity_gradient)
-      pass_through(op, gradient);
-    else
+    if (row.identity_gradient) return pass_through(op, gradient);
+    const auto waits = std::exchange(waiting_, std::nullopt);  // for what this op has made
+    const auto at = p_.ops.size();
+    if (input_is_remade(i, gradient)) {
+      emit_backward(op, gradient, bit(0));
+      waiting_ = {&op, gradient};
+    } else {
       emit_backward(op, gradient);
+    }
+    if (!waits) return;
+    const auto remade = new_value(op.outputs[0], ValueKind::activation, " again");
+    p_.ops[at].outputs.back() = remade;
+    auto later = *waits->first;
+    later.inputs[0] = remade;
+    emit_backward(later, waits->second, bit(1));
   }
 
-  void emit_backward(const Op& op, ValueId gradient) {
+  // By the op just before, for this one alone. Its backward must not add to what the weight's
+  // gradient is yet to be made of.
+  bool input_is_remade(std::size_t i, ValueId gradient) const {
+    const auto& op = forward_[i];
+    if (i == 0 || !row_of(op.kind).crosswise || !wants_gradient(op, 0) || !wants_gradient(op, 1))
+      return false;
+    const auto& maker = forward_[i - 1];
+    return row_of(maker.kind).backward_remakes && maker.outputs[0] == op.inputs[0] &&
+           consumers_[index(op.inputs[0])].size() == 1 &&
+           gradient_[index(maker.inputs[0])] != gradient;
+  }
+
+  // The gradients of `inputs`, as far as they are wanted.
+  void emit_backward(const Op& op, ValueId gradient, std::uint32_t inputs = ~std::uint32_t{0}) {
     const auto& row = row_of(op.kind);
+    const auto makes = [&](std::size_t i) {
+      return (inputs & bit(i)) != 0 && wants_gradient(op, i);
+    };
+    const auto reads = [&](std::size_t i) {
+      return (row.backward_inputs & bit(i)) != 0 && (!row.crosswise || i > 1 || makes(1 - i));
+    };
     Op b;
     b.kind = op.kind;
     b.pass = Pass::backward;
     b.attributes = op.attributes;
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
-      b.inputs.push_back((row.backward_inputs & bit(i)) != 0 ? op.inputs[i] : kNoValue);
+      b.inputs.push_back(reads(i) ? op.inputs[i] : kNoValue);
     for (std::size_t i = 0; i < op.outputs.size(); ++i)
       b.inputs.push_back((row.backward_outputs & bit(i)) != 0 ? op.outputs[i] : kNoValue);
     b.inputs.push_back(gradient);
 
     std::vector<std::pair<ValueId, ValueId>> sums;  // (gradient, its new part)
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      if (!wants_gradient(op, i)) {
+      if (!makes(i)) {
         b.outputs.push_back(kNoValue);
         continue;
       }
@@ -123,6 +156,7 @@ class Walk {
     }
     if (row.backward_is_forward)
       b.outputs.insert(b.outputs.end(), op.outputs.begin(), op.outputs.end());
+    if (row.backward_remakes) b.outputs.push_back(kNoValue);
     p_.ops.push_back(std::move(b));
     for (const auto& [whole, part] : sums) append_sum(whole, part);
   }
@@ -168,11 +202,16 @@ class Walk {
   }
 
   ValueId new_gradient(ValueId of) {
-    Value gradient = p_.value(of);
-    gradient.dtype = gradient_dtype(of);
-    gradient.name += " gradient";
-    gradient.kind = ValueKind::gradient;
-    p_.values.push_back(std::move(gradient));
+    const auto made = new_value(of, ValueKind::gradient, " gradient");
+    p_.values.back().dtype = gradient_dtype(of);
+    return made;
+  }
+
+  ValueId new_value(ValueId like, ValueKind kind, std::string_view suffix) {
+    Value value = p_.value(like);
+    value.name += suffix;
+    value.kind = kind;
+    p_.values.push_back(std::move(value));
     return static_cast<ValueId>(p_.values.size() - 1);
   }
 
@@ -193,6 +232,8 @@ class Walk {
   std::vector<bool> needed_;
   std::vector<ValueId> gradient_;
   std::set<ValueId> written_;  // gradients of parameters, so far
+  // The linear layer whose weight gradient is yet to come, and the gradient of its output.
+  std::optional<std::pair<const Op*, ValueId>> waiting_;
   std::vector<int> producer_;
   std::vector<std::vector<int>> consumers_;
 };

@@ -1,8 +1,12 @@
 // The backward pass of a program, derived by walking its list in reverse: a pass, list → list.
 //
-//   forward    [embed] [norm] [linear] … [add] … [head_loss]
-//   result     [embed] [norm] [linear] … [add] …  │  [head_loss b.] … [linear b.] [norm b.] [embed
-//   b.]
+//   forward    [embed] [norm] [linear] … [head_loss]
+//   result     [embed] [norm] [linear] …  │  [head_loss b.] … [linear b.] [norm b.] [linear b.] …
+//                                                              dx ──────▶ dy, y ──────▶ x of dW
+//
+// What a norm or a glu makes for one linear layer is not kept for that one's weight gradient: the
+// backward op of the norm, which comes next anyway, makes it again beside what it computes, and the
+// weight gradient waits for it. So a layer's norm outputs and products are never stored.
 //
 // What no training parameter needs is left out. The gradient of a value with several consumers is
 // the sum in the order of the walk, added in place where the op can. Gradients of parameters are

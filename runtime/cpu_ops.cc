@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
@@ -54,6 +55,11 @@ kernels::AttentionShape attention_shape(const Attributes& a, const TensorView& q
   shape.head_dim = a.head_dim;
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_dim)));
   return shape;
+}
+
+// What forward made, where backward makes it again.
+std::optional<Rows> again(const TensorView& view) {
+  return view.data == nullptr ? std::nullopt : std::optional(Rows(view));
 }
 
 // The columns of q, k and v in a row of them side by side.
@@ -188,7 +194,8 @@ PreparedOp norm_backward(const BoundOp& bound, CpuDevice& device) {
   device.reserve_scratch((scratch + static_cast<std::size_t>(unused)) * sizeof(float));
   return [&device, x, dx, scratch, weight = flat(bound.inputs[1]),
           inverse_rms = flat(bound.inputs[3]), dy = bound.inputs[4],
-          dweight = flat(bound.outputs[1]), accumulate = bound.op.accumulates(0)] {
+          dweight = flat(bound.outputs[1]), y = again(bound.outputs[2]),
+          accumulate = bound.op.accumulates(0)] {
     auto to = dx;
     if (to.data == nullptr) {
       to = x;
@@ -196,7 +203,7 @@ PreparedOp norm_backward(const BoundOp& bound, CpuDevice& device) {
                 scratch;
     }
     kernels::rms_norm_backward(device.pool, dy, x, weight, inverse_rms, to, accumulate, dweight,
-                               device.scratch_of<float>(scratch));
+                               device.scratch_of<float>(scratch), y ? &*y : nullptr);
   };
 }
 
@@ -319,8 +326,8 @@ PreparedOp glu_forward(const BoundOp& bound, CpuDevice& device) {
 
 PreparedOp glu_backward(const BoundOp& bound, CpuDevice& device) {
   return [&pool = device.pool, x = Halves(bound.inputs[0]), dy = bound.inputs[2],
-          dx = Halves(bound.outputs[0])] {
-    kernels::swiglu_backward(pool, dy, x.gate, x.up, dx.gate, dx.up);
+          dx = Halves(bound.outputs[0]), y = again(bound.outputs[1])] {
+    kernels::swiglu_backward(pool, dy, x.gate, x.up, dx.gate, dx.up, y ? &*y : nullptr);
   };
 }
 

@@ -45,6 +45,10 @@ struct OpRow {
   std::uint32_t backward_outputs = 0;  // bit j: backward reads forward output j
   bool identity_gradient = false;      // the output's gradient is each input's: no backward op
   bool backward_is_forward = false;    // backward computes the outputs too: no forward op with it
+  // Backward can make forward's output 0 again, to the same bits, as its last output.
+  bool backward_remakes = false;
+  // Backward reads inputs 0 and 1 only for each other's gradient, so that it can be done in two.
+  bool crosswise = false;
   GradientDType gradient_dtype = GradientDType::of_value;
   // Whether backward can add to an activation's gradient of this dtype instead of setting it.
   bool adds_f32 = false;

@@ -96,7 +96,7 @@ struct Attributes {
 // A forward op has the inputs and outputs of its kind. The backward op of the same kind has
 //   inputs    the forward inputs, the forward outputs, the gradient of output 0;
 //   outputs   the gradients of the forward inputs (then, where backward replaces forward, the
-//             forward outputs);
+//             forward outputs, or, where it can make it again, forward output 0);
 // each in its place, kNoValue where it is not needed (runtime/op_table.h).
 struct Op {
   OpKind kind = OpKind::embed;

@@ -62,8 +62,12 @@ TEST_P(RmsNorm, AgreesWithDouble) {
     EXPECT_LT(relative_error(added, dweight_expected), 4 * tolerance(DType::f32));
 
     Matrix dx_added = before;
+    Matrix again(y_type, rows, d, 3);
+    const Rows y_again = again.view();
     rms_norm_backward(pool, dy.view(), x.view(), floats(weight), floats(inverse), dx_added.view(),
-                      true, {}, {});
+                      true, {}, {}, &y_again);
+    EXPECT_EQ(again.values(), y.values());
+    EXPECT_TRUE(again.padding_is_untouched());
     std::vector<double> sum = before.values();
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += dx_expected[i];
     EXPECT_LT(relative_error(dx_added.values(), sum), 4 * tolerance(x_type));

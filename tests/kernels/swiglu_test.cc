@@ -57,8 +57,12 @@ TEST(Swiglu, AgreesWithDouble) {
           // In place.
           Matrix gate_copy = gate;
           Matrix up_copy = up;
+          Matrix again(dtype, rows, width, 2);
+          const Rows out_again = again.view();
           swiglu_backward(pool, dout.view(), gate_copy.view(), up_copy.view(), gate_copy.view(),
-                          up_copy.view());
+                          up_copy.view(), &out_again);
+          EXPECT_EQ(again.values(), out.values());
+          EXPECT_TRUE(again.padding_is_untouched());
           EXPECT_EQ(gate_copy.values(), dgate.values());
           EXPECT_EQ(up_copy.values(), dup.values());
           EXPECT_TRUE(dgate.padding_is_untouched() && dup.padding_is_untouched());

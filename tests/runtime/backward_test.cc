@@ -54,15 +54,18 @@ TEST(Backward, WalksTheListInReverse) {
                                              "norm",
                                              "head_loss backward",
                                              "norm backward",
-                                             "linear backward",
+                                             "linear backward",  // down: dx
                                              "glu backward",
+                                             "linear backward",  // down: dW
                                              "linear backward",
                                              "norm backward",
+                                             "linear backward",
                                              "linear backward",
                                              "attention backward",
                                              "rope backward",
                                              "linear backward",
                                              "norm backward",
+                                             "linear backward",
                                              "embed backward"};
   EXPECT_EQ(names(program), expected);  // in f32 the two gradients of a sum are one value
 }
@@ -77,7 +80,7 @@ TEST(Backward, LeavesOutWhatNoTrainingParameterNeeds) {
   for (auto& parameter : forward.parameters)
     parameter.trains = parameter.canonical[0].name.starts_with("model.layers.2.mlp");
   const auto program = with_backward(forward);
-  EXPECT_EQ(count(program, "linear backward"), 2u);
+  EXPECT_EQ(count(program, "linear backward"), 3u);  // down's weight waits for what glu makes
   EXPECT_EQ(count(program, "glu backward"), 1u);
   EXPECT_EQ(count(program, "norm backward"), 1u);  // the last one, to reach the layer
   EXPECT_EQ(count(program, "attention backward"), 0u);
@@ -163,11 +166,11 @@ void expect_true_gradients(const Program& forward) {
 
 // Several consumers, in orders in which the two gradients of a sum must not be one value.
 TEST(Backward, SumsTheGradientsOfSeveralConsumers) {
-  for (const int variant : {0, 1, 2, 3}) {
+  for (const int variant : {0, 1, 2, 3, 4}) {
     ProgramBuilder b({2, 5, Precision::f32});
     const auto embedding = b.matrix({{"embedding", 13}}, 8);
     const auto first = b.matrix({{"first", 8}}, 8);
-    const auto second = b.matrix({{"second", 8}}, 8);
+    const auto second = variant == 3 ? first : b.matrix({{"second", 8}}, 8);
     const auto weight = b.norm_weight("norm", 8);
     const auto x = b.embed(embedding);
     ValueId y = kNoValue;
@@ -182,6 +185,8 @@ TEST(Backward, SumsTheGradientsOfSeveralConsumers) {
     } else if (variant == 2) {  // the product is the residual, and is used again
       const auto product = b.linear(b.norm(x, weight, 1e-5), first);
       y = b.add(b.add(product, x), b.linear(product, second));
+    } else if (variant == 3) {  // the gradient of a product is that of what was normalised
+      y = b.add(x, b.linear(b.norm(x, weight, 1e-5), first));
     } else {  // a sum with itself
       const auto product = b.linear(b.norm(b.add(x, x), weight, 1e-5), first);
       y = b.linear(b.add(product, product), second);

@@ -96,6 +96,37 @@ TEST(Planner, NeverOverwritesWhatIsStillNeeded) {
   }
 }
 
+// What is kept of each token and layer from forward to backward, and how near the layout comes to
+// what must be there at once.
+TEST(Planner, KeepsOfALayerWhatNothingMakesAgain) {
+  ModelConfig config;
+  config.hidden = 384;
+  config.heads = config.kv_heads = 6;
+  config.ffn_width = 1024;
+  config.vocabulary = 1000;
+  for (const auto precision : {Precision::f32, Precision::bf16}) {
+    const auto arena = [&](std::int64_t layers) {
+      config.layers = layers;
+      const auto program = with_backward(build_program(config, {2, 256, precision}, Head::loss));
+      const auto lives = lifetimes(program);
+      std::size_t most = 0;
+      for (std::size_t at = 0; at < program.ops.size(); ++at) {
+        std::size_t bytes = 0;
+        for (std::size_t v = 0; v < program.values.size(); ++v)
+          if (lives_in_arena(program.values[v]) && lives[v].first <= at && at <= lives[v].last)
+            bytes += program.values[v].bytes();
+        most = std::max(most, bytes);
+      }
+      const auto plan = plan_memory(program);
+      EXPECT_LE(static_cast<double>(plan.arena_bytes), 1.05 * static_cast<double>(most));
+      return static_cast<double>(plan.arena_bytes);
+    };
+    const auto per_token_and_layer = (arena(14) - arena(6)) / 8 / 512;
+    EXPECT_LE(per_token_and_layer, (precision == Precision::f32 ? 46 : 27) * 384.0);
+    EXPECT_GT(per_token_and_layer, (precision == Precision::f32 ? 45 : 26) * 384.0);
+  }
+}
+
 TEST(Planner, SharesBytes) {
   ModelConfig config;
   config.layers = 12;
