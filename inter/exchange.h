@@ -98,8 +98,9 @@ class Exchange {
   void announce(Link& link);
   void session_ended(Link& link);
 
-  // One that was held, from memory or from disk; null: it is neither there.
-  Task<std::shared_ptr<Contribution>> recall(std::uint64_t step, SiteId site);
+  // One that was held, from memory or from disk; null: it is neither there. Errors: what the disk
+  // cannot read now may be there.
+  Task<Result<std::shared_ptr<Contribution>>> recall(std::uint64_t step, SiteId site);
   std::shared_ptr<const Contribution> held(std::uint64_t step, SiteId site) const;
   // To the current step, as far as it is here; null: not announced.
   std::shared_ptr<const Contribution> incoming(SiteId site) const;
@@ -191,6 +192,7 @@ class Exchange {
   void note_disk_error(const Error& error);
   void forget(std::uint64_t step, SiteId site);
   bool may_have(const PeerSite& peer, SiteId site) const;
+  bool waits_in_sight(SiteId site) const;
   void serve_next(Link& link);
   Task<void> serve(Link& link, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,

@@ -116,8 +116,7 @@ void Exchange::open_again(Link* from, const Signed& message, std::uint64_t attem
   context_.loop.call_after(kRetryDisk, [this, site] {
     const auto kept = opening_again_.extract(site);
     const auto& announced = kept.mapped();
-    if (entries_.count({id_.step, site}) == 0)
-      on_open(announced.from, announced.open);  // one of an older step: nothing
+    on_open(announced.from, announced.open);  // one of an older step, or attempt: nothing
     if (announced.close) on_close(*announced.close);
   });
 }

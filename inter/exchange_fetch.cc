@@ -8,7 +8,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr Nanoseconds kUnannouncedPatienceMin = 2 * kSecond;
-constexpr std::size_t kServedAtOnceMax = 16;  // to one peer
+constexpr std::size_t kServedAtOnceMax = 4;  // to one peer
 
 }  // namespace
 
@@ -95,7 +95,16 @@ void Exchange::consider_fetching() {
   };
   for (const auto& [site, wanted] : wanted_) ask(site);
   for (const auto site : view_.members)
-    if (site != context_.self && !context_.peers.sees(site)) ask(site);
+    if (site != context_.self && (!context_.peers.sees(site) || waits_in_sight(site))) ask(site);
+}
+
+// Its site was heard of it, and others have it whole: its bulk may find no way to here.
+bool Exchange::waits_in_sight(SiteId site) const {
+  const auto* entry = current(site);
+  return entry != nullptr && !entry->held &&
+         std::ranges::any_of(context_.peers.all(), [&](const auto& other) {
+           return other.first != site && may_have(other.second, site);
+         });
 }
 
 // Of the step at hand, as it says.
@@ -216,7 +225,7 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
   co_return Result<void>();
 }
 
-Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId site) {
+Task<Result<std::shared_ptr<Contribution>>> Exchange::recall(std::uint64_t step, SiteId site) {
   const std::pair key(step, site);
   while (reading_.contains(key)) co_await read_.wait();
   if (const auto found = entries_.find(key); found != entries_.end()) {
@@ -224,14 +233,15 @@ Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId 
     co_return found->second->held ? found->second->contribution : nullptr;
   }
   reading_.insert(key);
-  std::shared_ptr<Contribution> contribution;
-  auto read = [this, &contribution, step, site] {
-    if (auto here = read_back(step, site, nullptr); here && *here && (*here)->proven())
-      contribution = std::move(*here);
-  };
-  co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max());
+  Result<std::shared_ptr<Contribution>> here;
+  auto read = [this, &here, step, site] { here = read_back(step, site, nullptr); };
+  // Whoever asks for old ones again and again keeps nobody from the step at hand.
+  co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max(),
+                  Urgency::background);
   reading_.erase(key);
   read_.notify();
+  if (!here) co_return here.error();
+  auto contribution = *here && (*here)->proven() ? std::move(*here) : nullptr;
   // Of the step at hand only what restore() would have taken up: others may be of a view that the
   // operator has given up, or of another state.
   if (contribution && step == id_.step &&
@@ -250,7 +260,8 @@ Task<std::shared_ptr<Contribution>> Exchange::recall(std::uint64_t step, SiteId 
 }
 
 Task<void> Exchange::serve(Link& link, Fetch fetch) {
-  const auto contribution = co_await recall(fetch.step, fetch.site);
+  const auto recalled = co_await recall(fetch.step, fetch.site);
+  const auto contribution = recalled ? *recalled : nullptr;
   const auto served = serving_[link.peer().site].now.extract({fetch.step, fetch.site});
   serve_next(link);
   if (!link.up() || link.session() != served.mapped()) co_return;

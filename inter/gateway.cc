@@ -260,6 +260,7 @@ void Gateway::begin_step() {
   const auto k = working_step();
   const auto id = step_id();
   const auto view = current_view();
+  note_promises();
   step_began_ = world_.loop.now();
   first_held_at_.reset();
   view_change_since_.reset();
@@ -292,7 +293,7 @@ void Gateway::begin_step() {
         (vote.accepted->record.parent_root != state_root_ || vote.accepted->record.view != view))
       vote.accepted.reset();
     agreement_ = std::make_unique<Agreement>(agreement_setup(view), std::move(vote), on_disk);
-    agreement_->set_view_change_due(view_change_due() || awaits_wish() ||
+    agreement_->set_view_change_due(view_change_due() || awaited_wish() != nullptr ||
                                     awaited_return() != nullptr);
     for (const auto site : exchange_->holds()) {
       agreement_->hold(exchange_->held(k, site)->part());

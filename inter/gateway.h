@@ -300,7 +300,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // --- Ballots (gateway_ballots.cc)
   Task<void> vote_writer();
   bool view_change_due() const;
-  bool awaits_wish() const;
+  const PeerSite* awaited_wish() const;
   const PeerSite* awaited_return() const;
   bool newer_roster_known() const;
   bool newer_roster_due() const;
@@ -311,6 +311,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool all_held() const;                              // here, all members' contributions
   bool all_held_by_majority(const View& view) const;  // as far as it is known: all contributions
   bool progresses(const PeerSite& peer) const;
+  void note_promises();
   bool contributions_may_suffice() const;
   // Until when the step at hand waits, for whom longest, and why.
   struct Deadline {

@@ -282,7 +282,9 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
   }
   // All of it: residual + decode(bytes). The bytes are in memory, or on disk after a restart.
   const auto step = pending_->step;
-  const std::shared_ptr<const Contribution> contribution = co_await exchange_->recall(step, self_);
+  auto recalled = co_await exchange_->recall(step, self_);
+  if (!recalled) co_return recalled.error();
+  const std::shared_ptr<const Contribution> contribution = std::move(*recalled);
   if (!contribution)
     co_return Error{ErrorCode::corrupt,
                     fmt::format("what this site contributed to step {}, and no record named, "

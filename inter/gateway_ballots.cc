@@ -12,6 +12,8 @@ namespace {
 constexpr Nanoseconds kTick = 250 * kMillisecond;
 constexpr Nanoseconds kGrace = 500 * kMillisecond;  // for a member that is not waited for
 constexpr Nanoseconds kNewVotersWait = 30 * kSecond;
+constexpr Nanoseconds kWishesAwaited = 4;  // of one site, in a row
+constexpr std::uint32_t kPromisesBroken = 2, kPromisesKept = 16;
 constexpr Nanoseconds kTooFewWait = 60 * kSecond;  // longer than ranks take to start again
 
 }  // namespace
@@ -174,13 +176,14 @@ bool Gateway::view_change_due() const {
 }
 
 // One that would like to join says so in each step anew: its word for this one is on its way, and
-// without ballot 0 there is time for it.
-bool Gateway::awaits_wish() const {
+// without ballot 0 there is time for it. Or null.
+const PeerSite* Gateway::awaited_wish() const {
   const auto now = world_.loop.now();
-  return now - step_began_ < votes_late() &&
-         peers_.about_to_join(working_step(), now - votes_late(), [this](SiteId site) {
-           return !current_view().is_member(site) && may_join(site);
-         });
+  if (now - step_began_ >= votes_late()) return nullptr;
+  return peers_.about_to_join(working_step(), now - votes_late(), [this, now](SiteId site) {
+    return !current_view().is_member(site) && may_join(site) &&
+           returning_->may_hold_up(site, kWishesAwaited * votes_late(), now);
+  });
 }
 
 // One that replays what the others are past, faster than they go on, so that it can join; or null.
@@ -225,6 +228,25 @@ bool Gateway::all_held_by_majority(const View& view) const {
 
 bool Gateway::progresses(const PeerSite& peer) const {
   return peer.last_progress > 0 && world_.loop.now() - peer.last_progress < options_.link.silence;
+}
+
+// The step before this one is decided. Who is named has kept what it promised; who says that its
+// ranks compute, and was waited for in vain to the last, is waited for as one that says nothing
+// after a second time, until it has contributed to some more.
+void Gateway::note_promises() {
+  const auto decided = chain_.size();
+  if (!first_held_at_ || agreement_step_ != decided || working_step() != decided + 1) return;
+  const auto& record = chain_[decided - 1].record;
+  const bool to_the_last = world_.loop.now() - *first_held_at_ >= options_.straggler_wait;
+  for (auto& [site, peer] : peers_.all()) {
+    if (!record.view.is_member(site)) continue;
+    if (record.part_of(site) == nullptr) {
+      if (to_the_last && progresses(peer)) ++peer.promises_broken, peer.promises_kept = 0;
+    } else if (++peer.promises_kept >= kPromisesKept) {
+      peer.promises_kept = 0;
+      if (peer.promises_broken > 0) --peer.promises_broken;
+    }
+  }
 }
 
 // Whether contributions of the members that are here, or show progress, may still suffice.
@@ -275,7 +297,8 @@ Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
     const auto& lateness = found->second.lateness;
     const bool known = lateness.samples() >= 5;
     const auto usual = known ? lateness.spread() + kGrace : options_.first_wait;
-    if (progresses(found->second) && now - since >= usual)
+    if (progresses(found->second) && found->second.promises_broken < kPromisesBroken &&
+        now - since >= usual)
       wait(options_.straggler_wait, Why::progress, member);
     else
       wait(usual, known ? Why::learnt : Why::too_few_known, member);
@@ -337,9 +360,10 @@ void Gateway::consider_ballot() {
     return;
   const auto now = world_.loop.now();
   const bool due = view_change_due();
-  const auto* returns = awaited_return();
-  if (returns != nullptr && all_held()) returning_->holds_up(returns->site);
-  agreement_->set_view_change_due(due || awaits_wish() || returns != nullptr);
+  const auto *returns = awaited_return(), *wishes = awaited_wish();
+  for (const auto* awaited : {returns, wishes})
+    if (awaited != nullptr && all_held()) returning_->holds_up(awaited->site, now);
+  agreement_->set_view_change_due(due || returns != nullptr || wishes != nullptr);
   if (!due) view_change_since_.reset();
   if (due && !view_change_since_) view_change_since_ = now;
   votes_.notify();

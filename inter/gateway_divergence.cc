@@ -172,8 +172,8 @@ Task<std::optional<std::pair<OuterState, security::Digest>>> Gateway::compute_ag
   Named parts;
   for (const auto& part : record.parts) {
     auto contribution = co_await exchange_->recall(k, part.site);
-    if (!contribution || contribution->part() != part) co_return std::nullopt;
-    parts.push_back(std::move(contribution));
+    if (!contribution || !*contribution || (*contribution)->part() != part) co_return std::nullopt;
+    parts.push_back(std::move(*contribution));
   }
   std::shared_ptr<const OuterState> base;
   auto read = [this, &base, &record] {

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
 constexpr Nanoseconds kRecordsApart = 5 * kMillisecond;
+constexpr Nanoseconds kRefusedAgain = 60 * kSecond;  // whose run is not this site's is asked
 constexpr int kRecordsShare = 4;  // of a rate limit records take no more than one in so many bytes
 constexpr Nanoseconds kSavedApart = kSecond / 2;  // what one site says anew of one step, passed on
 
@@ -438,12 +439,11 @@ std::size_t Gateway::send_records(Link& link, std::uint64_t from) {
     records.certificates.push_back(certificate);
     return true;
   };
-  if (from == 0) {
-    add(*genesis_);
-    from = 1;
-  }
-  for (; from <= chain_.size(); ++from)
-    if (!add(chain_[from - 1])) break;
+  if (from == 0)
+    add(*genesis_);  // alone: who does not take that asks for no more
+  else
+    for (; from <= chain_.size(); ++from)
+      if (!add(chain_[from - 1])) break;
   if (!records.certificates.empty()) link.send(encode(records));
   return bytes;
 }
@@ -456,6 +456,7 @@ void Gateway::refuse_genesis(const Link& link, const Record& record, bool ours) 
              "it (isthmus roster add or remove --run)";
   genesis_refused_ = fmt::format("{} knows a run {} that this site does not take for its own: {}",
                                  link.peer_name(), run.substr(0, 16), why);
+  records_asked_[link.peer().site] = world_.loop.now() + kRefusedAgain;
   if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
     world_.log.alarm("genesis_refused", {.peer = link.peer_name()},
                      {{"run", run}, {"why", why}, {"left_out", *left_out}});

@@ -201,8 +201,11 @@ Result<Gateway::Closed> Gateway::was_closed(const Feedback& feedback) const {
 
 std::optional<SiteId> Gateway::other_owner() const {
   if (!recoveries().empty()) return std::nullopt;  // gives all voters the same number
-  for (const auto& [site, file] : current_view().vote_files)
-    if (site != self_ && file == vote_file_) return site;
+  const auto view = current_view();
+  // Numbers are no secret, and who has no vote may say any.
+  if (view.vote_file_of(self_) == vote_file_) return std::nullopt;
+  for (const auto& [site, file] : view.vote_files)
+    if (site != self_ && file == vote_file_ && view.is_voter(site)) return site;
   return std::nullopt;
 }
 
@@ -431,7 +434,7 @@ std::string Gateway::founding_waits_for() const {
 Task<Result<void>> Gateway::begin_or_join_run() {
   const View view = view_of_roster();
   const auto entered = world_.loop.now();
-  Nanoseconds asked = 0, said = 0;
+  Nanoseconds said = 0;
   if (genesis_vote_ && !within_settings(genesis_vote_->accepted->record))
     co_return Error{
         ErrorCode::mismatch,
@@ -465,12 +468,11 @@ Task<Result<void>> Gateway::begin_or_join_run() {
         break;
       }
     }
-    if (now - asked >= kSecond) {
-      for (auto& [site, peer] : peers_.all()) {
-        if (!peer.link->up()) continue;
-        peer.link->send(encode(RecordRequest{0}));
-        asked = now;
-      }
+    for (auto& [site, peer] : peers_.all()) {
+      auto& asked = records_asked_[site];
+      if (!peer.link->up() || (asked != 0 && now - asked < kSecond)) continue;
+      peer.link->send(encode(RecordRequest{0}));
+      asked = now;
     }
     co_await changed_.wait_until(world_.loop.now() + kSecond);
   }

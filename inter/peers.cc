@@ -61,13 +61,13 @@ std::vector<Wish> Peers::wishes(std::uint64_t step, SiteId self) const {
   return wishes;
 }
 
-bool Peers::about_to_join(std::uint64_t step, Nanoseconds since,
-                          const std::function<bool(SiteId)>& may) const {
-  return std::ranges::any_of(sites_, [&](const auto& entry) {
-    const auto& [site, peer] = entry;
-    return peer.link->up() && peer.status && peer.status->step < step && peer.wished_at > 0 &&
-           peer.wished_at >= since && !peer.status->leaving && may(site);
-  });
+const PeerSite* Peers::about_to_join(std::uint64_t step, Nanoseconds since,
+                                     const std::function<bool(SiteId)>& may) const {
+  for (const auto& [site, peer] : sites_)
+    if (peer.link->up() && peer.status && peer.status->step < step && peer.wished_at > 0 &&
+        peer.wished_at >= since && !peer.status->leaving && may(site))
+      return &peer;
+  return nullptr;
 }
 
 void Peers::send_to_all(const Bytes& message) {

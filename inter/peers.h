@@ -40,6 +40,9 @@ struct PeerSite {
   Learnt lateness;                     // of its contribution, after the first one of the step
   Nanoseconds last_progress = 0;       // when its status last showed that its ranks compute
   Nanoseconds wished_at = 0;           // to join; 0: never
+  // Steps that it was waited for to the last, as it said that its ranks compute, in vain; and those
+  // since then to which it contributed.
+  std::uint32_t promises_broken = 0, promises_kept = 0;
 };
 
 class Peers {
@@ -58,9 +61,9 @@ class Peers {
   // that work on it pass on from those whom we do not see. Ascending site.
   std::vector<Wish> wishes(std::uint64_t step, SiteId self) const;
   // Some site that may join asked to in an earlier step, not before `since`, and has not come to
-  // this one yet: where steps are shorter than its answers take, it would always be late.
-  bool about_to_join(std::uint64_t step, Nanoseconds since,
-                     const std::function<bool(SiteId)>& may) const;
+  // this one yet: where steps are shorter than its answers take, it would always be late. Or null.
+  const PeerSite* about_to_join(std::uint64_t step, Nanoseconds since,
+                                const std::function<bool(SiteId)>& may) const;
   void send_to_all(const Bytes& message);
   // Those that are up and say that they work on this step.
   std::vector<PeerSite*> working_on(std::uint64_t step);

@@ -10,6 +10,9 @@ constexpr std::uint64_t kStates = 2;
 constexpr std::uint64_t kBytesAnyway = 512 << 20;
 constexpr std::uint64_t kStepsMax = 256;  // their files are listed at every step
 constexpr std::uint32_t kReplayedMeanwhile = 2;
+constexpr Nanoseconds kStepHeldUpMax = 60 * kSecond;  // however long it says that its steps take
+constexpr Nanoseconds kHeldUpLeast = kSecond / 4;     // until it is looked at again
+constexpr Nanoseconds kForgiven = 8;                  // one part of so many of the time
 
 }  // namespace
 
@@ -26,7 +29,6 @@ void ReturningSites::asks_for_state(SiteId site, std::uint64_t step, bool begins
   auto& s = sites_[site];
   s.away_since.reset();
   s.needs_from = begins || !s.needs_from ? first : std::min(*s.needs_from, first);
-  if (begins) s.steps_left.reset();
 }
 
 void ReturningSites::works_on(SiteId site, std::uint64_t step, std::uint64_t newest,
@@ -42,13 +44,10 @@ void ReturningSites::works_on(SiteId site, std::uint64_t step, std::uint64_t new
   s.step = step;
   if (step >= newest) {
     s.needs_from.reset();
+    s.behind = 0;
   } else if (step >= kept_from) {
     s.needs_from = step;
-    const auto steps = 2 * (newest - step);
-    if (!s.steps_left || (*s.steps_left == 0 && s.unheld >= steps)) {
-      s.steps_left = steps;
-      s.unheld = 0;
-    }
+    s.behind = std::max(s.behind, newest - step);
   }
 }
 
@@ -59,17 +58,18 @@ void ReturningSites::went_away(SiteId site, Nanoseconds now) {
 void ReturningSites::is_member(SiteId site) {
   const auto found = sites_.find(site);
   if (found == sites_.end()) return;
-  found->second.steps_left.reset();
+  found->second.behind = 0;
   found->second.pace = {};
 }
 
 std::uint64_t ReturningSites::keep_from(std::uint64_t not_needed, Nanoseconds now) {
   std::erase_if(sites_, [now](const auto& entry) {
     const auto& since = entry.second.away_since;
-    return since && now - *since > kAwayPatience;
+    return since && now - *since > kAwayPatience && entry.second.held_until(now) == 0;
   });
   auto from = not_needed;
   for (auto& [site, s] : sites_) {
+    if (s.away_since && now - *s.away_since > kAwayPatience) s.needs_from.reset();
     // Whoever is that late fetches another state.
     if (s.needs_from && *s.needs_from + steps_kept_max_ < not_needed) s.needs_from.reset();
     if (s.needs_from) from = std::min(from, *s.needs_from);
@@ -79,13 +79,25 @@ std::uint64_t ReturningSites::keep_from(std::uint64_t not_needed, Nanoseconds no
 
 void ReturningSites::begin_step() {
   for (auto& [site, s] : sites_) {
-    if (s.held_up && s.steps_left && *s.steps_left > 0)
-      --*s.steps_left;
-    else if (s.steps_left == 0)
-      ++s.unheld;
-    s.held_up = false;
+    s.holds_since.reset();
     s.replayed = 0;
   }
+}
+
+Nanoseconds ReturningSites::Site::held_until(Nanoseconds now) const {
+  return std::max<Nanoseconds>(0, held_up - (now - counted_at) / kForgiven);
+}
+
+void ReturningSites::holds_up(SiteId site, Nanoseconds now) {
+  auto& s = sites_[site];
+  const auto longer = s.holds_since ? now - *s.holds_since : kHeldUpLeast;
+  s.held_up = s.held_until(now) + longer;
+  s.counted_at = s.holds_since.emplace(now);
+}
+
+bool ReturningSites::may_hold_up(SiteId site, Nanoseconds most, Nanoseconds now) const {
+  const auto found = sites_.find(site);
+  return found == sites_.end() || found->second.held_until(now) < most;
 }
 
 bool ReturningSites::awaited(SiteId site, std::uint64_t newest, std::uint64_t kept_from,
@@ -94,8 +106,11 @@ bool ReturningSites::awaited(SiteId site, std::uint64_t newest, std::uint64_t ke
   if (found == sites_.end()) return false;
   const auto& s = found->second;
   const bool replays = !s.away_since && s.step > 0 && s.step >= kept_from && s.step < newest;
-  return replays && s.steps_left.value_or(0) > 0 && s.replayed < kReplayedMeanwhile &&
-         now - s.said_at < std::max(patience, 2 * s.pace.spread());
+  if (!replays) return false;
+  const auto behind = static_cast<Nanoseconds>(std::max(s.behind, newest - s.step));
+  return s.replayed < kReplayedMeanwhile &&
+         now - s.said_at < std::min(kStepHeldUpMax, std::max(patience, 2 * s.pace.spread())) &&
+         may_hold_up(site, 2 * behind * patience, now);
 }
 
 }  // namespace isthmus::inter

@@ -29,7 +29,7 @@ class ReturningSites {
   void works_on(SiteId site, std::uint64_t step, std::uint64_t newest, std::uint64_t kept_from,
                 Nanoseconds now);
   void went_away(SiteId site, Nanoseconds now);
-  // It need not return: nobody waits for it as for one that does, until it has been away again.
+  // It need not return.
   void is_member(SiteId site);
 
   // The oldest step whose bytes are kept, where those before `not_needed` are not kept anyway.
@@ -38,24 +38,29 @@ class ReturningSites {
   // This site works on another step.
   void begin_step();
   // Whether the step at hand waits for it: until it has replayed two steps meanwhile, so that it
-  // comes nearer, while none takes it longer than `patience` or twice what they took so far; and in
-  // no more steps than twice those that it was behind, before as many went by without a wait.
+  // comes nearer, while none takes it longer than `patience` or twice what they took so far; and as
+  // long as it may hold others up, `patience` for each of twice the steps that it is behind.
   bool awaited(SiteId site, std::uint64_t newest, std::uint64_t kept_from, Nanoseconds now,
                Nanoseconds patience) const;
-  // Nothing else is waited for any more: this step is one of those.
-  void holds_up(SiteId site) { sites_[site].held_up = true; }
+  // Nothing else is waited for any more.
+  void holds_up(SiteId site, Nanoseconds now);
+  // It has held others up for less than `most`, of which an eighth of all time is forgiven: so
+  // whatever a site says of itself, that is all that it takes of theirs in the long run.
+  bool may_hold_up(SiteId site, Nanoseconds most, Nanoseconds now) const;
 
  private:
   struct Site {
     std::optional<std::uint64_t> needs_from;  // this step's bytes and later
     std::optional<Nanoseconds> away_since;
-    std::uint64_t step = 0;                   // that it works on, as it said last
-    Nanoseconds said_at = 0;                  // when it first said so
-    Learnt pace;                              // of a step that it replays
-    std::uint32_t replayed = 0;               // since the step at hand began here
-    bool held_up = false;                     // the step at hand was
-    std::optional<std::uint64_t> steps_left;  // to be held up for it
-    std::uint64_t unheld = 0;                 // that went by since none is left
+    std::uint64_t step = 0;      // that it works on, as it said last
+    Nanoseconds said_at = 0;     // when it first said so
+    Learnt pace;                 // of a step that it replays
+    std::uint32_t replayed = 0;  // since the step at hand began here
+    std::uint64_t behind = 0;    // steps, at most, since it was current
+    Nanoseconds held_up = 0;     // others, as of `counted_at`, less what is forgiven
+    Nanoseconds counted_at = 0;
+    std::optional<Nanoseconds> holds_since;  // the step at hand
+    Nanoseconds held_until(Nanoseconds now) const;
   };
 
   const std::uint64_t steps_kept_max_;

@@ -70,6 +70,14 @@ const TcpStream* SimulatedNetwork::stream(GatewayId from, GatewayId to, Lane lan
   return connections_.at(places->second.begin()->second).streams[from < to ? 0 : 1].get();
 }
 
+void SimulatedNetwork::cut_bulk(GatewayId a, GatewayId b, bool cut) {
+  const Path path = a < b ? Path{a, b} : Path{b, a};
+  if (cut)
+    bulk_cuts_.insert(path);
+  else
+    bulk_cuts_.erase(path);
+}
+
 void SimulatedNetwork::cut(GatewayId from, GatewayId to, bool cut) {
   if (cut)
     cuts_.insert({from, to});
@@ -149,7 +157,8 @@ void SimulatedNetwork::connect(const Way& way, std::uint32_t place) {
   if (first == wires_.end() || second == wires_.end()) return;  // whoever returns connects
   if (places_[way].count(place) > 0 || place >= width(way)) return;
   if (!first->second->receiver_ || !second->second->receiver_ || is_cut(a, b) || is_cut(b, a) ||
-      refusing_.contains(a.site) || refusing_.contains(b.site)) {
+      refusing_.contains(a.site) || refusing_.contains(b.site) ||
+      (lane == Lane::bulk && bulk_cuts_.contains(ends))) {
     schedule_connect(way, place, kReconnect);
     return;
   }
@@ -288,6 +297,7 @@ void SimulatedNetwork::deliver(GatewayId from, GatewayId to, Lane lane, Connecti
   // What was on its way when the connection died may still come out, until its end is told.
   const auto receivable = [&] {
     if (wire == wires_.end() || wire->second->muted_ || is_cut(from, to)) return false;
+    if (lane == Lane::bulk && bulk_cuts_.contains(way_of(from, to, lane).first)) return false;
     const auto told = wire->second->told_.find(connection);
     return told != wire->second->told_.end() && !told->second.dropped;
   };

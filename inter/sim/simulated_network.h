@@ -57,6 +57,8 @@ class SimulatedNetwork {
   void set_delay(GatewayId a, GatewayId b, Nanoseconds delay);
   // Messages from one to the other vanish. Both directions, or one.
   void cut(GatewayId from, GatewayId to, bool cut);
+  // Both directions, of the bulk lane alone: a firewall that lets one port through.
+  void cut_bulk(GatewayId a, GatewayId b, bool cut);
   // A site takes no new connections; those that stand are not concerned.
   void refuse_connections(SiteId site, bool refuse);
   bool is_cut(GatewayId from, GatewayId to) const { return cuts_.count({from, to}) > 0; }
@@ -115,6 +117,7 @@ class SimulatedNetwork {
   Random random_;
   NetworkFaults faults_;
   std::set<Path> cuts_;
+  std::set<Path> bulk_cuts_;
   std::set<SiteId> refusing_;
   std::map<SiteId, std::unique_ptr<Access>> access_;
   std::map<Path, SimulatedPath> paths_;

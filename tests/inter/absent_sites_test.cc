@@ -603,5 +603,20 @@ TEST(OutOfSightTest, ALinkThatCannotBeIsNotTested) {
       << tested.error().message;
 }
 
+// Of three sites two reach each other's control port and not the bulk port, as behind a firewall.
+// The third one has what both contribute.
+class BlockedBulkPortTest : public testing::TestWithParam<bool> {};
+
+TEST_P(BlockedBulkPortTest, StepsTakeLittleLonger) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  if (GetParam()) federation.cut_bulk(1, 2);
+  federation.run_for(1800 * kSecond);
+  EXPECT_GE(federation.step(3), 150U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Port, BlockedBulkPortTest, testing::Bool());
+
 }  // namespace
 }  // namespace isthmus::inter

@@ -531,5 +531,19 @@ TEST_F(PassedOnTest, WhatOthersHaveDisplacesAnEarlierAttemptOfWhoIsOutOfSight) {
   EXPECT_TRUE(run_until([this] { return held(); }));
 }
 
+// Nor does it while the newest one waits for room on the disk.
+TEST_F(PassedOnTest, AnEarlierAttemptPassedOnMeanwhileDoesNotLoseTheNewest) {
+  const auto earlier = made_from(1, 7), now = made_from(2, 8);
+  auto& disk = federation_.disk(kReceiver);
+  disk.set_faults({.full_for = "-2"});
+  begin_sending(now);
+  close(*now);
+  federation_.run_for(kSecond);
+  ASSERT_GT(federation_.events(kReceiver, "disk_failed"), 0U);
+  disk.set_faults({});
+  federation_.puppet(kRelay).link(kReceiver).send(earlier->announcement().encode());
+  EXPECT_TRUE(federation_.run_until([this] { return held(); }, 600 * kSecond));
+}
+
 }  // namespace
 }  // namespace isthmus::inter

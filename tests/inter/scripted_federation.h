@@ -65,6 +65,8 @@ class ScriptedFederation {
   void set_access(SiteId site, double bytes_per_second) {
     network_.set_access(site, bytes_per_second);
   }
+  // Both ways, of the bulk lane alone.
+  void cut_bulk(SiteId a, SiteId b) { network_.cut_bulk({a, 0}, {b, 0}, true); }
   // From everyone.
   void cut_off(SiteId site, bool cut);
   Nanoseconds now() const { return simulation_.now(); }

@@ -68,5 +68,36 @@ TEST_P(UnreadableContributionTest, OnceTheStateIsLoaded) {
 
 INSTANTIATE_TEST_SUITE_P(Paths, UnreadableContributionTest, testing::Values("-2", "contributions"));
 
+// What no record named is read from the disk by who is started again. A disk that cannot read for a
+// moment has not lost it.
+TEST(CarriedContributionTest, ThatCannotBeReadNowIsNotLost) {
+  auto options = options_of({kSecond, 4 * kSecond, kSecond});
+  options.gateway.sync.outer_steps = 100'000;
+  options.gateway.sync.absent_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& second = federation.gateway(2);
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.step(2) >= 4 && !second.pending_step(); }, 600 * kSecond));
+  federation.cut_off(2, true);
+  ASSERT_TRUE(
+      federation.run_until([&] { return second.pending_step().has_value(); }, 600 * kSecond));
+  const auto step = *second.pending_step();
+  federation.end_ranks(2);
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(1) > step; }, 600 * kSecond));
+  federation.cut_off(2, false);
+  ASSERT_TRUE(federation.run_until(
+      [&] { return second.saved_step() >= step && second.counters().unnamed == 1; },
+      600 * kSecond));
+  federation.kill(2);
+  federation.start(2);
+  ASSERT_EQ(federation.events(2, "state_loaded"), 1U);
+  federation.disk(2).set_faults({.unreadable = "contributions"});
+  federation.run_for(30 * kSecond);
+  if (federation.process(2).failure()) {
+    EXPECT_EQ(federation.process(2).failure()->code, ErrorCode::io)
+        << federation.process(2).failure()->text();
+  }
+}
+
 }  // namespace
 }  // namespace isthmus::inter
