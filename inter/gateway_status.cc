@@ -189,7 +189,8 @@ void Gateway::say_missed_sites() {
 std::vector<std::string> Gateway::attention() const {
   std::vector<std::string> all;
   if (failure_) all.push_back(fmt::format("it ends: {}", failure_->text()));
-  if (const auto missed = missed_sites(); !missed.empty())
+  // At the end others take a moment.
+  if (const auto missed = missed_sites(); !missed.empty() && (!finished_ || missed_said_))
     all.push_back(fmt::format("it waits for {}", missed));
   if (!genesis_ && !genesis_refused_.empty()) all.push_back(genesis_refused_);
   for (const auto& [id, peer] : peers_.all())

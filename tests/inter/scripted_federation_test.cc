@@ -254,8 +254,10 @@ TEST(DivergenceTest, WhoIsAloneAtTheEndFindsItsFault) {
       };
   };
   ScriptedFederation federation(std::move(options));
-  const auto at_the_end = [&](SiteId site) { return federation.events(site, "run_finished") > 0; };
-  ASSERT_TRUE(federation.run_until([&] { return at_the_end(1) && at_the_end(2); }, 300 * kSecond));
+  const auto decided = [&](SiteId site) {
+    return federation.gateway(site).chain().size() == kLast;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return decided(1) && decided(2); }, 300 * kSecond));
   federation.cut(1, 2, true);
   ASSERT_TRUE(federation.run_until([&] { return federation.finished(); }, 100 * kSecond));
   EXPECT_EQ(federation.events(1, "state_disputed"), 0U) << "it heard of another one";
