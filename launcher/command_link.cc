@@ -134,11 +134,7 @@ void add_link(CLI::App& program, Action& action) {
   one->add_option("FILE", options->site.paths,
                   "This site's file (default: the only one in this folder)")
       ->expected(1);
-  one->add_option("--set", options->site.overrides,
-                  "Replace a key of the file for this command: --set site.run_dir=runs/alpha")
-      ->type_name("SECTION.KEY=VALUE")
-      ->take_all()
-      ->expected(1);
+  add_set(*one, options->site, "site.run_dir=runs/alpha");
   one->add_flag("--force", options->force,
                 "Also while outer steps are exchanged; that delays them, and spoils the figures. "
                 "PEER lets its own be delayed so once in ten minutes");
