@@ -403,6 +403,9 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
       "does not say what it sent");
   if (!told) co_return told.error();
   report.from_peer = {*test->sent, *got};
+  report.plan = plan;
+  for (auto* direction : {&report.to_peer, &report.from_peer})
+    direction->forget_if_short(report.round_trip_min());
   co_return report;
 }
 
