@@ -171,8 +171,19 @@ TEST_F(CommandsOfASite, OneProcessTrainsInARunFolder) {
   EXPECT_EQ(run("train"), ExitCode::unavailable);
   EXPECT_FALSE(std::filesystem::exists(folder.checkpoints()));
   lock->reset();
+  EXPECT_EQ(run("status"), ExitCode::unavailable);
   EXPECT_EQ(run("train"), ExitCode::done);
   EXPECT_TRUE(std::filesystem::exists(folder.checkpoints()));
+}
+
+// A script that waits for the end can tell it from a site that is down.
+TEST_F(CommandsOfASite, ACompleteRunIsNoTrouble) {
+  ASSERT_EQ(run("train"), ExitCode::done);
+  EXPECT_EQ(run("status"), ExitCode::done);
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(run("status --json"), ExitCode::done);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(),
+            "{\"site\":\"alone\",\"complete\":true,\"outer_step\":1}\n");
 }
 
 TEST_F(CommandsOfASite, AMissingFileIsAFaultOfUsage) {
