@@ -542,6 +542,7 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
   auto& loop = context_.loop;
   test->receiving = true;
   test->data_bytes = 0;
+  const auto before = context_.wire.bytes_received(test->peer);
   auto began = co_await wait(
       test, loop.now() + kPatience, [](const Test& t) { return t.data_bytes > 0; },
       "sends no data");
@@ -563,7 +564,10 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
   }
   test->receiving = false;
   if (!began) co_return began.error();
-  co_return warm_rate(samples);
+  auto got = warm_rate(samples);
+  // Most may have come before the first look.
+  got.bytes = context_.wire.bytes_received(test->peer) - before;
+  co_return got;
 }
 
 }  // namespace isthmus::inter

@@ -202,8 +202,10 @@ TEST_F(LinkTesterOverTcp, TooFewBytesAreNoFigure) {
   for (const std::uint64_t bytes : {10'000, 100'000}) {
     const auto report = outcome({.peer = kBeta, .bytes_max = bytes});
     ASSERT_TRUE(report) << report.error().text();
-    for (const auto* direction : {"to_peer", "from_peer"})
+    for (const auto* direction : {"to_peer", "from_peer"}) {
       EXPECT_TRUE((*report)[direction]["mbit_s"].is_null()) << direction;
+      EXPECT_GE((*report)[direction]["bytes"].get<std::uint64_t>(), bytes) << direction;
+    }
     EXPECT_THAT((*report)["advice"].dump(), HasSubstr("with more bytes (--bytes)"));
   }
 }
