@@ -543,7 +543,15 @@ Task<Result<void>> Gateway::serve_the_end() {
       told = now;
       publish();
     }
-    if ((alone || !waiting) && ranks_have_the_end(told)) break;
+    if ((alone || !waiting) && ranks_have_the_end(told)) {
+      std::vector<SiteId> without_end;
+      for (const auto& [site, peer] : peers_.all())
+        if (!has_the_end(site)) without_end.push_back(site);
+      if (!without_end.empty())
+        world_.log.warning("end_not_everywhere", {.outer_step = static_cast<std::int64_t>(last)},
+                           {{"sites", fmt::format("{}", fmt::join(names_of(without_end), ", "))}});
+      break;
+    }
     co_await changed_.wait_until(now + 100 * kMillisecond);
   }
   co_return failure_ ? Result<void>(*failure_) : Result<void>();

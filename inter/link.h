@@ -11,6 +11,7 @@
 // bulk_sender.h (chunks that leave), lane_connections.h, round_trip.h, link_frames.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -19,6 +20,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -181,6 +183,12 @@ class Link {
   void note_nonce(std::uint64_t theirs);
   void begin_session(std::uint64_t their_nonce, std::uint64_t their_boot);
   void end_session(const std::string& why, bool reset_wire);
+  struct RefusalSaid {
+    std::string fact;
+    Nanoseconds when = 0;
+  };
+  // How many were left out since the last one that was logged; nothing: leave this one out too.
+  std::optional<std::uint64_t> refusal_due(RefusalSaid& said, std::string_view why);
   void refuse(ConnectionId connection, const std::string& why);
   void receive_refuse(ConnectionId connection, const Refuse& refuse);
   void refuse_challenger();
@@ -236,7 +244,8 @@ class Link {
   std::uint64_t earlier_refused_ =
       0;                 // nonce of a challenger that started before the session's end
   std::string refused_;  // why, when the last handshake was refused
-  LogPace refusals_logged_, refused_by_peer_logged_;
+  std::array<RefusalSaid, 2> refusals_said_;  // last, by us and by the peer
+  LogPace refusals_logged_{kRefusedKeysApart, kRefusedKeysAtOnce};
   // A peer that begins anew all the time.
   LogPace begins_logged_{kSecond, 16}, ends_logged_{kSecond, 16};
   BurstPace hellos_answered_{16, kSecond / 4}, sessions_begun_{16, kSecond / 4};

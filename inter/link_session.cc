@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "inter/link.h"
 
@@ -17,6 +18,19 @@ constexpr std::size_t kBindsPerHeartbeat = 8;
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   const auto mixed = Random(a).split(b).at(0);
   return mixed == 0 ? 1 : mixed;
+}
+
+// The same for both ends, of which each names itself first: "codec: int8 at alpha, bf16 at beta" is
+// the other's "codec: bf16 at beta, int8 at alpha".
+std::string fact_of(std::string_view why) {
+  std::vector<std::string_view> words;
+  while (!why.empty()) {
+    const auto word = why.substr(0, why.find_first_of(" ,"));
+    if (!word.empty()) words.push_back(word);
+    why.remove_prefix(std::min(word.size() + 1, why.size()));
+  }
+  std::ranges::sort(words);
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 }  // namespace
@@ -124,6 +138,7 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
   session_ = self_ < peer_ ? mix(nonce_, their_nonce) : mix(their_nonce, nonce_);
   their_boot_ = their_boot;
   refused_.clear();
+  refusals_said_ = {};
   next_sequence_ = 1;
   unacknowledged_.clear();
   unacknowledged_bytes_ = 0;
@@ -190,10 +205,24 @@ Nanoseconds Link::silence_limit() const {
 
 // --- Refusals
 
+// Both ends go on asking, and both refuse for as long as nobody mends it: it is said once a minute.
+// A peer that thinks of another reason each time gains nothing by it.
+std::optional<std::uint64_t> Link::refusal_due(RefusalSaid& said, std::string_view why) {
+  const auto now = loop_.now();
+  auto fact = fact_of(why);
+  for (const auto& other : refusals_said_)
+    if (other.fact == fact && now - other.when < kRefusedKeysApart) {
+      refusals_logged_.leave_out();
+      return std::nullopt;
+    }
+  const auto left_out = refusals_logged_.due(now);
+  if (left_out) said = {std::move(fact), now};
+  return left_out;
+}
+
 void Link::refuse(ConnectionId connection, const std::string& why) {
-  if (session_ != 0 || refused_ != why)
-    if (const auto left_out = refusals_logged_.due(loop_.now()))
-      log_.alarm("session_refused", {.peer = peer_name_}, {{"why", why}, {"left_out", *left_out}});
+  if (const auto left_out = refusal_due(refusals_said_[0], why))
+    log_.alarm("session_refused", {.peer = peer_name_}, {{"why", why}, {"left_out", *left_out}});
   if (session_ == 0) refused_ = why;
   send_control(Refuse{.why = why}.encode(), connection);
 }
@@ -201,10 +230,9 @@ void Link::refuse(ConnectionId connection, const std::string& why) {
 void Link::receive_refuse(ConnectionId connection, const Refuse& refuse) {
   const auto session_connection = control_.current();
   if (session_ != 0 && session_connection != 0 && connection != session_connection) return;
-  if (refused_ != refuse.why)
-    if (const auto left_out = refused_by_peer_logged_.due(loop_.now()))
-      log_.alarm("session_refused_by_peer", {.peer = peer_name_},
-                 {{"why", refuse.why}, {"left_out", *left_out}});
+  if (const auto left_out = refusal_due(refusals_said_[1], refuse.why))
+    log_.alarm("session_refused_by_peer", {.peer = peer_name_},
+               {{"why", refuse.why}, {"left_out", *left_out}});
   if (refuse.kind == Refuse::Kind::duplicate) ++counters_.refused_as_duplicate;
   end_session("refused by the peer: " + refuse.why, false);
   refused_ = refuse.why;

@@ -14,8 +14,12 @@ namespace isthmus::inter {
 namespace {
 
 constexpr double kRampUp = 0.4;   // of the time
-constexpr double kLimited = 0.1;  // of the time in which data were there to be sent
-constexpr double kShared = 0.5;   // of a rate limit: the rest went to other traffic
+constexpr int kArrivalsWarm = 5;  // looks that found more bytes, at least
+constexpr double kRises = 2;      // by more than that, from half to half: not warm yet
+constexpr int kRoundTripsWarm = 5;
+constexpr double kSentAgainMuch = 0.05;  // few lines lose so much by themselves
+constexpr double kLimited = 0.1;         // of the time in which data were there to be sent
+constexpr double kShared = 0.5;          // of a rate limit: the rest went to other traffic
 // A kernel's buffer holds its own bookkeeping too, half of it or more, and a queue on the way wants
 // as much again as the line itself.
 constexpr double kBufferPerDelay = 2, kBufferWanted = 4;
@@ -74,7 +78,7 @@ std::string direction_json(const LinkTestReport::Direction& d, const LinkTestSid
       "\"connections\":{},\"window_limited\":{:.3f},\"buffer_limited\":{:.3f},\"bandwidth_delay_"
       "bytes\":{},"
       "\"rate_limit_mbit_s\":{},\"polite\":{}}}",
-      figure(measured, d.bits_per_second() * 1e-6, 3), seconds_of(d.warm()), d.got.bytes,
+      figure(measured, d.bits_per_second() * 1e-6, 6), seconds_of(d.warm()), d.got.bytes,
       d.sent.segments, d.sent.segments_resent, figure(d.sent.segments > 0, loss(d.sent), 6),
       json_string(d.sent.congestion_control), json_string(d.sent.congestion_control_why),
       d.sent.dialed, d.sent.connections, share(d.sent.limited_by_window, d.sent.busy),
@@ -82,6 +86,11 @@ std::string direction_json(const LinkTestReport::Direction& d, const LinkTestSid
       sender.rate_limit > 0 ? fmt::format("{}", static_cast<double>(sender.rate_limit) * 1e-6)
                             : "null",
       sender.polite);
+}
+
+double rate_between(const LinkTestSample& a, const LinkTestSample& b) {
+  return b.when > a.when ? 8 * static_cast<double>(b.bytes - a.bytes) / seconds_of(b.when - a.when)
+                         : 0;
 }
 
 std::string side_json(const LinkTestSide& side) {
@@ -107,6 +116,13 @@ double LinkTestReport::Direction::bits_per_second() const {
                        : got.bits_per_second;
 }
 
+void LinkTestReport::Direction::forget_if_short(Nanoseconds round_trip) {
+  if (warm() >= kRoundTripsWarm * round_trip) return;
+  got = {.bits_per_second = 0, .warm = 0, .bytes = got.bytes};
+  sent.warm = sent.busy = sent.limited_by_window = sent.limited_by_buffer = 0;
+  sent.arrived = sent.segments = sent.segments_resent = 0;
+}
+
 double LinkTestReport::bandwidth_delay(const Direction& direction) const {
   return direction.bits_per_second() / 8 * seconds_of(round_trip_min());
 }
@@ -124,15 +140,24 @@ std::vector<std::string> LinkTestReport::advice() const {
     add(buffer_advice(to, "tcp_rmem", receiver.tcp_rmem, receiver.receive_bytes_max(), product,
                       share(d.sent.limited_by_window, d.sent.busy), "the receiver's window"));
     const auto limit = static_cast<double>(sender.rate_limit);
-    if (limit > 0 && d.bits_per_second() > 0.85 * limit)
+    const bool all_crossed = plan.bytes_max > 0 && d.sent.bytes >= plan.bytes_max;
+    if (d.bits_per_second() <= 0 && (limit <= 0 || all_crossed))
+      add(fmt::format("from {} too little came to tell: test {}", from,
+                      all_crossed ? "with more bytes (--bytes)" : "for longer (--time)"));
+    else if (limit > 0 && d.bits_per_second() > 0.85 * limit)
       add(fmt::format("at {}: its rate_limit is what bounds this direction", from));
     else if (limit > 0 && !sender.polite && d.bits_per_second() < kShared * limit)
       add(
           fmt::format("at {}: other traffic took its rate_limit, an exchange for one: test again "
                       "while there is none, or for longer (--time)",
                       from));
-    else if (d.bits_per_second() <= 0)
-      add(fmt::format("from {} too little came to tell: test for longer (--time)", from));
+    if (const auto again = loss(d.sent); again >= kSentAgainMuch)
+      add(
+          fmt::format("from {} {:.0f} % of the segments were sent again: either the line loses so "
+                      "many, or it carries less than it did a moment ago, and a queue on the way "
+                      "dropped what was sent at the old rate: test again, what remains is the "
+                      "line's",
+                      from, 100 * again));
     if (sender.polite)
       add(fmt::format(
           "at {}: it is polite, so this direction shows what it took, not what the line "
@@ -175,7 +200,13 @@ std::optional<WarmPhase> warm_phase(std::span<const LinkTestSample> samples) {
       static_cast<Nanoseconds>(kRampUp * static_cast<double>(last->when - first->when));
   const auto warm =
       std::ranges::lower_bound(samples, first->when + ramp, {}, &LinkTestSample::when);
-  if (warm->when >= last->when) return std::nullopt;
+  int arrivals = 0;
+  for (auto sample = warm; sample < last; ++sample)
+    arrivals += std::next(sample)->bytes > sample->bytes;
+  if (arrivals < kArrivalsWarm) return std::nullopt;
+  const auto middle = std::ranges::lower_bound(samples, warm->when + (last->when - warm->when) / 2,
+                                               {}, &LinkTestSample::when);
+  if (rate_between(*middle, *last) > kRises * rate_between(*warm, *middle)) return std::nullopt;
   return WarmPhase{static_cast<std::size_t>(warm - samples.begin()),
                    static_cast<std::size_t>(last - samples.begin())};
 }
@@ -188,7 +219,7 @@ LinkTestGot warm_rate(std::span<const LinkTestSample> samples) {
   if (!phase) return got;
   const auto &first = samples[phase->first], &last = samples[phase->last];
   got.warm = last.when - first.when;
-  got.bits_per_second = 8 * static_cast<double>(last.bytes - first.bytes) / seconds_of(got.warm);
+  got.bits_per_second = rate_between(first, last);
   return got;
 }
 

@@ -22,8 +22,12 @@ struct LinkTestReport {
     // While warm: as the sender's kernel counted it, or, where none tells, as it could be read.
     double bits_per_second() const;  // 0: too little came to tell
     Nanoseconds warm() const { return sent.warm > 0 ? sent.warm : got.warm; }
+    // Of a line with this round trip: what was warm for a few of them only is not measured. Then a
+    // window that still opens bounds the rate, not the line.
+    void forget_if_short(Nanoseconds round_trip);
   };
   Direction to_peer, from_peer;
+  LinkTestPlan plan;
 
   Nanoseconds round_trip_min() const;
   Nanoseconds round_trip_median() const;
@@ -41,7 +45,9 @@ struct LinkTestSample {
   std::uint64_t bytes = 0;
 };
 // Of the time from the first byte to the last, the last three fifths: before that congestion
-// control finds its rate.
+// control finds its rate. None where bytes came in them too seldom (then most had come before, and
+// what is left is a scrap), or twice as fast in their second half as in their first (then the line
+// was not full yet).
 struct WarmPhase {
   std::size_t first = 0, last = 0;  // samples
 };

@@ -403,6 +403,9 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
       "does not say what it sent");
   if (!told) co_return told.error();
   report.from_peer = {*test->sent, *got};
+  report.plan = plan;
+  for (auto* direction : {&report.to_peer, &report.from_peer})
+    direction->forget_if_short(report.round_trip_min());
   co_return report;
 }
 
@@ -539,6 +542,7 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
   auto& loop = context_.loop;
   test->receiving = true;
   test->data_bytes = 0;
+  const auto before = context_.wire.bytes_received(test->peer);
   auto began = co_await wait(
       test, loop.now() + kPatience, [](const Test& t) { return t.data_bytes > 0; },
       "sends no data");
@@ -560,7 +564,10 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
   }
   test->receiving = false;
   if (!began) co_return began.error();
-  co_return warm_rate(samples);
+  auto got = warm_rate(samples);
+  // Most may have come before the first look.
+  got.bytes = context_.wire.bytes_received(test->peer) - before;
+  co_return got;
 }
 
 }  // namespace isthmus::inter

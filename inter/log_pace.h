@@ -18,9 +18,10 @@ class LogPace {
   // How many were left out since the last one that was logged; nothing: leave this one out too.
   std::optional<std::uint64_t> due(Nanoseconds now) {
     if (pace_.take(now)) return std::exchange(left_out_, 0);
-    ++left_out_;
+    leave_out();
     return std::nullopt;
   }
+  void leave_out() { ++left_out_; }
 
  private:
   BurstPace pace_;

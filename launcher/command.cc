@@ -27,12 +27,17 @@ void add_site_arguments(CLI::App& command, SiteArguments& arguments, HowManySite
                                              : "Site file (isthmus init writes one)");
   paths->required(!in_folder);
   if (how_many == HowManySites::one) paths->expected(1);
+  add_set(command, arguments, "sync.outer_steps=8");
+}
+
+void add_set(CLI::App& command, SiteArguments& arguments, std::string_view example) {
   command
       .add_option("--set", arguments.overrides,
-                  "Replace a key of the file for this command: --set sync.outer_steps=8")
+                  fmt::format("Replace a key of the file for this command: --set {}", example))
       ->type_name("SECTION.KEY=VALUE")
       ->take_all()
-      ->expected(1);
+      ->expected(1)
+      ->allow_extra_args(false);  // else a file that need not be named is taken for one more
 }
 
 void guard_secrets() {

@@ -47,6 +47,7 @@ struct SiteArguments {
 };
 enum class HowManySites { one, some, any_in_folder };  // the last: none named, all of this folder
 void add_site_arguments(CLI::App& command, SiteArguments& arguments, HowManySites how_many);
+void add_set(CLI::App& command, SiteArguments& arguments, std::string_view example);  // only --set
 
 // For a command that reads or makes a secret key, before anything else: security::harden_process,
 // with what the system would not do on stderr.

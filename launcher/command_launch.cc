@@ -242,8 +242,12 @@ class Launch {
       for (const auto& event : events) {
         if (event.severity != "warning" && event.severity != "alarm") continue;
         if (event.fields.contains("process")) continue;  // our own, said already
-        if (const auto sentence = sentence_of(event); !sentence.empty())
-          say(fmt::format("{} {} {}", time_text(event.time), event.site, sentence));
+        const auto sentence = sentence_of(event);
+        if (sentence.empty()) continue;
+        auto line = fmt::format("{} {} {}", time_text(event.time), event.site, sentence);
+        if (terminal_ != nullptr && event.id == "end_not_everywhere")
+          kept_ += printable_lines(line) + "\n";  // the monitor goes in the next moment
+        say(std::move(line));
       }
     }
   }

@@ -134,11 +134,7 @@ void add_link(CLI::App& program, Action& action) {
   one->add_option("FILE", options->site.paths,
                   "This site's file (default: the only one in this folder)")
       ->expected(1);
-  one->add_option("--set", options->site.overrides,
-                  "Replace a key of the file for this command: --set site.run_dir=runs/alpha")
-      ->type_name("SECTION.KEY=VALUE")
-      ->take_all()
-      ->expected(1);
+  add_set(*one, options->site, "site.run_dir=runs/alpha");
   one->add_flag("--force", options->force,
                 "Also while outer steps are exchanged; that delays them, and spoils the figures. "
                 "PEER lets its own be delayed so once in ten minutes");
@@ -155,9 +151,10 @@ void add_link(CLI::App& program, Action& action) {
       "last\nthree fifths of the time: before that congestion control finds its rate. Capacity is "
       "what TCP\ncarried, about 3 % less than the line, which carries the headers of TCP and IP "
       "too. "
-      "Losses are\nwhat the sender's kernel sent again; congestion controls other than bbr cause "
-      "some "
-      "themselves.\n\n"
+      "It is\nnot measured where that time is less than 5 round trips, bytes came in it too seldom "
+      "or faster and\nfaster: ask for more (--bytes, --time). Losses are what the sender's kernel "
+      "sent again, what a full\nqueue on the way dropped included; congestion controls other than "
+      "bbr cause some themselves.\n\n"
       "In JSON: round_trip_ms (min, median), to_peer and from_peer (mbit_s, warm_s, bytes, "
       "segments,\nsegments_resent, loss, congestion_control and why, dialed: by the sender, "
       "connections,\nwindow_limited and buffer_limited: shares of the time, "

@@ -181,8 +181,9 @@ void add_report(CLI::App& program, Action& action) {
   command
       ->add_option("--control", options->controls,
                    "Site files of runs trained alone, to compare with")
+      ->take_all()
       ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   command->add_option("--output", options->output, "Write it as JSON to this file as well");
   command->add_option("--sequences", options->sequences, "How many sequences of each held-out text")
       ->check(CLI::Range(1, 1'000'000))

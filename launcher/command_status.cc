@@ -71,6 +71,15 @@ ExitCode show_status(const Options& options) {
       fmt::print("{}", options.json ? inter::to_json(*status) + "\n" : status_text(*status));
       continue;
     }
+    if (const auto steps = site.source->complete_at()) {
+      const nlohmann::ordered_json json = {
+          {"site", site.history.name()}, {"complete", true}, {"outer_step", *steps}};
+      if (options.json)
+        fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      else
+        fmt::print("{}: {}\n", site.history.name(), status.error().text());
+      continue;
+    }
     if (options.json) fmt::print("{}\n", json_of(site.history.name(), status.error()));
     code = fail(Error{status.error().code,
                       fmt::format("{} (site {})", site.path, site.history.name()), status.error()});
@@ -119,10 +128,10 @@ void add_status(CLI::App& program, Action& action) {
   command->footer(
       "In JSON, null is a number that there is not: the cap of a link without a rate_limit, a loss "
       "that is\nnot finite. While a site catches up, catching_up_to is the outer step that the "
-      "others "
-      "have done,\nand loss and speed of its ranks are null. A site that does not run has its name "
-      "and "
-      "an \"error\"\n(code, message) instead.\n\nExample:\n  isthmus status alpha.toml --json");
+      "others have done,\nand loss and speed of its ranks are null. A site that does not run has "
+      "its name and an \"error\"\n(code, message) instead, and the exit code is 4; where its run "
+      "is complete, it has its name,\n\"complete\": true and outer_step, and the exit code is "
+      "0.\n\nExample:\n  isthmus status alpha.toml --json");
   command->callback([options, &action] { action = [options] { return show_status(*options); }; });
 }
 

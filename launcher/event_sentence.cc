@@ -72,6 +72,12 @@ std::string plain(const LoggedEvent& event) {
         "them",
         event.field("tokens"));
   if (id == "sites_missed") return fmt::format("it waits for {}", event.field("waits_for"));
+  if (id == "end_not_everywhere")
+    return fmt::format(
+        "{0}: not known to have the last step ({1}): start this site again when {0} is back, and "
+        "it "
+        "fetches it",
+        event.field("sites"), event.outer_step);
   if (id == "initial_replaced" || id == "too_few_members" || id == "votes_lost") return why;
   if (id == "disk_failed")
     return fmt::format("a contribution to step {} cannot be written, and is tried again: {}",

@@ -37,14 +37,15 @@ std::string direction_text(const std::string& from, const std::string& to, const
   };
   const auto bytes = about_bytes(number(d, "bytes"));
   const bool measured = field(d, "mbit_s").is_number();
-  fact("capacity", measured ? fmt::format("{}{:.1f} Mbit/s over {:.2f} s ({} in all)",
-                                          polite ? "at least " : "", number(d, "mbit_s"),
-                                          number(d, "warm_s"), bytes)
-                            : fmt::format("not measured: {} came", bytes));
+  fact("capacity",
+       measured ? fmt::format("{}{} over {:.2f} s ({} in all)", polite ? "at least " : "",
+                              about_rate(1e6 * number(d, "mbit_s")), number(d, "warm_s"), bytes)
+                : fmt::format("not measured: {} came, too little to tell", bytes));
   if (field(d, "loss").is_number())
     fact("sent again",
-         fmt::format("{:.0f} of {:.0f} segments, {:.3f} %", number(d, "segments_resent"),
-                     number(d, "segments"), 100 * number(d, "loss")));
+         fmt::format("{:.0f} of {:.0f} segments, {:.3f} %{}", number(d, "segments_resent"),
+                     number(d, "segments"), 100 * number(d, "loss"),
+                     number(d, "loss") > 0 ? ", those included that a full queue dropped" : ""));
   fact("congestion control",
        fmt::format("{} ({}), at the {} end", text(d, "congestion_control"),
                    text(d, "congestion_control_why"), flag(d, "dialed") ? "dialing" : "listening"));
@@ -52,11 +53,13 @@ std::string direction_text(const std::string& from, const std::string& to, const
   if (measured)
     fact("bandwidth x delay", fmt::format("{} are on their way at that rate",
                                           about_bytes(number(d, "bandwidth_delay_bytes"))));
-  fact("held back by",
-       fmt::format("the receiver's window {:.0f} %, the send buffer {:.0f} %",
-                   100 * number(d, "window_limited"), 100 * number(d, "buffer_limited")));
+  if (measured)
+    fact("held back by",
+         fmt::format("the receiver's window {:.0f} %, the send buffer {:.0f} %",
+                     100 * number(d, "window_limited"), 100 * number(d, "buffer_limited")));
   if (field(d, "rate_limit_mbit_s").is_number())
-    fact("rate_limit", fmt::format("{} Mbit/s at {}", number(d, "rate_limit_mbit_s"), from));
+    fact("rate_limit",
+         fmt::format("{} at {}", about_rate(1e6 * number(d, "rate_limit_mbit_s")), from));
   if (polite) fact("polite", fmt::format("{} yields to others: the line may carry more", from));
   return out;
 }

@@ -183,10 +183,11 @@ std::string site_text(const SiteReport& site) {
         fmt::format("  to {}: parameters {}, after the codec {}, after zstd {}, on the wire {}\n",
                     peer, bytes(link.parameter_bytes), bytes(link.codec_bytes),
                     bytes(link.zstd_bytes), bytes(link.wire_sent_bytes));
-    out += fmt::format("    {:.3g} Mbit/s while sending, {}; received {}\n", link.achieved_mbit_s(),
-                       link.cap_mbit_s > 0 ? fmt::format("capped to {:.4g}", link.cap_mbit_s)
-                                           : std::string("no cap"),
-                       bytes(link.wire_received_bytes));
+    out += fmt::format(
+        "    {} while sending, {}; received {}\n", about_rate(1e6 * link.achieved_mbit_s()),
+        link.cap_mbit_s > 0 ? fmt::format("capped to {}", about_rate(1e6 * link.cap_mbit_s))
+                            : std::string("no cap"),
+        bytes(link.wire_received_bytes));
     if (link.link_test_sent_bytes + link.link_test_received_bytes > 0)
       out += fmt::format("    link tests besides: {} sent, {} received\n",
                          bytes(link.link_test_sent_bytes), bytes(link.link_test_received_bytes));

@@ -33,18 +33,31 @@ class GatewaySource final : public StatusSource {
       : folder_(file.site.run_dir), planned_(file.sync.outer_steps), disk_(make_system_disk()) {}
 
   Result<inter::GatewayStatus> poll() override {
+    complete_at_.reset();
     auto status = inter::fetch_status(folder_.socket(), kPatience);
     if (status || somebody_runs(folder_)) return status;
     const auto records = inter::OuterStore::read_records(*disk_, folder_.outer());
     if (!records) return status;
-    std::uint64_t steps = records->size();
+    std::uint64_t steps = records->size(), saved = 0;
     if (const auto state = inter::OuterStore::newest_state(*disk_, folder_.outer());
         state && *state)
-      steps = std::max(steps, (*state)->step);  // where records are damaged
-    return not_running(steps, planned_, !records->empty() && records->back().record.final_step);
+      saved = (*state)->step;
+    const bool complete = !records->empty() && records->back().record.final_step;
+    if (complete && saved < steps)
+      return Error{
+          ErrorCode::unavailable,
+          fmt::format("its run is complete: {}; this site has not saved the last one: start it "
+                      "again, and it fetches that from a site that has it",
+                      counted(steps, "outer step"))};
+    steps = std::max(steps, saved);  // where records are damaged
+    if (complete) complete_at_ = steps;
+    return not_running(steps, planned_, complete);
   }
 
+  std::optional<std::uint64_t> complete_at() const override { return complete_at_; }
+
  private:
+  std::optional<std::uint64_t> complete_at_;
   RunFolder folder_;
   std::int64_t planned_;
   std::unique_ptr<Disk> disk_;
@@ -64,14 +77,22 @@ class AloneSource final : public StatusSource {
   Result<inter::GatewayStatus> poll() override {
     for (auto lines = tail_.poll(); !lines.empty(); lines = tail_.poll())
       for (const auto& line : lines) take(line);
-    if (!somebody_runs(folder_))
+    complete_at_.reset();
+    if (!somebody_runs(folder_)) {
+      const bool complete = status_.outer_step >= status_.outer_steps;
+      if (complete) complete_at_ = status_.outer_step;
       return not_running(status_.outer_step, static_cast<std::int64_t>(status_.outer_steps),
-                         status_.outer_step >= status_.outer_steps);
+                         complete);
+    }
     if (status_.ranks.empty()) return Error{ErrorCode::unavailable, "it has not trained yet"};
     return status_;
   }
 
+  std::optional<std::uint64_t> complete_at() const override { return complete_at_; }
+
  private:
+  std::optional<std::uint64_t> complete_at_;
+
   void take(const LoggedEvent& line) {
     if (line.id == "resumed") first_time_ = line.time;
     if (line.id != "inner_step") return;

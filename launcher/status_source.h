@@ -2,7 +2,9 @@
 // from what its ranks write down.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -18,6 +20,9 @@ class StatusSource {
   // Blocks for a moment at most. Errors: unavailable (nothing runs there), timeout, permission,
   // bad_frame.
   virtual Result<inter::GatewayStatus> poll() = 0;
+  // The outer steps of a run that is complete, and that nothing runs any more; nothing where this
+  // site lacks the last state. As of the last poll().
+  virtual std::optional<std::uint64_t> complete_at() const = 0;
 };
 
 std::unique_ptr<StatusSource> make_status_source(const SiteFile& file);

@@ -272,6 +272,12 @@ std::string about_bytes(double bytes) {
   return about(bytes, kSteps);
 }
 
+std::string about_rate(double bits_per_second) {
+  static constexpr std::array kSteps = {Step{"bit/s", 1}, Step{"kbit/s", 1e3}, Step{"Mbit/s", 1e6},
+                                        Step{"Gbit/s", 1e9}};
+  return about(bits_per_second, kSteps);
+}
+
 std::string about_duration(double seconds) {
   static constexpr std::array kSteps = {Step{"us", 1e-6}, Step{"ms", 1e-3}, Step{"s", 1},
                                         Step{"min", 60},  Step{"h", 3600},  Step{"d", 86400}};

@@ -34,6 +34,7 @@ std::string exact_duration(Nanoseconds duration);
 
 // For people, with three significant digits: "18.3 MB", "1.27 GB", "940 ms".
 std::string about_bytes(double bytes);
+std::string about_rate(double bits_per_second);  // "64.0 kbit/s"
 std::string about_duration(double seconds);
 std::string about_count(double count);  // "4.52 M", "812"
 

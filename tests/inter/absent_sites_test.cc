@@ -408,6 +408,22 @@ TEST(EndedRunTest, IsServedToWhoComesLate) {
   EXPECT_EQ(federation.gateway(2).root(), federation.gateway(1).root());
 }
 
+// The run ends without one that was killed; who ends says so, unless all have the last step.
+TEST(EndedRunTest, SaysWhoLacksTheEnd) {
+  for (const bool killed : {true, false}) {
+    ScriptedFederation federation(options_of({kSecond, kSecond, kSecond}));
+    ASSERT_TRUE(federation.run_until(
+        [&] { return federation.gateway(3).state() && federation.gateway(3).state()->step >= 1; },
+        60 * kSecond));
+    if (killed) federation.kill(3);
+    ASSERT_TRUE(federation.run_until(
+        [&] { return federation.process(1).ended() && federation.process(2).ended(); },
+        600 * kSecond));
+    for (const SiteId site : {1, 2})
+      EXPECT_EQ(federation.events(site, "end_not_everywhere"), killed ? 1U : 0U) << site;
+  }
+}
+
 // One that can be reached and does not save the last step: whoever waits for it says so.
 TEST(EndedRunTest, SaysForWhomItGoesOn) {
   auto options = options_of({kSecond, kSecond, kSecond});

@@ -46,6 +46,28 @@ TEST_F(LinkPair, ARefusalNamesTheFieldAtBothEnds) {
   EXPECT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); }, 30 * kSecond));
 }
 
+// Each end hears of it from the other one too, in other words, and both ask again and again.
+TEST_F(LinkPair, AStandingRefusalIsSaidOnceAMinute) {
+  world = std::make_unique<LinkWorld>(calm());
+  alpha = &world->start(kAlpha, {kBeta}, with_codec("int8"));
+  beta = &world->start(kBeta, {kAlpha}, with_codec("bf16"));
+  const auto said = [](const LinkWorld::Node& node) {
+    return node.log.count("session_refused") + node.log.count("session_refused_by_peer");
+  };
+  world->run_for(50 * kSecond);
+  for (const auto* node : {alpha, beta}) EXPECT_EQ(said(*node), 1U);
+  world->run_for(550 * kSecond);
+  for (const auto* node : {alpha, beta}) {
+    EXPECT_GE(said(*node), 8U);
+    EXPECT_LE(said(*node), 10U);
+  }
+  // Another reason is another fact.
+  const auto before = said(*alpha);
+  beta->owner.introduction = with_codec("int4");
+  world->run_for(20 * kSecond);
+  EXPECT_EQ(said(*alpha), before + 1);
+}
+
 TEST(Link, AnotherProtocolVersionIsRefusedByName) {
   ScriptedPeer peer;
   peer.link.wire_up(Lane::control, 1);

@@ -30,6 +30,75 @@ TEST(LinkTestReport, TheRampIsLeftOutOfTheRate) {
   EXPECT_EQ(warm_rate(std::vector<LinkTestSample>(4, {5, 1})).bits_per_second, 0);
 }
 
+// Nearly all of a megabyte had come before the second look.
+TEST(LinkTestReport, AScrapIsNoRate) {
+  std::vector<LinkTestSample> samples = {{0, 0}};
+  for (int i = 1; i <= 4; ++i)
+    samples.push_back({i * 20 * kMillisecond, 1'000'000 - (i < 4 ? 60U : 0U)});
+  EXPECT_EQ(warm_rate(samples).bits_per_second, 0);
+  EXPECT_EQ(warm_rate(samples).bytes, 1'000'000U);
+  EXPECT_FALSE(warm_phase(samples));
+}
+
+// Each round trip of 100 ms carries twice what the one before did.
+TEST(LinkTestReport, AWindowThatStillOpensIsNoCapacity) {
+  std::vector<LinkTestSample> samples = {{0, 0}};
+  std::uint64_t in_round_trip = 1000;
+  for (int i = 1; i <= 60; ++i) {
+    samples.push_back({i * 20 * kMillisecond, samples.back().bytes + in_round_trip});
+    if (i % 5 == 0) in_round_trip *= 2;
+  }
+  EXPECT_EQ(warm_rate(samples).bits_per_second, 0);
+}
+
+// 100 kB on a long line: over before its window has opened.
+TEST(LinkTestReport, AFewRoundTripsTellNothing) {
+  LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.round_trips = {100 * kMillisecond};
+  report.plan = {.time = 4 * kSecond, .bytes_max = 100'000};
+  LinkTestSent sent;
+  sent.bytes = 100'000;
+  sent.arrived = 50'000;
+  sent.warm = 180 * kMillisecond;
+  sent.segments = 40;
+  sent.congestion_control = "bbr";
+  const LinkTestGot got{.bits_per_second = 2.2e6, .warm = 180 * kMillisecond, .bytes = 100'000};
+  report.to_peer = report.from_peer = {sent, got};
+  for (auto* direction : {&report.to_peer, &report.from_peer})
+    direction->forget_if_short(report.round_trip_min());
+  const auto json = nlohmann::json::parse(report.to_json());
+  for (const char* name : {"mbit_s", "loss", "bandwidth_delay_bytes"})
+    EXPECT_TRUE(json["to_peer"][name].is_null()) << name;
+  EXPECT_EQ(json["to_peer"]["bytes"], 100'000);
+  const auto advice = report.advice();
+  ASSERT_EQ(advice.size(), 2U);
+  EXPECT_EQ(advice[0], "from alpha too little came to tell: test with more bytes (--bytes)");
+  // For long enough it tells.
+  sent.warm = 600 * kMillisecond;
+  report.to_peer = {sent, got};
+  report.to_peer.forget_if_short(report.round_trip_min());
+  EXPECT_GT(report.to_peer.bits_per_second(), 0);
+}
+
+TEST(LinkTestReport, WhatAQueueDroppedIsNotSaidToBeTheLines) {
+  LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.round_trips = {kMillisecond};
+  LinkTestSent sent;
+  sent.segments = 1000;
+  sent.segments_resent = 20;
+  const LinkTestGot got{.bits_per_second = 1e6, .warm = kSecond, .bytes = 1};
+  report.to_peer = report.from_peer = {sent, got};
+  EXPECT_TRUE(report.advice().empty());
+  report.to_peer.sent.segments_resent = 1000;
+  ASSERT_EQ(report.advice().size(), 1U);
+  EXPECT_THAT(report.advice()[0],
+              HasSubstr("from alpha 100 % of the segments were sent again: either the line loses"));
+}
+
 // The rate limit went to an exchange.
 TEST(LinkTestReport, WhatTooLittleCameToTellIsNoFigure) {
   LinkTestReport report;

@@ -188,12 +188,25 @@ TEST_F(LinkTesterOverTcp, FewBytesAreMeasuredUntilTheyHaveArrived) {
 
 // All of them are handed over before a connection tells that something waits on it.
 TEST_F(LinkTesterOverTcp, AlsoThoseThatLeaveAtOnce) {
-  network.set_access(kBeta.site, 2.5e6);
-  const auto report = outcome({.peer = kBeta, .bytes_max = 10'000});
+  network.set_access(kBeta.site, 10e3);
+  const auto report = outcome({.peer = kBeta, .bytes_max = 30'000});
   ASSERT_TRUE(report) << report.error().text();
   for (const auto* direction : {"to_peer", "from_peer"}) {
     EXPECT_GT((*report)[direction]["warm_s"].get<double>(), 0) << direction;
     EXPECT_GT((*report)[direction]["mbit_s"].get<double>(), 0) << direction;
+  }
+}
+
+TEST_F(LinkTesterOverTcp, TooFewBytesAreNoFigure) {
+  network.set_access(kBeta.site, 2.5e6);
+  for (const std::uint64_t bytes : {10'000, 100'000}) {
+    const auto report = outcome({.peer = kBeta, .bytes_max = bytes});
+    ASSERT_TRUE(report) << report.error().text();
+    for (const auto* direction : {"to_peer", "from_peer"}) {
+      EXPECT_TRUE((*report)[direction]["mbit_s"].is_null()) << direction;
+      EXPECT_GE((*report)[direction]["bytes"].get<std::uint64_t>(), bytes) << direction;
+    }
+    EXPECT_THAT((*report)["advice"].dump(), HasSubstr("with more bytes (--bytes)"));
   }
 }
 

@@ -91,6 +91,29 @@ TEST_F(Commands, NothingIsDoneWhileReading) {
   EXPECT_THROW(program_.parse("isthmus gateway a.toml b.toml", true), CLI::ParseError);
 }
 
+// A file that need not be named is a file all the same.
+TEST_F(Commands, SetTakesOneValueWhereverItStands) {
+  int tried = 0;
+  for (const auto& [words, command] : all_) {
+    if (command->get_option_no_throw("--set") == nullptr) continue;
+    ++tried;
+    CLI::App program("", "isthmus");
+    Action action;
+    add_commands(program, action);
+    const bool of_link = words == "isthmus link test";
+    ASSERT_NO_THROW(program.parse(words.substr(words.find(' ') + 1) + (of_link ? " beta" : "") +
+                                  " --set sync.outer_steps=8 --set a.b=c alpha.toml" +
+                                  (words == "isthmus export" ? " --to folder" : "")))
+        << words;
+    const CLI::App* chosen = &program;
+    while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
+    EXPECT_EQ(chosen->get_option("FILE")->results(), std::vector<std::string>{"alpha.toml"})
+        << words;
+    EXPECT_EQ(chosen->get_option("--set")->results().size(), 2U) << words;
+  }
+  EXPECT_GE(tried, 8);
+}
+
 // A site in a folder of its own, and a command line for it.
 class CommandsOfASite : public ::testing::Test {
  protected:
@@ -148,8 +171,19 @@ TEST_F(CommandsOfASite, OneProcessTrainsInARunFolder) {
   EXPECT_EQ(run("train"), ExitCode::unavailable);
   EXPECT_FALSE(std::filesystem::exists(folder.checkpoints()));
   lock->reset();
+  EXPECT_EQ(run("status"), ExitCode::unavailable);
   EXPECT_EQ(run("train"), ExitCode::done);
   EXPECT_TRUE(std::filesystem::exists(folder.checkpoints()));
+}
+
+// A script that waits for the end can tell it from a site that is down.
+TEST_F(CommandsOfASite, ACompleteRunIsNoTrouble) {
+  ASSERT_EQ(run("train"), ExitCode::done);
+  EXPECT_EQ(run("status"), ExitCode::done);
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(run("status --json"), ExitCode::done);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(),
+            "{\"site\":\"alone\",\"complete\":true,\"outer_step\":1}\n");
 }
 
 TEST_F(CommandsOfASite, AMissingFileIsAFaultOfUsage) {

@@ -44,6 +44,13 @@ TEST(EventSentence, SaysWhatToDoWhereOneCan) {
       "alarm: beta refuses a session: sync.codec: int8 at alpha, bf16 at beta");
 }
 
+TEST(EventSentence, SaysWhoLacksTheLastStep) {
+  EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"end_not_everywhere",)"
+                                 R"("outer_step":8,"sites":"gamma"})")),
+            "warning: gamma: not known to have the last step (8): start this site again when gamma "
+            "is back, and it fetches it");
+}
+
 TEST(EventSentence, SaysThatASiteRunsTwice) {
   EXPECT_THAT(sentence_of(event_of(R"({"severity":"alarm","event":"duplicate_identity",)"
                                    R"("peer":"beta","boot":1,"boot_in_session":2})")),

@@ -43,7 +43,7 @@ TEST(LinkTestText, SaysWhatTheReportSays) {
   for (const char* part :
        {"40.0 ms at least, 41.0 ms median", "alpha to beta\n", "19.5 Mbit/s over 2.00 s",
         "5 of 1000 segments, 0.500 %", "bbr (as asked for), at the dialing end",
-        "connections          4\n", "20 Mbit/s at alpha", "beta to alpha\n", "96.2 Mbit/s",
+        "connections          4\n", "20.0 Mbit/s at alpha", "beta to alpha\n", "96.2 Mbit/s",
         "cubic (the system refused bbr), at the listening end", "tcp_rmem 4096 131072 6291456",
         "at alpha: its rate_limit is what bounds this direction", "what to do\n"})
     EXPECT_THAT(text, HasSubstr(part));
@@ -71,9 +71,19 @@ TEST(LinkTestText, WhatWasNotMeasuredIsNoZero) {
   report.from_peer.got = {};
   report.from_peer.sent.segments = 0;
   const auto text = link_test_text(nlohmann::json::parse(report.to_json()));
-  EXPECT_THAT(text, HasSubstr("capacity             not measured: 0 B came"));
+  EXPECT_THAT(text, HasSubstr("capacity             not measured: 0 B came, too little to tell"));
+  EXPECT_THAT(text, HasSubstr("from beta too little came to tell"));
   EXPECT_THAT(text, Not(HasSubstr(" 0.0 Mbit/s")));
   EXPECT_THAT(text, Not(HasSubstr("of 0 segments")));
+}
+
+TEST(LinkTestText, AThinLineHasDigitsToo) {
+  auto report = a_report();
+  report.side_here.rate_limit = 64'000;
+  report.to_peer.got.bits_per_second = 62'140;
+  const auto text = link_test_text(nlohmann::json::parse(report.to_json()));
+  EXPECT_THAT(text, HasSubstr("capacity             62.1 kbit/s over 2.00 s"));
+  EXPECT_THAT(text, HasSubstr("rate_limit           64.0 kbit/s at alpha"));
 }
 
 TEST(LinkTestText, WhatIsNotThereOrOfAnotherKindIsNoFault) {

@@ -59,9 +59,12 @@ TEST_F(StatusSourceTest, WhatNobodyRunsIsNotTraining) {
   ASSERT_FALSE(stopped);
   EXPECT_EQ(stopped.error().code, ErrorCode::unavailable);
   EXPECT_THAT(stopped.error().text(), HasSubstr("does not run; 99 of 1000 outer steps"));
+  const auto source = make_status_source(file_);
+  ASSERT_FALSE(source->poll());
+  EXPECT_FALSE(source->complete_at());
   train(996, 10'000);
-  EXPECT_THAT(make_status_source(file_)->poll().error().text(),
-              HasSubstr("complete: 1000 outer steps"));
+  EXPECT_THAT(source->poll().error().text(), HasSubstr("complete: 1000 outer steps"));
+  EXPECT_EQ(source->complete_at(), 1000U);
   file_.site.roster = "roster.toml";
   EXPECT_THAT(make_status_source(file_)->poll().error().text(), HasSubstr("no outer step"));
 }

@@ -113,6 +113,9 @@ TEST(Units, AboutHasThreeDigits) {
   EXPECT_EQ(about_bytes(0), "0 B");
   EXPECT_EQ(about_bytes(812), "812 B");
   EXPECT_EQ(about_bytes(18.31e6), "18.3 MB");
+  EXPECT_EQ(about_rate(64'000), "64.0 kbit/s");
+  EXPECT_EQ(about_rate(999'600), "1.00 Mbit/s");
+  EXPECT_EQ(about_rate(19.64e6), "19.6 Mbit/s");
   EXPECT_EQ(about_bytes(999.6e6), "1.00 GB");
   EXPECT_EQ(about_duration(0.94), "940 ms");
   EXPECT_EQ(about_duration(95), "1.58 min");
