@@ -1,34 +1,14 @@
 #include "inter/agreement.h"
 
 #include <algorithm>
-#include <bit>
 
-#include "base/assert.h"
+#include "inter/common_parts.h"
 
 namespace isthmus::inter {
 namespace {
 
 constexpr std::size_t kDifferentAcceptsMax =
     64;  // (ballot, record) pairs remembered; honest voters need a handful
-
-std::vector<Part> common(const std::vector<Part>& a, const std::vector<Part>& b) {
-  std::vector<Part> both;
-  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
-  return both;
-}
-
-std::uint64_t tokens_of(const std::vector<Part>& parts) {
-  std::uint64_t sum = 0;
-  for (const auto& part : parts) sum += part.tokens;
-  return sum;
-}
-
-// Most tokens first, then the lowest ids.
-bool better(const std::vector<Part>& a, const std::vector<Part>& b) {
-  if (tokens_of(a) != tokens_of(b)) return tokens_of(a) > tokens_of(b);
-  if (a.size() != b.size()) return a.size() > b.size();
-  return a < b;
-}
 
 // Whether it lets a site contribute that could not: a new member, or one with a new disk.
 bool admits(const Record& record) {
@@ -202,32 +182,9 @@ bool Agreement::well_formed(const Record& record) const {
 }
 
 std::optional<std::vector<Part>> Agreement::best_common_set() const {
-  std::vector<const Promise*> all;
-  for (const auto& [site, promise] : promises_) all.push_back(&promise);
-  const std::size_t majority = setup_.frame.view.majority();
-  std::optional<std::vector<Part>> best;
-  const auto consider = [&](std::vector<Part> set) {
-    if (set.size() >= setup_.min_sites && !set.empty() && (!best || better(set, *best)))
-      best = std::move(set);
-  };
-  // Every majority of the promises. Voters are few (seven by default); with many, those that
-  // include the proposer's own order suffice.
-  if (all.size() <= 12) {
-    for (std::uint32_t mask = 0; mask < (1u << all.size()); ++mask) {
-      if (static_cast<std::size_t>(std::popcount(mask)) != majority) continue;
-      std::optional<std::vector<Part>> set;
-      for (std::size_t i = 0; i < all.size(); ++i)
-        if (mask >> i & 1) set = set ? common(*set, all[i]->held) : all[i]->held;
-      consider(std::move(*set));
-    }
-  } else {
-    std::sort(all.begin(), all.end(),
-              [](const auto* a, const auto* b) { return better(a->held, b->held); });
-    std::vector<Part> set = all[0]->held;
-    for (std::size_t i = 1; i < majority; ++i) set = common(set, all[i]->held);
-    consider(std::move(set));
-  }
-  return best;
+  std::vector<const std::vector<Part>*> held;
+  for (const auto& [site, promise] : promises_) held.push_back(&promise.held);
+  return best_common_parts(held, setup_.frame.view.majority(), setup_.min_sites);
 }
 
 // The accepted record of the highest ballot, which can have one only; but for ballot 0, which has

@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::size_t kRetransmittedAtOnce = 32;
 constexpr std::size_t kSamplesMax = 6;
-constexpr Nanoseconds kAcksApart = 5 * kMillisecond;      // each is a message to seal and to open
+constexpr Nanoseconds kAcksApart = 5 * kMillisecond;  // each is a message to seal and to open
+// After another one, of what answers nothing new: who says the same again and again causes little.
+constexpr Nanoseconds kRepliesApart = 50 * kMillisecond;
 constexpr Nanoseconds kStampsApart = 200 * kMillisecond;  // on a thin line 1 % of it
 
 }  // namespace
@@ -89,10 +91,10 @@ void Link::on_timer() {
   if (!unacknowledged_.empty() && now - unacknowledged_.front().sent >= retransmit_after())
     retransmit();
   if (!heartbeat) {
-    if (bulk_.asks_when_it_arrives() && now - stamped_ >= kStampsApart) send_ack(Acks::none);
+    if (bulk_.asks_when_it_arrives() && now - stamped_ >= kStampsApart) send_ack(Acks::unsent);
     return;
   }
-  send_ack();
+  send_ack(Acks::recent);
   bind_others();
   consider_width();
   BulkTotals totals;
@@ -126,11 +128,12 @@ Nanoseconds Link::chunk_patience(std::uint64_t chunk_bytes) const {
 
 // --- Control lane, sending
 
-void Link::send_control(Bytes message, ConnectionId connection) {
+bool Link::send_control(Bytes message, ConnectionId connection) {
   const auto bytes = message.size() + kFramingBytes;
   // Lost, or refused by a full queue: it goes again.
-  if (wire_.send(peer_, Lane::control, std::move(message), connection))
-    limit_.charge(loop_.now(), bytes);
+  if (!wire_.send(peer_, Lane::control, std::move(message), connection)) return false;
+  limit_.charge(loop_.now(), bytes);
+  return true;
 }
 
 void Link::send(Bytes message) {
@@ -186,20 +189,24 @@ void Link::send_ack(Acks acks) {
   ack.floor = bulk_.floor();
   ack.stalled = !stalled_.empty();
   ack.width = static_cast<std::uint16_t>(bulk_.width_wanted());
-  if (acks == Acks::recent) {
-    ack.chunks.assign(recent_acks_.begin(), recent_acks_.end());
-    unsent_acks_ = 0;
-  }
+  const auto last =
+      acks == Acks::recent ? recent_acks_.size() : std::min(unsent_acks_, recent_acks_.size());
+  ack.chunks.assign(recent_acks_.end() - static_cast<std::ptrdiff_t>(last), recent_acks_.end());
+  unsent_acks_ = 0;
+  if (acks == Acks::recent) came_since_all_acks_ = 0;
   round_trip_.stamp_sent(stamped_ = now);
-  send_control(ack.encode(), control_.current());
+  if (!send_control(ack.encode(), control_.current())) came_since_all_acks_ = kCameForAllAcks;
 }
 
-void Link::ack_soon() {
-  if (ack_timer_) return;
+void Link::ack_soon(Nanoseconds apart) {
   // Together with whatever else arrives now, and soon after the last one.
-  ack_timer_ = loop_.call_at(std::max(loop_.now(), stamped_ + kAcksApart), [this] {
+  const auto at = std::max(loop_.now(), stamped_ + apart);
+  if (ack_timer_ && ack_at_ <= at) return;
+  if (ack_timer_) loop_.cancel(*ack_timer_);
+  ack_at_ = at;
+  ack_timer_ = loop_.call_at(at, [this] {
     ack_timer_.reset();
-    send_ack();
+    send_ack(came_since_all_acks_ >= kCameForAllAcks ? Acks::recent : Acks::unsent);
   });
 }
 
@@ -246,7 +253,7 @@ void Link::receive_control(ConnectionId connection, std::span<const std::byte> m
 
 void Link::receive_data(const Data& data) {
   handle_cumulative(data.acknowledged);
-  ack_soon();
+  ack_soon(data.sequence == received_ + 1 ? kAcksApart : kRepliesApart);
   if (data.sequence <= received_) return;  // twice
   if (data.sequence > received_ + 1) {
     if (data.sequence - received_ > options_.beyond_gap_max ||
@@ -317,6 +324,7 @@ void Link::receive_bulk(ConnectionId connection, const SharedBytes& message) {
     if (const auto ours = bulk_connections_.place(connection)) bind(Lane::bulk, connection, *ours);
   }
   if (!chunk) return;
+  came_since_all_acks_ += message.size();
   // Beyond the credit that was ever granted, or longer chunks than were expected: no memory for
   // them. A state's leaves, which are longer, come again.
   if (unsettled_ >= 2 * window_chunks_ || unsettled_bytes_ + message.size() > 2 * window_bytes_)
@@ -328,7 +336,8 @@ void Link::receive_bulk(ConnectionId connection, const SharedBytes& message) {
                              message.size()};
   if (options_.bug == PlantedBug::acknowledge_early) {
     recent_acks_.emplace_back(arrival.transfer, arrival.index);
-    ack_soon();
+    ++unsent_acks_;
+    ack_soon(kAcksApart);
   }
   owner_.on_chunk(*this, arrival, message.part(chunk->payload));
 }
@@ -355,9 +364,9 @@ void Link::settle(const ChunkArrival& arrival, bool accepted) {
   // The next one would take the place of one that the peer has never seen. More than that come
   // between two timers of a loop that was held up.
   if (unsent_acks_ >= kRecentAcksMax)
-    send_ack();
+    send_ack(Acks::unsent);
   else
-    ack_soon();
+    ack_soon(kAcksApart);
 }
 
 void Link::stall(const ChunkArrival& arrival) {

@@ -211,10 +211,11 @@ class Link {
   void deliver(std::span<const std::byte> message);
   void send_data(std::uint64_t sequence);
   void retransmit();
-  enum class Acks { recent, none };  // of chunks
-  void send_ack(Acks acks = Acks::recent);
-  void ack_soon();
-  void send_control(Bytes message, ConnectionId connection);
+  // Of chunks: all that are remembered, since what was sent may be lost; or what was not sent yet.
+  enum class Acks { recent, unsent };
+  void send_ack(Acks acks);
+  void ack_soon(Nanoseconds apart);                           // after the last one, at least
+  bool send_control(Bytes message, ConnectionId connection);  // false: the wire takes none now
   void handle_cumulative(std::uint64_t acknowledged);
   Nanoseconds retransmit_after() const;
 
@@ -262,6 +263,7 @@ class Link {
   std::map<std::uint64_t, Bytes> beyond_gap_;  // with one missing before them
   std::size_t beyond_gap_bytes_ = 0;
   std::optional<Loop::TimerId> ack_timer_;
+  Nanoseconds ack_at_ = 0;  // when it fires
   Nanoseconds last_heard_ = 0;
   Nanoseconds stamped_ = 0;  // the last ack
   Nanoseconds their_stamp_ = 0, their_stamp_at_ = 0;
@@ -276,6 +278,11 @@ class Link {
   std::set<std::uint64_t> stalled_;  // sequences of those of them that stall() named
   std::deque<std::pair<TransferId, std::uint32_t>> recent_acks_;
   std::size_t unsent_acks_ = 0;  // of these, the last ones
+  // Those that were sent may be lost. They go again on each heartbeat, after the end of a
+  // connection, and once so many bytes of chunks came that they are a small part of it: not with
+  // each answer.
+  static constexpr std::size_t kCameForAllAcks = 16 << 10;
+  std::size_t came_since_all_acks_ = 0;
   // Connections for bulk: as the peer would like them, and as they were asked for last.
   std::uint32_t their_width_ = 1, width_ = 1;
   std::size_t next_bind_ = 0;

@@ -72,6 +72,7 @@ void Link::wire_down(Lane which, ConnectionId connection) {
     return;
   }
   control_.down(connection);
+  came_since_all_acks_ = kCameForAllAcks;  // what it took may be lost
   if (challenger_ && challenger_->connection == connection) challenger_.reset();
 }
 
@@ -104,7 +105,7 @@ void Link::receive_hello(ConnectionId connection, const Hello& hello) {
       const auto now = loop_.now();
       challenger_ = Challenger{connection, hello.nonce, hello.introduction.boot, now,
                                now + 3 * options_.heartbeat + 4 * round_trip_.mean()};
-      send_ack();
+      send_ack(Acks::unsent);
       arm_timer();
     }
     return;
@@ -155,6 +156,7 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
   stalled_.clear();
   recent_acks_.clear();
   unsent_acks_ = 0;
+  came_since_all_acks_ = 0;
   ++counters_.sessions;
   bulk_.begin(session_);
   if (const auto left_out = begins_logged_.due(loop_.now()))

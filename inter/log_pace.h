@@ -28,6 +28,8 @@ class LogPace {
   std::uint64_t left_out_ = 0;
 };
 
+// Of `wire_violation`, which a gateway of the roster causes that is broken or malicious.
+inline constexpr int kViolationsAtOnce = 4;
 // A site that the roster does not list any more tries for as long as it runs.
 inline constexpr Nanoseconds kRefusedKeysApart = 60 * kSecond;
 inline constexpr int kRefusedKeysAtOnce = 4;

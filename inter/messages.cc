@@ -16,6 +16,15 @@ security::Signature get_signature(ByteReader& in) {
   return signature;
 }
 
+template <class Message>
+std::optional<Message> decode_of_contribution(ByteReader& in) {
+  Message message;
+  message.step = in.get<std::uint64_t>();
+  message.site = in.get<SiteId>();
+  if (!in.done()) return std::nullopt;
+  return message;
+}
+
 void put_step(ByteWriter& out, const StepId& id) {
   put(out, id.run);
   put(out, id.view);
@@ -352,18 +361,9 @@ std::optional<RecordRequest> decode_record_request(ByteReader& in) {
   return request;
 }
 
-std::optional<Fetch> decode_fetch(ByteReader& in) {
-  Fetch fetch;
-  fetch.step = in.get<std::uint64_t>();
-  fetch.site = in.get<SiteId>();
-  if (!in.done()) return std::nullopt;
-  return fetch;
-}
-
+std::optional<Fetch> decode_fetch(ByteReader& in) { return decode_of_contribution<Fetch>(in); }
 std::optional<Lacking> decode_lacking(ByteReader& in) {
-  const auto same = decode_fetch(in);
-  if (!same) return std::nullopt;
-  return Lacking{same->step, same->site};
+  return decode_of_contribution<Lacking>(in);
 }
 
 std::optional<StateRequest> decode_state_request(ByteReader& in) {

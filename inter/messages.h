@@ -142,16 +142,14 @@ struct RecordRequest {
 struct Records {
   std::vector<Certificate> certificates;  // consecutive
 };
-// Asks for a contribution, the peer's own or one that it holds.
-struct Fetch {
+// Which contribution a message is about.
+struct OfContribution {
   std::uint64_t step = 0;
   SiteId site = 0;
-  bool operator==(const Fetch&) const = default;
+  bool operator==(const OfContribution&) const = default;
 };
-struct Lacking {
-  std::uint64_t step = 0;
-  SiteId site = 0;
-};
+struct Fetch : OfContribution {};    // asks for it, the peer's own or one that it holds
+struct Lacking : OfContribution {};  // the answer of who has nothing of it
 // Asks for a Saved with a strong root of the newest saved state, and, with `send`, for that state
 // as a transfer.
 struct StateRequest {

@@ -29,6 +29,10 @@ constexpr double kMuchFaster = 2;
 constexpr std::size_t kSnapshots = 2;  // as many as the disk has
 constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
 constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on what one peer asks
+// Answers to one peer. Who fetches asks every two seconds, and a few times more when a server was
+// of no use or a session ended.
+constexpr int kAnswersAtOnce = 16;
+constexpr Nanoseconds kAnswersApart = kSecond;
 constexpr Nanoseconds kSnapshotIdle = 120 * kSecond;  // then its memory is free again
 constexpr std::size_t kUnlistedMax = 32;              // leaves
 constexpr std::size_t kLeftMax = 16;                  // transfers
@@ -156,6 +160,8 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
   }
   const auto snapshot = *found;
   if (snapshot->last_used == 0) snapshot->last_used = context_.loop.now();
+  auto& pace = answers_.try_emplace(link.peer().site, kAnswersAtOnce, kAnswersApart).first->second;
+  if (!pace.take(context_.loop.now())) co_return;
   if (request.send) claim(snapshot, link);
   if (!link.up() || link.session() != session) co_return;
   const Saved saved{

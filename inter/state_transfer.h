@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/event_log.h"
+#include "inter/burst_pace.h"
 #include "inter/outer_store.h"
 #include "inter/peers.h"
 
@@ -36,7 +37,8 @@ class StateTransfer {
   ~StateTransfer();
 
   // --- Serving: the newest saved state, or an older one that is still kept. A peer that asks for
-  // one after another waits longer for each than it takes to read and hash it.
+  // one after another waits longer for each than it takes to read and hash it; and what asks again
+  // and again is answered at a pace, as the answer is longer than the question.
   void on_request(Link& link, const StateRequest& request, const StepId& newest_saved);
   // Frees what nobody fetches any more. Now and then.
   void tidy();
@@ -75,6 +77,7 @@ class StateTransfer {
   std::vector<std::shared_ptr<Snapshot>> snapshots_;  // shared with the links that send them
   bool reading_ = false;                              // a snapshot, from disk
   std::map<SiteId, Nanoseconds> next_snapshot_at_;    // that this peer may cause
+  std::map<SiteId, BurstPace> answers_;               // whatever sessions they ask in
   bool fetching_ = false;
   std::unique_ptr<Incoming> incoming_;
   std::deque<TransferId> left_;                 // of which nothing more is taken

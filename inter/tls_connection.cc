@@ -204,9 +204,7 @@ void TlsConnection::read_on() {
       std::uint32_t size = 0;
       std::memcpy(&size, header_.data(), sizeof size);
       if (size > kBulkMessageBytesMax) {
-        lane_.log().alarm("wire_violation", {fmt::format("{}/{}", peer_.site, peer_.index)},
-                          {{"lane", to_string(Lane::bulk)},
-                           {"what", fmt::format("a message of {} bytes", size)}});
+        lane_.log_violation(peer_, fmt::format("a message of {} bytes", size));
         return fail({ErrorCode::too_large, "violation"});
       }
       message_ = lane_.buffers().take(size);

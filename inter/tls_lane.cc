@@ -81,6 +81,17 @@ void TlsLane::share_unsent(int descriptor, std::uint32_t connections) {
   set(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, std::max(share, kUnsentBytesMin));
 }
 
+void TlsLane::log_violation(GatewayId peer, std::string_view what) {
+  std::optional<std::uint64_t> unlogged;
+  {
+    const std::lock_guard lock(violations_mutex_);
+    unlogged = violations_.due(loop_.now());
+  }
+  if (unlogged)
+    log_.alarm("wire_violation", {fmt::format("{}/{}", peer.site, peer.index)},
+               {{"lane", to_string(Lane::bulk)}, {"what", what}, {"more_since_last", *unlogged}});
+}
+
 Result<boost::asio::ip::tcp::endpoint> tcp_endpoint(const TcpAddress& address) {
   boost::system::error_code failed;
   const auto host = boost::asio::ip::make_address(address.host, failed);

@@ -8,7 +8,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "base/event_log.h"
 #include "inter/congestion_control.h"
 #include "inter/lane_end.h"
+#include "inter/log_pace.h"
 #include "inter/loop_mailbox.h"
 #include "inter/tcp_address.h"
 #include "inter/zmq_wire.h"
@@ -48,6 +51,8 @@ class TlsLane {
 
   Loop& loop() { return loop_; }
   EventLog& log() { return log_; }
+  // From any thread; at a pace.
+  void log_violation(GatewayId peer, std::string_view what);
   const ZmqWireOptions& options() const { return options_; }
   const security::TlsContext& tls() const { return tls_; }
   LoopMailbox& mailbox() { return *mailbox_; }
@@ -81,6 +86,8 @@ class TlsLane {
   const std::shared_ptr<BufferPool> buffers_ = std::make_shared<BufferPool>(kBufferedBytesMax);
   std::vector<std::unique_ptr<Thread>> threads_;
   std::atomic<std::size_t> next_thread_ = 0;
+  std::mutex violations_mutex_;
+  LogPace violations_{kSecond, kViolationsAtOnce};  // of all connections
   std::unique_ptr<LoopMailbox> mailbox_;  // gone before the connections that it holds lose theirs
 };
 

@@ -131,8 +131,11 @@ void ZmqDialer::take_messages() {
     pulse_.heard(loop_.now());
     if (is_heartbeat(part)) continue;
     if (part.more() || part.bytes().size() > kControlMessageBytesMax) {
-      log_.alarm("wire_violation", {peer_.name},
-                 {{"lane", to_string(Lane::control)}, {"what", "a message that no gateway sends"}});
+      if (const auto unlogged = violations_.due(loop_.now()))
+        log_.alarm("wire_violation", {peer_.name},
+                   {{"lane", to_string(Lane::control)},
+                    {"what", "a message that no gateway sends"},
+                    {"more_since_last", *unlogged}});
       return end("violation");
     }
     meter_->received += zmq_wire_bytes(part.bytes().size());

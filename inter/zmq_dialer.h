@@ -15,6 +15,7 @@
 #include "base/event_log.h"
 #include "inter/congestion_control.h"
 #include "inter/host_look_up.h"
+#include "inter/log_pace.h"
 #include "inter/owned_tasks.h"
 #include "inter/redial_delay.h"
 #include "inter/tcp_address.h"
@@ -69,6 +70,7 @@ class ZmqDialer final : public LaneEnd {
   SocketMonitor monitor_;
   LaneSocket tcp_;
   LanePulse pulse_;
+  LogPace violations_{kSecond, kViolationsAtOnce};
   std::unique_ptr<SocketWatch> socket_watch_;
   std::unique_ptr<SocketWatch> monitor_watch_;
   Overflow overflow_;

@@ -104,8 +104,11 @@ bool ZmqListener::take_message() {
   connection->pulse.heard(loop_.now());
   if (parts == 2 && only_empty) return true;  // a heartbeat
   if (parts > 1 || payload.bytes().size() > kControlMessageBytesMax) {
-    log_.alarm("wire_violation", {user_id_of(connection->peer)},
-               {{"lane", to_string(Lane::control)}, {"what", "a message that no gateway sends"}});
+    if (const auto unlogged = violations_.due(loop_.now()))
+      log_.alarm("wire_violation", {user_id_of(connection->peer)},
+                 {{"lane", to_string(Lane::control)},
+                  {"what", "a message that no gateway sends"},
+                  {"more_since_last", *unlogged}});
     drop(connection->id, "violation");
     return true;
   }

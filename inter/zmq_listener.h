@@ -102,6 +102,7 @@ class ZmqListener final : public LaneEnd {
   int own_ends_ = 0;
   LogPace refused_peers_;
   LogPace strangers_;
+  LogPace violations_{kSecond, kViolationsAtOnce};
   OwnedTasks tasks_;  // its timer: the next beat of all connections
 };
 

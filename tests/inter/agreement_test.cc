@@ -356,5 +356,44 @@ TEST(Agreement, RefusesRecordsOfAnotherStepViewOrRule) {
   EXPECT_TRUE(voters.voter(1).decided());
 }
 
+// Fourteen of twenty-five voters hold the same; of the others each holds more tokens that nobody
+// else has.
+TEST(Agreement, WhatAMajorityHoldsIsProposedAmongManyVoters) {
+  for (const SiteId voters : {5, 25}) {
+    View view;
+    for (SiteId site = 1; site <= voters; ++site) {
+      view.members.push_back(site);
+      view.voters.push_back(site);
+    }
+    Agreement::Setup setup;
+    setup.self = 1;
+    setup.frame.step = 1;
+    setup.frame.view = view;
+    setup.frame.next_view = view;
+    setup.min_sites = 2;
+    setup.roster.insert(view.members.begin(), view.members.end());
+    setup.complete = [](Record&) {};
+    Agreement agreement(std::move(setup), Vote());
+    agreement.open_ballot();
+    agreement.take_outgoing();
+    const auto part = [](SiteId site, std::uint64_t tokens) {
+      return Part{.site = site, .root = {}, .tokens = tokens, .base = {}};
+    };
+    const auto others = (voters - 1) / 2;  // a minority
+    for (SiteId from = 1; from <= voters; ++from) {
+      Promise promise{.ballot = agreement.ballot_opened(), .accepted = {}, .held = {}};
+      if (from <= others)
+        promise.held = {part(from, 1000)};
+      else
+        promise.held = {part(voters - 1, 1), part(voters, 1)};
+      agreement.receive(from, promise, {});
+    }
+    bool proposed = false;
+    for (const auto& out : agreement.take_outgoing())
+      proposed |= std::holds_alternative<Propose>(out.message);
+    EXPECT_TRUE(proposed) << voters << " voters";
+  }
+}
+
 }  // namespace
 }  // namespace isthmus::inter

@@ -164,6 +164,22 @@ TEST_F(BulkLane, EverMoreConnectionsEndTheOldestOnes) {
 
 // ---- What a listed gateway can do wrong.
 
+// What a listed peer can cause is logged at a pace.
+TEST_F(BulkLane, ViolationsDoNotFloodTheLog) {
+  start(0);
+  for (int i = 0; i < 60; ++i) {
+    auto client = listed_client();
+    ASSERT_TRUE(client.come_up(world_gateway(1)));
+    ASSERT_TRUE(wait([&] { return counters_[0].live[Lane::bulk].size() == 1; }));
+    client.write(frame(~0U, 100));
+    EXPECT_TRUE(client.ended());
+    EXPECT_TRUE(wait([&] { return counters_[0].live[Lane::bulk].empty(); }));
+  }
+  run_for(200 * kMillisecond);
+  EXPECT_GE(world_.count_events(0, "wire_violation"), 1U);
+  EXPECT_LE(world_.count_events(0, "wire_violation"), 30U);
+}
+
 TEST_F(BulkLane, AMessageThatIsTooLongEndsTheConnection) {
   start(0);
   const auto before = resident_bytes();

@@ -647,5 +647,34 @@ TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
   EXPECT_GT(federation.step(2) - before, 500U) << "1443 without it; " << named << " name it";
 }
 
+// A short question whose answer is longer: control goes at once, and bulk pays for it.
+TEST_F(HostilePeerTest, AnswersAboutAStateDoNotTakeTheRateLimit) {
+  auto options = endless_with_puppet();
+  options.gateway.sync.outer_steps = 100'000;
+  options.gateway.rate_limit_bytes_per_second = 200'000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  std::uint64_t answers = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    answers += type == MessageType::saved;
+    Puppet::follow(from, type, in);
+  };
+  const auto step = [&] { return federation.step(2); };
+  ASSERT_TRUE(federation.run_until([&] { return step() >= 20; }, 600 * kSecond));
+  const auto steps_of = [&](int questions) {
+    const auto before = step();
+    for (int i = 0; i < 600; ++i) {
+      for (int k = 0; k < questions; ++k)
+        for (const SiteId site : {2, 3, 4}) puppet.link(site).send(encode(StateRequest{0, false}));
+      federation.run_for(100 * kMillisecond);
+    }
+    return step() - before;
+  };
+  const auto quiet = steps_of(0);
+  answers = 0;
+  EXPECT_GE(3 * steps_of(150), 2 * quiet);
+  EXPECT_GE(answers, 30U) << "who asks in earnest is answered";
+}
+
 }  // namespace
 }  // namespace isthmus::inter

@@ -199,6 +199,75 @@ TEST(Link, ChunksThatComeAllAtOnceAreEachAcknowledged) {
   EXPECT_LE(acks, kChunks / kRecentAcksMax + 2) << "as many as one holds in each";
 }
 
+std::vector<std::pair<TransferId, std::uint32_t>> last_acknowledged(const ScriptedPeer& peer) {
+  const auto last = peer.last(Frame::ack);
+  auto in = after_kind(last);
+  const auto ack = decode_ack(in);
+  return ack ? ack->chunks : std::vector<std::pair<TransferId, std::uint32_t>>();
+}
+
+// The wire takes none, or the connection ends that took it.
+TEST(Link, AcknowledgementsThatMayBeLostGoAgain) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  const auto chunk = [&](std::uint32_t index) {
+    peer.bulk(Chunk{peer.session, index + 1, 7, index, {}}.encode());
+    peer.run_for(10 * kMillisecond);
+  };
+  chunk(0);
+  chunk(1);
+  EXPECT_EQ(last_acknowledged(peer).size(), 1U);
+  peer.busy.insert(1);
+  chunk(2);
+  peer.busy.clear();
+  chunk(3);
+  EXPECT_EQ(last_acknowledged(peer).size(), 4U);
+  chunk(4);
+  EXPECT_EQ(last_acknowledged(peer).size(), 1U);
+  peer.link.wire_up(Lane::control, 3);
+  peer.link.wire_down(Lane::control, 1);
+  peer.control(Data{peer.session, 1, 0, numbered(1)}.encode(), 3);
+  peer.run_for(10 * kMillisecond);
+  EXPECT_EQ(last_acknowledged(peer).size(), 5U);
+  chunk(5);
+  EXPECT_EQ(last_acknowledged(peer).size(), 1U);
+  peer.run_for(kSecond);
+  EXPECT_EQ(last_acknowledged(peer).size(), 6U) << "on each heartbeat";
+}
+
+// Of whoever says again and again what is known, or sends chunks that cost little.
+class SmallWordsTest : public testing::TestWithParam<Frame> {};
+
+TEST_P(SmallWordsTest, DrawNoMoreThanTheyTake) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  const auto chunk = [&](std::uint32_t index) {
+    return Chunk{peer.session, index + 1, 5, index, {}}.encode();
+  };
+  for (std::uint32_t index = 0; index < kRecentAcksMax; ++index) {
+    peer.bulk(chunk(index));
+    peer.run_for(kMillisecond);
+  }
+  peer.run_for(kSecond);
+  const auto before = peer.sent.size();
+  std::size_t said = 0, drawn = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const bool data = GetParam() == Frame::data;
+    const auto word = data ? Data{peer.session, 0, 0, {}}.encode() : chunk(kRecentAcksMax);
+    said += word.size() + kFramingBytes;
+    data ? peer.control(word) : peer.bulk(word);
+    peer.run_for(5 * kMillisecond);
+  }
+  for (auto i = before; i < peer.sent.size(); ++i)
+    drawn += peer.sent[i].message.size() + kFramingBytes;
+  EXPECT_LT(drawn, 2 * said) << said << " bytes in ten seconds";
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, SmallWordsTest, testing::Values(Frame::data, Frame::chunk),
+                         [](const auto& test) {
+                           return test.param == Frame::data ? "Data" : "Chunks";
+                         });
+
 TEST_F(LinkPair, WhatTheReceiverRefusesComesAgain) {
   start();
   beta->owner.settle_at_once = false;
