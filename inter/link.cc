@@ -253,7 +253,7 @@ void Link::receive_control(ConnectionId connection, std::span<const std::byte> m
 
 void Link::receive_data(const Data& data) {
   handle_cumulative(data.acknowledged);
-  ack_soon(data.sequence == received_ + 1 ? kAcksApart : kRepliesApart);
+  ack_soon(data.sequence > received_ ? kAcksApart : kRepliesApart);
   if (data.sequence <= received_) return;  // twice
   if (data.sequence > received_ + 1) {
     if (data.sequence - received_ > options_.beyond_gap_max ||

@@ -593,8 +593,9 @@ INSTANTIATE_TEST_SUITE_P(Sight, WipedSiteTest, testing::Bool(),
 
 // Two sites that can only dial out: what passes over a third costs little more time.
 TEST(OutOfSightTest, StepsOverAThirdSiteTakeLittleLonger) {
-  const auto steps_in_100_s = [](bool sees) {
+  const auto steps_in_100_s = [](bool sees, std::uint64_t seed) {
     auto options = options_of({kSecond, kSecond, kSecond});
+    options.network_seed = seed;
     options.gateway.sync.outer_steps = 1000;
     ScriptedFederation federation(std::move(options));
     if (!sees) federation.cut(2, 3, true);
@@ -605,7 +606,12 @@ TEST(OutOfSightTest, StepsOverAThirdSiteTakeLittleLonger) {
     federation.run_for(100 * kSecond);
     return step(1) - before;
   };
-  EXPECT_GT(4 * steps_in_100_s(false), 3 * steps_in_100_s(true));
+  std::uint64_t over_a_third = 0, direct = 0;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    over_a_third += steps_in_100_s(false, seed);
+    direct += steps_in_100_s(true, seed);
+  }
+  EXPECT_GT(4 * over_a_third, 3 * direct) << over_a_third << " and " << direct;
 }
 
 // Of sites without addresses no line is tested.
