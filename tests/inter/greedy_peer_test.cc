@@ -1,0 +1,140 @@
+// What a listed peer costs the others that asks for much, again and again.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "tests/inter/hostile_peer.h"
+
+namespace isthmus::inter {
+namespace {
+
+// Records are the largest answer to the smallest question. A rate limit counts them.
+TEST_F(HostilePeerTest, RecordsThatItAsksForHoldNobodyUp) {
+  ScriptedFederation federation(limited_with_puppet());
+  auto& puppet = federation.puppet(1);
+  std::size_t bytes = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type == MessageType::records) bytes += in.rest().size();
+    Puppet::follow(from, type, in);
+  };
+  const auto step = [&] { return federation.step(2); };
+  ASSERT_TRUE(federation.run_until([&] { return step() >= 60; }, 600 * kSecond));
+  const auto steps_of = [&](int questions_each_100_ms) {
+    const auto before = step();
+    for (int i = 0; i < 600; ++i) {
+      for (int k = 0; k < questions_each_100_ms; ++k)
+        for (const SiteId site : {2, 3, 4}) puppet.link(site).send(encode(RecordRequest{1}));
+      federation.run_for(100 * kMillisecond);
+    }
+    return step() - before;
+  };
+  const auto quiet = steps_of(0);
+  bytes = 0;
+  const auto asked = steps_of(10);
+  EXPECT_GT(bytes, 0U);
+  EXPECT_LT(bytes, 3 * 60 * 200'000 / 3) << "of three sites, in a minute: a third of their rate";
+  EXPECT_GE(3 * asked, 2 * quiet);
+  EXPECT_GE(3 * steps_of(0), 2 * quiet);
+}
+
+// It asks for two old states again and again: they do not take the room of the newest one.
+TEST_F(HostilePeerTest, OldStatesThatItAsksForKeepNobodyOut) {
+  for (const bool fetches : {false, true}) {
+    auto options = endless_with_puppet();
+    options.without_vote = {1, 4};
+    options.gateway.sync.outer_steps = 100'000;
+    ScriptedFederation federation(std::move(options));
+    std::map<SiteId, std::set<std::uint64_t>> steps;
+    federation.puppet(1).heard = [&](Link& from, MessageType type, ByteReader& in) {
+      auto& old = steps[from.peer().site];
+      if (type == MessageType::saved) {
+        const auto message = decode_signed(type, in);
+        const auto saved = message ? decode_saved(message->body) : std::nullopt;
+        if (saved && saved->strong_root && saved->id.step > 0 && old.size() < 2 &&
+            message->signer == from.peer().site)
+          old.insert(saved->id.step);
+      } else if (type == MessageType::status) {
+        if (old.size() < 2) from.send(encode(StateRequest{0, false}));
+        for (const auto step : old) from.send(encode(StateRequest{step, fetches}));
+      }
+    };
+    ASSERT_TRUE(federation.run_until(
+        [&] { return federation.step(2) >= 6 && federation.step(4) >= 5; }, 300 * kSecond));
+    federation.cut_off(4, true);
+    ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 100; }, 3000 * kSecond));
+    for (SiteId server = 2; server <= 3; ++server) ASSERT_EQ(steps[server].size(), 2U);
+    federation.cut_off(4, false);
+    EXPECT_TRUE(federation.run_until([&] { return federation.step(4) + 3 >= federation.step(2); },
+                                     60 * kSecond))
+        << fetches;
+  }
+}
+
+// Contributions to old steps are read and hashed again each time that they are asked for: after the
+// work of the step at hand.
+TEST_F(HostilePeerTest, OldContributionsThatAreAskedForHoldNobodyUp) {
+  auto options = endless_with_puppet();
+  options.elements = 500'000;
+  options.gateway.sync.chunk_elements = 1 << 17;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  std::uint64_t first = 0, newest = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::status) return;
+    const auto theirs = decode_status(in);
+    newest = std::max(newest, theirs->step);
+    Status mine;
+    mine.step = 1;
+    mine.vote_file = 77;
+    from.send(encode(mine));
+    if (newest > 1 && first == 0) first = newest;
+    if (first != 0 && federation.step(2) < first + 12)
+      from.send(encode(StateRequest{0, true}));  // so that all is kept
+  };
+  const auto step = [&] { return federation.step(2); };
+  ASSERT_TRUE(federation.run_until([&] { return step() >= 16; }, 6000 * kSecond));
+  const auto steps_of = [&](bool asks) {
+    const auto before = step();
+    for (int i = 0; i < 300; ++i) {
+      if (asks)
+        for (const SiteId site : {2, 3, 4})
+          for (std::uint64_t of = newest - 12; of < newest - 2; ++of)
+            for (const SiteId whose : {2, 3, 4}) puppet.link(site).send(encode(Fetch{of, whose}));
+      federation.run_for(100 * kMillisecond);
+    }
+    return step() - before;
+  };
+  const auto quiet = steps_of(false);
+  EXPECT_GE(3 * steps_of(true), 2 * quiet);
+}
+
+// A short question whose answer is longer: control goes at once, and bulk pays for it.
+TEST_F(HostilePeerTest, AnswersAboutAStateDoNotTakeTheRateLimit) {
+  ScriptedFederation federation(limited_with_puppet());
+  auto& puppet = federation.puppet(1);
+  std::uint64_t answers = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    answers += type == MessageType::saved;
+    Puppet::follow(from, type, in);
+  };
+  const auto step = [&] { return federation.step(2); };
+  ASSERT_TRUE(federation.run_until([&] { return step() >= 20; }, 600 * kSecond));
+  const auto steps_of = [&](int questions) {
+    const auto before = step();
+    for (int i = 0; i < 600; ++i) {
+      for (int k = 0; k < questions; ++k)
+        for (const SiteId site : {2, 3, 4}) puppet.link(site).send(encode(StateRequest{0, false}));
+      federation.run_for(100 * kMillisecond);
+    }
+    return step() - before;
+  };
+  const auto quiet = steps_of(0);
+  answers = 0;
+  EXPECT_GE(3 * steps_of(150), 2 * quiet);
+  EXPECT_GE(answers, 30U) << "who asks in earnest is answered";
+}
+
+}  // namespace
+}  // namespace isthmus::inter

@@ -1,0 +1,229 @@
+// How long a listed peer that keeps its promises not, or says of itself what is not so, holds the
+// steps of the others up.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "inter/contribution.h"
+#include "tests/inter/hostile_peer.h"
+#include "tests/inter/sealed_chunks.h"
+
+namespace isthmus::inter {
+namespace {
+
+// It says that its ranks compute, and never contributes: it is waited for, dropped and taken in
+// again, ever more seldom.
+TEST_F(HostilePeerTest, WhenItNeverContributesItHoldsFewStepsUp) {
+  auto options = endless_with_puppet();
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [](const Status&, Status& mine) {
+      mine.contributes = mine.wants_in = true;
+      mine.vote_file = 77;
+    });
+  };
+  const auto step = [&] { return federation.step(2); };
+  ASSERT_TRUE(federation.run_until([&] { return step() >= 3; }, 6000 * kSecond));
+  const auto before = step();
+  federation.run_for(3600 * kSecond);
+  EXPECT_GT(step() - before, 500U) << "1443 without it; and 44 where it is taken in each time";
+}
+
+// Nor are restarts of an honest member's ranks, in which too few contributions can come for some
+// seconds, a door for it.
+TEST_F(HostilePeerTest, RanksThatStartAgainLetItInNoMoreOften) {
+  auto options = options_of({kSecond, 10 * kSecond, 10 * kSecond});
+  options.puppets = {1};
+  options.without_vote = {1};
+  options.gateway.sync.outer_steps = 100'000;
+  options.gateway.sync.min_sites = 2;
+  options.gateway.sync.absent_steps = 3;
+  options.gateway.straggler_wait = 600 * kSecond;
+  ScriptedFederation federation(std::move(options));
+  federation.puppet(1).heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [](const Status&, Status& mine) {
+      mine.contributes = mine.wants_in = true;
+      mine.vote_file = 77;
+    });
+  };
+  const auto step = [&] { return federation.step(2); };
+  ASSERT_TRUE(federation.run_until([&] { return step() >= 3; }, 6000 * kSecond));
+  federation.run_for(4 * 3600 * kSecond);
+  const auto steps_in_an_hour = [&](bool restarts) {
+    const auto before = step();
+    for (int i = 0; i < 6; ++i) {
+      federation.run_for(590 * kSecond);
+      if (restarts) federation.end_ranks(3);
+      federation.run_for(10 * kSecond);
+      if (restarts) federation.ranks(3).attach(federation.gateway(3));
+    }
+    return step() - before;
+  };
+  const auto quiet = steps_in_an_hour(false);
+  EXPECT_GE(steps_in_an_hour(true), quiet * 3 / 4);
+}
+
+// A listed site that is no member says that it is a step behind, for ever: that it would like to
+// join, or that its ranks compute.
+class OneBehindTest : public HostilePeerTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(OneBehindTest, HoldsFewStepsUp) {
+  auto options = endless_with_puppet();
+  options.compute.assign(4, kSecond / 2);
+  ScriptedFederation federation(std::move(options));
+  bool lies = false;
+  federation.puppet(1).heard = [&](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [&](const Status& theirs, Status& mine) {
+      mine.step = theirs.step > 1 ? theirs.step - 1 : 0;
+      mine.wants_in = lies && GetParam();
+      mine.contributes = lies && !GetParam();
+      mine.vote_file = 77;
+    });
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 3; }, 600 * kSecond));
+  const auto steps_in_ten_minutes = [&] {
+    const auto before = federation.step(2);
+    federation.run_for(600 * kSecond);
+    return federation.step(2) - before;
+  };
+  const auto quiet = steps_in_ten_minutes();
+  lies = true;
+  EXPECT_GE(steps_in_ten_minutes(), quiet * 3 / 4) << quiet << " without it";
+}
+
+INSTANTIATE_TEST_SUITE_P(It, OneBehindTest, testing::Bool(), [](const auto& test) {
+  return test.param ? "WouldLikeToJoin" : "Computes";
+});
+
+// A listed site that is no member says that it replays, each step more slowly than the one before,
+// and now and then asks for a state.
+TEST_F(HostilePeerTest, ReplayWithoutEndHoldsFewStepsUp) {
+  ScriptedFederation federation(endless_with_puppet());
+  struct Play {
+    std::uint64_t newest = 0, step = 0;
+    Nanoseconds since = 0;
+    bool advanced = false;
+    Learnt pace;
+  };
+  std::map<SiteId, Play> plays;
+  bool plays_on = false;
+  federation.puppet(1).heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::status) return;
+    const auto theirs = decode_status(in);
+    if (!theirs || theirs->step == 0) return;
+    const auto now = federation.now();
+    auto& play = plays[from.peer().site];
+    Status mine;
+    mine.contributes = true;
+    mine.vote_file = 77;
+    mine.step = 1;
+    if (!plays_on) {
+      play.step = 0;
+    } else if (play.step == 0) {
+      from.send(encode(StateRequest{0, true}));
+      play.step = theirs->step;
+      return;
+    } else if (theirs->step >= play.step + 2) {
+      if (play.newest != theirs->step) {
+        play.newest = theirs->step;
+        play.since = now;
+        play.advanced = false;
+        if (theirs->step > play.step + 2) play.step = theirs->step - 2;
+        from.send(encode(StateRequest{play.step - 1, true}));
+      }
+      const auto limit = std::max(2 * kSecond, 2 * play.pace.spread());
+      if (!play.advanced && now - play.since >= limit * 3 / 4) {
+        play.pace.add(now - play.since);
+        play.advanced = true;
+        ++play.step;
+      }
+      mine.step = play.step;
+    } else {
+      mine.step = play.step;
+    }
+    from.send(encode(mine));
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 3; }, 600 * kSecond));
+  auto before = federation.step(2);
+  federation.run_for(1200 * kSecond);
+  const auto quiet = federation.step(2) - before;
+  plays_on = true;
+  for (int third = 0; third < 3; ++third) {
+    before = federation.step(2);
+    federation.run_for(1200 * kSecond);
+  }
+  EXPECT_GE(federation.step(2) - before, quiet / 2);
+}
+
+// As HostilePeerTest.WhenItNeverContributesItHoldsFewStepsUp, but that it contributes once, each
+// time that it is taken in: so it was never taken in vain.
+TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
+  auto options = endless_with_puppet();
+  const auto chunk_elements = options.gateway.sync.chunk_elements;
+  const auto codec = options.gateway.sync.codec;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  const auto plan = std::make_shared<ChunkPlan>(federation.layout(), 0, chunk_elements, codec);
+  bool lies = false;
+  std::uint64_t member_since = 0;
+  std::map<SiteId, std::uint64_t> told;
+  std::map<std::uint64_t, std::pair<std::shared_ptr<Contribution>, Signed>> made;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    std::uint64_t step = 0;
+    Puppet::follow(from, type, in, [&](const Status& theirs, Status& mine) {
+      mine.vote_file = 77;
+      mine.contributes = mine.wants_in = lies;
+      step = theirs.step;
+    });
+    auto& gateway = federation.gateway(2);
+    if (!gateway.state() || gateway.state()->step + 1 != step || step < 2) return;
+    if (!gateway.view().is_member(1)) {
+      member_since = 0;
+      return;
+    }
+    if (member_since == 0) member_since = step;
+    if (step != member_since || told[from.peer().site] == step) return;
+    told[from.peer().site] = step;
+    if (!made.contains(step)) {
+      const auto open = plan->announce(
+          {.run = gateway.genesis()->record.hash(), .view = gateway.view().digest(), .step = step},
+          100, gateway.chain()[step - 2].record.hash(), 7);
+      auto all = std::make_shared<Contribution>(
+          plan, sign(puppet.signer, 1, MessageType::open, encode(open)), open);
+      const auto& agreed = gateway.state()->agreed;
+      std::vector<float> residual(agreed.size());
+      const ValuesInVector values(std::vector<float>(agreed.begin(), agreed.end()));
+      add_all_chunks(*all, puppet.signer, [&](std::uint32_t i) {
+        return *code_chunk(*plan, i, agreed, {}, values, residual);
+      });
+      const Close close{.id = open.id,
+                        .transfer = all->transfer(),
+                        .root = all->root(),
+                        .bytes = all->bytes(),
+                        .tokens = open.tokens,
+                        .base = open.base,
+                        .state_root = gateway.root()};
+      made[step] = {all, sign(puppet.signer, 1, MessageType::close, encode(close))};
+    }
+    const auto& [all, close] = made[step];
+    from.send(all->announcement().encode());
+    from.offer(all->transfer(), step, plan->chunks(), all, false);
+    from.send(close.encode());
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 3; }, 600 * kSecond));
+  lies = true;
+  const auto before = federation.step(2);
+  federation.run_for(3600 * kSecond);
+  std::size_t named = 0;
+  for (const auto& certificate : federation.gateway(2).chain())
+    named += certificate.record.part_of(1) != nullptr;
+  EXPECT_GT(named, 1U);
+  EXPECT_GT(federation.step(2) - before, 500U) << "1443 without it; " << named << " name it";
+}
+
+}  // namespace
+}  // namespace isthmus::inter

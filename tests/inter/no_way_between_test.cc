@@ -1,0 +1,65 @@
+// Two sites between which nothing finds a way, or bulk does not, and a third that has what both
+// contribute.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "tests/inter/scripted_federation.h"
+
+namespace isthmus::inter {
+namespace {
+
+// Two sites that can only dial out: what passes over a third costs little more time.
+TEST(OutOfSightTest, StepsOverAThirdSiteTakeLittleLonger) {
+  const auto steps_in_100_s = [](bool sees, std::uint64_t seed) {
+    auto options = options_of({kSecond, kSecond, kSecond});
+    options.network_seed = seed;
+    options.gateway.sync.outer_steps = 1000;
+    ScriptedFederation federation(std::move(options));
+    if (!sees) federation.cut(2, 3, true);
+    const auto step = [&](SiteId site) { return federation.step(site); };
+    EXPECT_TRUE(federation.run_until(
+        [&] { return step(1) >= 10 && step(2) >= 10 && step(3) >= 10; }, 300 * kSecond));
+    const auto before = step(1);
+    federation.run_for(100 * kSecond);
+    return step(1) - before;
+  };
+  std::uint64_t over_a_third = 0, direct = 0;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    over_a_third += steps_in_100_s(false, seed);
+    direct += steps_in_100_s(true, seed);
+  }
+  EXPECT_GT(4 * over_a_third, 3 * direct) << over_a_third << " and " << direct;
+}
+
+// Of sites without addresses no line is tested.
+TEST(OutOfSightTest, ALinkThatCannotBeIsNotTested) {
+  ScriptedFederation federation(options_of({kSecond, kSecond}));
+  ASSERT_TRUE(
+      federation.run_until([&] { return federation.gateway(1).state() != nullptr; }, 60 * kSecond));
+  const auto tested = federation.gateway(1).test_link(1, "s2", {});
+  ASSERT_FALSE(tested);
+  EXPECT_NE(tested.error().message.find("neither s1 nor s2 has an address"), std::string::npos)
+      << tested.error().message;
+}
+
+// Of three sites two reach each other's control port and not the bulk port, as behind a firewall.
+// The third one has what both contribute.
+class BlockedBulkPortTest : public testing::TestWithParam<bool> {};
+
+TEST_P(BlockedBulkPortTest, StepsTakeLittleLonger) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  if (GetParam()) federation.cut_bulk(1, 2);
+  federation.run_for(1800 * kSecond);
+  EXPECT_GE(federation.step(3), 150U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Port, BlockedBulkPortTest, testing::Bool());
+
+}  // namespace
+}  // namespace isthmus::inter
