@@ -76,6 +76,14 @@ struct LinkTestAnswer {
   static std::optional<LinkTestAnswer> read(ByteReader& in);
 };
 
+// Why there is no figure.
+enum class Unmeasured : std::uint8_t {
+  no,
+  too_little,  // came, or too seldom
+  rising,      // to the end
+  too_short,   // for the line's round trip
+};
+
 // What left, and what the sending end's kernel saw of it while warm (inter/sending_watch.h).
 struct LinkTestSent {
   std::uint64_t bytes = 0;    // in all
@@ -85,7 +93,8 @@ struct LinkTestSent {
   Nanoseconds busy = 0, limited_by_window = 0, limited_by_buffer = 0;
   std::string congestion_control, congestion_control_why;
   bool dialed = false;
-  std::uint32_t connections = 1;  // that it was sent on; the counts are of all of them
+  std::uint32_t connections = 1;           // that it was sent on; the counts are of all of them
+  Unmeasured unmeasured = Unmeasured::no;  // as far as this end can tell; the other is not told
 
   void write(ByteWriter& out) const;
   static std::optional<LinkTestSent> read(ByteReader& in);
@@ -93,9 +102,10 @@ struct LinkTestSent {
 
 // What the receiving end measured: the rate at which it could read.
 struct LinkTestGot {
-  double bits_per_second = 0;  // while warm
-  Nanoseconds warm = 0;        // so long
-  std::uint64_t bytes = 0;     // in all
+  double bits_per_second = 0;              // while warm
+  Nanoseconds warm = 0;                    // so long
+  std::uint64_t bytes = 0;                 // in all
+  Unmeasured unmeasured = Unmeasured::no;  // as far as this end can tell; the other is not told
 
   void write(ByteWriter& out) const;
   static std::optional<LinkTestGot> read(ByteReader& in);

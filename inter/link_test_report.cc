@@ -19,7 +19,7 @@ constexpr double kRises = 2;      // by more than that, from half to half: not w
 constexpr int kRoundTripsWarm = 5;
 constexpr double kSentAgainMuch = 0.05;  // few lines lose so much by themselves
 constexpr double kLimited = 0.1;         // of the time in which data were there to be sent
-constexpr double kShared = 0.5;          // of a rate limit: the rest went to other traffic
+constexpr double kShared = 0.5;          // of a rate limit: something else bounds the direction
 // A kernel's buffer holds its own bookkeeping too, half of it or more, and a queue on the way wants
 // as much again as the line itself.
 constexpr double kBufferPerDelay = 2, kBufferWanted = 4;
@@ -88,6 +88,19 @@ std::string direction_json(const LinkTestReport::Direction& d, const LinkTestSid
       sender.polite);
 }
 
+std::string_view said(Unmeasured why) {
+  switch (why) {
+    case Unmeasured::rising:
+      return "the rate still rose at the end";
+    case Unmeasured::too_short:
+      return "all was over within a few round trips";
+    case Unmeasured::too_little:
+    case Unmeasured::no:
+      break;
+  }
+  return "too little came to tell";
+}
+
 double rate_between(const LinkTestSample& a, const LinkTestSample& b) {
   return b.when > a.when ? 8 * static_cast<double>(b.bytes - a.bytes) / seconds_of(b.when - a.when)
                          : 0;
@@ -116,9 +129,17 @@ double LinkTestReport::Direction::bits_per_second() const {
                        : got.bits_per_second;
 }
 
+Unmeasured LinkTestReport::Direction::unmeasured() const {
+  if (bits_per_second() > 0) return Unmeasured::no;
+  if (sent.unmeasured != Unmeasured::no) return sent.unmeasured;
+  return got.unmeasured != Unmeasured::no ? got.unmeasured : Unmeasured::too_little;
+}
+
 void LinkTestReport::Direction::forget_if_short(Nanoseconds round_trip) {
   if (warm() >= kRoundTripsWarm * round_trip) return;
-  got = {.bits_per_second = 0, .warm = 0, .bytes = got.bytes};
+  const auto why = bits_per_second() > 0 ? Unmeasured::too_short : unmeasured();
+  got = {.bits_per_second = 0, .warm = 0, .bytes = got.bytes, .unmeasured = why};
+  sent.unmeasured = why;
   sent.warm = sent.busy = sent.limited_by_window = sent.limited_by_buffer = 0;
   sent.arrived = sent.segments = sent.segments_resent = 0;
 }
@@ -141,14 +162,19 @@ std::vector<std::string> LinkTestReport::advice() const {
                       share(d.sent.limited_by_window, d.sent.busy), "the receiver's window"));
     const auto limit = static_cast<double>(sender.rate_limit);
     const bool all_crossed = plan.bytes_max > 0 && d.sent.bytes >= plan.bytes_max;
-    if (d.bits_per_second() <= 0 && (limit <= 0 || all_crossed))
-      add(fmt::format("from {} too little came to tell: test {}", from,
-                      all_crossed ? "with more bytes (--bytes)" : "for longer (--time)"));
+    if (const auto why = d.unmeasured(); why != Unmeasured::no)
+      add(fmt::format("from {} {}: test {}{}", from, said(why),
+                      all_crossed ? "with more bytes (--bytes)" : "for longer (--time)",
+                      limit > 0 && !all_crossed && why == Unmeasured::too_little
+                          ? ", and while no other traffic, an exchange for one, takes its "
+                            "rate_limit"
+                          : ""));
     else if (limit > 0 && d.bits_per_second() > 0.85 * limit)
       add(fmt::format("at {}: its rate_limit is what bounds this direction", from));
     else if (limit > 0 && !sender.polite && d.bits_per_second() < kShared * limit)
       add(
-          fmt::format("at {}: other traffic took its rate_limit, an exchange for one: test again "
+          fmt::format("at {}: less than half of its rate_limit came through: the line carries no "
+                      "more, or other traffic, an exchange for one, took the rest: test again "
                       "while there is none, or for longer (--time)",
                       from));
     if (const auto again = loss(d.sent); again >= kSentAgainMuch)
@@ -189,11 +215,12 @@ std::string LinkTestReport::to_json() const {
       side_json(side_there), said);
 }
 
-std::optional<WarmPhase> warm_phase(std::span<const LinkTestSample> samples) {
-  if (samples.empty()) return std::nullopt;
+tl::expected<WarmPhase, Unmeasured> warm_phase(std::span<const LinkTestSample> samples) {
+  const auto too_little = tl::make_unexpected(Unmeasured::too_little);
+  if (samples.empty()) return too_little;
   const auto some = std::ranges::find_if(
       samples, [&](const auto& sample) { return sample.bytes > samples.front().bytes; });
-  if (some == samples.end()) return std::nullopt;
+  if (some == samples.end()) return too_little;
   const auto first = std::prev(some);
   const auto last = std::ranges::find(samples, samples.back().bytes, &LinkTestSample::bytes);
   const auto ramp =
@@ -203,20 +230,23 @@ std::optional<WarmPhase> warm_phase(std::span<const LinkTestSample> samples) {
   int arrivals = 0;
   for (auto sample = warm; sample < last; ++sample)
     arrivals += std::next(sample)->bytes > sample->bytes;
-  if (arrivals < kArrivalsWarm) return std::nullopt;
+  if (arrivals < kArrivalsWarm) return too_little;
   const auto middle = std::ranges::lower_bound(samples, warm->when + (last->when - warm->when) / 2,
                                                {}, &LinkTestSample::when);
-  if (rate_between(*middle, *last) > kRises * rate_between(*warm, *middle)) return std::nullopt;
+  if (rate_between(*middle, *last) > kRises * rate_between(*warm, *middle))
+    return tl::make_unexpected(Unmeasured::rising);
   return WarmPhase{static_cast<std::size_t>(warm - samples.begin()),
                    static_cast<std::size_t>(last - samples.begin())};
 }
 
 LinkTestGot warm_rate(std::span<const LinkTestSample> samples) {
   LinkTestGot got;
-  if (samples.empty()) return got;
-  got.bytes = samples.back().bytes - samples.front().bytes;
+  if (!samples.empty()) got.bytes = samples.back().bytes - samples.front().bytes;
   const auto phase = warm_phase(samples);
-  if (!phase) return got;
+  if (!phase) {
+    got.unmeasured = phase.error();
+    return got;
+  }
   const auto &first = samples[phase->first], &last = samples[phase->last];
   got.warm = last.when - first.when;
   got.bits_per_second = rate_between(first, last);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tl/expected.hpp>
 #include <vector>
 
 #include "inter/link_test_frames.h"
@@ -22,6 +23,8 @@ struct LinkTestReport {
     // While warm: as the sender's kernel counted it, or, where none tells, as it could be read.
     double bits_per_second() const;  // 0: too little came to tell
     Nanoseconds warm() const { return sent.warm > 0 ? sent.warm : got.warm; }
+    // What this end knows of why; it measures one half of each direction.
+    Unmeasured unmeasured() const;
     // Of a line with this round trip: what was warm for a few of them only is not measured. Then a
     // window that still opens bounds the rate, not the line.
     void forget_if_short(Nanoseconds round_trip);
@@ -51,8 +54,8 @@ struct LinkTestSample {
 struct WarmPhase {
   std::size_t first = 0, last = 0;  // samples
 };
-// Nothing: there is too little to tell.
-std::optional<WarmPhase> warm_phase(std::span<const LinkTestSample> samples);
+// Else why there is none.
+tl::expected<WarmPhase, Unmeasured> warm_phase(std::span<const LinkTestSample> samples);
 LinkTestGot warm_rate(std::span<const LinkTestSample> samples);
 
 }  // namespace isthmus::inter

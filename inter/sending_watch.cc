@@ -54,7 +54,10 @@ void SendingWatch::look(Nanoseconds now, std::span<const BulkPath> paths) {
 LinkTestSent SendingWatch::warm() const {
   auto sent = facts_;
   const auto phase = warm_phase(arrived_);
-  if (!phase) return sent;
+  if (!phase) {
+    sent.unmeasured = phase.error();
+    return sent;
+  }
   Counts counts;
   add(counts, counts_[phase->last], counts_[phase->first]);
   sent.warm = arrived_[phase->last].when - arrived_[phase->first].when;

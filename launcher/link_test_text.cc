@@ -40,7 +40,7 @@ std::string direction_text(const std::string& from, const std::string& to, const
   fact("capacity",
        measured ? fmt::format("{}{} over {:.2f} s ({} in all)", polite ? "at least " : "",
                               about_rate(1e6 * number(d, "mbit_s")), number(d, "warm_s"), bytes)
-                : fmt::format("not measured: {} came, too little to tell", bytes));
+                : fmt::format("not measured: {} came", bytes));
   if (field(d, "loss").is_number())
     fact("sent again",
          fmt::format("{:.0f} of {:.0f} segments, {:.3f} %{}", number(d, "segments_resent"),

@@ -37,7 +37,8 @@ TEST(LinkTestReport, AScrapIsNoRate) {
     samples.push_back({i * 20 * kMillisecond, 1'000'000 - (i < 4 ? 60U : 0U)});
   EXPECT_EQ(warm_rate(samples).bits_per_second, 0);
   EXPECT_EQ(warm_rate(samples).bytes, 1'000'000U);
-  EXPECT_FALSE(warm_phase(samples));
+  ASSERT_FALSE(warm_phase(samples));
+  EXPECT_EQ(warm_phase(samples).error(), Unmeasured::too_little);
 }
 
 // Each round trip of 100 ms carries twice what the one before did.
@@ -49,6 +50,7 @@ TEST(LinkTestReport, AWindowThatStillOpensIsNoCapacity) {
     if (i % 5 == 0) in_round_trip *= 2;
   }
   EXPECT_EQ(warm_rate(samples).bits_per_second, 0);
+  EXPECT_EQ(warm_rate(samples).unmeasured, Unmeasured::rising);
 }
 
 // 100 kB on a long line: over before its window has opened.
@@ -74,7 +76,8 @@ TEST(LinkTestReport, AFewRoundTripsTellNothing) {
   EXPECT_EQ(json["to_peer"]["bytes"], 100'000);
   const auto advice = report.advice();
   ASSERT_EQ(advice.size(), 2U);
-  EXPECT_EQ(advice[0], "from alpha too little came to tell: test with more bytes (--bytes)");
+  EXPECT_EQ(advice[0],
+            "from alpha all was over within a few round trips: test with more bytes (--bytes)");
   // For long enough it tells.
   sent.warm = 600 * kMillisecond;
   report.to_peer = {sent, got};
@@ -111,7 +114,13 @@ TEST(LinkTestReport, WhatTooLittleCameToTellIsNoFigure) {
     EXPECT_TRUE(json["from_peer"][name].is_null()) << name;
   ASSERT_EQ(report.advice().size(), 2U);
   EXPECT_THAT(report.advice()[0], HasSubstr("from alpha too little came to tell"));
-  EXPECT_THAT(report.advice()[1], HasSubstr("at beta: other traffic took its rate_limit"));
+  EXPECT_THAT(
+      report.advice()[1],
+      HasSubstr("from beta too little came to tell: test for longer (--time), and while no"));
+  // Nobody else took it.
+  report.from_peer.got.unmeasured = Unmeasured::rising;
+  EXPECT_EQ(report.advice()[1],
+            "from beta the rate still rose at the end: test for longer (--time)");
 }
 
 TEST(LinkTestReport, TooSmallWindowsComeWithTheCommandThatRaisesThem) {
