@@ -14,10 +14,10 @@ namespace isthmus::inter {
 // most tokens first, then more parts, then the lowest ids. `held`: of each holder, by ascending
 // site; kSitesMax holders at most.
 //
-// Each set of holders that share parts is looked at once, at most 4096 of them: more than there are
-// among thirteen holders, for whom the set is the best there is. Among more the search begins with
-// the parts that most hold. It may find none where there is one (to find such a set is as hard as
-// to find a clique), but hardly: of pairs it looks at as many as there are among ninety parts.
+// Each set of holders that share parts is looked at once, at most 4096 of them: as many as there
+// are among thirteen holders, for whom the set is the best there is. Among more the search begins
+// with the parts that most hold. It may find none where there is one (to find such a set is as hard
+// as to find a clique), but hardly: of pairs it looks at as many as there are among ninety parts.
 std::optional<std::vector<Part>> best_common_parts(
     const std::vector<const std::vector<Part>*>& held, std::size_t majority, std::size_t min_sites);
 
