@@ -12,8 +12,8 @@ namespace {
 constexpr Nanoseconds kTick = 250 * kMillisecond;
 constexpr Nanoseconds kGrace = 500 * kMillisecond;  // for a member that is not waited for
 constexpr Nanoseconds kNewVotersWait = 30 * kSecond;
-constexpr Nanoseconds kWishesAwaited = 4;  // of one site, in a row
-constexpr std::uint32_t kPromisesBroken = 2, kPromisesKept = 16;
+constexpr int kWishesAwaited = 4;  // of one site, in a row
+constexpr std::uint32_t kPromisesBrokenMax = 2, kPromisesKept = 16;
 constexpr Nanoseconds kTooFewWait = 60 * kSecond;  // longer than ranks take to start again
 
 }  // namespace
@@ -211,7 +211,9 @@ std::ptrdiff_t Gateway::turn() const {
 }
 
 // When votes that were to come must have come.
-Nanoseconds Gateway::votes_late() const { return 2 * kSecond + 4 * peers_.longest_round_trip(); }
+Nanoseconds Gateway::votes_late() const {
+  return 2 * kSecond + 4 * peers_.longest_round_trip(current_view());
+}
 
 bool Gateway::all_held_by_majority(const View& view) const {
   const auto holders = std::count_if(view.voters.begin(), view.voters.end(), [&](SiteId voter) {
@@ -232,16 +234,20 @@ bool Gateway::progresses(const PeerSite& peer) const {
 
 // The step before this one is decided. Who is named has kept what it promised; who says that its
 // ranks compute, and was waited for in vain to the last, is waited for as one that says nothing
-// after a second time, until it has contributed to some more.
+// after a second time, until it has contributed to some more. What is here and not named came in
+// time: it did not come to enough others.
 void Gateway::note_promises() {
   const auto decided = chain_.size();
-  if (!first_held_at_ || agreement_step_ != decided || working_step() != decided + 1) return;
+  if (!first_held_at_ || !agreement_ || agreement_step_ != decided || working_step() != decided + 1)
+    return;
   const auto& record = chain_[decided - 1].record;
   const bool to_the_last = world_.loop.now() - *first_held_at_ >= options_.straggler_wait;
   for (auto& [site, peer] : peers_.all()) {
     if (!record.view.is_member(site)) continue;
     if (record.part_of(site) == nullptr) {
-      if (to_the_last && progresses(peer)) ++peer.promises_broken, peer.promises_kept = 0;
+      if (!to_the_last || !progresses(peer) || agreement_->held().contains(site)) continue;
+      peer.promises_broken = std::min(peer.promises_broken + 1, kPromisesBrokenMax);
+      peer.promises_kept = 0;
     } else if (++peer.promises_kept >= kPromisesKept) {
       peer.promises_kept = 0;
       if (peer.promises_broken > 0) --peer.promises_broken;
@@ -297,7 +303,7 @@ Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
     const auto& lateness = found->second.lateness;
     const bool known = lateness.samples() >= 5;
     const auto usual = known ? lateness.spread() + kGrace : options_.first_wait;
-    if (progresses(found->second) && found->second.promises_broken < kPromisesBroken &&
+    if (progresses(found->second) && found->second.promises_broken < kPromisesBrokenMax &&
         now - since >= usual)
       wait(options_.straggler_wait, Why::progress, member);
     else
@@ -310,7 +316,7 @@ Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
     wait(options_.straggler_wait, Why::on_their_way);
   if (const auto* peer = awaited_return(); peer != nullptr && now - since + kGrace >= longest)
     wait(now - since + kGrace, Why::returns, peer->site);
-  latest.at = since + longest + turn() * (kGrace + peers_.longest_round_trip());
+  latest.at = since + longest + turn() * (kGrace + peers_.longest_round_trip(view));
   return latest;
 }
 
@@ -342,7 +348,7 @@ std::string Gateway::said(const Deadline& deadline, Nanoseconds since) const {
       return fmt::format("{}, {} and no more: it leaves, or nobody reaches it", site, in_all);
     case Why::votes:
       return fmt::format("votes, {}: four round trips, of {:.0f} ms at most, and 2 s", in_all,
-                         seconds_of(peers_.longest_round_trip()) * 1e3);
+                         seconds_of(peers_.longest_round_trip(current_view())) * 1e3);
     case Why::on_their_way:
       return fmt::format("contributions on their way to other sites, at most {} (straggler_wait)",
                          in_all);
@@ -361,15 +367,17 @@ void Gateway::consider_ballot() {
   const auto now = world_.loop.now();
   const bool due = view_change_due();
   const auto *returns = awaited_return(), *wishes = awaited_wish();
-  for (const auto* awaited : {returns, wishes})
-    if (awaited != nullptr && all_held()) returning_->holds_up(awaited->site, now);
+  const auto since = waiting_since();
+  const auto until = since ? deadline(*since) : Deadline();
+  // Also where contributions are missing that would not be waited for any more.
+  if (returns != nullptr && (all_held() || until.why == Deadline::Why::returns))
+    returning_->holds_up(returns->site, now);
+  if (wishes != nullptr && wishes != returns && all_held()) returning_->holds_up(wishes->site, now);
   agreement_->set_view_change_due(due || returns != nullptr || wishes != nullptr);
   if (!due) view_change_since_.reset();
   if (due && !view_change_since_) view_change_since_ = now;
   votes_.notify();
   if (now < next_ballot_at_) return;
-  const auto since = waiting_since();
-  const auto until = since ? deadline(*since) : Deadline();
   bool open = since && now >= until.at;
   if (due && !open && first_held_at_) {
     // A change of the view waits only for those whose contributions can come.

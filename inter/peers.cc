@@ -82,9 +82,10 @@ std::vector<PeerSite*> Peers::working_on(std::uint64_t step) {
   return working;
 }
 
-Nanoseconds Peers::longest_round_trip() const {
+Nanoseconds Peers::longest_round_trip(const View& view) const {
   Nanoseconds longest = 0;
-  for (const auto& [site, peer] : sites_) longest = std::max(longest, peer.link->round_trip());
+  for (const auto& [site, peer] : sites_)
+    if (view.takes_part(site)) longest = std::max(longest, peer.link->round_trip());
   return longest;
 }
 

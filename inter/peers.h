@@ -40,8 +40,8 @@ struct PeerSite {
   Learnt lateness;                     // of its contribution, after the first one of the step
   Nanoseconds last_progress = 0;       // when its status last showed that its ranks compute
   Nanoseconds wished_at = 0;           // to join; 0: never
-  // Steps that it was waited for to the last, as it said that its ranks compute, in vain; and those
-  // since then to which it contributed.
+  // Steps that it was waited for to the last, as it said that its ranks compute, in vain, as far as
+  // they count; and those since then to which it contributed.
   std::uint32_t promises_broken = 0, promises_kept = 0;
 };
 
@@ -67,7 +67,8 @@ class Peers {
   void send_to_all(const Bytes& message);
   // Those that are up and say that they work on this step.
   std::vector<PeerSite*> working_on(std::uint64_t step);
-  Nanoseconds longest_round_trip() const;
+  // To those that take part: what anybody else answers late holds nobody up.
+  Nanoseconds longest_round_trip(const View& view) const;
 
  private:
   std::map<SiteId, PeerSite> sites_;

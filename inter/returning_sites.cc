@@ -10,9 +10,10 @@ constexpr std::uint64_t kStates = 2;
 constexpr std::uint64_t kBytesAnyway = 512 << 20;
 constexpr std::uint64_t kStepsMax = 256;  // their files are listed at every step
 constexpr std::uint32_t kReplayedMeanwhile = 2;
-constexpr Nanoseconds kStepHeldUpMax = 60 * kSecond;  // however long it says that its steps take
+constexpr Nanoseconds kStepHeldUpMax = 60 * kSecond;  // whatever it says of itself
 constexpr Nanoseconds kHeldUpLeast = kSecond / 4;     // until it is looked at again
-constexpr Nanoseconds kForgiven = 8;                  // one part of so many of the time
+constexpr Nanoseconds kHeldUpMost = kSecond;          // between two looks, or it was not so
+constexpr int kForgiven = 8;                          // one part of so many of the time
 
 }  // namespace
 
@@ -40,7 +41,7 @@ void ReturningSites::works_on(SiteId site, std::uint64_t step, std::uint64_t new
     s.pace.add((now - s.said_at) / static_cast<Nanoseconds>(steps));
     s.replayed += static_cast<std::uint32_t>(std::min<std::uint64_t>(steps, kReplayedMeanwhile));
   }
-  if (step != s.step) s.said_at = now;
+  if (step > s.step) s.said_at = now;  // to go back is no progress
   s.step = step;
   if (step >= newest) {
     s.needs_from.reset();
@@ -65,7 +66,7 @@ void ReturningSites::is_member(SiteId site) {
 std::uint64_t ReturningSites::keep_from(std::uint64_t not_needed, Nanoseconds now) {
   std::erase_if(sites_, [now](const auto& entry) {
     const auto& since = entry.second.away_since;
-    return since && now - *since > kAwayPatience && entry.second.held_until(now) == 0;
+    return since && now - *since > kAwayPatience && entry.second.held_up_as_of(now) == 0;
   });
   auto from = not_needed;
   for (auto& [site, s] : sites_) {
@@ -79,25 +80,27 @@ std::uint64_t ReturningSites::keep_from(std::uint64_t not_needed, Nanoseconds no
 
 void ReturningSites::begin_step() {
   for (auto& [site, s] : sites_) {
-    s.holds_since.reset();
+    s.held_up_now = 0;
+    s.last_counted.reset();
     s.replayed = 0;
   }
 }
 
-Nanoseconds ReturningSites::Site::held_until(Nanoseconds now) const {
+Nanoseconds ReturningSites::Site::held_up_as_of(Nanoseconds now) const {
   return std::max<Nanoseconds>(0, held_up - (now - counted_at) / kForgiven);
 }
 
 void ReturningSites::holds_up(SiteId site, Nanoseconds now) {
   auto& s = sites_[site];
-  const auto longer = s.holds_since ? now - *s.holds_since : kHeldUpLeast;
-  s.held_up = s.held_until(now) + longer;
-  s.counted_at = s.holds_since.emplace(now);
+  const auto longer = s.last_counted ? std::min(now - *s.last_counted, kHeldUpMost) : kHeldUpLeast;
+  s.held_up = s.held_up_as_of(now) + longer;
+  s.held_up_now += longer;
+  s.counted_at = s.last_counted.emplace(now);
 }
 
 bool ReturningSites::may_hold_up(SiteId site, Nanoseconds most, Nanoseconds now) const {
   const auto found = sites_.find(site);
-  return found == sites_.end() || found->second.held_until(now) < most;
+  return found == sites_.end() || found->second.held_up_as_of(now) < most;
 }
 
 bool ReturningSites::awaited(SiteId site, std::uint64_t newest, std::uint64_t kept_from,
@@ -108,7 +111,7 @@ bool ReturningSites::awaited(SiteId site, std::uint64_t newest, std::uint64_t ke
   const bool replays = !s.away_since && s.step > 0 && s.step >= kept_from && s.step < newest;
   if (!replays) return false;
   const auto behind = static_cast<Nanoseconds>(std::max(s.behind, newest - s.step));
-  return s.replayed < kReplayedMeanwhile &&
+  return s.replayed < kReplayedMeanwhile && s.held_up_now < kStepHeldUpMax &&
          now - s.said_at < std::min(kStepHeldUpMax, std::max(patience, 2 * s.pace.spread())) &&
          may_hold_up(site, 2 * behind * patience, now);
 }

@@ -39,10 +39,11 @@ class ReturningSites {
   void begin_step();
   // Whether the step at hand waits for it: until it has replayed two steps meanwhile, so that it
   // comes nearer, while none takes it longer than `patience` or twice what they took so far; and as
-  // long as it may hold others up, `patience` for each of twice the steps that it is behind.
+  // long as it may hold others up, `patience` for each of twice the steps that it is behind, and a
+  // minute in one step.
   bool awaited(SiteId site, std::uint64_t newest, std::uint64_t kept_from, Nanoseconds now,
                Nanoseconds patience) const;
-  // Nothing else is waited for any more.
+  // Nothing but this site is waited for any more, now. Said again and again as long as it is so.
   void holds_up(SiteId site, Nanoseconds now);
   // It has held others up for less than `most`, of which an eighth of all time is forgiven: so
   // whatever a site says of itself, that is all that it takes of theirs in the long run.
@@ -53,14 +54,15 @@ class ReturningSites {
     std::optional<std::uint64_t> needs_from;  // this step's bytes and later
     std::optional<Nanoseconds> away_since;
     std::uint64_t step = 0;      // that it works on, as it said last
-    Nanoseconds said_at = 0;     // when it first said so
+    Nanoseconds said_at = 0;     // when it came to it from an earlier one
     Learnt pace;                 // of a step that it replays
     std::uint32_t replayed = 0;  // since the step at hand began here
     std::uint64_t behind = 0;    // steps, at most, since it was current
     Nanoseconds held_up = 0;     // others, as of `counted_at`, less what is forgiven
     Nanoseconds counted_at = 0;
-    std::optional<Nanoseconds> holds_since;  // the step at hand
-    Nanoseconds held_until(Nanoseconds now) const;
+    Nanoseconds held_up_now = 0;              // the step at hand
+    std::optional<Nanoseconds> last_counted;  // of the step at hand
+    Nanoseconds held_up_as_of(Nanoseconds now) const;
   };
 
   const std::uint64_t steps_kept_max_;

@@ -159,6 +159,43 @@ TEST_F(HostilePeerTest, ReplayWithoutEndHoldsFewStepsUp) {
   EXPECT_GE(federation.step(2) - before, quiet / 2);
 }
 
+// A listed site that is no member goes a step forward and a step back, again and again, and asks
+// for a state before what it replays, so that none of it counts as replayed. A member is away, so
+// that never everything is there that the step at hand waits for.
+TEST_F(HostilePeerTest, ReplayToAndFroHoldsFewStepsUpWhileAMemberIsAway) {
+  auto options = endless_with_puppet();
+  options.gateway.sync.absent_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  std::map<SiteId, std::uint64_t> newest, said;
+  federation.puppet(1).heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::status) return;
+    if (const auto theirs = decode_status(in)) newest[from.peer().site] = theirs->step;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 8; }, 600 * kSecond));
+  federation.cut_off(4, true);
+  const auto steps_in = [&](Nanoseconds time, bool lies) {
+    const auto before = federation.step(2);
+    for (Nanoseconds i = 0; i < time / kSecond; ++i) {
+      federation.run_for(kSecond);
+      for (const SiteId site : {2, 3}) {
+        auto& link = federation.puppet(1).link(site);
+        if (!link.up() || newest[site] < 8) continue;
+        said[site] = said[site] == newest[site] - 2 ? newest[site] - 1 : newest[site] - 2;
+        Status mine;
+        mine.step = said[site];
+        mine.contributes = lies;
+        mine.vote_file = 77;
+        link.send(encode(mine));
+        link.send(encode(StateRequest{newest[site] - 4, false}));
+      }
+    }
+    return federation.step(2) - before;
+  };
+  const auto quiet = steps_in(300 * kSecond, false);
+  steps_in(300 * kSecond, true);
+  EXPECT_GE(steps_in(300 * kSecond, true), quiet * 3 / 4) << quiet << " without it";
+}
+
 // As HostilePeerTest.WhenItNeverContributesItHoldsFewStepsUp, but that it contributes once, each
 // time that it is taken in: so it was never taken in vain.
 TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
@@ -223,6 +260,39 @@ TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
     named += certificate.record.part_of(1) != nullptr;
   EXPECT_GT(named, 1U);
   EXPECT_GT(federation.step(2) - before, 250U) << "721 without it; " << named << " name it";
+}
+
+// One of two voters has no room for what a third site contributes, which no record names therefore.
+// The other voter has it: it was not waited for in vain, and is waited for as long as before.
+TEST(PromisesTest, AreKeptByWhoIsHereAndNotNamed) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.without_vote = {3};
+  options.gateway.sync.outer_steps = 100'000;
+  options.gateway.sync.absent_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  const auto makes_steps = [&](std::uint64_t steps) {
+    const auto wanted = federation.step(1) + steps;
+    return federation.run_until(
+        [&] { return federation.step(1) >= wanted && federation.step(2) >= wanted; },
+        1200 * kSecond);
+  };
+  const auto names_it = [&] {
+    return federation.gateway(1).chain().back().record.part_of(3) != nullptr;
+  };
+  ASSERT_TRUE(makes_steps(8));
+  federation.disk(2).set_faults({.full_for = "-3"});
+  ASSERT_TRUE(makes_steps(4));
+  EXPECT_FALSE(names_it());
+  federation.disk(2).set_faults({});
+  federation.kill(2);  // and it forgets whom it waited for
+  federation.start(2);
+  ASSERT_TRUE(makes_steps(3));
+  EXPECT_TRUE(names_it());
+  federation.ranks(3).slow_down(30);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(makes_steps(1));
+    EXPECT_TRUE(names_it()) << federation.step(1);
+  }
 }
 
 }  // namespace

@@ -144,6 +144,45 @@ TEST_F(AwaitedTest, AsLongAsTwiceTheStepsThatItWasBehindMayTake) {
   EXPECT_LE(held, 3600 * kSecond / 8);
 }
 
+// It goes to and fro, which is no replay, and says that it is far behind.
+TEST_F(AwaitedTest, WhateverItSaysNoMoreThanAMinuteInOneStep) {
+  newest = 211;
+  const auto held_up = [&] {
+    Nanoseconds held = 0;
+    for (int i = 0; awaited() && held < 300 * kSecond; ++i) {
+      if (i % 4 == 0)
+        for (const std::uint64_t step : {12, 11}) {
+          sites.asks_for_state(kSite, 8, false, 5);
+          works_on(step);
+        }
+      sites.holds_up(kSite, now);
+      now += kSecond / 4;
+      held += kSecond / 4;
+    }
+    return held;
+  };
+  EXPECT_NEAR(seconds_of(held_up()), 60, 1);
+  next_step();
+  EXPECT_NEAR(seconds_of(held_up()), 60, 1);
+}
+
+TEST_F(AwaitedTest, ToGoBackIsNoProgress) {
+  now += kPatience - kSecond / 2;
+  works_on(10);
+  EXPECT_TRUE(awaited());
+  now += kSecond / 2;
+  EXPECT_FALSE(awaited());
+}
+
+// Other things were waited for meanwhile.
+TEST_F(AwaitedTest, WhatItDidNotHoldUpIsNotCharged) {
+  sites.holds_up(kSite, now);
+  now += 100 * kSecond;
+  sites.holds_up(kSite, now);
+  EXPECT_TRUE(sites.may_hold_up(kSite, 2 * kSecond, now));
+  EXPECT_FALSE(sites.may_hold_up(kSite, kSecond, now));
+}
+
 TEST_F(AwaitedTest, HoweverLongItSaysThatItsStepsTakeNoMoreThanAMinute) {
   for (std::uint64_t step = 12; step < 16; ++step) {
     now += 3600 * kSecond;
