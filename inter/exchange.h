@@ -98,9 +98,10 @@ class Exchange {
   void announce(Link& link);
   void session_ended(Link& link);
 
-  // One that was held, from memory or from disk; null: it is neither there. Errors: what the disk
-  // cannot read now may be there.
-  Task<Result<std::shared_ptr<Contribution>>> recall(std::uint64_t step, SiteId site);
+  // One that was held, from memory or from disk; null: it is neither there. `urgency`: of reading
+  // it. Errors: what the disk cannot read now may be there.
+  Task<Result<std::shared_ptr<Contribution>>> recall(std::uint64_t step, SiteId site,
+                                                     Urgency urgency = Urgency::disk);
   std::shared_ptr<const Contribution> held(std::uint64_t step, SiteId site) const;
   // To the current step, as far as it is here; null: not announced.
   std::shared_ptr<const Contribution> incoming(SiteId site) const;
@@ -245,6 +246,7 @@ class Exchange {
   std::map<SiteId, std::set<SiteId>> lacking_;     // site → peers that lack its contribution
   std::map<SiteId, std::set<SiteId>> refused_of_;  // site → peers that sent bad chunks of its
   std::map<SiteId, std::set<SiteId>> silent_;  // site → peers that were asked, and sent nothing
+  std::set<SiteId> without_way_;  // in sight, and nothing comes of their contributions from them
   std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
   Signal read_;                                         // some of them have
   struct Serving {                                      // of one peer

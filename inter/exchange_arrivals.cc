@@ -311,6 +311,7 @@ void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool writt
   for (const auto& copy : chunk->copies) {
     const auto from = copy.link->peer().site;
     silent.erase(from);
+    if (from == entry->contribution->site()) without_way_.erase(from);
     if (asked != asked_.end() && asked->second.peer == from) served_at_[from] = entry->last_arrival;
   }
   entry->contribution->add(chunk->index, std::move(chunk->checked->sealed),

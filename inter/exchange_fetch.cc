@@ -63,7 +63,8 @@ void Exchange::consider_fetching() {
     // Who is out of sight sends nothing until somebody is asked for it: its announcement was passed
     // on.
     auto& asked = asked_[site];
-    const bool flows = context_.peers.sees(site) || asked.peer != 0;
+    const bool flows =
+        (context_.peers.sees(site) && !without_way_.contains(site)) || asked.peer != 0;
     const auto* entry = current(site);
     if (entry != nullptr &&
         (entry->held || (flows && now - entry->last_arrival < fetch_patience(site))))
@@ -75,8 +76,8 @@ void Exchange::consider_fetching() {
       if (!asked.session_ended || served < asked.when) silent_[site].insert(asked.peer);
     }
     // The next source after the last one asked, so that a silent one does not stop us; one whose
-    // bytes were bad only when there is no other. At first the site itself, or who comes after it:
-    // so that many contributions do not all come over one line.
+    // bytes were bad only when there is no other. At first the site itself, if its bulk may come,
+    // or who comes after it: so that many contributions do not all come over one line.
     std::vector<PeerSite*> sources, refused;
     const auto bad = refused_of_.find(site);
     for (auto& [id, peer] : context_.peers.all()) {
@@ -86,7 +87,9 @@ void Exchange::consider_fetching() {
     }
     if (sources.empty()) sources = std::move(refused);
     if (sources.empty()) return;
-    const auto from = asked.peer == 0 ? site : asked.peer + 1;
+    const auto from = asked.peer != 0               ? asked.peer + 1
+                      : without_way_.contains(site) ? site + 1
+                                                    : site;
     auto next = std::find_if(sources.begin(), sources.end(),
                              [&](const PeerSite* p) { return p->site >= from; });
     if (next == sources.end()) next = sources.begin();
@@ -94,17 +97,29 @@ void Exchange::consider_fetching() {
     (*next)->link->send(encode(Fetch{id_.step, site}));
   };
   for (const auto& [site, wanted] : wanted_) ask(site);
-  for (const auto site : view_.members)
-    if (site != context_.self && (!context_.peers.sees(site) || waits_in_sight(site))) ask(site);
+  for (const auto site : view_.members) {
+    if (site == context_.self) continue;
+    if (!context_.peers.sees(site)) {
+      ask(site);
+    } else if (waits_in_sight(site)) {
+      without_way_.insert(site);
+      ask(site);
+    }
+  }
 }
 
-// Its site was heard of it, and others have it whole: its bulk may find no way to here.
+// Its site was heard of it, and others have it whole: its bulk may find no way to here. Not what
+// came, and waits for this site's own disk.
 bool Exchange::waits_in_sight(SiteId site) const {
   const auto* entry = current(site);
-  return entry != nullptr && !entry->held &&
-         std::ranges::any_of(context_.peers.all(), [&](const auto& other) {
-           return other.first != site && may_have(other.second, site);
-         });
+  if (entry == nullptr || entry->held) return false;
+  if (!without_way_.contains(site) &&
+      context_.loop.now() - entry->last_arrival < fetch_patience(site))
+    return false;
+  if (!entry->arriving.empty() || !disk_refuses_.empty()) return false;
+  return std::ranges::any_of(context_.peers.all(), [&](const auto& other) {
+    return other.first != site && may_have(other.second, site);
+  });
 }
 
 // Of the step at hand, as it says.
@@ -225,7 +240,8 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
   co_return Result<void>();
 }
 
-Task<Result<std::shared_ptr<Contribution>>> Exchange::recall(std::uint64_t step, SiteId site) {
+Task<Result<std::shared_ptr<Contribution>>> Exchange::recall(std::uint64_t step, SiteId site,
+                                                             Urgency urgency) {
   const std::pair key(step, site);
   while (reading_.contains(key)) co_await read_.wait();
   if (const auto found = entries_.find(key); found != entries_.end()) {
@@ -235,9 +251,7 @@ Task<Result<std::shared_ptr<Contribution>>> Exchange::recall(std::uint64_t step,
   reading_.insert(key);
   Result<std::shared_ptr<Contribution>> here;
   auto read = [this, &here, step, site] { here = read_back(step, site, nullptr); };
-  // Whoever asks for old ones again and again keeps nobody from the step at hand.
-  co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max(),
-                  Urgency::background);
+  co_await run_on(context_.workers, context_.loop, std::move(read), plan_->bytes_max(), urgency);
   reading_.erase(key);
   read_.notify();
   if (!here) co_return here.error();
@@ -260,7 +274,8 @@ Task<Result<std::shared_ptr<Contribution>>> Exchange::recall(std::uint64_t step,
 }
 
 Task<void> Exchange::serve(Link& link, Fetch fetch) {
-  const auto recalled = co_await recall(fetch.step, fetch.site);
+  // Whoever asks for old ones again and again keeps nobody from the step at hand.
+  const auto recalled = co_await recall(fetch.step, fetch.site, Urgency::background);
   const auto contribution = recalled ? *recalled : nullptr;
   const auto served = serving_[link.peer().site].now.extract({fetch.step, fetch.site});
   serve_next(link);

@@ -48,18 +48,43 @@ TEST(OutOfSightTest, ALinkThatCannotBeIsNotTested) {
 
 // Of three sites two reach each other's control port and not the bulk port, as behind a firewall.
 // The third one has what both contribute.
-class BlockedBulkPortTest : public testing::TestWithParam<bool> {};
-
-TEST_P(BlockedBulkPortTest, StepsTakeLittleLonger) {
-  auto options = options_of({kSecond, kSecond, kSecond});
-  options.gateway.sync.outer_steps = 100'000;
-  ScriptedFederation federation(std::move(options));
-  if (GetParam()) federation.cut_bulk(1, 2);
-  federation.run_for(1800 * kSecond);
-  EXPECT_GE(federation.step(3), 150U);
+TEST(BlockedBulkPortTest, StepsTakeLittleLonger) {
+  const auto steps = [](bool blocked) {
+    auto options = options_of({kSecond, kSecond, kSecond});
+    options.gateway.sync.outer_steps = 100'000;
+    ScriptedFederation federation(std::move(options));
+    if (blocked) federation.cut_bulk(1, 2);
+    federation.run_for(300 * kSecond);
+    return federation.step(3);
+  };
+  const auto blocked = steps(true), open = steps(false);
+  EXPECT_GT(3 * blocked, open) << blocked << " and " << open;
 }
 
-INSTANTIATE_TEST_SUITE_P(Port, BlockedBulkPortTest, testing::Bool());
+// What came, and does not fit on this site's own disk, is not asked of others.
+TEST(BlockedBulkPortTest, AFullDiskIsNotTakenForOne) {
+  auto options = options_of({kSecond, kSecond, kSecond, 60 * kSecond});
+  options.elements = options.gateway.sync.chunk_elements = 20'000;
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  const auto reaches = [&](std::uint64_t step) {
+    return federation.run_until([&] { return federation.step(3) >= step; }, 600 * kSecond);
+  };
+  const auto relayed = [&] {
+    std::uint64_t sum = 0;
+    for (const SiteId site : {1, 2, 4}) sum += federation.gateway(site).counters().relayed;
+    return sum;
+  };
+  ASSERT_TRUE(reaches(3));
+  const auto before = relayed();
+  federation.disk(3).set_faults({.fits = 5000, .full_for = "-1"});
+  federation.run_for(30 * kSecond);
+  EXPECT_GT(federation.events(3, "disk_failed"), 0U);
+  EXPECT_EQ(federation.step(3), 3U);
+  EXPECT_EQ(relayed(), before);
+  federation.disk(3).set_faults({});
+  EXPECT_TRUE(reaches(4));
+}
 
 }  // namespace
 }  // namespace isthmus::inter
