@@ -493,7 +493,8 @@ bool Gateway::has_the_end(SiteId site) const {
 // The last step: told to the ranks when a majority has it too, or, computed once more, when nobody
 // else is there; served until every site that can be reached has it, and for a while for members
 // that cannot, for who was here a moment ago (one that is started again loses its session before it
-// has the next), and for all when this gateway was just started itself.
+// has the next), and for all when this gateway was just started itself. Who has it was said to
+// those that were there: one that comes later knows only of who comes to it.
 Task<Result<void>> Gateway::serve_the_end() {
   world_.log.info("run_finished", {.outer_step = static_cast<std::int64_t>(state_->step)},
                   {{"root", state_root_.hex()}});
@@ -546,7 +547,8 @@ Task<Result<void>> Gateway::serve_the_end() {
     if ((alone || !waiting) && ranks_have_the_end(told)) {
       std::vector<SiteId> without_end;
       for (const auto& [site, peer] : peers_.all())
-        if (!has_the_end(site)) without_end.push_back(site);
+        if (!has_the_end(site) && (took_part_ || came_for_it.contains(site)))
+          without_end.push_back(site);
       if (!without_end.empty())
         world_.log.warning("end_not_everywhere", {.outer_step = static_cast<std::int64_t>(last)},
                            {{"sites", fmt::format("{}", fmt::join(names_of(without_end), ", "))}});

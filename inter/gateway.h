@@ -507,6 +507,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   double WaitStatus::*waits_for_ = nullptr;  // null: nothing that is counted
   Nanoseconds waits_counted_ = 0;            // up to here
   Nanoseconds contributed_at_ = 0;
+  bool took_part_ = false;  // this process, in the step that was applied last
 };
 
 }  // namespace isthmus::inter

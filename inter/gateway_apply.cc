@@ -186,6 +186,7 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   }
   if (certificate.ballot > 0) ++counters_.ballots_above_zero;
   const auto now = world_.loop.now();
+  took_part_ = contributed_at_ > 0 && contributed_at_ >= step_began_;
   world_.log.info(
       "step_applied", {.outer_step = static_cast<std::int64_t>(k)},
       {{"parts", static_cast<std::uint64_t>(record.parts.size())},

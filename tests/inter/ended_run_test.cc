@@ -82,6 +82,23 @@ TEST(EndedRunTest, SaysWhoLacksTheEnd) {
   }
 }
 
+// Whoever is started once more knows only of those that come.
+TEST(EndedRunTest, SaysNothingOfOthersWhenItIsStartedAgain) {
+  ScriptedFederation federation(options_of({kSecond, kSecond, kSecond}));
+  ASSERT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  ASSERT_TRUE(federation.run_until(
+      [&] {
+        return federation.process(1).ended() && federation.process(2).ended() &&
+               federation.process(3).ended();
+      },
+      60 * kSecond));
+  federation.kill(1);
+  federation.start(1);
+  ASSERT_TRUE(federation.run_until([&] { return federation.process(1).ended(); }, 120 * kSecond));
+  EXPECT_EQ(federation.events(1, "run_finished"), 2U);
+  EXPECT_EQ(federation.events(1, "end_not_everywhere"), 0U);
+}
+
 // One that can be reached and does not save the last step: whoever waits for it says so.
 TEST(EndedRunTest, SaysForWhomItGoesOn) {
   auto options = options_of({kSecond, kSecond, kSecond});
