@@ -79,6 +79,7 @@ void Gateway::on_session(Link& link, bool up) {
   auto* peer = peers_.of(link);
   peer->status.reset();
   peer->announced_step = 0;
+  records_asked_.erase(peer->site);
   if (up) {
     link.send(encode(my_status()));
     if (const auto saved = saved_by_.find(self_); saved != saved_by_.end())

@@ -496,6 +496,7 @@ Task<Result<void>> Gateway::adopt_run(Certificate genesis) {
   genesis_ = std::move(genesis);
   run_ = genesis_->record.hash();
   named_roster_ = genesis_->record.roster;
+  records_asked_.clear();
   stored_vote_.reset();
   world_.log.info("run_began", {.outer_step = 0}, {{"run", run_.hex()}, {"founded", founded}});
   adopt_initial();
