@@ -92,11 +92,16 @@ TEST(CarriedContributionTest, ThatCannotBeReadNowIsNotLost) {
   federation.start(2);
   ASSERT_EQ(federation.events(2, "state_loaded"), 1U);
   federation.disk(2).set_faults({.unreadable = "contributions"});
-  federation.run_for(30 * kSecond);
-  if (federation.process(2).failure()) {
-    EXPECT_EQ(federation.process(2).failure()->code, ErrorCode::io)
-        << federation.process(2).failure()->text();
-  }
+  ASSERT_TRUE(federation.run_until([&] { return federation.process(2).failure().has_value(); },
+                                   60 * kSecond));
+  EXPECT_EQ(federation.process(2).failure()->code, ErrorCode::io)
+      << federation.process(2).failure()->text();
+  const auto carried = federation.events(2, "contribution_carried");
+  federation.kill(2);
+  federation.disk(2).set_faults({});
+  federation.start(2);
+  EXPECT_TRUE(federation.run_until(
+      [&] { return federation.events(2, "contribution_carried") == carried + 1; }, 60 * kSecond));
 }
 
 }  // namespace
