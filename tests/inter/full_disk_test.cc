@@ -105,10 +105,10 @@ INSTANTIATE_TEST_SUITE_P(
 // to nothing. Others' contributions fit all the time.
 TEST(FullDiskTest, AContributionThatDoesNotFitIsSentNoMoreThanOnce) {
   auto options = options_of({kSecond, kSecond, kSecond});
-  options.elements = 600'000;
-  options.gateway.sync.chunk_elements = 1 << 16;  // ten chunks
+  options.elements = 150'000;
+  options.gateway.sync.chunk_elements = 1 << 14;  // ten chunks
   options.gateway.straggler_wait = 10'000 * kSecond;
-  options.gateway.sync.outer_steps = 40;
+  options.gateway.sync.outer_steps = 15;
   ScriptedFederation federation(std::move(options));
   ASSERT_TRUE(reaches_step(federation, 6));
   const auto chunks = [&] { return federation.gateway(2).status().links.at(0).chunks_sent; };

@@ -76,8 +76,8 @@ TEST_F(HostilePeerTest, OldStatesThatItAsksForKeepNobodyOut) {
 // work of the step at hand.
 TEST_F(HostilePeerTest, OldContributionsThatAreAskedForHoldNobodyUp) {
   auto options = endless_with_puppet();
-  options.elements = 500'000;
-  options.gateway.sync.chunk_elements = 1 << 17;
+  options.elements = 250'000;
+  options.gateway.sync.chunk_elements = 1 << 16;
   ScriptedFederation federation(std::move(options));
   auto& puppet = federation.puppet(1);
   std::uint64_t first = 0, newest = 0;
@@ -97,7 +97,7 @@ TEST_F(HostilePeerTest, OldContributionsThatAreAskedForHoldNobodyUp) {
   ASSERT_TRUE(federation.run_until([&] { return step() >= 16; }, 6000 * kSecond));
   const auto steps_of = [&](bool asks) {
     const auto before = step();
-    for (int i = 0; i < 300; ++i) {
+    for (int i = 0; i < 200; ++i) {
       if (asks)
         for (const SiteId site : {2, 3, 4})
           for (std::uint64_t of = newest - 12; of < newest - 2; ++of)
