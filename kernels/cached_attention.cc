@@ -115,22 +115,21 @@ void cached_attention(ThreadPool& pool, const CachedAttentionShape& shape, const
     }
   }
   const auto group = shape.heads / shape.kv_heads;
-  pool.parallel_for(rows * static_cast<std::size_t>(shape.kv_heads),
-                    [&](std::size_t task, std::size_t worker) {
-                      const auto row = task / static_cast<std::size_t>(shape.kv_heads);
-                      if (texts[row] == kNoText) return;
-                      const auto kv_head = static_cast<std::int64_t>(
-                          task % static_cast<std::size_t>(shape.kv_heads));
-                      const auto first = first_of(row, kv_head);
-                      const auto at = static_cast<std::int64_t>(row);
-                      auto* working = reinterpret_cast<float*>(
-                          scratch.data() + worker * cached_attention_scratch_bytes(shape, 1));
-                      for (auto head = kv_head * group; head < (kv_head + 1) * group; ++head)
-                        HWY_DYNAMIC_DISPATCH(attend)
-                      (q.dtype, q.at(at, head * d), keys.at(first, 0), values.at(first, 0),
-                       static_cast<std::size_t>(positions[row]) + 1, static_cast<std::size_t>(d),
-                       shape.scale, working, out.at(at, head * d));
-                    });
+  pool.parallel_for(rows * static_cast<std::size_t>(shape.kv_heads), [&](std::size_t task,
+                                                                         std::size_t worker) {
+    const auto row = task / static_cast<std::size_t>(shape.kv_heads);
+    if (texts[row] == kNoText) return;
+    const auto kv_head = static_cast<std::int64_t>(task % static_cast<std::size_t>(shape.kv_heads));
+    const auto first = first_of(row, kv_head);
+    const auto at = static_cast<std::int64_t>(row);
+    auto* working = reinterpret_cast<float*>(scratch.data() +
+                                             worker * cached_attention_scratch_bytes(shape, 1));
+    for (auto head = kv_head * group; head < (kv_head + 1) * group; ++head)
+      HWY_DYNAMIC_DISPATCH(attend)
+    (q.dtype, q.at(at, head * d), keys.at(first, 0), values.at(first, 0),
+     static_cast<std::size_t>(positions[row]) + 1, static_cast<std::size_t>(d), shape.scale,
+     working, out.at(at, head * d));
+  });
 }
 
 }  // namespace isthmus::kernels

@@ -61,9 +61,15 @@ Program Decoder::finish(Head head) {
                           ? embedding_
                           : b.matrix({{"lm_head.weight", config_.vocabulary}}, config_.hidden);
   switch (head) {
-    case Head::loss: b.head_loss(x, output); break;
-    case Head::logits: b.head_logits(x, output); break;
-    case Head::none: b.no_head(); break;
+    case Head::loss:
+      b.head_loss(x, output);
+      break;
+    case Head::logits:
+      b.head_logits(x, output);
+      break;
+    case Head::none:
+      b.no_head();
+      break;
   }
   return b.take();
 }

@@ -37,8 +37,7 @@ struct Decoding::Reading {
 Decoding::Decoding(const ModelConfig& config, Precision precision, std::int64_t texts,
                    std::int64_t length, ParameterPlaces parameters, CpuDevice& device)
     : length_(length), vocabulary_(config.vocabulary), read_(static_cast<std::size_t>(texts)) {
-  auto prompts =
-      build_program(config, shape_of(precision, kPromptRows, texts, length), Head::none);
+  auto prompts = build_program(config, shape_of(precision, kPromptRows, texts, length), Head::none);
   for (const auto id : prompts.kept) {
     kept_.emplace_back(prompts.value(id).bytes());
     parameters.kept.push_back(kept_.back().bytes().data());

@@ -11,8 +11,8 @@
 
 namespace isthmus::runtime {
 
-// How a program ends: in the loss of targets, in the scores of every next token, or, where texts are
-// continued, in what is kept of the tokens.
+// How a program ends: in the loss of targets, in the scores of every next token, or, where texts
+// are continued, in what is kept of the tokens.
 enum class Head : std::uint8_t { loss, logits, none };
 
 struct Family {

@@ -64,8 +64,8 @@ Result<void> fits_in_memory(std::string_view what, double needed, std::string_vi
   const auto present = static_cast<double>(machine_memory_bytes());
   if (needed < present) return {};
   return Error{ErrorCode::too_large,
-               fmt::format("{} takes {:.1f} GiB of memory and this machine has {:.1f}; use {}", what,
-                           needed / (1 << 30), present / (1 << 30), instead)};
+               fmt::format("{} takes {:.1f} GiB of memory and this machine has {:.1f}; use {}",
+                           what, needed / (1 << 30), present / (1 << 30), instead)};
 }
 
 class CpuModel final : public Model {
@@ -147,12 +147,11 @@ class CpuModel final : public Model {
       return Error{ErrorCode::invalid_argument,
                    fmt::format("{} of {} tokens: there must be one at least, of 1 to {} tokens",
                                counted(texts, "text"), length, config_.sequence_max)};
-    ISTHMUS_CHECK(
-        fits_in_memory("continuing these texts",
-                       static_cast<double>(memory_bytes() + Decoding::kept_bytes(
-                                                                config_, shape_.precision, texts,
-                                                                length)),
-                       "fewer or shorter ones"));
+    ISTHMUS_CHECK(fits_in_memory(
+        "continuing these texts",
+        static_cast<double>(memory_bytes() +
+                            Decoding::kept_bytes(config_, shape_.precision, texts, length)),
+        "fewer or shorter ones"));
     return std::make_unique<Decoding>(config_, shape_.precision, texts, length, places_, device_);
   }
 

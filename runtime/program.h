@@ -76,9 +76,9 @@ enum class OpKind : std::uint8_t {
   attention,   // qkv → y, log_sums
   gather,      // rows, table → the table's rows
   cached_attention,  // qkv, texts, positions, keys, values → y; keys and values are added to
-  glu,         // gate_up → y
-  add,         // x, y → sum
-  convert,     // x → y: a copy, in another dtype
+  glu,               // gate_up → y
+  add,               // x, y → sum
+  convert,           // x → y: a copy, in another dtype
   head_loss,  // x, weight, targets → chunk, chunk_gradient (working memory); adds to the run's loss
 };
 inline constexpr std::size_t kOpKinds = 13;
@@ -89,7 +89,8 @@ enum class Pass : std::uint8_t { forward, backward };
 struct Attributes {
   std::int64_t sequence = 0;  // rope, norm_rope, attention: rows are batch × sequence;
                               // cached_attention: positions that are kept of each text
-  std::int64_t heads = 0;  // attentions, norm_rope; rope: heads it rotates, from the first column on
+  std::int64_t heads =
+      0;  // attentions, norm_rope; rope: heads it rotates, from the first column on
   std::int64_t kv_heads = 0;  // attentions, norm_rope
   std::int64_t head_dim = 0;  // rope, rope_table, attentions, norm_rope
   double theta = 0;           // rope_table
