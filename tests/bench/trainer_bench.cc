@@ -228,7 +228,7 @@ int main(int argc, char** argv) {
   isthmus::bench::Options options;
   isthmus::bench::CommandLine line("Tokens per second of inner steps, and where the time goes.",
                                    options.json);
-  line.choice("--model", options.model, model_names(), "which model, by size");
+  line.choice("--model", options.model, isthmus::bench::model_names(), "which model, by size");
   line.choice("--precision", options.precision, {"fp32", "bf16"}, "of activations and products");
   line.number("--threads", options.threads, 1, 1024, "compute threads, one per CPU");
   line.number("--batch", options.batch, 1, 1 << 20, "sequences per step");
