@@ -4,6 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "base/disk.h"
 #include "base/printable.h"
@@ -20,11 +24,14 @@ namespace {
 struct Options {
   SiteArguments site;
   std::string checkpoint;
-  std::string prompt;
+  std::vector<std::string> prompts;
+  int samples = 1;  // of each prompt
+  bool json = false;
   runtime::GenerateOptions generate;
 };
 
-Result<std::string> continue_text(const Options& options, const SiteFile& file) {
+Result<std::vector<std::string>> continue_texts(const Options& options, const SiteFile& file,
+                                                std::span<const std::string> prompts) {
   const auto disk = make_system_disk();
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
   auto checkpoint = options.checkpoint;
@@ -33,17 +40,36 @@ Result<std::string> continue_text(const Options& options, const SiteFile& file) 
   }
   ISTHMUS_TRY(const auto model,
               runtime::open_model(*disk, checkpoint, evaluation_shape(file), pool));
-  return runtime::generate(*model, options.prompt, options.generate);
+  return runtime::generate(*model, prompts, options.generate);
+}
+
+void print_texts(const Options& options, std::span<const std::string> prompts,
+                 std::span<const std::string> more) {
+  if (options.json) {
+    auto all = nlohmann::ordered_json::array();
+    for (std::size_t i = 0; i < prompts.size(); ++i)
+      all.push_back({{"prompt", prompts[i]}, {"text", more[i]}});
+    fmt::print("{}\n", all.dump(2));
+    return;
+  }
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    // A terminal would obey what a young model says.
+    const auto text = prompts[i] + more[i];
+    fmt::print("{}{}\n", i == 0 ? "" : "\n",
+               ::isatty(STDOUT_FILENO) != 0 ? printable_lines(text) : text);
+  }
 }
 
 ExitCode run(const Options& options) {
   const auto file = load_site(options.site.paths.front(), options.site.overrides);
   if (!file) return fail(file.error());
-  const auto more = continue_text(options, *file);
+  std::vector<std::string> prompts;
+  for (const auto& prompt :
+       options.prompts.empty() ? std::vector<std::string>{""} : options.prompts)
+    prompts.insert(prompts.end(), static_cast<std::size_t>(options.samples), prompt);
+  const auto more = continue_texts(options, *file, prompts);
   if (!more) return fail(more.error());
-  // A terminal would obey what a young model says.
-  const auto text = options.prompt + *more;
-  fmt::print("{}\n", ::isatty(STDOUT_FILENO) != 0 ? printable_lines(text) : text);
+  print_texts(options, prompts, *more);
   return ExitCode::done;
 }
 
@@ -53,7 +79,17 @@ void add_generate(CLI::App& program, Action& action) {
   auto* command = program.add_subcommand("generate", "Let a site's model continue a text");
   const auto options = std::make_shared<Options>();
   add_site_arguments(*command, options->site, HowManySites::one);
-  command->add_option("--prompt", options->prompt, "What to continue (default: a new line)");
+  command
+      ->add_option("--prompt", options->prompts,
+                   "What to continue (default: a new line); again for one text more")
+      ->type_name("TEXT")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  command->add_option("--samples", options->samples, "Continue each prompt so many times")
+      ->type_name("NUMBER")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   command->add_option("--checkpoint", options->checkpoint,
                       "A checkpoint or any Hugging Face directory (default: the site's newest)");
   auto& generate = options->generate;
@@ -66,13 +102,20 @@ void add_generate(CLI::App& program, Action& action) {
   command->add_option("--top-k", generate.top_k, "Draw among so many likeliest bytes; 0: all")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
+  command
+      ->add_option("--top-p", generate.top_p,
+                   "Draw among the fewest likeliest bytes of so much probability; 1: all")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   command->add_option("--seed", generate.seed, "The same seed gives the same text")
       ->type_name("NUMBER")
       ->check(whole_number)
       ->capture_default_str();
   command->add_flag("--line", generate.stop_at_newline, "Stop at the end of the line");
+  command->add_flag("--json", options->json, "One JSON array");
   command->footer(
-      "Example:\n  isthmus generate alpha.toml --prompt \"The package manager\" --line");
+      "Example:\n  isthmus generate alpha.toml --prompt \"The package manager\" --line --samples "
+      "3");
   command->callback([options, &action] { action = [options] { return run(*options); }; });
 }
 

@@ -141,8 +141,9 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
     ISTHMUS_TRY(auto prompt, prompt_of(*disk, held_out.path));
     if (runtime::is_utf8(prompt)) {  // else it is no text to go on with
       out.prompt = std::move(prompt);
-      ISTHMUS_TRY(out.generated, runtime::generate(*after, out.prompt,
-                                                   {.bytes_max = 80, .stop_at_newline = true}));
+      ISTHMUS_TRY(auto texts, runtime::generate(*after, std::span(&out.prompt, 1),
+                                                {.bytes_max = 80, .stop_at_newline = true}));
+      out.generated = std::move(texts.front());
     }
     report.held_out.push_back(std::move(out));
   }

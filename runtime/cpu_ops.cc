@@ -6,8 +6,10 @@
 #include <optional>
 
 #include "kernels/attention.h"
+#include "kernels/cached_attention.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
+#include "kernels/few_rows.h"
 #include "kernels/norm_rope.h"
 #include "kernels/residual.h"
 #include "kernels/rms_norm.h"
@@ -46,6 +48,10 @@ PreparedOp rope_in_place(const TensorView& from, const TensorView& table, const 
   };
 }
 
+float scale_of(const Attributes& a) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_dim)));
+}
+
 kernels::AttentionShape attention_shape(const Attributes& a, const TensorView& qkv) {
   kernels::AttentionShape shape;
   shape.batch = qkv.shape[0] / a.sequence;
@@ -53,7 +59,7 @@ kernels::AttentionShape attention_shape(const Attributes& a, const TensorView& q
   shape.heads = a.heads;
   shape.kv_heads = a.kv_heads;
   shape.head_dim = a.head_dim;
-  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_dim)));
+  shape.scale = scale_of(a);
   return shape;
 }
 
@@ -211,6 +217,8 @@ PreparedOp linear_forward(const BoundOp& bound, CpuDevice& device) {
   const auto& x = bound.inputs[0];
   const auto& weight = bound.inputs[1];
   const auto& y = bound.outputs[0];
+  if (x.shape[0] <= kernels::kFewRows)
+    return [&pool = device.pool, x, weight, y] { kernels::few_rows_product(pool, x, weight, y); };
   const Products products{x.shape[0], weight.shape[0], weight.shape[1], weight.dtype};
   return [&pool = device.pool, &plan = device.gemm(products.forward(y.dtype)), x = x.data,
           weight = weight.data, y = y.data] { plan.run(pool, x, weight, y); };
@@ -315,6 +323,22 @@ PreparedOp attention_backward(const BoundOp& bound, CpuDevice& device) {
           dx = Heads(bound.outputs[0], bound.op.attributes)] {
     kernels::attention_backward(device.pool, shape, x.q, x.k, x.v, y, log_sums, dy, dx.q, dx.k,
                                 dx.v, device.scratch());
+  };
+}
+
+PreparedOp cached_attention_forward(const BoundOp& bound, CpuDevice& device) {
+  const auto& a = bound.op.attributes;
+  const kernels::CachedAttentionShape shape{.length = a.sequence,
+                                            .heads = a.heads,
+                                            .kv_heads = a.kv_heads,
+                                            .head_dim = a.head_dim,
+                                            .scale = scale_of(a)};
+  device.reserve_scratch(kernels::cached_attention_scratch_bytes(shape, device.pool.workers()));
+  return [&device, shape, x = Heads(bound.inputs[0], a), texts = tokens_of(bound.inputs[1]),
+          positions = tokens_of(bound.inputs[2]), keys = bound.inputs[3], values = bound.inputs[4],
+          y = bound.outputs[0]] {
+    kernels::cached_attention(device.pool, shape, x.q, x.k, x.v, texts, positions, keys, values, y,
+                              device.scratch());
   };
 }
 

@@ -19,6 +19,7 @@ PreparedOp rope_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp rope_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp attention_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp attention_backward(const BoundOp& bound, CpuDevice& device);
+PreparedOp cached_attention_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp glu_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp glu_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp add_forward(const BoundOp& bound, CpuDevice& device);

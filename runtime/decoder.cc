@@ -60,10 +60,17 @@ Program Decoder::finish(Head head) {
   const auto output = config_.tied
                           ? embedding_
                           : b.matrix({{"lm_head.weight", config_.vocabulary}}, config_.hidden);
-  if (head == Head::loss)
-    b.head_loss(x, output);
-  else
-    b.head_logits(x, output);
+  switch (head) {
+    case Head::loss:
+      b.head_loss(x, output);
+      break;
+    case Head::logits:
+      b.head_logits(x, output);
+      break;
+    case Head::none:
+      b.no_head();
+      break;
+  }
   return b.take();
 }
 

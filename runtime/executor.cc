@@ -35,6 +35,9 @@ CpuExecutor::CpuExecutor(Program program, const Plan& plan, std::span<std::byte>
       places_.push_back(place_of_parameter(program_, id, parameters));
     } else if (lives_in_arena(value)) {
       places_.push_back(plan.offsets[v] == kNoOffset ? nullptr : arena.data() + plan.offsets[v]);
+    } else if (value.kind == ValueKind::kept) {
+      const auto at = std::find(program_.kept.begin(), program_.kept.end(), id);
+      places_.push_back(parameters.kept[static_cast<std::size_t>(at - program_.kept.begin())]);
     } else {
       const auto& memory = own_.emplace(id, AlignedMemory(value.bytes())).first->second;
       places_.push_back(memory.bytes().data());

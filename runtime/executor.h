@@ -17,11 +17,13 @@
 
 namespace isthmus::runtime {
 
-// Where the parameters of a program are, one entry each, by index in Program::parameters.
+// Where the parameters of a program are, one entry each, by index in Program::parameters, and what
+// is kept of texts, by index in Program::kept.
 struct ParameterPlaces {
   std::vector<void*> masters;
   std::vector<void*> operands;
   std::vector<void*> gradients;
+  std::vector<void*> kept;
 };
 
 // Of a step. In the first one what is in the gradients of parameters counts as zero.
@@ -37,6 +39,8 @@ class CpuExecutor {
   // Written by the caller before a run.
   std::span<std::int32_t> tokens() { return ints(program_.tokens); }
   std::span<std::int32_t> targets() { return ints(program_.targets); }
+  std::span<std::int32_t> texts() { return ints(program_.texts); }
+  std::span<std::int32_t> positions() { return ints(program_.positions); }
   // Of a program that ends in logits, after a run.
   std::span<const float> logits() const;
 

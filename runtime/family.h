@@ -11,8 +11,9 @@
 
 namespace isthmus::runtime {
 
-// How a program ends: in the loss of targets, or in the scores of every next token.
-enum class Head : std::uint8_t { loss, logits };
+// How a program ends: in the loss of targets, in the scores of every next token, or, where texts
+// are continued, in what is kept of the tokens.
+enum class Head : std::uint8_t { loss, logits, none };
 
 struct Family {
   std::string_view name;          // in site files, and the model_type of a config.json

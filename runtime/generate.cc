@@ -37,6 +37,8 @@ Result<void> check(const Model& model, const GenerateOptions& options) {
     return Error{ErrorCode::invalid_argument, "temperature must be 0 or more"};
   if (options.top_k < 0 || options.bytes_max < 0)
     return Error{ErrorCode::invalid_argument, "top_k and bytes_max must be 0 or more"};
+  if (!(options.top_p > 0 && options.top_p <= 1))
+    return Error{ErrorCode::invalid_argument, "top_p must be above 0 and at most 1"};
   return {};
 }
 
@@ -65,40 +67,104 @@ std::int32_t draw(std::vector<Candidate> allowed, const GenerateOptions& options
     candidate.score = std::exp((candidate.score - best) / options.temperature);
     total += candidate.score;
   }
+  // Likeliest first, so the fewest that have so much together are the first ones.
+  double nucleus = 0;
+  for (auto last = allowed.begin(); last != allowed.end() && options.top_p < 1; ++last)
+    if ((nucleus += last->score) >= options.top_p * total) {
+      allowed.erase(last + 1, allowed.end());
+      total = nucleus;
+      break;
+    }
   double left = random.uniform() * total;
   for (const auto& candidate : allowed)
     if ((left -= candidate.score) < 0) return candidate.token;
   return allowed.front().token;  // rounding used up the last of the sum
 }
 
+// One of the texts that are continued.
+struct Text {
+  std::vector<std::int32_t> tokens = {};  // with its prompt
+  std::size_t read = 0;                   // so many of them, by the model
+  Utf8State state;
+  Random random;
+  std::string more = {};
+  bool ended = false;
+};
+
+Result<Text> begin(std::string_view prompt, Random random) {
+  ISTHMUS_TRY(const auto state, state_after(prompt));
+  Text text{.state = state, .random = random};
+  for (const char c : prompt.empty() ? std::string_view("\n") : prompt)
+    text.tokens.push_back(static_cast<std::uint8_t>(c));
+  return text;
+}
+
+// So that only the last token is left to be read. A text that has outgrown what the model can keep
+// is read again from the half of that on: each token is read twice at most in the long run.
+void read_up(Decoding& decoding, std::size_t which, Text& text) {
+  const auto length = static_cast<std::size_t>(decoding.length());
+  const auto all = text.tokens.size();
+  const bool begins = text.read == 0;
+  if (static_cast<std::size_t>(decoding.tokens_read(which)) + all - text.read > length) {
+    decoding.forget(which);
+    text.read = all - std::min(all, begins ? length : (length + 1) / 2);
+  }
+  decoding.read(which, std::span(text.tokens).subspan(text.read, all - 1 - text.read));
+  text.read = all;
+}
+
+// Takes what was drawn after the text.
+void go_on(Text& text, std::int32_t token, const GenerateOptions& options) {
+  if (token == kEndToken || (options.stop_at_newline && token == '\n')) {
+    text.ended = true;
+    return;
+  }
+  text.state.take(static_cast<std::uint8_t>(token));
+  text.more += static_cast<char>(token);
+  text.tokens.push_back(token);
+}
+
+bool is_done(const Text& text, const GenerateOptions& options) {
+  return text.ended || (static_cast<std::int64_t>(text.more.size()) >= options.bytes_max &&
+                        text.state.complete());
+}
+
 }  // namespace
 
-Result<std::string> generate(Model& model, std::string_view prompt,
-                             const GenerateOptions& options) {
+Result<std::vector<std::string>> generate(Model& model, std::span<const std::string> prompts,
+                                          const GenerateOptions& options) {
   ISTHMUS_CHECK(check(model, options));
-  ISTHMUS_TRY(auto state, state_after(prompt));
-  std::vector<std::int32_t> tokens;
-  for (const char c : prompt.empty() ? std::string_view("\n") : prompt)
-    tokens.push_back(static_cast<std::uint8_t>(c));
-  const auto vocabulary = static_cast<std::size_t>(model.config().vocabulary);
-  const auto window = static_cast<std::size_t>(model.shape().sequence);
-  std::vector<float> scores(window * vocabulary);
-  Random random = Random(options.seed).split("generate");
-  std::string text;
-  while (static_cast<std::int64_t>(text.size()) < options.bytes_max || !state.complete()) {
-    const auto seen = std::span(tokens).last(std::min(tokens.size(), window));
-    const auto out = std::span(scores).first(seen.size() * vocabulary);
-    model.logits(seen, out);
-    const auto row = out.last(vocabulary);
-    if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); }))
-      return Error{ErrorCode::non_finite, "the model's scores are NaN or infinite"};
-    const auto token = draw(candidates(row, state), options, random);
-    if (token == kEndToken || (options.stop_at_newline && token == '\n')) break;
-    state.take(static_cast<std::uint8_t>(token));
-    text += static_cast<char>(token);
-    tokens.push_back(token);
+  ISTHMUS_TRY(const auto decoding,
+              model.decoding(static_cast<std::int64_t>(prompts.size()), model.shape().sequence));
+  std::vector<Text> texts;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    ISTHMUS_TRY(auto text, begin(prompts[i], Random(options.seed).split("generate").split(i)));
+    texts.push_back(std::move(text));
   }
-  return text;
+  const auto vocabulary = static_cast<std::size_t>(model.config().vocabulary);
+  std::vector<std::int32_t> last(texts.size());
+  for (;;) {
+    bool all_done = true;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      last[i] = kNoToken;
+      if (is_done(texts[i], options)) continue;
+      all_done = false;
+      read_up(*decoding, i, texts[i]);
+      last[i] = texts[i].tokens.back();
+    }
+    if (all_done) break;
+    const auto scores = decoding->next(last);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      if (last[i] == kNoToken) continue;
+      const auto row = scores.subspan(i * vocabulary, vocabulary);
+      if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); }))
+        return Error{ErrorCode::non_finite, "the model's scores are NaN or infinite"};
+      go_on(texts[i], draw(candidates(row, texts[i].state), options, texts[i].random), options);
+    }
+  }
+  std::vector<std::string> all;
+  for (auto& text : texts) all.push_back(std::move(text.more));
+  return all;
 }
 
 }  // namespace isthmus::runtime

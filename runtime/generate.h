@@ -1,10 +1,12 @@
-// Generation: a byte-level model continues a text. Only bytes that keep the text valid UTF-8 are
+// Generation: a byte-level model continues texts. Only bytes that keep a text valid UTF-8 are
 // drawn, so whatever the model knows, what comes out can be printed as text.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "runtime/model.h"
@@ -12,16 +14,22 @@
 namespace isthmus::runtime {
 
 struct GenerateOptions {
-  std::int64_t bytes_max = 200;  // without the prompt; a character begun is finished
+  std::int64_t bytes_max = 200;  // of each, without its prompt; a character begun is finished
   double temperature = 0.8;      // 0: always the likeliest byte
   std::int64_t top_k = 0;        // draw among this many likeliest only; 0: among all
+  // Draw among the fewest likeliest that have this much of the probability together (nucleus
+  // sampling: Holtzman et al. 2020), after temperature and top_k; 1: among all.
+  double top_p = 1;
   std::uint64_t seed = 1;
   bool stop_at_newline = false;  // the newline is not part of the result
 };
 
-// What follows `prompt`, without it; shorter when the model ends the text. The model sees the last
-// bytes that fit its sequence. An empty prompt is a new line. Errors: invalid_argument (the prompt
-// is not UTF-8, a temperature is negative, the vocabulary is not of bytes), non_finite.
-Result<std::string> generate(Model& model, std::string_view prompt, const GenerateOptions& options);
+// What follows each of the prompts, without it; shorter when the model ends the text. The texts are
+// continued side by side, and each is what it would be alone, at the same place in the list. The
+// model sees the last bytes that fit its sequence, or at least half as many once a text has
+// outgrown it. An empty prompt is a new line. Errors: invalid_argument (no prompt, or one that is
+// not UTF-8, an option out of range, the vocabulary is not of bytes), too_large, non_finite.
+Result<std::vector<std::string>> generate(Model& model, std::span<const std::string> prompts,
+                                          const GenerateOptions& options);
 
 }  // namespace isthmus::runtime

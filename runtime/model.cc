@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/counted.h"
 #include "base/machine_memory.h"
 #include "kernels/adamw.h"
 #include "kernels/bf16.h"
@@ -59,14 +60,12 @@ struct Generation {
 };
 
 // The model alone; what its trainer keeps besides, the trainer counts.
-Result<void> fits_in_memory(const ModelConfig& config, const BatchShape& shape) {
-  const double needed = model_memory_bytes(config, shape);
+Result<void> fits_in_memory(std::string_view what, double needed, std::string_view instead) {
   const auto present = static_cast<double>(machine_memory_bytes());
   if (needed < present) return {};
   return Error{ErrorCode::too_large,
-               fmt::format("training this model takes {:.1f} GiB of memory and this machine has "
-                           "{:.1f}; use a smaller micro_batch, sequence or model",
-                           needed / (1 << 30), present / (1 << 30))};
+               fmt::format("{} takes {:.1f} GiB of memory and this machine has {:.1f}; use {}",
+                           what, needed / (1 << 30), present / (1 << 30), instead)};
 }
 
 class CpuModel final : public Model {
@@ -141,6 +140,19 @@ class CpuModel final : public Model {
     executor.run();
     const auto scores = executor.logits();
     std::copy_n(scores.begin(), out.size(), out.begin());
+  }
+
+  Result<std::unique_ptr<Decoding>> decoding(std::int64_t texts, std::int64_t length) override {
+    if (texts < 1 || length < 1 || length > config_.sequence_max)
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("{} of {} tokens: there must be one at least, of 1 to {} tokens",
+                               counted(texts, "text"), length, config_.sequence_max)};
+    ISTHMUS_CHECK(fits_in_memory(
+        "continuing these texts",
+        static_cast<double>(memory_bytes() +
+                            Decoding::kept_bytes(config_, shape_.precision, texts, length)),
+        "fewer or shorter ones"));
+    return std::make_unique<Decoding>(config_, shape_.precision, texts, length, places_, device_);
   }
 
   UpdateReport update(const AdamWOptions& options, double rate, std::int64_t counted) override {
@@ -277,7 +289,8 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, const Ba
     return Error{ErrorCode::invalid_argument,
                  fmt::format("sequence is {}, but must be from 1 to the model's sequence_max, {}",
                              shape.sequence, config.sequence_max)};
-  ISTHMUS_CHECK(fits_in_memory(config, shape));
+  ISTHMUS_CHECK(fits_in_memory("training this model", model_memory_bytes(config, shape),
+                               "a smaller micro_batch, sequence or model"));
   return std::unique_ptr<Model>(
       std::make_unique<CpuModel>(config, shape, pool, Lists(config, shape)));
 }

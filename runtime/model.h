@@ -28,6 +28,7 @@
 #include "kernels/gemm.h"
 #include "runtime/batch_loss.h"
 #include "runtime/canonical_tensor.h"
+#include "runtime/decoding.h"
 #include "runtime/inner_optimizer.h"
 #include "runtime/model_config.h"
 #include "runtime/op_time.h"
@@ -84,6 +85,10 @@ class Model {
   // Scores of the next token after each of one sequence's tokens (1 to shape().sequence of them):
   // out[i * vocabulary + t]. Softmax of a row gives probabilities.
   virtual void logits(std::span<const std::int32_t> tokens, std::span<float> out) = 0;
+  // Texts of at most `length` tokens each, to be continued with the parameters as they are at each
+  // call. The model outlives them. Errors: invalid_argument (no text, or longer than the model's
+  // sequence_max), too_large.
+  virtual Result<std::unique_ptr<Decoding>> decoding(std::int64_t texts, std::int64_t length) = 0;
 
   // One AdamW step with gradients() / counted, clipped. `counted` is the global batch's; when it is
   // 0, or a gradient is not finite, nothing changes. gradients() stays as it is.

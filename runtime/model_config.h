@@ -49,6 +49,11 @@ struct BatchShape {
   std::int64_t micro_batch = 1;
   std::int64_t sequence = 256;  // at most ModelConfig::sequence_max
   Precision precision = Precision::f32;
+  // Of a list that continues texts (runtime/decoding.h): of how many texts, and how many tokens of
+  // each, the keys and values are kept. Then micro_batch * sequence is the number of rows of a run,
+  // each of which is a token of any text.
+  std::int64_t kept_texts = 0;
+  std::int64_t kept_length = 0;
 
   std::int64_t tokens() const { return micro_batch * sequence; }
 };

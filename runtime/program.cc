@@ -110,7 +110,8 @@ ValueId ProgramBuilder::linear(ValueId x, std::size_t weight, DType output) {
 
 ValueId ProgramBuilder::rope_table(double theta, const RopeScaling& scaling,
                                    std::int64_t head_dim) {
-  const auto table = value("rope_table", {shape_.sequence, head_dim}, DType::f32, ValueKind::state);
+  const auto positions = continues() ? shape_.kept_length : shape_.sequence;
+  const auto table = value("rope_table", {positions, head_dim}, DType::f32, ValueKind::state);
   Op op;
   op.kind = OpKind::rope_table;
   op.outputs = {table};
@@ -118,7 +119,12 @@ ValueId ProgramBuilder::rope_table(double theta, const RopeScaling& scaling,
   op.attributes.rope_scaling = scaling;
   op.attributes.head_dim = head_dim;
   program_.once.push_back(std::move(op));
-  return table;
+  if (!continues()) return table;
+  program_.texts = value("texts", {shape_.tokens()}, DType::i32, ValueKind::input);
+  program_.positions = value("positions", {shape_.tokens()}, DType::i32, ValueKind::input);
+  const auto rows = activation("rotations", head_dim, DType::f32);
+  append(OpKind::gather, {program_.positions, table}, {rows});
+  return rows;
 }
 
 ValueId ProgramBuilder::rope(ValueId x, ValueId table, std::int64_t heads, std::int64_t head_dim) {
@@ -126,7 +132,7 @@ ValueId ProgramBuilder::rope(ValueId x, ValueId table, std::int64_t heads, std::
   ISTHMUS_ASSERT(heads * head_dim <= columns);
   const auto out = activation("rope", columns, program_.value(x).dtype);
   auto& attributes = append(OpKind::rope, {x, table}, {out}).attributes;
-  attributes.sequence = shape_.sequence;
+  attributes.sequence = rotated_rows();
   attributes.heads = heads;
   attributes.head_dim = head_dim;
   return out;
@@ -144,7 +150,7 @@ ValueId ProgramBuilder::norm_rope(ValueId qkv, std::size_t q_weight, std::size_t
   const auto out = activation("norm_rope", columns, program_.value(qkv).dtype);
   const auto inverse_rms = activation("inverse_rms", heads + kv_heads, DType::f32);
   auto& attributes = append(OpKind::norm_rope, {qkv, q, k, table}, {out, inverse_rms}).attributes;
-  attributes.sequence = shape_.sequence;
+  attributes.sequence = rotated_rows();
   attributes.heads = heads;
   attributes.kv_heads = kv_heads;
   attributes.head_dim = head_dim;
@@ -155,13 +161,30 @@ ValueId ProgramBuilder::norm_rope(ValueId qkv, std::size_t q_weight, std::size_t
 ValueId ProgramBuilder::attention(ValueId qkv, std::int64_t heads, std::int64_t kv_heads,
                                   std::int64_t head_dim) {
   ISTHMUS_ASSERT(program_.value(qkv).shape[1] == (heads + 2 * kv_heads) * head_dim);
-  const auto out = activation("attention", heads * head_dim, program_.value(qkv).dtype);
-  const auto log_sums = activation("log_sums", heads, DType::f32);
-  auto& attributes = append(OpKind::attention, {qkv}, {out, log_sums}).attributes;
+  Attributes attributes;
   attributes.sequence = shape_.sequence;
   attributes.heads = heads;
   attributes.kv_heads = kv_heads;
   attributes.head_dim = head_dim;
+  if (continues()) return cached_attention(qkv, attributes);
+  const auto out = activation("attention", heads * head_dim, program_.value(qkv).dtype);
+  const auto log_sums = activation("log_sums", heads, DType::f32);
+  append(OpKind::attention, {qkv}, {out, log_sums}).attributes = attributes;
+  return out;
+}
+
+ValueId ProgramBuilder::cached_attention(ValueId qkv, const Attributes& attributes) {
+  const auto dtype = program_.value(qkv).dtype;
+  const Shape shape{shape_.kept_texts * attributes.kv_heads * shape_.kept_length,
+                    attributes.head_dim};
+  const auto keys = value("keys", shape, dtype, ValueKind::kept);
+  const auto values = value("values", shape, dtype, ValueKind::kept);
+  program_.kept.insert(program_.kept.end(), {keys, values});
+  const auto out = activation("attention", attributes.heads * attributes.head_dim, dtype);
+  auto& op = append(OpKind::cached_attention,
+                    {qkv, program_.texts, program_.positions, keys, values}, {out});
+  op.attributes = attributes;
+  op.attributes.sequence = shape_.kept_length;
   return out;
 }
 
@@ -195,6 +218,11 @@ void ProgramBuilder::head_loss(ValueId x, std::size_t weight) {
 
 void ProgramBuilder::head_logits(ValueId x, std::size_t weight) {
   program_.logits = linear(x, weight, DType::f32);
+}
+
+void ProgramBuilder::no_head() {
+  auto& ops = program_.ops;
+  while (ops.back().kind != OpKind::cached_attention) ops.pop_back();
 }
 
 }  // namespace isthmus::runtime

@@ -28,6 +28,7 @@ enum class ValueKind : std::uint8_t {
   activation,  // of one run: placed in the arena for as long as the list needs it
   gradient,    // as activation; gradients of parameters live in a flat buffer and are added to
   state,       // made once by Program::once, read ever after
+  kept,        // of the texts that are continued: read and written by all lists that continue them
 };
 
 // Which mesh axis cuts each dimension; none: every rank has all of it.
@@ -73,21 +74,25 @@ enum class OpKind : std::uint8_t {
   norm_rope,   // qkv, q weight, k weight, table → qkv, inverse_rms: each head of q and of k is
                // normalised and rotated
   attention,   // qkv → y, log_sums
-  glu,         // gate_up → y
-  add,         // x, y → sum
-  convert,     // x → y: a copy, in another dtype
+  gather,      // rows, table → the table's rows
+  cached_attention,  // qkv, texts, positions, keys, values → y; keys and values are added to
+  glu,               // gate_up → y
+  add,               // x, y → sum
+  convert,           // x → y: a copy, in another dtype
   head_loss,  // x, weight, targets → chunk, chunk_gradient (working memory); adds to the run's loss
 };
-inline constexpr std::size_t kOpKinds = 11;
+inline constexpr std::size_t kOpKinds = 13;
 
 enum class Pass : std::uint8_t { forward, backward };
 
 // What an op needs to know besides its values; each kind reads its own.
 struct Attributes {
-  std::int64_t sequence = 0;  // rope, norm_rope, attention: rows are batch × sequence
-  std::int64_t heads = 0;  // attention, norm_rope; rope: heads it rotates, from the first column on
-  std::int64_t kv_heads = 0;  // attention, norm_rope
-  std::int64_t head_dim = 0;  // rope, rope_table, attention, norm_rope
+  std::int64_t sequence = 0;  // rope, norm_rope, attention: rows are batch × sequence;
+                              // cached_attention: positions that are kept of each text
+  std::int64_t heads =
+      0;  // attentions, norm_rope; rope: heads it rotates, from the first column on
+  std::int64_t kv_heads = 0;  // attentions, norm_rope
+  std::int64_t head_dim = 0;  // rope, rope_table, attentions, norm_rope
   double theta = 0;           // rope_table
   RopeScaling rope_scaling;   // rope_table
   double epsilon = 0;         // norm, norm_rope
@@ -118,6 +123,11 @@ struct Program {
   ValueId tokens = kNoValue;
   ValueId targets = kNoValue;  // none in a program that ends in logits
   ValueId logits = kNoValue;   // none in a program that ends in a loss
+  // Of a list that continues texts: which text each row is of and where in it, and what is kept, by
+  // layer the keys and the values.
+  ValueId texts = kNoValue;
+  ValueId positions = kNoValue;
+  std::vector<ValueId> kept;
 
   const Value& value(ValueId id) const { return values[static_cast<std::size_t>(id)]; }
 };
@@ -141,6 +151,7 @@ class ProgramBuilder {
   ValueId linear(ValueId x, std::size_t weight);
   // In f32, to be added to the residual stream: saves a rounding.
   ValueId linear_to_residual(ValueId x, std::size_t weight);
+  // What rope and norm_rope rotate each row by.
   ValueId rope_table(double theta, const RopeScaling& scaling, std::int64_t head_dim);
   ValueId rope(ValueId x, ValueId table, std::int64_t heads, std::int64_t head_dim);
   // qkv {tokens, (heads + 2 kv_heads) · d}; weights of d elements.
@@ -151,6 +162,8 @@ class ProgramBuilder {
   ValueId add(ValueId x, ValueId y);
   void head_loss(ValueId x, std::size_t weight);
   void head_logits(ValueId x, std::size_t weight);
+  // Nothing but what is kept: ends with the last op that adds to it.
+  void no_head();
 
   Program take() { return std::move(program_); }
 
@@ -159,6 +172,10 @@ class ProgramBuilder {
   ValueId activation(std::string_view name, std::int64_t columns, DType dtype);
   std::size_t parameter(const std::vector<Part>& parts, Shape shape, bool is_matrix);
   ValueId linear(ValueId x, std::size_t weight, DType output);
+  ValueId cached_attention(ValueId qkv, const Attributes& attributes);
+  // Rows of a rotation that repeat, or, where each row has a position of its own, all of them.
+  std::int64_t rotated_rows() const { return continues() ? shape_.tokens() : shape_.sequence; }
+  bool continues() const { return shape_.kept_texts > 0; }
   Op& append(OpKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs);
   ValueId output() const { return program_.ops.back().outputs[0]; }
   // What products read and write; the residual stream is f32.

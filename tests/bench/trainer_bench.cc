@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
 
 #include "base/random.h"
 #include "base/thread_pool.h"
@@ -18,6 +17,7 @@
 #include "runtime/model.h"
 #include "tests/bench/command_line.h"
 #include "tests/bench/gemms_alone.h"
+#include "tests/bench/models.h"
 #include "tests/bench/multiply_peak.h"
 #include "tests/bench/report.h"
 #include "tests/bench/seconds.h"
@@ -37,27 +37,6 @@ struct Options {
   bool gemm_only = false;
   bool json = false;
 };
-
-ModelConfig config_of(std::int64_t layers, std::int64_t hidden, std::int64_t heads,
-                      std::int64_t kv_heads, std::int64_t ffn_width, std::int64_t vocabulary) {
-  ModelConfig config;
-  config.layers = layers;
-  config.hidden = hidden;
-  config.heads = heads;
-  config.kv_heads = kv_heads;
-  config.ffn_width = ffn_width;
-  config.vocabulary = vocabulary;
-  return config;
-}
-
-const std::map<std::string, ModelConfig>& models() {
-  static const std::map<std::string, ModelConfig> known = {
-      {"5M-bytes", config_of(6, 256, 8, 4, 704, 260)},
-      {"13.8M", config_of(6, 384, 6, 6, 1024, 8192)},
-      {"29.5M", config_of(8, 512, 8, 8, 1376, 8192)},
-  };
-  return known;
-}
 
 struct Measured {
   std::vector<double> steps;            // seconds
@@ -249,7 +228,7 @@ int main(int argc, char** argv) {
   isthmus::bench::Options options;
   isthmus::bench::CommandLine line("Tokens per second of inner steps, and where the time goes.",
                                    options.json);
-  line.choice("--model", options.model, {"5M-bytes", "13.8M", "29.5M"}, "which model, by size");
+  line.choice("--model", options.model, isthmus::bench::model_names(), "which model, by size");
   line.choice("--precision", options.precision, {"fp32", "bf16"}, "of activations and products");
   line.number("--threads", options.threads, 1, 1024, "compute threads, one per CPU");
   line.number("--batch", options.batch, 1, 1 << 20, "sequences per step");

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "runtime/text_tokens.h"
 #include "runtime/utf8_state.h"
@@ -55,6 +56,12 @@ TEST(Utf8State, TakesNothingElse) {
   EXPECT_EQ(valid, kOne * kOne * kOne + 2 * kOne * kTwo + kThree);
 }
 
+Result<std::string> continued(Model& model, const std::string& prompt,
+                              const GenerateOptions& options) {
+  ISTHMUS_TRY(const auto texts, generate(model, std::vector{prompt}, options));
+  return texts.at(0);
+}
+
 class GenerateTest : public testing::Test {
  protected:
   // A model that favours one token after any text: its embedding, which is also the head, answers
@@ -73,7 +80,7 @@ TEST_F(GenerateTest, IsAlwaysValidUtf8) {
     auto model = noisy_model(seed);
     for (const double temperature : {0.0, 1.0, 5.0}) {
       const auto text =
-          generate(*model, "地峡 ", {.bytes_max = 60, .temperature = temperature, .seed = seed});
+          continued(*model, "地峡 ", {.bytes_max = 60, .temperature = temperature, .seed = seed});
       ASSERT_TRUE(text) << text.error().text();
       EXPECT_TRUE(is_utf8(*text));
       EXPECT_LE(text->size(), 63U);  // a character begun is finished
@@ -86,15 +93,60 @@ TEST_F(GenerateTest, DependsOnTheSeedAlone) {
   const GenerateOptions options{.bytes_max = 40, .temperature = 2, .seed = 1};
   auto other = options;
   other.seed = 2;
-  EXPECT_EQ(*generate(*model, "a", options), *generate(*model, "a", options));
-  EXPECT_NE(*generate(*model, "a", options), *generate(*model, "a", other));
+  EXPECT_EQ(*continued(*model, "a", options), *continued(*model, "a", options));
+  EXPECT_NE(*continued(*model, "a", options), *continued(*model, "a", other));
 }
 
 TEST_F(GenerateTest, GreedyIsTheLikeliestAndTopOneTheSame) {
   auto model = noisy_model(2);
-  const auto greedy = generate(*model, "x", {.bytes_max = 30, .temperature = 0});
-  EXPECT_EQ(*greedy, *generate(*model, "x", {.bytes_max = 30, .temperature = 3, .top_k = 1}));
-  EXPECT_EQ(*greedy, *generate(*model, "x", {.bytes_max = 30, .temperature = 0, .seed = 9}));
+  const auto greedy = continued(*model, "x", {.bytes_max = 30, .temperature = 0});
+  EXPECT_EQ(*greedy, *continued(*model, "x", {.bytes_max = 30, .temperature = 3, .top_k = 1}));
+  EXPECT_EQ(*greedy, *continued(*model, "x", {.bytes_max = 30, .temperature = 0, .seed = 9}));
+}
+
+TEST_F(GenerateTest, DrawsFromTheNucleusAlone) {
+  auto model = noisy_model(2);
+  const GenerateOptions greedy{.bytes_max = 30, .temperature = 0};
+  EXPECT_EQ(*continued(*model, "x", greedy),
+            *continued(*model, "x", {.bytes_max = 30, .temperature = 3, .top_p = 1e-9}));
+  // With all scores equal, half of the probability is half of the bytes: of the first ones.
+  for (auto& x : model->parameters()) x = 0.01F;
+  model->parameters_changed();
+  const auto bytes_drawn = [&](double top_p) {
+    std::set<char> drawn;
+    for (std::uint64_t seed = 0; seed < 400; ++seed) {
+      const auto text = continued(*model, "x", {.bytes_max = 1, .top_p = top_p, .seed = seed});
+      drawn.insert(text->begin(), text->end());
+    }
+    return drawn;
+  };
+  // Of 128 bytes that are characters, 51 that begin one, and the end.
+  const auto half = bytes_drawn(0.25);
+  EXPECT_GT(half.size(), 40U);
+  for (const char c : half) EXPECT_LE(c, 0x2D) << "the first 45 of 180";
+  EXPECT_GT(bytes_drawn(1).size(), 100U);
+}
+
+// Each as alone, to the byte: also where others end sooner, or have longer prompts.
+TEST_F(GenerateTest, TextsSideBySideAreWhatTheyAreAlone) {
+  auto model = noisy_model(5);
+  const std::vector<std::string> prompts{"a", "", "isthmus joins two lands, and more", "über",
+                                         std::string(90, 'b')};
+  for (const double temperature : {0.0, 2.0}) {
+    const GenerateOptions options{.bytes_max = 40, .temperature = temperature, .seed = 4};
+    const auto together = generate(*model, prompts, options);
+    ASSERT_TRUE(together);
+    ASSERT_EQ(together->size(), prompts.size());
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      // Alone, but at the same place in the list, which its draws depend on; the others end at
+      // once.
+      auto others_shorter = prompts;
+      for (std::size_t j = 0; j < prompts.size(); ++j)
+        if (j != i) others_shorter[j] = "c";
+      EXPECT_EQ((*generate(*model, others_shorter, options))[i], (*together)[i]) << i;
+    }
+    EXPECT_EQ(*continued(*model, prompts[0], options), (*together)[0]);
+  }
 }
 
 TEST_F(GenerateTest, GoesOnPastTheSequenceOfTheModel) {
@@ -102,7 +154,7 @@ TEST_F(GenerateTest, GoesOnPastTheSequenceOfTheModel) {
   for (std::uint64_t seed = 0;; ++seed) {
     ASSERT_LT(seed, 50U);
     const auto text =
-        generate(*model, std::string(100, 'a'), {.bytes_max = 80, .temperature = 3, .seed = seed});
+        continued(*model, std::string(100, 'a'), {.bytes_max = 80, .temperature = 3, .seed = seed});
     ASSERT_TRUE(text);
     if (text->size() >= 80) break;  // the others drew the end
   }
@@ -125,28 +177,31 @@ TEST_F(GenerateTest, StopsAtTheEndTokenAndAtANewline) {
     model->parameters_changed();
   };
   favour('b');
-  EXPECT_EQ(*generate(*model, "a", {.bytes_max = 5, .temperature = 0}), "bbbbb");
+  EXPECT_EQ(*continued(*model, "a", {.bytes_max = 5, .temperature = 0}), "bbbbb");
   favour(kEndToken);
-  EXPECT_EQ(*generate(*model, "a", {.bytes_max = 5, .temperature = 0}), "");
+  EXPECT_EQ(*continued(*model, "a", {.bytes_max = 5, .temperature = 0}), "");
   favour('\n');
-  EXPECT_EQ(*generate(*model, "a", {.bytes_max = 3, .temperature = 0}), "\n\n\n");
-  EXPECT_EQ(*generate(*model, "a", {.bytes_max = 3, .temperature = 0, .stop_at_newline = true}),
+  EXPECT_EQ(*continued(*model, "a", {.bytes_max = 3, .temperature = 0}), "\n\n\n");
+  EXPECT_EQ(*continued(*model, "a", {.bytes_max = 3, .temperature = 0, .stop_at_newline = true}),
             "");
   favour(kPadToken);  // never text
-  EXPECT_TRUE(is_utf8(*generate(*model, "a", {.bytes_max = 3, .temperature = 0})));
+  EXPECT_TRUE(is_utf8(*continued(*model, "a", {.bytes_max = 3, .temperature = 0})));
 }
 
 TEST_F(GenerateTest, RefusesWhatItCannotContinue) {
   auto model = make_small_model(pool_);
   for (const char* prompt : {"\xFF", "\xE2\x82", "ok\x80"})
-    EXPECT_EQ(generate(*model, prompt, {}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(generate(*model, "a", {.temperature = -1}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(generate(*model, "a", {.top_k = -1}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(*generate(*model, "a", {.bytes_max = 0}), "");
-  EXPECT_TRUE(generate(*model, "", {.bytes_max = 4}));
+    EXPECT_EQ(continued(*model, prompt, {}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(continued(*model, "a", {.temperature = -1}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(continued(*model, "a", {.top_k = -1}).error().code, ErrorCode::invalid_argument);
+  for (const double top_p : {0.0, 1.1, double{NAN}})
+    EXPECT_EQ(continued(*model, "a", {.top_p = top_p}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(generate(*model, {}, {}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(*continued(*model, "a", {.bytes_max = 0}), "");
+  EXPECT_TRUE(continued(*model, "", {.bytes_max = 4}));
   for (auto& x : model->parameters()) x = HUGE_VALF;
   model->parameters_changed();
-  EXPECT_EQ(generate(*model, "a", {}).error().code, ErrorCode::non_finite);
+  EXPECT_EQ(continued(*model, "a", {}).error().code, ErrorCode::non_finite);
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 // The C++ half of hf_test.py: `hf_logits make CASE FOLDER` writes a checkpoint of a model with
 // random parameters; `hf_logits scores FOLDER` reads tokens (one line of numbers) from standard
-// input and prints the scores of the next token after each, a line per token.
+// input and prints the scores of the next token after each, a line per token; `hf_logits greedy
+// FOLDER COUNT` reads texts of tokens (a line each) and prints the COUNT likeliest ones after each.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -88,11 +91,49 @@ int print_scores(const std::string& folder) {
   return 0;
 }
 
+int print_greedy(const std::string& folder, std::int64_t count) {
+  std::vector<std::vector<std::int32_t>> texts;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    auto& tokens = texts.emplace_back();
+    for (std::int32_t token = 0; words >> token;) tokens.push_back(token);
+  }
+  const auto disk = make_system_disk();
+  ThreadPool pool({-1});
+  const auto model = open_model(*disk, folder, {.micro_batch = 1, .sequence = 16}, pool);
+  if (!model) return fail(model.error());
+  const auto decoding =
+      (*model)->decoding(static_cast<std::int64_t>(texts.size()), (*model)->config().sequence_max);
+  if (!decoding) return fail(decoding.error());
+  std::vector<std::int32_t> last;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    last.push_back(texts[i].back());
+    texts[i].pop_back();
+    (*decoding)->read(i, texts[i]);
+    texts[i].clear();
+  }
+  const auto vocabulary = static_cast<std::size_t>((*model)->config().vocabulary);
+  for (std::int64_t at = 0; at < count; ++at) {
+    const auto scores = (*decoding)->next(last);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const auto row = scores.subspan(i * vocabulary, vocabulary);
+      last[i] = static_cast<std::int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+      texts[i].push_back(last[i]);
+    }
+  }
+  for (const auto& text : texts) {
+    for (const auto token : text) std::printf("%d ", token);
+    std::printf("\n");
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   if (command == "make" && argc == 4) return make(argv[2], argv[3]);
   if (command == "scores" && argc == 3) return print_scores(argv[2]);
+  if (command == "greedy" && argc == 4) return print_greedy(argv[2], std::stol(argv[3]));
   return 2;
 }

@@ -108,6 +108,21 @@ class HuggingFace(unittest.TestCase):
             self.assertGreater(len([name for name in os.listdir(saved) if name.startswith("model-")]), 2)
             self.assert_equal_scores(our_scores(saved), their_scores(load(saved)))
 
+    def test_greedy_continuations_are_theirs(self):
+        prompts, count = [TOKENS, TOKENS[:1], TOKENS[3:15]], 40
+        for case in CASES:
+            with self.subTest(case), tempfile.TemporaryDirectory() as folder:
+                checkpoint = run("make", case, folder).strip()
+                text = "\n".join(" ".join(map(str, prompt)) for prompt in prompts)
+                lines = run("greedy", checkpoint, str(count), text=text).splitlines()
+                ours = [[int(word) for word in line.split()] for line in lines]
+                model = load(checkpoint).double()
+                model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
+                for prompt, more in zip(prompts, ours, strict=True):
+                    theirs = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=count)[0, len(prompt):]
+                    self.assertEqual(more, theirs.tolist())
+                self.assertGreater(len({token for more in ours for token in more}), 3, "continuations that say nothing")
+
     def test_each_field_of_a_configuration_gives_their_scores_or_is_refused_by_name(self):
         for family, fields in FIELDS.items():
             config_class = getattr(transformers, family + "Config")

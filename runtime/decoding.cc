@@ -1,0 +1,91 @@
+#include "runtime/decoding.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "kernels/cached_attention.h"
+#include "runtime/family.h"
+#include "runtime/planner.h"
+
+namespace isthmus::runtime {
+namespace {
+
+constexpr std::int64_t kPromptRows = 64;  // tokens of a prompt that are read at once
+
+BatchShape shape_of(Precision precision, std::int64_t rows, std::int64_t texts,
+                    std::int64_t length) {
+  return {.micro_batch = rows,
+          .sequence = 1,
+          .precision = precision,
+          .kept_texts = texts,
+          .kept_length = length};
+}
+
+}  // namespace
+
+struct Decoding::Reading {
+  Reading(Program program, const ParameterPlaces& places, CpuDevice& device)
+      : plan(plan_memory(program)),
+        arena(plan.arena_bytes),
+        executor(std::move(program), plan, arena.bytes(), places, device) {}
+
+  Plan plan;
+  AlignedMemory arena;
+  CpuExecutor executor;
+};
+
+Decoding::Decoding(const ModelConfig& config, Precision precision, std::int64_t texts,
+                   std::int64_t length, ParameterPlaces parameters, CpuDevice& device)
+    : length_(length), vocabulary_(config.vocabulary), read_(static_cast<std::size_t>(texts)) {
+  auto prompts = build_program(config, shape_of(precision, kPromptRows, texts, length), Head::none);
+  for (const auto id : prompts.kept) {
+    kept_.emplace_back(prompts.value(id).bytes());
+    parameters.kept.push_back(kept_.back().bytes().data());
+  }
+  prompts_ = std::make_shared<Reading>(std::move(prompts), parameters, device);
+  continuations_ = std::make_shared<Reading>(
+      build_program(config, shape_of(precision, texts, texts, length), Head::logits), parameters,
+      device);
+}
+
+std::size_t Decoding::kept_bytes(const ModelConfig& config, Precision precision, std::int64_t texts,
+                                 std::int64_t length) {
+  const auto of_layer = 2 * texts * length * config.kv_heads * config.head_elements();
+  return static_cast<std::size_t>(config.layers * of_layer) *
+         size_of(precision == Precision::bf16 ? DType::bf16 : DType::f32);
+}
+
+// The next token of `text`; a row of no text is left out.
+void Decoding::set_row(CpuExecutor& executor, std::size_t row, std::int32_t token,
+                       std::int64_t text) {
+  const bool rests = token == kNoToken;
+  ISTHMUS_ASSERT(rests || (token >= 0 && token < vocabulary_));
+  auto& read = read_[static_cast<std::size_t>(text)];
+  ISTHMUS_ASSERT(rests || read < length_);
+  executor.tokens()[row] = rests ? 0 : token;
+  executor.texts()[row] = rests ? kernels::kNoText : static_cast<std::int32_t>(text);
+  executor.positions()[row] = rests ? 0 : static_cast<std::int32_t>(read++);
+}
+
+void Decoding::read(std::size_t text, std::span<const std::int32_t> tokens) {
+  auto& executor = prompts_->executor;
+  const auto rows = executor.tokens().size();
+  while (!tokens.empty()) {
+    const auto count = std::min(rows, tokens.size());
+    for (std::size_t row = 0; row < rows; ++row)
+      set_row(executor, row, row < count ? tokens[row] : kNoToken, static_cast<std::int64_t>(text));
+    executor.run();
+    tokens = tokens.subspan(count);
+  }
+}
+
+std::span<const float> Decoding::next(std::span<const std::int32_t> tokens) {
+  ISTHMUS_ASSERT(tokens.size() == texts());
+  auto& executor = continuations_->executor;
+  for (std::size_t text = 0; text < tokens.size(); ++text)
+    set_row(executor, text, tokens[text], static_cast<std::int64_t>(text));
+  executor.run();
+  return executor.logits();
+}
+
+}  // namespace isthmus::runtime
