@@ -112,7 +112,7 @@ class SiteWatch:
             said = subprocess.run([ISTHMUS, "status", self.site.file, "--json"], cwd=self.site.folder, timeout=5,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             if said.returncode == 0:
-                for link in json.loads(said.stdout)["links"]:
+                for link in json.loads(said.stdout).get("links", []):  # none of a run that is complete
                     self.links[pid, link["peer"]] = link
 
     def bytes_resent(self):
