@@ -215,12 +215,11 @@ std::string LinkTestReport::to_json() const {
       side_json(side_there), said);
 }
 
-tl::expected<WarmPhase, Unmeasured> warm_phase(std::span<const LinkTestSample> samples) {
-  const auto too_little = tl::make_unexpected(Unmeasured::too_little);
-  if (samples.empty()) return too_little;
+std::variant<WarmPhase, Unmeasured> warm_phase(std::span<const LinkTestSample> samples) {
+  if (samples.empty()) return Unmeasured::too_little;
   const auto some = std::ranges::find_if(
       samples, [&](const auto& sample) { return sample.bytes > samples.front().bytes; });
-  if (some == samples.end()) return too_little;
+  if (some == samples.end()) return Unmeasured::too_little;
   const auto first = std::prev(some);
   const auto last = std::ranges::find(samples, samples.back().bytes, &LinkTestSample::bytes);
   const auto ramp =
@@ -230,11 +229,11 @@ tl::expected<WarmPhase, Unmeasured> warm_phase(std::span<const LinkTestSample> s
   int arrivals = 0;
   for (auto sample = warm; sample < last; ++sample)
     arrivals += std::next(sample)->bytes > sample->bytes;
-  if (arrivals < kArrivalsWarm) return too_little;
+  if (arrivals < kArrivalsWarm) return Unmeasured::too_little;
   const auto middle = std::ranges::lower_bound(samples, warm->when + (last->when - warm->when) / 2,
                                                {}, &LinkTestSample::when);
   if (rate_between(*middle, *last) > kRises * rate_between(*warm, *middle))
-    return tl::make_unexpected(Unmeasured::rising);
+    return Unmeasured::rising;
   return WarmPhase{static_cast<std::size_t>(warm - samples.begin()),
                    static_cast<std::size_t>(last - samples.begin())};
 }
@@ -242,9 +241,10 @@ tl::expected<WarmPhase, Unmeasured> warm_phase(std::span<const LinkTestSample> s
 LinkTestGot warm_rate(std::span<const LinkTestSample> samples) {
   LinkTestGot got;
   if (!samples.empty()) got.bytes = samples.back().bytes - samples.front().bytes;
-  const auto phase = warm_phase(samples);
-  if (!phase) {
-    got.unmeasured = phase.error();
+  const auto found = warm_phase(samples);
+  const auto* phase = std::get_if<WarmPhase>(&found);
+  if (phase == nullptr) {
+    got.unmeasured = std::get<Unmeasured>(found);
     return got;
   }
   const auto &first = samples[phase->first], &last = samples[phase->last];

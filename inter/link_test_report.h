@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <tl/expected.hpp>
+#include <variant>
 #include <vector>
 
 #include "inter/link_test_frames.h"
@@ -55,7 +55,7 @@ struct WarmPhase {
   std::size_t first = 0, last = 0;  // samples
 };
 // Else why there is none.
-tl::expected<WarmPhase, Unmeasured> warm_phase(std::span<const LinkTestSample> samples);
+std::variant<WarmPhase, Unmeasured> warm_phase(std::span<const LinkTestSample> samples);
 LinkTestGot warm_rate(std::span<const LinkTestSample> samples);
 
 }  // namespace isthmus::inter

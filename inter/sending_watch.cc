@@ -53,9 +53,10 @@ void SendingWatch::look(Nanoseconds now, std::span<const BulkPath> paths) {
 
 LinkTestSent SendingWatch::warm() const {
   auto sent = facts_;
-  const auto phase = warm_phase(arrived_);
-  if (!phase) {
-    sent.unmeasured = phase.error();
+  const auto found = warm_phase(arrived_);
+  const auto* phase = std::get_if<WarmPhase>(&found);
+  if (phase == nullptr) {
+    sent.unmeasured = std::get<Unmeasured>(found);
     return sent;
   }
   Counts counts;

@@ -37,8 +37,9 @@ TEST(LinkTestReport, AScrapIsNoRate) {
     samples.push_back({i * 20 * kMillisecond, 1'000'000 - (i < 4 ? 60U : 0U)});
   EXPECT_EQ(warm_rate(samples).bits_per_second, 0);
   EXPECT_EQ(warm_rate(samples).bytes, 1'000'000U);
-  ASSERT_FALSE(warm_phase(samples));
-  EXPECT_EQ(warm_phase(samples).error(), Unmeasured::too_little);
+  const auto phase = warm_phase(samples);
+  ASSERT_TRUE(std::holds_alternative<Unmeasured>(phase));
+  EXPECT_EQ(std::get<Unmeasured>(phase), Unmeasured::too_little);
 }
 
 // Each round trip of 100 ms carries twice what the one before did.
