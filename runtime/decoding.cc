@@ -5,7 +5,6 @@
 #include "base/assert.h"
 #include "kernels/cached_attention.h"
 #include "runtime/family.h"
-#include "runtime/planner.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -23,17 +22,6 @@ BatchShape shape_of(Precision precision, std::int64_t rows, std::int64_t texts,
 
 }  // namespace
 
-struct Decoding::Reading {
-  Reading(Program program, const ParameterPlaces& places, CpuDevice& device)
-      : plan(plan_memory(program)),
-        arena(plan.arena_bytes),
-        executor(std::move(program), plan, arena.bytes(), places, device) {}
-
-  Plan plan;
-  AlignedMemory arena;
-  CpuExecutor executor;
-};
-
 Decoding::Decoding(const ModelConfig& config, Precision precision, std::int64_t texts,
                    std::int64_t length, ParameterPlaces parameters, CpuDevice& device)
     : length_(length), vocabulary_(config.vocabulary), read_(static_cast<std::size_t>(texts)) {
@@ -42,8 +30,8 @@ Decoding::Decoding(const ModelConfig& config, Precision precision, std::int64_t 
     kept_.emplace_back(prompts.value(id).bytes());
     parameters.kept.push_back(kept_.back().bytes().data());
   }
-  prompts_ = std::make_shared<Reading>(std::move(prompts), parameters, device);
-  continuations_ = std::make_shared<Reading>(
+  prompts_ = std::make_unique<StandaloneExecutor>(std::move(prompts), parameters, device);
+  continuations_ = std::make_unique<StandaloneExecutor>(
       build_program(config, shape_of(precision, texts, texts, length), Head::logits), parameters,
       device);
 }

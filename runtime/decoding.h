@@ -46,15 +46,13 @@ class Decoding {
   std::span<const float> next(std::span<const std::int32_t> tokens);
 
  private:
-  // A list, and an arena of its own.
-  struct Reading;
   void set_row(CpuExecutor& executor, std::size_t row, std::int32_t token, std::int64_t text);
 
   std::int64_t length_;
   std::int64_t vocabulary_;
   std::vector<std::int64_t> read_;  // per text
   std::vector<AlignedMemory> kept_;
-  std::shared_ptr<Reading> prompts_, continuations_;
+  std::unique_ptr<StandaloneExecutor> prompts_, continuations_;
 };
 
 }  // namespace isthmus::runtime

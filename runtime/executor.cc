@@ -108,6 +108,12 @@ BatchLoss CpuExecutor::run(MicroBatch micro_batch) {
   return device_.loss;
 }
 
+StandaloneExecutor::StandaloneExecutor(Program program, const ParameterPlaces& places,
+                                       CpuDevice& device)
+    : plan(plan_memory(program)),
+      arena(plan.arena_bytes),
+      executor(std::move(program), plan, arena.bytes(), places, device) {}
+
 std::vector<OpTime> op_times(const CpuExecutor& executor) {
   std::vector<OpTime> times;
   const auto& program = executor.program();

@@ -71,6 +71,15 @@ class CpuExecutor {
   bool measuring_ = false;
 };
 
+// One with an arena of its own, for a list that others do not share theirs with.
+struct StandaloneExecutor {
+  StandaloneExecutor(Program program, const ParameterPlaces& places, CpuDevice& device);
+
+  Plan plan;
+  AlignedMemory arena;
+  CpuExecutor executor;
+};
+
 // Sums per name, in order of first appearance in the list.
 std::vector<OpTime> op_times(const CpuExecutor& executor);
 

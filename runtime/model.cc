@@ -47,18 +47,6 @@ struct Lists {
   Plan training_plan, evaluation_plan;
 };
 
-// Generation has a list, and an arena, per length of the sequence.
-struct Generation {
-  Generation(Program program, const ParameterPlaces& places, CpuDevice& device)
-      : plan(plan_memory(program)),
-        arena(plan.arena_bytes),
-        executor(std::move(program), plan, arena.bytes(), places, device) {}
-
-  Plan plan;
-  AlignedMemory arena;
-  CpuExecutor executor;
-};
-
 // The model alone; what its trainer keeps besides, the trainer counts.
 Result<void> fits_in_memory(std::string_view what, double needed, std::string_view instead) {
   const auto present = static_cast<double>(machine_memory_bytes());
@@ -255,11 +243,11 @@ class CpuModel final : public Model {
     std::int64_t planned = kLogitsLengthMin;
     while (planned < length) planned *= 2;
     planned = std::min(planned, shape_.sequence);
-    auto& generation = generation_[planned];
-    if (!generation)
-      generation = std::make_unique<Generation>(
+    auto& of_length = scoring_[planned];
+    if (!of_length)
+      of_length = std::make_unique<StandaloneExecutor>(
           build_program(config_, {1, planned, shape_.precision}, Head::logits), places_, device_);
-    return generation->executor;
+    return of_length->executor;
   }
 
   ModelConfig config_;
@@ -272,7 +260,7 @@ class CpuModel final : public Model {
   ParameterPlaces places_;
   CpuExecutor training_;
   CpuExecutor evaluation_;
-  std::map<std::int64_t, std::unique_ptr<Generation>> generation_;  // by planned length
+  std::map<std::int64_t, std::unique_ptr<StandaloneExecutor>> scoring_;  // by planned length
   std::int64_t updates_ = 0;
   bool gradients_are_zero_ = false;  // though what is in gradients_ may be of the step before
 };

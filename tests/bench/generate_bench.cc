@@ -13,8 +13,9 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "runtime/model.h"
+#include "tests/bench/benched_model.h"
 #include "tests/bench/command_line.h"
-#include "tests/bench/models.h"
+#include "tests/bench/median.h"
 #include "tests/bench/report.h"
 #include "tests/bench/seconds.h"
 
@@ -23,10 +24,7 @@ namespace {
 
 using namespace runtime;  // what is measured here
 
-struct Options {
-  std::string model = "13.8M";
-  std::string precision = "fp32";
-  std::size_t threads = 2;
+struct Options : BenchedModel {
   std::int64_t batch = 1;
   std::int64_t prompt = 32;
   std::int64_t tokens = 128;
@@ -65,25 +63,12 @@ Round run_round(const Options& options, const Model& model, Decoding& decoding,
   return round;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 int run(const Options& options) {
-  auto cpus = available_cpus();
-  cpus.resize(options.threads, -1);
-  ThreadPool pool(cpus);
-  const auto precision = options.precision == "bf16" ? Precision::bf16 : Precision::f32;
+  ThreadPool pool(options.cpus());
   const auto length = options.prompt + options.tokens;
-  auto model = Model::create(models().at(options.model), {1, length, precision}, pool);
-  if (!model) {
-    fmt::print(stderr, "{}\n", model.error().text());
-    return 1;
-  }
-  (*model)->initialise(0);
-  const auto decoding = (*model)->decoding(options.batch, length);
+  const auto model = options.create(1, length, pool);
+  if (!model) return 1;
+  const auto decoding = model->decoding(options.batch, length);
   if (!decoding) {
     fmt::print(stderr, "{}\n", decoding.error().text());
     return 1;
@@ -92,12 +77,12 @@ int run(const Options& options) {
   std::vector<std::int32_t> prompt;
   for (std::int64_t i = 0; i < options.prompt; ++i)
     prompt.push_back(static_cast<std::int32_t>(
-        random.below(static_cast<std::uint64_t>((*model)->config().vocabulary))));
-  run_round(options, **model, **decoding, prompt);  // warm
+        random.below(static_cast<std::uint64_t>(model->config().vocabulary))));
+  run_round(options, *model, **decoding, prompt);  // warm
   std::vector<double> reading, continuing;
   const double end = wall_seconds() + options.seconds;
   do {
-    const auto round = run_round(options, **model, **decoding, prompt);
+    const auto round = run_round(options, *model, **decoding, prompt);
     reading.push_back(round.reading);
     continuing.push_back(round.continuing);
   } while (wall_seconds() < end);
@@ -119,9 +104,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   isthmus::bench::Options options;
   isthmus::bench::CommandLine line("Tokens per second at which texts are continued.", options.json);
-  line.choice("--model", options.model, isthmus::bench::model_names(), "which model, by size");
-  line.choice("--precision", options.precision, {"fp32", "bf16"}, "of activations and products");
-  line.number("--threads", options.threads, 1, 1024, "compute threads, one per CPU");
+  options.ask(line);
   line.number("--batch", options.batch, 1, 1 << 20, "texts side by side");
   line.number("--prompt", options.prompt, 1, 1 << 20, "tokens of each prompt");
   line.number("--tokens", options.tokens, 1, 1 << 20, "tokens of each continuation");

@@ -15,9 +15,10 @@
 #include "base/thread_pool.h"
 #include "kernels/gemm.h"
 #include "runtime/model.h"
+#include "tests/bench/benched_model.h"
 #include "tests/bench/command_line.h"
 #include "tests/bench/gemms_alone.h"
-#include "tests/bench/models.h"
+#include "tests/bench/median.h"
 #include "tests/bench/multiply_peak.h"
 #include "tests/bench/report.h"
 #include "tests/bench/seconds.h"
@@ -27,10 +28,7 @@ namespace {
 
 using namespace runtime;  // what is measured here
 
-struct Options {
-  std::string model = "13.8M";
-  std::string precision = "fp32";
-  std::size_t threads = 2;
+struct Options : BenchedModel {
   std::int64_t batch = 4;
   std::int64_t sequence = 256;
   double seconds = 20;
@@ -129,7 +127,6 @@ double quantile(std::vector<double> values, double share) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
   return values[at];
 }
-double median(const std::vector<double>& values) { return quantile(values, 0.5); }
 // What a machine that others use too does in a good moment.
 double quarter(const std::vector<double>& values) { return quantile(values, 0.25); }
 
@@ -205,19 +202,11 @@ void report_table(const Options& o, const Model& model, const Measured& measured
 }
 
 int run(const Options& options) {
-  auto cpus = available_cpus();
-  cpus.resize(options.threads, -1);
-  ThreadPool pool(cpus);
-  const auto precision = options.precision == "bf16" ? Precision::bf16 : Precision::f32;
-  auto model =
-      Model::create(models().at(options.model), {options.batch, options.sequence, precision}, pool);
-  if (!model) {
-    fmt::print(stderr, "{}\n", model.error().text());
-    return 1;
-  }
-  (*model)->initialise(0);
-  const auto measured = Trainer(options, **model, pool).run();
-  (options.json ? report_json : report_table)(options, **model, measured);
+  ThreadPool pool(options.cpus());
+  const auto model = options.create(options.batch, options.sequence, pool);
+  if (!model) return 1;
+  const auto measured = Trainer(options, *model, pool).run();
+  (options.json ? report_json : report_table)(options, *model, measured);
   return 0;
 }
 
@@ -228,9 +217,7 @@ int main(int argc, char** argv) {
   isthmus::bench::Options options;
   isthmus::bench::CommandLine line("Tokens per second of inner steps, and where the time goes.",
                                    options.json);
-  line.choice("--model", options.model, isthmus::bench::model_names(), "which model, by size");
-  line.choice("--precision", options.precision, {"fp32", "bf16"}, "of activations and products");
-  line.number("--threads", options.threads, 1, 1024, "compute threads, one per CPU");
+  options.ask(line);
   line.number("--batch", options.batch, 1, 1 << 20, "sequences per step");
   line.number("--sequence", options.sequence, 1, 1 << 20, "tokens per sequence");
   line.number("--seconds", options.seconds, 0, 86'400, "how long to measure");

@@ -38,6 +38,7 @@
 #include "base/large_vector.h"
 #include "tests/bench/bench_site.h"
 #include "tests/bench/command_line.h"
+#include "tests/bench/median.h"
 #include "tests/bench/report.h"
 #include "tests/bench/seconds.h"
 #include "tests/bench/wan_case.h"
@@ -198,12 +199,6 @@ void enter_namespace(const std::string& name) {
 }
 
 // --- All sites, in the namespaces
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const auto half = values.size() / 2;
-  return values.empty() ? std::nan("") : (values[half] + values[(values.size() - 1) / 2]) / 2;
-}
 
 // Looks at what arrives at a namespace, whoever sends it, while it exists.
 class ArrivalWatch {
