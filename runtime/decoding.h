@@ -31,9 +31,9 @@ class Decoding {
 
   std::size_t texts() const { return read_.size(); }
   std::int64_t length() const { return length_; }
-  // Bytes of what is kept of all texts.
-  static std::size_t kept_bytes(const ModelConfig& config, Precision precision, std::int64_t texts,
-                                std::int64_t length);
+  // Bytes of what is kept of all texts, and of their scores.
+  static std::size_t bytes_of(const ModelConfig& config, Precision precision, std::int64_t texts,
+                              std::int64_t length);
 
   // Tokens of a text so far.
   std::int64_t tokens_read(std::size_t text) const { return read_[text]; }
@@ -43,15 +43,17 @@ class Decoding {
   void read(std::size_t text, std::span<const std::int32_t> tokens);
   // Reads one token more of each text, or none where it is kNoToken: texts() of them. Scores of the
   // token after, [texts, vocabulary], until the next call; those of a text that rests mean nothing.
+  // A few texts at a time, as one row of many would be summed in another order.
   std::span<const float> next(std::span<const std::int32_t> tokens);
 
  private:
-  void set_row(CpuExecutor& executor, std::size_t row, std::int32_t token, std::int64_t text);
+  void set_row(CpuExecutor& executor, std::size_t row, std::int32_t token, std::size_t text);
 
   std::int64_t length_;
   std::int64_t vocabulary_;
   std::vector<std::int64_t> read_;  // per text
   std::vector<AlignedMemory> kept_;
+  std::vector<float> scores_;
   std::unique_ptr<StandaloneExecutor> prompts_, continuations_;
 };
 

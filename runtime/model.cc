@@ -138,7 +138,7 @@ class CpuModel final : public Model {
     ISTHMUS_CHECK(fits_in_memory(
         "continuing these texts",
         static_cast<double>(memory_bytes() +
-                            Decoding::kept_bytes(config_, shape_.precision, texts, length)),
+                            Decoding::bytes_of(config_, shape_.precision, texts, length)),
         "fewer or shorter ones"));
     return std::make_unique<Decoding>(config_, shape_.precision, texts, length, places_, device_);
   }
