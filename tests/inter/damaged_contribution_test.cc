@@ -57,7 +57,10 @@ TEST_P(DamagedContributionTest, IsMadeAnewWhereNobodyHasIt) {
 
 // The disk has forgotten what the codec cut off of a contribution that others have: the residual
 // before rode in that contribution, and does not ride once more.
-TEST(DamagedFeedbackTest, TheOneBeforeDoesNotCountTwice) {
+class ForgottenFeedbackTest : public testing::TestWithParam<bool> {};
+
+TEST_P(ForgottenFeedbackTest, TheOneBeforeDoesNotCountTwice) {
+  const bool missing = GetParam();
   constexpr SiteId kSite = 3;
   ScriptedFederation federation(options_of({20 * kSecond, 20 * kSecond, kSecond}));
   const auto at_step = [&](std::uint64_t step) {
@@ -71,17 +74,21 @@ TEST(DamagedFeedbackTest, TheOneBeforeDoesNotCountTwice) {
       [&] { return at_step(1) && federation.gateway(1).held().contains(kSite); }, 200 * kSecond));
   federation.kill(kSite);
   auto& disk = federation.disk(kSite);
-  std::size_t damaged = 0;
+  std::size_t forgotten = 0;
   for (const auto* slot : {"outer/feedback.0", "outer/feedback.1"}) {
     auto bytes = *read_file(disk, slot, 1 << 20);
     ByteReader in(bytes);
     in.raw(8 + 4);
     if (in.get<std::uint64_t>() != 2) continue;
-    bytes.back() ^= std::byte{1};
-    ASSERT_TRUE(replace_file(disk, slot, bytes));
-    ++damaged;
+    if (missing) {
+      ASSERT_TRUE(disk.remove(slot));
+    } else {
+      bytes.back() ^= std::byte{1};
+      ASSERT_TRUE(replace_file(disk, slot, bytes));
+    }
+    ++forgotten;
   }
-  ASSERT_EQ(damaged, 1U);
+  ASSERT_EQ(forgotten, 1U);
   federation.start(kSite);
   ASSERT_TRUE(federation.run_until([&] { return at_step(1); }, 60 * kSecond));
   const auto lost = [&] { return federation.events(kSite, "feedback_lost"); };
@@ -119,6 +126,10 @@ TEST(TornContributionTest, CountsWithWhatCameAgain) {
   federation.start(1);
   EXPECT_TRUE(federation.run_until(holds, 10 * kSecond));
 }
+
+INSTANTIATE_TEST_SUITE_P(Newest, ForgottenFeedbackTest, testing::Bool(), [](const auto& tested) {
+  return tested.param ? "Missing" : "Damaged";
+});
 
 INSTANTIATE_TEST_SUITE_P(Others, DamagedContributionTest, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "HaveIt" : "DoNot"; });
