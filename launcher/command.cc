@@ -2,56 +2,42 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-#include <charconv>
-#include <cstdint>
 #include <cstdio>
-#include <limits>
 
 #include "base/printable.h"
 #include "security/secret.h"
 
 namespace isthmus::launcher {
 
-void add_commands(CLI::App& program, Action& action) {
+void add_commands(Command program) {
   for (const auto add : {add_init, add_check, add_launch, add_status, add_top, add_link, add_report,
                          add_eval, add_export, add_generate, add_data, add_keys, add_roster,
                          add_gateway, add_train, add_simulate})
-    add(program, action);
+    add(program);
 }
 
-void add_site_arguments(CLI::App& command, SiteArguments& arguments, HowManySites how_many) {
+Option add_site_arguments(Command command, SiteArguments& arguments, HowManySites how_many) {
   const bool in_folder = how_many == HowManySites::any_in_folder;
-  auto* paths = command.add_option("FILE", arguments.paths,
-                                   in_folder ? "Site files (default: all in this folder)"
-                                             : "Site file (isthmus init writes one)");
-  paths->required(!in_folder);
-  if (how_many == HowManySites::one) paths->expected(1);
+  const auto paths = command.option("FILE", arguments.paths,
+                                    in_folder ? "Site files (default: all in this folder)"
+                                              : "Site file (isthmus init writes one)");
+  paths.required(!in_folder);
+  if (how_many == HowManySites::one) paths.takes_one();
   add_set(command, arguments, "sync.outer_steps=8");
+  return paths;
 }
 
-void add_set(CLI::App& command, SiteArguments& arguments, std::string_view example) {
+void add_set(Command command, SiteArguments& arguments, std::string_view example) {
   command
-      .add_option("--set", arguments.overrides,
-                  fmt::format("Replace a key of the file for this command: --set {}", example))
-      ->type_name("SECTION.KEY=VALUE")
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);  // else a file that need not be named is taken for one more
+      .option("--set", arguments.overrides,
+              fmt::format("Replace a key of the file for this command: --set {}", example))
+      .type_name("SECTION.KEY=VALUE")
+      .repeatable();
 }
 
 void guard_secrets() {
   for (const auto& refused : security::harden_process())
     fmt::print(stderr, "isthmus: warning: {}\n", refused.text());
-}
-
-std::string whole_number(const std::string& text) {
-  std::int64_t number = 0;
-  const auto* const end = text.data() + text.size();
-  const auto read = std::from_chars(text.data(), end, number);
-  if (read.ec == std::errc{} && read.ptr == end && number >= 0) return {};
-  return fmt::format("\"{}\" is no whole number from 0 to {}", text,
-                     std::numeric_limits<std::int64_t>::max());
 }
 
 ExitCode fail(const Error& error) {

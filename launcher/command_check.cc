@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -36,23 +35,22 @@ ExitCode run(const Options& options) {
 
 }  // namespace
 
-void add_check(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand(
+void add_check(Command program) {
+  const auto command = program.subcommand(
       "check",
       "Check site files whole, and say what they mean and what happens when a site is lost");
-  const auto options = std::make_shared<Options>();  // outlives the parsing, held by the callback
-  add_site_arguments(*command, options->sites, HowManySites::some);
-  command->get_option("FILE")->required(false);
-  command->add_flag("--document", options->document, "Print docs/configuration.md instead");
-  command->footer(
+  const auto options = std::make_shared<Options>();  // outlives the parsing, held by the action
+  add_site_arguments(command, options->sites, HowManySites::some).required(false);
+  command.flag("--document", options->document, "Print docs/configuration.md instead");
+  command.footer(
       "Every fault is told at once, with its place, what is allowed and the nearest name for a "
       "typo.\nExits with 2 when there is one. Several files are checked as sites of one run.\n\n"
       "Example:\n  isthmus check alpha.toml");
-  command->callback([options, &action, command] {
-    if (!options->document && options->sites.paths.empty())
-      throw CLI::RequiredError(command->get_option("FILE")->get_name());
-    action = [options] { return run(*options); };
-  });
+  command.runs([options] { return run(*options); },
+               [options] {
+                 const bool enough = options->document || !options->sites.paths.empty();
+                 return std::string(enough ? "" : "FILE is required");
+               });
 }
 
 }  // namespace isthmus::launcher

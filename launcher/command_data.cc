@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -36,21 +35,20 @@ ExitCode run(const Options& options) {
 
 }  // namespace
 
-void add_data(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand("data", "Prepare text to train on");
-  command->require_subcommand(1);
-  auto* prepare = command->add_subcommand(
+void add_data(Command program) {
+  const auto command = program.subcommand("data", "Prepare text to train on");
+  const auto prepare = command.subcommand(
       "prepare", "Split a text, plain or gzipped: every 20th paragraph is held out");
   const auto options = std::make_shared<Options>();
-  prepare->add_option("SOURCE", options->source, "The text")->required();
-  prepare->add_option("--train", options->train, "Where the part to train on goes")->required();
-  prepare->add_option("--held-out", options->held_out, "Where the held-out part goes")->required();
+  prepare.option("SOURCE", options->source, "The text").required();
+  prepare.option("--train", options->train, "Where the part to train on goes").required();
+  prepare.option("--held-out", options->held_out, "Where the held-out part goes").required();
   constexpr auto kExample =
       "Example:\n  isthmus data prepare book.txt.gz --train data/en.bin --held-out "
       "data/en.held.bin";
-  prepare->footer(kExample);
-  command->footer(kExample);
-  prepare->callback([options, &action] { action = [options] { return run(*options); }; });
+  prepare.footer(kExample);
+  command.footer(kExample);
+  prepare.runs([options] { return run(*options); });
 }
 
 }  // namespace isthmus::launcher

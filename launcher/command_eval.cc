@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -64,22 +63,22 @@ ExitCode run(const Options& options) {
 
 }  // namespace
 
-void add_eval(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand(
+void add_eval(Command program) {
+  const auto command = program.subcommand(
       "eval", "Held-out loss of a site's model, in bits per byte, on each text of data.held_out");
   const auto options = std::make_shared<Options>();
-  add_site_arguments(*command, options->site, HowManySites::one);
-  auto* checkpoint = command->add_option(
-      "--checkpoint", options->checkpoint,
-      "A checkpoint or any Hugging Face directory (default: the site's newest)");
-  command->add_flag("--initial", options->initial, "The model before any training instead")
-      ->excludes(checkpoint);
-  command->add_option("--sequences", options->sequences, "How many sequences of each text, at most")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "One JSON object");
-  command->footer("Example:\n  isthmus eval alpha.toml");
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  add_site_arguments(command, options->site, HowManySites::one);
+  const auto checkpoint =
+      command.option("--checkpoint", options->checkpoint,
+                     "A checkpoint or any Hugging Face directory (default: the site's newest)");
+  command.flag("--initial", options->initial, "The model before any training instead")
+      .excludes(checkpoint);
+  command.option("--sequences", options->sequences, "How many sequences of each text, at most")
+      .in_range(1, 1'000'000)
+      .shows_default();
+  command.flag("--json", options->json, "One JSON object");
+  command.footer("Example:\n  isthmus eval alpha.toml");
+  command.runs([options] { return run(*options); });
 }
 
 }  // namespace isthmus::launcher

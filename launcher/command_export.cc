@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <cstdio>
 #include <memory>
 
 #include "base/disk.h"
@@ -44,31 +44,29 @@ Result<void> export_from(const Options& options) {
 
 }  // namespace
 
-void add_export(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand(
+void add_export(Command program) {
+  const auto command = program.subcommand(
       "export", "Write a site's model as a Hugging Face directory for other programs");
   const auto options = std::make_shared<Options>();
-  add_site_arguments(*command, options->site, HowManySites::one);
-  command->add_option("--to", options->destination, "A new folder")->required();
-  command->add_option("--checkpoint", options->checkpoint,
-                      "A checkpoint or any Hugging Face directory (default: the site's newest)");
+  add_site_arguments(command, options->site, HowManySites::one);
+  command.option("--to", options->destination, "A new folder").required();
+  command.option("--checkpoint", options->checkpoint,
+                 "A checkpoint or any Hugging Face directory (default: the site's newest)");
   std::vector<std::string> dtypes;
   for (const auto& type : runtime::stored_dtypes()) dtypes.emplace_back(type.name);
-  command->add_option("--dtype", options->dtype, "Of the parameters in it")
-      ->check(CLI::IsMember(dtypes))
-      ->capture_default_str();
+  command.option("--dtype", options->dtype, "Of the parameters in it")
+      .one_of(dtypes)
+      .shows_default();
   command
-      ->add_option("--file-size", options->file_size,
-                   "Of a file, at most; a model that is larger is cut into several")
-      ->capture_default_str();
-  command->footer(
+      .option("--file-size", options->file_size,
+              "Of a file, at most; a model that is larger is cut into several")
+      .shows_default();
+  command.footer(
       "transformers loads the folder as it is.\n\nExample:\n  isthmus export alpha.toml "
       "--to model-bf16 --dtype bf16");
-  command->callback([options, &action] {
-    action = [options] {
-      const auto done = export_from(*options);
-      return done ? ExitCode::done : fail(done.error());
-    };
+  command.runs([options] {
+    const auto done = export_from(*options);
+    return done ? ExitCode::done : fail(done.error());
   });
 }
 

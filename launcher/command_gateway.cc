@@ -2,7 +2,6 @@
 #include <signal.h>
 #include <sys/random.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/asio/signal_set.hpp>
 #include <cerrno>
@@ -383,16 +382,16 @@ ExitCode run(const SiteArguments& arguments) {
 
 }  // namespace
 
-void add_gateway(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand(
+void add_gateway(Command program) {
+  const auto command = program.subcommand(
       "gateway", "Run the gateway of a site (what launch starts): it speaks with the other sites");
   const auto arguments = std::make_shared<SiteArguments>();
-  add_site_arguments(*command, *arguments, HowManySites::one);
-  command->footer(
+  add_site_arguments(command, *arguments, HowManySites::one);
+  command.footer(
       "Goes on from the state in run_dir. Ends when every site that can be reached has saved the "
       "last\nstep, or on SIGTERM. Exits with 2 when its files are at fault.\n\n"
       "Example:\n  isthmus gateway alpha.toml");
-  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+  command.runs([arguments] { return run(*arguments); });
 }
 
 }  // namespace isthmus::launcher

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -75,48 +74,46 @@ ExitCode run(const Options& options) {
 
 }  // namespace
 
-void add_generate(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand("generate", "Let a site's model continue a text");
+void add_generate(Command program) {
+  const auto command = program.subcommand("generate", "Let a site's model continue a text");
   const auto options = std::make_shared<Options>();
-  add_site_arguments(*command, options->site, HowManySites::one);
+  add_site_arguments(command, options->site, HowManySites::one);
   command
-      ->add_option("--prompt", options->prompts,
-                   "What to continue (default: a new line); again for one text more")
-      ->type_name("TEXT")
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-  command->add_option("--samples", options->samples, "Continue each prompt so many times")
-      ->type_name("NUMBER")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--checkpoint", options->checkpoint,
-                      "A checkpoint or any Hugging Face directory (default: the site's newest)");
+      .option("--prompt", options->prompts,
+              "What to continue (default: a new line); again for one text more")
+      .type_name("TEXT")
+      .repeatable();
+  command.option("--samples", options->samples, "Continue each prompt so many times")
+      .type_name("NUMBER")
+      .in_range(1, 1024)
+      .shows_default();
+  command.option("--checkpoint", options->checkpoint,
+                 "A checkpoint or any Hugging Face directory (default: the site's newest)");
   auto& generate = options->generate;
-  command->add_option("--bytes", generate.bytes_max, "Length of the continuation, at most")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command->add_option("--temperature", generate.temperature, "0: always the likeliest byte")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command->add_option("--top-k", generate.top_k, "Draw among so many likeliest bytes; 0: all")
-      ->check(CLI::Range(0, 256))
-      ->capture_default_str();
+  command.option("--bytes", generate.bytes_max, "Length of the continuation, at most")
+      .in_range(1, 1'000'000)
+      .shows_default();
+  command.option("--temperature", generate.temperature, "0: always the likeliest byte")
+      .in_range(0.0, 100.0)
+      .shows_default();
+  command.option("--top-k", generate.top_k, "Draw among so many likeliest bytes; 0: all")
+      .in_range(0, 256)
+      .shows_default();
   command
-      ->add_option("--top-p", generate.top_p,
-                   "Draw among the fewest likeliest bytes of so much probability; 1: all")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--seed", generate.seed, "The same seed gives the same text")
-      ->type_name("NUMBER")
-      ->check(whole_number)
-      ->capture_default_str();
-  command->add_flag("--line", generate.stop_at_newline, "Stop at the end of the line");
-  command->add_flag("--json", options->json, "One JSON array");
-  command->footer(
+      .option("--top-p", generate.top_p,
+              "Draw among the fewest likeliest bytes of so much probability; 1: all")
+      .in_range(0.0, 1.0)
+      .shows_default();
+  command.option("--seed", generate.seed, "The same seed gives the same text")
+      .type_name("NUMBER")
+      .whole_number()
+      .shows_default();
+  command.flag("--line", generate.stop_at_newline, "Stop at the end of the line");
+  command.flag("--json", options->json, "One JSON array");
+  command.footer(
       "Example:\n  isthmus generate alpha.toml --prompt \"The package manager\" --line --samples "
       "3");
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  command.runs([options] { return run(*options); });
 }
 
 }  // namespace isthmus::launcher

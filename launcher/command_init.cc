@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <span>
@@ -59,13 +58,13 @@ ExitCode run(const std::string& name) {
 
 }  // namespace
 
-void add_init(CLI::App& program, Action& action) {
-  auto* command =
-      program.add_subcommand("init", "Write a commented site file and an identity to start from");
+void add_init(Command program) {
+  const auto command =
+      program.subcommand("init", "Write a commented site file and an identity to start from");
   const auto name = std::make_shared<std::string>();
-  command->add_option("NAME", *name, "What the site is called; also the name of the files")
-      ->required()
-      ->check([](const std::string& text) -> std::string {
+  command.option("NAME", *name, "What the site is called; also the name of the files")
+      .required()
+      .check([](const std::string& text) -> std::string {
         // Files have it, too.
         const bool fits =
             security::is_site_name(text) && text.front() != '-' && text.front() != '.';
@@ -73,8 +72,8 @@ void add_init(CLI::App& program, Action& action) {
                     : "a site's name is 1 to 64 letters (a-z, A-Z), digits, '.', '_' or '-', and "
                       "begins with neither '.' nor '-'";
       });
-  command->footer("Example:\n  isthmus init alpha");
-  command->callback([name, &action] { action = [name] { return run(*name); }; });
+  command.footer("Example:\n  isthmus init alpha");
+  command.runs([name] { return run(*name); });
 }
 
 }  // namespace isthmus::launcher

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -89,27 +88,25 @@ ExitCode show(const Options& options) {
 
 }  // namespace
 
-void add_keys(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand("keys", "Make or show the keys of a site or the operator");
-  command->require_subcommand(1);
-  command->footer(
+void add_keys(Command program) {
+  const auto command =
+      program.subcommand("keys", "Make or show the keys of a site or the operator");
+  command.footer(
       "Example:\n  isthmus keys generate alpha.key\n  isthmus keys generate --operator "
       "operator.key");
   std::shared_ptr<Options> options;
   const auto add = [&](const char* name, const char* meaning, const char* example,
                        ExitCode (*run)(const Options&)) {
-    auto* one = command->add_subcommand(name, meaning);
+    const auto one = command.subcommand(name, meaning);
     options = std::make_shared<Options>();
-    one->add_option("PATH", options->path, "File of the secret; the public part is PATH.pub")
-        ->required();
-    one->footer(fmt::format("Example:\n  {}", example));
-    one->callback(
-        [options = options, run, &action] { action = [options, run] { return run(*options); }; });
+    one.option("PATH", options->path, "File of the secret; the public part is PATH.pub").required();
+    one.footer(fmt::format("Example:\n  {}", example));
+    one.runs([options = options, run] { return run(*options); });
     return one;
   };
-  const auto either = [&](CLI::App* one) {
-    one->add_flag("--operator", options->operator_key,
-                  "The operator's key, which signs rosters, not a site's identity");
+  const auto either = [&](Command one) {
+    one.flag("--operator", options->operator_key,
+             "The operator's key, which signs rosters, not a site's identity");
   };
   either(add("generate", "Make new keys; never overwrites any", "isthmus keys generate alpha.key",
              generate));
@@ -117,8 +114,8 @@ void add_keys(CLI::App& program, Action& action) {
              "isthmus keys show alpha.key", show));
   add("rotate", "Give a site a new CURVE key, that of its control connections; it stays who it is",
       "isthmus keys rotate alpha.key alpha-2.key", rotate)
-      ->add_option("NEW", options->to, "File that is made; never overwrites any")
-      ->required();
+      .option("NEW", options->to, "File that is made; never overwrites any")
+      .required();
 }
 
 }  // namespace isthmus::launcher

@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -334,19 +334,19 @@ ExitCode run(const Options& options) {
 
 }  // namespace
 
-void add_launch(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand(
+void add_launch(Command program) {
+  const auto command = program.subcommand(
       "launch", "Check a site's file, then start its gateway and ranks and keep them running");
   const auto options = std::make_shared<Options>();
-  add_site_arguments(*command, options->sites, HowManySites::some);
-  command->add_flag("--plain", options->plain, "Lines instead of the monitor, also on a terminal");
-  command->footer(
+  add_site_arguments(command, options->sites, HowManySites::some);
+  command.flag("--plain", options->plain, "Lines instead of the monitor, also on a terminal");
+  command.footer(
       "Several files make a federation on this machine. What dies is started again. Ctrl-C stops "
       "cleanly,\nwith a checkpoint; twice, at once. Launched again, a run goes on from what its "
       "run_dir holds.\n\n"
       "Example:\n  isthmus launch alpha.toml\n  isthmus launch alpha.toml beta.toml --set "
       "sync.outer_steps=8");
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  command.runs([options] { return run(*options); });
 }
 
 }  // namespace isthmus::launcher

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <sys/random.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -122,28 +121,26 @@ ExitCode test(const Options& options) {
 
 }  // namespace
 
-void add_link(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand("link", "Test the link to another site");
-  command->require_subcommand(1);
-  command->footer("Example:\n  isthmus link test beta alpha.toml");
-  auto* one = command->add_subcommand(
+void add_link(Command program) {
+  const auto command = program.subcommand("link", "Test the link to another site");
+  command.footer("Example:\n  isthmus link test beta alpha.toml");
+  const auto one = command.subcommand(
       "test",
       "Round trip, capacity both ways, losses, congestion control, and the kernel's window limits");
   const auto options = std::make_shared<Options>();
-  one->add_option("PEER", options->peer, "The other site, as the roster names it")->required();
-  one->add_option("FILE", options->site.paths,
-                  "This site's file (default: the only one in this folder)")
-      ->expected(1);
-  add_set(*one, options->site, "site.run_dir=runs/alpha");
-  one->add_flag("--force", options->force,
-                "Also while outer steps are exchanged; that delays them, and spoils the figures. "
-                "PEER lets its own be delayed so once in ten minutes");
-  one->add_option("--time", options->time,
-                  "For each direction: \"1 s\" to \"30 s\" (default: \"4 s\", or 40 round trips)");
-  one->add_option("--bytes", options->bytes,
-                  "For each direction, at most: \"100 kB\" to \"1 GiB\" (default: \"256 MiB\")");
-  one->add_flag("--json", options->json, "One JSON object");
-  one->footer(
+  one.option("PEER", options->peer, "The other site, as the roster names it").required();
+  one.option("FILE", options->site.paths, "This site's file (default: the only one in this folder)")
+      .takes_one();
+  add_set(one, options->site, "site.run_dir=runs/alpha");
+  one.flag("--force", options->force,
+           "Also while outer steps are exchanged; that delays them, and spoils the figures. "
+           "PEER lets its own be delayed so once in ten minutes");
+  one.option("--time", options->time,
+             "For each direction: \"1 s\" to \"30 s\" (default: \"4 s\", or 40 round trips)");
+  one.option("--bytes", options->bytes,
+             "For each direction, at most: \"100 kB\" to \"1 GiB\" (default: \"256 MiB\")");
+  one.flag("--json", options->json, "One JSON object");
+  one.footer(
       "The gateways of both sites must be up; a run need not be. Ctrl-C ends the test at both.\n\n"
       "The figures are of the bulk lane, as outer steps use it: rate_limit and polite hold, so "
       "that\nthose of a polite gateway tell what it took, not what the line carries. They are of "
@@ -162,7 +159,7 @@ void add_link(CLI::App& program, Action& action) {
       "little came to tell: null), kernel_here\nand kernel_there (tcp_rmem, tcp_wmem), advice "
       "(sentences).\n\n"
       "Example:\n  isthmus link test beta alpha.toml --time \"10 s\"");
-  one->callback([options, &action] { action = [options] { return test(*options); }; });
+  one.runs([options] { return test(*options); });
 }
 
 }  // namespace isthmus::launcher

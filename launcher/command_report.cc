@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
@@ -174,28 +173,23 @@ Result<void> make_report(const Options& options) {
 
 }  // namespace
 
-void add_report(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand(
+void add_report(Command program) {
+  const auto command = program.subcommand(
       "report", "What a run came to: held-out loss, speed, traffic, text, and where its files are");
   const auto options = std::make_shared<Options>();
-  add_site_arguments(*command, options->sites, HowManySites::some);
+  add_site_arguments(command, options->sites, HowManySites::some);
   command
-      ->add_option("--control", options->controls,
-                   "Site files of runs trained alone, to compare with")
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-  command->add_option("--output", options->output, "Write it as JSON to this file as well");
-  command->add_option("--sequences", options->sequences, "How many sequences of each held-out text")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "Print JSON");
-  command->footer("Example:\n  isthmus report alpha.toml beta.toml --output report.json");
-  command->callback([options, &action] {
-    action = [options] {
-      const auto made = make_report(*options);
-      return made ? ExitCode::done : fail(made.error());
-    };
+      .option("--control", options->controls, "Site files of runs trained alone, to compare with")
+      .repeatable();
+  command.option("--output", options->output, "Write it as JSON to this file as well");
+  command.option("--sequences", options->sequences, "How many sequences of each held-out text")
+      .in_range(1, 1'000'000)
+      .shows_default();
+  command.flag("--json", options->json, "Print JSON");
+  command.footer("Example:\n  isthmus report alpha.toml beta.toml --output report.json");
+  command.runs([options] {
+    const auto made = make_report(*options);
+    return made ? ExitCode::done : fail(made.error());
   });
 }
 

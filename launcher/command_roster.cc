@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -296,11 +295,10 @@ Result<void> recover(const Options& options) {
 
 }  // namespace
 
-void add_roster(CLI::App& program, Action& action) {
-  auto* command =
-      program.add_subcommand("roster", "Make, change, sign, verify or show the list of the sites");
-  command->require_subcommand(1);
-  command->footer(
+void add_roster(Command program) {
+  const auto command =
+      program.subcommand("roster", "Make, change, sign, verify or show the list of the sites");
+  command.footer(
       "Example:\n"
       "  isthmus roster add roster.toml --name alpha --public alpha.key.pub --address "
       "alpha.example:7700\n"
@@ -308,47 +306,45 @@ void add_roster(CLI::App& program, Action& action) {
       "  isthmus roster verify roster.toml --operator-key operator.key.pub");
   const auto start = [&](const char* name, const char* meaning, const std::string& example,
                          Result<void> (*run)(const Options&), std::shared_ptr<Options>& options) {
-    auto* one = command->add_subcommand(name, meaning);
+    const auto one = command.subcommand(name, meaning);
     options = std::make_shared<Options>();
-    one->add_option("ROSTER", options->path, "The roster file")->required();
-    one->footer(fmt::format("Example:\n  {}", example));
-    one->callback([options, run, &action] {
-      action = [options, run] {
-        const auto done = run(*options);
-        return done ? ExitCode::done : fail(done.error());
-      };
+    one.option("ROSTER", options->path, "The roster file").required();
+    one.footer(fmt::format("Example:\n  {}", example));
+    one.runs([options, run] {
+      const auto done = run(*options);
+      return done ? ExitCode::done : fail(done.error());
     });
     return one;
   };
   std::shared_ptr<Options> options;
-  auto* one = start("add", "Add a site; makes the file when there is none, counts up the epoch",
-                    "isthmus roster add roster.toml --name beta --public beta.key.pub --no-vote",
-                    add, options);
-  one->add_option("--name", options->name, "What the site is called")->required();
-  one->add_option("--public", options->public_part, "The public part of its identity (PATH.pub)")
-      ->required();
-  one->add_option("--address", options->address,
-                  "host:port at which others reach it; left out: it only dials");
-  one->add_option("--expires", options->expires,
-                  "Date from which no new session begins, not past (default: a year from now)");
-  one->add_option("--run", options->run, kRunOption);
-  one->add_flag("--no-vote", options->no_vote,
-                "Its acceptance is not needed to commit a step (default: the first seven vote)");
+  auto one = start("add", "Add a site; makes the file when there is none, counts up the epoch",
+                   "isthmus roster add roster.toml --name beta --public beta.key.pub --no-vote",
+                   add, options);
+  one.option("--name", options->name, "What the site is called").required();
+  one.option("--public", options->public_part, "The public part of its identity (PATH.pub)")
+      .required();
+  one.option("--address", options->address,
+             "host:port at which others reach it; left out: it only dials");
+  one.option("--expires", options->expires,
+             "Date from which no new session begins, not past (default: a year from now)");
+  one.option("--run", options->run, kRunOption);
+  one.flag("--no-vote", options->no_vote,
+           "Its acceptance is not needed to commit a step (default: the first seven vote)");
 
   one = start("remove", "Let a site in no more; what it signed while it was one still counts",
               "isthmus roster remove roster.toml --name beta", remove, options);
-  one->add_option("--name", options->name, "The site")->required();
-  one->add_option("--run", options->run, kRunOption);
+  one.option("--name", options->name, "The site").required();
+  one.option("--run", options->run, kRunOption);
 
   one = start("sign", "Sign the exact bytes of the file, into ROSTER.sig",
               "isthmus roster sign roster.toml --key operator.key", sign, options);
-  one->add_option("--key", options->key, "The operator's secret key")->required();
+  one.option("--key", options->key, "The operator's secret key").required();
 
   one = start("verify", "Check signature, content and expiry",
               "isthmus roster verify roster.toml --operator-key operator.key.pub", verify, options);
-  one->add_option("--operator-key", options->operator_key,
-                  "The operator's public key: 64 hexadecimal digits, or its file")
-      ->required();
+  one.option("--operator-key", options->operator_key,
+             "The operator's public key: 64 hexadecimal digits, or its file")
+      .required();
 
   one = start(
       "recover",
@@ -357,19 +353,18 @@ void add_roster(CLI::App& program, Action& action) {
       "isthmus roster recover roster.toml --key operator.key --run RUN --step 41 --root ROOT "
       "--voter beta --voter gamma",
       recover, options);
-  one->add_option("--key", options->key, "The operator's secret key")->required();
-  one->add_option("--run", options->run, "The run, as `isthmus status` shows it")->required();
-  one->add_flag("--replace", options->replace,
-                "In place of the last recovery of this run, that every site has refused");
-  one->add_option("--step", options->step,
-                  "The newest outer step whose state some site that is left has saved")
-      ->required()
-      ->type_name("NUMBER")
-      ->check(whole_number);
-  one->add_option("--root", options->root, "That state's root, as `isthmus status` shows it")
-      ->required();
-  one->add_option("--voter", options->voters, "A site that votes from then on; once for each")
-      ->required();
+  one.option("--key", options->key, "The operator's secret key").required();
+  one.option("--run", options->run, "The run, as `isthmus status` shows it").required();
+  one.flag("--replace", options->replace,
+           "In place of the last recovery of this run, that every site has refused");
+  one.option("--step", options->step,
+             "The newest outer step whose state some site that is left has saved")
+      .required()
+      .type_name("NUMBER")
+      .whole_number();
+  one.option("--root", options->root, "That state's root, as `isthmus status` shows it").required();
+  one.option("--voter", options->voters, "A site that votes from then on; once for each")
+      .required();
 
   start("show", "Print a roster, signed or not", "isthmus roster show roster.toml", show, options);
 }

@@ -1,13 +1,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "base/counted.h"
@@ -433,67 +435,66 @@ ExitCode run(const Options& options) {
   return ManySeeds(options, *scenarios, *record).run();
 }
 
-void add_options(CLI::App& command, Options& options) {
-  command.add_option("SCENARIO", options.scenario, "A TOML file, or a standard scenario");
-  command.add_flag("--storm", options.storm,
-                   "Instead: of each seed a federation of its own, under every kind of fault");
-  auto* seed =
-      command
-          .add_option("--seed", options.seed, "The same seed gives the same run, event for event")
-          ->type_name("NUMBER")
-          ->check(whole_number)
-          ->capture_default_str();
-  std::vector<CLI::Option*> of_one = {
+void add_options(Command command, Options& options) {
+  command.option("SCENARIO", options.scenario, "A TOML file, or a standard scenario");
+  command.flag("--storm", options.storm,
+               "Instead: of each seed a federation of its own, under every kind of fault");
+  const auto seed =
+      command.option("--seed", options.seed, "The same seed gives the same run, event for event")
+          .type_name("NUMBER")
+          .whole_number()
+          .shows_default();
+  const std::vector<Option> of_one = {
       seed,
       command
-          .add_option("--faults", options.faults,
-                      "Only these of the run's faults happen: places in its list, or none")
-          ->type_name("LIST")
-          ->check([](const std::string& text) {
+          .option("--faults", options.faults,
+                  "Only these of the run's faults happen: places in its list, or none")
+          .type_name("LIST")
+          .check([](const std::string& text) {
             const auto faults = parse_faults(text);
             return faults ? std::string() : faults.error().text();
           }),
-      command.add_option("--sites", options.sites, "Only the first of its sites")
-          ->type_name("NUMBER")
-          ->check(CLI::Range(1, 1000)),
-      command.add_option("--steps", options.steps, "Only so many outer steps")
-          ->type_name("NUMBER")
-          ->check(CLI::Range(1, 1000)),
-      command.add_flag("--shrink", options.shrink,
-                       "If it fails: find the shortest list of faults with which it does"),
-      command.add_flag("--log", options.log, "The events of all gateways as well")};
-  command.add_flag("--json", options.json, "One JSON object");
-  auto* seeds =
-      command.add_option("--seeds", options.seeds, "Run so many seeds; failing ones are shrunk")
-          ->type_name("NUMBER")
-          ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000'000}));
-  for (auto* option : of_one) seeds->excludes(option);
-  command.add_option("--first-seed", options.first_seed, "The first of them")
-      ->type_name("NUMBER")
-      ->check(whole_number)
-      ->capture_default_str()
-      ->needs(seeds);
-  command.add_option("--cpus", options.cpus, "Processes at once (default: one for each CPU)")
-      ->type_name("NUMBER")
-      ->check(CLI::Range(1, 4096))
-      ->needs(seeds);
+      command.option("--sites", options.sites, "Only the first of its sites")
+          .type_name("NUMBER")
+          .in_range(1, 1000),
+      command.option("--steps", options.steps, "Only so many outer steps")
+          .type_name("NUMBER")
+          .in_range(1, 1000),
+      command.flag("--shrink", options.shrink,
+                   "If it fails: find the shortest list of faults with which it does"),
+      command.flag("--log", options.log, "The events of all gateways as well")};
+  command.flag("--json", options.json, "One JSON object");
+  const auto seeds =
+      command.option("--seeds", options.seeds, "Run so many seeds; failing ones are shrunk")
+          .type_name("NUMBER")
+          .in_range(std::uint64_t{1}, std::uint64_t{1'000'000'000});
+  for (const auto option : of_one) seeds.excludes(option);
+  command.option("--first-seed", options.first_seed, "The first of them")
+      .type_name("NUMBER")
+      .whole_number()
+      .shows_default()
+      .needs(seeds);
+  command.option("--cpus", options.cpus, "Processes at once (default: one for each CPU)")
+      .type_name("NUMBER")
+      .in_range(1, 4096)
+      .needs(seeds);
   command
-      .add_option("--resume", options.resume,
-                  "Record of the seeds that are done, which are not run again (default: "
-                  "isthmus-SCENARIO.seeds in this folder; of --storm isthmus--storm.seeds)")
-      ->type_name("FILE")
-      ->needs(seeds);
+      .option("--resume", options.resume,
+              "Record of the seeds that are done, which are not run again (default: "
+              "isthmus-SCENARIO.seeds in this folder; of --storm isthmus--storm.seeds)")
+      .type_name("FILE")
+      .needs(seeds);
 }
 
 }  // namespace
 
-void add_simulate(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand(
+void add_simulate(Command program) {
+  const auto command = program.subcommand(
       "simulate",
       "Run whole federations, each in one thread and virtual time, with faults, from seeds");
   const auto options = std::make_shared<Options>();
-  add_options(*command, *options);
-  command->footer(fmt::format(
+  add_options(command, *options);
+  command.footer(fmt::format(
       "Exits with 1 when an invariant was violated or a run did not finish.\n\n"
       "Standard scenarios:\n{}\nKeys of a file, all optional; from = \"NAME\" starts "
       "from a standard "
@@ -501,7 +502,7 @@ void add_simulate(CLI::App& program, Action& action) {
       "configs/scenarios/storm.toml --seed 7 --json\n  isthmus simulate --storm --seeds "
       "100000",
       standard_scenarios_text(), scenario_keys_text()));
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  command.runs([options] { return run(*options); });
 }
 
 }  // namespace isthmus::launcher

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -120,30 +120,30 @@ ExitCode show_top(const Options& options) {
 
 }  // namespace
 
-void add_status(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand("status", "Where running sites stand: links and ranks");
+void add_status(Command program) {
+  const auto command = program.subcommand("status", "Where running sites stand: links and ranks");
   const auto options = std::make_shared<Options>();
-  add_site_arguments(*command, options->sites, HowManySites::any_in_folder);
-  command->add_flag("--json", options->json, "One JSON object a line for each site");
-  command->footer(
+  add_site_arguments(command, options->sites, HowManySites::any_in_folder);
+  command.flag("--json", options->json, "One JSON object a line for each site");
+  command.footer(
       "In JSON, null is a number that there is not: the cap of a link without a rate_limit, a loss "
       "that is\nnot finite. While a site catches up, catching_up_to is the outer step that the "
       "others have done,\nand loss and speed of its ranks are null. A site that does not run has "
       "its name and an \"error\"\n(code, message) instead, and the exit code is 4; where its run "
       "is complete, it has its name,\n\"complete\": true and outer_step, and the exit code is "
       "0.\n\nExample:\n  isthmus status alpha.toml --json");
-  command->callback([options, &action] { action = [options] { return show_status(*options); }; });
+  command.runs([options] { return show_status(*options); });
 }
 
-void add_top(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand(
+void add_top(Command program) {
+  const auto command = program.subcommand(
       "top", "The same, live on the terminal: a row for each link and each rank");
   const auto options = std::make_shared<Options>();
-  add_site_arguments(*command, options->sites, HowManySites::any_in_folder);
-  command->footer(
+  add_site_arguments(command, options->sites, HowManySites::any_in_folder);
+  command.footer(
       "q quits. Colour where the terminal has it and NO_COLOR is not set.\n\n"
       "Example:\n  isthmus top alpha.toml");
-  command->callback([options, &action] { action = [options] { return show_top(*options); }; });
+  command.runs([options] { return show_top(*options); });
 }
 
 }  // namespace isthmus::launcher

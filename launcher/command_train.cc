@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -170,16 +170,16 @@ ExitCode run(const SiteArguments& arguments) {
 
 }  // namespace
 
-void add_train(CLI::App& program, Action& action) {
-  auto* command = program.add_subcommand(
+void add_train(Command program) {
+  const auto command = program.subcommand(
       "train", "Run the ranks of a site (what launch starts); several through mpirun");
   const auto arguments = std::make_shared<SiteArguments>();
-  add_site_arguments(*command, *arguments, HowManySites::one);
-  command->footer(
+  add_site_arguments(command, *arguments, HowManySites::one);
+  command.footer(
       "Goes on from the newest checkpoint in run_dir. Ctrl-C or SIGTERM: finishes the inner step, "
       "writes\na checkpoint and exits with 3.\n\n"
       "Example:\n  isthmus train alpha.toml\n  mpirun -n 4 isthmus train alpha.toml");
-  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+  command.runs([arguments] { return run(*arguments); });
 }
 
 }  // namespace isthmus::launcher
