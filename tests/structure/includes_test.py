@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Who may include whom: our folders, by the table in README.md, and third-party packages, by their homes.
 
-A package has one home (two where it is said), so that it can be replaced by changing one folder.
+A package has one home (two where it is said), so that it can be replaced by changing one folder, or one file.
 """
 import pathlib
 import re
@@ -22,7 +22,7 @@ MAY_INCLUDE = {
     "launcher": ["base", "kernels", "security", "compress", "intra", "inter", "runtime"],
 }
 
-# Start of an #include <...> -> the folders that are its home. Tests may include anything.
+# Start of an #include <...> -> the folders, or files, that are its home. Tests may include anything.
 EVERYWHERE = list(MAY_INCLUDE)
 HOMES = {
     "fmt/": EVERYWHERE,
@@ -42,7 +42,7 @@ HOMES = {
     "nlohmann/json": ["runtime", "launcher"],
     "zlib.h": ["runtime"],
     "toml++/": ["launcher"],
-    "CLI/": ["launcher"],
+    "CLI/": ["launcher/argument_parser.cc"],
     "curses.h": ["launcher"],
     "ncurses": ["launcher"],
     "prometheus/": ["launcher"],
@@ -65,7 +65,7 @@ def faults(root):
         for path in tree.files(pathlib.Path(root, folder), ".h", ".cc", ".cu", ".cuh", ".inc"):
             text = path.read_text(encoding="utf-8")
             for bracket, name in INCLUDE.findall(text):
-                fault = own_fault(root, folder, allowed, name) if bracket == '"' else foreign_fault(folder, name)
+                fault = own_fault(root, folder, allowed, name) if bracket == '"' else foreign_fault(str(path.relative_to(root)), name)
                 if fault:
                     found.append(f"{path.relative_to(root)}: {fault}")
             header = path.relative_to(root).with_suffix(".h")
@@ -84,10 +84,10 @@ def own_fault(root, folder, allowed, name):
     return None
 
 
-def foreign_fault(folder, name):
+def foreign_fault(path, name):
     for start, homes in HOMES.items():
         if name.startswith(start):
-            return None if folder in homes else f"<{name}> belongs in {' or '.join(homes)}"
+            return None if path in homes or path.split("/")[0] in homes else f"<{name}> belongs in {' or '.join(homes)}"
     if "/" not in name and "." not in name:
         return None
     if name.startswith(SYSTEM_FOLDERS) or name in SYSTEM_HEADERS:
@@ -154,6 +154,10 @@ class PlantedFaults(unittest.TestCase):
     def test_a_package_away_from_home_is_found(self):
         self.assertIn("belongs in security", self.fault_of("inter/a.cc", "#include <sodium.h>"))
         self.assertIn("belongs in compress", self.fault_of("kernels/a.cc", "#include <zstd.h>"))
+
+    def test_a_package_away_from_its_file_is_found(self):
+        self.assertIn("belongs in launcher/argument_parser.cc", self.fault_of("launcher/a.cc", "#include <CLI/CLI.hpp>"))
+        self.assertEqual("", self.fault_of("launcher/argument_parser.cc", "#include <CLI/CLI.hpp>"))
 
     def test_openssl_stays_in_security(self):
         self.assertIn("belongs in security", self.fault_of("inter/a.cc", "#include <openssl/ssl.h>"))
