@@ -10,9 +10,9 @@
 namespace isthmus::launcher {
 
 void add_commands(Command program) {
-  for (const auto add : {add_init, add_check, add_launch, add_status, add_top, add_link, add_report,
-                         add_eval, add_export, add_generate, add_data, add_keys, add_roster,
-                         add_gateway, add_train, add_simulate})
+  for (const auto add : {add_init, add_check, add_plan, add_launch, add_status, add_top, add_link,
+                         add_report, add_eval, add_export, add_generate, add_data, add_keys,
+                         add_roster, add_gateway, add_train, add_simulate})
     add(program);
 }
 

@@ -15,6 +15,7 @@ namespace isthmus::launcher {
 // One for each command.
 void add_init(Command program);
 void add_check(Command program);
+void add_plan(Command program);
 void add_launch(Command program);
 void add_status(Command program);
 void add_top(Command program);

@@ -20,6 +20,7 @@
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
 #include "launcher/stop_request.h"
+#include "runtime/frozen_digest.h"
 #include "runtime/model_description.h"
 #include "runtime/outer_sync.h"
 #include "runtime/trainer.h"
@@ -102,23 +103,29 @@ class SiteRank {
   Result<void> open_model_and_data() {
     pool_ = std::make_unique<ThreadPool>(
         rank_cpus(file_, world_->rank(), static_cast<int>(available_cpus().size())));
-    ISTHMUS_TRY(model_, make_initial_model(file_, training_shape(file_), *disk_, *pool_));
+    ISTHMUS_TRY(model_, make_training_model(file_, *disk_, *pool_));
+    frozen_digest_ = runtime::frozen_digest(*model_);
     ISTHMUS_TRY(data_, runtime::TextDataset::open(*disk_, text_sources(file_), file_.train.sequence,
                                                   static_cast<std::uint64_t>(file_.train.seed)));
     return {};
   }
 
   void find_gateway() {
-    outer_ = runtime::make_attached_sync(folder_.socket(), runtime::settings_text(model_->config()),
-                                         log_);
+    outer_ = runtime::make_attached_sync(
+        folder_.socket(),
+        runtime::settings_text(model_->config(), model_->fine_tuning(), frozen_digest_), log_);
   }
 
   Result<ExitCode> train() {
-    log_.info("training_began", {},
-              {{"ranks", world_->world_size()},
-               {"threads", pool_->workers()},
-               {"parameters", runtime::parameter_count(model_->config())},
-               {"precision", runtime::to_string(file_.train.precision)}});
+    log_.info(
+        "training_began", {},
+        {{"ranks", world_->world_size()},
+         {"threads", pool_->workers()},
+         {"parameters", runtime::parameter_count(model_->config())},
+         {"trained", runtime::trained_parameter_count(model_->config(), model_->fine_tuning())},
+         {"precision", runtime::to_string(file_.train.precision)}});
+    auto options = train_options(file_, folder_);
+    options.frozen_digest = frozen_digest_;
     const auto outcome = runtime::train({.model = *model_,
                                          .data = *data_,
                                          .world = *world_,
@@ -127,7 +134,7 @@ class SiteRank {
                                          .log = log_,
                                          .outer = outer_.get(),
                                          .stop = stop_},
-                                        train_options(file_, folder_));
+                                        options);
     if (!outcome) return failed(outcome.error());
     log_.info(outcome->finished ? "training_finished" : "training_stopped", {},
               {{"inner_step", outcome->inner_step},
@@ -155,6 +162,7 @@ class SiteRank {
   EventLog log_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<runtime::Model> model_;
+  std::string frozen_digest_;
   std::optional<runtime::TextDataset> data_;
   std::unique_ptr<runtime::OuterSync> outer_;
   const std::atomic<bool>* stop_ = nullptr;

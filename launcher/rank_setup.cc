@@ -28,7 +28,8 @@ std::vector<int> rank_cpus(const SiteFile& file, int rank, int available) {
 runtime::BatchShape training_shape(const SiteFile& file) {
   return {.micro_batch = file.train.micro_batch,
           .sequence = file.train.sequence,
-          .precision = file.train.precision};
+          .precision = file.train.precision,
+          .recompute = file.train.recompute};
 }
 
 runtime::BatchShape evaluation_shape(const SiteFile& file) {
@@ -53,9 +54,33 @@ Result<std::string> trained_model_of(const SiteFile& file, const Disk& disk) {
 Result<std::unique_ptr<runtime::Model>> make_initial_model(const SiteFile& file,
                                                            const runtime::BatchShape& shape,
                                                            Disk& disk, ThreadPool& pool) {
+  if (!file.lora.from.empty()) {
+    ISTHMUS_TRY(const auto adapter, runtime::model_directory(disk, file.lora.from));
+    return runtime::open_adapted_model(disk, adapter, file.model.from, shape, pool);
+  }
   if (!file.model.from.empty()) return runtime::open_model(disk, file.model.from, shape, pool);
   ISTHMUS_TRY(auto model, runtime::Model::create(file.model.config, shape, pool));
   model->initialise(static_cast<std::uint64_t>(file.model.seed));
+  return model;
+}
+
+Result<std::unique_ptr<runtime::Model>> make_training_model(const SiteFile& file, Disk& disk,
+                                                            ThreadPool& pool) {
+  auto tuning = file.fine_tuning();
+  const auto shape = training_shape(file);
+  const auto seed = static_cast<std::uint64_t>(file.model.seed);
+  if (file.model.from.empty()) {
+    ISTHMUS_TRY(auto model, runtime::Model::create(file.model.config, shape, pool, tuning));
+    model->initialise(seed);
+    return model;
+  }
+  ISTHMUS_TRY(tuning.base, runtime::model_directory(disk, file.model.from));
+  ISTHMUS_TRY(auto model, runtime::open_model(disk, tuning.base, shape, pool, tuning));
+  if (tuning.lora.rank > 0) model->initialise_trained(seed);
+  if (!file.lora.from.empty()) {
+    ISTHMUS_TRY(const auto adapter, runtime::model_directory(disk, file.lora.from));
+    ISTHMUS_CHECK(runtime::load_adapter(disk, adapter, *model));
+  }
   return model;
 }
 

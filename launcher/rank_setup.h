@@ -28,8 +28,11 @@ std::vector<runtime::TextSource> text_sources(const SiteFile& file);
 // Where the site's own checkpoints are, for runtime::open_model. Errors: not_found (none yet), io.
 Result<std::string> trained_model_of(const SiteFile& file, const Disk& disk);
 
-// The model with the parameters a new run begins with: of model.from, or initialised from
-// model.seed.
+// The model that a new run trains: with the parameters of model.from, or initialised from
+// model.seed; frozen or with adapters as the file says.
+Result<std::unique_ptr<runtime::Model>> make_training_model(const SiteFile& file, Disk& disk,
+                                                            ThreadPool& pool);
+// The same to be looked at: all in one, adapters that a run begins with merged.
 Result<std::unique_ptr<runtime::Model>> make_initial_model(const SiteFile& file,
                                                            const runtime::BatchShape& shape,
                                                            Disk& disk, ThreadPool& pool);

@@ -38,13 +38,23 @@ constexpr std::int64_t kByteTokens = 256;
 // Of a model that checks: what its ranks share with the gateway, a contribution and a state in f32.
 void check_memory(SiteText& text) {
   const auto& gateway = text.file.gateway;
-  const auto needed = 8 * runtime::parameter_count(text.file.model.config);
+  const auto needed =
+      8 * runtime::trained_parameter_count(text.file.model.config, text.file.fine_tuning());
   if (text.file.alone() || gateway.memory >= needed) return;
   text.faults.add(
       text.region("gateway.memory"),
       fmt::format("gateway.memory = \"{}\" is less than the {} that ranks with this "
                   "model share with the gateway",
                   exact_bytes(gateway.memory), about_bytes(static_cast<double>(needed))));
+}
+
+// Of a model that checks: that its names are those of the patterns.
+bool check_tuning(SiteText& text) {
+  const auto tuning = text.file.fine_tuning();
+  const auto fits = runtime::check(tuning, text.file.model.config);
+  const std::string_view key = tuning.lora.rank > 0 ? "lora.targets" : "train.freeze";
+  if (!fits) text.faults.add(text.region(key), fmt::format("{}: {}", key, fits.error().text()));
+  return fits.has_value();
 }
 
 void check_context(SiteText& text) {
@@ -66,6 +76,7 @@ class ValueCheck {
   void run() {
     site();
     model();
+    lora();
     train();
     sync();
     gateway();
@@ -169,6 +180,18 @@ class ValueCheck {
     return fmt::format("the nearest that do are {} and {}", below, above);
   }
 
+  void lora() {
+    for (const std::string_view key : {"lora.alpha", "lora.targets", "lora.from"})
+      if (written(key) && !written("lora.rank"))
+        fault(key, "{} has no effect without lora.rank: there are no adapters", key);
+    if (!written("lora.rank")) return;
+    if (!written("model.from"))
+      fault("lora.rank", "lora.rank needs model.from: the model that the adapters are beside");
+    if (written("train.freeze"))
+      fault("train.freeze",
+            "train.freeze must be left out: beside adapters all of the model is frozen");
+  }
+
   void train() {
     const auto& train = file_.train;
     if (!written("model.from")) check_context(text_);
@@ -245,7 +268,8 @@ class ValueCheck {
                    "tzdata)");
     }
     congestion_control();
-    if (!written("model.from") && runtime::check(file_.model.config)) check_memory(text_);
+    if (!written("model.from") && runtime::check(file_.model.config) && check_tuning(text_))
+      check_memory(text_);
   }
 
   // What it does not know may still be a module of the gateway's machine (site_doubts.h), but not
@@ -298,7 +322,7 @@ void check_values(SiteText& text, const Machine& machine) { ValueCheck(text, mac
 namespace {
 
 // A model that is there already: what it is, and that it fits the rest of the file.
-void check_model_folder(SiteText& text, Disk& disk) {
+void check_model_folder(SiteText& text, Disk& disk, bool adapter_readable) {
   const auto& from = text.file.model.from;
   const auto fault = [&text](const std::string& what) {
     text.faults.add(text.region("model.from"), fmt::format("model.from: {}", what));
@@ -312,7 +336,13 @@ void check_model_folder(SiteText& text, Disk& disk) {
     fault(whole.error().text());
   text.file.model.config = *config;
   check_context(text);
+  if (!check_tuning(text)) return;
   check_memory(text);
+  if (!adapter_readable) return;
+  if (const auto fits =
+          runtime::check_adapter(disk, text.file.lora.from, *config, text.file.fine_tuning());
+      !fits)
+    text.faults.add(text.region("lora.from"), fmt::format("lora.from: {}", fits.error().text()));
 }
 
 }  // namespace
@@ -366,7 +396,9 @@ void check_files(SiteText& text, Disk& disk) {
   for (std::size_t i = 0; i < file.data.held_out.size(); ++i)
     readable(fmt::format("data.held_out[{}]", i), file.data.held_out[i].path, false,
              text_bytes_min);
-  if (readable("model.from", file.model.from, true)) check_model_folder(text, disk);
+  const bool adapter_readable = readable("lora.from", file.lora.from, true);
+  if (readable("model.from", file.model.from, true))
+    check_model_folder(text, disk, adapter_readable);
   if (!file.site.run_dir.empty()) {
     // The nearest folder that is there must take what is missing.
     std::error_code ignored;
@@ -509,7 +541,7 @@ double memory_needed(const CheckedSite& checked) {
   const auto& file = checked.file();
   if (!runtime::check(file.model.config)) return 0;
   const auto memory = memory_of(file, checked.roster ? checked.roster->sites.size() : 1);
-  return static_cast<double>(file.mesh.ranks()) * memory.rank + memory.gateway();
+  return static_cast<double>(file.mesh.ranks()) * memory.rank() + memory.gateway();
 }
 
 std::string more_than_there_is(double needed, const Machine& machine) {

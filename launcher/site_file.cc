@@ -301,6 +301,20 @@ class SiteReader {
     field(text_.file) = *cpus;
   }
 
+  void read_into(const SiteKey& key, const toml::node& node,
+                 const FieldOf<std::vector<std::string>>& field) {
+    const auto* list = node.as_array();
+    if (list == nullptr || list->empty()) return refuse(key, node);
+    std::vector<std::string> texts;
+    for (const auto& entry : *list) {
+      const auto* text = entry.as_string();
+      if (text == nullptr || text->get().empty() || text->get().find('\0') != std::string::npos)
+        return refuse(key, entry);
+      texts.push_back(text->get());
+    }
+    field(text_.file) = std::move(texts);
+  }
+
   void read_into(const SiteKey& key, const toml::node& node, const ChoiceField& field) {
     const auto* value = node.as_string();
     if (value == nullptr) return refuse(key, node);

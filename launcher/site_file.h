@@ -20,6 +20,7 @@
 #include "intra/mesh.h"
 #include "launcher/fault.h"
 #include "launcher/rate_windows.h"
+#include "runtime/fine_tuning.h"
 #include "runtime/inner_optimizer.h"
 #include "runtime/model_config.h"
 
@@ -53,6 +54,14 @@ struct HeldOutText {
   std::string path;
 };
 
+// [lora]
+struct LoraOptions {
+  std::int64_t rank = 0;  // 0: all of the model trains, but for train.freeze
+  double alpha = 0;       // 0: twice the rank
+  std::vector<std::string> targets = {"*_proj"};
+  std::string from;  // directory of an adapter to begin with; "": new ones
+};
+
 // [data]
 struct DataOptions {
   std::vector<TrainText> train;
@@ -65,6 +74,8 @@ struct TrainOptions {
   std::int64_t accumulation = 1;  // micro-batches a rank adds up for one inner step
   std::int64_t sequence = 256;    // tokens of a sequence
   runtime::Precision precision = runtime::Precision::bf16;
+  runtime::Recompute recompute = runtime::Recompute::off;
+  std::vector<std::string> freeze;    // patterns of tensors that do not train
   runtime::RateSchedule rate;         // rate.steps: inner_steps × outer_steps
   runtime::AdamWOptions adamw;        // as runtime/inner_optimizer.h
   std::int64_t threads = 0;           // per rank; 0: one per CPU it may use
@@ -109,6 +120,7 @@ struct GatewayOptions {
 struct SiteFile {
   SiteOptions site;
   ModelOptions model;
+  LoraOptions lora;
   DataOptions data;
   TrainOptions train;
   intra::MeshShape mesh;
@@ -116,6 +128,13 @@ struct SiteFile {
   GatewayOptions gateway;
 
   bool alone() const { return site.roster.empty(); }
+  runtime::FineTuning fine_tuning() const {
+    return {.frozen = train.freeze,
+            .lora = {.rank = lora.rank,
+                     .alpha = lora.alpha > 0 ? lora.alpha : 2 * static_cast<double>(lora.rank),
+                     .targets = lora.targets},
+            .base = model.from};
+  }
   std::int64_t inner_steps_total() const { return sync.inner_steps * sync.outer_steps; }
   // Of one inner step of the whole site.
   std::int64_t tokens_per_inner_step() const {

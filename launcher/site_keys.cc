@@ -11,6 +11,9 @@ namespace {
 constexpr std::array kSections = {
     SiteSection{"site", "This site."},
     SiteSection{"model", "The model that all sites train."},
+    SiteSection{"lora",
+                "Low-rank adapters (LoRA) beside the products of a model that itself is frozen: "
+                "only they train, are exchanged, and lie in checkpoints, as PEFT has them."},
     SiteSection{"data", "This site's own text. It never leaves the site."},
     SiteSection{"train", "Inner steps: how this site trains between two outer steps."},
     SiteSection{"mesh", "The ranks of this site, as a grid of data x pipeline x tensor x expert."},
@@ -70,7 +73,7 @@ std::vector<SiteKey> keys_of_site() {
 std::vector<SiteKey> all_keys() {
   std::vector<SiteKey> keys;
   for (const auto& part :
-       {keys_of_site(), model_keys(), training_keys(), sync_keys(), gateway_keys()})
+       {keys_of_site(), model_keys(), lora_keys(), training_keys(), sync_keys(), gateway_keys()})
     keys.insert(keys.end(), part.begin(), part.end());
   return keys;
 }

@@ -1,10 +1,11 @@
-// The keys of [model].
+// The keys of [model] and [lora].
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "kernels/low_rank.h"
 #include "launcher/site_keys.h"
 #include "runtime/family.h"
 
@@ -175,6 +176,48 @@ std::vector<SiteKey> model_keys() {
        .max = kSeedMax,
        .meaning = "Of the initial parameters. A run begins with those of its first voter (the "
                   "lowest id), and sites that differ take them."},
+  };
+}
+
+std::vector<SiteKey> lora_keys() {
+  using enum ValueKind;
+  constexpr auto lora = &SiteFile::lora;
+
+  return {
+      {.section = "lora",
+       .name = "rank",
+       .kind = whole_number,
+       .field = field(lora, &LoraOptions::rank),
+       .min = 1,
+       .max = kernels::kLowRankMax,
+       .meaning = "Of the adapters. Needs model.from, the model that they adapt.",
+       .absent = "there are no adapters: the model itself trains",
+       .shared = true},
+      {.section = "lora",
+       .name = "alpha",
+       .kind = number,
+       .field = field(lora, &LoraOptions::alpha),
+       .min = 0,
+       .max = 1e6,
+       .above_min = true,
+       .meaning = "What the adapters add is scaled by alpha / rank.",
+       .absent = "twice the rank",
+       .shared = true},
+      {.section = "lora",
+       .name = "targets",
+       .kind = texts,
+       .field = field(lora, &LoraOptions::targets),
+       .meaning =
+           "The products that have adapters: names of modules (`q_proj`), or patterns of whole "
+           "names with `*` and `?` (`model.layers.1?.mlp.*`).",
+       .shared = true},
+      {.section = "lora",
+       .name = "from",
+       .kind = path,
+       .field = field(lora, &LoraOptions::from),
+       .meaning = "A directory of PEFT's (adapter_config.json, adapter_model.safetensors) to start "
+                  "from, with the same rank, alpha and targets.",
+       .absent = "new adapters, which add nothing at first"},
   };
 }
 

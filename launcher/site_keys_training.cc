@@ -70,6 +70,25 @@ std::vector<SiteKey> training_keys() {
            "and the gradients of parameters are f32 in both.",
        .example = "\"bf16\""},
       {.section = "train",
+       .name = "recompute",
+       .kind = choice,
+       .field = choice_field(train, &TrainOptions::recompute),
+       .choices = {"off", "all"},
+       .meaning =
+           "What of the activations is made again for the backward pass instead of kept: all but "
+           "the inputs of layers takes about a third more time and a fraction of the memory, and "
+           "changes no bit of the result. `isthmus plan` prints both.",
+       .example = "\"off\""},
+      {.section = "train",
+       .name = "freeze",
+       .kind = texts,
+       .field = field(train, &TrainOptions::freeze),
+       .meaning = "Tensors that stay as they are: names as in a checkpoint, or patterns with `*` "
+                  "and `?`. They have no optimizer state and are not exchanged.",
+       .absent = "all tensors train, or with [lora] its adapters alone",
+       .example = "",
+       .shared = true},
+      {.section = "train",
        .name = "learning_rate",
        .kind = number,
        .field = field(train, &TrainOptions::rate, &RateSchedule::peak),

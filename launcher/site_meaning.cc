@@ -82,6 +82,15 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
                    about_count(static_cast<double>(parameters)), counted(model.layers, "layer"),
                    model.hidden, counted(model.heads, "head"), model.kv_heads,
                    file.model.from.empty() ? "" : ", from " + file.model.from));
+  const auto tuning = file.fine_tuning();
+  const auto trained = runtime::trained_parameter_count(model, tuning);
+  if (tuning.lora.rank > 0)
+    line("lora",
+         fmt::format("{} parameters train: adapters of rank {}, alpha {} beside {}",
+                     about_count(static_cast<double>(trained)), tuning.lora.rank, tuning.lora.alpha,
+                     counted(runtime::adapted_modules(tuning, model).size(), "product")));
+  else if (trained < parameters)
+    line("frozen", fmt::format("all but {} parameters", about_count(static_cast<double>(trained))));
   const auto tokens = file.tokens_per_inner_step();
   line("steps", fmt::format("{} of {}; {} tokens an inner step, {} in all",
                             counted(file.sync.outer_steps, "outer step"),
@@ -95,9 +104,9 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
                    file.train.threads == 0 ? std::string("a thread for each CPU it may use")
                                            : "of " + counted(file.train.threads, "thread")));
   const auto memory = memory_of(file, roster == nullptr ? 1 : roster->sites.size());
-  const auto of_ranks = static_cast<double>(ranks) * memory.rank;
+  const auto of_ranks = static_cast<double>(ranks) * memory.rank();
   auto needs =
-      fmt::format("about {} for {}", about_bytes(memory.rank),
+      fmt::format("about {} for {}", about_bytes(memory.rank()),
                   ranks == 1 ? std::string("the rank") : fmt::format("each of {} ranks", ranks));
   if (roster == nullptr) {
     line("memory", needs);
@@ -108,7 +117,7 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
                        about_bytes(memory.gateway_state), about_bytes(memory.gateway_shared),
                        about_bytes(of_ranks + memory.gateway()));
   line("memory", needs);
-  const double bytes = 4.0 * static_cast<double>(parameters);
+  const double bytes = 4.0 * static_cast<double>(trained);
   const double coded = bytes * codec_share(file.sync.codec);
   std::string exchange = fmt::format("{} of parameters, about {} on the wire to each other site",
                                      about_bytes(bytes), about_bytes(coded));

@@ -2,21 +2,22 @@
 
 #include "inter/exchange.h"
 #include "launcher/rank_setup.h"
-#include "runtime/training_memory.h"
 
 namespace isthmus::launcher {
 
 SiteMemory memory_of(const SiteFile& file, std::size_t sites) {
   const auto& model = file.model.config;
-  SiteMemory memory{.rank = runtime::model_memory_bytes(model, training_shape(file))};
+  SiteMemory memory{.training =
+                        runtime::training_memory(model, training_shape(file), file.fine_tuning())};
   if (file.alone()) return memory;
-  const auto parameters = static_cast<double>(runtime::parameter_count(model));
+  const auto parameters =
+      static_cast<double>(runtime::trained_parameter_count(model, file.fine_tuning()));
   const double momentum =
       file.sync.outer == inter::OuterRuleKind::nesterov ? runtime::kGatewayMomentumBytes : 0;
   // Each site's as it came and as it is checked, and of older steps for sites that return.
   const double coded = static_cast<double>((2 + inter::kOldSteps) * sites) * sizeof(float) *
                        codec_share(file.sync.codec);
-  memory.rank += runtime::kFederatedRankBytes * parameters;
+  memory.exchange = runtime::kFederatedRankBytes * parameters;
   memory.gateway_state = (runtime::kGatewayStateBytes + momentum + coded) * parameters;
   memory.gateway_shared = runtime::kGatewaySharedBytes * parameters;
   return memory;

@@ -5,15 +5,18 @@
 #include <cstddef>
 
 #include "launcher/site_file.h"
+#include "runtime/training_memory.h"
 
 namespace isthmus::launcher {
 
 // Bytes.
 struct SiteMemory {
-  double rank = 0;  // of each
+  runtime::TrainingMemory training;  // of each rank
+  double exchange = 0;               // the same: what was contributed, and what replaces it
   double gateway_state = 0;
   double gateway_shared = 0;  // with the first rank
 
+  double rank() const { return training.total() + exchange; }
   double gateway() const { return gateway_state + gateway_shared; }
 };
 

@@ -61,6 +61,11 @@ struct ValueText {
   std::string operator()(const ChoiceField& choice) const {
     return in_quotes(key.choices[choice.get(file)]);
   }
+  std::string operator()(const FieldOf<std::vector<std::string>>& get) const {
+    std::vector<std::string> quoted;
+    for (const auto& text : get(file)) quoted.push_back(in_quotes(text));
+    return fmt::format("[{}]", fmt::join(quoted, ", "));
+  }
   template <class Other>
   std::string operator()(const Other&) const {
     return "[]";
@@ -101,6 +106,8 @@ std::string SiteKey::allowed() const {
       return "\"host:port\" with a port from 1 to 65534";
     case ValueKind::cpus:
       return "a list like \"0-3,8\"";
+    case ValueKind::texts:
+      return "a list of texts, as [\"a\", \"b\"]";
     case ValueKind::train_texts:
       return "a list of { path, weight }";
     case ValueKind::held_out_texts:

@@ -31,6 +31,7 @@ enum class ValueKind : std::uint8_t {
   duration,  // "60 s"
   address,   // "host:port"
   cpus,      // "0-3,8"
+  texts,     // a list of texts
   train_texts,
   held_out_texts,
   rate_windows,
@@ -45,8 +46,9 @@ template <class T>
 using FieldOf = std::function<T&(SiteFile&)>;
 using SiteField =
     std::variant<FieldOf<bool>, FieldOf<int>, FieldOf<std::int64_t>, FieldOf<double>,
-                 FieldOf<std::string>, FieldOf<std::vector<int>>, FieldOf<std::vector<TrainText>>,
-                 FieldOf<std::vector<HeldOutText>>, FieldOf<std::vector<RateWindow>>, ChoiceField>;
+                 FieldOf<std::string>, FieldOf<std::vector<int>>, FieldOf<std::vector<std::string>>,
+                 FieldOf<std::vector<TrainText>>, FieldOf<std::vector<HeldOutText>>,
+                 FieldOf<std::vector<RateWindow>>, ChoiceField>;
 
 struct SiteKey {
   std::string_view section = {};

@@ -1,7 +1,7 @@
 #include "runtime/backward.h"
 
 #include <algorithm>
-#include <optional>
+#include <map>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -83,33 +83,45 @@ class Walk {
     const auto& row = row_of(op.kind);
     const auto gradient = row.backward_is_forward ? kNoValue : gradient_[index(op.outputs[0])];
     if (!row.backward_is_forward && gradient == kNoValue) return;  // the loss does not depend on it
-    if (row.identity_gradient) return pass_through(op, gradient);
-    const auto waits = std::exchange(waiting_, std::nullopt);  // for what this op has made
     const auto at = p_.ops.size();
     if (input_is_remade(i, gradient)) {
       emit_backward(op, gradient, bit(0));
-      waiting_ = {&op, gradient};
-    } else {
-      emit_backward(op, gradient);
+      waiting_[producer_[index(op.inputs[0])]].emplace_back(&op, gradient);
+    } else if ((row.gradients & ~row.identity_gradients) != 0) {
+      emit_backward(op, gradient, ~row.identity_gradients);
     }
-    if (!waits) return;
+    pass_through(op, gradient, row.identity_gradients);
+    const auto waits = waiting_.find(static_cast<int>(i));  // for what this op has made
+    if (waits == waiting_.end()) return;
     const auto remade = new_value(op.outputs[0], ValueKind::activation, " again");
     p_.ops[at].outputs.back() = remade;
-    auto later = *waits->first;
-    later.inputs[0] = remade;
-    emit_backward(later, waits->second, bit(1));
+    for (const auto& [linear, its_gradient] : waits->second) {
+      auto later = *linear;
+      later.inputs[0] = remade;
+      emit_backward(later, its_gradient, bit(1));
+    }
   }
 
-  // By the op just before, for this one alone. Its backward must not add to what the weight's
-  // gradient is yet to be made of.
+  // By the backward of its maker, where all that read it can wait for that. What comes before it
+  // must not add to what the weight's gradient is yet to be made of: by the maker itself, where
+  // that comes next, or by any, unless `gradient` is this op's alone.
   bool input_is_remade(std::size_t i, ValueId gradient) const {
     const auto& op = forward_[i];
-    if (i == 0 || !row_of(op.kind).crosswise || !wants_gradient(op, 0) || !wants_gradient(op, 1))
+    if (!row_of(op.kind).crosswise || !wants_gradient(op, 0) || !wants_gradient(op, 1))
       return false;
-    const auto& maker = forward_[i - 1];
-    return row_of(maker.kind).backward_remakes && maker.outputs[0] == op.inputs[0] &&
-           consumers_[index(op.inputs[0])].size() == 1 &&
-           gradient_[index(maker.inputs[0])] != gradient;
+    const auto made_at = producer_[index(op.inputs[0])];
+    if (made_at < 0) return false;
+    const auto& maker = forward_[static_cast<std::size_t>(made_at)];
+    if (!row_of(maker.kind).backward_remakes || maker.outputs[0] != op.inputs[0]) return false;
+    const auto& consumers = consumers_[index(op.inputs[0])];
+    if (!std::ranges::all_of(consumers, [&](int c) {
+          const auto& other = forward_[static_cast<std::size_t>(c)];
+          return row_of(other.kind).crosswise && other.inputs[0] == op.inputs[0];
+        }))
+      return false;
+    return made_at + 1 == static_cast<int>(i) && consumers.size() == 1
+               ? gradient_[index(maker.inputs[0])] != gradient
+               : std::ranges::count(gradient_, gradient) == 1;
   }
 
   // The gradients of `inputs`, as far as they are wanted.
@@ -161,10 +173,10 @@ class Walk {
     for (const auto& [whole, part] : sums) append_sum(whole, part);
   }
 
-  void pass_through(const Op& op, ValueId gradient) {
+  void pass_through(const Op& op, ValueId gradient, std::uint32_t inputs) {
     ValueId sharer = kNoValue;  // the input that took `gradient` itself
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      if (!wants_gradient(op, i)) continue;
+      if ((inputs & bit(i)) == 0 || !wants_gradient(op, i)) continue;
       const auto input = op.inputs[i];
       if (gradient_[index(input)] != kNoValue) {
         append_sum(gradient_[index(input)], gradient);
@@ -232,8 +244,9 @@ class Walk {
   std::vector<bool> needed_;
   std::vector<ValueId> gradient_;
   std::set<ValueId> written_;  // gradients of parameters, so far
-  // The linear layer whose weight gradient is yet to come, and the gradient of its output.
-  std::optional<std::pair<const Op*, ValueId>> waiting_;
+  // Linear layers whose weight gradients are yet to come, and the gradients of their outputs, by
+  // the op that makes what comes into them.
+  std::map<int, std::vector<std::pair<const Op*, ValueId>>> waiting_;
   std::vector<int> producer_;
   std::vector<std::vector<int>> consumers_;
 };

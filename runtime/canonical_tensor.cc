@@ -18,11 +18,13 @@ Shape shape_of_rows(const Shape& whole, std::int64_t rows) {
 ParameterLayout lay_out_parameters(const Program& program) {
   ParameterLayout layout;
   layout.first.resize(program.parameters.size());
-  for (const bool matrices : {true, false}) {
+  layout.copy_first.resize(program.parameters.size(), ParameterLayout::kNoCopy);
+  // Those of one kind, one after the other.
+  const auto add = [&](bool train, bool matrices) {
     for (std::size_t i = 0; i < program.parameters.size(); ++i) {
       const auto& parameter = program.parameters[i];
       const auto& shape = program.value(parameter.master).shape;
-      if ((shape.rank() > 1) != matrices) continue;
+      if (parameter.trains != train || (shape.rank() > 1) != matrices) continue;
       layout.first[i] = layout.elements;
       const auto columns = shape.rank() == 1 ? 1 : shape[1];
       for (const auto& part : parameter.canonical) {
@@ -30,6 +32,7 @@ ParameterLayout lay_out_parameters(const Program& program) {
         tensor.name = part.name;
         tensor.shape = shape_of_rows(shape, part.rows);
         tensor.first = layout.elements + static_cast<std::size_t>(part.first_row * columns);
+        tensor.trains = parameter.trains;
         tensor.decays = parameter.decays;
         tensor.initial = parameter.initial;
         layout.tensors.push_back(std::move(tensor));
@@ -37,7 +40,20 @@ ParameterLayout lay_out_parameters(const Program& program) {
       const auto end = layout.elements + static_cast<std::size_t>(shape.elements());
       layout.elements = (end + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
     }
-    if (matrices) layout.matrix_elements = layout.elements;
+  };
+  add(true, true);
+  layout.matrix_elements = layout.elements;
+  add(true, false);
+  layout.trained_elements = layout.elements;
+  add(false, true);
+  layout.frozen_matrix_elements = layout.elements - layout.trained_elements;
+  add(false, false);
+  for (std::size_t i = 0; i < program.parameters.size(); ++i) {
+    const auto& parameter = program.parameters[i];
+    if (program.value(parameter.master).shape.rank() < 2) continue;
+    const auto frozen_from = parameter.trains ? 0 : layout.trained_elements;
+    layout.copy_first[i] =
+        layout.first[i] - frozen_from + (parameter.trains ? 0 : layout.matrix_elements);
   }
   std::sort(layout.tensors.begin(), layout.tensors.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });

@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "base/byte_stream.h"
+#include "runtime/adapter.h"
 #include "runtime/canonical_tensor.h"
 #include "runtime/family.h"
 #include "runtime/model_description.h"
@@ -104,8 +105,8 @@ Result<void> check_file(Disk& disk, const std::string& path, const FileIdentity&
 
 // Whether the files are what trainer.json says was written.
 Result<void> check_files(Disk& disk, const std::string& checkpoint, const TrainerFile& trainer) {
-  for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
-    ISTHMUS_CHECK(check_file(disk, checkpoint + "/" + kHashedFiles[i], trainer.files[i]));
+  for (const auto& [name, identity] : trainer.files)
+    ISTHMUS_CHECK(check_file(disk, checkpoint + "/" + name, identity));
   return {};
 }
 
@@ -122,17 +123,19 @@ Result<void> write_optimizer(Disk& disk, const std::string& path, Model& model) 
   std::vector<TensorToStore> tensors;
   for (std::size_t i = 0; i < model.tensors().size(); ++i) {
     const auto& t = model.tensors()[i];
+    if (!t.trains) continue;
     tensors.push_back({std::string(kFirstMoment) + t.name, t.shape, model.first_moments(i)});
     tensors.push_back({std::string(kSecondMoment) + t.name, t.shape, model.second_moments(i)});
   }
   return write_safetensors(disk, path, tensors, {});
 }
 
-// The tensors of the model in canonical parameters, one after the other.
+// The tensors that train in canonical parameters, one after the other.
 void add_tensors(std::string_view prefix, const Model& model, std::span<const float> values,
                  std::vector<TensorToStore>& out) {
   for (const auto& t : model.tensors()) {
     if (values.empty()) return;
+    if (!t.trains) continue;
     out.push_back({std::string(prefix) + t.name, t.shape, values.first(t.elements())});
     values = values.subspan(t.elements());
   }
@@ -158,11 +161,15 @@ Result<const StoredTensor*> find(const SafetensorsReader& reader, const std::str
 }
 
 // Finds everything before it writes anything: a directory that does not fit leaves the model alone.
+// Adapters lie elsewhere.
 Result<void> read_model(Disk& disk, const std::string& directory, Model& model) {
   ISTHMUS_TRY(const auto stored, StoredModel::open(disk, directory));
-  ISTHMUS_CHECK(stored.check(model.tensors()));
-  for (std::size_t i = 0; i < model.tensors().size(); ++i)
-    ISTHMUS_CHECK(stored.read(model.tensors()[i], model.parameters(i)));
+  const bool has_adapters = model.fine_tuning().lora.rank > 0;
+  std::vector<CanonicalTensor> tensors(model.tensors().begin(), model.tensors().end());
+  if (has_adapters) std::erase_if(tensors, [](const auto& tensor) { return tensor.trains; });
+  ISTHMUS_CHECK(stored.check(tensors));
+  for (const auto& tensor : tensors)
+    ISTHMUS_CHECK(stored.read(tensor, model.parameters().subspan(tensor.first, tensor.elements())));
   model.parameters_changed();
   return {};
 }
@@ -171,6 +178,7 @@ Result<void> read_optimizer(Disk& disk, const std::string& path, Model& model) {
   ISTHMUS_TRY(const auto reader, SafetensorsReader::open(disk, path));
   for (std::size_t i = 0; i < model.tensors().size(); ++i) {
     const auto& t = model.tensors()[i];
+    if (!t.trains) continue;
     ISTHMUS_TRY(const auto* first, find(reader, path, std::string(kFirstMoment) + t.name, t.shape));
     ISTHMUS_TRY(const auto* second,
                 find(reader, path, std::string(kSecondMoment) + t.name, t.shape));
@@ -183,13 +191,15 @@ Result<void> read_optimizer(Disk& disk, const std::string& path, Model& model) {
 // Canonical parameters; empty when the file has none of this prefix.
 Result<std::vector<float>> read_tensors(const SafetensorsReader& reader, const std::string& path,
                                         std::string_view prefix, const Model& model) {
-  const auto first = std::string(prefix) + model.tensors().front().name;
   std::vector<float> values;
-  if (reader.find(first) == nullptr) return values;
+  const auto has_prefix = [&](const auto& stored) { return stored.name.starts_with(prefix); };
+  if (std::ranges::none_of(reader.tensors(), has_prefix)) return values;
   std::size_t elements = 0;
-  for (const auto& t : model.tensors()) elements += t.elements();
+  for (const auto& t : model.tensors())
+    if (t.trains) elements += t.elements();
   values.reserve(elements);
   for (const auto& t : model.tensors()) {
+    if (!t.trains) continue;
     ISTHMUS_TRY(const auto* stored, find(reader, path, std::string(prefix) + t.name, t.shape));
     values.resize(values.size() + t.elements());
     ISTHMUS_CHECK(reader.read_finite(*stored, std::span(values).last(t.elements())));
@@ -279,7 +289,14 @@ Result<void> write_files(Disk& disk, const std::string& writing, Model& model,
   ISTHMUS_CHECK(disk.make_folders(writing));
   ISTHMUS_CHECK(
       replace_file(disk, writing + "/" + kConfigFile, bytes_of(to_config_json(model.config()))));
-  ISTHMUS_CHECK(write_model(disk, writing + "/" + kModelFile, model));
+  std::vector<const char*> files = {kConfigFile, kOptimizerFile};
+  if (model.fine_tuning().lora.rank > 0) {
+    ISTHMUS_CHECK(write_adapter(disk, writing, model));
+    files.insert(files.end(), {kAdapterConfigFile, kAdapterFile});
+  } else {
+    ISTHMUS_CHECK(write_model(disk, writing + "/" + kModelFile, model));
+    files.push_back(kModelFile);
+  }
   ISTHMUS_CHECK(write_optimizer(disk, writing + "/" + kOptimizerFile, model));
   TrainerFile trainer{
       .progress = progress, .updates = model.updates(), .files = {}, .trained_on = {}};
@@ -288,8 +305,8 @@ Result<void> write_files(Disk& disk, const std::string& writing, Model& model,
     ISTHMUS_CHECK(write_trained_on(disk, path, model, trained_on));
     ISTHMUS_TRY(trainer.trained_on, identity_of(disk, path));
   }
-  for (std::size_t i = 0; i < kHashedFiles.size(); ++i) {
-    ISTHMUS_TRY(trainer.files[i], identity_of(disk, writing + "/" + kHashedFiles[i]));
+  for (const auto* file : files) {
+    ISTHMUS_TRY(trainer.files[file], identity_of(disk, writing + "/" + file));
   }
   ISTHMUS_CHECK(replace_file(disk, writing + "/" + kTrainerFile, bytes_of(encode(trainer))));
   return disk.sync_folder(writing);
@@ -375,12 +392,63 @@ Result<std::vector<std::int64_t>> list_checkpoints(const Disk& disk, const std::
   return steps;
 }
 
+namespace {
+
+Result<StoredAdapter> checked_adapter(Disk& disk, const std::string& directory,
+                                      const ModelConfig& config, const FineTuning& tuning) {
+  ISTHMUS_CHECK(check_as_written(disk, directory));
+  ISTHMUS_TRY(auto adapter, StoredAdapter::open(disk, directory));
+  ISTHMUS_CHECK(adapter.check(config));
+  const auto& theirs = adapter.description().lora;
+  const auto& ours = tuning.lora;
+  const FineTuning of_file{.frozen = {}, .lora = theirs, .base = {}};
+  if (theirs.rank != ours.rank || theirs.alpha != ours.alpha ||
+      adapted_modules(of_file, config) != adapted_modules(tuning, config))
+    return Error{
+        ErrorCode::mismatch,
+        fmt::format("the adapter in {} has rank {}, alpha {} and {}; this run has rank {}, "
+                    "alpha {} and {}: write the same in [lora], or give the run a folder "
+                    "of its own",
+                    directory, theirs.rank, theirs.alpha, fmt::join(theirs.targets, ", "),
+                    ours.rank, ours.alpha, fmt::join(ours.targets, ", "))};
+  return adapter;
+}
+
+}  // namespace
+
+Result<void> check_adapter(Disk& disk, const std::string& path, const ModelConfig& config,
+                           const FineTuning& tuning) {
+  ISTHMUS_TRY(const auto directory, model_directory(disk, path));
+  ISTHMUS_CHECK(checked_adapter(disk, directory, config, tuning));
+  return {};
+}
+
+Result<void> load_adapter(Disk& disk, const std::string& directory, Model& model) {
+  ISTHMUS_TRY(const auto adapter,
+              checked_adapter(disk, directory, model.config(), model.fine_tuning()));
+  for (std::size_t i = 0; i < model.tensors().size(); ++i)
+    if (model.tensors()[i].trains)
+      ISTHMUS_CHECK(adapter.read(model.tensors()[i], model.parameters(i)));
+  model.parameters_changed();
+  return {};
+}
+
 Result<Progress> load_checkpoint(Disk& disk, const std::string& checkpoint, Model& model) {
   ISTHMUS_TRY(const auto trainer, read_trainer_file(disk, checkpoint));
   ISTHMUS_CHECK(check_files(disk, checkpoint, trainer));
   ISTHMUS_TRY(const auto config, read_model_config(disk, checkpoint));
   ISTHMUS_CHECK(check_same(config, model.config(), checkpoint));
-  ISTHMUS_CHECK(read_model(disk, checkpoint, model));
+  ISTHMUS_TRY(const bool has_adapter, holds_adapter(disk, checkpoint));
+  if (has_adapter != (model.fine_tuning().lora.rank > 0))
+    return Error{
+        ErrorCode::mismatch,
+        fmt::format("{} is of a run {} adapters, this run is {}: give it a folder of its own",
+                    checkpoint, has_adapter ? "with" : "without",
+                    has_adapter ? "without" : "with")};
+  if (has_adapter)
+    ISTHMUS_CHECK(load_adapter(disk, checkpoint, model));
+  else
+    ISTHMUS_CHECK(read_model(disk, checkpoint, model));
   ISTHMUS_CHECK(read_optimizer(disk, checkpoint + "/" + kOptimizerFile, model));
   model.set_updates(trainer.updates);
   return trainer.progress;
@@ -455,23 +523,66 @@ Result<ModelConfig> read_model_config(Disk& disk, const std::string& checkpoint)
   return config;
 }
 
+Result<std::string> base_of_adapter(const Disk& disk, const std::string& directory,
+                                    const AdapterDescription& description) {
+  const auto refused = [&](std::string what) {
+    return Error{ErrorCode::not_found,
+                 fmt::format("the adapter in {} belongs to a model {}: write its directory into "
+                             "base_model_name_or_path of {} there",
+                             directory, what, kAdapterConfigFile)};
+  };
+  if (description.base.empty()) return refused("that it does not name");
+  ISTHMUS_TRY(const bool there, disk.exists(description.base + "/" + kConfigFile));
+  if (!there) return refused(fmt::format("in {}, where there is none", description.base));
+  ISTHMUS_TRY(const bool adapter, holds_adapter(disk, description.base));
+  if (adapter) return refused(fmt::format("in {}, which is an adapter itself", description.base));
+  return description.base;
+}
+
 namespace {
 
 Result<std::unique_ptr<Model>> open_directory(Disk& disk, const std::string& directory,
-                                              const BatchShape& shape, ThreadPool& pool) {
+                                              const BatchShape& shape, ThreadPool& pool,
+                                              const FineTuning& tuning) {
+  ISTHMUS_TRY(const bool has_adapter, holds_adapter(disk, directory));
+  if (has_adapter && !tuning.all_trains())
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("{} is an adapter: to train it further name its base in model.from and "
+                    "it in lora.from, or merge the two first (isthmus export)",
+                    directory)};
+  if (has_adapter) {
+    ISTHMUS_TRY(const auto adapter, StoredAdapter::open(disk, directory));
+    ISTHMUS_TRY(const auto base, base_of_adapter(disk, directory, adapter.description()));
+    return open_adapted_model(disk, directory, base, shape, pool);
+  }
   ISTHMUS_TRY(const auto config, read_model_config(disk, directory));
-  ISTHMUS_TRY(auto model, Model::create(config, shape, pool));
+  ISTHMUS_TRY(auto model, Model::create(config, shape, pool, tuning));
   ISTHMUS_CHECK(load_parameters(disk, directory, *model));
   return model;
 }
 
 }  // namespace
 
+Result<std::unique_ptr<Model>> open_adapted_model(Disk& disk, const std::string& adapter_directory,
+                                                  const std::string& base, const BatchShape& shape,
+                                                  ThreadPool& pool) {
+  ISTHMUS_CHECK(check_as_written(disk, adapter_directory));
+  ISTHMUS_TRY(const auto adapter, StoredAdapter::open(disk, adapter_directory));
+  ISTHMUS_TRY(auto model, open_model(disk, base, shape, pool));
+  ISTHMUS_CHECK(adapter.check(model->config()));
+  for (std::size_t i = 0; i < model->tensors().size(); ++i)
+    ISTHMUS_CHECK(adapter.merge_into(model->tensors()[i], model->parameters(i)));
+  model->parameters_changed();
+  return model;
+}
+
 Result<std::unique_ptr<Model>> open_model(Disk& disk, const std::string& path,
-                                          const BatchShape& shape, ThreadPool& pool) {
+                                          const BatchShape& shape, ThreadPool& pool,
+                                          const FineTuning& tuning) {
   ISTHMUS_TRY(const auto steps, list_checkpoints(disk, path));
-  if (steps.empty()) return open_directory(disk, path, shape, pool);
-  auto model = open_directory(disk, path + "/" + name_of(steps.back()), shape, pool);
+  if (steps.empty()) return open_directory(disk, path, shape, pool, tuning);
+  auto model = open_directory(disk, path + "/" + name_of(steps.back()), shape, pool, tuning);
   if (model || model.error().code != ErrorCode::corrupt || steps.size() == 1) return model;
   return Error{ErrorCode::corrupt,
                fmt::format("the newest checkpoint is damaged; the one before it is {}/{}", path,

@@ -4,10 +4,13 @@
 //   checkpoints/step_00000120/
 //     config.json            what the model is                    ┐ transformers loads
 //     model.safetensors      f32 parameters, canonical names      ┘ these as they are
-//     optimizer.safetensors  first_moment.NAME, second_moment.NAME
+//     optimizer.safetensors  first_moment.NAME, second_moment.NAME, of what trains
 //     trained_on.safetensors base.NAME, contributed.NAME: only where a federated run was stopped
 //     trainer.json           where training stands; size and BLAKE2b of the files above, and its
 //                            own
+//
+// Where adapters train, adapter_config.json and adapter_model.safetensors, which PEFT loads, are
+// there instead of model.safetensors (runtime/adapter.h).
 //
 // Written in a hidden folder, each file synced, then renamed: a name that starts with step_ is
 // whole, unless a disk or somebody damaged it later, which loading notices before it changes the
@@ -24,6 +27,7 @@
 #include "base/event_log.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "runtime/adapter.h"
 #include "runtime/model.h"
 #include "runtime/progress.h"
 
@@ -71,6 +75,13 @@ Result<std::optional<Progress>> load_newest_checkpoint(Disk& disk, const std::st
 // mismatch, unsupported, non_finite, not_found, io.
 Result<void> load_parameters(Disk& disk, const std::string& checkpoint, Model& model);
 
+// The adapters of a model that has them, from a directory of PEFT's or a checkpoint. Errors: those
+// of StoredAdapter; mismatch (other adapters).
+Result<void> load_adapter(Disk& disk, const std::string& directory, Model& model);
+// Whether it could be, from there or from a folder of checkpoints.
+Result<void> check_adapter(Disk& disk, const std::string& path, const ModelConfig& config,
+                           const FineTuning& tuning);
+
 // Whether load_parameters would find every tensor of this configuration, with its shape, and no
 // other; values are read of a head alone that is stored beside an embedding that it should equal.
 // Errors: as load_parameters.
@@ -86,10 +97,21 @@ Result<std::string> model_directory(const Disk& disk, const std::string& path);
 // corrupt, io.
 Result<void> check_as_written(Disk& disk, const std::string& directory);
 
+// Where the model is that an adapter belongs to. Errors: not_found, with what to do; io.
+Result<std::string> base_of_adapter(const Disk& disk, const std::string& directory,
+                                    const AdapterDescription& description);
+
+// The base with the adapter merged into it. Errors: as StoredAdapter and open_model.
+Result<std::unique_ptr<Model>> open_adapted_model(Disk& disk, const std::string& adapter_directory,
+                                                  const std::string& base, const BatchShape& shape,
+                                                  ThreadPool& pool);
+
 // A model with the parameters of a Hugging Face directory, or of the newest checkpoint in a folder
-// of checkpoints: for evaluation and generation. Errors: as load_parameters; where the newest is
-// corrupt, it names the one before.
+// of checkpoints; of an adapter, those of its base with the adapter merged into them. `tuning`: of
+// one that is to be trained further; adapters of its own are zero yet. Errors: as load_parameters,
+// StoredAdapter and base_of_adapter; where the newest is corrupt, it names the one before.
 Result<std::unique_ptr<Model>> open_model(Disk& disk, const std::string& path,
-                                          const BatchShape& shape, ThreadPool& pool);
+                                          const BatchShape& shape, ThreadPool& pool,
+                                          const FineTuning& tuning = {});
 
 }  // namespace isthmus::runtime

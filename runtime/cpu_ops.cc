@@ -10,6 +10,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "kernels/few_rows.h"
+#include "kernels/low_rank.h"
 #include "kernels/norm_rope.h"
 #include "kernels/residual.h"
 #include "kernels/rms_norm.h"
@@ -246,6 +247,34 @@ PreparedOp linear_backward(const BoundOp& bound, CpuDevice& device) {
     if (for_x != nullptr) for_x->run(device.pool, dy, weight, dx);
     if (for_weight == nullptr) return;
     (device.first_micro_batch ? first_for_weight : for_weight)->run(device.pool, dy, x, dweight);
+  };
+}
+
+PreparedOp low_rank_forward(const BoundOp& bound, CpuDevice& device) {
+  const Rows weight(bound.inputs[1]);
+  const auto scratch = kernels::low_rank_scratch_floats(weight.rows, weight.columns);
+  device.reserve_scratch(scratch * sizeof(float));
+  const auto& a = bound.op.attributes;
+  return [&device, t = bound.inputs[0], weight, scratch, y = bound.inputs[2],
+          sum = bound.outputs[0], scale = static_cast<float>(a.scale),
+          columns = Rows(bound.outputs[0]).column_range(a.first_column, weight.rows)] {
+    copy_unless_same_place(device.pool, y, sum);
+    kernels::low_rank_forward(device.pool, t, weight, scale, columns, columns,
+                              device.scratch_of<float>(scratch));
+  };
+}
+
+PreparedOp low_rank_backward(const BoundOp& bound, CpuDevice& device) {
+  const auto& a = bound.op.attributes;
+  const Rows weight(bound.inputs[1]);
+  return [&device, t = bound.inputs[0], weight, dt = bound.outputs[0], dweight = bound.outputs[1],
+          scale = static_cast<float>(a.scale),
+          dy = Rows(bound.inputs[4]).column_range(a.first_column, weight.rows),
+          sets_first = (bound.op.sets_first & bit(1)) != 0] {
+    if (dt.data != nullptr) kernels::low_rank_input_gradient(device.pool, dy, weight, scale, dt);
+    if (dweight.data != nullptr)
+      kernels::low_rank_weight_gradient(device.pool, dy, t, scale, dweight,
+                                        !(device.first_micro_batch && sets_first));
   };
 }
 

@@ -14,6 +14,8 @@ PreparedOp norm_rope_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp norm_rope_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp linear_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp linear_backward(const BoundOp& bound, CpuDevice& device);
+PreparedOp low_rank_forward(const BoundOp& bound, CpuDevice& device);
+PreparedOp low_rank_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp rope_table_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp rope_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp rope_backward(const BoundOp& bound, CpuDevice& device);

@@ -22,6 +22,7 @@ void Decoder::add_attention(std::int64_t layer, HeadNorms norms) {
   const auto q_rows = config_.heads * head_dim;
   const auto kv_rows = config_.kv_heads * head_dim;
   auto& b = builder_;
+  b.begin_block();
   const auto norm = b.norm_weight(name(layer, "input_layernorm"), config_.hidden);
   const auto qkv = b.matrix({{name(layer, "self_attn.q_proj"), q_rows},
                              {name(layer, "self_attn.k_proj"), kv_rows},
@@ -56,6 +57,7 @@ void Decoder::add_feed_forward(std::int64_t layer) {
 
 Program Decoder::finish(Head head) {
   auto& b = builder_;
+  b.end_blocks();
   const auto x = b.norm(x_, b.norm_weight("model.norm.weight", config_.hidden), config_.norm_eps);
   const auto output = config_.tied
                           ? embedding_

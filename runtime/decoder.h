@@ -20,7 +20,7 @@ class Decoder {
  public:
   Decoder(const ModelConfig& config, const BatchShape& shape);
 
-  // Grouped-query attention with rotary positions, on the norm of x.
+  // Grouped-query attention with rotary positions, on the norm of x. A layer begins with it.
   void add_attention(std::int64_t layer, HeadNorms norms);
   // SwiGLU on the norm of x.
   void add_feed_forward(std::int64_t layer);

@@ -6,7 +6,6 @@
 #include "base/assert.h"
 #include "kernels/cached_attention.h"
 #include "kernels/few_rows.h"
-#include "runtime/family.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -24,20 +23,23 @@ BatchShape shape_of(Precision precision, std::int64_t rows, std::int64_t texts,
 
 }  // namespace
 
-Decoding::Decoding(const ModelConfig& config, Precision precision, std::int64_t texts,
-                   std::int64_t length, ParameterPlaces parameters, CpuDevice& device)
+Decoding::Decoding(const ModelConfig& config, const FineTuning& tuning, Precision precision,
+                   std::int64_t texts, std::int64_t length, ParameterPlaces parameters,
+                   CpuDevice& device)
     : length_(length),
       vocabulary_(config.vocabulary),
       read_(static_cast<std::size_t>(texts)),
       scores_(static_cast<std::size_t>(texts * config.vocabulary)) {
-  auto prompts = build_program(config, shape_of(precision, kPromptRows, texts, length), Head::none);
+  auto prompts =
+      build_program(config, tuning, shape_of(precision, kPromptRows, texts, length), Head::none);
   for (const auto id : prompts.kept) {
     kept_.emplace_back(prompts.value(id).bytes());
     parameters.kept.push_back(kept_.back().bytes().data());
   }
   prompts_ = std::make_unique<StandaloneExecutor>(std::move(prompts), parameters, device);
   continuations_ = std::make_unique<StandaloneExecutor>(
-      build_program(config, shape_of(precision, std::min(texts, kernels::kFewRows), texts, length),
+      build_program(config, tuning,
+                    shape_of(precision, std::min(texts, kernels::kFewRows), texts, length),
                     Head::logits),
       parameters, device);
 }

@@ -17,6 +17,7 @@
 
 #include "runtime/cpu_device.h"
 #include "runtime/executor.h"
+#include "runtime/fine_tuning.h"
 #include "runtime/model_config.h"
 
 namespace isthmus::runtime {
@@ -26,8 +27,8 @@ inline constexpr std::int32_t kNoToken = -1;
 class Decoding {
  public:
   // Of `texts` texts of at most `length` tokens each. Parameters and device outlive it.
-  Decoding(const ModelConfig& config, Precision precision, std::int64_t texts, std::int64_t length,
-           ParameterPlaces parameters, CpuDevice& device);
+  Decoding(const ModelConfig& config, const FineTuning& tuning, Precision precision,
+           std::int64_t texts, std::int64_t length, ParameterPlaces parameters, CpuDevice& device);
 
   std::size_t texts() const { return read_.size(); }
   std::int64_t length() const { return length_; }

@@ -12,7 +12,8 @@ namespace isthmus::runtime {
 
 inline constexpr double kInitialDeviation = 0.02;  // of matrices and embeddings
 
-// Normal: Random(seed).split(name).normal_at(element) × deviation, rounded once. Ones: 1.
+// With random = Random(seed).split(name), each rounded once. Normal: random.normal_at(element) ×
+// deviation. Uniform: (2 random.uniform_at(element) − 1) / sqrt(columns). Ones, zeros: 1, 0.
 void initialise_tensor(ThreadPool& pool, std::uint64_t seed, const CanonicalTensor& tensor,
                        std::span<float> values);
 

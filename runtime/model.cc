@@ -13,11 +13,11 @@
 #include "kernels/adamw.h"
 #include "kernels/bf16.h"
 #include "kernels/sum_of_squares.h"
-#include "runtime/backward.h"
 #include "runtime/executor.h"
 #include "runtime/family.h"
 #include "runtime/initialisation.h"
 #include "runtime/training_memory.h"
+#include "runtime/training_program.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -37,9 +37,9 @@ void for_blocks(ThreadPool& pool, std::size_t elements, const Body& body) {
 
 // The lists of one batch shape, and where their values go.
 struct Lists {
-  Lists(const ModelConfig& config, const BatchShape& shape)
-      : training(with_backward(build_program(config, shape, Head::loss))),
-        evaluation(build_program(config, shape, Head::loss)),
+  Lists(const ModelConfig& config, const FineTuning& tuning, const BatchShape& shape)
+      : training(training_program(config, shape, tuning)),
+        evaluation(build_program(config, tuning, shape, Head::loss)),
         training_plan(plan_memory(training)),
         evaluation_plan(plan_memory(evaluation)) {}
 
@@ -58,17 +58,19 @@ Result<void> fits_in_memory(std::string_view what, double needed, std::string_vi
 
 class CpuModel final : public Model {
  public:
-  CpuModel(const ModelConfig& config, const BatchShape& shape, ThreadPool& pool, Lists lists)
+  CpuModel(const ModelConfig& config, const FineTuning& tuning, const BatchShape& shape,
+           ThreadPool& pool, Lists lists)
       : config_(config),
+        tuning_(tuning),
         shape_(shape),
         device_(pool),
         layout_(lay_out_parameters(lists.training)),
         parameters_(layout_.elements * sizeof(float)),
-        gradients_(layout_.elements * sizeof(float)),
-        first_moments_(layout_.elements * sizeof(float)),
-        second_moments_(layout_.elements * sizeof(float)),
-        copies_(shape.precision == Precision::bf16 ? layout_.matrix_elements * sizeof(bf16_t) : 0),
-        norm_scratch_(kernels::sum_of_squares_blocks(layout_.elements)),
+        gradients_(layout_.trained_elements * sizeof(float)),
+        first_moments_(layout_.trained_elements * sizeof(float)),
+        second_moments_(layout_.trained_elements * sizeof(float)),
+        copies_(shape.precision == Precision::bf16 ? layout_.copy_elements() * sizeof(bf16_t) : 0),
+        norm_scratch_(kernels::sum_of_squares_blocks(layout_.trained_elements)),
         arena_(std::max(lists.training_plan.arena_bytes, lists.evaluation_plan.arena_bytes)),
         places_(parameter_places()),
         training_(std::move(lists.training), lists.training_plan, arena_.bytes(), places_, device_),
@@ -76,13 +78,18 @@ class CpuModel final : public Model {
                     device_) {}
 
   const ModelConfig& config() const override { return config_; }
+  const FineTuning& fine_tuning() const override { return tuning_; }
   const BatchShape& shape() const override { return shape_; }
   std::span<const CanonicalTensor> tensors() const override { return layout_.tensors; }
 
   void initialise(std::uint64_t seed) override {
     for (const auto& tensor : layout_.tensors)
-      initialise_tensor(device_.pool, seed, tensor,
-                        parameters().subspan(tensor.first, tensor.elements()));
+      if (!tensor.trains) initialise_one(tensor, seed);
+    initialise_trained(seed);
+  }
+  void initialise_trained(std::uint64_t seed) override {
+    for (const auto& tensor : layout_.tensors)
+      if (tensor.trains) initialise_one(tensor, seed);
     device_.fill_zero(first_moments());
     device_.fill_zero(second_moments());
     updates_ = 0;
@@ -98,9 +105,15 @@ class CpuModel final : public Model {
   std::span<float> second_moments() override { return second_moments_.of<float>(); }
 
   void parameters_changed() override {
-    for_blocks(device_.pool, copies().size(), [&](std::size_t first, std::size_t count) {
-      kernels::float_to_bf16(parameters().subspan(first, count), copies().subspan(first, count));
-    });
+    if (copies().empty()) return;
+    const auto copy = [&](std::size_t from, std::size_t to, std::size_t elements) {
+      for_blocks(device_.pool, elements, [&](std::size_t first, std::size_t count) {
+        kernels::float_to_bf16(parameters().subspan(from + first, count),
+                               copies().subspan(to + first, count));
+      });
+    };
+    copy(0, 0, layout_.matrix_elements);
+    copy(layout_.trained_elements, layout_.matrix_elements, layout_.frozen_matrix_elements);
   }
 
   // The next micro-batch sets them, so that nothing need be written before.
@@ -140,7 +153,8 @@ class CpuModel final : public Model {
         static_cast<double>(memory_bytes() +
                             Decoding::bytes_of(config_, shape_.precision, texts, length)),
         "fewer or shorter ones"));
-    return std::make_unique<Decoding>(config_, shape_.precision, texts, length, places_, device_);
+    return std::make_unique<Decoding>(config_, tuning_, shape_.precision, texts, length, places_,
+                                      device_);
   }
 
   UpdateReport update(const AdamWOptions& options, double rate, std::int64_t counted) override {
@@ -162,7 +176,7 @@ class CpuModel final : public Model {
     step.weight_decay = static_cast<float>(options.weight_decay);
     update_range(step, 0, layout_.matrix_elements);
     step.weight_decay = 0;
-    update_range(step, layout_.matrix_elements, layout_.elements);
+    update_range(step, layout_.matrix_elements, layout_.trained_elements);
     return report;
   }
 
@@ -189,13 +203,21 @@ class CpuModel final : public Model {
   }
 
  private:
+  void initialise_one(const CanonicalTensor& tensor, std::uint64_t seed) {
+    initialise_tensor(device_.pool, seed, tensor,
+                      parameters().subspan(tensor.first, tensor.elements()));
+  }
+
   ParameterPlaces parameter_places() {
     ParameterPlaces places;
-    for (const auto first : layout_.first) {
+    for (std::size_t i = 0; i < layout_.first.size(); ++i) {
+      const auto first = layout_.first[i];
       places.masters.push_back(parameters().data() + first);
-      places.gradients.push_back(gradients_.of<float>().data() + first);
-      // Norm weights have no copy, and no op asks for it.
-      places.operands.push_back(first < copies().size() ? copies().data() + first : nullptr);
+      // What is not there no op asks for.
+      places.gradients.push_back(
+          first < layout_.trained_elements ? gradients_.of<float>().data() + first : nullptr);
+      const bool has_copy = !copies().empty() && layout_.copy_first[i] != ParameterLayout::kNoCopy;
+      places.operands.push_back(has_copy ? copies().data() + layout_.copy_first[i] : nullptr);
     }
     return places;
   }
@@ -232,8 +254,8 @@ class CpuModel final : public Model {
 
   void update_range(const kernels::AdamWStep& step, std::size_t first, std::size_t end) {
     const auto of = [&](std::span<float> flat) { return flat.subspan(first, end - first); };
-    const auto copy =
-        first < copies().size() ? copies().subspan(first, end - first) : std::span<bf16_t>{};
+    const bool has_copies = !copies().empty() && end <= layout_.matrix_elements;
+    const auto copy = has_copies ? copies().subspan(first, end - first) : std::span<bf16_t>{};
     kernels::adamw(device_.pool, step, of(gradients()), of(parameters()), of(first_moments()),
                    of(second_moments()), copy);
   }
@@ -246,11 +268,13 @@ class CpuModel final : public Model {
     auto& of_length = scoring_[planned];
     if (!of_length)
       of_length = std::make_unique<StandaloneExecutor>(
-          build_program(config_, {1, planned, shape_.precision}, Head::logits), places_, device_);
+          build_program(config_, tuning_, {1, planned, shape_.precision}, Head::logits), places_,
+          device_);
     return of_length->executor;
   }
 
   ModelConfig config_;
+  FineTuning tuning_;
   BatchShape shape_;
   CpuDevice device_;
   ParameterLayout layout_;
@@ -268,8 +292,9 @@ class CpuModel final : public Model {
 }  // namespace
 
 Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, const BatchShape& shape,
-                                             ThreadPool& pool) {
+                                             ThreadPool& pool, const FineTuning& tuning) {
   ISTHMUS_CHECK(check(config));
+  ISTHMUS_CHECK(check(tuning, config));
   if (shape.micro_batch < 1 || shape.micro_batch > (1 << 20))
     return Error{ErrorCode::invalid_argument,
                  fmt::format("micro_batch is {}, but must be at least 1", shape.micro_batch)};
@@ -277,10 +302,11 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, const Ba
     return Error{ErrorCode::invalid_argument,
                  fmt::format("sequence is {}, but must be from 1 to the model's sequence_max, {}",
                              shape.sequence, config.sequence_max)};
-  ISTHMUS_CHECK(fits_in_memory("training this model", model_memory_bytes(config, shape),
+  ISTHMUS_CHECK(fits_in_memory("training this model",
+                               training_memory(config, shape, tuning).total(),
                                "a smaller micro_batch, sequence or model"));
   return std::unique_ptr<Model>(
-      std::make_unique<CpuModel>(config, shape, pool, Lists(config, shape)));
+      std::make_unique<CpuModel>(config, tuning, shape, pool, Lists(config, tuning, shape)));
 }
 
 }  // namespace isthmus::runtime

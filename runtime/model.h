@@ -29,6 +29,7 @@
 #include "runtime/batch_loss.h"
 #include "runtime/canonical_tensor.h"
 #include "runtime/decoding.h"
+#include "runtime/fine_tuning.h"
 #include "runtime/inner_optimizer.h"
 #include "runtime/model_config.h"
 #include "runtime/op_time.h"
@@ -46,24 +47,30 @@ class Model {
   // an import. invalid_argument, unsupported, too_large (for this machine's memory). `pool` is used
   // during calls only, and outlives the model.
   static Result<std::unique_ptr<Model>> create(const ModelConfig& config, const BatchShape& shape,
-                                               ThreadPool& pool);
+                                               ThreadPool& pool, const FineTuning& tuning = {});
   virtual ~Model() = default;
 
   virtual const ModelConfig& config() const = 0;
+  virtual const FineTuning& fine_tuning() const = 0;
   virtual const BatchShape& shape() const = 0;
   virtual std::span<const CanonicalTensor> tensors() const = 0;
 
   // Deterministic in (seed, tensor name, element): normal with deviation 0.02 for matrices and the
-  // embedding, ones for norm weights. Clears the optimizer state.
+  // embedding, ones for norm weights; of an adapter A uniform within 1 / sqrt(in), B zero. Clears
+  // the optimizer state.
   virtual void initialise(std::uint64_t seed) = 0;
+  // The same of the tensors that train; the others stay.
+  virtual void initialise_trained(std::uint64_t seed) = 0;
 
-  // One canonical tensor (index into tensors()). After writing to parameters, parameters_changed().
+  // One canonical tensor (index into tensors()); gradients and moments of one that trains. After
+  // writing to parameters, parameters_changed().
   std::span<float> parameters(std::size_t tensor) { return slice(parameters(), tensor); }
   std::span<float> gradients(std::size_t tensor) { return slice(gradients(), tensor); }
   std::span<float> first_moments(std::size_t tensor) { return slice(first_moments(), tensor); }
   std::span<float> second_moments(std::size_t tensor) { return slice(second_moments(), tensor); }
 
-  // The flat buffers behind them; all of one length. The elements between tensors are zero.
+  // The flat buffers behind them (runtime/canonical_tensor.h): what trains comes first in
+  // parameters, and is all there is in the others. The elements between tensors are zero.
   virtual std::span<float> parameters() = 0;
   virtual std::span<float> gradients() = 0;
   virtual std::span<float> first_moments() = 0;

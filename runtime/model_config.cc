@@ -65,4 +65,8 @@ std::string_view to_string(Precision precision) {
   return precision == Precision::f32 ? "f32" : "bf16";
 }
 
+std::string_view to_string(Recompute recompute) {
+  return recompute == Recompute::off ? "off" : "all";
+}
+
 }  // namespace isthmus::runtime

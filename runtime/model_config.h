@@ -44,11 +44,18 @@ enum class Precision { f32, bf16 };
 
 std::string_view to_string(Precision precision);
 
+// What of the activations is made again for the backward pass, instead of kept: nothing, or all
+// but the inputs of blocks (runtime/recompute.h).
+enum class Recompute { off, all };
+
+std::string_view to_string(Recompute recompute);
+
 // What one call computes: micro_batch sequences of `sequence` tokens each.
 struct BatchShape {
   std::int64_t micro_batch = 1;
   std::int64_t sequence = 256;  // at most ModelConfig::sequence_max
   Precision precision = Precision::f32;
+  Recompute recompute = Recompute::off;
   // Of a list that continues texts (runtime/decoding.h): of how many texts, and how many tokens of
   // each, the keys and values are kept. Then micro_batch * sequence is the number of rows of a run,
   // each of which is a token of any text.

@@ -213,11 +213,14 @@ std::string to_config_json(const ModelConfig& config, StoredDType dtype) {
   return json.dump(2) + "\n";
 }
 
-std::string settings_text(const ModelConfig& config) {
+std::string settings_text(const ModelConfig& config, const FineTuning& tuning,
+                          std::string_view frozen_digest) {
   auto text = fmt::format("{}, heads {}/{}, rope_theta {}, norm_eps {}", config.family,
                           config.heads, config.kv_heads, config.rope_theta, config.norm_eps);
   if (config.rope_scaling.kind != RopeScaling::Kind::none)
     text += ", rope_scaling " + describe(config.rope_scaling);
+  if (tuning.lora.rank > 0) text += fmt::format(", lora alpha {}", tuning.lora.alpha);
+  if (!frozen_digest.empty()) text += fmt::format(", frozen {}", frozen_digest.substr(0, 32));
   return text;
 }
 

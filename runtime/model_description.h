@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "runtime/fine_tuning.h"
 #include "runtime/model_config.h"
 #include "runtime/safetensors.h"
 
@@ -22,6 +23,8 @@ Result<ModelConfig> from_config_json(std::string_view text);
 
 // What sites must agree on and the shapes of the tensors do not say, in one line: "llama, heads
 // 8/4, rope_theta 10000, norm_eps 1e-05" (query heads, key and value heads).
-std::string settings_text(const ModelConfig& config);
+// Where not all of it trains, also the adapters and what the frozen rest is (its digest).
+std::string settings_text(const ModelConfig& config, const FineTuning& tuning = {},
+                          std::string_view frozen_digest = {});
 
 }  // namespace isthmus::runtime

@@ -5,8 +5,11 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "runtime/adapter.h"
 #include "runtime/canonical_tensor.h"
 #include "runtime/checkpoint.h"
 #include "runtime/family.h"
@@ -41,15 +44,60 @@ std::string file_name(std::size_t file, std::size_t files) {
   return files == 1 ? kModelFile : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, files);
 }
 
-Result<void> write_file(Disk& disk, const std::string& path, const StoredModel& stored,
-                        Tensors tensors, StoredDType dtype) {
+// The parameters of a directory; of an adapter those of its base, with it merged into them.
+class Source {
+ public:
+  static Result<Source> open(Disk& disk, const std::string& directory) {
+    ISTHMUS_TRY(const bool has_adapter, holds_adapter(disk, directory));
+    if (!has_adapter) return open(disk, directory, std::nullopt);
+    ISTHMUS_TRY(auto adapter, StoredAdapter::open(disk, directory));
+    ISTHMUS_TRY(const auto base, base_of_adapter(disk, directory, adapter.description()));
+    ISTHMUS_CHECK(check_as_written(disk, base));
+    ISTHMUS_TRY(auto source, open(disk, base, std::move(adapter)));
+    ISTHMUS_CHECK(source.adapter_->check(source.config()));
+    return source;
+  }
+
+  const ModelConfig& config() const { return config_; }
+  std::span<const CanonicalTensor> tensors() const { return layout_.tensors; }
+  Result<void> read(const CanonicalTensor& tensor, std::span<float> out) const {
+    ISTHMUS_CHECK(stored_.read(tensor, out));
+    return adapter_ ? adapter_->merge_into(tensor, out) : Result<void>();
+  }
+
+ private:
+  Source(ModelConfig config, ParameterLayout layout, StoredModel stored,
+         std::optional<StoredAdapter> adapter)
+      : config_(std::move(config)),
+        layout_(std::move(layout)),
+        stored_(std::move(stored)),
+        adapter_(std::move(adapter)) {}
+
+  static Result<Source> open(Disk& disk, const std::string& directory,
+                             std::optional<StoredAdapter> adapter) {
+    ISTHMUS_TRY(auto config, read_model_config(disk, directory));
+    const BatchShape least{.micro_batch = 1, .sequence = 1};
+    auto layout = lay_out_parameters(build_program(config, least, Head::loss));
+    ISTHMUS_TRY(auto stored, StoredModel::open(disk, directory));
+    ISTHMUS_CHECK(stored.check(layout.tensors));
+    return Source(std::move(config), std::move(layout), std::move(stored), std::move(adapter));
+  }
+
+  ModelConfig config_;
+  ParameterLayout layout_;
+  StoredModel stored_;
+  std::optional<StoredAdapter> adapter_;
+};
+
+Result<void> write_file(Disk& disk, const std::string& path, const Source& source, Tensors tensors,
+                        StoredDType dtype) {
   std::vector<SafetensorsWriter::Entry> entries;
   for (const auto& tensor : tensors) entries.push_back({tensor.name, tensor.shape});
   ISTHMUS_TRY(auto writer,
               SafetensorsWriter::create(disk, path, entries, dtype, {{"format", "pt"}}));
   for (const auto& tensor : tensors) {
     std::vector<float> values(tensor.elements());
-    ISTHMUS_CHECK(stored.read(tensor, values));
+    ISTHMUS_CHECK(source.read(tensor, values));
     ISTHMUS_CHECK(writer.add(values));
   }
   return writer.finish();
@@ -70,16 +118,12 @@ std::string index_text(const std::vector<Tensors>& files, StoredDType dtype) {
 
 Result<void> write_all(Disk& disk, const std::string& directory, const std::string& source,
                        const ExportOptions& options) {
-  ISTHMUS_TRY(const auto config, read_model_config(disk, source));
-  const BatchShape least{.micro_batch = 1, .sequence = 1};
-  const auto layout = lay_out_parameters(build_program(config, least, Head::loss));
-  ISTHMUS_TRY(const auto stored, StoredModel::open(disk, source));
-  ISTHMUS_CHECK(stored.check(layout.tensors));
+  ISTHMUS_TRY(const auto model, Source::open(disk, source));
   ISTHMUS_CHECK(replace_file(disk, directory + "/" + kConfigFile,
-                             bytes_of(to_config_json(config, options.dtype))));
-  const auto files = cut_into_files(layout.tensors, options);
+                             bytes_of(to_config_json(model.config(), options.dtype))));
+  const auto files = cut_into_files(model.tensors(), options);
   for (std::size_t i = 0; i < files.size(); ++i)
-    ISTHMUS_CHECK(write_file(disk, directory + "/" + file_name(i, files.size()), stored, files[i],
+    ISTHMUS_CHECK(write_file(disk, directory + "/" + file_name(i, files.size()), model, files[i],
                              options.dtype));
   if (files.size() > 1)
     ISTHMUS_CHECK(replace_file(disk, directory + "/" + kModelIndexFile,

@@ -18,7 +18,8 @@ struct ExportOptions {
   std::uint64_t file_bytes_max = std::uint64_t{5} << 30;
 };
 
-// Of a checkpoint or any Hugging Face directory of a family that we know, into a new directory,
+// Of a checkpoint, an adapter (merged into its base) or any Hugging Face directory of a family that
+// we know, into a new directory,
 // which appears whole or not at all. One tensor is in memory at a time. Parameters that the source
 // has in `dtype`, or in one that it holds exactly, come out bit for bit. Errors: as
 // load_parameters; exists; too_large (a value that F16 cannot hold); disk_full, permission, io.

@@ -58,6 +58,16 @@ double attention_flops(const Program& program, const Op& op) {
          static_cast<double>(a.heads * a.head_dim);
 }
 
+// t · Bᵀ forward; the gradients of both backward.
+double low_rank_flops(const Program& program, const Op& op) {
+  const auto rows = program.value(op.inputs[0]).shape[0];
+  const auto& weight = program.value(op.inputs[1]).shape;
+  const double products = op.pass == Pass::forward ? 1.0
+                                                   : (op.outputs[0] != kNoValue ? 1.0 : 0.0) +
+                                                         (op.outputs[1] != kNoValue ? 1.0 : 0.0);
+  return products * 2.0 * static_cast<double>(rows * weight[0] * weight[1]);
+}
+
 // In the order of OpKind.
 constexpr std::array<OpRow, kOpKinds> kTable = {{
     {.name = "embed",
@@ -91,6 +101,18 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .gemms = linear_gemms,
      .forward_on_cpu = cpu::linear_forward,
      .backward_on_cpu = cpu::linear_backward},
+    {.name = "low_rank",
+     .inputs = 3,
+     .outputs = 1,
+     .gradients = bit(0) | bit(1) | bit(2),
+     .backward_inputs = bit(0) | bit(1),
+     .identity_gradients = bit(2),
+     .gradient_dtype = GradientDType::of_operand,
+     .sets_parameters = true,
+     .forward_over = 2,
+     .other_flops = low_rank_flops,
+     .forward_on_cpu = cpu::low_rank_forward,
+     .backward_on_cpu = cpu::low_rank_backward},
     {.name = "rope_table", .inputs = 0, .outputs = 1, .forward_on_cpu = cpu::rope_table_forward},
     {.name = "rope",
      .inputs = 2,
@@ -137,14 +159,14 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .inputs = 2,
      .outputs = 1,
      .gradients = bit(0) | bit(1),
-     .identity_gradient = true,
+     .identity_gradients = bit(0) | bit(1),
      .forward_over = 0,
      .forward_on_cpu = cpu::add_forward},
     {.name = "convert",
      .inputs = 1,
      .outputs = 1,
      .gradients = bit(0),
-     .identity_gradient = true,
+     .identity_gradients = bit(0),
      .forward_on_cpu = cpu::convert_forward},
     {.name = "head_loss",
      .inputs = 3,

@@ -43,8 +43,9 @@ struct OpRow {
   std::uint32_t gradients = 0;         // bit i: forward input i can have a gradient
   std::uint32_t backward_inputs = 0;   // bit i: backward reads forward input i
   std::uint32_t backward_outputs = 0;  // bit j: backward reads forward output j
-  bool identity_gradient = false;      // the output's gradient is each input's: no backward op
-  bool backward_is_forward = false;    // backward computes the outputs too: no forward op with it
+  // Bit i: the output's gradient is that of input i, so that backward need not make it.
+  std::uint32_t identity_gradients = 0;
+  bool backward_is_forward = false;  // backward computes the outputs too: no forward op with it
   // Backward can make forward's output 0 again, to the same bits, as its last output.
   bool backward_remakes = false;
   // Backward reads inputs 0 and 1 only for each other's gradient, so that it can be done in two.

@@ -1,7 +1,7 @@
 // OuterSync: what the trainer of a site needs of its gateway. Behind it stands an attached gateway
 // (attached_sync.cc, over inter/attach_client.h), or a test's. One rank of the site calls it, on
-// one thread; parameters are canonical: whole tensors in the order of Model::tensors(), end to end
-// without gaps, f32.
+// one thread; parameters are canonical: whole tensors in the order of Model::tensors(), those that
+// train, end to end without gaps, f32.
 #pragma once
 
 #include <cstdint>

@@ -64,6 +64,16 @@ std::size_t ProgramBuilder::norm_weight(const std::string& name, std::int64_t el
   return parameter({{name, elements}}, {elements}, false);
 }
 
+void ProgramBuilder::begin_block() {
+  end_blocks();
+  program_.blocks.push_back({program_.ops.size(), 0});
+}
+
+void ProgramBuilder::end_blocks() {
+  if (program_.blocks.empty() || program_.blocks.back().end != 0) return;
+  program_.blocks.back().end = program_.ops.size();
+}
+
 Op& ProgramBuilder::append(OpKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
   Op op;
   op.kind = kind;
@@ -223,6 +233,7 @@ void ProgramBuilder::head_logits(ValueId x, std::size_t weight) {
 void ProgramBuilder::no_head() {
   auto& ops = program_.ops;
   while (ops.back().kind != OpKind::cached_attention) ops.pop_back();
+  for (auto& block : program_.blocks) block.end = std::min(block.end, ops.size());
 }
 
 }  // namespace isthmus::runtime

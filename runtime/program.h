@@ -53,7 +53,12 @@ struct CanonicalRows {
   std::int64_t rows = 0;
 };
 
-enum class Initial : std::uint8_t { normal, ones };
+enum class Initial : std::uint8_t {
+  normal,
+  ones,
+  zeros,
+  uniform,  // within 1 / sqrt(columns)
+};
 
 struct Parameter {
   ValueId master = kNoValue;    // f32; what the optimizer updates
@@ -69,6 +74,7 @@ enum class OpKind : std::uint8_t {
   embed,       // tokens, table → x
   norm,        // x, weight → y, inverse_rms
   linear,      // x, weight → y
+  low_rank,    // t, weight, y → sum: what an adapter adds to some columns of y
   rope_table,  // → table
   rope,        // x, table → y
   norm_rope,   // qkv, q weight, k weight, table → qkv, inverse_rms: each head of q and of k is
@@ -81,7 +87,7 @@ enum class OpKind : std::uint8_t {
   convert,           // x → y: a copy, in another dtype
   head_loss,  // x, weight, targets → chunk, chunk_gradient (working memory); adds to the run's loss
 };
-inline constexpr std::size_t kOpKinds = 13;
+inline constexpr std::size_t kOpKinds = 14;
 
 enum class Pass : std::uint8_t { forward, backward };
 
@@ -91,11 +97,13 @@ struct Attributes {
                               // cached_attention: positions that are kept of each text
   std::int64_t heads =
       0;  // attentions, norm_rope; rope: heads it rotates, from the first column on
-  std::int64_t kv_heads = 0;  // attentions, norm_rope
-  std::int64_t head_dim = 0;  // rope, rope_table, attentions, norm_rope
-  double theta = 0;           // rope_table
-  RopeScaling rope_scaling;   // rope_table
-  double epsilon = 0;         // norm, norm_rope
+  std::int64_t kv_heads = 0;      // attentions, norm_rope
+  std::int64_t head_dim = 0;      // rope, rope_table, attentions, norm_rope
+  double theta = 0;               // rope_table
+  RopeScaling rope_scaling;       // rope_table
+  double epsilon = 0;             // norm, norm_rope
+  std::int64_t first_column = 0;  // low_rank: of y, where it adds
+  double scale = 0;               // low_rank: of what it adds
 };
 
 // A forward op has the inputs and outputs of its kind. The backward op of the same kind has
@@ -115,11 +123,18 @@ struct Op {
   bool accumulates(std::size_t output) const { return ((accumulate >> output) & 1U) != 0; }
 };
 
+// A part of the forward list that repeats, as a decoder's layer: ops [first, end).
+struct Block {
+  std::size_t first = 0;
+  std::size_t end = 0;
+};
+
 struct Program {
   std::vector<Value> values;
   std::vector<Parameter> parameters;
-  std::vector<Op> once;  // run when the program is prepared
-  std::vector<Op> ops;   // run for each micro-batch
+  std::vector<Op> once;       // run when the program is prepared
+  std::vector<Op> ops;        // run for each micro-batch
+  std::vector<Block> blocks;  // in order; the forward list begins `ops`
   ValueId tokens = kNoValue;
   ValueId targets = kNoValue;  // none in a program that ends in logits
   ValueId logits = kNoValue;   // none in a program that ends in a loss
@@ -144,6 +159,10 @@ class ProgramBuilder {
   };
   std::size_t matrix(const std::vector<Part>& parts, std::int64_t columns);
   std::size_t norm_weight(const std::string& name, std::int64_t elements);
+
+  // What is appended until the next block, or end_blocks(), is one.
+  void begin_block();
+  void end_blocks();
 
   ValueId embed(std::size_t table);
   ValueId norm(ValueId x, std::size_t weight, double epsilon);

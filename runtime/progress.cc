@@ -7,6 +7,7 @@ namespace isthmus::runtime {
 Bytes encode(const Progress& p) {
   ByteWriter out;
   out.put(p.inner_step).put(p.data_position).put(p.tokens).put(p.seed).string(p.data_digest);
+  out.string(p.frozen_digest);
   out.put(p.outer_step).string(p.record).string(p.run).put(p.steps_since).put(p.tokens_since);
   out.put(p.handed_steps).put(p.handed_tokens);
   return out.take();
@@ -21,6 +22,7 @@ Progress decode_progress(std::span<const std::byte> bytes) {
   p.tokens = in.get<std::uint64_t>();
   p.seed = in.get<std::uint64_t>();
   p.data_digest = in.string(kTextMax);
+  p.frozen_digest = in.string(kTextMax);
   p.outer_step = in.get<std::uint64_t>();
   p.record = in.string(kTextMax);
   p.run = in.string(kTextMax);

@@ -17,6 +17,7 @@ struct Progress {
   std::uint64_t tokens = 0;         // trained, by all ranks together
   std::uint64_t seed = 0;           // of the run's data: TrainOptions::seed
   std::string data_digest = {};     // TextDataset::digest(), hex
+  std::string frozen_digest = {};   // of the parameters that do not train, hex; "": all do
 
   // In a federation: the state the parameters are based on, and what was trained upon it.
   std::uint64_t outer_step = 0;

@@ -38,7 +38,11 @@ class Trainer {
     ISTHMUS_ASSERT((parts.outer != nullptr) == (options.federated && is_root_));
     ISTHMUS_ASSERT(options.micro_batches > 0 && options.inner_steps > 0 &&
                    options.checkpoint_steps > 0 && options.lead_steps >= 0);
-    for (const auto& tensor : model_.tensors()) canonical_elements_ += tensor.elements();
+    for (const auto& tensor : model_.tensors()) {
+      if (!tensor.trains) continue;
+      trained_.push_back(tensor);
+      canonical_elements_ += tensor.elements();
+    }
   }
 
   Result<TrainOutcome> run() {
@@ -91,6 +95,13 @@ class Trainer {
       ISTHMUS_TRY(auto kept, load_newest_checkpoint(parts_.disk, options_.checkpoint_folder, model_,
                                                     parts_.log));
       resumed = kept.has_value();
+      if (kept && kept->frozen_digest != options_.frozen_digest)
+        return Error{
+            ErrorCode::mismatch,
+            fmt::format("the parameters that do not train are not those that the newest checkpoint "
+                        "in {} was trained on: put the model of model.from back, and what is "
+                        "frozen, or give the run a folder of its own",
+                        options_.checkpoint_folder)};
       if (kept) progress_ = std::move(*kept);
       if (kept && options_.federated) {
         ISTHMUS_TRY(stopped_on_, read_trained_on(parts_.disk, options_.checkpoint_folder,
@@ -104,6 +115,7 @@ class Trainer {
     }
     progress_.seed = options_.seed;
     progress_.data_digest = parts_.data.digest().hex();
+    progress_.frozen_digest = options_.frozen_digest;
     contributed_tokens_ = progress_.tokens - progress_.tokens_since;
     if (is_root_ && metrics_ != nullptr)
       metrics_->write("resumed", {{"inner_step", progress_.inner_step},
@@ -143,8 +155,7 @@ class Trainer {
   // not kept it. What was trained before a stop is merged into a newer state. False: stopped before
   // there was a state.
   Result<bool> begin_federated() {
-    if (parts_.outer != nullptr)
-      parts_.outer->attach(model_.tensors(), canonical(model_.parameters()));
+    if (parts_.outer != nullptr) parts_.outer->attach(trained_, canonical(model_.parameters()));
     std::optional<OuterState> state;
     while (!state) {
       ISTHMUS_TRY(const bool stopped, agreed_stop());
@@ -458,12 +469,12 @@ class Trainer {
                         {{"inner_step", progress_.inner_step}, {"tokens", progress_.tokens}});
   }
 
-  // ---- parameters
+  // ---- parameters: those that train, as they are exchanged
 
   std::vector<float> canonical(std::span<const float> flat) const {
     std::vector<float> values;
     values.reserve(canonical_elements_);
-    for (const auto& tensor : model_.tensors()) {
+    for (const auto& tensor : trained_) {
       const auto slice = flat.subspan(tensor.first, tensor.elements());
       values.insert(values.end(), slice.begin(), slice.end());
     }
@@ -472,8 +483,8 @@ class Trainer {
 
   void set_parameters(std::span<const float> values) {
     ISTHMUS_ASSERT(values.size() == canonical_elements_);
-    for (std::size_t i = 0; i < model_.tensors().size(); ++i) {
-      const auto slice = model_.parameters(i);
+    for (const auto& tensor : trained_) {
+      const auto slice = model_.parameters().subspan(tensor.first, tensor.elements());
       std::copy_n(values.begin(), slice.size(), slice.begin());
       values = values.subspan(slice.size());
     }
@@ -483,8 +494,8 @@ class Trainer {
   // x ← to + (x − from); where x is `from` this is `to` without rounding.
   void replace_in_parameters(std::span<const float> from, std::span<const float> to) {
     ISTHMUS_ASSERT(from.size() == canonical_elements_ && to.size() == canonical_elements_);
-    for (std::size_t i = 0; i < model_.tensors().size(); ++i) {
-      const auto slice = model_.parameters(i);
+    for (const auto& tensor : trained_) {
+      const auto slice = model_.parameters().subspan(tensor.first, tensor.elements());
       for (std::size_t j = 0; j < slice.size(); ++j)
         slice[j] = slice[j] == from[j] ? to[j] : to[j] + (slice[j] - from[j]);
       from = from.subspan(slice.size());
@@ -561,7 +572,8 @@ class Trainer {
   int skipped_steps_ = 0;
   std::string last_checkpoint_;
 
-  TrainedOn stopped_on_;  // of the root: what an earlier process left
+  std::vector<CanonicalTensor> trained_;  // of the model's tensors
+  TrainedOn stopped_on_;                  // of the root: what an earlier process left
   std::size_t canonical_elements_ = 0;
   std::vector<float> base_;         // the last state taken
   std::vector<float> contributed_;  // what this process contributed to the next state

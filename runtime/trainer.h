@@ -46,6 +46,8 @@ struct TrainOptions {
   std::int64_t inner_steps = 10;  // from one contribution to the next
   std::int64_t lead_steps = 0;    // inner steps past a contribution before waiting for its state
 
+  std::string frozen_digest = {};  // of what does not train (runtime/frozen_digest.h); "": all does
+
   std::string checkpoint_folder = {};
   std::int64_t checkpoint_steps = 100;  // inner steps from one checkpoint to the next
   int checkpoint_keep = 2;              // newest ones that stay

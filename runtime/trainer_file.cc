@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "runtime/shallow_json.h"
@@ -13,6 +14,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 3;
+constexpr std::string_view kFiles[] = {kConfigFile, kModelFile, kAdapterConfigFile, kAdapterFile,
+                                       kOptimizerFile};
 
 std::string digest_of(const Json& json) { return security::blake2b(bytes_of(json.dump())).hex(); }
 
@@ -41,6 +44,7 @@ std::string encode(const TrainerFile& content) {
                {"tokens", p.tokens},
                {"seed", p.seed},
                {"data_digest", p.data_digest},
+               {"frozen_digest", p.frozen_digest},
                {"outer_step", p.outer_step},
                {"record", p.record},
                {"run", p.run},
@@ -50,8 +54,7 @@ std::string encode(const TrainerFile& content) {
                {"handed_tokens", p.handed_tokens},
                {"updates", content.updates},
                {"files", Json::object()}};
-  for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
-    json["files"][kHashedFiles[i]] = json_of(content.files[i]);
+  for (const auto& [name, identity] : content.files) json["files"][name] = json_of(identity);
   if (content.trained_on) json["files"][kTrainedOnFile] = json_of(*content.trained_on);
   const auto digest = digest_of(json);
   json["blake2b"] = digest;
@@ -82,6 +85,7 @@ Result<TrainerFile> decode_trainer_file(std::string_view text) {
     take("tokens", p.tokens);
     take("seed", p.seed);
     json.at("data_digest").get_to(p.data_digest);
+    if (json.contains("frozen_digest")) json["frozen_digest"].get_to(p.frozen_digest);
     take("outer_step", p.outer_step);
     json.at("record").get_to(p.record);
     json.at("run").get_to(p.run);
@@ -91,9 +95,15 @@ Result<TrainerFile> decode_trainer_file(std::string_view text) {
     take("handed_tokens", p.handed_tokens);
     take("updates", content.updates);
     const Json& files = json.at("files");
-    for (std::size_t i = 0; i < kHashedFiles.size(); ++i)
-      content.files[i] = identity_of(files.at(kHashedFiles[i]));
-    if (files.contains(kTrainedOnFile)) content.trained_on = identity_of(files[kTrainedOnFile]);
+    for (const auto* always : {kConfigFile, kOptimizerFile}) (void)files.at(always);
+    for (const auto& [name, identity] : files.items())
+      if (name == kTrainedOnFile)
+        content.trained_on = identity_of(identity);
+      else
+        content.files[name] = identity_of(identity);
+    for (const auto& [name, identity] : content.files)
+      if (std::ranges::find(kFiles, name) == std::end(kFiles))
+        return Error{ErrorCode::corrupt, fmt::format("it names {}, which is none of ours", name)};
   } catch (const Json::exception& e) {
     return Error{ErrorCode::corrupt,
                  fmt::format("a field is missing, or is none of ours: {}", e.what())};

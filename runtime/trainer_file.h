@@ -2,8 +2,8 @@
 // checkpoint are, so that damage shows.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,13 +23,15 @@ struct FileIdentity {
 inline constexpr const char* kConfigFile = "config.json";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 inline constexpr const char* kTrainedOnFile = "trained_on.safetensors";
-inline constexpr std::array kHashedFiles{kConfigFile, kModelFile, kOptimizerFile};
+// Where only adapters train, instead of the model (runtime/adapter.h).
+inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
+inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
 
 struct TrainerFile {
   Progress progress;
   std::int64_t updates = 0;
-  std::array<FileIdentity, kHashedFiles.size()> files;
-  std::optional<FileIdentity> trained_on;  // was written; may be forgotten since
+  std::map<std::string, FileIdentity> files;  // by name: all but the next, and this one
+  std::optional<FileIdentity> trained_on;     // was written; may be forgotten since
 };
 
 // The text, with its own checksum.

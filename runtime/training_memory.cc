@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "runtime/backward.h"
 #include "runtime/canonical_tensor.h"
-#include "runtime/family.h"
+#include "runtime/op_table.h"
 #include "runtime/planner.h"
+#include "runtime/training_program.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -22,12 +22,40 @@ double arena_bytes(const Program& program) {
 
 }  // namespace
 
-double model_memory_bytes(const ModelConfig& config, const BatchShape& shape) {
-  const auto program = with_backward(build_program(config, shape, Head::loss));
+TrainingMemory training_memory(const ModelConfig& config, const BatchShape& shape,
+                               const FineTuning& tuning) {
+  const auto program = training_program(config, shape, tuning);
   const auto layout = lay_out_parameters(program);
   const double copies = shape.precision == Precision::bf16 ? sizeof(bf16_t) : 0;
-  return 4 * sizeof(float) * static_cast<double>(layout.elements) +
-         copies * static_cast<double>(layout.matrix_elements) + arena_bytes(program);
+  const double trained = sizeof(float) * static_cast<double>(layout.trained_elements);
+  return {.weights = sizeof(float) * static_cast<double>(layout.elements) +
+                     copies * static_cast<double>(layout.copy_elements()),
+          .gradients = trained,
+          .optimizer = 2 * trained,
+          .activations = arena_bytes(program)};
+}
+
+RecomputationPlan recomputation_plan(const ModelConfig& config, const BatchShape& shape,
+                                     const FineTuning& tuning) {
+  const auto of = [&](Recompute recompute) {
+    auto with = shape;
+    with.recompute = recompute;
+    return training_program(config, with, tuning);
+  };
+  const auto flops_of = [](const Program& program) {
+    double sum = 0;
+    for (const auto& op : program.ops) sum += flops(program, op);
+    return sum;
+  };
+  const auto kept = of(Recompute::off);
+  const auto made_again = of(Recompute::all);
+  RecomputationPlan plan{.blocks = static_cast<std::int64_t>(kept.blocks.size()) - 1,
+                         .flops_without = flops_of(kept)};
+  if (plan.blocks < 1) return plan;
+  const auto blocks = static_cast<double>(plan.blocks);
+  plan.saved_bytes_per_block = (arena_bytes(kept) - arena_bytes(made_again)) / blocks;
+  plan.flops_per_block = (flops_of(made_again) - plan.flops_without) / blocks;
+  return plan;
 }
 
 Result<void> fits_in_memory(std::uint64_t machine_memory, int local_ranks, std::size_t model_bytes,

@@ -6,13 +6,36 @@
 #include <cstdint>
 
 #include "base/result.h"
+#include "runtime/fine_tuning.h"
 #include "runtime/model_config.h"
 
 namespace isthmus::runtime {
 
-// Bytes of one Model: parameters, gradients, AdamW's two moments, the bf16 copies and the arena of
-// activations. Of a config that checks.
-double model_memory_bytes(const ModelConfig& config, const BatchShape& shape);
+// Bytes of one Model, by kind.
+struct TrainingMemory {
+  double weights = 0;    // f32, and their copies in bf16
+  double gradients = 0;  // of parameters
+  double optimizer = 0;  // AdamW's two moments
+  double activations =
+      0;  // the arena: gradients of activations and the head's logits lie there too
+
+  double total() const { return weights + gradients + optimizer + activations; }
+};
+
+// Of a config that checks.
+TrainingMemory training_memory(const ModelConfig& config, const BatchShape& shape,
+                               const FineTuning& tuning = {});
+
+// What recomputation changes, whether `shape` has it or not: of each block that is made again (all
+// but the last) the bytes that it saves and the operations that it costs, for a micro-batch.
+struct RecomputationPlan {
+  std::int64_t blocks = 0;  // that are made again
+  double saved_bytes_per_block = 0;
+  double flops_per_block = 0;
+  double flops_without = 0;  // of a whole micro-batch, forward and backward
+};
+RecomputationPlan recomputation_plan(const ModelConfig& config, const BatchShape& shape,
+                                     const FineTuning& tuning = {});
 
 // In a federation, bytes per parameter besides the model: at each rank the base, the contribution
 // and the state that replaces them.

@@ -72,12 +72,12 @@ std::vector<std::string> all_commands() {
 
 TEST(Commands, AreAllThere) {
   EXPECT_THAT(all_commands(),
-              IsSupersetOf({"init",          "launch",        "gateway",       "train",
-                            "check",         "keys generate", "keys rotate",   "keys show",
-                            "roster add",    "roster sign",   "roster remove", "roster recover",
-                            "roster verify", "roster show",   "status",        "top",
-                            "eval",          "export",        "generate",      "simulate",
-                            "data prepare",  "report",        "link test"}));
+              IsSupersetOf(
+                  {"init",        "launch",        "gateway",        "train",         "plan",
+                   "check",       "keys generate", "keys rotate",    "keys show",     "roster add",
+                   "roster sign", "roster remove", "roster recover", "roster verify", "roster show",
+                   "status",      "top",           "eval",           "export",        "generate",
+                   "simulate",    "data prepare",  "report",         "link test"}));
 }
 
 TEST(Commands, EachHasAMeaningAndAnExample) {

@@ -20,7 +20,7 @@ TEST(SiteMemory, NothingIsTooLargeToBeRefused) {
   file.model.config.ffn_width = 1 << 20;
   file.model.config.sequence_max = file.train.sequence = 1 << 20;
   file.train.micro_batch = 65536;
-  EXPECT_GT(memory_of(file, 1).rank, 1e20);
+  EXPECT_GT(memory_of(file, 1).rank(), 1e20);
 }
 
 // As it came, as it is checked, and of two older steps.

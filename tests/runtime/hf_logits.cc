@@ -74,6 +74,26 @@ int make(const std::string& name, const std::string& folder) {
   return 0;
 }
 
+// A checkpoint of random adapters beside the model in `base`.
+int adapt(const std::string& base, const std::string& folder) {
+  const auto disk = make_system_disk();
+  ThreadPool pool({-1});
+  const FineTuning tuning{
+      .frozen = {},
+      .lora = {.rank = 5, .alpha = 7.5, .targets = {"q_proj", "*.1.self_attn.v_proj", "*.mlp.*"}},
+      .base = base};
+  auto model = open_model(*disk, base, {.micro_batch = 1, .sequence = 16}, pool, tuning);
+  if (!model) return fail(model.error());
+  Random random(3);
+  for (std::size_t i = 0; i < (*model)->tensors().size(); ++i)
+    if ((*model)->tensors()[i].trains)
+      for (auto& x : (*model)->parameters(i)) x = 0.3F * static_cast<float>(random.normal());
+  const auto written = write_checkpoint(*disk, folder, **model, {.inner_step = 1}, 1);
+  if (!written) return fail(written.error());
+  std::printf("%s\n", written->c_str());
+  return 0;
+}
+
 int print_scores(const std::string& folder) {
   std::vector<std::int32_t> tokens;
   for (std::int32_t token = 0; std::cin >> token;) tokens.push_back(token);
@@ -133,6 +153,7 @@ int print_greedy(const std::string& folder, std::int64_t count) {
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   if (command == "make" && argc == 4) return make(argv[2], argv[3]);
+  if (command == "adapt" && argc == 4) return adapt(argv[2], argv[3]);
   if (command == "scores" && argc == 3) return print_scores(argv[2]);
   if (command == "greedy" && argc == 4) return print_greedy(argv[2], std::stol(argv[3]));
   return 2;

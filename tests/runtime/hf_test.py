@@ -27,6 +27,11 @@ except ImportError as missing:
     print(f"SKIPPED: {missing}. Set ISTHMUS_PYTHON to a Python that has torch and transformers.")
     sys.exit(SKIPPED)
 
+try:
+    import peft
+except ImportError:
+    peft = None
+
 PROGRAM = sys.argv.pop()
 TOKENS = [0, 255, 10, 104, 105, 32, 195, 164, 66, 7, 200, 99, 1, 128, 250, 33, 90, 12, 12, 12, 12, 65, 111]
 CASES = ("grouped", "untied", "wide_heads", "llama3", "linear", "yarn", "qwen3", "qwen3_yarn")
@@ -107,6 +112,26 @@ class HuggingFace(unittest.TestCase):
             model.save_pretrained(saved, max_shard_size="100KB")
             self.assertGreater(len([name for name in os.listdir(saved) if name.startswith("model-")]), 2)
             self.assert_equal_scores(our_scores(saved), their_scores(load(saved)))
+
+    @unittest.skipIf(peft is None, "peft is not installed")
+    def test_adapters_load_as_they_are_in_peft_and_here(self):
+        for case in CASES:
+            with self.subTest(case), tempfile.TemporaryDirectory() as folder:
+                base = run("make", case, folder).strip()
+                ours = run("adapt", base, os.path.join(folder, "adapted")).strip()
+                theirs = peft.PeftModel.from_pretrained(load(base), ours)
+                self.assert_equal_scores(our_scores(ours), their_scores(theirs.eval()))
+                self.assertGreater((our_scores(ours) - our_scores(base)).norm() / our_scores(base).norm(), 0.05)
+
+                config = peft.LoraConfig(r=3, lora_alpha=5, target_modules=["k_proj", "o_proj", "down_proj"],
+                                         init_lora_weights=False, task_type="CAUSAL_LM", lora_dropout=0.1)
+                model = load(base)
+                model.name_or_path = model.config._name_or_path = base
+                theirs = peft.get_peft_model(model, config)
+                saved = os.path.join(folder, "saved")
+                theirs.save_pretrained(saved)
+                self.assert_equal_scores(our_scores(saved), their_scores(theirs.eval()))
+                self.assertGreater((our_scores(saved) - our_scores(base)).norm() / our_scores(base).norm(), 0.05)
 
     def test_greedy_continuations_are_theirs(self):
         prompts, count = [TOKENS, TOKENS[:1], TOKENS[3:15]], 40

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
-#include "runtime/backward.h"
 #include "runtime/family.h"
 #include "runtime/op_table.h"
+#include "runtime/training_program.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -86,8 +86,10 @@ TEST(Planner, NeverOverwritesWhatIsStillNeeded) {
     const BatchShape shape{static_cast<std::int64_t>(1 + random.below(4)),
                            static_cast<std::int64_t>(1 + random.below(50)),
                            random.chance(0.5) ? Precision::bf16 : Precision::f32};
+    auto less_kept = shape;
+    less_kept.recompute = Recompute::all;
     for (const auto& program :
-         {with_backward(build_program(config, shape, Head::loss)),
+         {training_program(config, shape), training_program(config, less_kept),
           build_program(config, shape, Head::loss), build_program(config, shape, Head::logits)}) {
       const auto plan = plan_memory(program);
       expect_no_value_is_overwritten(program, plan);
@@ -107,7 +109,7 @@ TEST(Planner, KeepsOfALayerWhatNothingMakesAgain) {
   for (const auto precision : {Precision::f32, Precision::bf16}) {
     const auto arena = [&](std::int64_t layers) {
       config.layers = layers;
-      const auto program = with_backward(build_program(config, {2, 256, precision}, Head::loss));
+      const auto program = training_program(config, {2, 256, precision});
       const auto lives = lifetimes(program);
       std::size_t most = 0;
       for (std::size_t at = 0; at < program.ops.size(); ++at) {
@@ -135,7 +137,7 @@ TEST(Planner, SharesBytes) {
   config.ffn_width = 128;
   config.vocabulary = 100;
   const BatchShape shape{2, 64, Precision::bf16};
-  const auto training = plan_memory(with_backward(build_program(config, shape, Head::loss)));
+  const auto training = plan_memory(training_program(config, shape));
   EXPECT_LT(static_cast<double>(training.arena_bytes),
             0.6 * static_cast<double>(training.value_bytes));
   // Without backward a layer's values die with it, so depth costs nothing.

@@ -1,0 +1,105 @@
+#include "launcher/site_plan.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/counted.h"
+#include "launcher/rank_setup.h"
+#include "launcher/units.h"
+
+namespace isthmus::launcher {
+
+SitePlan plan_of(const SiteFile& file, std::size_t sites, double machine_bytes) {
+  const auto& model = file.model.config;
+  const auto shape = training_shape(file);
+  return {.site = file.site.name,
+          .parameters = runtime::parameter_count(model),
+          .trained = runtime::trained_parameter_count(model, file.fine_tuning()),
+          .ranks = file.mesh.ranks(),
+          .alone = file.alone(),
+          .shape = shape,
+          .memory = memory_of(file, sites),
+          .recomputation = runtime::recomputation_plan(model, shape, file.fine_tuning()),
+          .machine_bytes = machine_bytes};
+}
+
+std::string text_of(const SitePlan& plan) {
+  std::string out;
+  const auto line = [&](std::string_view kind, double bytes, std::string_view what) {
+    fmt::format_to(std::back_inserter(out), "  {:<12} {:>9}  {}\n", kind, about_bytes(bytes), what);
+  };
+  const auto& memory = plan.memory;
+  const auto& training = memory.training;
+  const bool is_bf16 = plan.shape.precision == runtime::Precision::bf16;
+  fmt::format_to(
+      std::back_inserter(out),
+      "site {}: {} parameters{}, micro-batches of {} of {}, {}, recompute {}\n\n"
+      "each of {}\n",
+      plan.site, about_count(static_cast<double>(plan.parameters)),
+      plan.trained == plan.parameters
+          ? ""
+          : fmt::format(", of which {} train", about_count(static_cast<double>(plan.trained))),
+      counted(plan.shape.micro_batch, "sequence"), counted(plan.shape.sequence, "token"),
+      to_string(plan.shape.precision), to_string(plan.shape.recompute),
+      counted(plan.ranks, "rank"));
+  line("weights", training.weights, is_bf16 ? "f32, and the matrices in bf16" : "f32");
+  line("gradients", training.gradients, "of the parameters, f32");
+  line("optimizer", training.optimizer, "AdamW's two moments, f32");
+  line("activations", training.activations,
+       "and their gradients, and the head's logits: one arena, laid out before the first step");
+  if (!plan.alone) line("exchange", memory.exchange, "base, contribution and new state");
+  line("in all", memory.rank(), "");
+  if (!plan.alone) {
+    out += "the gateway\n";
+    line("state", memory.gateway_state,
+         "agreed parameters, feedback, momentum, coded contributions");
+    line("shared", memory.gateway_shared, "with the first rank");
+    line("in all", memory.gateway(), "");
+  }
+  out += "the site\n";
+  line("in all", plan.all_bytes(),
+       plan.machine_bytes > 0
+           ? fmt::format("of the {} that this machine has", about_bytes(plan.machine_bytes))
+           : "");
+  const auto& again = plan.recomputation;
+  if (again.blocks > 0)
+    fmt::format_to(
+        std::back_inserter(out),
+        "\ntrain.recompute = \"all\": {} made again, each of which saves {} and costs {:.1f} % of "
+        "a step's operations: {} saved and {:.0f} % more work\n",
+        counted(again.blocks, "layer"), about_bytes(again.saved_bytes_per_block),
+        100 * again.flops_per_block / again.flops_without,
+        about_bytes(static_cast<double>(again.blocks) * again.saved_bytes_per_block),
+        100 * static_cast<double>(again.blocks) * again.flops_per_block / again.flops_without);
+  return out;
+}
+
+std::string json_of(const SitePlan& plan) {
+  const auto& memory = plan.memory;
+  auto json = nlohmann::ordered_json::object();
+  json["site"] = plan.site;
+  json["parameters"] = plan.parameters;
+  json["trained"] = plan.trained;
+  json["ranks"] = plan.ranks;
+  json["precision"] = to_string(plan.shape.precision);
+  json["recompute"] = to_string(plan.shape.recompute);
+  json["rank"] = {{"weights", memory.training.weights},
+                  {"gradients", memory.training.gradients},
+                  {"optimizer", memory.training.optimizer},
+                  {"activations", memory.training.activations},
+                  {"exchange", memory.exchange},
+                  {"all", memory.rank()}};
+  json["gateway"] = {{"state", memory.gateway_state}, {"shared", memory.gateway_shared}};
+  json["site_bytes"] = plan.all_bytes();
+  json["machine_bytes"] = plan.machine_bytes;
+  const auto& again = plan.recomputation;
+  json["recomputation"] = {{"blocks", again.blocks},
+                           {"saved_bytes_per_block", again.saved_bytes_per_block},
+                           {"flops_per_block", again.flops_per_block},
+                           {"flops_without", again.flops_without}};
+  return json.dump();
+}
+
+}  // namespace isthmus::launcher
