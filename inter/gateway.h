@@ -321,6 +321,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
       progress,
       own_ranks,
       away,
+      unnamed_disk,
       votes,
       on_their_way,
       returns

@@ -206,6 +206,13 @@ TEST(MissedSitesTest, WhoLostAVoteThatAllNeedIsNamedAtAll) {
                     testing::StartsWith(site == 1 ? "s2 lost its vote" : "this site lost its vote"),
                     testing::EndsWith("(isthmus roster recover)"))))
         << site;
+  // What the step at hand waits for is the record that names the new file, and no contribution.
+  for (const SiteId site : {1, 2})
+    EXPECT_THAT(federation.gateway(site).status().deadline,
+                testing::AllOf(testing::StartsWith(site == 1 ? "s2, " : "this site, "),
+                               testing::HasSubstr("it lost its vote file, and contributes from the "
+                                                  "step after the record that names")))
+        << site;
   EXPECT_EQ(federation.events(1, "votes_lost"), 1U);
   EXPECT_EQ(federation.events(2, "votes_lost"), 0U);
   EXPECT_EQ(federation.events(2, "vote_file_lost"), 1U);
