@@ -1,10 +1,10 @@
 // How a gateway begins: from its disk, by founding a run with all other voters (record 0), or by
 // joining one.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "base/listed.h"
 #include "inter/gateway.h"
 #include "kernels/outer_arithmetic.h"
 
@@ -427,11 +427,11 @@ std::string Gateway::founding_waits_for() const {
     return fmt::format(
         "{}: a run begins when all its voters are here, and who joins one that has "
         "begun needs a site of it",
-        fmt::join(voters, ", "));
+        listed(voters));
   const auto here = roster_.sites.size() - others.size();
   if (here >= options_.sync.min_sites) return {};
-  return fmt::format("{} of {}: a run begins with min_sites = {}", options_.sync.min_sites - here,
-                     fmt::join(others, ", "), options_.sync.min_sites);
+  return fmt::format("{}: a run begins with min_sites = {}",
+                     some_of(others, options_.sync.min_sites - here), options_.sync.min_sites);
 }
 
 Task<Result<void>> Gateway::begin_or_join_run() {

@@ -184,7 +184,7 @@ TEST(MissedSitesTest, AreNamedWhenNothingGoesOnWithoutThem) {
   federation.run_for(60 * kSecond);
   EXPECT_EQ(federation.events(1, "sites_missed"), 1U);
   EXPECT_THAT(first.status().attention,
-              testing::Contains(testing::StartsWith("it waits for s2, s3: no outer step")));
+              testing::Contains(testing::StartsWith("it waits for s2 or s3: no outer step")));
   federation.cut_off(2, false);
   federation.run_for(60 * kSecond);
   EXPECT_EQ(federation.events(1, "sites_are_back"), 1U);
@@ -230,7 +230,9 @@ TEST(MissedSitesTest, SeveralThatLostTheirVotesAreNamedTogether) {
   }
   federation.run_for(60 * kSecond);
   for (const SiteId site : {1, 2, 3}) {
-    const auto* names = site == 1 ? "s2, s3" : site == 2 ? "this site, s3" : "s2, this site";
+    const auto* names = site == 1   ? "s2 and s3"
+                        : site == 2 ? "this site and s3"
+                                    : "s2 and this site";
     EXPECT_THAT(federation.gateway(site).status().attention,
                 testing::ElementsAre(
                     std::string(names) +
