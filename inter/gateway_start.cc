@@ -53,11 +53,7 @@ Result<void> Gateway::load() {
   ISTHMUS_TRY(rosters_, with_room(removed_below, [&] { return store_.note_roster(own); }));
   note_removed(removed_below);
   for (const auto& damaged : loaded.damaged)
-    world_.log.warning("file_damaged", {},
-                       {{"what", damaged},
-                        {"then",
-                         "the other slot counts, or what the peers have: a crash while it "
-                         "was written leaves it so, and nothing else should"}});
+    world_.log.warning("file_damaged", {}, {{"what", damaged.what}, {"then", damaged.then}});
   if (loaded.layout) take_layout(std::move(*loaded.layout));
   vote_file_ = loaded.vote_file;
   if (!loaded.genesis) {

@@ -14,12 +14,16 @@ namespace {
 constexpr std::uint64_t kVoteSlotBytes = 1 << 18;  // the longest record fits
 constexpr std::uint64_t kSmallFileBytesMax = 1 << 26;
 
+constexpr const char* kTorn = "a crash while it was written leaves it so, and nothing else should";
+
 // A slot that is not there, or is damaged, is none.
 template <class Slot>
-Result<bool> counts(const Result<Slot>& read, std::vector<std::string>& damaged) {
+Result<bool> counts(const Result<Slot>& read, std::vector<OuterStore::Damaged>& damaged,
+                    std::string then) {
   if (read) return true;
   if (!is_lost(read.error())) return read.error();
-  if (read.error().code == ErrorCode::corrupt) damaged.push_back(read.error().text());
+  if (read.error().code == ErrorCode::corrupt)
+    damaged.push_back({read.error().text(), std::move(then)});
   return false;
 }
 
@@ -123,7 +127,10 @@ Result<void> OuterStore::load_genesis(Loaded& loaded) {
   std::vector<std::string> lost;
   for (const auto* name : kRunFiles) {
     auto read = read_run_file(disk_, path(name));
-    ISTHMUS_TRY(const bool one_is_whole, counts(read, loaded.damaged));
+    ISTHMUS_TRY(const bool one_is_whole,
+                counts(read, loaded.damaged,
+                       "it is made anew from the other one of run and run.copy; no crash leaves it "
+                       "so: look after this disk"));
     if (!one_is_whole)
       lost.push_back(path(name));
     else if (!whole)
@@ -159,7 +166,9 @@ Result<void> OuterStore::load_run(Loaded& loaded) {
   ISTHMUS_TRY(loaded.records, load_records(loaded.damaged));
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_state_file(*loaded.layout, slot_path(slot));
-    ISTHMUS_TRY(const bool whole, counts(read, loaded.damaged));
+    ISTHMUS_TRY(const bool whole,
+                counts(read, loaded.damaged,
+                       fmt::format("the other slot counts, or what the peers have: {}", kTorn)));
     if (!whole || (loaded.state && loaded.state->step > read->first.step)) continue;
     loaded.state = std::move(read->first);
     loaded.state_root = read->second;
@@ -167,7 +176,8 @@ Result<void> OuterStore::load_run(Loaded& loaded) {
   }
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_feedback(slot);
-    ISTHMUS_TRY(const bool whole, counts(read, loaded.damaged));
+    ISTHMUS_TRY(const bool whole,
+                counts(read, loaded.damaged, fmt::format("the other slot counts: {}", kTorn)));
     if (!whole || read->residual.size() != loaded.layout->elements()) continue;
     const bool newest = loaded.feedbacks.empty() || loaded.feedbacks.front().step < read->step;
     on_disk_.feedback_names[slot] = FeedbackName(read->step, read->root);
@@ -225,7 +235,7 @@ Result<WholeRecords> whole_records(const File& file) {
 
 }  // namespace
 
-Result<std::vector<Certificate>> OuterStore::load_records(std::vector<std::string>& damaged) {
+Result<std::vector<Certificate>> OuterStore::load_records(std::vector<Damaged>& damaged) {
   ISTHMUS_TRY(const bool there, disk_.exists(path("records")));
   if (!there) return std::vector<Certificate>();
   ISTHMUS_TRY(on_disk_.record_file, disk_.open(path("records"), Disk::Open::update));
@@ -238,8 +248,10 @@ Result<std::vector<Certificate>> OuterStore::load_records(std::vector<std::strin
   if (whole.damaged) {
     ISTHMUS_TRY(const auto all, read_file(disk_, path("records"), size));
     ISTHMUS_CHECK(replace_file(disk_, path("records.damaged"), all));
-    damaged.push_back(fmt::format("{} is damaged after record {}: all of it is kept as {}",
-                                  path("records"), whole.records.size(), path("records.damaged")));
+    damaged.push_back({fmt::format("{} is damaged after record {}: all of it is kept as {}",
+                                   path("records"), whole.records.size(), path("records.damaged")),
+                       "the records after that come from the peers; a crash tears the last one "
+                       "alone: look after this disk"});
   }
   if (on_disk_.record_bytes < size)
     ISTHMUS_CHECK(on_disk_.record_file->truncate(on_disk_.record_bytes));
@@ -324,7 +336,8 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
     Bytes bytes(length < 32 || length > kVoteSlotBytes - 4 || size < at + 4 + length ? 0 : length);
     ISTHMUS_CHECK(on_disk_.vote_file->read_at(at + 4, bytes));
     if (bytes.empty() || !checks(bytes)) {
-      loaded.damaged.push_back(fmt::format("slot {} of {} is damaged", slot, path("vote")));
+      loaded.damaged.push_back({fmt::format("slot {} of {} is damaged", slot, path("vote")),
+                                fmt::format("the other slot counts: {}", kTorn)});
       continue;
     }
     ByteReader in(std::span<const std::byte>(bytes).first(length - 32));

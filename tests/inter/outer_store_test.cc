@@ -28,6 +28,12 @@ Certificate genesis_of(std::size_t sites) {
   return genesis;
 }
 
+testing::Matcher<OuterStore::Damaged> damaged(const testing::Matcher<std::string>& what,
+                                              const std::string& then) {
+  return AllOf(testing::Field(&OuterStore::Damaged::what, what),
+               testing::Field(&OuterStore::Damaged::then, HasSubstr(then)));
+}
+
 class OuterStoreTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -244,7 +250,8 @@ TEST_F(OuterStoreTest, ADamagedSlotOfVotesIsNamed) {
       const auto loaded = store.load(kVoteFile);
       ASSERT_TRUE(loaded);
       EXPECT_THAT(loaded->damaged,
-                  ElementsAre(fmt::format("slot {} of outer/vote is damaged", slot)));
+                  ElementsAre(damaged(fmt::format("slot {} of outer/vote is damaged", slot),
+                                      "the other slot counts: a crash")));
       steps.insert(loaded->vote_step);
       EXPECT_THAT(OuterStore(disk, "outer").load(kVoteFile)->damaged, ElementsAre())
           << "written anew";
@@ -279,16 +286,17 @@ TEST_F(OuterStoreTest, RostersAreRememberedAcrossStarts) {
 // All of a run hangs by it, and a folder that is moved away takes the vote along.
 TEST_F(OuterStoreTest, OneOfTwoRunFilesIsEnough) {
   const auto whole = *read_file(disk, "outer/run", 1 << 20);
-  auto damaged = whole;
-  damaged[50] ^= std::byte{1};
+  auto spoilt = whole;
+  spoilt[50] ^= std::byte{1};
   const auto load = [&] { return OuterStore(disk, "outer").load(kVoteFile); };
   for (const std::string path : {"outer/run", "outer/run.copy"}) {
-    ASSERT_TRUE(replace_file(disk, path, damaged));
+    ASSERT_TRUE(replace_file(disk, path, spoilt));
     auto loaded = load();
     ASSERT_TRUE(loaded) << loaded.error().text();
     EXPECT_TRUE(loaded->genesis);
     EXPECT_EQ(loaded->layout->elements(), 5U);
-    EXPECT_THAT(loaded->damaged, ElementsAre(path + " is damaged"));
+    EXPECT_THAT(loaded->damaged,
+                ElementsAre(damaged(path + " is damaged", "made anew from the other one")));
     EXPECT_EQ(*read_file(disk, path, 1 << 20), whole);
     ASSERT_TRUE(disk.remove(path));  // as of a version that had but one
     loaded = load();
@@ -298,7 +306,7 @@ TEST_F(OuterStoreTest, OneOfTwoRunFilesIsEnough) {
     EXPECT_EQ(*read_file(disk, path, 1 << 20), whole);
   }
   for (const std::string path : {"outer/run", "outer/run.copy"})
-    ASSERT_TRUE(replace_file(disk, path, damaged));
+    ASSERT_TRUE(replace_file(disk, path, spoilt));
   const auto loaded = load();
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.error().code, ErrorCode::corrupt);
@@ -407,7 +415,8 @@ TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
   const auto loaded = store.load(kVoteFile);
   ASSERT_TRUE(loaded);
   EXPECT_TRUE(loaded->feedbacks.empty());
-  EXPECT_THAT(loaded->damaged, ElementsAre(HasSubstr(path)));
+  EXPECT_THAT(loaded->damaged,
+              ElementsAre(damaged(HasSubstr(path), "the other slot counts: a crash")));
 }
 
 // Torn at its end by a crash is one thing; records that come after damage are not given up unseen.
@@ -432,11 +441,12 @@ TEST_F(OuterStoreTest, RecordsBehindDamageAreKeptAside) {
   EXPECT_THAT(load_with(torn, 7), testing::IsEmpty());
   EXPECT_FALSE(*disk.exists("outer/records.damaged"));
   for (const std::size_t at : {whole.size() / 2, std::size_t{4} + 2 * whole.size() / 8}) {
-    auto damaged = whole;
-    damaged[at] ^= std::byte{0x80};
-    EXPECT_THAT(load_with(damaged, at / (whole.size() / 8)),
-                ElementsAre(HasSubstr("outer/records.damaged")));
-    EXPECT_EQ(*read_file(disk, "outer/records.damaged", 1 << 20), damaged);
+    auto spoilt = whole;
+    spoilt[at] ^= std::byte{0x80};
+    EXPECT_THAT(load_with(spoilt, at / (whole.size() / 8)),
+                ElementsAre(damaged(HasSubstr("outer/records.damaged"),
+                                    "the records after that come from the peers")));
+    EXPECT_EQ(*read_file(disk, "outer/records.damaged", 1 << 20), spoilt);
   }
 }
 
