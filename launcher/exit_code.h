@@ -12,8 +12,8 @@ enum class ExitCode : int {
   // a record of seeds): starting again may help.
   unavailable = 4,
   broken = 5,  // a device or a collective; start again from the gateway's state
-  // A damaged or missing file, a port that is taken, numbers that overflow: starting again cannot
-  // help.
+  // A damaged or missing file or a folder in its place, a port that is taken, numbers that
+  // overflow: starting again cannot help.
   hopeless = 6,
   no_room = 7,  // on the disk: starting again helps once there is some
 };

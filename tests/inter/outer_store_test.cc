@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 
 #include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulated_keys.h"
 #include "inter/sim/simulation.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/inter/sample_messages.h"
 #include "tests/inter/written_feedback.h"
 
@@ -417,6 +419,40 @@ TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
   EXPECT_TRUE(loaded->feedbacks.empty());
   EXPECT_THAT(loaded->damaged,
               ElementsAre(damaged(HasSubstr(path), "the other slot counts: a crash")));
+}
+
+// Nothing that starting again could mend: the operator hears of it at once.
+TEST(OuterStoreFolders, InThePlaceOfAFileAreNamed) {
+  const auto real = make_system_disk();
+  const TemporaryFolder place;
+  const auto outer = place / "outer";
+  const auto layout = *ModelLayout::make({{"a", Shape{5}, 0}});
+  const auto load = [&] {
+    OuterStore store(*real, outer);
+    auto loaded = store.load(7);
+    return loaded ? store.note_roster({}) : Result<std::vector<KnownRoster>>(loaded.error());
+  };
+  {
+    OuterStore store(*real, outer);
+    ASSERT_TRUE(store.load(7));
+    ASSERT_TRUE(store.begin_run(genesis_of(2), layout, Fingerprint{}));
+    ASSERT_TRUE(store.append_record(sample_certificate(1)));
+  }
+  ASSERT_TRUE(load());
+  for (const std::string name : {"boot", "boot.new", "vote", "run", "run.copy", "records",
+                                 "state.0", "state.1", "feedback.0", "feedback.1", "rosters"}) {
+    const auto path = outer + "/" + name;
+    const bool there = *real->exists(path);
+    if (there) std::filesystem::rename(path, path + ".aside");
+    std::filesystem::create_directory(path);
+    const auto loaded = load();
+    ASSERT_FALSE(loaded) << name;
+    EXPECT_EQ(loaded.error().code, ErrorCode::wrong_kind) << name;
+    EXPECT_THAT(loaded.error().text(), AllOf(HasSubstr(path), HasSubstr("move it away"))) << name;
+    std::filesystem::remove(path);
+    if (there) std::filesystem::rename(path + ".aside", path);
+    EXPECT_TRUE(load()) << name;
+  }
 }
 
 // Torn at its end by a crash is one thing; records that come after damage are not given up unseen.
