@@ -50,7 +50,8 @@ Result<void> Gateway::load() {
   boot_ = loaded.boot;
   KnownRoster own{.digest = roster_.digest, .sites = {}, .voters = view_of_roster().voters};
   for (const auto& site : roster_.sites) own.sites.push_back(site.id);
-  ISTHMUS_TRY(rosters_, with_room(removed_below, [&] { return store_.note_roster(own); }));
+  ISTHMUS_TRY(rosters_,
+              with_room(removed_below, [&] { return store_.note_roster(own, &loaded.damaged); }));
   note_removed(removed_below);
   for (const auto& damaged : loaded.damaged)
     world_.log.warning("file_damaged", {}, {{"what", damaged.what}, {"then", damaged.then}});
@@ -260,7 +261,10 @@ Result<void> Gateway::take_up_recovery() {
   if (known) return {};
   const auto& voters = newest.voters;
   std::uint64_t removed_below = 0;
-  if (std::binary_search(voters.begin(), voters.end(), self_)) {
+  // Whose vote file has that number has taken it up, though the note of it is damaged: its votes
+  // are not to be forgotten.
+  if (std::binary_search(voters.begin(), voters.end(), self_) &&
+      vote_file_ != vote_file_of(newest)) {
     vote_file_ = vote_file_of(newest);
     ISTHMUS_CHECK(with_room(removed_below, [&] { return store_.renew_vote_file(vote_file_); }));
     stored_vote_.reset();

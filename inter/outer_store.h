@@ -137,7 +137,9 @@ class OuterStore {
   // Adds the roster of this start to those that this site had (the newest last), and returns the
   // newest kRostersKept.
   static constexpr std::size_t kRostersKept = 8;
-  Result<std::vector<KnownRoster>> note_roster(const KnownRoster& roster);
+  // `damaged`: gets what of those does not check; null: nobody asks.
+  Result<std::vector<KnownRoster>> note_roster(const KnownRoster& roster,
+                                               std::vector<Damaged>* damaged = nullptr);
   // The rest is StateFile::write_slice's; the state, of this root, stays as it is meanwhile.
   Result<std::unique_ptr<StateFile>> begin_state(const OuterState& state,
                                                  const security::Digest& root);
@@ -166,7 +168,7 @@ class OuterStore {
   Result<std::pair<OuterState, security::Digest>> read_state_file(const ModelLayout& layout,
                                                                   const std::string& name) const;
   Result<Feedback> read_feedback(int slot) const;
-  Result<std::uint64_t> count_boot();
+  Result<std::uint64_t> count_boot(std::vector<Damaged>& damaged);
   Result<void> load_vote(Loaded& loaded);
   Result<void> load_genesis(Loaded& loaded);
   Result<void> load_run(Loaded& loaded);

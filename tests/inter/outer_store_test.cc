@@ -282,7 +282,11 @@ TEST_F(OuterStoreTest, RostersAreRememberedAcrossStarts) {
 
   auto file = *disk.open("outer/rosters", Disk::Open::update);
   ASSERT_TRUE(file->write_at(3, Bytes(2, std::byte{0x55})));
-  EXPECT_THAT(*OuterStore(disk, "outer").note_roster(roster(21)), ElementsAre(roster(21)));
+  std::vector<OuterStore::Damaged> said;
+  EXPECT_THAT(*OuterStore(disk, "outer").note_roster(roster(21), &said), ElementsAre(roster(21)));
+  EXPECT_THAT(said, ElementsAre(damaged(std::string("outer/rosters is damaged"), "begun anew")));
+  EXPECT_THAT(*OuterStore(disk, "outer").note_roster(roster(21), &said), ElementsAre(roster(21)));
+  EXPECT_EQ(said.size(), 1U);
 }
 
 // All of a run hangs by it, and a folder that is moved away takes the vote along.
@@ -419,6 +423,90 @@ TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
   EXPECT_TRUE(loaded->feedbacks.empty());
   EXPECT_THAT(loaded->damaged,
               ElementsAre(damaged(HasSubstr(path), "the other slot counts: a crash")));
+}
+
+// Others know a start by its number, and which of two attempts at a contribution is the newer one.
+TEST_F(OuterStoreTest, NoStartHasTheNumberOfAnEarlierOne) {
+  const auto path = std::string("outer/boot");
+  const auto start = [&] {
+    OuterStore store(disk, "outer");
+    auto loaded = store.load(kVoteFile);
+    EXPECT_TRUE(loaded) << loaded.error().text();
+    return std::move(*loaded);
+  };
+  std::uint64_t last = start().boot;
+  EXPECT_EQ(last, 2U);
+  const auto next = [&](const testing::Matcher<std::vector<OuterStore::Damaged>>& said) {
+    for (int starts = 0; starts < 3; ++starts) {
+      const auto loaded = start();
+      EXPECT_GT(loaded.boot, last);
+      last = loaded.boot;
+      if (starts == 0) {
+        EXPECT_THAT(loaded.damaged, said);
+      } else {
+        EXPECT_THAT(loaded.damaged, ElementsAre());
+      }
+    }
+  };
+  const std::string then = "follows from how often votes were written";
+  ASSERT_TRUE(disk.remove(path));
+  next(ElementsAre(damaged(path + " is missing", then)));
+  const auto whole = *read_file(disk, path, 64);
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    auto spoilt = *read_file(disk, path, 64);
+    spoilt[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    ASSERT_TRUE(replace_file(disk, path, spoilt));
+    next(ElementsAre(damaged(path + " is damaged", then)));
+  }
+  // As earlier versions wrote it.
+  ASSERT_TRUE(replace_file(disk, path, ByteWriter().put(last).view()));
+  next(ElementsAre());
+  // The votes are lost, and then the number too.
+  ASSERT_TRUE(disk.remove("outer/vote"));
+  next(ElementsAre());
+  ASSERT_TRUE(disk.remove(path));
+  next(ElementsAre(damaged(path + " is missing", then)));
+}
+
+// A bit that turned in a vote is seen; what lies behind the two votes is nobody's.
+TEST_F(OuterStoreTest, NoBitThatTurnsInTheVotesIsTakenForAVote) {
+  const auto path = std::string("outer/vote");
+  std::vector<Vote> votes(2);
+  votes[0].promised = 5;
+  votes[1].promised = 6;
+  votes[1].accepted = Vote::Accepted{6, sample_record(2, 2)};
+  {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load(kVoteFile));
+    for (std::uint64_t step = 1; step <= 2; ++step)
+      ASSERT_TRUE(store.write_vote(step, votes[step - 1]));
+  }
+  const auto whole = *read_file(disk, path, 1 << 20);
+  for (const std::size_t slot : {std::size_t{0}, std::size_t{1} << 18}) {
+    const auto length = ByteReader(std::span(whole).subspan(slot)).get<std::uint32_t>();
+    const auto load_with = [&](const Bytes& bytes) {
+      EXPECT_TRUE(replace_file(disk, path, bytes));
+      auto loaded = OuterStore(disk, "outer").load(kVoteFile);
+      EXPECT_TRUE(loaded) << loaded.error().text();
+      return std::move(*loaded);
+    };
+    for (std::size_t bit = 0; bit < 8 * (4 + length); ++bit) {
+      auto spoilt = whole;
+      spoilt[slot + bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+      EXPECT_THAT(load_with(spoilt).damaged, testing::SizeIs(1)) << slot << " " << bit;
+    }
+    auto without_length = whole;
+    for (std::size_t at = 0; at < 4; ++at) without_length[slot + at] = std::byte{0};
+    EXPECT_THAT(load_with(without_length).damaged, testing::SizeIs(1));
+    if (slot + 4 + length >= whole.size()) continue;
+    auto behind = whole;
+    for (const std::size_t at : {slot + 4 + length, (std::size_t{1} << 18) - 1})
+      behind[at] ^= std::byte{0x10};
+    const auto loaded = load_with(behind);
+    EXPECT_THAT(loaded.damaged, ElementsAre());
+    EXPECT_EQ(loaded.vote_step, 2U);
+    EXPECT_EQ(loaded.vote.accepted, votes[1].accepted);
+  }
 }
 
 // Nothing that starting again could mend: the operator hears of it at once.
