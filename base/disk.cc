@@ -25,6 +25,11 @@ Error disk_error(int number, std::string sentence) {
   return error;
 }
 
+bool is_folder(const std::string& path) {
+  struct stat s {};
+  return ::stat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode);
+}
+
 class SystemFile final : public File {
  public:
   SystemFile(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
@@ -123,6 +128,12 @@ class SystemLock final : public DiskLock {
 class SystemDisk final : public Disk {
   Result<std::unique_ptr<File>> open(const std::string& name, Open how) override {
     auto path = name;
+    // Opened to be read, a folder would be one that cannot be read now.
+    if (is_folder(path))
+      return Error{
+          ErrorCode::wrong_kind,
+          fmt::format("{} is a folder where a file has to be: move it away, or name another",
+                      path)};
     if (how == Open::create) {
       ISTHMUS_TRY(path, replaced_by(name));
       // A new inode: whoever still reads the old file keeps what it opened.
@@ -185,6 +196,11 @@ class SystemDisk final : public Disk {
   Result<void> make_folders(const std::string& path) override {
     std::error_code error;
     if (path.empty() || std::filesystem::is_directory(path, error)) return {};
+    if (exists(path).value_or(false))
+      return Error{
+          ErrorCode::wrong_kind,
+          fmt::format("{} is a file where a folder has to be: move it away, or name another",
+                      path)};
     const auto above = folder_of(path);
     if (above != path) ISTHMUS_CHECK(make_folders(above));
     std::filesystem::create_directory(path, error);

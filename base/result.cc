@@ -15,6 +15,8 @@ std::string_view to_string(ErrorCode code) {
       return "not_found";
     case ErrorCode::already_exists:
       return "already_exists";
+    case ErrorCode::wrong_kind:
+      return "wrong_kind";
     case ErrorCode::permission:
       return "permission";
     case ErrorCode::io:
@@ -65,6 +67,7 @@ Error error_of_errno(int number, std::string sentence) {
   if (number == EACCES || number == EPERM) code = ErrorCode::permission;
   if (number == ENOENT) code = ErrorCode::not_found;
   if (number == EEXIST) code = ErrorCode::already_exists;
+  if (number == EISDIR || number == ENOTDIR) code = ErrorCode::wrong_kind;
   return Error{code,
                fmt::format("{}: {}", std::move(sentence), std::generic_category().message(number))};
 }

@@ -15,6 +15,7 @@ enum class ErrorCode {
   invalid_argument,  // a value that a user or a file gave is outside what is allowed
   not_found,
   already_exists,
+  wrong_kind,  // a folder where a file has to be, or a file where a folder has to
   permission,  // of a file or socket: too open, or not ours
   io,          // the operating system refused, or a device failed
   disk_full,

@@ -182,4 +182,11 @@ void Exchange::announce(Link& link) {
   if (found->second->held) send_signed(link, *found->second->contribution->close_message());
 }
 
+void Exchange::say_back(Link& link) {
+  const auto* entry = current(link.peer().site);
+  if (entry == nullptr || !entry->held) return;
+  send_signed(link, entry->contribution->announcement());
+  send_signed(link, *entry->contribution->close_message());
+}
+
 }  // namespace isthmus::inter

@@ -96,6 +96,10 @@ class Exchange {
   void consider_fetching();
   // Everything of the current step that stands, for a peer that works on it too.
   void announce(Link& link);
+  // What is held of the peer's own: it may have forgotten it.
+  void say_back(Link& link);
+  // The number of the start of a gateway that made this attempt (Open::attempt).
+  static std::uint64_t start_of_attempt(std::uint64_t attempt) { return attempt >> 32; }
   void session_ended(Link& link);
 
   // One that was held, from memory or from disk; null: it is neither there. `urgency`: of reading

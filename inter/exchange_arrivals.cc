@@ -34,7 +34,7 @@ void Exchange::note_disk(const Result<void>& written) {
 
 void Exchange::note_disk_error(const Error& error) {
   if (error.code != ErrorCode::disk_full && error.code != ErrorCode::io &&
-      error.code != ErrorCode::permission)
+      error.code != ErrorCode::permission && error.code != ErrorCode::wrong_kind)
     return;
   disk_refuses_ = error.text();
   if (const auto left_out = disk_failures_.due(context_.loop.now()))

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/assert.h"
+#include "base/listed.h"
 
 namespace isthmus::inter {
 namespace {
@@ -551,7 +552,7 @@ Task<Result<void>> Gateway::serve_the_end() {
           without_end.push_back(site);
       if (!without_end.empty())
         world_.log.warning("end_not_everywhere", {.outer_step = static_cast<std::int64_t>(last)},
-                           {{"sites", fmt::format("{}", fmt::join(names_of(without_end), ", "))}});
+                           {{"sites", listed(names_of(without_end))}});
       break;
     }
     co_await changed_.wait_until(now + 100 * kMillisecond);

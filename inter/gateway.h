@@ -321,6 +321,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
       progress,
       own_ranks,
       away,
+      unnamed_disk,
       votes,
       on_their_way,
       returns
@@ -340,6 +341,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // --- Messages (gateway_messages.cc)
   void receive_signed(Link* from, const Signed& message);
+  void check_own_word(const Signed& message);
+  std::string forgotten_in(const Signed& message) const;
   void receive_saved(Link* from, const Signed& message);
   void relay_saved_late();
   void receive_founding(Link* from, const Signed& message);

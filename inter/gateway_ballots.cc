@@ -289,15 +289,19 @@ Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
     if (agreement_->held().count(member) > 0) continue;
     all_here = false;
     const auto found = peers_.all().find(member);
+    const bool left =
+        found != peers_.all().end() && found->second.status && found->second.status->leaving;
+    if (left || (member != self_ && !peers_.reachable(member))) {
+      wait(kGrace, Why::away, member);
+      continue;
+    }
+    if (lost_its_disk(view, member)) {
+      wait(kGrace, Why::unnamed_disk, member);
+      continue;
+    }
     if (member == self_) {
       // Our own ranks: as patient with them as with others.
       if (rank_pulse_.live(now)) wait(options_.straggler_wait, Why::own_ranks, member);
-      continue;
-    }
-    const bool left =
-        found != peers_.all().end() && found->second.status && found->second.status->leaving;
-    if (left || !peers_.reachable(member) || lost_its_disk(view, member)) {
-      wait(kGrace, Why::away, member);
       continue;
     }
     const auto& lateness = found->second.lateness;
@@ -346,6 +350,14 @@ std::string Gateway::said(const Deadline& deadline, Nanoseconds since) const {
           in_all);
     case Why::away:
       return fmt::format("{}, {} and no more: it leaves, or nobody reaches it", site, in_all);
+    case Why::unnamed_disk:
+      return fmt::format(
+          "{}, {} and no more: {}, and contributes from the step after the record that names the "
+          "one it has now",
+          deadline.site == self_ ? "this site" : site, in_all,
+          current_view().vote_file_of(deadline.site) == kNoVoteFile
+              ? "it has a vote file that no record names yet"
+              : "it lost its vote file");
     case Why::votes:
       return fmt::format("votes, {}: four round trips, of {:.0f} ms at most, and 2 s", in_all,
                          seconds_of(peers_.longest_round_trip(current_view())) * 1e3);

@@ -146,6 +146,7 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
 
 void Gateway::receive_signed(Link* from, const Signed& message) {
   const bool contribution = message.type == MessageType::open || message.type == MessageType::close;
+  if (message.signer == self_) check_own_word(message);
   if (message.signer == self_ && !(contribution && exchange_ && exchange_->lacks_own())) return;
   if (message.type == MessageType::saved)
     receive_saved(from, message);
@@ -153,6 +154,54 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
     receive_founding(from, message);
   else if (state_ && exchange_)
     receive_in_step(from, message);
+}
+
+// Peers say back what this site said in the step at hand. It had that on its disk before: where the
+// disk knows nothing of it, it is one of earlier, on which another vote could be cast and another
+// contribution be made.
+void Gateway::check_own_word(const Signed& message) {
+  if (failure_ || !state_ || !exchange_ || !agreement_ || step_of(message) != step_id() ||
+      lost_its_disk(current_view(), self_))
+    return;
+  const auto what = forgotten_in(message);
+  if (what.empty() || !verify(world_.verifier, message)) return;
+  fail(Error{
+      ErrorCode::corrupt,
+      fmt::format("this site has signed {} in outer step {}, of which {} knows nothing: run_dir is "
+                  "an older copy, or one of its files was lost. Put the newest one back; or, where "
+                  "there is none, move {}/vote away: the site then votes and contributes again "
+                  "once a record names its new vote file (where the other voters are no majority, "
+                  "name the state to go on from: isthmus roster recover)",
+                  what, working_step(), options_.folder, options_.folder)});
+}
+
+// What this site has not said, for all that it knows. "": it has, or it may have forgotten it.
+std::string Gateway::forgotten_in(const Signed& message) const {
+  if (message.type == MessageType::open) {
+    const auto open = decode_open(message.body);
+    const auto start = open ? Exchange::start_of_attempt(open->attempt) : 0;
+    return start > Exchange::start_of_attempt(boot_ << 32) ? "a contribution of a later start" : "";
+  }
+  if (message.type == MessageType::close) {
+    // What a crash has torn is known, and made anew where nobody has it.
+    const auto k = working_step();
+    if (damaged_step_ == k || taking_contribution_) return {};
+    const auto close = decode_close(message.body);
+    const auto own = exchange_->held(k, self_);
+    const bool forgotten = own ? close && own->part().root != close->root : contributed_step_ < k;
+    return close && forgotten ? "a contribution" : "";
+  }
+  const auto ballot = decode_ballot(message.type, message.body);
+  if (!ballot || !agreement_->may_vote()) return {};  // or it has voted in a later step
+  const auto& vote = agreement_->vote();
+  if (const auto* accept = std::get_if<Accept>(&ballot->ballot)) {
+    // One that was cast while this site's state was wrong counts no more (begin_step).
+    const bool counts = accept->record.parent_root == state_root_;
+    const bool known = vote.accepted && vote.accepted->ballot >= accept->ballot;
+    return counts && !known ? fmt::format("a vote in ballot {}", accept->ballot) : std::string();
+  }
+  const auto number = std::visit([](const auto& said) { return said.ballot; }, ballot->ballot);
+  return vote.promised < number ? fmt::format("a promise in ballot {}", number) : std::string();
 }
 
 void Gateway::receive_saved(Link* from, const Signed& message) {
@@ -291,7 +340,13 @@ void Gateway::announce_step(PeerSite& peer) {
   if (agreement_ && persisted_version_ >= agreement_->vote_version())
     for (const auto& standing : agreement_->standing())
       peer.link->send(sign(world_.signer, self_, step_id(), standing.message).encode());
-  said_.each([&](const Signed& message) { relay_to(peer, message, nullptr); });
+  said_.each([&](const Signed& message) {
+    if (message.signer == peer.site)
+      peer.link->send(message.encode());
+    else
+      relay_to(peer, message, nullptr);
+  });
+  exchange_->say_back(*peer.link);
 }
 
 // --- Status

@@ -1,10 +1,10 @@
 // How a gateway begins: from its disk, by founding a run with all other voters (record 0), or by
 // joining one.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "base/listed.h"
 #include "inter/gateway.h"
 #include "kernels/outer_arithmetic.h"
 
@@ -50,14 +50,11 @@ Result<void> Gateway::load() {
   boot_ = loaded.boot;
   KnownRoster own{.digest = roster_.digest, .sites = {}, .voters = view_of_roster().voters};
   for (const auto& site : roster_.sites) own.sites.push_back(site.id);
-  ISTHMUS_TRY(rosters_, with_room(removed_below, [&] { return store_.note_roster(own); }));
+  ISTHMUS_TRY(rosters_,
+              with_room(removed_below, [&] { return store_.note_roster(own, &loaded.damaged); }));
   note_removed(removed_below);
   for (const auto& damaged : loaded.damaged)
-    world_.log.warning("file_damaged", {},
-                       {{"what", damaged},
-                        {"then",
-                         "the other slot counts, or what the peers have: a crash while it "
-                         "was written leaves it so, and nothing else should"}});
+    world_.log.warning("file_damaged", {}, {{"what", damaged.what}, {"then", damaged.then}});
   if (loaded.layout) take_layout(std::move(*loaded.layout));
   vote_file_ = loaded.vote_file;
   if (!loaded.genesis) {
@@ -264,7 +261,10 @@ Result<void> Gateway::take_up_recovery() {
   if (known) return {};
   const auto& voters = newest.voters;
   std::uint64_t removed_below = 0;
-  if (std::binary_search(voters.begin(), voters.end(), self_)) {
+  // Whose vote file has that number has taken it up, though the note of it is damaged: its votes
+  // are not to be forgotten.
+  if (std::binary_search(voters.begin(), voters.end(), self_) &&
+      vote_file_ != vote_file_of(newest)) {
     vote_file_ = vote_file_of(newest);
     ISTHMUS_CHECK(with_room(removed_below, [&] { return store_.renew_vote_file(vote_file_); }));
     stored_vote_.reset();
@@ -427,11 +427,11 @@ std::string Gateway::founding_waits_for() const {
     return fmt::format(
         "{}: a run begins when all its voters are here, and who joins one that has "
         "begun needs a site of it",
-        fmt::join(voters, ", "));
+        listed(voters));
   const auto here = roster_.sites.size() - others.size();
   if (here >= options_.sync.min_sites) return {};
-  return fmt::format("{} of {}: a run begins with min_sites = {}", options_.sync.min_sites - here,
-                     fmt::join(others, ", "), options_.sync.min_sites);
+  return fmt::format("{}: a run begins with min_sites = {}",
+                     some_of(others, options_.sync.min_sites - here), options_.sync.min_sites);
 }
 
 Task<Result<void>> Gateway::begin_or_join_run() {

@@ -1,10 +1,10 @@
 // What a gateway shows of itself.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "base/counted.h"
+#include "base/listed.h"
 #include "inter/gateway.h"
 
 namespace isthmus::inter {
@@ -92,7 +92,7 @@ std::string Gateway::missed_sites() const {
     for (const auto site : peers_.seen())
       if (!has_the_end(site)) without_end.push_back(site);
     if (without_end.empty()) return {};
-    return fmt::format("{} to have saved the last step", fmt::join(names_of(without_end), ", "));
+    return fmt::format("{} to have saved the last step", listed(names_of(without_end)));
   }
   if (!genesis_) return founding_waits_for();
   if (const auto* given = recovery_ahead())
@@ -112,11 +112,12 @@ std::string Gateway::missed_sites() const {
     if (!reachable || std::ranges::find(without_votes, voter) != without_votes.end()) --left;
   }
   if (!away.empty() && left < view.majority())
-    return fmt::format(
-        "{}: no outer step is decided without a majority of the voters{}", fmt::join(away, ", "),
-        without_votes.empty() ? ""
-                              : fmt::format(", and no record names the vote file of {}",
-                                            fmt::join(names_of(without_votes), ", ")));
+    return fmt::format("{}: no outer step is decided without a majority of the voters{}",
+                       some_of(away, view.majority() - left),
+                       without_votes.empty()
+                           ? ""
+                           : fmt::format(", and no record names the vote file of {}",
+                                         listed(names_of(without_votes))));
   if (!state_ && peers_.seen().empty()) return "any site that has the run's state";
   return {};
 }
@@ -145,7 +146,7 @@ std::string Gateway::sentence_of(const LostVotes& lost) const {
   const auto view = current_view();
   const bool named = std::ranges::any_of(
       lost.sites, [&](SiteId site) { return view.vote_file_of(site) != kNoVoteFile; });
-  const auto names = fmt::format("{}", fmt::join(names_of(lost.sites), ", "));
+  const auto names = listed(names_of(lost.sites));
   const auto file =
       named ? fmt::format("{} lost {} (or run_dir is another folder than before)", names,
                           one ? "its vote file" : "their vote files")

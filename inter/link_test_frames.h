@@ -104,7 +104,7 @@ struct LinkTestSent {
 struct LinkTestGot {
   double bits_per_second = 0;              // while warm
   Nanoseconds warm = 0;                    // so long
-  std::uint64_t bytes = 0;                 // in all
+  std::uint64_t bytes = 0;                 // of the test, in all
   Unmeasured unmeasured = Unmeasured::no;  // as far as this end can tell; the other is not told
 
   void write(ByteWriter& out) const;

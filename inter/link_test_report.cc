@@ -77,7 +77,7 @@ std::string direction_json(const LinkTestReport::Direction& d, const LinkTestSid
       "\"loss\":{},\"congestion_control\":{},\"congestion_control_why\":{},\"dialed\":{},"
       "\"connections\":{},\"window_limited\":{:.3f},\"buffer_limited\":{:.3f},\"bandwidth_delay_"
       "bytes\":{},"
-      "\"rate_limit_mbit_s\":{},\"polite\":{}}}",
+      "\"rate_limit_mbit_s\":{},\"polite\":{},\"beside_exchange\":{}}}",
       figure(measured, d.bits_per_second() * 1e-6, 6), seconds_of(d.warm()), d.got.bytes,
       d.sent.segments, d.sent.segments_resent, figure(d.sent.segments > 0, loss(d.sent), 6),
       json_string(d.sent.congestion_control), json_string(d.sent.congestion_control_why),
@@ -85,7 +85,7 @@ std::string direction_json(const LinkTestReport::Direction& d, const LinkTestSid
       share(d.sent.limited_by_buffer, d.sent.busy), figure(measured, bandwidth_delay, 0),
       sender.rate_limit > 0 ? fmt::format("{}", static_cast<double>(sender.rate_limit) * 1e-6)
                             : "null",
-      sender.polite);
+      sender.polite, d.beside_exchange);
 }
 
 std::string_view said(Unmeasured why) {

@@ -19,6 +19,7 @@ struct LinkTestReport {
   struct Direction {
     LinkTestSent sent;
     LinkTestGot got;
+    bool beside_exchange = false;  // rates, losses and shares are of its bytes too
 
     // While warm: as the sender's kernel counted it, or, where none tells, as it could be read.
     double bits_per_second() const;  // 0: too little came to tell

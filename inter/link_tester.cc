@@ -53,6 +53,7 @@ struct LinkTester::Test {
   bool moving = false;                          // data are sent or received
   bool has_sent = false, has_received = false;  // for who asked, each once
   bool receiving = false;                       // of those: received
+  bool beside_exchange = false;                 // they went beside one
   std::uint64_t data_bytes = 0;
   std::optional<LinkTestAnswer> answer;
   std::optional<Nanoseconds> pinged, pong;
@@ -391,9 +392,10 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
       test, context_.loop.now() + plan.time + kPatience,
       [](const Test& t) { return t.got.has_value(); }, "does not say what it got");
   if (!told) co_return told.error();
-  report.to_peer = {*sent, *test->got};
+  report.to_peer = {*sent, *test->got, test->beside_exchange};
 
   test->doing = fmt::format("{} to {}", report.there, report.here);
+  test->beside_exchange = false;
   test->sent.reset();
   send(test->peer, LinkTestFrame::send, test->id, plan);
   auto got = co_await receive_data(test, plan);
@@ -402,7 +404,7 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
       test, kWhileItIsHeard, [](const Test& t) { return t.sent.has_value(); },
       "does not say what it sent");
   if (!told) co_return told.error();
-  report.from_peer = {*test->sent, *got};
+  report.from_peer = {*test->sent, *got, test->beside_exchange};
   report.plan = plan;
   for (auto* direction : {&report.to_peer, &report.from_peer})
     direction->forget_if_short(report.round_trip_min());
@@ -414,6 +416,11 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
 // Once it delays an exchange.
 void LinkTester::note_force(const Test& test) {
   if (test.force && !context_.exchange().empty()) forced_[test.peer.site] = context_.loop.now();
+}
+
+// Of what TCP carries, and of its losses, nobody can tell whose they were.
+void LinkTester::note_exchange(Test& test) {
+  if (test.force && !test.beside_exchange) test.beside_exchange = !context_.exchange().empty();
 }
 
 // What the asker says drives it; this ends it when nothing more is said, or an exchange begins.
@@ -503,6 +510,7 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
     size = std::min(size, plan.bytes_max - bytes);
     look();
     if (test->ended) co_return *test->ended;
+    note_exchange(*test);
     co_await loop.sleep_until(context_.limit.reserve(loop.now(), size));
     if (test->ended) context_.limit.give_back(size);
     auto frame = link_test_frame(LinkTestFrame::data, test->id);
@@ -542,7 +550,6 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
   auto& loop = context_.loop;
   test->receiving = true;
   test->data_bytes = 0;
-  const auto before = context_.wire.bytes_received(test->peer);
   auto began = co_await wait(
       test, loop.now() + kPatience, [](const Test& t) { return t.data_bytes > 0; },
       "sends no data");
@@ -550,6 +557,7 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
   const auto until = loop.now() + plan.time;
   while (began && loop.now() < until) {
     samples.push_back({loop.now(), context_.wire.bytes_received(test->peer)});
+    note_exchange(*test);
     if (test->sent && test->data_bytes >= test->sent->bytes) break;
     if (test->data_bytes > plan.bytes_max + kLinkTestDataMax)
       began = Error{ErrorCode::too_large, "it sends more than was asked for"};
@@ -565,8 +573,8 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
   test->receiving = false;
   if (!began) co_return began.error();
   auto got = warm_rate(samples);
-  // Most may have come before the first look.
-  got.bytes = context_.wire.bytes_received(test->peer) - before;
+  // The test's own; most may have come before the first look.
+  got.bytes = test->data_bytes;
   co_return got;
 }
 

@@ -102,6 +102,7 @@ class LinkTester {
   void end(const TestPointer& test, const Error& why);
   void leave(const TestPointer& test);
   void note_force(const Test& test);
+  void note_exchange(Test& test);
   std::string refusal(const Test& test) const;
   TestPointer asked_by(GatewayId peer, LinkTestId id, bool force) const;
   // A function alone, and not one with captures: g++ 12 destroys such temporaries of a co_await

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/assert.h"
 #include "inter/checksum.h"
@@ -11,15 +12,21 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kVoteSlotBytes = 1 << 18;  // the longest record fits
+// The longest record fits. What lies behind a vote is never read.
+constexpr std::uint64_t kVoteSlotBytes = 1 << 18;
+constexpr std::uint64_t kVoteSequenceMax = std::uint64_t{1} << 47;  // no site votes as often
 constexpr std::uint64_t kSmallFileBytesMax = 1 << 26;
+
+constexpr const char* kTorn = "a crash while it was written leaves it so, and nothing else should";
 
 // A slot that is not there, or is damaged, is none.
 template <class Slot>
-Result<bool> counts(const Result<Slot>& read, std::vector<std::string>& damaged) {
+Result<bool> counts(const Result<Slot>& read, std::vector<OuterStore::Damaged>& damaged,
+                    std::string then) {
   if (read) return true;
   if (!is_lost(read.error())) return read.error();
-  if (read.error().code == ErrorCode::corrupt) damaged.push_back(read.error().text());
+  if (read.error().code == ErrorCode::corrupt)
+    damaged.push_back({read.error().text(), std::move(then)});
   return false;
 }
 
@@ -36,11 +43,12 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   on_disk_ = OnDisk();
   ISTHMUS_CHECK(disk_.make_folders(contributions_.folder()));
 
-  ISTHMUS_TRY(loaded.boot, count_boot());
   ISTHMUS_TRY(const bool has_vote, disk_.exists(path("vote")));
   ISTHMUS_TRY(on_disk_.vote_file,
               disk_.open(path("vote"), has_vote ? Disk::Open::update : Disk::Open::create));
   ISTHMUS_CHECK(load_vote(loaded));
+  std::vector<Damaged> counts_damaged;  // which says nothing of whether there is a run
+  ISTHMUS_TRY(loaded.boot, count_boot(counts_damaged));
   if (on_disk_.vote_file_id == kNoVoteFile) on_disk_.vote_file_id = new_vote_file;
   // What was read may be in the system's cache alone, if its sync failed: nothing is said on
   // account of it before it is written again.
@@ -49,6 +57,7 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   loaded.vote_file = on_disk_.vote_file_id;
   ISTHMUS_CHECK(load_genesis(loaded));
   if (loaded.genesis) ISTHMUS_CHECK(load_run(loaded));
+  std::ranges::move(counts_damaged, std::back_inserter(loaded.damaged));
   return loaded;
 }
 
@@ -70,21 +79,31 @@ Result<std::uint64_t> OuterStore::remove_kept_for_others(SiteId self) {
   return removed == 0 ? 0 : saved;
 }
 
-// The number of this start, written before anybody is told.
-Result<std::uint64_t> OuterStore::count_boot() {
-  std::uint64_t boot = 0;
-  ISTHMUS_TRY(const bool any, disk_.exists(path("boot")));
-  if (any) {
-    const auto bytes = read_file(disk_, path("boot"), 64);
-    if (!bytes && bytes.error().code != ErrorCode::too_large) return bytes.error();
-    ByteReader in(bytes ? std::span<const std::byte>(*bytes) : std::span<const std::byte>());
-    boot = in.get<std::uint64_t>();
-    if (!in.done() || boot == UINT64_MAX)
-      return Error{ErrorCode::corrupt,
-                   path("boot") + " is damaged: remove it if no other process uses this run_dir"};
-  }
+// The number of this start, written before anybody is told. Each start writes its vote at least
+// once, so where the count is lost no start had a higher number than there were votes written.
+Result<std::uint64_t> OuterStore::count_boot(std::vector<Damaged>& damaged) {
+  const auto count = [this]() -> Result<std::uint64_t> {
+    ISTHMUS_TRY(const auto bytes, read_file(disk_, path("boot"), 64));
+    const bool of_earlier_version = bytes.size() == sizeof(std::uint64_t);
+    const auto checked = bytes.size() == sizeof(std::uint64_t) + 32 && checks(bytes);
+    const auto boot = ByteReader(bytes).get<std::uint64_t>();
+    if (!(of_earlier_version || checked) || boot == UINT64_MAX)
+      return Error{ErrorCode::corrupt, path("boot") + " is damaged"};
+    return boot;
+  }();
+  auto boot = count.value_or(on_disk_.vote_sequence);
+  if (!count && count.error().code != ErrorCode::too_large && !is_lost(count.error()))
+    return count.error();
+  if (!count && on_disk_.vote_sequence > 0)
+    damaged.push_back({count.error().code == ErrorCode::not_found ? path("boot") + " is missing"
+                                                                  : path("boot") + " is damaged",
+                       "this start's number follows from how often votes were written"});
   ++boot;
-  ISTHMUS_CHECK(replace_file(disk_, path("boot"), ByteWriter().put(boot).view()));
+  ByteWriter out;
+  ISTHMUS_CHECK(replace_file(disk_, path("boot"), with_checksum(out.put(boot))));
+  // The next slot to be written stays the one that is not the newest.
+  auto& sequence = on_disk_.vote_sequence;
+  if (sequence < boot && boot < kVoteSequenceMax) sequence += (boot - sequence + 1) / 2 * 2;
   return boot;
 }
 
@@ -123,7 +142,10 @@ Result<void> OuterStore::load_genesis(Loaded& loaded) {
   std::vector<std::string> lost;
   for (const auto* name : kRunFiles) {
     auto read = read_run_file(disk_, path(name));
-    ISTHMUS_TRY(const bool one_is_whole, counts(read, loaded.damaged));
+    ISTHMUS_TRY(const bool one_is_whole,
+                counts(read, loaded.damaged,
+                       "it is made anew from the other one of run and run.copy; no crash leaves it "
+                       "so: look after this disk"));
     if (!one_is_whole)
       lost.push_back(path(name));
     else if (!whole)
@@ -159,7 +181,9 @@ Result<void> OuterStore::load_run(Loaded& loaded) {
   ISTHMUS_TRY(loaded.records, load_records(loaded.damaged));
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_state_file(*loaded.layout, slot_path(slot));
-    ISTHMUS_TRY(const bool whole, counts(read, loaded.damaged));
+    ISTHMUS_TRY(const bool whole,
+                counts(read, loaded.damaged,
+                       fmt::format("the other slot counts, or what the peers have: {}", kTorn)));
     if (!whole || (loaded.state && loaded.state->step > read->first.step)) continue;
     loaded.state = std::move(read->first);
     loaded.state_root = read->second;
@@ -167,7 +191,8 @@ Result<void> OuterStore::load_run(Loaded& loaded) {
   }
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_feedback(slot);
-    ISTHMUS_TRY(const bool whole, counts(read, loaded.damaged));
+    ISTHMUS_TRY(const bool whole,
+                counts(read, loaded.damaged, fmt::format("the other slot counts: {}", kTorn)));
     if (!whole || read->residual.size() != loaded.layout->elements()) continue;
     const bool newest = loaded.feedbacks.empty() || loaded.feedbacks.front().step < read->step;
     on_disk_.feedback_names[slot] = FeedbackName(read->step, read->root);
@@ -225,7 +250,7 @@ Result<WholeRecords> whole_records(const File& file) {
 
 }  // namespace
 
-Result<std::vector<Certificate>> OuterStore::load_records(std::vector<std::string>& damaged) {
+Result<std::vector<Certificate>> OuterStore::load_records(std::vector<Damaged>& damaged) {
   ISTHMUS_TRY(const bool there, disk_.exists(path("records")));
   if (!there) return std::vector<Certificate>();
   ISTHMUS_TRY(on_disk_.record_file, disk_.open(path("records"), Disk::Open::update));
@@ -238,8 +263,10 @@ Result<std::vector<Certificate>> OuterStore::load_records(std::vector<std::strin
   if (whole.damaged) {
     ISTHMUS_TRY(const auto all, read_file(disk_, path("records"), size));
     ISTHMUS_CHECK(replace_file(disk_, path("records.damaged"), all));
-    damaged.push_back(fmt::format("{} is damaged after record {}: all of it is kept as {}",
-                                  path("records"), whole.records.size(), path("records.damaged")));
+    damaged.push_back({fmt::format("{} is damaged after record {}: all of it is kept as {}",
+                                   path("records"), whole.records.size(), path("records.damaged")),
+                       "the records after that come from the peers; a crash tears the last one "
+                       "alone: look after this disk"});
   }
   if (on_disk_.record_bytes < size)
     ISTHMUS_CHECK(on_disk_.record_file->truncate(on_disk_.record_bytes));
@@ -320,11 +347,16 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
     std::byte length_bytes[4];
     ISTHMUS_CHECK(on_disk_.vote_file->read_at(at, length_bytes));
     const auto length = ByteReader(length_bytes).get<std::uint32_t>();
-    if (length == 0) continue;  // never written
+    if (length == 0) {  // never written, or another length was: no file has the number 0
+      Bytes number(size < at + 12 ? 0 : 8);
+      ISTHMUS_CHECK(on_disk_.vote_file->read_at(at + 4, number));
+      if (number == Bytes(number.size())) continue;
+    }
     Bytes bytes(length < 32 || length > kVoteSlotBytes - 4 || size < at + 4 + length ? 0 : length);
     ISTHMUS_CHECK(on_disk_.vote_file->read_at(at + 4, bytes));
     if (bytes.empty() || !checks(bytes)) {
-      loaded.damaged.push_back(fmt::format("slot {} of {} is damaged", slot, path("vote")));
+      loaded.damaged.push_back({fmt::format("slot {} of {} is damaged", slot, path("vote")),
+                                fmt::format("the other slot counts: {}", kTorn)});
       continue;
     }
     ByteReader in(std::span<const std::byte>(bytes).first(length - 32));
@@ -339,7 +371,7 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
       if (!record) return not_ours;
       vote.accepted = Vote::Accepted{ballot, std::move(*record)};
     }
-    if (!in.done() || file == kNoVoteFile || sequence == UINT64_MAX) return not_ours;
+    if (!in.done() || file == kNoVoteFile || sequence > kVoteSequenceMax) return not_ours;
     if (sequence <= on_disk_.vote_sequence) continue;
     on_disk_.vote_file_id = file;
     on_disk_.vote_sequence = sequence;
@@ -365,14 +397,16 @@ Result<void> OuterStore::note_recovery(const security::Digest& recovery) {
   return replace_file(disk_, path("recovery"), recovery.bytes);
 }
 
-Result<std::vector<KnownRoster>> OuterStore::note_roster(const KnownRoster& roster) {
+Result<std::vector<KnownRoster>> OuterStore::note_roster(const KnownRoster& roster,
+                                                         std::vector<Damaged>* damaged) {
   std::vector<KnownRoster> rosters;
+  bool whole = true;
   ISTHMUS_TRY(const bool any, disk_.exists(path("rosters")));
   if (any) {
     ISTHMUS_TRY(const auto bytes, read_file(disk_, path("rosters"), kSmallFileBytesMax));
     // One that is damaged is begun anew: it only helps votes that were under way.
-    ByteReader in(checks(bytes) ? std::span(bytes).first(bytes.size() - 32)
-                                : std::span<const std::byte>());
+    whole = checks(bytes);
+    ByteReader in(whole ? std::span(bytes).first(bytes.size() - 32) : std::span<const std::byte>());
     while (in.ok() && !in.done()) {
       KnownRoster known;
       known.digest = get_digest(in);
@@ -392,6 +426,10 @@ Result<std::vector<KnownRoster>> OuterStore::note_roster(const KnownRoster& rost
     put_sites(out, known.voters);
   }
   ISTHMUS_CHECK(replace_file(disk_, path("rosters"), with_checksum(out)));
+  if (!whole && damaged != nullptr)
+    damaged->push_back({path("rosters") + " is damaged",
+                        "it is begun anew with the roster of this start: only a vote that was "
+                        "under way when the roster changed needed the older ones"});
   return rosters;
 }
 

@@ -86,6 +86,9 @@ class OuterStore {
   // `slice_bytes`: of states.
   OuterStore(Disk& disk, std::string folder, std::uint64_t slice_bytes = kSliceBytes);
 
+  struct Damaged {
+    std::string what, then;  // "FILE is damaged", and what becomes of that
+  };
   struct Loaded {
     std::uint64_t boot = 0;  // of this start, already written
     std::optional<Certificate> genesis;
@@ -96,9 +99,9 @@ class OuterStore {
     VoteFileId vote_file = kNoVoteFile;
     std::uint64_t vote_step = 0;
     Vote vote;
-    Fingerprint fingerprint;           // of the run, with its genesis
-    std::vector<Feedback> feedbacks;   // those that check, the newest first
-    std::vector<std::string> damaged;  // what does not: torn by a crash, or the disk forgets
+    Fingerprint fingerprint;          // of the run, with its genesis
+    std::vector<Feedback> feedbacks;  // those that check, the newest first
+    std::vector<Damaged> damaged;     // what does not: torn by a crash, or the disk forgets
   };
   // `new_vote_file`: random, not zero; the vote file's number, if it has to be made. First of all;
   // where it fails it may be called again, and reads everything anew. Errors: io, disk_full,
@@ -134,7 +137,9 @@ class OuterStore {
   // Adds the roster of this start to those that this site had (the newest last), and returns the
   // newest kRostersKept.
   static constexpr std::size_t kRostersKept = 8;
-  Result<std::vector<KnownRoster>> note_roster(const KnownRoster& roster);
+  // `damaged`: gets what of those does not check; null: nobody asks.
+  Result<std::vector<KnownRoster>> note_roster(const KnownRoster& roster,
+                                               std::vector<Damaged>* damaged = nullptr);
   // The rest is StateFile::write_slice's; the state, of this root, stays as it is meanwhile.
   Result<std::unique_ptr<StateFile>> begin_state(const OuterState& state,
                                                  const security::Digest& root);
@@ -163,11 +168,11 @@ class OuterStore {
   Result<std::pair<OuterState, security::Digest>> read_state_file(const ModelLayout& layout,
                                                                   const std::string& name) const;
   Result<Feedback> read_feedback(int slot) const;
-  Result<std::uint64_t> count_boot();
+  Result<std::uint64_t> count_boot(std::vector<Damaged>& damaged);
   Result<void> load_vote(Loaded& loaded);
   Result<void> load_genesis(Loaded& loaded);
   Result<void> load_run(Loaded& loaded);
-  Result<std::vector<Certificate>> load_records(std::vector<std::string>& damaged);
+  Result<std::vector<Certificate>> load_records(std::vector<Damaged>& damaged);
 
   Disk& disk_;
   std::string folder_;

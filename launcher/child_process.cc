@@ -123,14 +123,12 @@ bool is_event_sentence(std::string_view line) {
          });
 }
 
-}  // namespace
-
-std::string last_lines(const std::string& path, int count, std::uint64_t from) {
-  constexpr std::streamoff kTail = 4096;
+std::deque<std::string> tail_of(const std::string& path, int count, std::uint64_t from,
+                                std::streamoff bytes_max) {
   std::ifstream in(path, std::ios::binary | std::ios::ate);
   if (!in) return {};
   const auto size = static_cast<std::streamoff>(in.tellg());
-  in.seekg(std::max(std::min(size, static_cast<std::streamoff>(from)), size - kTail));
+  in.seekg(std::max(std::min(size, static_cast<std::streamoff>(from)), size - bytes_max));
   std::string text(std::istreambuf_iterator<char>(in), {});
   std::deque<std::string> last;
   std::istringstream lines(text);
@@ -140,17 +138,34 @@ std::string last_lines(const std::string& path, int count, std::uint64_t from) {
     if (last.size() > static_cast<std::size_t>(count)) last.pop_front();
   }
   while (!last.empty() && last.back().empty()) last.pop_back();
-  return fmt::format("{}", fmt::join(last, "\n"));
+  return last;
+}
+
+}  // namespace
+
+std::string last_lines(const std::string& path, int count, std::uint64_t from) {
+  constexpr std::streamoff kTail = 4096;
+  return fmt::format("{}", fmt::join(tail_of(path, count, from, kTail), "\n"));
 }
 
 std::string last_words(const std::string& path, std::uint64_t from) {
-  constexpr int kLines = 20;
-  std::string last;
-  std::istringstream lines(last_lines(path, kLines, from));
-  for (std::string line; std::getline(lines, line);)
-    if (std::ranges::any_of(line, [](unsigned char c) { return std::isalnum(c) != 0; }))
-      last = line;
-  return last;
+  constexpr int kLines = 200;
+  constexpr std::streamoff kTail = 16 << 10;
+  constexpr std::string_view kOurs = "isthmus: ", kWarning = "isthmus: warning: ";
+  const auto lines = tail_of(path, kLines, from, kTail);
+  const auto ours = [&](const std::string& line) {
+    return line.starts_with(kOurs) && !line.starts_with(kWarning);
+  };
+  // The first of several ranks that ended: the others may have missed it.
+  if (const auto said = std::ranges::find_if(lines, ours); said != lines.end()) return *said;
+  const auto fault = std::ranges::find_if(
+      lines, [](const auto& line) { return line.find(": error: ") != line.npos; });
+  if (fault != lines.end()) return *fault;
+  const auto says = [](const std::string& line) {
+    return std::ranges::any_of(line, [](unsigned char c) { return std::isalnum(c) != 0; });
+  };
+  const auto last = std::find_if(lines.rbegin(), lines.rend(), says);
+  return last == lines.rend() ? std::string() : *last;
 }
 
 }  // namespace isthmus::launcher

@@ -35,7 +35,10 @@ std::vector<EndedChild> reap_children();
 // The last lines of a log from a byte on, for a message; "" when there is none. Sentences of events
 // (base/event_log.h) are left out: whoever watches the event log has said them.
 std::string last_lines(const std::string& path, int count, std::uint64_t from = 0);
-// The last of these that says something: MPI ends its reports with a line of dashes.
+// Why a process of isthmus ended by itself, as far as its log from a byte on tells: its own
+// sentence (launcher/command.h, fail), behind which mpirun tells at length that somebody ended; of
+// a list of faults (launcher/fault.h), which ends with their count, the first one; else the last
+// line that says something.
 std::string last_words(const std::string& path, std::uint64_t from = 0);
 
 }  // namespace isthmus::launcher

@@ -63,7 +63,8 @@ ExitCode fail(const Error& error) {
     case ErrorCode::non_finite:
     case ErrorCode::too_large:
     case ErrorCode::not_found:
-    case ErrorCode::in_use:  // a port
+    case ErrorCode::wrong_kind:  // a folder in the place of a file
+    case ErrorCode::in_use:      // a port
       return ExitCode::hopeless;
     case ErrorCode::disk_full:
       return ExitCode::no_room;

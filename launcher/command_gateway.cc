@@ -88,12 +88,19 @@ Result<Random> secret_random() {
   return Random(seed);
 }
 
-Traffic earlier_traffic(const Disk& disk, const RunFolder& folder) {
+// Only the report is poorer where there is none.
+Traffic earlier_traffic(const Disk& disk, const RunFolder& folder, EventLog& log) {
   constexpr std::size_t kBytesMax = std::size_t{1} << 20;
-  const auto bytes = read_file(disk, folder.traffic(), kBytesMax);
-  if (!bytes) return {};
-  auto traffic = parse_traffic(text_of(*bytes));
-  return traffic ? std::move(*traffic) : Traffic{};  // only the report is poorer for it
+  auto traffic = [&]() -> Result<Traffic> {
+    ISTHMUS_TRY(const auto bytes, read_file(disk, folder.traffic(), kBytesMax));
+    return parse_traffic(text_of(bytes));
+  }();
+  if (traffic) return std::move(*traffic);
+  if (traffic.error().code != ErrorCode::not_found)
+    log.warning("file_damaged", {},
+                {{"what", fmt::format("{}: {}", folder.traffic(), traffic.error().text())},
+                 {"then", "what links carried before this start is not in the report"}});
+  return {};
 }
 
 // Whole, but not made durable: on the loop's thread nothing may wait for the disk, and losing the
@@ -258,7 +265,7 @@ class Site {
   }
 
   Result<void> run_to_the_end() {
-    TrafficMeter meter(earlier_traffic(*disk_, folder_));
+    TrafficMeter meter(earlier_traffic(*disk_, folder_, log_));
     Result<void> ended;
     loop_.spawn(end_with(*gateway_, loop_, ended));
     loop_.spawn(observe(meter));

@@ -155,9 +155,10 @@ void add_link(Command program) {
       "In JSON: round_trip_ms (min, median), to_peer and from_peer (mbit_s, warm_s, bytes, "
       "segments,\nsegments_resent, loss, congestion_control and why, dialed: by the sender, "
       "connections,\nwindow_limited and buffer_limited: shares of the time, "
-      "bandwidth_delay_bytes of all\nconnections, rate_limit_mbit_s or null, polite; where too "
-      "little came to tell: null), kernel_here\nand kernel_there (tcp_rmem, tcp_wmem), advice "
-      "(sentences).\n\n"
+      "bandwidth_delay_bytes of all\nconnections, rate_limit_mbit_s or null, polite, "
+      "beside_exchange: of a forced test, whose\nfigures but bytes are then of the exchange too; "
+      "where too little came to tell: null), kernel_here\nand kernel_there (tcp_rmem, tcp_wmem), "
+      "advice (sentences).\n\n"
       "Example:\n  isthmus link test beta alpha.toml --time \"10 s\"");
   one.runs([options] { return test(*options); });
 }

@@ -495,7 +495,8 @@ void add_simulate(Command program) {
   const auto options = std::make_shared<Options>();
   add_options(command, *options);
   command.footer(fmt::format(
-      "Exits with 1 when an invariant was violated or a run did not finish.\n\n"
+      "Exits with 1 when an invariant was violated or a run did not finish; with 4 while another "
+      "process\nadds to the record of seeds, and with 6 when that is damaged.\n\n"
       "Standard scenarios:\n{}\nKeys of a file, all optional; from = \"NAME\" starts "
       "from a standard "
       "scenario:\n{}\nExample:\n  isthmus simulate storm --seed 7\n  isthmus simulate "

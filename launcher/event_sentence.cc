@@ -72,12 +72,14 @@ std::string plain(const LoggedEvent& event) {
         "them",
         event.field("tokens"));
   if (id == "sites_missed") return fmt::format("it waits for {}", event.field("waits_for"));
-  if (id == "end_not_everywhere")
+  if (id == "end_not_everywhere") {
+    const auto sites = event.field("sites");
+    const bool several = sites.find(" and ") != sites.npos || sites.find(", ") != sites.npos;
     return fmt::format(
-        "{0}: not known to have the last step ({1}): start this site again when {0} is back, and "
-        "it "
-        "fetches it",
-        event.field("sites"), event.outer_step);
+        "{0}: not known to have the last step ({1}): start this site again when {0} {2} back, and "
+        "{3} it",
+        sites, event.outer_step, several ? "are" : "is", several ? "they fetch" : "it fetches");
+  }
   if (id == "initial_replaced" || id == "too_few_members" || id == "votes_lost") return why;
   if (id == "disk_failed")
     return fmt::format("a contribution to step {} cannot be written, and is tried again: {}",

@@ -60,6 +60,10 @@ std::string direction_text(const std::string& from, const std::string& to, const
   if (field(d, "rate_limit_mbit_s").is_number())
     fact("rate_limit",
          fmt::format("{} at {}", about_rate(1e6 * number(d, "rate_limit_mbit_s")), from));
+  if (flag(d, "beside_exchange"))
+    fact("exchange",
+         "an outer step was exchanged meanwhile: but for the bytes in all, figures are of its "
+         "traffic too");
   if (polite) fact("polite", fmt::format("{} yields to others: the line may carry more", from));
   return out;
 }

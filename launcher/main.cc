@@ -19,9 +19,9 @@ namespace {
 constexpr auto kHelpTail =
     "A first run, of two sites on this machine: tools/quickstart. All keys of a site\n"
     "file: docs/configuration.md. Exit codes: 0 done, 1 failed, 2 wrong command line\n"
-    "or site file, 3 stopped on request, 4 gateway or site not there, 5 device or\n"
-    "collective broke, 6 a file missing or damaged, a port taken, or a limit:\n"
-    "starting again cannot help, 7 no room on the disk.";
+    "or site file, 3 stopped on request, 4 gateway or site not there, or another\n"
+    "process has the run, 5 device or collective broke, 6 a file missing or damaged,\n"
+    "a port taken, or a limit: starting again cannot help, 7 no room on the disk.";
 
 // Not a pipe whose reader has seen enough, nor a closed descriptor.
 bool somebody_reads() {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/byte_stream.h"
+#include "base/counted.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -41,7 +42,10 @@ namespace {
 Result<void> check_begin(const std::string& path, std::string_view text, const std::string& first) {
   if (text.starts_with(first) || first.starts_with(text)) return {};
   if (!text.starts_with(kFirstWords))
-    return Error{ErrorCode::corrupt, fmt::format("{} is no record of seeds", path)};
+    return Error{
+        ErrorCode::corrupt,
+        fmt::format("{} is no record of seeds, and stays as it is: name another file with --resume",
+                    path)};
   return Error{ErrorCode::mismatch,
                fmt::format("{} is of another build of isthmus, or of another scenario: name "
                            "another file with --resume, or remove it if nobody needs it any more",
@@ -63,13 +67,29 @@ Result<SeedRecord> SeedRecord::open(Disk& disk, const std::string& path,
   SeedRecord record;
   const auto first = std::string(kFirstWords) + identity + "\n";
   // Before there is a lock: nothing is left beside what is refused.
+  if (const auto folder = folder_of(path); !folder.empty()) {
+    ISTHMUS_TRY(const bool there, disk.exists(folder));
+    if (!there)
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("there is no folder {} for {}: make it, or name a file elsewhere "
+                               "with --resume",
+                               folder, path)};
+  }
   ISTHMUS_CHECK(disk.replaced_by(path));
   ISTHMUS_TRY(const bool exists, disk.exists(path));
   if (exists) {
     ISTHMUS_TRY(const auto begin, first_bytes(disk, path, first.size()));
     ISTHMUS_CHECK(check_begin(path, begin, first));
   }
-  ISTHMUS_TRY(record.lock_, disk.lock(path + ".lock"));
+  auto lock = disk.lock(path + ".lock");
+  if (!lock && lock.error().code == ErrorCode::busy)
+    return Error{
+        ErrorCode::busy,
+        fmt::format("another isthmus simulate adds to {}: wait until it has ended, or name "
+                    "another file with --resume",
+                    path),
+        std::move(lock).error()};
+  ISTHMUS_TRY(record.lock_, std::move(lock));
   ISTHMUS_TRY(const bool there, disk.exists(path));
   std::string text;
   if (there) {
@@ -93,7 +113,10 @@ Result<SeedRecord> SeedRecord::open(Disk& disk, const std::string& path,
         parse_seed_line(std::string_view(text).substr(record.end_, end - record.end_));
     if (!result)
       return Error{ErrorCode::corrupt,
-                   fmt::format("{} is damaged {} bytes from its start", path, record.end_)};
+                   fmt::format("{0} is damaged {1} bytes from its start: truncate -s {1} {0} keeps "
+                               "the {2} before that and the same command then runs the others "
+                               "again; or move it away, or name another file with --resume",
+                               path, record.end_, counted(record.results_.size(), "seed"))};
     record.results_[result->seed] = *result;
     record.end_ = end + 1;
   }

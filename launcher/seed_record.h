@@ -29,8 +29,9 @@ std::optional<SeedResult> parse_seed_line(std::string_view line);  // without it
 
 class SeedRecord {
  public:
-  // `identity`, one line: what the results are of. Errors: mismatch, when the file is of something
-  // else; busy, when another process writes it; corrupt; those of the disk.
+  // `identity`, one line: what the results are of. Errors, with what to do: mismatch, when the file
+  // is of something else; busy, when another process writes it; corrupt; invalid_argument, when its
+  // folder is not there; those of the disk.
   static Result<SeedRecord> open(Disk& disk, const std::string& path, const std::string& identity);
 
   const std::map<std::uint64_t, SeedResult>& results() const { return results_; }

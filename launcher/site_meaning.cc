@@ -1,27 +1,18 @@
 #include "launcher/site_meaning.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cstddef>
 #include <map>
 #include <string_view>
 
 #include "base/counted.h"
+#include "base/listed.h"
 #include "inter/returning_sites.h"
 #include "launcher/site_memory.h"
 #include "launcher/units.h"
 
 namespace isthmus::launcher {
-namespace {
-
-std::string joined_names(const std::vector<std::string>& names) {
-  if (names.size() <= 1) return names.empty() ? "" : names.front();
-  std::vector<std::string> most(names.begin(), names.end() - 1);
-  return fmt::format("{} and {}", fmt::join(most, ", "), names.back());
-}
-
-}  // namespace
 
 std::vector<std::string> loss_lines(const security::Roster& roster, const SyncOptions& sync) {
   const auto voters = roster.voters();
@@ -54,9 +45,9 @@ std::vector<std::string> loss_lines(const security::Roster& roster, const SyncOp
     lines.push_back(fmt::format("the run begins when all {} voters are here", voters));
   for (const auto& outcome : order) {
     const auto& names = lost_with[outcome];
-    lines.push_back(names.size() == 1 ? fmt::format("if {} is lost: {}", names.front(), outcome)
-                                      : fmt::format("if any one of {} is lost: {}",
-                                                    joined_names(names), outcome));
+    lines.push_back(names.size() == 1
+                        ? fmt::format("if {} is lost: {}", names.front(), outcome)
+                        : fmt::format("if any one of {} is lost: {}", listed(names), outcome));
   }
   if (voters == 2 && sites == 2)
     lines.push_back(fmt::format(
@@ -154,8 +145,8 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   for (const auto& site : roster->sites)
     if (site.voter) voters.push_back(site.name);
   line("votes", fmt::format("{} of {} must accept a step ({}), made of at least {}",
-                            voters.size() / 2 + 1, counted(voters.size(), "voter"),
-                            joined_names(voters), counted(file.sync.min_sites, "contribution")));
+                            voters.size() / 2 + 1, counted(voters.size(), "voter"), listed(voters),
+                            counted(file.sync.min_sites, "contribution")));
   for (const auto& loss : loss_lines(*roster, file.sync)) line("", loss);
   return out;
 }

@@ -104,8 +104,8 @@ class Supervisor::State {
     process.log_begin = no_log ? 0 : bytes;
     auto pid = start_child(process.plan.command);
     if (!pid) {
-      tell_about(process, "process_given_up",
-                 fmt::format("{}: {}", process.plan.name, pid.error().text()));
+      const auto what = fmt::format("{}: {}", process.plan.name, pid.error().text());
+      tell_about(process, "process_given_up", what, what);
       begin_stop(ExitCode::failed);
       return;
     }
@@ -212,10 +212,10 @@ class Supervisor::State {
     return fmt::format("{} {}{}", process.plan.name, end.text(), reason_of(process, end));
   }
 
-  // What a process says last before it ends by itself.
+  // What a process says last before it ends by itself, or at an assertion of ours.
   static std::string reason_of(const Process& process, const ProcessEnd& end) {
     const auto& path = process.plan.command.log_path;
-    if (end.signal != 0 || path.empty()) return "";
+    if ((end.signal != 0 && end.signal != SIGABRT) || path.empty()) return "";
     constexpr std::string_view kProgram = "isthmus: ";
     auto line = last_words(path, process.log_begin);
     if (line.starts_with(kProgram)) line.erase(0, kProgram.size());

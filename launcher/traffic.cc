@@ -3,6 +3,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/byte_stream.h"
+#include "security/hash.h"
+
 namespace isthmus::launcher {
 namespace {
 
@@ -52,11 +55,12 @@ inter::WaitStatus sum(inter::WaitStatus a, const inter::WaitStatus& b) {
   return a;
 }
 
-}  // namespace
+constexpr const char* kChecksum = "checksum";
 
-double LinkTraffic::achieved_mbit_s() const {
-  return sending_seconds > 0 ? static_cast<double>(sending_bytes) * 8e-6 / sending_seconds : 0;
-}
+// Of all of it but the checksum.
+std::string checksum_of(const Json& json) { return security::blake2b(bytes_of(json.dump())).hex(); }
+
+}  // namespace
 
 std::string to_json(const Traffic& traffic) {
   Json json;
@@ -68,12 +72,24 @@ std::string to_json(const Traffic& traffic) {
     each_field(link, [&, &to = json["links"][peer]](const char* name, const auto& value) {
       to[name] = value;
     });
+  auto checksum = checksum_of(json);
+  json[kChecksum] = std::move(checksum);
   return json.dump();
+}
+
+double LinkTraffic::achieved_mbit_s() const {
+  return sending_seconds > 0 ? static_cast<double>(sending_bytes) * 8e-6 / sending_seconds : 0;
 }
 
 Result<Traffic> parse_traffic(std::string_view text) {
   try {
-    const auto json = Json::parse(text);
+    auto json = Json::parse(text);
+    // Earlier versions wrote none. Without it another digit would be taken for what a link carried.
+    if (const auto checksum = json.find(kChecksum); checksum != json.end()) {
+      const auto said = checksum->get<std::string>();
+      json.erase(checksum);
+      if (said != checksum_of(json)) return Error{ErrorCode::corrupt, "it does not check"};
+    }
     Traffic traffic;
     traffic.uptime_seconds = json.at("uptime_seconds").get<double>();
     each_wait(traffic.waits, [&](const char* name, double& value) {

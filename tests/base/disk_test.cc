@@ -77,6 +77,25 @@ TEST_F(DiskTest, UpdateKeepsTheContentsAndNeedsAFile) {
   EXPECT_EQ(contents("a"), "aBc");
 }
 
+// Neither can be read later, so nobody should try again.
+TEST_F(DiskTest, AFolderIsNoFileAndAFileNoFolder) {
+  ASSERT_TRUE(std::filesystem::create_directory(path("folder")));
+  write("file", "abc");
+  for (const auto how :
+       {Disk::Open::read, Disk::Open::update, Disk::Open::overwrite, Disk::Open::create}) {
+    const auto opened = disk_->open(path("folder"), how);
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code, ErrorCode::wrong_kind);
+    EXPECT_NE(opened.error().text().find("move it away"), std::string::npos);
+  }
+  for (const auto* name : {"file", "file/below"}) {
+    const auto made = disk_->make_folders(path(name));
+    ASSERT_FALSE(made);
+    EXPECT_EQ(made.error().code, ErrorCode::wrong_kind);
+    EXPECT_NE(made.error().text().find("/file is a file where a folder"), std::string::npos);
+  }
+}
+
 TEST_F(DiskTest, OverwriteKeepsTheContentsAndMakesAFileWhereNoneIs) {
   auto fresh = disk_->open(path("a"), Disk::Open::overwrite);
   ASSERT_TRUE(fresh);

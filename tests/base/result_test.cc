@@ -76,6 +76,8 @@ TEST(Error, OfErrnoSaysWhatTheSystemSaid) {
   EXPECT_EQ(error_of_errno(EPERM, "x").code, ErrorCode::permission);
   EXPECT_EQ(error_of_errno(ENOENT, "x").code, ErrorCode::not_found);
   EXPECT_EQ(error_of_errno(EEXIST, "x").code, ErrorCode::already_exists);
+  EXPECT_EQ(error_of_errno(EISDIR, "x").code, ErrorCode::wrong_kind);
+  EXPECT_EQ(error_of_errno(ENOTDIR, "x").code, ErrorCode::wrong_kind);
   EXPECT_EQ(error_of_errno(EIO, "x").code, ErrorCode::io);
   EXPECT_EQ(error_of_errno(ENOENT, "cannot open a").text(),
             "cannot open a: No such file or directory");

@@ -6,6 +6,8 @@
 //
 // without what the synthetic ranks themselves take. Then each stage by itself, on one thread, in
 // f32 bytes per CPU-second, and what they add up to: the rate of gateways that do nothing else.
+// What is synced is also given in bytes per second of the wall clock, for which a disk makes it
+// wait.
 //
 //   gateway_bench --parameters 16000000 --folder /var/tmp --json
 #include <fmt/core.h>
@@ -229,8 +231,11 @@ class Stages {
     });
     state_ = std::move(step.after());
     root_ = state_root(step.leaves());
-    stage("write feedback, synced", 1, [&] { check(write_feedback(store_, feedback_)); });
-    stage("write state, synced", 1, [&] {
+    synced_stage("write feedback, synced", f32_bytes_,
+                 [&] { check(write_feedback(store_, feedback_)); });
+    const double state_bytes =
+        4.0 * static_cast<double>(state_.agreed.size() + state_.momentum.size());
+    synced_stage("write state, synced", state_bytes, [&] {
       const auto state_file = store_.begin_state(state_, root_);
       check(state_file ? Result<void>() : state_file.error());
       for (Result<bool> more = true; more && *more;) {
@@ -252,6 +257,14 @@ class Stages {
     const double before = thread_seconds();
     body();
     note(name, times, thread_seconds() - before);
+  }
+  // Big blocks go to the disk directly, so the CPU hardly knows of them: how long the disk takes is
+  // another figure.
+  template <class Body>
+  void synced_stage(const std::string& name, double bytes, const Body& body) {
+    const double before = wall_seconds();
+    stage(name + ": CPU alone", 1, body);
+    report_.row(name + ": bytes / second", bytes / (wall_seconds() - before) * 1e-9, "GB/s");
   }
   template <class Body>
   void each_chunk(std::string_view name, int times, const Body& body) {

@@ -102,7 +102,12 @@ class Said(unittest.TestCase):
         said = run(GATEWAY_BENCH, "--json", *self.ARGUMENTS)
         self.assertEqual(said.returncode, 0, said.stdout)
         lines = [json.loads(line) for line in said.stdout.splitlines()]
-        self.assertIn("CPU of both gateways, of one core", [line["name"] for line in lines])
+        names = [line["name"] for line in lines]
+        self.assertIn("CPU of both gateways, of one core", names)
+        for synced in ("write feedback, synced", "write state, synced"):  # CPU-seconds say nothing of a disk
+            self.assertIn(f"{synced}: CPU alone", names)
+            self.assertIn(f"{synced}: bytes / second", names)
+            self.assertNotIn(synced, names)
         for line in lines:
             self.assertEqual((line["parameters"], line["codec"], line["outer"], line["steps"]), (10007, "bf16", "nesterov", 1))
 

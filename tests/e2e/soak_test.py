@@ -52,6 +52,14 @@ class Soak(Case):
 
     def test_a_mistake(self):
         for says, *arguments in (("there can be 3 to 7", "--sites", "2"),
+                                 ("--sites: \"three\" is no whole number", "--sites", "three"),
+                                 ("--seed: \"-1\" is no whole number from 0 to", "--seed", "-1"),
+                                 ("--seed: \"1.5\" is no whole number", "--seed", "1.5"),
+                                 ("--seed: \"" + "9" * 30 + "\" is no whole number", "--seed", "9" * 30),
+                                 ("--first-round: \"-1\" is no whole number", "--first-round", "-1"),
+                                 ("--minutes -1.0: there can be above 0 to 525600", "--minutes", "-1"),
+                                 ("--minutes nan: there can be above 0", "--minutes", "nan"),
+                                 ("--minutes inf: there can be above 0", "--minutes", "inf"),
                                  ("there is no folder", "--minutes", "0.01", "--keep", self.folder / "none" / "kept")):
             said = subprocess.run([SOAK, "--loopback", *arguments], capture_output=True, text=True)
             self.assertEqual(said.returncode, 2, said)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Many simulated seeds: failing ones are shrunk and replayed, what a kill interrupted goes on, mistakes are named."""
+import fcntl
 import os
 import pathlib
 import pty
@@ -11,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-from federation import BAD_USAGE, Case, DONE, FAILED, HOPELESS, ISTHMUS, STOPPED, isthmus
+from federation import BAD_USAGE, Case, DONE, FAILED, HOPELESS, ISTHMUS, STOPPED, UNAVAILABLE, isthmus
 
 BUG = 'from = "crashes"\nbug = "lying_disk"\n'
 
@@ -116,9 +117,15 @@ class Storm(Case):
             (("calm", "--sites", "4"), "this run has 3 sites"),
         ):
             self.assertIn(said, self.run_it(*arguments, code=BAD_USAGE))
-        self.assertIn("no/such/x", self.run_it("--storm", "--seeds", "3", "--resume", "no/such/x", code=HOPELESS))
+        self.assertIn("there is no folder no/such", self.run_it("--storm", "--seeds", "3", "--resume", "no/such/x", code=BAD_USAGE))
         (self.folder / "other").write_text("isthmus seeds 1 another\n")
         self.assertIn("another build", self.run_it("--storm", "--seeds", "3", "--resume", "other", code=BAD_USAGE))
+        (self.folder / "notes").write_text("not mine\n")
+        self.assertIn("name another file with --resume", self.run_it("--storm", "--seeds", "3", "--resume", "notes", code=HOPELESS))
+        with open(self.folder / "held.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertIn("another isthmus simulate adds to held",
+                          self.run_it("--storm", "--seeds", "3", "--resume", "held", code=UNAVAILABLE))
 
 
 if __name__ == "__main__":

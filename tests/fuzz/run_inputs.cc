@@ -5,6 +5,7 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +31,8 @@ constexpr const char* kUsage =
     "  --write FOLDER                writes the target's own seeds\n"
     "  --runs N [--seed S] PATH...   inputs and seeds, then N made from them at random\n"
     "\n"
-    "With the environment's ISTHMUS_FUZZ_SECONDS it makes inputs for so long, in place of N.\n";
+    "With the environment's ISTHMUS_FUZZ_SECONDS it makes inputs for so long, in place of N, and\n"
+    "without --runs too. What it cannot understand ends it with exit code 2.\n";
 
 // The input that is being run; whoever aborts finds it as `finding` in the current folder.
 const Bytes* running = nullptr;
@@ -99,16 +101,30 @@ std::set<std::string> files_of(const std::string& path) {
   return files;
 }
 
-std::chrono::seconds seconds_of(const char* text) {
-  std::uint32_t seconds = 0;
+// Digits alone: strtoull would take -3 for a number, and "abc" for 0.
+std::uint64_t number_of(const char* name, const char* text, std::uint64_t least,
+                        std::uint64_t most = UINT64_MAX) {
+  std::uint64_t number = 0;
   const char* const end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, seconds);
-  if (error != std::errc() || stop != end || seconds == 0) {
-    std::fprintf(stderr, "ISTHMUS_FUZZ_SECONDS is '%s': give it a number of seconds, 1 or more\n",
-                 text);
+  const auto [stop, error] = std::from_chars(text, end, number);
+  if (error != std::errc() || stop != end || number < least || number > most) {
+    std::fprintf(stderr, "%s is '%s': give it a whole number from %llu to %llu\n", name, text,
+                 static_cast<unsigned long long>(least), static_cast<unsigned long long>(most));
     std::exit(2);
   }
-  return std::chrono::seconds(seconds);
+  return number;
+}
+
+void write_seeds(const std::string& folder) {
+  int number = 0;
+  for (const auto& input : isthmus::fuzz_seeds()) {
+    const auto path = folder + "/seed-" + std::to_string(number++);
+    std::ofstream out(path, std::ios::binary);
+    if (!(out << isthmus::text_of(input) << std::flush)) {
+      std::fprintf(stderr, "%s: cannot be written\n", path.c_str());
+      std::exit(2);
+    }
+  }
 }
 
 }  // namespace
@@ -116,22 +132,26 @@ std::chrono::seconds seconds_of(const char* text) {
 int main(int argc, char** argv) {
   std::uint64_t runs = 0, seed = 1;
   const char* const wanted = std::getenv("ISTHMUS_FUZZ_SECONDS");
-  const auto time = wanted ? seconds_of(wanted) : std::chrono::seconds();
+  const std::chrono::seconds time(wanted ? number_of("ISTHMUS_FUZZ_SECONDS", wanted, 1, 1 << 30)
+                                         : 0);
+  bool makes = wanted != nullptr;
   std::vector<Bytes> corpus;
   std::signal(SIGABRT, keep_finding);
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    const std::string value = i + 1 < argc ? argv[i + 1] : "";
-    if (argument == "--runs" || argument == "--seed") {
-      (argument == "--runs" ? runs : seed) = std::strtoull(value.c_str(), nullptr, 10);
-      ++i;
+    const bool takes_value = argument == "--runs" || argument == "--seed" || argument == "--write";
+    if (takes_value && ++i == argc) {
+      std::fprintf(stderr, "%s wants a value; --help says which\n", argument.c_str());
+      return 2;
+    }
+    if (argument == "--runs") {
+      runs = number_of("--runs", argv[i], 1);
+      makes = true;
+    } else if (argument == "--seed") {
+      seed = number_of("--seed", argv[i], 0);
     } else if (argument == "--write") {
-      int number = 0;
-      for (const auto& input : isthmus::fuzz_seeds()) {
-        std::ofstream out(value + "/seed-" + std::to_string(number++), std::ios::binary);
-        out << isthmus::text_of(input);
-      }
-      ++i;
+      write_seeds(argv[i]);
+      return 0;
     } else if (argument.starts_with("-")) {
       const bool asked = argument == "--help" || argument == "-h";
       std::fputs(kUsage, asked ? stdout : stderr);
@@ -140,12 +160,12 @@ int main(int argc, char** argv) {
       for (const auto& file : files_of(argument)) corpus.push_back(contents(file));
     }
   }
-  if (runs > 0)
+  if (makes)
     for (auto& input : isthmus::fuzz_seeds()) corpus.push_back(std::move(input));
   for (const auto& input : corpus) run(input);
   const auto end = std::chrono::steady_clock::now() + time;
   const auto more = [&](std::uint64_t made) {
-    return runs > 0 && (wanted ? std::chrono::steady_clock::now() < end : made < runs);
+    return makes && (wanted ? std::chrono::steady_clock::now() < end : made < runs);
   };
   std::uint64_t made = 0;
   for (; more(made); ++made) {

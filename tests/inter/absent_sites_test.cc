@@ -184,7 +184,7 @@ TEST(MissedSitesTest, AreNamedWhenNothingGoesOnWithoutThem) {
   federation.run_for(60 * kSecond);
   EXPECT_EQ(federation.events(1, "sites_missed"), 1U);
   EXPECT_THAT(first.status().attention,
-              testing::Contains(testing::StartsWith("it waits for s2, s3: no outer step")));
+              testing::Contains(testing::StartsWith("it waits for s2 or s3: no outer step")));
   federation.cut_off(2, false);
   federation.run_for(60 * kSecond);
   EXPECT_EQ(federation.events(1, "sites_are_back"), 1U);
@@ -206,6 +206,13 @@ TEST(MissedSitesTest, WhoLostAVoteThatAllNeedIsNamedAtAll) {
                     testing::StartsWith(site == 1 ? "s2 lost its vote" : "this site lost its vote"),
                     testing::EndsWith("(isthmus roster recover)"))))
         << site;
+  // What the step at hand waits for is the record that names the new file, and no contribution.
+  for (const SiteId site : {1, 2})
+    EXPECT_THAT(federation.gateway(site).status().deadline,
+                testing::AllOf(testing::StartsWith(site == 1 ? "s2, " : "this site, "),
+                               testing::HasSubstr("it lost its vote file, and contributes from the "
+                                                  "step after the record that names")))
+        << site;
   EXPECT_EQ(federation.events(1, "votes_lost"), 1U);
   EXPECT_EQ(federation.events(2, "votes_lost"), 0U);
   EXPECT_EQ(federation.events(2, "vote_file_lost"), 1U);
@@ -223,7 +230,9 @@ TEST(MissedSitesTest, SeveralThatLostTheirVotesAreNamedTogether) {
   }
   federation.run_for(60 * kSecond);
   for (const SiteId site : {1, 2, 3}) {
-    const auto* names = site == 1 ? "s2, s3" : site == 2 ? "this site, s3" : "s2, this site";
+    const auto* names = site == 1   ? "s2 and s3"
+                        : site == 2 ? "this site and s3"
+                                    : "s2 and this site";
     EXPECT_THAT(federation.gateway(site).status().attention,
                 testing::ElementsAre(
                     std::string(names) +

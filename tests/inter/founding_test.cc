@@ -87,5 +87,15 @@ TEST(FoundingTest, WhoIsMissingIsNamedAndWaitedFor) {
   EXPECT_TRUE(federation.gateway(1).status().attention.empty());
 }
 
+TEST(FoundingTest, WhereEitherOfTwoWouldDoBothAreNamedSo) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.without_vote = options.late = {2, 3};
+  options.gateway.sync.min_sites = 2;
+  ScriptedFederation federation(std::move(options));
+  federation.run_for(10 * kSecond);
+  EXPECT_THAT(federation.gateway(1).status().attention,
+              testing::ElementsAre("it waits for s2 or s3: a run begins with min_sites = 2"));
+}
+
 }  // namespace
 }  // namespace isthmus::inter

@@ -247,6 +247,36 @@ TEST_F(LinkTesterTest, IsRefusedDuringAnExchangeOfEitherSideUnlessForced) {
   EXPECT_TRUE(outcome({.peer = kBeta, .force = true}));
 }
 
+// What goes beside a forced test on the same connections is none of its bytes, and said where
+// nobody can tell it from them.
+TEST_F(LinkTesterTest, BytesOfAnExchangeAreNotTheTests) {
+  alpha.ignores_others = beta.ignores_others = true;
+  alpha.exchange = "outer step 3 is being exchanged";
+  const LinkTester::Wish wish{
+      .peer = kBeta, .force = true, .time = 4 * kSecond, .bytes_max = 3'000'000};
+  const auto number = ++numbers;
+  nlohmann::json report = {{"state", "running"}};
+  for (int i = 0; i < 300 && report["state"] != "done"; ++i) {
+    const auto said = ask(alpha, number, wish);
+    ASSERT_TRUE(said) << said.error().text();
+    report = nlohmann::json::parse(*said);
+    for (auto* node : {&alpha, &beta})
+      (void)node->wire.send(node == &alpha ? kBeta : kAlpha, Lane::bulk, Bytes(100'000), 0);
+    run_for(20 * kMillisecond);
+  }
+  ASSERT_EQ(report["state"], "done");
+  for (const auto* direction : {"to_peer", "from_peer"}) {
+    EXPECT_GE(report[direction]["bytes"].get<double>(), 2.9e6) << direction;
+    EXPECT_LE(report[direction]["bytes"].get<double>(), 3.01e6) << direction;
+    EXPECT_EQ(report[direction]["beside_exchange"], true) << direction;
+  }
+  alpha.exchange.clear();
+  const auto alone = outcome(wish);
+  ASSERT_TRUE(alone) << alone.error().text();
+  for (const auto* direction : {"to_peer", "from_peer"})
+    EXPECT_EQ((*alone)[direction]["beside_exchange"], false) << direction;
+}
+
 // Each time bulk of ours would wait for theirs. Our own operator may.
 TEST_F(LinkTesterTest, OneSiteForcesATestThroughAnExchangeNowAndThenOnly) {
   beta.exchange = "outer step 3 is being exchanged";

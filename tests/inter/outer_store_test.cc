@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 
 #include "inter/sim/simulated_disk.h"
 #include "inter/sim/simulated_keys.h"
 #include "inter/sim/simulation.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/inter/sample_messages.h"
 #include "tests/inter/written_feedback.h"
 
@@ -26,6 +28,12 @@ Certificate genesis_of(std::size_t sites) {
   genesis.record = sample_record(0, sites);
   genesis.record.fingerprint = Fingerprint{}.digest();
   return genesis;
+}
+
+testing::Matcher<OuterStore::Damaged> damaged(const testing::Matcher<std::string>& what,
+                                              const std::string& then) {
+  return AllOf(testing::Field(&OuterStore::Damaged::what, what),
+               testing::Field(&OuterStore::Damaged::then, HasSubstr(then)));
 }
 
 class OuterStoreTest : public testing::Test {
@@ -244,7 +252,8 @@ TEST_F(OuterStoreTest, ADamagedSlotOfVotesIsNamed) {
       const auto loaded = store.load(kVoteFile);
       ASSERT_TRUE(loaded);
       EXPECT_THAT(loaded->damaged,
-                  ElementsAre(fmt::format("slot {} of outer/vote is damaged", slot)));
+                  ElementsAre(damaged(fmt::format("slot {} of outer/vote is damaged", slot),
+                                      "the other slot counts: a crash")));
       steps.insert(loaded->vote_step);
       EXPECT_THAT(OuterStore(disk, "outer").load(kVoteFile)->damaged, ElementsAre())
           << "written anew";
@@ -273,22 +282,27 @@ TEST_F(OuterStoreTest, RostersAreRememberedAcrossStarts) {
 
   auto file = *disk.open("outer/rosters", Disk::Open::update);
   ASSERT_TRUE(file->write_at(3, Bytes(2, std::byte{0x55})));
-  EXPECT_THAT(*OuterStore(disk, "outer").note_roster(roster(21)), ElementsAre(roster(21)));
+  std::vector<OuterStore::Damaged> said;
+  EXPECT_THAT(*OuterStore(disk, "outer").note_roster(roster(21), &said), ElementsAre(roster(21)));
+  EXPECT_THAT(said, ElementsAre(damaged(std::string("outer/rosters is damaged"), "begun anew")));
+  EXPECT_THAT(*OuterStore(disk, "outer").note_roster(roster(21), &said), ElementsAre(roster(21)));
+  EXPECT_EQ(said.size(), 1U);
 }
 
 // All of a run hangs by it, and a folder that is moved away takes the vote along.
 TEST_F(OuterStoreTest, OneOfTwoRunFilesIsEnough) {
   const auto whole = *read_file(disk, "outer/run", 1 << 20);
-  auto damaged = whole;
-  damaged[50] ^= std::byte{1};
+  auto spoilt = whole;
+  spoilt[50] ^= std::byte{1};
   const auto load = [&] { return OuterStore(disk, "outer").load(kVoteFile); };
   for (const std::string path : {"outer/run", "outer/run.copy"}) {
-    ASSERT_TRUE(replace_file(disk, path, damaged));
+    ASSERT_TRUE(replace_file(disk, path, spoilt));
     auto loaded = load();
     ASSERT_TRUE(loaded) << loaded.error().text();
     EXPECT_TRUE(loaded->genesis);
     EXPECT_EQ(loaded->layout->elements(), 5U);
-    EXPECT_THAT(loaded->damaged, ElementsAre(path + " is damaged"));
+    EXPECT_THAT(loaded->damaged,
+                ElementsAre(damaged(path + " is damaged", "made anew from the other one")));
     EXPECT_EQ(*read_file(disk, path, 1 << 20), whole);
     ASSERT_TRUE(disk.remove(path));  // as of a version that had but one
     loaded = load();
@@ -298,7 +312,7 @@ TEST_F(OuterStoreTest, OneOfTwoRunFilesIsEnough) {
     EXPECT_EQ(*read_file(disk, path, 1 << 20), whole);
   }
   for (const std::string path : {"outer/run", "outer/run.copy"})
-    ASSERT_TRUE(replace_file(disk, path, damaged));
+    ASSERT_TRUE(replace_file(disk, path, spoilt));
   const auto loaded = load();
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.error().code, ErrorCode::corrupt);
@@ -407,7 +421,126 @@ TEST_F(OuterStoreTest, ADamagedSlotIsNamed) {
   const auto loaded = store.load(kVoteFile);
   ASSERT_TRUE(loaded);
   EXPECT_TRUE(loaded->feedbacks.empty());
-  EXPECT_THAT(loaded->damaged, ElementsAre(HasSubstr(path)));
+  EXPECT_THAT(loaded->damaged,
+              ElementsAre(damaged(HasSubstr(path), "the other slot counts: a crash")));
+}
+
+// Others know a start by its number, and which of two attempts at a contribution is the newer one.
+TEST_F(OuterStoreTest, NoStartHasTheNumberOfAnEarlierOne) {
+  const auto path = std::string("outer/boot");
+  const auto start = [&] {
+    OuterStore store(disk, "outer");
+    auto loaded = store.load(kVoteFile);
+    EXPECT_TRUE(loaded) << loaded.error().text();
+    return std::move(*loaded);
+  };
+  std::uint64_t last = start().boot;
+  EXPECT_EQ(last, 2U);
+  const auto next = [&](const testing::Matcher<std::vector<OuterStore::Damaged>>& said) {
+    for (int starts = 0; starts < 3; ++starts) {
+      const auto loaded = start();
+      EXPECT_GT(loaded.boot, last);
+      last = loaded.boot;
+      if (starts == 0) {
+        EXPECT_THAT(loaded.damaged, said);
+      } else {
+        EXPECT_THAT(loaded.damaged, ElementsAre());
+      }
+    }
+  };
+  const std::string then = "follows from how often votes were written";
+  ASSERT_TRUE(disk.remove(path));
+  next(ElementsAre(damaged(path + " is missing", then)));
+  const auto whole = *read_file(disk, path, 64);
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    auto spoilt = *read_file(disk, path, 64);
+    spoilt[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    ASSERT_TRUE(replace_file(disk, path, spoilt));
+    next(ElementsAre(damaged(path + " is damaged", then)));
+  }
+  // As earlier versions wrote it.
+  ASSERT_TRUE(replace_file(disk, path, ByteWriter().put(last).view()));
+  next(ElementsAre());
+  // The votes are lost, and then the number too.
+  ASSERT_TRUE(disk.remove("outer/vote"));
+  next(ElementsAre());
+  ASSERT_TRUE(disk.remove(path));
+  next(ElementsAre(damaged(path + " is missing", then)));
+}
+
+// A bit that turned in a vote is seen; what lies behind the two votes is nobody's.
+TEST_F(OuterStoreTest, NoBitThatTurnsInTheVotesIsTakenForAVote) {
+  const auto path = std::string("outer/vote");
+  std::vector<Vote> votes(2);
+  votes[0].promised = 5;
+  votes[1].promised = 6;
+  votes[1].accepted = Vote::Accepted{6, sample_record(2, 2)};
+  {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load(kVoteFile));
+    for (std::uint64_t step = 1; step <= 2; ++step)
+      ASSERT_TRUE(store.write_vote(step, votes[step - 1]));
+  }
+  const auto whole = *read_file(disk, path, 1 << 20);
+  for (const std::size_t slot : {std::size_t{0}, std::size_t{1} << 18}) {
+    const auto length = ByteReader(std::span(whole).subspan(slot)).get<std::uint32_t>();
+    const auto load_with = [&](const Bytes& bytes) {
+      EXPECT_TRUE(replace_file(disk, path, bytes));
+      auto loaded = OuterStore(disk, "outer").load(kVoteFile);
+      EXPECT_TRUE(loaded) << loaded.error().text();
+      return std::move(*loaded);
+    };
+    for (std::size_t bit = 0; bit < 8 * (4 + length); ++bit) {
+      auto spoilt = whole;
+      spoilt[slot + bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+      EXPECT_THAT(load_with(spoilt).damaged, testing::SizeIs(1)) << slot << " " << bit;
+    }
+    auto without_length = whole;
+    for (std::size_t at = 0; at < 4; ++at) without_length[slot + at] = std::byte{0};
+    EXPECT_THAT(load_with(without_length).damaged, testing::SizeIs(1));
+    if (slot + 4 + length >= whole.size()) continue;
+    auto behind = whole;
+    for (const std::size_t at : {slot + 4 + length, (std::size_t{1} << 18) - 1})
+      behind[at] ^= std::byte{0x10};
+    const auto loaded = load_with(behind);
+    EXPECT_THAT(loaded.damaged, ElementsAre());
+    EXPECT_EQ(loaded.vote_step, 2U);
+    EXPECT_EQ(loaded.vote.accepted, votes[1].accepted);
+  }
+}
+
+// Nothing that starting again could mend: the operator hears of it at once.
+TEST(OuterStoreFolders, InThePlaceOfAFileAreNamed) {
+  const auto real = make_system_disk();
+  const TemporaryFolder place;
+  const auto outer = place / "outer";
+  const auto layout = *ModelLayout::make({{"a", Shape{5}, 0}});
+  const auto load = [&] {
+    OuterStore store(*real, outer);
+    auto loaded = store.load(7);
+    return loaded ? store.note_roster({}) : Result<std::vector<KnownRoster>>(loaded.error());
+  };
+  {
+    OuterStore store(*real, outer);
+    ASSERT_TRUE(store.load(7));
+    ASSERT_TRUE(store.begin_run(genesis_of(2), layout, Fingerprint{}));
+    ASSERT_TRUE(store.append_record(sample_certificate(1)));
+  }
+  ASSERT_TRUE(load());
+  for (const std::string name : {"boot", "boot.new", "vote", "run", "run.copy", "records",
+                                 "state.0", "state.1", "feedback.0", "feedback.1", "rosters"}) {
+    const auto path = outer + "/" + name;
+    const bool there = *real->exists(path);
+    if (there) std::filesystem::rename(path, path + ".aside");
+    std::filesystem::create_directory(path);
+    const auto loaded = load();
+    ASSERT_FALSE(loaded) << name;
+    EXPECT_EQ(loaded.error().code, ErrorCode::wrong_kind) << name;
+    EXPECT_THAT(loaded.error().text(), AllOf(HasSubstr(path), HasSubstr("move it away"))) << name;
+    std::filesystem::remove(path);
+    if (there) std::filesystem::rename(path + ".aside", path);
+    EXPECT_TRUE(load()) << name;
+  }
 }
 
 // Torn at its end by a crash is one thing; records that come after damage are not given up unseen.
@@ -432,11 +565,12 @@ TEST_F(OuterStoreTest, RecordsBehindDamageAreKeptAside) {
   EXPECT_THAT(load_with(torn, 7), testing::IsEmpty());
   EXPECT_FALSE(*disk.exists("outer/records.damaged"));
   for (const std::size_t at : {whole.size() / 2, std::size_t{4} + 2 * whole.size() / 8}) {
-    auto damaged = whole;
-    damaged[at] ^= std::byte{0x80};
-    EXPECT_THAT(load_with(damaged, at / (whole.size() / 8)),
-                ElementsAre(HasSubstr("outer/records.damaged")));
-    EXPECT_EQ(*read_file(disk, "outer/records.damaged", 1 << 20), damaged);
+    auto spoilt = whole;
+    spoilt[at] ^= std::byte{0x80};
+    EXPECT_THAT(load_with(spoilt, at / (whole.size() / 8)),
+                ElementsAre(damaged(HasSubstr("outer/records.damaged"),
+                                    "the records after that come from the peers")));
+    EXPECT_EQ(*read_file(disk, "outer/records.damaged", 1 << 20), spoilt);
   }
 }
 

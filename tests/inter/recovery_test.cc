@@ -115,6 +115,32 @@ TEST_F(RecoveryTest, WhoMissesTheStateThatTheOperatorNamesSaysSo) {
   EXPECT_TRUE(until([&] { return step_of(2) > 6 && step_of(3) > 6; }));
 }
 
+// It is noted once that it was taken up. Where that note is damaged votes of since then stand.
+TEST_F(RecoveryTest, ADamagedNoteOfItMakesNoVotesForgotten) {
+  start(options());
+  ASSERT_TRUE(until([&] { return saved_by_survivors(6); }));
+  const auto recovery = recovery_from_here();
+  federation().kill(1);  // for good
+  recover(recovery);
+  ASSERT_TRUE(until([&] { return step_of(2) > 8 && step_of(3) > 8; }));
+  federation().kill(2);
+  auto note = *federation().disk(2).open("outer/recovery", Disk::Open::update);
+  Bytes byte(1);
+  ASSERT_TRUE(note->read_at(5, byte));
+  byte[0] ^= std::byte{4};
+  ASSERT_TRUE(note->write_at(5, byte));
+  note.reset();
+  federation().start(2);
+  federation().run_for(kSecond / 100);  // it has begun, and heard of nobody
+  federation().kill(2);
+  const auto loaded = OuterStore(federation().disk(2), "outer").load(99);
+  ASSERT_TRUE(loaded) << loaded.error().text();
+  EXPECT_EQ(loaded->vote_file, vote_file_of(recovery));
+  EXPECT_GT(loaded->vote_step, 8U);
+  federation().start(2);
+  expect_equal_end();
+}
+
 // The survivors had applied a step more than they had saved, and contributed to the one after it:
 // neither of these is.
 TEST_F(RecoveryTest, AContributionToAStepThatWasGivenUpIsGivenUpToo) {

@@ -258,6 +258,7 @@ TEST_F(CommandsOfASite, WhatCannotBeMendedByStartingAgainSaysSo) {
   EXPECT_EQ(fail({ErrorCode::non_finite, "x"}), ExitCode::hopeless);
   EXPECT_EQ(fail({ErrorCode::too_large, "x"}), ExitCode::hopeless);
   EXPECT_EQ(fail({ErrorCode::in_use, "x"}), ExitCode::hopeless);
+  EXPECT_EQ(fail({ErrorCode::wrong_kind, "x"}), ExitCode::hopeless);
   EXPECT_EQ(fail({ErrorCode::disk_full, "x"}), ExitCode::no_room);
 }
 

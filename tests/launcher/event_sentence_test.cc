@@ -49,6 +49,13 @@ TEST(EventSentence, SaysWhoLacksTheLastStep) {
                                  R"("outer_step":8,"sites":"gamma"})")),
             "warning: gamma: not known to have the last step (8): start this site again when gamma "
             "is back, and it fetches it");
+  for (const std::string sites : {"alpha and beta", "alpha, beta"})
+    EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"end_not_everywhere",)"
+                                   R"("outer_step":8,"sites":")" +
+                                   sites + "\"}")),
+              "warning: " + sites +
+                  ": not known to have the last step (8): start this site again when " + sites +
+                  " are back, and they fetch it");
 }
 
 TEST(EventSentence, SaysThatASiteRunsTwice) {

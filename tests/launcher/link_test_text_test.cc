@@ -66,6 +66,16 @@ TEST(LinkTestText, WhatAPoliteGatewayTookIsNotSaidToBeTheLines) {
   EXPECT_THAT(text, Not(HasSubstr("at alpha: it is polite")));
 }
 
+TEST(LinkTestText, WhatIsOfAnExchangeTooIsSaidToBe) {
+  auto report = a_report();
+  EXPECT_THAT(link_test_text(nlohmann::json::parse(report.to_json())), Not(HasSubstr("exchange")));
+  report.from_peer.beside_exchange = true;
+  const auto text = link_test_text(nlohmann::json::parse(report.to_json()));
+  EXPECT_THAT(text.substr(text.find("beta to alpha")),
+              HasSubstr("exchange             an outer step was exchanged meanwhile"));
+  EXPECT_THAT(text.substr(0, text.find("beta to alpha")), Not(HasSubstr("exchanged meanwhile")));
+}
+
 TEST(LinkTestText, WhatWasNotMeasuredIsNoZero) {
   auto report = a_report();
   report.from_peer.got = {};

@@ -1,5 +1,6 @@
 #include "launcher/seed_record.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -75,7 +76,36 @@ TEST_F(SeedRecordTest, IsNoOtherFile) {
   std::filesystem::remove(path_);
   ASSERT_TRUE(open());
   write_contents(path_, contents_of(path_) + "7 1000 12 88.125 hold\n");
-  EXPECT_THAT(open().error().text(), HasSubstr("damaged"));
+  const auto damaged = open();
+  EXPECT_EQ(damaged.error().code, ErrorCode::corrupt);
+  EXPECT_THAT(damaged.error().text(), HasSubstr("name another file with --resume"));
+}
+
+// What it advises helps.
+TEST_F(SeedRecordTest, ThatIsDamagedSaysHowToKeepWhatIsBeforeThat) {
+  {
+    auto record = open();
+    ASSERT_TRUE(record && record->add(held_));
+  }
+  const auto whole = contents_of(path_);
+  write_contents(path_, whole + "9 10 3\n11 1000 12 88.125 held\n");
+  const auto damaged = open();
+  ASSERT_FALSE(damaged);
+  EXPECT_EQ(damaged.error().code, ErrorCode::corrupt);
+  EXPECT_THAT(damaged.error().text(),
+              HasSubstr(fmt::format("truncate -s {} {} keeps the 1 seed before that", whole.size(),
+                                    path_)));
+  std::filesystem::resize_file(path_, whole.size());
+  auto record = open();
+  ASSERT_TRUE(record) << record.error().text();
+  EXPECT_EQ(record->results().size(), 1U);
+}
+
+TEST_F(SeedRecordTest, IsInAFolderThatIsThere) {
+  const auto record = SeedRecord::open(*disk_, folder_ / "none/storm.seeds", "program storm");
+  ASSERT_FALSE(record);
+  EXPECT_EQ(record.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(record.error().text(), HasSubstr("there is no folder " + folder_.path() + "/none"));
 }
 
 TEST_F(SeedRecordTest, IsNoPipeAndNoDevice) {
@@ -90,7 +120,10 @@ TEST_F(SeedRecordTest, IsNoPipeAndNoDevice) {
 TEST_F(SeedRecordTest, IsWrittenByOneProcess) {
   const auto record = open();
   ASSERT_TRUE(record);
-  EXPECT_EQ(open().error().code, ErrorCode::busy);
+  const auto second = open();
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::busy);
+  EXPECT_THAT(second.error().text(), HasSubstr("wait until it has ended, or name another file"));
 }
 
 }  // namespace

@@ -120,6 +120,13 @@ TEST_F(SupervisorTest, SaysWhyTheWholeDoesNotEndWell) {
   EXPECT_THAT(told_, Not(HasSubstr("training_failed"))) << "whoever shows events has shown it";
 }
 
+TEST_F(SupervisorTest, SaysWhichAssertionItWas) {
+  add("alpha gateway", "echo 'isthmus: bug: a.cc:7: size >= 3'; kill -ABRT $$", true);
+  run();
+  EXPECT_EQ(code_, ExitCode::failed);
+  EXPECT_THAT(why_, HasSubstr("ended by signal 6 (Aborted): bug: a.cc:7: size >= 3"));
+}
+
 TEST_F(SupervisorTest, SaysWhyItStartsAgain) {
   add("alpha gateway",
       "if [ -e once ]; then note again; else : > once; echo the port is taken >&2; "
@@ -238,6 +245,7 @@ TEST_F(SupervisorTest, AProgramThatIsNotThereIsAFailure) {
   run();
   EXPECT_EQ(code_, ExitCode::failed);
   EXPECT_THAT(told_, HasSubstr("cannot run /no/such/program"));
+  EXPECT_THAT(why_, HasSubstr("cannot run /no/such/program"));
 }
 
 // What would be started after that had missed the signal to stop, and would be killed a minute
@@ -302,6 +310,26 @@ TEST(ChildProcess, LastLines) {
   std::ofstream(path, std::ios::app) << "four\n-----\n\n";
   EXPECT_EQ(last_words(path), "four");
   EXPECT_EQ(last_words("/no/such/file"), "");
+}
+
+// Not how many faults there are, nor mpirun's word that somebody ended.
+TEST(ChildProcess, LastWordsAreTheFault) {
+  const TemporaryFolder folder;
+  const auto path = folder / "log";
+  std::ofstream(path) << "isthmus: warning: core dumps are possible\n"
+                         "a.toml:4:9: error: train.micro_batch must be 1 to 1048576\n"
+                         "    4 | micro_batch = 0\n      |               ^\n"
+                         "a.toml:9:1: error: there is no key \"hiden\"\na.toml: 2 faults\n";
+  EXPECT_EQ(last_words(path), "a.toml:4:9: error: train.micro_batch must be 1 to 1048576");
+  std::ofstream(path, std::ios::trunc)
+      << "12:00:03 alpha alarm: training_failed\nisthmus: text.bin is missing\n"
+         "isthmus: a collective broke\n-----\n"
+         "Primary job  terminated normally, but 1 process returned\n"
+         "a non-zero exit code. Per user-direction, the job has been aborted.\n-----\n-----\n"
+         "mpirun detected that one or more processes exited with non-zero status, thus causing\n"
+         "the job to be terminated. The first process to do so was:\n\n"
+         "  Process name: [[1,1],0]\n  Exit code:    6\n-----\n";
+  EXPECT_EQ(last_words(path), "isthmus: text.bin is missing");
 }
 
 }  // namespace

@@ -12,7 +12,6 @@ Otherwise, or with --loopback, they have loopback, and what needs root is left o
 import argparse
 import collections
 import contextlib
-import math
 import os
 import pathlib
 import shutil
@@ -40,6 +39,8 @@ SHARED = ("--set", 'sync.outer="nesterov"')
 STEPS_AT_END = 3  # more than there are when the time is over
 STALL_MAX_S = 180  # launch may wait half a minute with a restart, and a gateway that has learnt no deadline a minute
 END_MAX_S = 300
+NUMBER_MAX = 2**63 - 1
+MINUTES_MAX = 365 * 24 * 60
 
 
 class Soak:
@@ -209,12 +210,19 @@ class Soak:
                     peaks[life.role] = max(peaks.get(life.role, 0), max(values))
 
 
+def whole_number(text):
+    """From 0: int() takes "-1", "1_000" and digits of other scripts as well, and a seed is to be typed again."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= NUMBER_MAX):
+        raise argparse.ArgumentTypeError(f'"{text}" is no whole number from 0 to {NUMBER_MAX}')
+    return int(text)
+
+
 def arguments_of(words):
     parser = argparse.ArgumentParser(prog="tools/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60, help="of faults; the end comes on top (60)")
-    parser.add_argument("--seed", type=int, default=1, help="of the faults (1)")
-    parser.add_argument("--sites", type=int, default=3, help=f"3 to {len(NAMES)} (3)")
-    parser.add_argument("--first-round", type=int, default=0, help="begins with this round of the seed (0)")
+    parser.add_argument("--seed", type=whole_number, default=1, help="of the faults (1)")
+    parser.add_argument("--sites", type=whole_number, default=3, help=f"3 to {len(NAMES)} (3)")
+    parser.add_argument("--first-round", type=whole_number, default=0, help="begins with this round of the seed (0)")
     parser.add_argument("--json", type=pathlib.Path, help="writes the report there as well")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--loopback", action="store_true", help="no emulated network, though it could be had")
@@ -223,10 +231,8 @@ def arguments_of(words):
     options = parser.parse_args(words)
     if not 3 <= options.sites <= len(NAMES):
         parser.error(f"--sites {options.sites}: there can be 3 to {len(NAMES)}")
-    if not 0 < options.minutes < math.inf:
-        parser.error("--minutes must be a number above 0")
-    if options.first_round < 0:
-        parser.error("--first-round counts from 0")
+    if not 0 < options.minutes <= MINUTES_MAX:
+        parser.error(f"--minutes {options.minutes}: there can be above 0 to {MINUTES_MAX}, a year")
     if options.json:
         try:
             options.json.open("a").close()
