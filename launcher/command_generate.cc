@@ -40,7 +40,8 @@ Result<std::vector<std::string>> continue_texts(const Options& options, const Si
   }
   ISTHMUS_TRY(const auto model,
               runtime::open_model(*disk, checkpoint, evaluation_shape(file), pool));
-  return runtime::generate(*model, prompts, options.generate);
+  ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file, *disk));
+  return runtime::generate(*model, *tokenizer, prompts, options.generate);
 }
 
 void print_texts(const Options& options, std::span<const std::string> prompts,
@@ -93,18 +94,20 @@ void add_generate(CLI::App& program, Action& action) {
   command->add_option("--checkpoint", options->checkpoint,
                       "A checkpoint or any Hugging Face directory (default: the site's newest)");
   auto& generate = options->generate;
-  command->add_option("--bytes", generate.bytes_max, "Length of the continuation, at most")
+  command
+      ->add_option("--bytes", generate.bytes_max,
+                   "Length of the continuation, at most, but for its last token")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  command->add_option("--temperature", generate.temperature, "0: always the likeliest byte")
+  command->add_option("--temperature", generate.temperature, "0: always the likeliest token")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
-  command->add_option("--top-k", generate.top_k, "Draw among so many likeliest bytes; 0: all")
-      ->check(CLI::Range(0, 256))
+  command->add_option("--top-k", generate.top_k, "Draw among so many likeliest tokens; 0: all")
+      ->check(CLI::Range(0, 1 << 22))
       ->capture_default_str();
   command
       ->add_option("--top-p", generate.top_p,
-                   "Draw among the fewest likeliest bytes of so much probability; 1: all")
+                   "Draw among the fewest likeliest tokens of so much probability; 1: all")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--seed", generate.seed, "The same seed gives the same text")

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -103,15 +104,16 @@ class SiteRank {
     pool_ = std::make_unique<ThreadPool>(
         rank_cpus(file_, world_->rank(), static_cast<int>(available_cpus().size())));
     ISTHMUS_TRY(model_, make_initial_model(file_, training_shape(file_), *disk_, *pool_));
-    ISTHMUS_TRY(data_, runtime::TextDataset::open(*disk_, text_sources(file_), file_.train.sequence,
-                                                  static_cast<std::uint64_t>(file_.train.seed)));
+    ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file_, *disk_));
+    ISTHMUS_TRY(data_, runtime::TextDataset::open(
+                           *disk_, text_sources(file_), file_.train.sequence,
+                           static_cast<std::uint64_t>(file_.train.seed),
+                           token_format(file_, *tokenizer, model_->config().vocabulary)));
+    settings_ = runtime::settings_text(model_->config()) + tokenizer_settings(*tokenizer);
     return {};
   }
 
-  void find_gateway() {
-    outer_ = runtime::make_attached_sync(folder_.socket(), runtime::settings_text(model_->config()),
-                                         log_);
-  }
+  void find_gateway() { outer_ = runtime::make_attached_sync(folder_.socket(), settings_, log_); }
 
   Result<ExitCode> train() {
     log_.info("training_began", {},
@@ -156,6 +158,7 @@ class SiteRank {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<runtime::Model> model_;
   std::optional<runtime::TextDataset> data_;
+  std::string settings_;  // what sites must agree on
   std::unique_ptr<runtime::OuterSync> outer_;
   const std::atomic<bool>* stop_ = nullptr;
 };
