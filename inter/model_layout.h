@@ -45,7 +45,7 @@ class ModelLayout {
   static constexpr std::uint64_t kFrameElementsMax = 1 << 16;
   static constexpr std::size_t kTensorsMax = 1 << 16;
   static constexpr std::size_t kNameBytesMax = 512;
-  static constexpr std::size_t kSettingsBytesMax = 200;
+  static constexpr std::size_t kSettingsBytesMax = 400;
 
   ModelLayout() = default;
   // Sorts by name. `settings`: of the model, what shapes do not say (heads, the base of rotary

@@ -4,10 +4,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/counted.h"
 #include "base/disk.h"
 #include "base/thread_pool.h"
 #include "launcher/command.h"
+#include "launcher/progress_line.h"
 #include "launcher/rank_setup.h"
 #include "launcher/site_check.h"
 #include "runtime/checkpoint.h"
@@ -41,14 +43,29 @@ Result<void> evaluate(const Options& options, const SiteFile& file) {
   auto report = nlohmann::ordered_json::object();
   report["site"] = file.site.name;
   report["checkpoint"] = options.initial ? "" : checkpoint;
+  ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file, *disk));
+  runtime::HeldOutOptions held_out{
+      .format = token_format(file, *tokenizer, (*opened)->config().vocabulary),
+      .sequences_max = options.sequences};
+  const auto clock = make_system_clock();
   for (const auto& text : file.data.held_out) {
+    const auto began = clock->now();
+    ProgressLine line(stderr, *clock);
+    held_out.progress = [&](std::int64_t done, std::int64_t total) {
+      line.show({.done = static_cast<std::uint64_t>(done),
+                 .total = static_cast<std::uint64_t>(total),
+                 .seconds = seconds_of(clock->now() - began),
+                 .things = "sequences"});
+    };
     ISTHMUS_TRY(const auto loss,
-                runtime::held_out_loss(**opened, *disk, text.path, options.sequences));
+                runtime::held_out_loss(**opened, *tokenizer, *disk, text.path, held_out));
+    line.clear();
     report["held_out"][text.name] = {{"bits_per_byte", loss.bits_per_byte},
+                                     {"perplexity", loss.perplexity},
                                      {"sequences", loss.sequences}};
     if (!options.json)
-      fmt::print("{:<12} {:7.4f} bits per byte  ({})\n", text.name, loss.bits_per_byte,
-                 counted(loss.sequences, "sequence"));
+      fmt::print("{:<12} {:7.4f} bits per byte  perplexity {:.2f}  ({})\n", text.name,
+                 loss.bits_per_byte, loss.perplexity, counted(loss.sequences, "sequence"));
   }
   if (options.json) fmt::print("{}\n", report.dump());
   return {};
@@ -64,8 +81,10 @@ ExitCode run(const Options& options) {
 }  // namespace
 
 void add_eval(Command program) {
-  const auto command = program.subcommand(
-      "eval", "Held-out loss of a site's model, in bits per byte, on each text of data.held_out");
+  const auto command = program.subcommand("eval",
+                                          "Held-out loss of a site's model on each text of "
+                                          "data.held_out: bits per byte, and perplexity "
+                                          "per token");
   const auto options = std::make_shared<Options>();
   add_site_arguments(command, options->site, HowManySites::one);
   const auto checkpoint =

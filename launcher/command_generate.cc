@@ -39,7 +39,8 @@ Result<std::vector<std::string>> continue_texts(const Options& options, const Si
   }
   ISTHMUS_TRY(const auto model,
               runtime::open_model(*disk, checkpoint, evaluation_shape(file), pool));
-  return runtime::generate(*model, prompts, options.generate);
+  ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file, *disk));
+  return runtime::generate(*model, *tokenizer, prompts, options.generate);
 }
 
 void print_texts(const Options& options, std::span<const std::string> prompts,
@@ -90,18 +91,20 @@ void add_generate(Command program) {
   command.option("--checkpoint", options->checkpoint,
                  "A checkpoint or any Hugging Face directory (default: the site's newest)");
   auto& generate = options->generate;
-  command.option("--bytes", generate.bytes_max, "Length of the continuation, at most")
+  command
+      .option("--bytes", generate.bytes_max,
+              "Length of the continuation, at most, but for its last token")
       .in_range(1, 1'000'000)
       .shows_default();
-  command.option("--temperature", generate.temperature, "0: always the likeliest byte")
+  command.option("--temperature", generate.temperature, "0: always the likeliest token")
       .in_range(0.0, 100.0)
       .shows_default();
-  command.option("--top-k", generate.top_k, "Draw among so many likeliest bytes; 0: all")
-      .in_range(0, 256)
+  command.option("--top-k", generate.top_k, "Draw among so many likeliest tokens; 0: all")
+      .in_range(0, 1 << 22)
       .shows_default();
   command
       .option("--top-p", generate.top_p,
-              "Draw among the fewest likeliest bytes of so much probability; 1: all")
+              "Draw among the fewest likeliest tokens of so much probability; 1: all")
       .in_range(0.0, 1.0)
       .shows_default();
   command.option("--seed", generate.seed, "The same seed gives the same text")

@@ -59,13 +59,15 @@ std::size_t indentation(std::string_view text) {
 }
 
 // The beginning of the first long paragraph that is neither a list, a table nor a command.
-Result<std::string> prompt_of(Disk& disk, const std::string& path) {
+Result<std::string> prompt_of(Disk& disk, const std::string& path,
+                              const runtime::Tokenizer& tokenizer,
+                              const runtime::TokenFormat& format) {
   constexpr std::size_t kLook = std::size_t{1} << 16, kProse = 120, kPrompt = 48;
-  ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));
-  ISTHMUS_TRY(const auto size, file->size());
-  Bytes bytes(std::min<std::uint64_t>(size, kLook));
-  ISTHMUS_CHECK(file->read_at(0, bytes));
-  const std::string whole(text_of(bytes));
+  ISTHMUS_TRY(const auto file, runtime::TokenFile::open(disk, path, format));
+  std::vector<std::int32_t> tokens(std::min<std::uint64_t>(file.tokens(), kLook));
+  ISTHMUS_CHECK(file.read(0, tokens));
+  std::erase_if(tokens, [&](std::int32_t token) { return token >= tokenizer.vocabulary(); });
+  const auto whole = tokenizer.decode(tokens);
   std::string_view rest = whole;
   while (!rest.empty()) {
     auto paragraph = rest.substr(0, rest.find("\n\n"));
@@ -127,20 +129,23 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
   ISTHMUS_TRY(const auto before, make_initial_model(file, shape, *disk, pool));
   ISTHMUS_TRY(const auto trained, trained_model_of(file, *disk));
   ISTHMUS_TRY(const auto after, runtime::open_model(*disk, trained, shape, pool));
+  ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file, *disk));
+  const auto format = token_format(file, *tokenizer, after->config().vocabulary);
+  const runtime::HeldOutOptions how{.format = format, .sequences_max = options.sequences};
   for (const auto& held_out : file.data.held_out) {
     HeldOutReport out{.name = held_out.name};
     if (!report.initial_replaced) {
       ISTHMUS_TRY(const auto first,
-                  runtime::held_out_loss(*before, *disk, held_out.path, options.sequences));
+                  runtime::held_out_loss(*before, *tokenizer, *disk, held_out.path, how));
       out.before = first.bits_per_byte;
     }
     ISTHMUS_TRY(const auto last,
-                runtime::held_out_loss(*after, *disk, held_out.path, options.sequences));
+                runtime::held_out_loss(*after, *tokenizer, *disk, held_out.path, how));
     out.after = last.bits_per_byte;
-    ISTHMUS_TRY(auto prompt, prompt_of(*disk, held_out.path));
+    ISTHMUS_TRY(auto prompt, prompt_of(*disk, held_out.path, *tokenizer, format));
     if (runtime::is_utf8(prompt)) {  // else it is no text to go on with
       out.prompt = std::move(prompt);
-      ISTHMUS_TRY(auto texts, runtime::generate(*after, std::span(&out.prompt, 1),
+      ISTHMUS_TRY(auto texts, runtime::generate(*after, *tokenizer, std::span(&out.prompt, 1),
                                                 {.bytes_max = 80, .stop_at_newline = true}));
       out.generated = std::move(texts.front());
     }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -105,16 +106,17 @@ class SiteRank {
         rank_cpus(file_, world_->rank(), static_cast<int>(available_cpus().size())));
     ISTHMUS_TRY(model_, make_training_model(file_, *disk_, *pool_));
     frozen_digest_ = runtime::frozen_digest(*model_);
-    ISTHMUS_TRY(data_, runtime::TextDataset::open(*disk_, text_sources(file_), file_.train.sequence,
-                                                  static_cast<std::uint64_t>(file_.train.seed)));
+    ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file_, *disk_));
+    ISTHMUS_TRY(data_, runtime::TextDataset::open(
+                           *disk_, text_sources(file_), file_.train.sequence,
+                           static_cast<std::uint64_t>(file_.train.seed),
+                           token_format(file_, *tokenizer, model_->config().vocabulary)));
+    settings_ = runtime::settings_text(model_->config(), model_->fine_tuning(), frozen_digest_) +
+                tokenizer_settings(*tokenizer);
     return {};
   }
 
-  void find_gateway() {
-    outer_ = runtime::make_attached_sync(
-        folder_.socket(),
-        runtime::settings_text(model_->config(), model_->fine_tuning(), frozen_digest_), log_);
-  }
+  void find_gateway() { outer_ = runtime::make_attached_sync(folder_.socket(), settings_, log_); }
 
   Result<ExitCode> train() {
     log_.info(
@@ -164,6 +166,7 @@ class SiteRank {
   std::unique_ptr<runtime::Model> model_;
   std::string frozen_digest_;
   std::optional<runtime::TextDataset> data_;
+  std::string settings_;  // what sites must agree on
   std::unique_ptr<runtime::OuterSync> outer_;
   const std::atomic<bool>* stop_ = nullptr;
 };

@@ -34,13 +34,18 @@ std::size_t columns_of(std::FILE* terminal) {
 }  // namespace
 
 std::string progress_text(const Progress& p, int bar_width, std::size_t columns_max) {
-  const auto done = fmt::format("{} of {} seeds", p.done, p.total);
+  const auto many = [&p](std::uint64_t n) {
+    return p.amount != nullptr ? p.amount(static_cast<double>(n)) : fmt::format("{}", n);
+  };
+  const auto done = fmt::format("{} of {}{}{}", many(p.done), many(p.total),
+                                p.things.empty() ? "" : " ", p.things);
   const auto failed = p.failed > 0 ? fmt::format(", {} failed", p.failed) : std::string();
   std::string speed, left;
   const auto now = p.done - std::min(p.done, p.done_before);
   if (now > 0 && p.seconds > 0) {
     const double pace = static_cast<double>(now) / p.seconds;
-    speed = fmt::format(", {:.1f}/s", pace);
+    speed = p.amount != nullptr ? fmt::format(", {}/s", p.amount(pace))
+                                : fmt::format(", {:.1f}/s", pace);
     if (p.done < p.total)
       left = fmt::format(", {} left", about_duration(static_cast<double>(p.total - p.done) / pace));
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 
@@ -16,6 +17,8 @@ struct Progress {
   std::uint64_t done_before = 0;  // of `done`: not in this run, which says nothing of its pace
   std::uint64_t failed = 0;
   double seconds = 0;  // of this run
+  std::string_view things = "seeds";
+  std::string (*amount)(double) = nullptr;  // how many of them, in words; null: as a number
 };
 // "[####----] 1200 of 4000 seeds, 53.1/s, 53 s left, 2 failed"; without a bar for a width of 0. In
 // fewer columns than that takes the bar is shorter, then what matters least is left out.

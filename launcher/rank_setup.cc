@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "launcher/run_folder.h"
+#include "runtime/byte_tokenizer.h"
 #include "runtime/checkpoint.h"
 
 namespace isthmus::launcher {
@@ -40,6 +41,34 @@ std::vector<runtime::TextSource> text_sources(const SiteFile& file) {
   std::vector<runtime::TextSource> sources;
   for (const auto& text : file.data.train) sources.push_back({text.path, text.weight});
   return sources;
+}
+
+Result<std::unique_ptr<runtime::Tokenizer>> site_tokenizer(const SiteFile& file, const Disk& disk) {
+  if (!file.model.tokenizer.empty()) return runtime::open_tokenizer(disk, file.model.tokenizer);
+  if (!file.model.from.empty())
+    for (const auto* name : {"tokenizer.json", "tokenizer.model"}) {
+      ISTHMUS_TRY(const bool is_there, disk.exists(file.model.from + "/" + name));
+      if (is_there) return runtime::open_tokenizer(disk, file.model.from);
+    }
+  return runtime::make_byte_tokenizer();
+}
+
+runtime::TokenFormat token_format(const SiteFile& file, const runtime::Tokenizer& tokenizer,
+                                  std::int64_t vocabulary) {
+  using runtime::TokenWidth;
+  const auto fitting =
+      is_byte_tokenizer(tokenizer) ? TokenWidth::byte : runtime::width_for(vocabulary);
+  return {.width = file.data.dtype == TokenDtype::uint16   ? TokenWidth::two
+                   : file.data.dtype == TokenDtype::uint32 ? TokenWidth::four
+                                                           : fitting,
+          .vocabulary = static_cast<std::int32_t>(vocabulary),
+          .tokenizer = tokenizer.digest().hex()};
+}
+
+std::string tokenizer_settings(const runtime::Tokenizer& tokenizer) {
+  constexpr std::size_t kDigits = 32;
+  if (is_byte_tokenizer(tokenizer)) return {};
+  return fmt::format(", tokenizer {}", tokenizer.digest().hex().substr(0, kDigits));
 }
 
 Result<std::string> trained_model_of(const SiteFile& file, const Disk& disk) {

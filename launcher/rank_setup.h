@@ -12,6 +12,7 @@
 #include "launcher/site_file.h"
 #include "runtime/model.h"
 #include "runtime/text_dataset.h"
+#include "runtime/tokenizer.h"
 
 namespace isthmus::launcher {
 
@@ -24,6 +25,16 @@ runtime::BatchShape training_shape(const SiteFile& file);
 runtime::BatchShape evaluation_shape(const SiteFile& file);
 
 std::vector<runtime::TextSource> text_sources(const SiteFile& file);
+
+// model.tokenizer, else that of model.from, else bytes. Errors: those of open_tokenizer.
+Result<std::unique_ptr<runtime::Tokenizer>> site_tokenizer(const SiteFile& file, const Disk& disk);
+
+// Of the files in [data], for a model with so many tokens.
+runtime::TokenFormat token_format(const SiteFile& file, const runtime::Tokenizer& tokenizer,
+                                  std::int64_t vocabulary);
+
+// What sites must agree on of a tokenizer: "" for bytes, else ", tokenizer 4f…".
+std::string tokenizer_settings(const runtime::Tokenizer& tokenizer);
 
 // Where the site's own checkpoints are, for runtime::open_model. Errors: not_found (none yet), io.
 Result<std::string> trained_model_of(const SiteFile& file, const Disk& disk);

@@ -19,11 +19,13 @@
 #include "base/machine_memory.h"
 #include "base/thread_pool.h"
 #include "launcher/nearest_name.h"
+#include "launcher/rank_setup.h"
 #include "launcher/roster_file.h"
 #include "launcher/site_memory.h"
 #include "launcher/site_schema.h"
 #include "launcher/sites_together.h"
 #include "launcher/units.h"
+#include "runtime/byte_tokenizer.h"
 #include "runtime/checkpoint.h"
 #include "runtime/family.h"
 #include "security/identity.h"
@@ -329,9 +331,6 @@ void check_model_folder(SiteText& text, Disk& disk, bool adapter_readable) {
   };
   auto config = runtime::read_model_config(disk, from);
   if (!config) return fault(config.error().text());
-  if (config->vocabulary < kByteTokens)
-    fault(fmt::format("its vocabulary is {}, but text is read as bytes, so at least {}",
-                      config->vocabulary, kByteTokens));
   if (const auto whole = runtime::check_parameters(disk, from, *config); !whole)
     fault(whole.error().text());
   text.file.model.config = *config;
@@ -348,6 +347,53 @@ void check_model_folder(SiteText& text, Disk& disk, bool adapter_readable) {
 }  // namespace
 
 namespace {
+
+// That files are as they were prepared, with this tokenizer. Whether they can be read is known.
+void check_tokens(SiteText& text, Disk& disk, const runtime::Tokenizer& tokenizer) {
+  const auto& file = text.file;
+  const auto format = token_format(file, tokenizer, file.model.config.vocabulary);
+  const auto check = [&](const std::string& key, const std::string& path) {
+    const auto opened = runtime::TokenFile::open(disk, path, format);
+    std::string why;
+    if (opened && opened->width() != runtime::TokenWidth::byte &&
+        opened->tokens() <= static_cast<std::uint64_t>(file.train.sequence))
+      why = fmt::format("{} has {}, but one sequence of train.sequence = {} tokens needs {}", path,
+                        counted(opened->tokens(), "token"), file.train.sequence,
+                        file.train.sequence + 1);
+    if (!opened &&
+        (opened.error().code == ErrorCode::corrupt || opened.error().code == ErrorCode::mismatch ||
+         opened.error().code == ErrorCode::unsupported))
+      why = opened.error().text();
+    if (!why.empty())
+      text.faults.add(text.region(key), fmt::format("{}: {}", key.substr(0, key.find('[')), why));
+  };
+  for (std::size_t i = 0; i < file.data.train.size(); ++i)
+    check(fmt::format("data.train[{}]", i), file.data.train[i].path);
+  for (std::size_t i = 0; i < file.data.held_out.size(); ++i)
+    check(fmt::format("data.held_out[{}]", i), file.data.held_out[i].path);
+}
+
+// That what text becomes are tokens that the model knows.
+void check_tokenizer(SiteText& text, Disk& disk) {
+  const bool written = text.written("model.tokenizer");
+  const auto* const key = written ? "model.tokenizer" : "model.from";
+  const auto tokenizer = site_tokenizer(text.file, disk);
+  if (!tokenizer) {
+    text.faults.add(text.region(key), fmt::format("{}: {}", key, tokenizer.error().text()));
+    return;
+  }
+  // Of bytes the special tokens may be missing.
+  const auto wanted =
+      is_byte_tokenizer(**tokenizer) ? kByteTokens : std::int64_t{(*tokenizer)->vocabulary()};
+  check_tokens(text, disk, **tokenizer);
+  const auto vocabulary = text.file.model.config.vocabulary;
+  if (vocabulary >= wanted) return;
+  text.faults.add(text.region(text.written("model.vocabulary") ? "model.vocabulary" : key),
+                  fmt::format("{}: the tokenizer ({}) needs a vocabulary of at least {}, but {} {}",
+                              key, (*tokenizer)->description(), wanted,
+                              text.written("model.from") ? "the model has" : "model.vocabulary is",
+                              vocabulary));
+}
 
 // Some file systems (/proc) take none, whatever their modes say: one is made, and removed again.
 // "": it can be, or would if there were room.
@@ -399,6 +445,7 @@ void check_files(SiteText& text, Disk& disk) {
   const bool adapter_readable = readable("lora.from", file.lora.from, true);
   if (readable("model.from", file.model.from, true))
     check_model_folder(text, disk, adapter_readable);
+  check_tokenizer(text, disk);
   if (!file.site.run_dir.empty()) {
     // The nearest folder that is there must take what is missing.
     std::error_code ignored;

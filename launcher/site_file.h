@@ -40,6 +40,8 @@ struct ModelOptions {
   std::string from;             // Hugging Face directory; "": a new model, as the other keys say
   runtime::ModelConfig config;  // vocabulary 260 (bytes and four special tokens)
   std::int64_t seed = 0;        // of the initial parameters
+  // tokenizer.json, SentencePiece model, or a folder with one; "": that of `from`, else bytes
+  std::string tokenizer;
 
   ModelOptions() { config.vocabulary = 260; }
 };
@@ -62,10 +64,13 @@ struct LoraOptions {
   std::string from;  // directory of an adapter to begin with; "": new ones
 };
 
+enum class TokenDtype { automatic, uint16, uint32 };
+
 // [data]
 struct DataOptions {
   std::vector<TrainText> train;
   std::vector<HeldOutText> held_out;
+  TokenDtype dtype = TokenDtype::automatic;  // of files of tokens that do not say it themselves
 };
 
 // [train]

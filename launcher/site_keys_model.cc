@@ -133,9 +133,17 @@ std::vector<SiteKey> model_keys() {
        .max = 1 << 22,
        .unit = "tokens",
        .meaning =
-           "Number of tokens the model knows. Text is read as bytes, so 256 and a few special "
-           "tokens.",
+           "Number of tokens the model knows: at least those of its tokenizer; of bytes 256 and a "
+           "few special ones.",
        .shared = true},
+      {.section = "model",
+       .name = "tokenizer",
+       .kind = path,
+       .field = field(model, &ModelOptions::tokenizer),
+       .meaning = "What turns text into tokens: a Hugging Face tokenizer.json (byte-level BPE), a "
+                  "SentencePiece model, or a folder with one of them. Its content is part of the "
+                  "fingerprint.",
+       .absent = "that of model.from, where it has one, else bytes"},
       {.section = "model",
        .name = "tied",
        .kind = flag,

@@ -18,8 +18,10 @@ std::vector<SiteKey> training_keys() {
        .name = "train",
        .kind = train_texts,
        .field = field(data, &DataOptions::train),
-       .meaning = "Text files to train on, as bytes. `weight` (default 1) is how often a sequence "
-                  "comes from the file, relative to the others.",
+       .meaning =
+           "Files to train on: text, where tokens are bytes, else tokens (`isthmus data "
+           "prepare`, or ids without a header). `weight` (default 1) is how often a sequence "
+           "comes from the file, relative to the others.",
        .required = true,
        .example =
            "[{ path = \"data/en.bin\", weight = 1.0 }, { path = \"data/de.bin\", weight = 1.0 }]"},
@@ -27,11 +29,19 @@ std::vector<SiteKey> training_keys() {
        .name = "held_out",
        .kind = held_out_texts,
        .field = field(data, &DataOptions::held_out),
-       .meaning = "Text files never trained on, whose loss is reported under `name`: 1 to 64 "
+       .meaning = "Files never trained on, whose loss is reported under `name`: 1 to 64 "
                   "letters (a-z, "
                   "A-Z), digits, '.', '_' or '-'.",
        .absent = "no evaluation",
        .example = "[{ name = \"en\", path = \"data/en.held.bin\" }]"},
+      {.section = "data",
+       .name = "dtype",
+       .kind = choice,
+       .field = choice_field(data, &DataOptions::dtype),
+       .choices = {"auto", "uint16", "uint32"},
+       .meaning = "How ids are written in files of tokens that `isthmus data prepare` has not made "
+                  "(it writes that beside them): \"auto\" is uint16 up to a model.vocabulary of "
+                  "65536, else uint32, and text where tokens are bytes."},
 
       {.section = "train",
        .name = "micro_batch",

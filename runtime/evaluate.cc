@@ -3,49 +3,79 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numbers>
+#include <span>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/counted.h"
-#include "runtime/text_tokens.h"
+#include "runtime/batch_loss.h"
 
 namespace isthmus::runtime {
+namespace {
 
-Result<HeldOutLoss> held_out_loss(Model& model, Disk& disk, const std::string& path,
-                                  std::int64_t sequences_max) {
-  ISTHMUS_ASSERT(sequences_max > 0);
-  if (model.config().vocabulary < kByteTokens)
+// Bytes of text that the targets stand for.
+Result<std::uint64_t> text_bytes(std::span<const std::int32_t> targets, const Tokenizer& tokenizer,
+                                 const std::string& path) {
+  std::uint64_t bytes = 0;
+  for (const auto target : targets) {
+    if (target == kIgnoredTarget) continue;
+    if (target >= tokenizer.vocabulary())
+      return Error{
+          ErrorCode::invalid_argument,
+          fmt::format("{} has the token {}, which is none of the tokenizer's ({}): name the "
+                      "one that it was made with in model.tokenizer",
+                      path, target, tokenizer.description())};
+    bytes += tokenizer.piece(target).size();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk& disk,
+                                  const std::string& path, const HeldOutOptions& options) {
+  ISTHMUS_ASSERT(options.sequences_max > 0);
+  if (model.config().vocabulary < options.format.vocabulary)
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("the model has {} tokens: text of bytes needs at least {}",
-                             model.config().vocabulary, kByteTokens)};
+                 fmt::format("the model has {} tokens: the text needs at least {}",
+                             model.config().vocabulary, options.format.vocabulary)};
   const auto sequence = static_cast<std::uint64_t>(model.shape().sequence);
   const auto rows = static_cast<std::uint64_t>(model.shape().micro_batch);
-  ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));
-  ISTHMUS_TRY(const auto bytes, file->size());
-  const std::uint64_t count =
-      std::min(static_cast<std::uint64_t>(sequences_max), bytes == 0 ? 0 : (bytes - 1) / sequence);
+  ISTHMUS_TRY(const auto file, TokenFile::open(disk, path, options.format));
+  const auto length = file.tokens();
+  const std::uint64_t count = std::min(static_cast<std::uint64_t>(options.sequences_max),
+                                       length == 0 ? 0 : (length - 1) / sequence);
   if (count == 0)
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} has {}: to judge by it, at least {} are needed", path,
-                             counted(bytes, "byte"), sequence + 1)};
-  std::vector<std::byte> text(sequence + 1);
+                             counted(length, file.width() == TokenWidth::byte ? "byte" : "token"),
+                             sequence + 1)};
   std::vector<std::int32_t> tokens(rows * sequence), targets(rows * sequence);
   BatchLoss loss;
+  std::uint64_t bytes = 0;
   for (std::uint64_t first = 0; first < count; first += rows) {
     std::fill(tokens.begin(), tokens.end(), 0);
     std::fill(targets.begin(), targets.end(), kIgnoredTarget);  // rows past the last sequence
-    for (std::uint64_t row = 0; row < std::min(rows, count - first); ++row) {
-      ISTHMUS_CHECK(file->read_at((first + row) * sequence, text));
-      for (std::uint64_t i = 0; i < sequence; ++i) {
-        tokens[row * sequence + i] = std::to_integer<std::int32_t>(text[i]);
-        targets[row * sequence + i] = std::to_integer<std::int32_t>(text[i + 1]);
-      }
-    }
+    const auto here = std::min(rows, count - first);
+    const auto read = std::span(tokens).first(here * sequence);
+    const auto next = std::span(targets).first(here * sequence);
+    ISTHMUS_CHECK(file.read(first * sequence, read));
+    ISTHMUS_CHECK(file.read(first * sequence + 1, next));
+    ISTHMUS_CHECK(file.hide(first * sequence + 1, next));
+    ISTHMUS_TRY(const auto more, text_bytes(next, tokenizer, path));
+    bytes += more;
     loss += model.forward_loss(tokens, targets);
+    if (options.progress)
+      options.progress(static_cast<std::int64_t>(first + here), static_cast<std::int64_t>(count));
   }
-  ISTHMUS_ASSERT(loss.counted == static_cast<std::int64_t>(count * sequence));
-  return HeldOutLoss{loss.sum / static_cast<double>(loss.counted) / std::numbers::ln2,
+  if (loss.counted == 0 || bytes == 0)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} has nothing to predict in its first {}: its mask hides all of it",
+                             path, counted(count, "sequence"))};
+  return HeldOutLoss{loss.sum / std::numbers::ln2 / static_cast<double>(bytes),
+                     std::exp(loss.sum / static_cast<double>(loss.counted)),
                      static_cast<std::int64_t>(count)};
 }
 

@@ -1,25 +1,38 @@
-// Held-out loss: how well a model predicts text it was not trained on, in bits per byte. The first
-// sequences of the text, one after the other without overlap, each from its own beginning, without
-// a begin token.
+// Held-out loss: how well a model predicts text it was not trained on. The first sequences of the
+// text's tokens, one after the other without overlap, each from its own beginning, without a begin
+// token. Perplexity compares models with one tokenizer, bits per byte any.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/disk.h"
 #include "base/result.h"
 #include "runtime/model.h"
+#include "runtime/token_file.h"
+#include "runtime/tokenizer.h"
 
 namespace isthmus::runtime {
 
 struct HeldOutLoss {
+  // Per byte of the text that the tokens stand for; those of special tokens count, and stand for
+  // none.
   double bits_per_byte = 0;
+  double perplexity = 0;       // per token: e to the mean loss
   std::int64_t sequences = 0;  // how many there were, at most as many as asked for
 };
 
-// Sequences have the length of the model's shape. Errors: not_found, io; invalid_argument (the text
-// is shorter than one sequence and a byte, the model's vocabulary is not of bytes).
-Result<HeldOutLoss> held_out_loss(Model& model, Disk& disk, const std::string& path,
-                                  std::int64_t sequences_max = 24);
+struct HeldOutOptions {
+  TokenFormat format = {};
+  std::int64_t sequences_max = 24;
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};  // of sequences
+};
+
+// Sequences have the length of the model's shape. Errors: those of TokenFile; invalid_argument (the
+// text is shorter than one sequence and a token, has no target, has tokens that are none of the
+// tokenizer's; the model's vocabulary is smaller than the text's).
+Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk& disk,
+                                  const std::string& path, const HeldOutOptions& options = {});
 
 }  // namespace isthmus::runtime

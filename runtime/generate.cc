@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/random.h"
-#include "runtime/text_tokens.h"
 #include "runtime/utf8_state.h"
 
 namespace isthmus::runtime {
@@ -28,11 +27,7 @@ Result<Utf8State> state_after(std::string_view text) {
   return state;
 }
 
-Result<void> check(const Model& model, const GenerateOptions& options) {
-  if (model.config().vocabulary < kByteTokens)
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("the model has {} tokens: fewer than bytes, so it writes no text",
-                             model.config().vocabulary)};
+Result<void> check(const GenerateOptions& options) {
   if (!(options.temperature >= 0) || !std::isfinite(options.temperature))
     return Error{ErrorCode::invalid_argument, "temperature must be 0 or more"};
   if (options.top_k < 0 || options.bytes_max < 0)
@@ -42,14 +37,24 @@ Result<void> check(const Model& model, const GenerateOptions& options) {
   return {};
 }
 
-// The bytes that may follow, and the end where the text may end.
-std::vector<Candidate> candidates(std::span<const float> scores, const Utf8State& state) {
+// Whether a text in this state stays one with so many bytes more.
+bool keeps_text(Utf8State state, std::string_view more) {
+  return std::all_of(more.begin(), more.end(),
+                     [&state](char c) { return state.take(static_cast<std::uint8_t>(c)); });
+}
+
+// The tokens that may follow, and the end where the text may end.
+std::vector<Candidate> candidates(std::span<const float> scores, const Tokenizer& tokenizer,
+                                  const Utf8State& state) {
   std::vector<Candidate> allowed;
-  for (std::int32_t token = 0; token < kByteTokens; ++token)
-    if (state.allows(static_cast<std::uint8_t>(token)))
-      allowed.push_back({token, scores[static_cast<std::size_t>(token)]});
-  if (state.complete() && scores.size() > static_cast<std::size_t>(kEndToken))
-    allowed.push_back({kEndToken, scores[kEndToken]});
+  const auto count = std::min(scores.size(), static_cast<std::size_t>(tokenizer.vocabulary()));
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto token = static_cast<std::int32_t>(i);
+    const auto piece = tokenizer.piece(token);
+    const bool may_follow =
+        piece.empty() ? token == tokenizer.end() && state.complete() : keeps_text(state, piece);
+    if (may_follow) allowed.push_back({token, scores[i]});
+  }
   // Likeliest first; of equals the lower token, so that the draw is the same everywhere.
   std::sort(allowed.begin(), allowed.end(), [](const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score > b.score : a.token < b.token;
@@ -91,11 +96,18 @@ struct Text {
   bool ended = false;
 };
 
-Result<Text> begin(std::string_view prompt, Random random) {
+Result<Text> begin(const Model& model, const Tokenizer& tokenizer, std::string_view prompt,
+                   Random random) {
   ISTHMUS_TRY(const auto state, state_after(prompt));
   Text text{.state = state, .random = random};
-  for (const char c : prompt.empty() ? std::string_view("\n") : prompt)
-    text.tokens.push_back(static_cast<std::uint8_t>(c));
+  if (tokenizer.begin()) text.tokens.push_back(*tokenizer.begin());
+  ISTHMUS_CHECK(tokenizer.encode(prompt, text.tokens));
+  if (text.tokens.empty()) ISTHMUS_CHECK(tokenizer.encode("\n", text.tokens));
+  const auto largest = std::max_element(text.tokens.begin(), text.tokens.end());
+  if (largest == text.tokens.end() || *largest >= model.config().vocabulary)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("the model has {} tokens: it was not trained with this tokenizer ({})",
+                             model.config().vocabulary, tokenizer.description())};
   return text;
 }
 
@@ -114,13 +126,14 @@ void read_up(Decoding& decoding, std::size_t which, Text& text) {
 }
 
 // Takes what was drawn after the text.
-void go_on(Text& text, std::int32_t token, const GenerateOptions& options) {
-  if (token == kEndToken || (options.stop_at_newline && token == '\n')) {
-    text.ended = true;
-    return;
-  }
-  text.state.take(static_cast<std::uint8_t>(token));
-  text.more += static_cast<char>(token);
+void go_on(Text& text, std::int32_t token, const Tokenizer& tokenizer,
+           const GenerateOptions& options) {
+  auto piece = tokenizer.piece(token);
+  const auto newline = options.stop_at_newline ? piece.find('\n') : std::string_view::npos;
+  text.ended = piece.empty() || newline != std::string_view::npos;
+  piece = piece.substr(0, newline);
+  for (const char c : piece) text.state.take(static_cast<std::uint8_t>(c));
+  text.more += piece;
   text.tokens.push_back(token);
 }
 
@@ -131,14 +144,16 @@ bool is_done(const Text& text, const GenerateOptions& options) {
 
 }  // namespace
 
-Result<std::vector<std::string>> generate(Model& model, std::span<const std::string> prompts,
+Result<std::vector<std::string>> generate(Model& model, const Tokenizer& tokenizer,
+                                          std::span<const std::string> prompts,
                                           const GenerateOptions& options) {
-  ISTHMUS_CHECK(check(model, options));
+  ISTHMUS_CHECK(check(options));
   ISTHMUS_TRY(const auto decoding,
               model.decoding(static_cast<std::int64_t>(prompts.size()), model.shape().sequence));
   std::vector<Text> texts;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    ISTHMUS_TRY(auto text, begin(prompts[i], Random(options.seed).split("generate").split(i)));
+    ISTHMUS_TRY(auto text, begin(model, tokenizer, prompts[i],
+                                 Random(options.seed).split("generate").split(i)));
     texts.push_back(std::move(text));
   }
   const auto vocabulary = static_cast<std::size_t>(model.config().vocabulary);
@@ -159,7 +174,8 @@ Result<std::vector<std::string>> generate(Model& model, std::span<const std::str
       const auto row = scores.subspan(i * vocabulary, vocabulary);
       if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); }))
         return Error{ErrorCode::non_finite, "the model's scores are NaN or infinite"};
-      go_on(texts[i], draw(candidates(row, texts[i].state), options, texts[i].random), options);
+      const auto token = draw(candidates(row, tokenizer, texts[i].state), options, texts[i].random);
+      go_on(texts[i], token, tokenizer, options);
     }
   }
   std::vector<std::string> all;

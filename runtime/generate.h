@@ -1,5 +1,5 @@
-// Generation: a byte-level model continues texts. Only bytes that keep a text valid UTF-8 are
-// drawn, so whatever the model knows, what comes out can be printed as text.
+// Generation: a model continues texts. Only tokens that keep a text valid UTF-8 are drawn (a
+// character may span tokens), so whatever the model knows, what comes out can be printed as text.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,15 @@
 
 #include "base/result.h"
 #include "runtime/model.h"
+#include "runtime/tokenizer.h"
 
 namespace isthmus::runtime {
 
 struct GenerateOptions {
-  std::int64_t bytes_max = 200;  // of each, without its prompt; a character begun is finished
-  double temperature = 0.8;      // 0: always the likeliest byte
-  std::int64_t top_k = 0;        // draw among this many likeliest only; 0: among all
+  std::int64_t bytes_max =
+      200;                   // of each, without its prompt; a token or character begun is finished
+  double temperature = 0.8;  // 0: always the likeliest token
+  std::int64_t top_k = 0;    // draw among this many likeliest only; 0: among all
   // Draw among the fewest likeliest that have this much of the probability together (nucleus
   // sampling: Holtzman et al. 2020), after temperature and top_k; 1: among all.
   double top_p = 1;
@@ -26,10 +28,12 @@ struct GenerateOptions {
 
 // What follows each of the prompts, without it; shorter when the model ends the text. The texts are
 // continued side by side, and each is what it would be alone, at the same place in the list. The
-// model sees the last bytes that fit its sequence, or at least half as many once a text has
-// outgrown it. An empty prompt is a new line. Errors: invalid_argument (no prompt, or one that is
-// not UTF-8, an option out of range, the vocabulary is not of bytes), too_large, non_finite.
-Result<std::vector<std::string>> generate(Model& model, std::span<const std::string> prompts,
+// model sees the last tokens that fit its sequence, or at least half as many once a text has
+// outgrown it. A prompt follows what begins a text, where the tokenizer has that; else an empty one
+// is a new line. Errors: invalid_argument (no prompt, or one that is not UTF-8, an option out of
+// range, the vocabulary is not the tokenizer's), too_large, non_finite.
+Result<std::vector<std::string>> generate(Model& model, const Tokenizer& tokenizer,
+                                          std::span<const std::string> prompts,
                                           const GenerateOptions& options);
 
 }  // namespace isthmus::runtime

@@ -1,154 +1,160 @@
 #include "runtime/text_corpus.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/byte_stream.h"
 #include "base/counted.h"
+#include "runtime/byte_tokenizer.h"
+#include "runtime/document_layout.h"
+#include "runtime/prepare_journal.h"
+#include "runtime/sampled_digest.h"
 
 namespace isthmus::runtime {
 namespace {
 
 constexpr const char* kTemporaryEnding = ".new";
-constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+constexpr const char* kJournalEnding = ".journal";
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;  // of documents that one thread takes
+constexpr std::size_t kChunksPerThread = 4;                // from one journal entry to the next
+constexpr std::string_view kBlankLine = "\n\n";
 
-// One part of the text on its way to disk.
-class Part {
- public:
-  Part(Disk& disk, std::string path) : disk_(disk), path_(std::move(path)) {}
-  ~Part() {
-    if (file_ == nullptr) return;
-    file_.reset();
-    (void)disk_.remove(temporary());  // half a part is of no use to anybody
-  }
-  Part(const Part&) = delete;
-  Part& operator=(const Part&) = delete;
+enum Part : std::size_t { kTrain, kHeldOut };
 
-  Result<void> create() {
-    if (const auto folder = folder_of(path_); !folder.empty())
-      ISTHMUS_CHECK(disk_.make_folders(folder));
-    ISTHMUS_TRY(file_, disk_.open(temporary(), Disk::Open::create));
-    return {};
-  }
-  Result<void> begin_paragraph() {
-    if (paragraphs_++ > 0) return add("\n\n");
-    return {};
-  }
-  Result<void> add(std::string_view text) {
-    buffer_ += text;
-    if (buffer_.size() < kBufferBytes) return {};
-    return flush();
-  }
-  Result<void> finish() {
-    ISTHMUS_CHECK(flush());
-    return file_->sync();
-  }
-  Result<void> publish() {
-    ISTHMUS_CHECK(disk_.rename(temporary(), path_));
-    file_.reset();
-    return disk_.sync_folder(folder_of(path_));
-  }
-  std::uint64_t bytes() const { return written_ + buffer_.size(); }
-  std::uint64_t paragraphs() const { return paragraphs_; }
+// What documents become: text, or tokens.
+struct Layout {
+  DocumentFormat format;
+  const Tokenizer* tokenizer;  // null: text
+  TokenWidth width;
+  bool holds_out;
+  RecordKind kind;  // of all records
 
- private:
-  std::string temporary() const { return path_ + kTemporaryEnding; }
-  Result<void> flush() {
-    ISTHMUS_CHECK(file_->write_at(written_, bytes_of(buffer_)));
-    written_ += buffer_.size();
-    buffer_.clear();
-    return {};
+  bool has_mask() const { return tokenizer != nullptr && kind != RecordKind::text; }
+  Part part_of(std::uint64_t document) const {
+    return holds_out && document % kHeldOutPeriod == kHeldOutPlace ? kHeldOut : kTrain;
   }
-
-  Disk& disk_;
-  std::string path_;
-  std::unique_ptr<File> file_;
-  std::string buffer_;
-  std::uint64_t written_ = 0;
-  std::uint64_t paragraphs_ = 0;
 };
 
-// Deals paragraphs to the two parts, a stretch of text at a time. A blank line is two newlines with
-// nothing but spaces, tabs and carriage returns between them, matched from the left: of three, the
-// third opens the next paragraph.
-class Splitter {
+struct CodedPart {
+  Bytes tokens, mask;
+  PartCounts counts;
+};
+
+// Documents, and what one thread makes of them.
+struct Chunk {
+  std::vector<DocumentPiece> pieces;
+  std::array<CodedPart, 2> parts;
+  Result<void> done;
+};
+
+void append(Bytes& out, std::string_view text) {
+  const auto bytes = bytes_of(text);
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+template <class T>
+void append_as(Bytes& out, std::span<const std::int32_t> ids) {
+  auto at = out.size();
+  out.resize(at + ids.size() * sizeof(T));
+  for (const auto id : ids) {
+    const auto narrow = static_cast<T>(id);
+    std::memcpy(out.data() + at, &narrow, sizeof(T));  // little-endian
+    at += sizeof(T);
+  }
+}
+void append(Bytes& out, std::span<const std::int32_t> ids, TokenWidth width) {
+  if (width == TokenWidth::two)
+    append_as<std::uint16_t>(out, ids);
+  else
+    append_as<std::uint32_t>(out, ids);
+}
+
+std::uint64_t text_bytes_of(const Record& record) {
+  std::uint64_t bytes = record.text.size() + record.prompt.size() + record.completion.size();
+  for (const auto& message : record.messages) bytes += message.content.size();
+  return bytes;
+}
+
+class Coder {
  public:
-  static constexpr std::size_t kBlankMax = 4096;  // a longer line is text
+  Coder(const Layout& layout, Chunk& chunk) : layout_(layout), chunk_(chunk) {}
 
-  Splitter(Part& train, Part& held_out) : train_(train), held_out_(held_out) {}
-
-  Result<void> begin() { return next_paragraph(); }
-
-  Result<void> feed(std::string_view text) {
-    while (!text.empty()) {
-      if (!pending_.empty()) {
-        const auto blanks = std::min(text.find_first_not_of(" \t\r"), text.size());
-        const auto kept = std::min(blanks, kBlankMax - pending_.size());
-        pending_ += text.substr(0, kept);
-        text.remove_prefix(kept);
-        if (text.empty()) break;
-        if (text.front() == '\n') {
-          pending_.clear();
-          ISTHMUS_CHECK(next_paragraph());
-          text.remove_prefix(1);
-          continue;
-        }
-        ISTHMUS_CHECK(part_->add(std::exchange(pending_, {})));
-      }
-      const auto newline = std::min(text.find('\n'), text.size());
-      ISTHMUS_CHECK(part_->add(text.substr(0, newline)));
-      text.remove_prefix(newline);
-      if (text.empty()) break;
-      pending_.assign(1, '\n');
-      text.remove_prefix(1);
+  Result<void> run() {
+    for (const auto& piece : chunk_.pieces) {
+      auto& part = chunk_.parts[layout_.part_of(piece.document)];
+      if (piece.begins) ++part.counts.documents;
+      ISTHMUS_CHECK(layout_.format == DocumentFormat::json_lines ? record(piece, part)
+                    : layout_.tokenizer != nullptr               ? tokens(piece, part)
+                                                                 : text(piece, part));
     }
     return {};
   }
-  Result<void> finish() { return part_->add(pending_); }
-  std::uint64_t paragraphs() const { return paragraphs_; }
 
  private:
-  Result<void> next_paragraph() {
-    part_ = paragraphs_++ % kHeldOutPeriod == kHeldOutPlace ? &held_out_ : &train_;
-    return part_->begin_paragraph();
+  // Joined as it was parted: a part's first paragraph has no blank line before it.
+  Result<void> text(const DocumentPiece& piece, CodedPart& part) {
+    const bool is_first =
+        piece.document == 0 || (layout_.holds_out && piece.document == kHeldOutPlace);
+    const auto before = part.tokens.size();
+    if (piece.begins && !is_first) append(part.tokens, kBlankLine);
+    append(part.tokens, piece.text);
+    const auto size = part.tokens.size() - before;
+    part.counts.tokens += size;
+    part.counts.targets += size;
+    part.counts.text_bytes += size;
+    return {};
   }
 
-  Part& train_;
-  Part& held_out_;
-  Part* part_ = nullptr;
-  std::uint64_t paragraphs_ = 0;
-  std::string pending_;  // a newline and blanks: the beginning of a blank line, perhaps
-};
-
-struct CloseGzip {
-  void operator()(gzFile file) const { gzclose(file); }
-};
-using GzipReader = std::unique_ptr<gzFile_s, CloseGzip>;
-
-Result<void> feed_all(gzFile source, const std::string& path, Splitter& splitter) {
-  std::string buffer(kBufferBytes, '\0');
-  for (;;) {
-    const int n = gzread(source, buffer.data(), static_cast<unsigned>(buffer.size()));
-    int status = Z_OK;
-    const char* reason = gzerror(source, &status);
-    // A file cut short gives its last bytes first, and Z_BUF_ERROR with them.
-    if (n < 0 || status == Z_BUF_ERROR)
-      return status == Z_ERRNO ? error_of_errno(errno, fmt::format("cannot read {}", path))
-                               : Error{ErrorCode::corrupt,
-                                       fmt::format("{} is no whole gzip file ({}); fetch it again",
-                                                   path, reason)};
-    if (n == 0) return {};
-    ISTHMUS_CHECK(splitter.feed(std::string_view(buffer).substr(0, static_cast<std::size_t>(n))));
+  Result<void> tokens(const DocumentPiece& piece, CodedPart& part) {
+    const auto text = piece.ends ? piece.text + std::string(kBlankLine) : piece.text;
+    ids_.clear();
+    if (auto done = layout_.tokenizer->encode(text, ids_); !done) {
+      const auto code = done.error().code;
+      return Error{code, fmt::format("paragraph {}", piece.document + 1), std::move(done).error()};
+    }
+    append(part.tokens, ids_, layout_.width);
+    part.counts.tokens += ids_.size();
+    part.counts.targets += ids_.size();
+    part.counts.text_bytes += text.size();
+    return {};
   }
-}
+
+  Result<void> record(const DocumentPiece& piece, CodedPart& part) {
+    Tokens laid_out;
+    auto done = [&]() -> Result<void> {
+      ISTHMUS_TRY(const auto record, parse_record(piece.text));
+      if (record.kind != layout_.kind)
+        return Error{ErrorCode::corrupt,
+                     "it is of another kind than the first; put the kinds into files of their own"};
+      part.counts.text_bytes += text_bytes_of(record);
+      return lay_out(record, *layout_.tokenizer, laid_out);
+    }();
+    if (!done) {
+      const auto code = done.error().code;
+      return Error{code, fmt::format("line {}", piece.line), std::move(done).error()};
+    }
+    append(part.tokens, laid_out.ids, layout_.width);
+    part.counts.tokens += laid_out.ids.size();
+    part.counts.targets += static_cast<std::uint64_t>(
+        std::count(laid_out.targets.begin(), laid_out.targets.end(), std::byte{1}));
+    if (layout_.has_mask())
+      part.mask.insert(part.mask.end(), laid_out.targets.begin(), laid_out.targets.end());
+    return {};
+  }
+
+  const Layout& layout_;
+  Chunk& chunk_;
+  std::vector<std::int32_t> ids_;
+};
 
 // However they are written.
 bool same_file(const std::string& a, const std::string& b) {
@@ -159,11 +165,15 @@ bool same_file(const std::string& a, const std::string& b) {
 }
 
 // Neither part may replace the text, or the other part.
-Result<void> refuse_same_files(const std::string& source, const std::string& train,
-                               const std::string& held_out) {
-  const auto temporary = [](const std::string& path) { return path + kTemporaryEnding; };
-  const std::string files[] = {source, train, held_out, temporary(train), temporary(held_out)};
-  for (std::size_t i = 0; i < std::size(files); ++i)
+Result<void> refuse_same_files(const PrepareOptions& options) {
+  std::vector<std::string> files = {options.source};
+  for (const auto& path : {options.train, options.held_out})
+    if (!path.empty())
+      for (const auto& file : {path, mask_path(path), facts_path(path)}) {
+        files.push_back(file);
+        files.push_back(file + kTemporaryEnding);
+      }
+  for (std::size_t i = 0; i < files.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
       if (same_file(files[i], files[j]))
         return Error{ErrorCode::invalid_argument,
@@ -173,34 +183,282 @@ Result<void> refuse_same_files(const std::string& source, const std::string& tra
   return {};
 }
 
+// A line of the source that is at fault, and whoever it came from.
+Error of_source(const std::string& source, Error because) {
+  const auto code = because.code;
+  return {code, source, std::move(because)};
+}
+
+class Preparation {
+ public:
+  Preparation(Disk& disk, ThreadPool& pool, const PrepareOptions& options)
+      : disk_(disk),
+        pool_(pool),
+        options_(options),
+        paths_{options.train, options.held_out, mask_path(options.train),
+               options.held_out.empty() ? "" : mask_path(options.held_out)} {}
+
+  Result<PreparedText> run() {
+    ISTHMUS_CHECK(refuse_same_files(options_));
+    ISTHMUS_CHECK(open_source());
+    ISTHMUS_TRY(lock_, disk_.lock(journal_path()));
+    auto prepared = write_all();
+    // What a full disk or a broken one stopped can be gone on with; the rest would fail again.
+    if (!prepared && prepared.error().code != ErrorCode::io &&
+        prepared.error().code != ErrorCode::disk_full)
+      remove_new();
+    return prepared;
+  }
+
+ private:
+  std::string journal_path() const { return options_.train + kJournalEnding; }
+  static std::string temporary(const std::string& path) { return path + kTemporaryEnding; }
+
+  Result<void> open_source() {
+    ISTHMUS_TRY(const auto file, disk_.open(options_.source, Disk::Open::read));
+    ISTHMUS_TRY(source_bytes_, file->size());
+    ISTHMUS_TRY(source_digest_, sampled_digest(*file, source_bytes_));
+    ISTHMUS_CHECK(choose_layout());
+    for (const auto& path : {options_.train, options_.held_out})
+      if (const auto folder = folder_of(path); !folder.empty())
+        ISTHMUS_CHECK(disk_.make_folders(folder));
+    return {};
+  }
+
+  Result<void> choose_layout() {
+    layout_ = {.format = options_.format,
+               .tokenizer = options_.tokenizer,
+               .width = TokenWidth::byte,
+               .holds_out = !options_.held_out.empty(),
+               .kind = RecordKind::text};
+    if (layout_.format == DocumentFormat::json_lines) {
+      if (layout_.tokenizer == nullptr) layout_.tokenizer = bytes_.get();
+      ISTHMUS_TRY(auto reader, DocumentReader::open(options_.source, layout_.format));
+      auto first = reader.next();
+      if (!first) return of_source(options_.source, std::move(first).error());
+      if (*first) {
+        auto record = parse_record((*first)->text);
+        if (!record)
+          return of_source(options_.source,
+                           Error{ErrorCode::corrupt, fmt::format("line {}", (*first)->line),
+                                 std::move(record).error()});
+        layout_.kind = record->kind;
+      }
+    }
+    if (layout_.tokenizer != nullptr) layout_.width = width_for(layout_.tokenizer->vocabulary());
+    return {};
+  }
+
+  // Whoever goes on must do the same as whoever began.
+  security::Digest task() const {
+    ByteWriter identity;
+    identity.string("isthmus data prepare 1").put(source_bytes_).raw(source_digest_.bytes);
+    identity.put(layout_.format).put(layout_.width).put(layout_.holds_out).put(layout_.kind);
+    if (layout_.tokenizer != nullptr) {
+      identity.raw(layout_.tokenizer->digest().bytes);
+      identity.put(layout_.tokenizer->end().value_or(-1));
+    }
+    return security::blake2b(identity.view());
+  }
+
+  Result<PreparedText> write_all() {
+    ISTHMUS_TRY(const auto from, find_where_to_go_on());
+    auto reader = DocumentReader::open(options_.source, layout_.format, from);
+    if (!reader) return of_source(options_.source, std::move(reader).error());
+    std::vector<Chunk> chunks(kChunksPerThread * pool_.workers());
+    for (;;) {
+      ISTHMUS_TRY(const auto filled, fill(*reader, chunks));
+      if (filled == 0) break;
+      pool_.parallel_for(filled, [&](std::size_t i, std::size_t) {
+        chunks[i].done = Coder(layout_, chunks[i]).run();
+      });
+      for (std::size_t i = 0; i < filled; ++i)
+        if (!chunks[i].done) return of_source(options_.source, std::move(chunks[i].done).error());
+      ISTHMUS_CHECK(write(std::span(chunks).first(filled), reader->position()));
+      if (options_.progress) options_.progress(reader->file_bytes_read(), source_bytes_);
+    }
+    return finish(reader->position().documents);
+  }
+
+  Result<ReadPosition> find_where_to_go_on() {
+    ISTHMUS_TRY(auto journal, PrepareJournal::open(disk_, journal_path(), task()));
+    bool whole = journal.has_value();
+    for (const auto& path : paths_)
+      if (whole && !path.empty()) {
+        ISTHMUS_TRY(whole, disk_.exists(temporary(path)));
+      }
+    for (std::size_t i = 0; i < paths_.size(); ++i)
+      if (!paths_[i].empty()) {
+        ISTHMUS_TRY(files_[i], disk_.open(temporary(paths_[i]),
+                                          whole ? Disk::Open::update : Disk::Open::create));
+      } else {
+        files_[i] = std::make_unique<NoFile>();
+      }
+    if (whole) {
+      std::array<File*, 4> files;
+      for (std::size_t i = 0; i < files.size(); ++i) files[i] = files_[i].get();
+      ISTHMUS_TRY(const auto last, journal->agree(files));
+      journal_ = std::move(*journal);
+      if (last) {
+        last_ = *last;
+        went_on_ = true;
+      }
+    } else {
+      ISTHMUS_TRY(journal_, PrepareJournal::create(disk_, journal_path(), task()));
+    }
+    return last_.source;
+  }
+
+  // How many chunks there are; 0 at the end.
+  Result<std::size_t> fill(DocumentReader& reader, std::span<Chunk> chunks) {
+    std::size_t filled = 0;
+    for (bool more = true; more && filled < chunks.size();) {
+      auto& chunk = chunks[filled];
+      chunk = Chunk();
+      for (std::size_t bytes = 0; bytes < kChunkBytes;) {
+        auto piece = reader.next();
+        if (!piece) return of_source(options_.source, std::move(piece).error());
+        more = piece->has_value();
+        if (!more) break;
+        bytes += (*piece)->text.size() + 1;
+        chunk.pieces.push_back(std::move(**piece));
+      }
+      if (!chunk.pieces.empty()) ++filled;
+    }
+    return filled;
+  }
+
+  Result<void> write(std::span<const Chunk> chunks, const ReadPosition& position) {
+    security::Hasher added;
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      for (const auto& chunk : chunks) {
+        const auto& part = chunk.parts[i % 2];
+        const auto& bytes = i < 2 ? part.tokens : part.mask;
+        ISTHMUS_CHECK(files_[i]->write_at(last_.file_bytes[i], bytes));
+        added.update(bytes);
+        last_.file_bytes[i] += bytes.size();
+      }
+      ISTHMUS_CHECK(files_[i]->sync());
+    }
+    for (const auto& chunk : chunks)
+      for (std::size_t part = 0; part < 2; ++part) {
+        auto& counts = last_.parts[part];
+        const auto& more = chunk.parts[part].counts;
+        counts.documents += more.documents;
+        counts.tokens += more.tokens;
+        counts.targets += more.targets;
+        counts.text_bytes += more.text_bytes;
+      }
+    last_.source = position;
+    last_.added = added.finish();
+    return journal_->add(last_);
+  }
+
+  Result<PreparedText> finish(std::uint64_t documents) {
+    if (layout_.holds_out && last_.parts[kHeldOut].documents == 0) return too_few(documents);
+    PreparedText prepared{.documents = documents,
+                          .train = facts_of(kTrain),
+                          .held_out = facts_of(kHeldOut),
+                          .went_on = went_on_};
+    ISTHMUS_CHECK(publish(kTrain, prepared.train));
+    if (layout_.holds_out) ISTHMUS_CHECK(publish(kHeldOut, prepared.held_out));
+    ISTHMUS_CHECK(disk_.remove(journal_path()));
+    return prepared;
+  }
+
+  Error too_few(std::uint64_t documents) const {
+    if (layout_.format == DocumentFormat::json_lines)
+      return {ErrorCode::invalid_argument,
+              fmt::format("{} has {}: at least {} are needed to hold one out; leave out what is "
+                          "held out, and prepare another file for it",
+                          options_.source, counted(documents, "record"), kHeldOutPlace + 1)};
+    return {ErrorCode::invalid_argument,
+            fmt::format("{} has {} (parted by blank lines): at least {} are needed "
+                        "to hold one out. A text that is not made of paragraphs can be trained on "
+                        "as it is: name it in data.train, and another one in data.held_out",
+                        options_.source, counted(documents, "paragraph"), kHeldOutPlace + 1)};
+  }
+
+  TokenFileFacts facts_of(Part part) const {
+    const auto& counts = last_.parts[part];
+    const auto& tokenizer = layout_.tokenizer != nullptr ? *layout_.tokenizer : *bytes_;
+    return {
+        .width = layout_.width,
+        .tokenizer = tokenizer.digest().hex(),
+        .tokenizer_name = tokenizer.description(),
+        .tokens = counts.tokens,
+        .targets = counts.targets,
+        .documents = counts.documents,
+        .text_bytes = counts.text_bytes,
+        .has_mask = layout_.has_mask(),
+        .source = options_.source,
+        .split = !layout_.holds_out
+                     ? "all documents"
+                     : fmt::format("documents i, counted from 0, with i % {} {} {}", kHeldOutPeriod,
+                                   part == kHeldOut ? "==" : "!=", kHeldOutPlace)};
+  }
+
+  // The facts last: they say that the others are whole.
+  Result<void> publish(Part part, const TokenFileFacts& facts) {
+    const auto& path = paths_[part];
+    const auto& mask = paths_[part + 2];
+    ISTHMUS_CHECK(disk_.remove(facts_path(path)));
+    ISTHMUS_CHECK(disk_.rename(temporary(path), path));
+    if (facts.has_mask) {
+      ISTHMUS_CHECK(disk_.rename(temporary(mask), mask));
+    } else {
+      ISTHMUS_CHECK(disk_.remove(temporary(mask)));
+      ISTHMUS_CHECK(disk_.remove(mask));  // of tokens that were here before
+    }
+    return replace_file(disk_, facts_path(path), bytes_of(to_json(facts)));
+  }
+
+  void remove_new() {
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      files_[i].reset();
+      if (!paths_[i].empty()) (void)disk_.remove(temporary(paths_[i]));
+    }
+    (void)disk_.remove(journal_path());
+  }
+
+  // In place of what is not written.
+  class NoFile final : public File {
+   public:
+    Result<void> read_at(std::uint64_t, std::span<std::byte>) const override { return {}; }
+    Result<void> write_at(std::uint64_t, std::span<const std::byte>) override { return {}; }
+    Result<void> truncate(std::uint64_t) override { return {}; }
+    Result<std::uint64_t> size() const override { return 0; }
+    Result<void> sync() override { return {}; }
+  };
+
+  Disk& disk_;
+  ThreadPool& pool_;
+  const PrepareOptions& options_;
+  const std::array<std::string, 4> paths_;  // tokens of both parts, then masks
+  const std::unique_ptr<Tokenizer> bytes_ = make_byte_tokenizer();
+  std::uint64_t source_bytes_ = 0;
+  security::Digest source_digest_;
+  Layout layout_ = {};
+  std::unique_ptr<DiskLock> lock_;
+  std::array<std::unique_ptr<File>, 4> files_;
+  std::optional<PrepareJournal> journal_;
+  PrepareEntry last_;
+  bool went_on_ = false;
+};
+
 }  // namespace
 
-Result<PreparedText> prepare_text(Disk& disk, const std::string& source,
-                                  const std::string& train_path, const std::string& held_out_path) {
-  ISTHMUS_CHECK(refuse_same_files(source, train_path, held_out_path));
-  errno = 0;
-  const GzipReader reader(gzopen(source.c_str(), "rb"));
-  if (reader == nullptr)
-    return error_of_errno(errno, fmt::format("cannot read the text {}", source));
-  Part train(disk, train_path), held_out(disk, held_out_path);
-  ISTHMUS_CHECK(train.create());
-  ISTHMUS_CHECK(held_out.create());
-  Splitter splitter(train, held_out);
-  ISTHMUS_CHECK(splitter.begin());
-  ISTHMUS_CHECK(feed_all(reader.get(), source, splitter));
-  ISTHMUS_CHECK(splitter.finish());
-  if (held_out.paragraphs() == 0)
-    return Error{
-        ErrorCode::invalid_argument,
-        fmt::format("{} has {} (parted by blank lines): at least {} are needed "
-                    "to hold one out. A text that is not made of paragraphs can be trained on as "
-                    "it is: name it in data.train, and another one in data.held_out",
-                    source, counted(splitter.paragraphs(), "paragraph"), kHeldOutPlace + 1)};
-  ISTHMUS_CHECK(train.finish());
-  ISTHMUS_CHECK(held_out.finish());
-  ISTHMUS_CHECK(train.publish());
-  ISTHMUS_CHECK(held_out.publish());
-  return PreparedText{splitter.paragraphs(), train.bytes(), held_out.bytes()};
+DocumentFormat format_by_name(const std::string& path) {
+  auto name = std::filesystem::path(path);
+  for (const std::string_view ending : {".gz", ".zst"})
+    if (name.extension() == ending) name.replace_extension();
+  const auto ending = name.extension();
+  return ending == ".jsonl" || ending == ".ndjson" ? DocumentFormat::json_lines
+                                                   : DocumentFormat::text;
+}
+
+Result<PreparedText> prepare_text(Disk& disk, ThreadPool& pool, const PrepareOptions& options) {
+  return Preparation(disk, pool, options).run();
 }
 
 }  // namespace isthmus::runtime

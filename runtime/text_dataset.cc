@@ -10,6 +10,7 @@
 #include "base/byte_stream.h"
 #include "base/counted.h"
 #include "runtime/permutation.h"
+#include "runtime/sampled_digest.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -18,52 +19,53 @@ namespace {
 // weights say; large enough for weights a thousandfold apart.
 constexpr std::uint64_t kMixtureSlots = 4096;
 
-// What tells an edited text from the one it was: all of a small file, of a large one 64 blocks
-// spread over it.
-Result<security::Digest> content_of(const File& file, std::uint64_t bytes) {
-  constexpr std::uint64_t kBlocks = 64, kBlockBytes = 1 << 16;
-  const auto step = std::max(kBlockBytes, bytes / kBlocks);
-  security::Hasher hasher;
-  Bytes block;
-  for (std::uint64_t at = 0; at < bytes; at += step) {
-    block.resize(std::min(kBlockBytes, bytes - at));
-    ISTHMUS_CHECK(file.read_at(at, block));
-    hasher.update(block);
-  }
-  return hasher.finish();
+const char* unit_of(TokenWidth width) { return width == TokenWidth::byte ? "byte" : "token"; }
+
+// Of what the samples of this file depend on.
+Result<void> identify(const TokenFile& file, double weight, const TokenFormat& format,
+                      ByteWriter& identity) {
+  const auto bytes = file.tokens() * static_cast<std::uint64_t>(file.width());
+  ISTHMUS_TRY(const auto content, sampled_digest(file.file(), bytes));
+  identity.put(bytes).put(weight).raw(content.bytes);
+  if (file.width() != TokenWidth::byte) identity.put(file.width()).string(format.tokenizer);
+  if (!file.has_mask()) return {};
+  ISTHMUS_TRY(const auto mask, sampled_digest(*file.mask(), file.tokens()));
+  identity.raw(mask.bytes);
+  return {};
 }
 
 }  // namespace
 
 Result<TextDataset> TextDataset::open(Disk& disk, const std::vector<TextSource>& sources,
-                                      std::int64_t sequence, std::uint64_t seed) {
+                                      std::int64_t sequence, std::uint64_t seed,
+                                      const TokenFormat& format) {
   ISTHMUS_ASSERT(sequence > 0);
   if (sources.empty())
     return Error{ErrorCode::invalid_argument, "data.train names no file to train on"};
   TextDataset dataset(seed);
   dataset.sequence_ = sequence;
+  dataset.vocabulary_ = format.vocabulary;
   const auto window = static_cast<std::uint64_t>(sequence);
   ByteWriter identity;
   identity.put(seed).put(sequence);
   for (const auto& source : sources) {
-    Source opened;
-    opened.path = source.path;
-    auto file = disk.open(source.path, Disk::Open::read);
-    if (!file)
-      return Error{file.error().code, "a training text is not there or not readable",
-                   std::move(file).error()};
-    opened.file = std::move(*file);
-    ISTHMUS_TRY(opened.bytes, opened.file->size());
-    if (opened.bytes < window + 1)
+    auto file = TokenFile::open(disk, source.path, format);
+    if (!file) {
+      const auto code = file.error().code;
+      return Error{code, "a training text is not there or not readable", std::move(file).error()};
+    }
+    Source opened{.file = std::move(*file)};
+    const auto tokens = opened.file.tokens();
+    if (tokens < window + 1)
       return Error{ErrorCode::invalid_argument,
                    fmt::format("{} has {}, but a sample of sequence {} needs {}; use more "
                                "text or a shorter sequence",
-                               source.path, counted(opened.bytes, "byte"), sequence, window + 1)};
+                               source.path, counted(tokens, unit_of(opened.file.width())), sequence,
+                               window + 1)};
     // As many windows as fit behind the largest offset, so that all epochs have equally many.
-    opened.windows = std::max<std::uint64_t>(1, (opened.bytes - window) / window);
-    opened.offsets = std::min(window, opened.bytes - opened.windows * window);
-    ISTHMUS_TRY(const auto content, content_of(*opened.file, opened.bytes));
-    identity.put(opened.bytes).put(source.weight).raw(content.bytes);
+    opened.windows = std::max<std::uint64_t>(1, (tokens - window) / window);
+    opened.offsets = std::min(window, tokens - opened.windows * window);
+    ISTHMUS_CHECK(identify(opened.file, source.weight, format, identity));
     dataset.sources_.push_back(std::move(opened));
   }
   ISTHMUS_CHECK(dataset.share_slots(sources));
@@ -103,7 +105,7 @@ Result<void> TextDataset::share_slots(const std::vector<TextSource>& sources) {
       return Error{ErrorCode::invalid_argument,
                    fmt::format("the weight of {} is less than 1/{} of all weights, too little to "
                                "ever be drawn; raise it or leave the file out",
-                               source.path, kMixtureSlots)};
+                               source.file.path(), kMixtureSlots)};
   return {};
 }
 
@@ -132,23 +134,21 @@ TextDataset::Place TextDataset::locate(std::uint64_t sample) const {
   return {slot.source, epoch, offset + window * static_cast<std::uint64_t>(sequence_)};
 }
 
-Result<void> TextDataset::read(std::uint64_t sample, std::span<std::int32_t> out) const {
-  ISTHMUS_ASSERT(out.size() == static_cast<std::size_t>(sequence_) + 1);
+Result<void> TextDataset::read(std::uint64_t sample, std::span<std::int32_t> tokens,
+                               std::span<std::int32_t> targets) const {
+  ISTHMUS_ASSERT(tokens.size() == static_cast<std::size_t>(sequence_) &&
+                 targets.size() == tokens.size());
   const Place place = locate(sample);
-  // The bytes go to the end of `out` and are widened from its front: no buffer of our own.
-  const auto bytes = std::as_writable_bytes(out).last(out.size());
-  if (auto status = sources_[place.source].file->read_at(place.offset, bytes); !status)
-    return Error{status.error().code,
-                 fmt::format("{} changed while it is trained on; put it back and start again",
-                             sources_[place.source].path),
-                 std::move(status).error()};
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::to_integer<std::int32_t>(bytes[i]);
-  return {};
+  const auto& file = sources_[place.source].file;
+  ISTHMUS_CHECK(file.read(place.offset, tokens));
+  std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
+  ISTHMUS_CHECK(file.read(place.offset + tokens.size(), targets.last(1)));
+  return file.hide(place.offset + 1, targets);
 }
 
-std::uint64_t TextDataset::bytes() const {
+std::uint64_t TextDataset::tokens() const {
   std::uint64_t sum = 0;
-  for (const auto& source : sources_) sum += source.bytes;
+  for (const auto& source : sources_) sum += source.file.tokens();
   return sum;
 }
 

@@ -1,5 +1,6 @@
-// TextDataset: training samples from raw UTF-8 files, mixed by weight. A sample is a window of
-// sequence + 1 bytes (inputs, and targets one further); which one is a function of (seed, sample
+// TextDataset: training samples from files of tokens (runtime/token_file.h; text is one, of bytes),
+// mixed by weight. A sample is a window of sequence + 1 tokens (inputs, and targets one further);
+// which one is a function of (seed, sample
 // number) alone, so the position of a run is one integer, resume is exact, and ranks that take
 // disjoint sample numbers see disjoint data.
 //
@@ -11,12 +12,11 @@
 //   file  |··offset··|── window p(0) ──|── window p(1) ──| … |··|     without padding; a window's
 //                                                                    last target opens the next
 //
-// Files are read, not mapped: one that shrinks under way is an error here, and no SIGBUS. They are
-// raw text, never parsed. Not thread-safe.
+// Files are read, not mapped: one that shrinks under way is an error here, and no SIGBUS. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +24,7 @@
 #include "base/disk.h"
 #include "base/random.h"
 #include "base/result.h"
+#include "runtime/token_file.h"
 #include "security/hash.h"
 
 namespace isthmus::runtime {
@@ -35,27 +36,33 @@ struct TextSource {
 
 class TextDataset {
  public:
-  // Errors: not_found, permission, io (a file cannot be read), invalid_argument (no source, a
-  // weight that is not positive or too small beside the others, a file shorter than one sample).
+  // Errors: not_found, permission, io (a file cannot be read), corrupt, mismatch (TokenFile::open),
+  // invalid_argument (no source, a weight that is not positive or too small beside the others, a
+  // file shorter than one sample).
   static Result<TextDataset> open(Disk& disk, const std::vector<TextSource>& sources,
-                                  std::int64_t sequence, std::uint64_t seed);
+                                  std::int64_t sequence, std::uint64_t seed,
+                                  const TokenFormat& format = {});
 
   std::int64_t sequence() const { return sequence_; }
 
-  // The tokens of a sample; `out` holds sequence + 1. Errors: corrupt (the file has become
-  // shorter), io.
-  Result<void> read(std::uint64_t sample, std::span<std::int32_t> out) const;
+  // All ids are below.
+  std::int32_t vocabulary() const { return vocabulary_; }
+
+  // The tokens of a sample, and what follows each: kIgnoredTarget where a mask says so. Both hold
+  // sequence(). Errors: corrupt (the file has become shorter, an id outside the vocabulary), io.
+  Result<void> read(std::uint64_t sample, std::span<std::int32_t> tokens,
+                    std::span<std::int32_t> targets) const;
 
   // Where a sample lies: for tests and for people.
   struct Place {
     std::size_t source = 0;
     std::uint64_t epoch = 0;   // of that source
-    std::uint64_t offset = 0;  // in bytes
+    std::uint64_t offset = 0;  // in tokens
   };
   Place locate(std::uint64_t sample) const;
 
-  // Bytes of all sources.
-  std::uint64_t bytes() const;
+  // Of all sources.
+  std::uint64_t tokens() const;
 
   // Of everything that the choice of samples depends on (sizes, weights, sequence, seed): when it
   // changes, a kept position means other data.
@@ -63,11 +70,9 @@ class TextDataset {
 
  private:
   struct Source {
-    std::string path;
-    std::unique_ptr<File> file;
-    std::uint64_t bytes = 0;
+    TokenFile file;
     std::uint64_t windows = 0;  // per epoch
-    std::uint64_t offsets = 0;  // choices of an epoch's first byte
+    std::uint64_t offsets = 0;  // choices of an epoch's first token
     std::uint64_t slots = 0;    // of the mixture
   };
   struct Slot {
@@ -81,6 +86,7 @@ class TextDataset {
   std::vector<Source> sources_;
   std::vector<Slot> mixture_;
   std::int64_t sequence_ = 0;
+  std::int32_t vocabulary_ = 0;
   Random random_;
   security::Digest digest_;
 };

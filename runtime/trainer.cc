@@ -14,7 +14,6 @@
 #include "runtime/checkpoint.h"
 #include "runtime/metrics_log.h"
 #include "runtime/share.h"
-#include "runtime/text_tokens.h"
 #include "runtime/training_memory.h"
 
 namespace isthmus::runtime {
@@ -31,7 +30,6 @@ class Trainer {
         model_(parts.model),
         shape_(parts.model.shape()),
         is_root_(parts.world.rank() == kRoot),
-        sample_(static_cast<std::size_t>(shape_.sequence) + 1),
         tokens_(static_cast<std::size_t>(shape_.tokens())),
         targets_(tokens_.size()) {
     ISTHMUS_ASSERT(parts.data.sequence() == shape_.sequence);
@@ -270,7 +268,8 @@ class Trainer {
     const double rate = options_.schedule.rate(schedule_step());
     const auto update = model_.update(options_.adamw, rate, static_cast<std::int64_t>(counted));
     ISTHMUS_CHECK(note_finite(update.finite));
-    loss_ = total.sum / static_cast<double>(counted);
+    // Prompts alone have no target, so no loss and no gradient.
+    if (counted > 0) loss_ = total.sum / static_cast<double>(counted);
     ++progress_.inner_step;
     ++progress_.steps_since;
     ++steps_on_state_;
@@ -305,10 +304,9 @@ class Trainer {
          static_cast<std::uint64_t>(parts_.world.rank())) *
             rows;
     for (std::uint64_t row = 0; row < rows; ++row) {
-      ISTHMUS_CHECK(parts_.data.read(first + row, sample_));
-      const auto at = static_cast<std::ptrdiff_t>(row * columns);
-      std::copy(sample_.begin(), sample_.end() - 1, tokens_.begin() + at);
-      std::copy(sample_.begin() + 1, sample_.end(), targets_.begin() + at);
+      const auto at = row * columns;
+      ISTHMUS_CHECK(parts_.data.read(first + row, std::span(tokens_).subspan(at, columns),
+                                     std::span(targets_).subspan(at, columns)));
     }
     return {};
   }
@@ -564,7 +562,7 @@ class Trainer {
   const BatchShape shape_;
   const bool is_root_;
   std::unique_ptr<MetricsLog> metrics_;  // of the root
-  std::vector<std::int32_t> sample_, tokens_, targets_;
+  std::vector<std::int32_t> tokens_, targets_;
 
   Progress progress_;
   double loss_ = std::numeric_limits<double>::quiet_NaN();
@@ -587,10 +585,10 @@ class Trainer {
 }  // namespace
 
 Result<TrainOutcome> train(const TrainParts& parts, const TrainOptions& options) {
-  if (parts.model.config().vocabulary < kByteTokens)
+  if (parts.model.config().vocabulary < parts.data.vocabulary())
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("the model has {} tokens: text of bytes needs at least {}",
-                             parts.model.config().vocabulary, kByteTokens)};
+                 fmt::format("the model has {} tokens: the data needs at least {}",
+                             parts.model.config().vocabulary, parts.data.vocabulary())};
   return Trainer(parts, options).run();
 }
 

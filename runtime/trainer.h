@@ -76,9 +76,9 @@ struct TrainOutcome {
 };
 
 // Errors: those of checkpoints, data and communicator; those the gateway refuses with;
-// invalid_argument (the vocabulary does not hold all bytes); too_large (the ranks of this machine
-// and their gateway do not fit into its memory); non_finite (gradients were NaN or infinite many
-// times in a row). The communicator stays open.
+// invalid_argument (the vocabulary does not hold all of the data's); too_large (the ranks of this
+// machine and their gateway do not fit into its memory); non_finite (gradients were NaN or infinite
+// many times in a row). The communicator stays open.
 Result<TrainOutcome> train(const TrainParts& parts, const TrainOptions& options);
 
 }  // namespace isthmus::runtime

@@ -4,7 +4,7 @@ find_package(Boost 1.81 REQUIRED)
 find_package(OpenSSL 3.0 REQUIRED)
 find_package(tomlplusplus REQUIRED)
 find_package(PkgConfig REQUIRED)
-foreach(package libhwy libxxhash libsodium libzstd libzmq)
+foreach(package libhwy libxxhash libsodium libzstd libzmq libpcre2-8 libutf8proc)
   pkg_check_modules(${package} REQUIRED IMPORTED_TARGET ${package})
 endforeach()
 
@@ -22,8 +22,8 @@ set(DECODERS
         status sync_options tcp_address tcp_facts tls_connection tls_lane sim/access_link
         sim/scenario sim/simulated_disk sim/simulated_network sim/storm sim/tcp_stream
         sim/vote_watch
-  runtime decoder family llama metrics_log model_config model_description program qwen3 rope_scaling safetensors
-          stored_model trainer_file
+  runtime bpe_tokenizer byte_tokenizer decoder document_layout family llama metrics_log model_config model_description program qwen3 rope_scaling safetensors
+          stored_model token_file tokenizer_file trainer_file unicode_nfc utf8_state word_pattern
   launcher event_sentence event_tail fault nearest_name rate_windows report roster_file scenario_file
            seed_record site_file site_keys site_keys_gateway site_keys_model site_keys_sync
            site_keys_training site_schema toml_reader traffic units wrapped_text)
@@ -45,7 +45,7 @@ add_library(fuzz_base STATIC ${sources} ${FUZZ_HELPERS})
 target_include_directories(fuzz_base PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(fuzz_base PUBLIC isthmus_flags fmt::fmt Threads::Threads Boost::headers OpenSSL::SSL
   nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus PkgConfig::libhwy PkgConfig::libxxhash
-  PkgConfig::libsodium PkgConfig::libzstd PkgConfig::libzmq)
+  PkgConfig::libsodium PkgConfig::libzstd PkgConfig::libzmq PkgConfig::libpcre2-8 PkgConfig::libutf8proc)
 # Half of the time goes into reading these.
 target_precompile_headers(fuzz_base PRIVATE
   <fmt/format.h> <tl/expected.hpp> <algorithm> <array> <functional> <map> <memory> <optional> <set> <string> <vector>

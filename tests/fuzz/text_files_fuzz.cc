@@ -1,7 +1,7 @@
 // Fuzz target: the JSON and the lines that programs read. The first byte chooses: a model's
 // config.json, the index of its files, trainer.json (the text, or an object to which its checksum
 // is added), a gateway's status, the traffic of a run, a line of the event log, a run's metrics, a
-// line of seeds, an address.
+// line of seeds, an address, a record to train on, what stands beside a file of tokens.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,9 +16,12 @@
 #include "launcher/report.h"
 #include "launcher/seed_record.h"
 #include "launcher/traffic.h"
+#include "runtime/byte_tokenizer.h"
+#include "runtime/document_layout.h"
 #include "runtime/metrics_log.h"
 #include "runtime/model_description.h"
 #include "runtime/stored_model.h"
+#include "runtime/token_file.h"
 #include "runtime/trainer_file.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -36,6 +39,8 @@ enum Choice : std::uint8_t {
   seed_line,
   address,
   model_index,
+  record,
+  token_facts,
   kChoices
 };
 
@@ -59,6 +64,23 @@ void check_model_index(std::string_view text) {
   if (!read) return;
   for (const auto& [tensor, file] : *read)
     ISTHMUS_ASSERT(!file.empty() && file.find('/') == std::string::npos && file != "..");
+}
+
+void check_record(std::string_view line) {
+  const auto read = runtime::parse_record(line);
+  expect_clear(read);
+  if (!read) return;
+  runtime::Tokens tokens;
+  const auto laid_out = runtime::lay_out(*read, *runtime::make_byte_tokenizer(), tokens);
+  ISTHMUS_ASSERT(laid_out && tokens.ids.size() == tokens.targets.size());
+}
+
+void check_token_facts(std::string_view text) {
+  const auto read = runtime::parse_token_file_facts(text);
+  expect_clear(read);
+  if (!read) return;
+  const auto again = runtime::parse_token_file_facts(runtime::to_json(*read));
+  ISTHMUS_ASSERT(again && *again == *read);
 }
 
 void check_trainer(std::string_view text) {
@@ -188,6 +210,16 @@ std::vector<Bytes> fuzz_seeds() {
   for (const std::string_view text :
        {"alpha.example:7700", "[fe80::1]:7700", "*:1", "1.2.3.4:65535"})
     add(address, text);
+  for (const std::string_view line :
+       {R"({"text":"a \u00e9"})", R"({"prompt":"q","completion":"a","id":7})",
+        R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})"})
+    add(record, line);
+  add(token_facts, runtime::to_json({.width = runtime::TokenWidth::four,
+                                     .tokenizer = "4f",
+                                     .tokens = 9,
+                                     .targets = 3,
+                                     .source = "a",
+                                     .split = "b"}));
   return seeds;
 }
 
@@ -227,6 +259,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case model_index:
       check_model_index(text);
+      break;
+    case record:
+      check_record(text);
+      break;
+    case token_facts:
+      check_token_facts(text);
   }
   return 0;
 }

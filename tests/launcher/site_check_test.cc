@@ -15,6 +15,7 @@
 #include "runtime/model.h"
 #include "runtime/model_description.h"
 #include "runtime/safetensors.h"
+#include "runtime/token_file.h"
 #include "security/identity.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/launcher/sample_site.h"
@@ -178,13 +179,28 @@ TEST_F(SiteFiles, AnAddressThatIsNoneAnywhere) {
     EXPECT_EQ(written(fine), "") << fine;
 }
 
+TEST_F(SiteFiles, TheTokenizerMustBeOneThatModelAndFilesKnow) {
+  write("model/tokenizer.json", R"({"model": {"type": "WordPiece"}})");
+  EXPECT_THAT(faults("text"), AllOf(HasSubstr("model.from: "), HasSubstr("WordPiece")));
+  std::filesystem::remove(folder_ / "model/tokenizer.json");
+  EXPECT_THAT(faults("text", {"model.tokenizer=" + (folder_ / "none")}),
+              AllOf(HasSubstr("model.tokenizer: "), HasSubstr("none")));
+  write("text.json", runtime::to_json({.tokenizer = "4f", .tokenizer_name = "one", .tokens = 257}));
+  EXPECT_THAT(faults("text"),
+              AllOf(HasSubstr("data.train: "), HasSubstr("prepared with another tokenizer (one)")));
+  write("text.json", "{}");
+  EXPECT_THAT(faults("text"), HasSubstr("text.json"));
+}
+
 TEST_F(SiteFiles, TheModelThatIsThereMustFit) {
   EXPECT_THAT(faults("text", {"train.sequence=600"}), HasSubstr("600 is longer than "
                                                                 "max_position_embeddings of "
                                                                 "model.from = 512"));
   write("model/config.json", config(100, 512));
-  EXPECT_THAT(faults("text"), AllOf(HasSubstr("site.toml:5:"),
-                                    HasSubstr("its vocabulary is 100, but text is read as bytes")));
+  EXPECT_THAT(faults("text"),
+              AllOf(HasSubstr("site.toml:5:"),
+                    HasSubstr("the tokenizer (bytes) needs a vocabulary of at least "
+                              "256, but the model has 100")));
   write("model/config.json", "{\"model_type\": \"gpt2\"}");
   EXPECT_THAT(faults("text"), HasSubstr("model.from: "));
   write("model/config.json", config(261, 512));

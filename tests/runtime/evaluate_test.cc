@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <vector>
 
+#include "runtime/byte_tokenizer.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/runtime/small_model.h"
 
@@ -38,6 +41,7 @@ class EvaluateTest : public testing::Test {
 
   TemporaryFolder folder_;
   std::unique_ptr<Disk> disk_ = make_system_disk();
+  const std::unique_ptr<Tokenizer> bytes_ = make_byte_tokenizer();
   ThreadPool pool_{{-1}};
 };
 
@@ -49,10 +53,11 @@ TEST_F(EvaluateTest, IsTheMeanOverTheFirstSequences) {
     auto model = make_model(pool_, small_config(), {.micro_batch = rows, .sequence = 24});
     for (auto& x : model->parameters()) x *= 8;  // far from uniform
     model->parameters_changed();
-    const auto loss = held_out_loss(*model, *disk_, folder_ / "text");
+    const auto loss = held_out_loss(*model, *bytes_, *disk_, folder_ / "text");
     ASSERT_TRUE(loss) << loss.error().text();
     EXPECT_EQ(loss->sequences, 24);
     EXPECT_NEAR(loss->bits_per_byte, bits_plainly(*model, text, 24), 1e-4);
+    EXPECT_NEAR(std::log2(loss->perplexity), loss->bits_per_byte, 1e-9);
   }
 }
 
@@ -60,22 +65,59 @@ TEST_F(EvaluateTest, TakesAsManySequencesAsThereAre) {
   auto model = make_small_model(pool_);
   for (const auto& [bytes, sequences] : {std::pair{25, 1}, {48, 1}, {49, 2}, {24 * 24 + 1, 24}}) {
     write_contents(folder_ / "text", std::string(static_cast<std::size_t>(bytes), 'a'));
-    const auto loss = held_out_loss(*model, *disk_, folder_ / "text");
+    const auto loss = held_out_loss(*model, *bytes_, *disk_, folder_ / "text");
     ASSERT_TRUE(loss);
     EXPECT_EQ(loss->sequences, sequences) << bytes;
   }
+}
+
+// Bits are per byte of what the targets stand for, whatever a token is; a mask hides prompts.
+TEST_F(EvaluateTest, TokensCountByTheirBytes) {
+  const auto tokenizer =
+      open_tokenizer(*disk_, std::string(ISTHMUS_TOKENIZER_VECTORS) + "/qwen.json");
+  ASSERT_TRUE(tokenizer);
+  auto config = small_config();
+  config.vocabulary = (*tokenizer)->vocabulary();
+  auto model = make_model(pool_, config, {.micro_batch = 1, .sequence = 24});
+  std::vector<std::int32_t> ids;
+  ASSERT_TRUE((*tokenizer)->encode("The system, the packages and their configuration.\n", ids));
+  for (int i = 0; i < 4; ++i) ids.insert(ids.end(), ids.begin(), ids.begin() + 20);
+  std::string file, mask(ids.size(), '\1');
+  for (const auto id : ids) file += {static_cast<char>(id), static_cast<char>(id >> 8)};
+  write_contents(folder_ / "text", file);
+  const HeldOutOptions options{.format = {TokenWidth::two, (*tokenizer)->vocabulary()},
+                               .sequences_max = 2};
+  const auto loss = held_out_loss(*model, **tokenizer, *disk_, folder_ / "text", options);
+  ASSERT_TRUE(loss) << loss.error().text();
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 1; i <= 48; ++i) bytes += (*tokenizer)->piece(ids[i]).size();
+  EXPECT_NEAR(loss->bits_per_byte, std::log2(loss->perplexity) * 48 / static_cast<double>(bytes),
+              1e-9);
+
+  std::fill(mask.begin(), mask.begin() + 30, '\0');
+  write_contents(folder_ / "text.mask", mask);
+  const auto masked = held_out_loss(*model, **tokenizer, *disk_, folder_ / "text", options);
+  ASSERT_TRUE(masked) << masked.error().text();
+  EXPECT_NE(masked->perplexity, loss->perplexity);
+  write_contents(folder_ / "text.mask", std::string(ids.size(), '\0'));
+  EXPECT_THAT(held_out_loss(*model, **tokenizer, *disk_, folder_ / "text", options).error().text(),
+              testing::HasSubstr("mask hides"));
+  std::filesystem::remove(folder_ / "text.mask");
+  const auto bytes_only = held_out_loss(*model, *bytes_, *disk_, folder_ / "text", options);
+  EXPECT_THAT(bytes_only.error().text(), testing::HasSubstr("model.tokenizer"));
 }
 
 TEST_F(EvaluateTest, SaysWhenThereIsTooLittleText) {
   auto model = make_small_model(pool_);
   for (const std::size_t bytes : {0, 1, 24}) {
     write_contents(folder_ / "text", std::string(bytes, 'a'));
-    const auto loss = held_out_loss(*model, *disk_, folder_ / "text");
+    const auto loss = held_out_loss(*model, *bytes_, *disk_, folder_ / "text");
     ASSERT_FALSE(loss);
     EXPECT_EQ(loss.error().code, ErrorCode::invalid_argument);
     EXPECT_THAT(loss.error().text(), testing::HasSubstr("at least 25"));
   }
-  EXPECT_EQ(held_out_loss(*model, *disk_, folder_ / "none").error().code, ErrorCode::not_found);
+  EXPECT_EQ(held_out_loss(*model, *bytes_, *disk_, folder_ / "none").error().code,
+            ErrorCode::not_found);
 }
 
 }  // namespace

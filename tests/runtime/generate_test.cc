@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/byte_tokenizer.h"
 #include "runtime/text_tokens.h"
 #include "runtime/utf8_state.h"
 #include "tests/runtime/small_model.h"
@@ -58,7 +59,8 @@ TEST(Utf8State, TakesNothingElse) {
 
 Result<std::string> continued(Model& model, const std::string& prompt,
                               const GenerateOptions& options) {
-  ISTHMUS_TRY(const auto texts, generate(model, std::vector{prompt}, options));
+  ISTHMUS_TRY(const auto texts,
+              generate(model, *make_byte_tokenizer(), std::vector{prompt}, options));
   return texts.at(0);
 }
 
@@ -72,6 +74,7 @@ class GenerateTest : public testing::Test {
     model->parameters_changed();
     return model;
   }
+  const std::unique_ptr<Tokenizer> bytes_ = make_byte_tokenizer();
   ThreadPool pool_{{-1}};
 };
 
@@ -86,6 +89,31 @@ TEST_F(GenerateTest, IsAlwaysValidUtf8) {
       EXPECT_LE(text->size(), 63U);  // a character begun is finished
     }
   }
+}
+
+// Tokens of several bytes, and characters of several tokens.
+TEST_F(GenerateTest, TokensMakeValidUtf8Too) {
+  const auto disk = make_system_disk();
+  for (const std::string name : {"llama3.json", "unigram.model"}) {
+    const auto tokenizer =
+        open_tokenizer(*disk, std::string(ISTHMUS_TOKENIZER_VECTORS) + "/" + name);
+    ASSERT_TRUE(tokenizer) << tokenizer.error().text();
+    auto config = small_config();
+    config.vocabulary = (*tokenizer)->vocabulary();
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      auto model = make_model(pool_, config, {.micro_batch = 1, .sequence = 24}, seed);
+      for (auto& x : model->parameters()) x *= 20;
+      model->parameters_changed();
+      const auto texts = generate(*model, **tokenizer, std::vector<std::string>{"地峡 ", ""},
+                                  {.bytes_max = 60, .temperature = 2, .seed = seed});
+      ASSERT_TRUE(texts) << texts.error().text();
+      for (const auto& text : *texts) EXPECT_TRUE(is_utf8(text)) << text;
+    }
+  }
+  auto model = make_small_model(pool_);
+  const auto large = open_tokenizer(*disk, std::string(ISTHMUS_TOKENIZER_VECTORS) + "/qwen.json");
+  EXPECT_EQ(generate(*model, **large, std::vector<std::string>{"the"}, {}).error().code,
+            ErrorCode::invalid_argument);
 }
 
 TEST_F(GenerateTest, DependsOnTheSeedAlone) {
@@ -134,7 +162,7 @@ TEST_F(GenerateTest, TextsSideBySideAreWhatTheyAreAlone) {
                                          std::string(90, 'b')};
   for (const double temperature : {0.0, 2.0}) {
     const GenerateOptions options{.bytes_max = 40, .temperature = temperature, .seed = 4};
-    const auto together = generate(*model, prompts, options);
+    const auto together = generate(*model, *bytes_, prompts, options);
     ASSERT_TRUE(together);
     ASSERT_EQ(together->size(), prompts.size());
     for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -143,7 +171,7 @@ TEST_F(GenerateTest, TextsSideBySideAreWhatTheyAreAlone) {
       auto others_shorter = prompts;
       for (std::size_t j = 0; j < prompts.size(); ++j)
         if (j != i) others_shorter[j] = "c";
-      EXPECT_EQ((*generate(*model, others_shorter, options))[i], (*together)[i]) << i;
+      EXPECT_EQ((*generate(*model, *bytes_, others_shorter, options))[i], (*together)[i]) << i;
     }
     EXPECT_EQ(*continued(*model, prompts[0], options), (*together)[0]);
   }
@@ -196,7 +224,7 @@ TEST_F(GenerateTest, RefusesWhatItCannotContinue) {
   EXPECT_EQ(continued(*model, "a", {.top_k = -1}).error().code, ErrorCode::invalid_argument);
   for (const double top_p : {0.0, 1.1, double{NAN}})
     EXPECT_EQ(continued(*model, "a", {.top_p = top_p}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(generate(*model, {}, {}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(generate(*model, *bytes_, {}, {}).error().code, ErrorCode::invalid_argument);
   EXPECT_EQ(*continued(*model, "a", {.bytes_max = 0}), "");
   EXPECT_TRUE(continued(*model, "", {.bytes_max = 4}));
   for (auto& x : model->parameters()) x = HUGE_VALF;

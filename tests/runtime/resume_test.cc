@@ -126,8 +126,38 @@ class ResumeTest : public testing::Test {
     }
   }
 
+  // The same samples, but the sums over them were rounded elsewhere.
+  void expect_nearly_same_end(const std::string& run, const std::string& other) {
+    const auto disk = make_system_disk();
+    const auto one = SafetensorsReader::open(*disk, path_of(run, "model.safetensors"));
+    const auto two = SafetensorsReader::open(*disk, path_of(other, "model.safetensors"));
+    ASSERT_TRUE(one && two);
+    double difference = 0, size = 0;
+    for (const auto& tensor : one->tensors()) {
+      std::vector<float> a(tensor.elements), b(tensor.elements);
+      ASSERT_TRUE(one->read(tensor, a));
+      ASSERT_TRUE(two->read(*two->find(tensor.name), b));
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        difference += std::pow(a[i] - b[i], 2);
+        size += std::pow(a[i], 2);
+      }
+    }
+    EXPECT_LT(std::sqrt(difference / size), 1e-3);
+  }
+
   TemporaryFolder folder_;
 };
+
+// The position counts samples, however they are dealt: each is drawn once, and none left out.
+TEST_F(ResumeTest, KeepsItsPositionWithOtherMicroBatches) {
+  finish(train_once("straight", {"rows=4"}));
+  const auto first = start(train_once("dealt", {"rows=1", "micro_batches=4", "every=1000"}));
+  wait_for_step("dealt", 3);
+  ::kill(first, SIGTERM);
+  EXPECT_EQ(wait_for(first), 3);
+  finish(train_once("dealt", {"rows=2", "micro_batches=2"}));
+  expect_nearly_same_end("straight", "dealt");
+}
 
 TEST_F(ResumeTest, KilledAtAnyMomentEndsWithTheSameBits) {
   const std::vector<std::string> more{"every=2", "micro_batches=3", "rows=1"};
@@ -167,22 +197,17 @@ class ResumeMpiTest : public ResumeTest {
 TEST_F(ResumeMpiTest, TwoRanksTrainAsOneWithTwiceTheMicroBatches) {
   finish(mpirun("two", "2"));
   finish(train_once("one", {"rows=2", "micro_batches=2"}));
-  // The same samples, but the sums over them are rounded elsewhere.
-  const auto disk = make_system_disk();
-  const auto one = SafetensorsReader::open(*disk, path_of("one", "model.safetensors"));
-  const auto two = SafetensorsReader::open(*disk, path_of("two", "model.safetensors"));
-  ASSERT_TRUE(one && two);
-  double difference = 0, size = 0;
-  for (const auto& tensor : one->tensors()) {
-    std::vector<float> a(tensor.elements), b(tensor.elements);
-    ASSERT_TRUE(one->read(tensor, a));
-    ASSERT_TRUE(two->read(*two->find(tensor.name), b));
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      difference += std::pow(a[i] - b[i], 2);
-      size += std::pow(a[i], 2);
-    }
-  }
-  EXPECT_LT(std::sqrt(difference / size), 1e-3);
+  expect_nearly_same_end("one", "two");
+}
+
+TEST_F(ResumeMpiTest, KeepsItsPositionWithOtherRanks) {
+  finish(train_once("one", {"rows=4"}));
+  const auto first = start(train_once("more", {"rows=4", "every=1000"}));
+  wait_for_step("more", 3);
+  ::kill(first, SIGTERM);
+  EXPECT_EQ(wait_for(first), 3);
+  finish(mpirun("more", "2"));
+  expect_nearly_same_end("one", "more");
 }
 
 TEST_F(ResumeMpiTest, KilledAndStartedAgainTheyEndWithTheSameBits) {

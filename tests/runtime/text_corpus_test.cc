@@ -3,17 +3,32 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <zlib.h>
+#include <zstd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <map>
+#include <thread>
 
 #include "base/random.h"
+#include "runtime/batch_loss.h"
+#include "runtime/byte_tokenizer.h"
+#include "runtime/text_tokens.h"
 #include "tests/base/temporary_folder.h"
 
 namespace isthmus::runtime {
 namespace {
 
+using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
 
 // The reference's way: split on "\n\n", deal by index, join by "\n\n".
 std::pair<std::string, std::string> split_plainly(std::string_view text) {
@@ -33,9 +48,26 @@ std::pair<std::string, std::string> split_plainly(std::string_view text) {
 
 class TextCorpusTest : public testing::Test {
  protected:
+  PrepareOptions options(std::string_view source) {
+    return {.source = folder_ / source,
+            .train = folder_ / "out/train.txt",
+            .held_out = folder_ / "out/held_out.txt",
+            .format = format_by_name(std::string(source))};
+  }
   Result<PreparedText> prepare(std::string_view source) {
-    return prepare_text(*disk_, folder_ / source, folder_ / "out/train.txt",
-                        folder_ / "out/held_out.txt");
+    return prepare_text(*disk_, pool_, options(source));
+  }
+  // What is written, under the names of the files.
+  std::map<std::string, std::string> written() {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "out"))
+      all[entry.path().filename()] = contents_of(entry.path());
+    return all;
+  }
+  void write_zstd(std::string_view name, std::string_view text) {
+    std::string packed(ZSTD_compressBound(text.size()), '\0');
+    packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 1));
+    write_contents(folder_ / name, packed);
   }
   void write_gzip(std::string_view name, std::string_view text) {
     const gzFile file = gzopen((folder_ / name).c_str(), "wb");
@@ -49,8 +81,8 @@ class TextCorpusTest : public testing::Test {
     const auto [train, held_out] = split_plainly(text);
     EXPECT_EQ(contents_of(folder_ / "out/train.txt"), train);
     EXPECT_EQ(contents_of(folder_ / "out/held_out.txt"), held_out);
-    EXPECT_EQ(prepared->train_bytes, train.size());
-    EXPECT_EQ(prepared->held_out_bytes, held_out.size());
+    EXPECT_EQ(prepared->train.tokens, train.size());
+    EXPECT_EQ(prepared->held_out.text_bytes, held_out.size());
   }
   // Text with runs of newlines of every length, also at its ends.
   static std::string newline_soup(std::uint64_t seed, std::size_t pieces) {
@@ -65,6 +97,7 @@ class TextCorpusTest : public testing::Test {
 
   TemporaryFolder folder_;
   std::unique_ptr<Disk> disk_ = make_system_disk();
+  ThreadPool pool_{{-1}};
 };
 
 TEST_F(TextCorpusTest, SplitsAsTheReferenceDoes) {
@@ -98,6 +131,227 @@ TEST_F(TextCorpusTest, ReadsGzip) {
   const auto text = newline_soup(2, 5000);
   write_gzip("text.txt.gz", text);
   expect_split("text.txt.gz", text);
+}
+
+TEST_F(TextCorpusTest, ReadsZstd) {
+  const auto text = newline_soup(2, 200'000);
+  write_zstd("text.txt.zst", text);
+  expect_split("text.txt.zst", text);
+  const auto bytes = contents_of(folder_ / "text.txt.zst");
+  for (const auto& broken : {bytes.substr(0, bytes.size() / 2), bytes + "tail"}) {
+    write_contents(folder_ / "broken.zst", broken);
+    const auto prepared = prepare("broken.zst");
+    ASSERT_FALSE(prepared);
+    EXPECT_EQ(prepared.error().code, ErrorCode::corrupt);
+    EXPECT_THAT(prepared.error().text(), HasSubstr("no whole zstd file"));
+  }
+}
+
+// A paragraph longer than what is held of it, without a line to cut it behind.
+TEST_F(TextCorpusTest, ParagraphsMayBeLongerThanMemoryHoldsOfThem) {
+  std::string text;
+  for (int i = 0; i < 9; ++i) text += "short\n\n";
+  while (text.size() < 9'000'000) text += "地峡";
+  write_contents(folder_ / "text.txt", text);
+  expect_split("text.txt", text);
+}
+
+TEST_F(TextCorpusTest, StatesTheSplit) {
+  write_contents(folder_ / "text.txt", newline_soup(5, 4000));
+  const auto prepared = prepare("text.txt");
+  ASSERT_TRUE(prepared);
+  const auto facts = parse_token_file_facts(contents_of(folder_ / "out/held_out.txt.json"));
+  ASSERT_TRUE(facts) << facts.error().text();
+  EXPECT_EQ(*facts, prepared->held_out);
+  EXPECT_THAT(facts->split, HasSubstr("i % 20 == 7"));
+  EXPECT_THAT(prepared->train.split, HasSubstr("i % 20 != 7"));
+  EXPECT_EQ(prepared->train.documents + prepared->held_out.documents, prepared->documents);
+  EXPECT_EQ(facts->tokenizer, make_byte_tokenizer()->digest().hex());
+}
+
+// With a tokenizer the tokens are the text, and nothing besides.
+TEST_F(TextCorpusTest, TokensOfATextAreItsText) {
+  const auto tokenizer =
+      open_tokenizer(*disk_, std::string(ISTHMUS_TOKENIZER_VECTORS) + "/llama3.json");
+  ASSERT_TRUE(tokenizer);
+  const auto text = newline_soup(6, 30'000);
+  write_contents(folder_ / "text.txt", text);
+  auto how = options("text.txt");
+  how.tokenizer = tokenizer->get();
+  const auto prepared = prepare_text(*disk_, pool_, how);
+  ASSERT_TRUE(prepared) << prepared.error().text();
+  EXPECT_EQ(prepared->train.width, TokenWidth::two);
+  const auto file =
+      TokenFile::open(*disk_, how.train,
+                      {TokenWidth::four, (*tokenizer)->vocabulary(), (*tokenizer)->digest().hex()});
+  ASSERT_TRUE(file) << file.error().text();
+  std::vector<std::int32_t> ids(file->tokens());
+  ASSERT_TRUE(file->read(0, ids));
+  EXPECT_EQ((*tokenizer)->decode(ids), split_plainly(text).first);
+  write_contents(folder_ / "latin.txt", "a\n\nb\n\ncaf\xe9\n\n");
+  how.source = folder_ / "latin.txt";
+  const auto latin = prepare_text(*disk_, pool_, how);
+  EXPECT_EQ(latin.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(latin.error().text(), AllOf(HasSubstr("latin.txt"), HasSubstr("paragraph 3")));
+}
+
+// ---- JSON lines
+
+std::string records(std::size_t count, std::uint64_t seed) {
+  Random random(seed);
+  std::string lines;
+  for (std::size_t i = 0; i < count; ++i)
+    lines += fmt::format("{{\"prompt\": \"q{} {}\", \"completion\": \"{}\", \"id\": {}}}{}", i,
+                         std::string(random.below(320), 'x'), std::string(random.below(720), 'y'),
+                         i, random.below(9) == 0 ? "\r\n\n" : "\n");
+  return lines;
+}
+
+TEST_F(TextCorpusTest, CompletionsAreTheTargets) {
+  write_contents(folder_ / "qa.jsonl", records(400, 1));
+  const auto prepared = prepare("qa.jsonl");
+  ASSERT_TRUE(prepared) << prepared.error().text();
+  EXPECT_EQ(prepared->documents, 400U);
+  EXPECT_EQ(prepared->held_out.documents, 20U);
+  const auto file =
+      TokenFile::open(*disk_, folder_ / "out/train.txt",
+                      {.vocabulary = 260, .tokenizer = make_byte_tokenizer()->digest().hex()});
+  ASSERT_TRUE(file) << file.error().text();
+  std::vector<std::int32_t> ids(file->tokens());
+  ASSERT_TRUE(file->read(0, ids));
+  auto targets = ids;
+  ASSERT_TRUE(file->hide(0, targets));
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), kEndToken), 380);
+  std::uint64_t counted = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(targets[i] != kIgnoredTarget, ids[i] == 'y' || ids[i] == kEndToken) << i;
+    counted += targets[i] != kIgnoredTarget;
+  }
+  EXPECT_EQ(counted, prepared->train.targets);
+}
+
+TEST_F(TextCorpusTest, TextsNeedNoMaskAndRemoveAnOldOne) {
+  std::filesystem::create_directories(folder_ / "out");
+  write_contents(folder_ / "out/train.txt.mask", "old");
+  write_contents(folder_ / "texts.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}");
+  auto how = options("texts.jsonl");
+  how.held_out.clear();
+  const auto prepared = prepare_text(*disk_, pool_, how);
+  ASSERT_TRUE(prepared) << prepared.error().text();
+  EXPECT_EQ(prepared->train.tokens, 8U);
+  EXPECT_EQ(prepared->train.split, "all documents");
+  EXPECT_THAT(written(),
+              ElementsAre(Pair("train.txt", testing::_), Pair("train.txt.json", testing::_)));
+}
+
+TEST_F(TextCorpusTest, ABadLineIsNamed) {
+  const std::string good = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
+  for (const auto& [bad, what] :
+       {std::pair<std::string, std::string>{"{\"prompt\": ", "no JSON object"},
+        {"[1]", "no JSON object"},
+        {"{\"prompt\": \"a\"}", "\"completion\""},
+        {"{\"text\": \"a\"}", "another kind"},
+        {"{\"messages\": [{\"role\": \"user\"}]}", "no content"},
+        {"{\"prompt\": \"\xff\", \"completion\": \"b\"}", "no JSON object"}}) {
+    write_contents(folder_ / "bad.jsonl", good + good + bad + "\n" + good);
+    const auto prepared = prepare("bad.jsonl");
+    ASSERT_FALSE(prepared) << bad;
+    EXPECT_EQ(prepared.error().code, ErrorCode::corrupt);
+    EXPECT_THAT(prepared.error().text(),
+                AllOf(HasSubstr("bad.jsonl"), HasSubstr("line 3"), HasSubstr(what)));
+    EXPECT_TRUE(written().empty());
+  }
+}
+
+// ---- all cores, and after a kill
+
+TEST_F(TextCorpusTest, ThreadsDoNotChangeABit) {
+  write_contents(folder_ / "qa.jsonl", records(15'000, 2));
+  ASSERT_TRUE(prepare("qa.jsonl"));
+  const auto one = written();
+  ThreadPool three({-1, -1, -1});
+  ASSERT_TRUE(prepare_text(*disk_, three, options("qa.jsonl")));
+  EXPECT_EQ(written(), one);
+}
+
+// A process that prepares, killed after so long, or with its n-th journal entry.
+class Killed : public TextCorpusTest {
+ protected:
+  void SetUp() override {
+    write_gzip("qa.jsonl.gz", records(18'000, 3));
+    ASSERT_TRUE(prepare("qa.jsonl.gz"));
+    whole_ = written();
+    std::filesystem::remove_all(folder_ / "out");
+  }
+  // Whether it was killed, rather than done before.
+  bool prepare_and_kill(int at_entry, std::chrono::microseconds after) {
+    const auto child = ::fork();
+    if (child == 0) {
+      auto how = options("qa.jsonl.gz");
+      how.progress = [&](std::uint64_t, std::uint64_t) {
+        if (--at_entry == 0) ::kill(::getpid(), SIGKILL);
+      };
+      ThreadPool pool({-1});
+      const auto prepared = prepare_text(*disk_, pool, how);
+      ::_exit(prepared ? 0 : 1);
+    }
+    if (at_entry == 0) {
+      std::this_thread::sleep_for(after);
+      ::kill(child, SIGKILL);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    return WIFSIGNALED(status);
+  }
+  std::map<std::string, std::string> whole_;
+};
+
+TEST_F(Killed, GoesOnAndEndsWithTheSameBytes) {
+  for (const int entry : {1, 2}) {
+    ASSERT_TRUE(prepare_and_kill(entry, {}));
+    const auto prepared = prepare("qa.jsonl.gz");
+    ASSERT_TRUE(prepared) << prepared.error().text();
+    EXPECT_TRUE(prepared->went_on);
+    EXPECT_EQ(written(), whole_);
+    std::filesystem::remove_all(folder_ / "out");
+  }
+}
+
+TEST_F(Killed, AtAnyMomentAgainAndAgain) {
+  Random random(4);
+  int kills = 0;
+  for (int i = 0; i < 8; ++i)
+    kills += prepare_and_kill(0, std::chrono::microseconds(random.below(60'000)));
+  EXPECT_GT(kills, 0);
+  ASSERT_TRUE(prepare("qa.jsonl.gz"));
+  EXPECT_EQ(written(), whole_);
+}
+
+class Damaged : public Killed, public testing::WithParamInterface<const char*> {};
+
+TEST_P(Damaged, SinceIsDoneAgain) {
+  ASSERT_TRUE(prepare_and_kill(2, {}));
+  std::fstream file(folder_ / ("out/" + std::string(GetParam())),
+                    std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-300, std::ios::end);
+  file.put('#');
+  file.close();
+  ASSERT_TRUE(prepare("qa.jsonl.gz"));
+  EXPECT_EQ(written(), whole_);
+}
+INSTANTIATE_TEST_SUITE_P(Files, Damaged,
+                         testing::Values("train.txt.new", "train.txt.mask.new",
+                                         "train.txt.journal"));
+
+// Another source, or another tokenizer: what is there is of no use.
+TEST_F(Killed, AnotherTaskBeginsAnew) {
+  ASSERT_TRUE(prepare_and_kill(2, {}));
+  write_gzip("qa.jsonl.gz", records(200, 8));
+  const auto prepared = prepare("qa.jsonl.gz");
+  ASSERT_TRUE(prepared);
+  EXPECT_FALSE(prepared->went_on);
+  EXPECT_EQ(prepared->documents, 200U);
 }
 
 TEST_F(TextCorpusTest, BrokenInputLeavesTheOldFilesAlone) {
@@ -141,7 +395,8 @@ TEST_F(TextCorpusTest, OneFileIsNotTwo) {
                                         {part, folder_ / "./text.txt"},
                                         {part, folder_ / "link.txt"},
                                         {part, part + ".new"}}) {
-    const auto prepared = prepare_text(*disk_, source, train, held_out);
+    const auto prepared =
+        prepare_text(*disk_, pool_, {.source = source, .train = train, .held_out = held_out});
     ASSERT_FALSE(prepared) << train << " " << held_out;
     EXPECT_EQ(prepared.error().code, ErrorCode::invalid_argument);
     EXPECT_THAT(prepared.error().text(), HasSubstr("must be three files"));

@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/batch_loss.h"
 #include "tests/base/temporary_folder.h"
 
 namespace isthmus::runtime {
@@ -43,12 +44,14 @@ class TextDatasetTest : public testing::Test {
 
 TEST_F(TextDatasetTest, SamplesAreTheBytesAtTheirPlace) {
   const auto dataset = open({{file("a", 5000)}, {file("b", 3001)}}, 37);
-  std::vector<std::int32_t> tokens(38);
+  std::vector<std::int32_t> tokens(37), targets(37);
   for (std::uint64_t sample = 0; sample < 500; ++sample) {
-    ASSERT_TRUE(dataset.read(sample, tokens));
+    ASSERT_TRUE(dataset.read(sample, tokens, targets));
     const auto place = dataset.locate(sample);
-    for (std::size_t i = 0; i < tokens.size(); ++i)
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
       ASSERT_EQ(tokens[i], static_cast<std::int32_t>((place.offset + i) % 251));
+      ASSERT_EQ(targets[i], static_cast<std::int32_t>((place.offset + i + 1) % 251));
+    }
   }
 }
 
@@ -139,11 +142,10 @@ TEST_F(TextDatasetTest, EverySourceGoesThroughItsOwnEpochs) {
 }
 
 TEST_F(TextDatasetTest, NeverReadsPastTheEnd) {
-  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> tokens(7), targets(7);
   for (std::size_t bytes = 8; bytes < 40; ++bytes) {
     const auto dataset = open({{file("a", bytes)}}, 7);
-    tokens.resize(8);
-    for (std::uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(dataset.read(i, tokens)) << bytes;
+    for (std::uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(dataset.read(i, tokens, targets)) << bytes;
   }
 }
 
@@ -162,14 +164,49 @@ TEST_F(TextDatasetTest, SaysWhatIsWrongWithTheSources) {
   EXPECT_THAT(tiny.text(), HasSubstr("too little to ever be drawn"));
 }
 
+// Tokens of two bytes, with a mask; ids the model does not know; and what its digest covers.
+TEST_F(TextDatasetTest, SamplesOfTokensAndTargets) {
+  std::string bytes, mask;
+  for (int i = 0; i < 500; ++i) {
+    bytes += {static_cast<char>(1000 + i), static_cast<char>((1000 + i) >> 8)};
+    mask += static_cast<char>(i % 3 == 0);
+  }
+  const auto path = folder_ / "tokens.bin";
+  write_contents(path, bytes);
+  const auto read = [&](std::int32_t vocabulary) {
+    return TextDataset::open(*disk_, {{path}}, 16, 1, {TokenWidth::two, vocabulary});
+  };
+  const auto unmasked = read(1500)->digest();
+  write_contents(path + ".mask", mask);
+  const auto dataset = read(1500);
+  ASSERT_TRUE(dataset) << dataset.error().text();
+  EXPECT_NE(dataset->digest(), unmasked);
+  EXPECT_EQ(dataset->tokens(), 500U);
+  std::vector<std::int32_t> tokens(16), targets(16);
+  for (std::uint64_t sample = 0; sample < 50; ++sample) {
+    ASSERT_TRUE(dataset->read(sample, tokens, targets));
+    const auto first = static_cast<std::int32_t>(dataset->locate(sample).offset);
+    for (std::int32_t i = 0; i < 16; ++i) {
+      const auto next = first + i + 1;
+      ASSERT_EQ(tokens[static_cast<std::size_t>(i)], 1000 + first + i);
+      ASSERT_EQ(targets[static_cast<std::size_t>(i)], next % 3 == 0 ? 1000 + next : kIgnoredTarget);
+    }
+  }
+  const auto small = read(1400);
+  bool refused = false;
+  for (std::uint64_t sample = 0; sample < 50 && !refused; ++sample)
+    refused = !small->read(sample, tokens, targets);
+  EXPECT_TRUE(refused);
+}
+
 TEST_F(TextDatasetTest, AFileThatShrinksIsAnErrorAndNoCrash) {
   const auto dataset = open({{file("a", 5000)}}, 64);
   std::filesystem::resize_file(folder_ / "a", 10);
-  std::vector<std::int32_t> tokens(65);
-  const auto status = dataset.read(0, tokens);
+  std::vector<std::int32_t> tokens(64), targets(64);
+  const auto status = dataset.read(0, tokens, targets);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::corrupt);
-  EXPECT_THAT(status.error().text(), HasSubstr("changed while it is trained on"));
+  EXPECT_THAT(status.error().text(), HasSubstr("changed while it is in use"));
 }
 
 }  // namespace

@@ -41,6 +41,9 @@ HOMES = {
     "boost/": ["inter", "launcher"],  # Asio, and the error codes it speaks in
     "nlohmann/json": ["runtime", "launcher"],
     "zlib.h": ["runtime"],
+    "sentencepiece": ["runtime"],
+    "pcre2.h": ["runtime"],
+    "utf8proc.h": ["runtime"],
     "toml++/": ["launcher"],
     "CLI/": ["launcher/argument_parser.cc"],
     "curses.h": ["launcher"],

@@ -1,0 +1,55 @@
+// DocumentLayout: how one record of a data set becomes tokens, and which of them a model is to
+// learn to say. A record is a line of JSON:
+//
+//   {"text": …}                                begin text end; all are targets
+//   {"prompt": …, "completion": …}             begin prompt completion end; the last two are
+//   {"messages": [{"role": …, "content": …}]}  what the assistant says, and what ends it, are
+//
+// Other keys are passed over. Messages are laid out as the model's family does it, which its
+// special tokens tell:
+//
+//   <|im_start|>       <|im_start|>ROLE\nCONTENT<|im_end|>\n …                       (Qwen)
+//   <|start_header_id|> begin <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|> …
+//   (Llama 3) neither            begin ROLE:\nCONTENT\n\n …, and after an assistant's CONTENT end
+//
+// What is in a record is text: names of special tokens in it are no tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "runtime/tokenizer.h"
+
+namespace isthmus::runtime {
+
+enum class RecordKind : std::uint8_t { text, completion, messages };
+
+struct Message {
+  std::string role;
+  std::string content;
+};
+
+struct Record {
+  RecordKind kind = RecordKind::text;
+  std::string text = {};        // of a text
+  std::string prompt = {};      // of a completion
+  std::string completion = {};  // of a completion
+  std::vector<Message> messages = {};
+};
+
+// `line`: of anybody. Errors: corrupt (no JSON, none of the three kinds).
+Result<Record> parse_record(std::string_view line);
+
+struct Tokens {
+  std::vector<std::int32_t> ids;
+  std::vector<std::byte> targets;  // 1 where the token is one
+};
+
+// Appends the record's tokens. Errors: those of Tokenizer::encode.
+Result<void> lay_out(const Record& record, const Tokenizer& tokenizer, Tokens& tokens);
+
+}  // namespace isthmus::runtime

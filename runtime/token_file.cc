@@ -1,0 +1,195 @@
+#include "runtime/token_file.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/byte_stream.h"
+#include "base/counted.h"
+#include "runtime/batch_loss.h"
+#include "runtime/shallow_json.h"
+
+namespace isthmus::runtime {
+namespace {
+
+constexpr const char* kFormat = "isthmus tokens 1";
+constexpr std::uint64_t kFactsBytesMax = 1 << 20;
+
+std::uint64_t bytes_of_width(TokenWidth width) { return static_cast<std::uint64_t>(width); }
+
+std::optional<TokenWidth> parse_width(std::string_view text) {
+  for (const auto width : {TokenWidth::byte, TokenWidth::two, TokenWidth::four})
+    if (to_string(width) == text) return width;
+  return std::nullopt;
+}
+
+template <class T>
+void widen(std::span<std::int32_t> out) {
+  // The ids stand at the end of `out`, and are widened from its front.
+  const auto* const from = reinterpret_cast<const std::byte*>(out.data() + out.size()) -
+                           static_cast<std::ptrdiff_t>(out.size() * sizeof(T));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    T id;
+    std::memcpy(&id, from + i * sizeof(T), sizeof(T));
+    out[i] = static_cast<std::int32_t>(id);  // above 2^31 it is negative: outside, too
+  }
+}
+
+// Whether the files are as they were when they were written.
+Result<void> check_facts(const TokenFileFacts& facts, const std::string& path,
+                         std::uint64_t file_bytes, const TokenFormat& format) {
+  if (file_bytes != facts.tokens * bytes_of_width(facts.width))
+    return Error{ErrorCode::corrupt,
+                 fmt::format("{} has {}, but {} says {} as {}; prepare it again", path,
+                             counted(file_bytes, "byte"), facts_path(path),
+                             counted(facts.tokens, "token"), to_string(facts.width))};
+  if (!format.tokenizer.empty() && facts.tokenizer != format.tokenizer)
+    return Error{
+        ErrorCode::mismatch,
+        fmt::format("{} was prepared with another tokenizer ({}) than the model's; prepare "
+                    "it again with that one",
+                    path, facts.tokenizer_name)};
+  return {};
+}
+
+}  // namespace
+
+std::string_view to_string(TokenWidth width) {
+  return width == TokenWidth::byte ? "uint8" : width == TokenWidth::two ? "uint16" : "uint32";
+}
+
+TokenWidth width_for(std::int64_t vocabulary) {
+  return vocabulary <= 1 << 16 ? TokenWidth::two : TokenWidth::four;
+}
+
+std::string facts_path(const std::string& path) { return path + ".json"; }
+std::string mask_path(const std::string& path) { return path + ".mask"; }
+
+std::string to_json(const TokenFileFacts& facts) {
+  const nlohmann::ordered_json json = {{"format", kFormat},
+                                       {"dtype", to_string(facts.width)},
+                                       {"tokenizer", facts.tokenizer},
+                                       {"tokenizer_name", facts.tokenizer_name},
+                                       {"tokens", facts.tokens},
+                                       {"targets", facts.targets},
+                                       {"documents", facts.documents},
+                                       {"text_bytes", facts.text_bytes},
+                                       {"mask", facts.has_mask},
+                                       {"source", facts.source},
+                                       {"split", facts.split}};
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+Result<TokenFileFacts> parse_token_file_facts(std::string_view text) {
+  const auto json = parse_shallow_json(text);
+  const auto damaged = [] {
+    return Error{ErrorCode::corrupt, "it is none of what isthmus data prepare writes"};
+  };
+  if (!json.is_object() || !json.contains("format")) return damaged();
+  if (json["format"] != kFormat)
+    return Error{ErrorCode::unsupported, "it was written by another version of isthmus"};
+  TokenFileFacts facts;
+  const auto number = [&json](const char* key, std::uint64_t& value) {
+    const auto at = json.find(key);
+    if (at == json.end() || !at->is_number_unsigned()) return false;
+    value = at->get<std::uint64_t>();
+    return true;
+  };
+  const auto words = [&json](const char* key, std::string& value) {
+    const auto at = json.find(key);
+    if (at == json.end() || !at->is_string()) return false;
+    value = at->get<std::string>();
+    return true;
+  };
+  std::string dtype;
+  const auto mask = json.find("mask");
+  if (!words("dtype", dtype) || !words("tokenizer", facts.tokenizer) ||
+      !words("tokenizer_name", facts.tokenizer_name) || !number("tokens", facts.tokens) ||
+      !number("targets", facts.targets) || !number("documents", facts.documents) ||
+      !number("text_bytes", facts.text_bytes) || !words("source", facts.source) ||
+      !words("split", facts.split) || mask == json.end() || !mask->is_boolean())
+    return damaged();
+  const auto width = parse_width(dtype);
+  if (!width || facts.tokens > std::uint64_t{1} << 56 || facts.targets > facts.tokens)
+    return damaged();
+  facts.width = *width;
+  facts.has_mask = mask->get<bool>();
+  return facts;
+}
+
+Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const TokenFormat& format) {
+  TokenFile opened;
+  opened.path_ = path;
+  opened.vocabulary_ = format.vocabulary;
+  opened.width_ = format.width;
+  ISTHMUS_TRY(opened.file_, disk.open(path, Disk::Open::read));
+  ISTHMUS_TRY(const auto bytes, opened.file_->size());
+  bool has_mask = false;
+  ISTHMUS_TRY(const bool has_facts, disk.exists(facts_path(path)));
+  if (has_facts) {
+    ISTHMUS_TRY(const auto text, read_file(disk, facts_path(path), kFactsBytesMax));
+    auto facts = parse_token_file_facts(text_of(text));
+    if (!facts) {
+      const auto code = facts.error().code;
+      return Error{code, fmt::format("{} cannot be read", facts_path(path)),
+                   std::move(facts).error()};
+    }
+    ISTHMUS_CHECK(check_facts(*facts, path, bytes, format));
+    opened.width_ = facts->width;
+    has_mask = facts->has_mask;
+  } else {
+    ISTHMUS_TRY(has_mask, disk.exists(mask_path(path)));
+  }
+  opened.tokens_ = bytes / bytes_of_width(opened.width_);
+  if (bytes % bytes_of_width(opened.width_) != 0)
+    return Error{
+        ErrorCode::corrupt,
+        fmt::format("{} has {}, which is no whole number of {} tokens; data.dtype says how "
+                    "they are written",
+                    path, counted(bytes, "byte"), to_string(opened.width_))};
+  if (!has_mask) return opened;
+  ISTHMUS_TRY(opened.mask_, disk.open(mask_path(path), Disk::Open::read));
+  ISTHMUS_TRY(const auto mask_bytes, opened.mask_->size());
+  if (mask_bytes != opened.tokens_)
+    return Error{ErrorCode::corrupt,
+                 fmt::format("{} has {}, but {} has {}; prepare them again", mask_path(path),
+                             counted(mask_bytes, "byte"), path, counted(opened.tokens_, "token"))};
+  return opened;
+}
+
+Result<void> TokenFile::read(std::uint64_t first, std::span<std::int32_t> out) const {
+  const auto size = out.size() * bytes_of_width(width_);
+  const auto bytes = std::as_writable_bytes(out).last(size);
+  if (auto status = file_->read_at(first * bytes_of_width(width_), bytes); !status)
+    return Error{status.error().code,
+                 fmt::format("{} changed while it is in use; put it back and start again", path_),
+                 std::move(status).error()};
+  if (width_ == TokenWidth::byte)
+    widen<std::uint8_t>(out);
+  else if (width_ == TokenWidth::two)
+    widen<std::uint16_t>(out);
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (out[i] < 0 || out[i] >= vocabulary_)
+      return Error{ErrorCode::corrupt,
+                   fmt::format("{}: token {} is {}, but the model's vocabulary has {}: it was "
+                               "written by another tokenizer, or is not of {}",
+                               path_, first + i, static_cast<std::uint32_t>(out[i]), vocabulary_,
+                               to_string(width_))};
+  return {};
+}
+
+Result<void> TokenFile::hide(std::uint64_t first, std::span<std::int32_t> targets) const {
+  if (mask_ == nullptr) return {};
+  Bytes counts(targets.size());
+  if (auto status = mask_->read_at(first, counts); !status)
+    return Error{
+        status.error().code,
+        fmt::format("{} changed while it is in use; put it back and start again", mask_path(path_)),
+        std::move(status).error()};
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    if (counts[i] == std::byte{0}) targets[i] = kIgnoredTarget;
+  return {};
+}
+
+}  // namespace isthmus::runtime

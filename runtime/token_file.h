@@ -1,0 +1,83 @@
+// TokenFile: tokens on disk as nanoGPT and llm.c lay them out: ids without a header, little-endian,
+// two or four bytes each; or text as it is, a byte each. Beside it may lie
+//
+//   X.mask   a byte for each token; 0: it is no target (a prompt)
+//   X.json   what `isthmus data prepare` says of both (TokenFileFacts)
+//
+// Nothing in these files is trusted: an id outside the vocabulary is an error that names its place.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/disk.h"
+#include "base/result.h"
+
+namespace isthmus::runtime {
+
+enum class TokenWidth : std::uint8_t { byte = 1, two = 2, four = 4 };  // bytes
+
+// "uint8", "uint16", "uint32".
+std::string_view to_string(TokenWidth width);
+// The narrowest of the two for so many tokens.
+TokenWidth width_for(std::int64_t vocabulary);
+
+// Of tokens: how they are written and what they mean.
+struct TokenFormat {
+  TokenWidth width = TokenWidth::byte;  // of files without an X.json
+  std::int32_t vocabulary = 256;        // ids are below
+  std::string tokenizer = {};           // its digest, hex; "": of text as bytes
+};
+
+struct TokenFileFacts {
+  TokenWidth width = TokenWidth::byte;
+  std::string tokenizer = {};       // digest, hex
+  std::string tokenizer_name = {};  // for people
+  std::uint64_t tokens = 0;
+  std::uint64_t targets = 0;  // of them those that count
+  std::uint64_t documents = 0;
+  std::uint64_t text_bytes = 0;  // what the tokens were made of
+  bool has_mask = false;
+  std::string source = {};  // for people
+  std::string split = {};   // for people: which documents these are
+
+  bool operator==(const TokenFileFacts&) const = default;
+};
+std::string facts_path(const std::string& path);
+std::string mask_path(const std::string& path);
+std::string to_json(const TokenFileFacts& facts);
+// Errors: corrupt, unsupported (another version's).
+Result<TokenFileFacts> parse_token_file_facts(std::string_view json);
+
+class TokenFile {
+ public:
+  // Errors: not_found, permission, io, corrupt (the files do not fit each other), mismatch (another
+  // tokenizer's).
+  static Result<TokenFile> open(Disk& disk, const std::string& path, const TokenFormat& format);
+
+  const std::string& path() const { return path_; }
+  std::uint64_t tokens() const { return tokens_; }
+  TokenWidth width() const { return width_; }
+  bool has_mask() const { return mask_ != nullptr; }
+  const File& file() const { return *file_; }
+  const File* mask() const { return mask_.get(); }
+
+  // The tokens from `first` on. Errors: corrupt (the file has become shorter, an id outside the
+  // vocabulary), io.
+  Result<void> read(std::uint64_t first, std::span<std::int32_t> out) const;
+  // Makes kIgnoredTarget of those tokens from `first` on that are no targets. Errors: as read.
+  Result<void> hide(std::uint64_t first, std::span<std::int32_t> targets) const;
+
+ private:
+  std::string path_;
+  std::unique_ptr<File> file_, mask_;
+  std::uint64_t tokens_ = 0;
+  TokenWidth width_ = TokenWidth::byte;
+  std::int32_t vocabulary_ = 0;
+};
+
+}  // namespace isthmus::runtime

@@ -1,0 +1,65 @@
+#include "runtime/unicode_nfc.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "base/assert.h"
+#include "runtime/younger_characters.h"
+
+namespace isthmus::runtime {
+namespace {
+
+constexpr char32_t kFirstMark = 0x300;  // whatever is below is in normal form, next to each other
+
+bool is_younger(char32_t c) {
+  const auto range = std::partition_point(std::begin(kYoungerThanNfc), std::end(kYoungerThanNfc),
+                                          [c](const auto& r) { return r.last < c; });
+  return range != std::end(kYoungerThanNfc) && range->first <= c;
+}
+
+struct Free {
+  void operator()(utf8proc_uint8_t* memory) const { std::free(memory); }  // NOLINT: a C library's
+};
+
+void add_nfc(std::string_view text, std::string& out) {
+  if (text.empty()) return;
+  utf8proc_uint8_t* made = nullptr;
+  const auto size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                   static_cast<utf8proc_ssize_t>(text.size()), &made,
+                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const std::unique_ptr<utf8proc_uint8_t, Free> owned(made);
+  ISTHMUS_ASSERT(size >= 0);  // UTF-8, as it was promised
+  out.append(reinterpret_cast<const char*>(made), static_cast<std::size_t>(size));
+}
+
+}  // namespace
+
+std::string to_nfc(std::string_view text) {
+  const auto* const bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  bool has_marks = false;
+  std::string out;
+  std::size_t done = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    utf8proc_int32_t c = 0;
+    const auto size =
+        utf8proc_iterate(bytes + at, static_cast<utf8proc_ssize_t>(text.size() - at), &c);
+    ISTHMUS_ASSERT(size > 0);
+    const auto length = static_cast<std::size_t>(size);
+    has_marks = has_marks || static_cast<char32_t>(c) >= kFirstMark;
+    if (is_younger(static_cast<char32_t>(c))) {
+      add_nfc(text.substr(done, at - done), out);
+      out += text.substr(at, length);
+      done = at + length;
+    }
+    at += length;
+  }
+  if (!has_marks) return std::string(text);
+  add_nfc(text.substr(done), out);
+  return out;
+}
+
+}  // namespace isthmus::runtime
