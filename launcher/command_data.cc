@@ -112,7 +112,7 @@ void add_data(CLI::App& program, Action& action) {
       "the\nmodel is to say is trained on. Beside tokens stand FILE.json, which says what they "
       "are, "
       "and\nFILE.mask. Stopped at any time, the same command goes on.\n\n"
-      "Examples:\n"
+      "Example:\n"
       "  isthmus data prepare book.txt.gz --train data/en.bin --held-out data/en.held.bin\n"
       "  isthmus data prepare chats.jsonl.zst --tokenizer models/qwen3 --train data/chats.bin");
   command->footer(
