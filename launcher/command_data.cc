@@ -105,28 +105,15 @@ void add_data(Command program) {
       .one_of({"text", "jsonl"});
   prepare.footer(
       "JSON lines have \"text\"; or \"prompt\" and \"completion\", or \"messages\", of which only "
-      "what "
-      "the
-      model is to say is trained on.Beside tokens stand FILE.json,
-      which says what they
-      "
-      "are, "
-      "and
-      FILE.mask.Stopped at any time,
-      the same command goes on.
-
-      "
-      "Examples:
-      "
-      "  isthmus data prepare book.txt.gz --train data/en.bin --held-out data/en.held.bin
-      "
+      "what the\nmodel is to say is trained on. Beside tokens stand FILE.json, which says what "
+      "they "
+      "are, and\nFILE.mask. Stopped at any time, the same command goes on.\n\n"
+      "Example:\n"
+      "  isthmus data prepare book.txt.gz --train data/en.bin --held-out data/en.held.bin\n"
       "  isthmus data prepare chats.jsonl.zst --tokenizer models/qwen3 --train data/chats.bin");
-  command.footer("Example:
-                     isthmus data prepare book.txt.gz-- train data /
-                     en.bin-- held -
-                 out
-                 "
-                 "data/en.held.bin");
+  command.footer(
+      "Example:\n  isthmus data prepare book.txt.gz --train data/en.bin --held-out "
+      "data/en.held.bin");
   prepare.runs([options] { return run(*options); });
 }
 

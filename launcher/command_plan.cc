@@ -36,7 +36,7 @@ void add_plan(Command program) {
   command.flag("--json", options->json, "One JSON object; bytes");
   command.footer(
       "Also what recomputation (train.recompute) saves and costs.\n\n"
-      "Examples:\n  isthmus plan alpha.toml\n  isthmus plan alpha.toml --set train.recompute=all");
+      "Example:\n  isthmus plan alpha.toml\n  isthmus plan alpha.toml --set train.recompute=all");
   command.runs([options] { return run(*options); });
 }
 

@@ -127,9 +127,8 @@ TEST(TornContributionTest, CountsWithWhatCameAgain) {
   EXPECT_TRUE(federation.run_until(holds, 10 * kSecond));
 }
 
-INSTANTIATE_TEST_SUITE_P(Newest, ForgottenFeedbackTest, testing::Bool(), [](const auto& tested) {
-  return tested.param ? "Missing" : "Damaged";
-});
+INSTANTIATE_TEST_SUITE_P(Newest, ForgottenFeedbackTest, testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "Missing" : "Damaged"; });
 
 INSTANTIATE_TEST_SUITE_P(Others, DamagedContributionTest, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "HaveIt" : "DoNot"; });
