@@ -28,11 +28,12 @@ void Exchange::begin_step(const StepId& id, const View& view, const security::Di
   parent_ = parent;
   state_root_ = state_root;
   wanted_.clear();
-  asked_.clear();
+  for (auto& [site, sought] : sought_) {
+    const bool without_way = sought.without_way;
+    sought = {};
+    sought.without_way = without_way;
+  }
   served_at_.clear();
-  lacking_.clear();
-  refused_of_.clear();
-  silent_.clear();
   drop_unannounced();
   keep_from_ = keep_from;
   forget_old(id.step);

@@ -194,6 +194,7 @@ class Exchange {
   void forget(std::uint64_t step, SiteId site);
   bool may_have(const PeerSite& peer, SiteId site) const;
   bool waits_in_sight(SiteId site) const;
+  bool others_may_have(SiteId site) const;  // than the site itself
   void serve_next(Link& link);
   Task<void> serve(Link& link, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
@@ -236,17 +237,22 @@ class Exchange {
     std::optional<Signed> close;  // came meanwhile
   };
   std::map<SiteId, Announced> opening_again_;
-  struct Asked {
-    SiteId peer = 0;
-    Nanoseconds when = 0;
-    bool session_ended = false;  // since then
+  // What was heard, where a site's contribution to the step at hand was asked for.
+  struct Sought {
+    struct Asked {
+      SiteId peer = 0;  // 0: nobody
+      Nanoseconds when = 0;
+      bool session_ended = false;  // since then
+    };
+    Asked asked;               // the last
+    std::set<SiteId> lacking;  // peers that say that they have nothing of it
+    std::set<SiteId> refused;  // that sent bad chunks of it
+    std::set<SiteId> silent;   // that were asked, and sent nothing
+    // Its site is in sight, and nothing comes of it from there. So it will be in the next steps.
+    bool without_way = false;
   };
-  std::map<SiteId, Asked> asked_;                  // for the contribution of this site
-  std::map<SiteId, Nanoseconds> served_at_;        // by this peer, of what it was asked for
-  std::map<SiteId, std::set<SiteId>> lacking_;     // site → peers that lack its contribution
-  std::map<SiteId, std::set<SiteId>> refused_of_;  // site → peers that sent bad chunks of its
-  std::map<SiteId, std::set<SiteId>> silent_;  // site → peers that were asked, and sent nothing
-  std::set<SiteId> without_way_;  // in sight, and nothing comes of their contributions from them
+  std::map<SiteId, Sought> sought_;                     // by the contribution's site
+  std::map<SiteId, Nanoseconds> served_at_;             // by this peer, of what it was asked for
   std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
   Signal read_;                                         // some of them have
   struct Serving {                                      // of one peer

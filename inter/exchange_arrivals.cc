@@ -161,8 +161,8 @@ void Exchange::session_ended(Link& link) {
   const auto site = link.peer().site;
   std::erase_if(unannounced_, [&](const auto& chunk) { return chunk.link == &link; });
   // Of what it was asked for nothing comes: the next one is.
-  for (auto& [of, asked] : asked_)
-    if (asked.peer == site) asked.session_ended = true;
+  for (auto& [of, sought] : sought_)
+    if (sought.asked.peer == site) sought.asked.session_ended = true;
   if (const auto serving = serving_.find(site); serving != serving_.end())
     serving->second.next.clear();
 }
@@ -231,7 +231,7 @@ void Exchange::on_checked(const std::shared_ptr<ArrivedChunk>& chunk) {
   const auto& entry = chunk->entry;
   const auto bad = chunk->copies.front();
   chunk->copies.erase(chunk->copies.begin());
-  refused_of_[entry->contribution->site()].insert(bad.link->peer().site);
+  sought_[entry->contribution->site()].refused.insert(bad.link->peer().site);
   if (const auto left_out = refused_chunks_.due(context_.loop.now()))
     context_.log.alarm("chunk_refused",
                        {.peer = bad.link->peer_name(),
@@ -306,13 +306,12 @@ void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool writt
     return;
   }
   entry->last_arrival = context_.loop.now();
-  auto& silent = silent_[entry->contribution->site()];
-  const auto asked = asked_.find(entry->contribution->site());
+  auto& sought = sought_[entry->contribution->site()];
   for (const auto& copy : chunk->copies) {
     const auto from = copy.link->peer().site;
-    silent.erase(from);
-    if (from == entry->contribution->site()) without_way_.erase(from);
-    if (asked != asked_.end() && asked->second.peer == from) served_at_[from] = entry->last_arrival;
+    sought.silent.erase(from);
+    if (from == entry->contribution->site()) sought.without_way = false;
+    if (sought.asked.peer == from) served_at_[from] = entry->last_arrival;
   }
   entry->contribution->add(chunk->index, std::move(chunk->checked->sealed),
                            std::move(chunk->checked->coded));
@@ -348,7 +347,7 @@ Task<void> Exchange::finish(EntryPtr entry) {
     // Acknowledged it stays, until what is decided takes its place.
     entry->finishing = false;
     entry->last_arrival = 0;
-    asked_.erase(site);
+    sought_[site].asked = {};
     consider_fetching();
     co_return;
   }
@@ -447,7 +446,7 @@ void Exchange::forget(std::uint64_t step, SiteId site) {
   for (auto& [id, peer] : context_.peers.all())
     peer.link->withdraw(found->second->contribution->transfer());
   entries_.erase(found);
-  if (step == id_.step) asked_.erase(site);
+  if (step == id_.step) sought_[site].asked = {};
 }
 
 }  // namespace isthmus::inter
