@@ -34,6 +34,7 @@ void Exchange::begin_step(const StepId& id, const View& view, const security::Di
     sought.without_way = without_way;
   }
   served_at_.clear();
+  held_elsewhere_.clear();
   drop_unannounced();
   keep_from_ = keep_from;
   forget_old(id.step);

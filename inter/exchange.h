@@ -92,6 +92,9 @@ class Exchange {
   // their origin. What is held of their sites and is not what the record names is forgotten; what
   // a ballot names may never come to be, so whatever its site makes instead counts.
   void want(const std::vector<Part>& parts, Named by);
+  // What a voter has promised to hold in the step at hand. Of a site that gave it another
+  // contribution than it gave us an alarm tells.
+  void note_held_elsewhere(SiteId holder, const std::vector<Part>& parts);
   // Asks some peer for what is wanted and does not flow. Called now and then, and after news.
   void consider_fetching();
   // Everything of the current step that stands, for a peer that works on it too.
@@ -208,6 +211,8 @@ class Exchange {
   void drop_unannounced();
   void offer(Link& link, const std::shared_ptr<Contribution>& contribution);
   void send_signed(Link& link, const Signed& message);
+  void compare_with_elsewhere(SiteId site);
+  void tell_of_two_contributions(SiteId signer, SiteId other_at);
 
   Context context_;
   std::shared_ptr<const ChunkPlan> plan_;
@@ -261,7 +266,12 @@ class Exchange {
     std::deque<Fetch> next;
   };
   std::map<SiteId, Serving> serving_;
-  LogPace refused_chunks_, refused_opens_, refused_closes_;
+  struct HeldElsewhere {
+    Part part;
+    SiteId holder = 0;
+  };
+  std::map<SiteId, HeldElsewhere> held_elsewhere_;  // of each site, as it was promised last
+  LogPace refused_chunks_, refused_opens_, refused_closes_, two_contributions_;
   bool contributing_ = false;
   bool offers_at_once_ = true;        // its own contributions, while they are made
   std::uint64_t attempts_ = 0;        // at contributions, since this start

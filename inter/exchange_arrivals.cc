@@ -134,10 +134,7 @@ void Exchange::on_close(const Signed& message) {
       known != nullptr && known->contribution->close() &&
       known->contribution->transfer() != close->transfer) {
     // What nobody has whole its site may make anew, which its announcement begins.
-    if (!known->held) return;
-    if (const auto left_out = refused_closes_.due(context_.loop.now()))
-      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"signer", message.signer}, {"left_out", *left_out}});
+    if (known->held) tell_of_two_contributions(message.signer, context_.self);
     return;
   }
   if (!entry || entry->contribution->site() != message.signer ||
@@ -389,8 +386,35 @@ Task<void> Exchange::finish(EntryPtr entry) {
 void Exchange::hold(const EntryPtr& entry) {
   const auto& contribution = *entry->contribution;
   entry->held = true;
-  if (contribution.step() == id_.step && current(contribution.site()) == entry.get())
-    on_held_(contribution.part());
+  if (contribution.step() != id_.step || current(contribution.site()) != entry.get()) return;
+  on_held_(contribution.part());
+  compare_with_elsewhere(contribution.site());
+}
+
+void Exchange::note_held_elsewhere(SiteId holder, const std::vector<Part>& parts) {
+  for (const auto& part : parts) {
+    // What it held of its own it may have lost since, and made anew.
+    if (part.site == holder || !view_.is_member(part.site)) continue;
+    const HeldElsewhere said{part, holder};
+    const auto [known, first] = held_elsewhere_.try_emplace(part.site, said);
+    const bool from_another = !first && known->second.holder != holder;
+    if (from_another && known->second.part != part) tell_of_two_contributions(part.site, holder);
+    known->second = said;
+    compare_with_elsewhere(part.site);
+  }
+}
+
+void Exchange::compare_with_elsewhere(SiteId site) {
+  const auto ours = held(id_.step, site);
+  const auto elsewhere = held_elsewhere_.find(site);
+  if (ours && elsewhere != held_elsewhere_.end() && ours->part() != elsewhere->second.part)
+    tell_of_two_contributions(site, elsewhere->second.holder);
+}
+
+void Exchange::tell_of_two_contributions(SiteId signer, SiteId other_at) {
+  if (const auto left_out = two_contributions_.due(context_.loop.now()))
+    context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                       {{"signer", signer}, {"at", other_at}, {"left_out", *left_out}});
 }
 
 // Nothing of it counts, on disk neither: what comes again may be other chunks.

@@ -16,8 +16,7 @@ void Exchange::want(const std::vector<Part>& parts, Named by) {
   for (const auto& part : parts) {
     if (const auto other = held(id_.step, part.site);
         other && other->part() != part && part.site != context_.self && by == Named::by_record) {
-      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"signer", part.site}});
+      tell_of_two_contributions(part.site, context_.self);
       forget(id_.step, part.site);
     }
     if (held(id_.step, part.site)) continue;

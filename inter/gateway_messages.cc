@@ -248,6 +248,9 @@ void Gateway::receive_ballot(const Signed& message) {
   if (!ballot) return;
   const auto promised = agreement_->vote().promised;
   agreement_->receive(message.signer, ballot->ballot, message.signature);
+  const auto* promise = std::get_if<Promise>(&ballot->ballot);
+  if (promise != nullptr && current_view().is_voter(message.signer))
+    exchange_->note_held_elsewhere(message.signer, promise->held);
   if (agreement_->vote().promised > promised) {
     // Another voter leads: give it time.
     next_ballot_at_ =

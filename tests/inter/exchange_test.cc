@@ -484,6 +484,34 @@ TEST_F(PassedOnTest, AnEarlierAttemptPassedOnLaterDisplacesNoChunks) {
   EXPECT_TRUE(run_until([this] { return held(); }));
 }
 
+// The origin gives the third site another contribution than the receiver, which hears of it when
+// that promises what it holds: an alarm, whichever comes first. Nothing else changes.
+TEST_F(PassedOnTest, AnotherContributionThatAVoterPromisesToHoldIsTold) {
+  const auto mine = made_from(1, 7), others = made_from(2, 8);
+  const auto promises = [&](SiteId by, const Contribution& made, std::uint64_t ballot) {
+    auto& puppet = federation_.puppet(by);
+    const Part part{.site = kOrigin,
+                    .root = made.root(),
+                    .tokens = made.open().tokens,
+                    .base = made.open().base};
+    puppet.link(kReceiver).send(
+        sign(puppet.signer, by, made.open().id, Promise{ballot, std::nullopt, {part}}).encode());
+    federation_.run_for(2 * kSecond);
+  };
+  const auto told = [this] { return federation_.events(kReceiver, "two_contributions"); };
+  promises(kRelay, *others, 2);
+  EXPECT_EQ(told(), 0U);
+  ASSERT_TRUE(send(mine));
+  close(*mine);
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  EXPECT_EQ(told(), 1U);
+  promises(kRelay, *mine, 5);
+  EXPECT_EQ(told(), 1U);
+  promises(kRelay, *others, 8);
+  EXPECT_EQ(told(), 2U);
+  EXPECT_EQ(receiver().held().at(kOrigin).root, mine->root());
+}
+
 // So few chunks that none overtakes others.
 class FewPassedOnTest : public PassedOnTest {
  protected:
