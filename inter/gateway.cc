@@ -15,6 +15,29 @@ constexpr Nanoseconds kBytesPatience =
 constexpr int kChecksAlone =
     3;  // of the last state: each gives no verdict where two results differ
 constexpr Nanoseconds kFarewell = 500 * kMillisecond;  // for what was said last
+// For who is here, and comes no nearer to the last step: a state is read and hashed before it is
+// sent.
+constexpr Nanoseconds kComesNearerMin = 120 * kSecond;
+
+// Which sites come nearer to the last step: by the steps that they work on, or while chunks come to
+// them.
+class ComingNearer {
+ public:
+  ComingNearer(Nanoseconds patience, Nanoseconds began) : patience_(patience), began_(began) {}
+
+  bool comes(const PeerSite& peer, Nanoseconds now) {
+    auto& [step, since] = sites_.try_emplace(peer.site, 0, began_).first->second;
+    if (peer.status && peer.status->step > step) {
+      step = peer.status->step;
+      since = now;
+    }
+    return now - std::max(since, peer.link->last_arrival()) < patience_;
+  }
+
+ private:
+  const Nanoseconds patience_, began_;
+  std::map<SiteId, std::pair<std::uint64_t, Nanoseconds>> sites_;  // its step, and since when
+};
 
 // Over a slow line what keeps links alive leaves room for what they are for: heartbeats are as far
 // apart as their peers' patience allows.
@@ -491,10 +514,12 @@ bool Gateway::has_the_end(SiteId site) const {
 }
 
 // The last step: told to the ranks when a majority has it too, or, computed once more, when nobody
-// else is there; served until every site that can be reached has it, and for a while for members
-// that cannot, for who was here a moment ago (one that is started again loses its session before it
-// has the next), and for all when this gateway was just started itself. Who has it was said to
-// those that were there: one that comes later knows only of who comes to it.
+// else is there; served until every site that can be reached has it, or comes no nearer to it, and
+// for a while for members that cannot, for who was here a moment ago (one that is started again
+// loses its session before it has the next), and for all when this gateway was just started itself.
+// Who has it was said to those that were there: one that comes later, or had no part in the last
+// step, knows only of who comes to it, and names no others where it ends. That is but a word to
+// people: whom a gateway waits for goes by what each one says that is here.
 Task<Result<void>> Gateway::serve_the_end() {
   world_.log.info("run_finished", {.outer_step = static_cast<std::int64_t>(state_->step)},
                   {{"root", state_root_.hex()}});
@@ -503,6 +528,7 @@ Task<Result<void>> Gateway::serve_the_end() {
   auto alone_since = began;
   auto told = began;
   std::set<SiteId> came_for_it;
+  ComingNearer nearer(std::max(options_.straggler_wait, kComesNearerMin), began);
   int checked_alone = 0;
   while (!stopping_ && !failure_) {
     const auto now = world_.loop.now();
@@ -520,7 +546,8 @@ Task<Result<void>> Gateway::serve_the_end() {
       const bool up = peer.link->up();
       // Whoever has saved the last step may end before it acknowledges what we say last.
       const bool farewell = up && !peer.link->drained() && now - began < kSecond;
-      if (up && (!has || farewell)) waiting = reachable = true;
+      const bool comes = up && !has && nearer.comes(peer, now);
+      if (comes || farewell) waiting = reachable = true;
       if (up && !has && !(peer.status && peer.status->leaving))
         came_for_it.insert(site);
       else if (up)

@@ -128,6 +128,8 @@ class Link {
   bool sends(TransferId transfer) const { return bulk_.sends(transfer); }
   // Some chunk of some transfer is not.
   bool sends_bulk() const { return bulk_.sends_any(); }
+  // When something of chunks came to the peer, the last time; 0: never.
+  Nanoseconds last_arrival() const { return bulk_.last_arrival(); }
   // Chunks that the peer acknowledged in this session.
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const {
     return bulk_.acknowledged_chunks();
