@@ -123,8 +123,10 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
         exchange_->on_fetch(link, *fetch, state_->step);
       break;
     case MessageType::lacking:
-      if (const auto lacking = decode_lacking(in); lacking && exchange_)
+      if (const auto lacking = decode_lacking(in); lacking && exchange_ && transfer_) {
+        if (lacking->site == kStateItself) transfer_->on_lacking(link, lacking->step);
         exchange_->on_lacking(link, *lacking);
+      }
       break;
     case MessageType::state_request: {
       const auto request = decode_state_request(in);

@@ -148,8 +148,11 @@ struct OfContribution {
   SiteId site = 0;
   bool operator==(const OfContribution&) const = default;
 };
-struct Fetch : OfContribution {};    // asks for it, the peer's own or one that it holds
-struct Lacking : OfContribution {};  // the answer of who has nothing of it
+struct Fetch : OfContribution {};  // asks for it, the peer's own or one that it holds
+// The answer of who has nothing of it; with kStateItself in place of a site, of the state of that
+// step.
+struct Lacking : OfContribution {};
+inline constexpr SiteId kStateItself = ~SiteId{0};  // rosters count from below
 // Asks for a Saved with a strong root of the newest saved state, and, with `send`, for that state
 // as a transfer.
 struct StateRequest {
