@@ -262,6 +262,59 @@ TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
   EXPECT_GT(federation.step(2) - before, 250U) << "721 without it; " << named << " name it";
 }
 
+// It says of a member that is away that it sees it, and that its ranks compute: that is waited for
+// twice.
+TEST_F(HostilePeerTest, WhatItSaysOfWhoIsAwayHoldsTwoStepsUp) {
+  auto options = endless_with_puppet();
+  options.gateway.sync.absent_steps = 100'000;
+  const auto straggler_wait = options.gateway.straggler_wait;
+  ScriptedFederation federation(std::move(options));
+  bool lies = false;
+  federation.puppet(1).heard = [&](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [&](const Status&, Status& mine) {
+      mine.sees = {1, 2, 3};
+      if (!lies) return;
+      mine.sees.push_back(4);
+      mine.sees_contribute = {4};
+    });
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 12; }, 600 * kSecond));
+  federation.cut_off(4, true);
+  federation.run_for(30 * kSecond);
+  const auto steps_in = [&](Nanoseconds time) {
+    const auto before = federation.step(2);
+    federation.run_for(time);
+    return federation.step(2) - before;
+  };
+  const auto quiet = steps_in(300 * kSecond);
+  lies = true;
+  steps_in(3 * straggler_wait);
+  EXPECT_GE(steps_in(300 * kSecond), quiet / 2) << quiet << " without it";
+}
+
+// One of two voters has no room for a while for what a third site contributes. That another site
+// says that it has all does not end the wait for it.
+TEST_F(HostilePeerTest, WhatItSaysThatOthersHoldHurriesNobody) {
+  auto options = endless_with_puppet();
+  options.without_vote = {1, 4};
+  ScriptedFederation federation(std::move(options));
+  federation.puppet(1).heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [](const Status&, Status& mine) {
+      mine.sees_complete = {2, 3, 4};
+    });
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 8; }, 600 * kSecond));
+  federation.disk(3).set_faults({.full_for = "-4"});
+  const auto before = federation.gateway(2).chain().size();
+  federation.run_for(40 * kSecond);
+  federation.disk(3).set_faults({});
+  ASSERT_TRUE(
+      federation.run_until([&] { return federation.step(2) >= before + 3; }, 120 * kSecond));
+  const auto& chain = federation.gateway(2).chain();
+  for (auto k = before; k < chain.size(); ++k)
+    EXPECT_NE(chain[k].record.part_of(4), nullptr) << "step " << k + 1;
+}
+
 // One of two voters has no room for what a third site contributes, which no record names therefore.
 // The other voter has it: it was not waited for in vain, and is waited for as long as before.
 TEST(PromisesTest, AreKeptByWhoIsHereAndNotNamed) {
