@@ -140,6 +140,7 @@ void Exchange::on_close(const Signed& message) {
   if (!entry || entry->contribution->site() != message.signer ||
       entry->contribution->step() != id_.step)
     return;
+  entry->contribution->prefer_close(state_root_);
   if (!entry->contribution->set_close(message, *close)) {
     if (const auto left_out = refused_closes_.due(context_.loop.now()))
       context_.log.alarm("two_closes", {.outer_step = static_cast<std::int64_t>(id_.step)},

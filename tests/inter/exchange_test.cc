@@ -512,6 +512,40 @@ TEST_F(PassedOnTest, AnotherContributionThatAVoterPromisesToHoldIsTold) {
   EXPECT_EQ(receiver().held().at(kOrigin).root, mine->root());
 }
 
+// The origin closed it with a state that turned out wrong, and then with the right one. That it is
+// told the first close again, by whoever kept it, undoes nothing, here or at who fetches it.
+TEST_F(PassedOnTest, AnOlderCloseThatComesAgainUndoesNothing) {
+  const auto made = made_from(1);
+  auto close_before = *decode_close(close_of(*made).body);
+  close_before.state_root.bytes[0] ^= std::byte{1};
+  const auto older =
+      sign(origin().signer, kOrigin, MessageType::close, encode(close_before)).encode();
+  auto& relay = federation_.puppet(kRelay);
+  std::optional<Close> passed_on;
+  relay.heard = [&, heard = relay.heard](Link& from, MessageType type, ByteReader& in) {
+    auto copy = in;
+    heard(from, type, in);
+    const auto message =
+        type == MessageType::close ? decode_signed(type, copy) : std::optional<Signed>();
+    if (message) passed_on = decode_close(message->body);
+  };
+  link().send(made->announcement().encode());
+  link().send(older);
+  close(*made);
+  federation_.run_for(kSecond);
+  relay.link(kReceiver).send(older);
+  federation_.run_for(kSecond);
+  ASSERT_TRUE(send(made));
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  relay.link(kReceiver).send(older);
+  federation_.run_for(kSecond);
+  passed_on.reset();
+  relay.link(kReceiver).send(encode(Fetch{1, kOrigin}));
+  ASSERT_TRUE(run_until([&] { return passed_on.has_value(); }));
+  EXPECT_EQ(passed_on->state_root, receiver().root());
+  EXPECT_EQ(federation_.events(kReceiver, "two_closes"), 0U);
+}
+
 // So few chunks that none overtakes others.
 class FewPassedOnTest : public PassedOnTest {
  protected:
