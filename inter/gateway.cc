@@ -60,6 +60,7 @@ Gateway::Gateway(World world, security::Roster roster, SiteId self, GatewayOptio
       options_(std::move(options)),
       limit_(options_.rate_limit_bytes_per_second),
       store_(world_.disk, options_.folder),
+      saved_(self_),
       changed_(world_.loop),
       votes_(world_.loop) {
   ISTHMUS_ASSERT(roster_.find(self_) != nullptr);
@@ -508,9 +509,9 @@ Task<Result<void>> Gateway::advance() {
 }
 
 bool Gateway::has_the_end(SiteId site) const {
-  const auto saved = saved_by_.find(site);
-  return saved != saved_by_.end() && saved->second.saved.id.step >= state_->step &&
-         saved->second.saved.state_root == state_root_;
+  const auto* known = saved_.of(site);
+  return known != nullptr && known->saved.id.step >= state_->step &&
+         known->saved.state_root == state_root_;
 }
 
 // The last step: told to the ranks when a majority has it too, or, computed once more, when nobody

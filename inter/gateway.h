@@ -33,6 +33,7 @@
 #include "inter/readmission.h"
 #include "inter/returning_sites.h"
 #include "inter/said_in_step.h"
+#include "inter/saved_states.h"
 #include "inter/state_transfer.h"
 #include "inter/status.h"
 #include "inter/step_computation.h"
@@ -341,7 +342,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // --- Messages (gateway_messages.cc)
   void receive_signed(Link* from, const Signed& message);
   void receive_saved(Link* from, const Signed& message);
-  void relay_saved_late();
   void receive_founding(Link* from, const Signed& message);
   void receive_in_step(Link* from, const Signed& message);
   bool counts_in_step(const Signed& message) const;
@@ -422,11 +422,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t saved_step_ = 0;
   std::string not_saved_why_;  // "": it is, or is being saved
   bool saved_any_ = false, saving_ = false, applying_ = false, pruning_ = false;
-  struct KnownSaved {
-    Saved saved;
-    Signed message;
-  };
-  std::map<SiteId, KnownSaved> saved_by_;    // the newest of each site
+  SavedStates saved_;
   std::uint64_t kept_from_ = 1;              // named bytes of this step and later are here
   std::uint64_t at_hand_from_ = 1;           // and of this one and later in memory
   std::optional<ReturningSites> returning_;  // once the model is known
@@ -481,12 +477,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::deque<RecordsWanted> records_wanted_;  // of each peer one, answered in turn
   bool sending_records_ = false;
   Nanoseconds records_due_ = 0;
-  struct SavedRelayed {  // of one signer
-    std::uint64_t step = 0;
-    Nanoseconds when = -kSecond;
-    bool due = false;  // what it has said since
-  };
-  std::map<SiteId, SavedRelayed> saved_relayed_;
   LogPace bad_signatures_, refused_records_, differing_spots_;
 
   RankPulse rank_pulse_;

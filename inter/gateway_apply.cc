@@ -383,13 +383,7 @@ Task<void> Gateway::save(std::shared_ptr<const OuterState> state, security::Dige
 // there is room, longer for sites that return.
 void Gateway::prune() {
   if (!state_) return;
-  std::vector<std::uint64_t> steps;
-  for (const auto voter : current_view().voters) {
-    const auto found = saved_by_.find(voter);
-    steps.push_back(found == saved_by_.end() ? 0 : found->second.saved.id.step);
-  }
-  std::sort(steps.rbegin(), steps.rend());
-  const auto majority_saved = steps[current_view().majority() - 1];
+  const auto majority_saved = saved_.saved_by_majority(current_view());
   // The last saved step's bytes stay too: a state is proved by the record after it, so who fetches
   // one replays one.
   const auto not_needed = std::min(majority_saved, saved_step_);

@@ -68,7 +68,7 @@ void Gateway::tick() {
     send_status();
   if (exchange_ && state_ && !finished_) exchange_->consider_fetching();
   if (transfer_) transfer_->tidy();
-  relay_saved_late();
+  for (const auto* message : saved_.due(now)) relay_to_all(*message, nullptr);
   note_since();
   consider_ballot();
   give_way_to_twin();

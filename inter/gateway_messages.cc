@@ -12,16 +12,9 @@ constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one messa
 constexpr Nanoseconds kRecordsApart = 5 * kMillisecond;
 constexpr Nanoseconds kRefusedAgain = 60 * kSecond;  // whose run is not this site's is asked
 constexpr int kRecordsShare = 4;  // of a rate limit records take no more than one in so many bytes
-constexpr Nanoseconds kSavedApart = kSecond / 2;  // what one site says anew of one step, passed on
 
 bool sees(const std::optional<Status>& status, SiteId site) {
   return status && std::ranges::count(status->sees, site) > 0;
-}
-
-// Equal to a root that is quick, and not to one that is strong.
-bool differ_in_spots(const Saved& a, const Saved& b) {
-  return a.id.step == b.id.step && a.state_root == b.state_root && a.spot_root && b.spot_root &&
-         *a.spot_root != *b.spot_root;
 }
 
 }  // namespace
@@ -82,8 +75,7 @@ void Gateway::on_session(Link& link, bool up) {
   records_asked_.erase(peer->site);
   if (up) {
     link.send(encode(my_status()));
-    if (const auto saved = saved_by_.find(self_); saved != saved_by_.end())
-      link.send(saved->second.message.encode());
+    if (const auto* saved = saved_.mine()) link.send(saved->message.encode());
   } else {
     if (exchange_) exchange_->session_ended(link);
     if (transfer_) transfer_->session_ended(link);
@@ -163,27 +155,8 @@ void Gateway::receive_saved(Link* from, const Signed& message) {
   if (transfer_) transfer_->on_saved(from, message.signer, *saved);
   const bool from_signer = from != nullptr && from->peer().site == message.signer;
   if (!note_saved(message, *saved, from_signer)) return;
-  // Once a step, and what is said anew of one now and then: a site could do so for ever.
-  const auto now = world_.loop.now();
-  auto& relayed = saved_relayed_[message.signer];
-  const bool newer = saved->id.step > relayed.step && saved->id.step <= chain_.size() + 1;
-  relayed.step = std::max(relayed.step, saved->id.step);
-  relayed.due = !newer && now - relayed.when < kSavedApart;
-  if (relayed.due) return;
-  relayed.when = now;
-  relay_to_all(message, from);
-}
-
-// What was said anew too soon: the last of it.
-void Gateway::relay_saved_late() {
-  const auto now = world_.loop.now();
-  for (auto& [signer, relayed] : saved_relayed_) {
-    if (!relayed.due || now - relayed.when < kSavedApart) continue;
-    relayed.due = false;
-    relayed.when = now;
-    if (const auto said = saved_by_.find(signer); said != saved_by_.end())
-      relay_to_all(said->second.message, nullptr);
-  }
+  if (saved_.passes_on(message.signer, saved->id.step, chain_.size() + 2, world_.loop.now()))
+    relay_to_all(message, from);
 }
 
 // An Accept of record 0.
@@ -502,39 +475,20 @@ void Gateway::on_records(Link& link, const Records& records) {
 // --- Saved
 
 void Gateway::announce_saved(Saved saved) {
-  if (const auto before = saved_by_.find(self_);
-      before != saved_by_.end() && before->second.saved.id.step == saved.id.step)
-    saved.revision = before->second.saved.revision + 1;
+  saved.revision = saved_.next_revision(saved.id.step);
   const auto message = sign(world_.signer, self_, MessageType::saved, encode(saved));
   peers_.send_to_all(message.encode());
   note_saved(message, saved, true);
 }
 
-// True: newer than what was known of its signer. Who computed a step wrongly says it anew, with the
-// next revision; what others pass on of the same step counts by that, so that nothing goes round
-// for ever and what comes late changes nothing. What the signer says itself counts always: it may
-// have begun anew.
+// True: it is news.
 bool Gateway::note_saved(const Signed& message, const Saved& saved, bool from_signer) {
-  if (const auto found = saved_by_.find(message.signer); found != saved_by_.end()) {
-    const auto& known = found->second;
-    if (saved.id.step < known.saved.id.step || known.message.digest() == message.digest())
-      return false;
-    if (saved.id.step == known.saved.id.step && !from_signer &&
-        saved.revision <= known.saved.revision)
-      return false;
-  }
-  saved_by_[message.signer] = {saved, message};
-  const auto mine = saved_by_.find(self_);
-  if (mine != saved_by_.end())
-    for (const auto& [other, theirs] : saved_by_)
-      if ((other == message.signer || message.signer == self_) &&
-          differ_in_spots(theirs.saved, mine->second.saved))
-        if (const auto left_out = differing_spots_.due(world_.loop.now()))
-          world_.log.alarm("spot_root_differs",
-                           {.outer_step = static_cast<std::int64_t>(theirs.saved.id.step)},
-                           {{"signer", other},
-                            {"root", theirs.saved.state_root.hex()},
-                            {"left_out", *left_out}});
+  if (!saved_.note(message, saved, from_signer)) return false;
+  for (const auto other : saved_.differing_spots(message.signer))
+    if (const auto left_out = differing_spots_.due(world_.loop.now()))
+      world_.log.alarm(
+          "spot_root_differs", {.outer_step = static_cast<std::int64_t>(saved.id.step)},
+          {{"signer", other}, {"root", saved.state_root.hex()}, {"left_out", *left_out}});
   prune();
   changed_.notify();
   return true;
@@ -545,17 +499,13 @@ std::size_t Gateway::vouch_for(std::uint64_t step, const security::Digest& root)
   const auto view = current_view();
   if (const auto* given = recovery_before(step + 1))
     return given->root == root ? view.voters.size() : 0;
-  return static_cast<std::size_t>(std::ranges::count_if(saved_by_, [&](const auto& entry) {
-    const auto& [site, known] = entry;
-    return site != self_ && view.is_voter(site) && known.saved.id.step == step &&
-           known.saved.state_root == root;
-  }));
+  return saved_.vouching(view, step, root);
 }
 
 // What others have saved, for a peer whose session is new or that lost sight of them, and may not
 // have heard them: it prunes by it, and the last state has no other proof.
 void Gateway::pass_on_saved(PeerSite& peer, const std::optional<Status>& before) {
-  for (const auto& [site, known] : saved_by_)
+  for (const auto& [site, known] : saved_.all())
     if (site != self_ && site != peer.site && (!before || sees(before, site)) &&
         !sees(peer.status, site))
       peer.link->send(known.message.encode());
