@@ -192,12 +192,15 @@ StepId Gateway::step_id() const {
   return {.run = run_, .view = current_view().digest(), .step = working_step(), .fragment = 0};
 }
 
-bool Gateway::learn(const Certificate& certificate) {
+bool Gateway::learn(const Certificate& certificate, PeerSite* from) {
   const auto& record = certificate.record;
   if (record.step != chain_.size() + 1 || record.run != run_) return false;
+  const auto now = world_.loop.now();
+  if (from != nullptr && !from->bad_passed_on.may(now)) return false;
   const auto view = view_of_step(record.step);
   if (record.view != view || !certificate.proves(view, world_.verifier) || !append(certificate)) {
-    if (const auto left_out = refused_records_.due(world_.loop.now()))
+    if (from != nullptr) from->bad_passed_on.take(now);
+    if (const auto left_out = refused_records_.due(now))
       world_.log.alarm("record_refused", {.outer_step = static_cast<std::int64_t>(record.step)},
                        {{"left_out", *left_out}});
     return false;

@@ -136,7 +136,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   struct Counters {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,
                   state_fetches = 0, votes_lost = 0, readmitted = 0, view_changes = 0,
-                  relayed_messages = 0, divergences = 0, voters_changed = 0, votes_under_way = 0;
+                  relayed_messages = 0, divergences = 0, voters_changed = 0, votes_under_way = 0,
+                  bad_signatures = 0;
   };
   Counters counters() const;
 
@@ -218,9 +219,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::vector<Wish> wishes() const;
   const security::Digest& wishes_are_of() const;
   security::Signature signature_of(std::uint64_t step, const Wish& wish);
-  bool may_be_wished(const Status& by, const Wish& wish);
+  bool may_be_wished(PeerSite& by, std::uint64_t step, const Wish& wish);
   void complete(Record& record) const;
-  bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
+  // Appends to the chain what is next and proven.
+  bool learn(const Certificate& certificate, PeerSite* from = nullptr);
   bool append(const Certificate& certificate);
   Task<void> make_room();
   Task<Result<void>> start_steps();
@@ -341,6 +343,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // --- Messages (gateway_messages.cc)
   void receive_signed(Link* from, const Signed& message);
+  bool is_signed_well(Link* from, const Signed& message);
   void receive_saved(Link* from, const Signed& message);
   void receive_founding(Link* from, const Signed& message);
   void receive_in_step(Link* from, const Signed& message);
@@ -363,6 +366,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void announce_step(PeerSite& peer);
   void broadcast_signed(const Signed& message);
   Status my_status() const;
+  Status my_signed_status();
   void send_status();
 
   // --- Link tests (gateway_link_test.cc)

@@ -72,9 +72,10 @@ void Gateway::on_session(Link& link, bool up) {
   auto* peer = peers_.of(link);
   peer->status.reset();
   peer->announced_step = 0;
+  peer->saved_told.clear();
   records_asked_.erase(peer->site);
   if (up) {
-    link.send(encode(my_status()));
+    link.send(encode(my_signed_status()));
     if (const auto* saved = saved_.mine()) link.send(saved->message.encode());
   } else {
     if (exchange_) exchange_->session_ended(link);
@@ -149,9 +150,30 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
     receive_in_step(from, message);
 }
 
+// Of a peer that brings many that are not, no more are looked at for a while.
+bool Gateway::is_signed_well(Link* from, const Signed& message) {
+  // Of one in a newer roster those tell that have it.
+  if (message.type == MessageType::saved && roster_.identity_of(message.signer) == nullptr)
+    return false;
+  auto* peer = from != nullptr ? peers_.of(*from) : nullptr;
+  const auto now = world_.loop.now();
+  auto* pace = peer == nullptr                ? nullptr
+               : peer->site == message.signer ? &peer->bad_own
+                                              : &peer->bad_passed_on;
+  if (pace != nullptr && !pace->may(now)) return false;
+  if (verify(world_.verifier, message)) return true;
+  ++counters_.bad_signatures;
+  if (pace != nullptr) pace->take(now);
+  if (const auto left_out = bad_signatures_.due(now))
+    world_.log.alarm("bad_signature",
+                     {.peer = peer != nullptr ? std::string_view(peer->name) : std::string_view()},
+                     {{"signer", message.signer}, {"left_out", *left_out}});
+  return false;
+}
+
 void Gateway::receive_saved(Link* from, const Signed& message) {
   const auto saved = decode_saved(message.body);
-  if (!saved || saved->id.run != run_ || !verify(world_.verifier, message)) return;
+  if (!saved || saved->id.run != run_ || !is_signed_well(from, message)) return;
   if (transfer_) transfer_->on_saved(from, message.signer, *saved);
   const bool from_signer = from != nullptr && from->peer().site == message.signer;
   if (!note_saved(message, *saved, from_signer)) return;
@@ -162,7 +184,7 @@ void Gateway::receive_saved(Link* from, const Signed& message) {
 // An Accept of record 0.
 void Gateway::receive_founding(Link* from, const Signed& message) {
   const auto ballot = decode_ballot(message.type, message.body);
-  if (!ballot || ballot->id.step != 0 || !verify(world_.verifier, message)) return;
+  if (!ballot || ballot->id.step != 0 || !is_signed_well(from, message)) return;
   // Its signer says it every second; it is passed on no more often, so that it cannot go round.
   auto& relayed = genesis_relayed_[message.signer];
   if (world_.loop.now() - relayed >= kSecond / 2 || relayed == 0) {
@@ -182,14 +204,7 @@ void Gateway::receive_in_step(Link* from, const Signed& message) {
   if (id != step_id() ||
       (known && message.type != MessageType::open && message.type != MessageType::close))
     return;
-  if (!known && !verify(world_.verifier, message)) {
-    if (const auto left_out = bad_signatures_.due(world_.loop.now()))
-      world_.log.alarm(
-          "bad_signature",
-          {.peer = from != nullptr ? std::string_view(from->peer_name()) : std::string_view()},
-          {{"signer", message.signer}, {"left_out", *left_out}});
-    return;
-  }
+  if (!known && !is_signed_well(from, message)) return;
   if (!known && counts_in_step(message) && said_.note(message)) relay(message, from);
   switch (message.type) {
     case MessageType::open:
@@ -305,11 +320,16 @@ Status Gateway::my_status() const {
   return s;
 }
 
+Status Gateway::my_signed_status() {
+  auto status = my_status();
+  status.wish_signature = signature_of(status.step, status.own_wish(self_));
+  return status;
+}
+
 void Gateway::send_status() {
   last_status_ = world_.loop.now();
-  auto status = my_status();
+  const auto status = my_signed_status();
   last_status_bytes_ = encode_own(status);
-  status.wish_signature = signature_of(status.step, status.own_wish(self_));
   peers_.send_to_all(encode(status));
 }
 
@@ -326,15 +346,20 @@ security::Signature Gateway::signature_of(std::uint64_t step, const Wish& wish) 
 const security::Digest& Gateway::wishes_are_of() const { return genesis_ ? run_ : roster_.digest; }
 
 // Only what may count is looked at: not of steps that are over, nor of sites that we see ourselves.
-bool Gateway::may_be_wished(const Status& by, const Wish& wish) {
-  if (by.step < working_step() || wish.site == self_ || roster_.find(wish.site) == nullptr ||
+bool Gateway::may_be_wished(PeerSite& by, std::uint64_t step, const Wish& wish) {
+  if (step < working_step() || wish.site == self_ || roster_.find(wish.site) == nullptr ||
       peers_.sees(wish.site))
     return false;
-  auto body = wish_body(wishes_are_of(), by.step, wish);
+  auto body = wish_body(wishes_are_of(), step, wish);
   auto& known = checked_wishes_[wish.site];
   if (known.body == body && known.signature == wish.signature) return true;
-  if (!world_.verifier.verify(wish.site, security::context::wish, body, wish.signature))
+  const auto now = world_.loop.now();
+  if (!by.bad_passed_on.may(now)) return false;
+  if (!world_.verifier.verify(wish.site, security::context::wish, body, wish.signature)) {
+    ++counters_.bad_signatures;
+    by.bad_passed_on.take(now);
     return false;
+  }
   known = {std::move(body), wish.signature};
   return true;
 }
@@ -343,7 +368,7 @@ void Gateway::on_status(Link& link, const Status& status) {
   auto& peer = *peers_.of(link);
   const auto before = std::exchange(peer.status, status);
   std::erase_if(peer.status->wishes,
-                [&](const Wish& wish) { return !may_be_wished(status, wish); });
+                [&](const Wish& wish) { return !may_be_wished(peer, status.step, wish); });
   peer.vote_file = status.vote_file;
   const auto now = world_.loop.now();
   if (status.contributes) peer.last_progress = now;
@@ -466,7 +491,7 @@ void Gateway::on_records(Link& link, const Records& records) {
       world_.loop.spawn(adopt(*this, certificate));
       return;  // the rest comes again
     }
-    if (genesis_) learn(certificate);
+    if (genesis_) learn(certificate, peers_.of(link));
   }
   records_asked_.erase(link.peer().site);
   changed_.notify();
@@ -503,12 +528,17 @@ std::size_t Gateway::vouch_for(std::uint64_t step, const security::Digest& root)
 }
 
 // What others have saved, for a peer whose session is new or that lost sight of them, and may not
-// have heard them: it prunes by it, and the last state has no other proof.
+// have heard them: it prunes by it, and the last state has no other proof. The same once in a
+// session, however often it loses sight of them.
 void Gateway::pass_on_saved(PeerSite& peer, const std::optional<Status>& before) {
-  for (const auto& [site, known] : saved_.all())
-    if (site != self_ && site != peer.site && (!before || sees(before, site)) &&
-        !sees(peer.status, site))
+  for (const auto& [site, known] : saved_.all()) {
+    if (site == self_ || site == peer.site || (before && !sees(before, site)) ||
+        sees(peer.status, site))
+      continue;
+    const auto digest = known.message.digest();
+    if (std::exchange(peer.saved_told[site], digest) != digest)
       peer.link->send(known.message.encode());
+  }
 }
 
 }  // namespace isthmus::inter

@@ -6,9 +6,8 @@
 #include <optional>
 #include <set>
 
-#include "inter/contribution.h"
+#include "tests/inter/hand_made.h"
 #include "tests/inter/hostile_peer.h"
-#include "tests/inter/sealed_chunks.h"
 
 namespace isthmus::inter {
 namespace {
@@ -208,7 +207,7 @@ TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
   bool lies = false;
   std::uint64_t member_since = 0;
   std::map<SiteId, std::uint64_t> told;
-  std::map<std::uint64_t, std::pair<std::shared_ptr<Contribution>, Signed>> made;
+  std::map<std::uint64_t, HandMade> made;
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
     std::uint64_t step = 0;
     Puppet::follow(from, type, in, [&](const Status& theirs, Status& mine) {
@@ -225,31 +224,9 @@ TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
     if (member_since == 0) member_since = step;
     if (step != member_since || told[from.peer().site] == step) return;
     told[from.peer().site] = step;
-    if (!made.contains(step)) {
-      const auto open = plan->announce(
-          {.run = gateway.genesis()->record.hash(), .view = gateway.view().digest(), .step = step},
-          100, gateway.chain()[step - 2].record.hash(), 7);
-      auto all = std::make_shared<Contribution>(
-          plan, sign(puppet.signer, 1, MessageType::open, encode(open)), open);
-      const auto& agreed = gateway.state()->agreed;
-      std::vector<float> residual(agreed.size());
-      const ValuesInVector values(std::vector<float>(agreed.begin(), agreed.end()));
-      add_all_chunks(*all, puppet.signer, [&](std::uint32_t i) {
-        return *code_chunk(*plan, i, agreed, {}, values, residual);
-      });
-      const Close close{.id = open.id,
-                        .transfer = all->transfer(),
-                        .root = all->root(),
-                        .bytes = all->bytes(),
-                        .tokens = open.tokens,
-                        .base = open.base,
-                        .state_root = gateway.root()};
-      made[step] = {all, sign(puppet.signer, 1, MessageType::close, encode(close))};
-    }
-    const auto& [all, close] = made[step];
-    from.send(all->announcement().encode());
-    from.offer(all->transfer(), step, plan->chunks(), all, false);
-    from.send(close.encode());
+    if (!made.contains(step))
+      made[step] = hand_made(plan, puppet.signer, 1, gateway, [](auto...) {});
+    made[step].offer_to(from);
   };
   ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 3; }, 600 * kSecond));
   lies = true;
