@@ -110,7 +110,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool told_the_end() const { return end_told_; }  // to the ranks: nothing is taken back any more
   bool computes() const { return my_status().contributes; }
   const std::vector<Certificate>& chain() const { return chain_; }
-  const std::shared_ptr<const OuterState>& state() const { return state_; }
+  std::shared_ptr<const OuterState> state() const { return state_; }
   const security::Digest& root() const { return state_root_; }
   const std::optional<Certificate>& genesis() const { return genesis_; }
   std::uint64_t saved_step() const { return saved_step_; }
@@ -420,8 +420,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::map<SiteId, std::pair<Record, security::Signature>> genesis_accepts_;
 
   // The state.
-  std::shared_ptr<const OuterState> state_;         // shared with what still reads an older one
-  std::shared_ptr<const OuterState> state_before_;  // whose memory the next one may take
+  // Shared, as one that does not change, with what still reads an older one.
+  std::shared_ptr<OuterState> state_;
+  std::shared_ptr<OuterState> state_before_;  // whose memory the next one may take
   security::Digest state_root_;
   std::uint64_t saved_step_ = 0;
   std::string not_saved_why_;  // "": it is, or is being saved
