@@ -169,7 +169,7 @@ void BulkSender::requeue_overtaken() {
 void BulkSender::arrived(Outgoing& out, std::uint32_t index, Nanoseconds round_trip) {
   const auto sequence = std::exchange(out.sequences[index], 0);
   if (sequence == 0) return;
-  last_progress_ = loop_.now();
+  last_arrival_ = last_progress_ = loop_.now();
   const auto entry = in_flight_.find(sequence);
   const auto& chunk = entry->second;
   // Which of two came first is not known.
@@ -236,7 +236,7 @@ void BulkSender::heartbeat(Nanoseconds round_trip, const BulkTotals& totals) {
   const auto arrived = static_cast<double>(std::exchange(arrived_bytes_, 0));
   const auto before = std::exchange(acknowledged_bytes_, totals.acknowledged_bytes);
   // Less than before: a connection has ended.
-  if (totals.acknowledged_bytes > before + kNoChunkBytes) last_progress_ = now;
+  if (totals.acknowledged_bytes > before + kNoChunkBytes) last_arrival_ = last_progress_ = now;
   width_.carried(now, totals);
   pace_.suffice(width_.enough());
   if (arrived > 0 && now > since) {

@@ -90,6 +90,10 @@ class BulkSender {
   // is slow and nothing lost.
   void heartbeat(Nanoseconds round_trip, const BulkTotals& totals);
 
+  // When something of chunks came to the other end, as its acknowledgements or TCP's tell; 0:
+  // never.
+  Nanoseconds last_arrival() const { return last_arrival_; }
+
   // Sequences up to here are acknowledged or given up.
   std::uint64_t floor() const;
   // "": nothing waits.
@@ -190,7 +194,8 @@ class BulkSender {
   std::uint64_t next_sequence_ = 1;
   std::uint64_t credit_ = 0;   // may send sequences up to here
   bool peer_stalled_ = false;  // what it has cannot be acknowledged yet
-  Nanoseconds last_progress_ = 0;
+  Nanoseconds last_arrival_ = 0;
+  Nanoseconds last_progress_ = 0;         // that, or another reason to wait from then on
   std::uint64_t acknowledged_bytes_ = 0;  // by TCP, as of the last heartbeat
   // Of arrivals, lately: rises at once and falls by half.
   double goodput_ = 0;               // bytes per second; 0: not known yet

@@ -11,10 +11,11 @@ class BurstPace {
  public:
   BurstPace(int burst, Nanoseconds interval) : burst_(burst), interval_(interval) {}
 
+  bool may(Nanoseconds now) const { return spent_until_ <= now; }
   // Whether it may happen now; then it has.
   bool take(Nanoseconds now) {
     const auto earliest = now - (burst_ - 1) * interval_;
-    if (spent_until_ > now) return false;
+    if (!may(now)) return false;
     spent_until_ = std::max(spent_until_, earliest) + interval_;
     return true;
   }

@@ -239,9 +239,25 @@ bool Contribution::set_close(Signed message, const Close& close) {
       close.base != open_.base || close.id != open_.id)
     return false;
   if (close_ && (close_->root != close.root || close_->bytes != close.bytes)) return false;
-  close_message_ = std::move(message);  // newer: its state root may be another
+  said_last_ = close.state_root;
+  std::erase_if(other_closes_,
+                [&](const auto& other) { return other.first.state_root == close.state_root; });
+  if (close_ && close_->state_root != close.state_root)
+    other_closes_.emplace_back(*close_, *close_message_);
+  close_message_ = std::move(message);
   close_ = close;
+  prefer_close(preferred_root_);
+  if (other_closes_.size() > kOtherClosesMax) other_closes_.erase(other_closes_.begin());
   return true;
+}
+
+void Contribution::prefer_close(const security::Digest& state_root) {
+  preferred_root_ = state_root;
+  const auto preferred = std::ranges::find_if(
+      other_closes_, [&](const auto& other) { return other.first.state_root == state_root; });
+  if (preferred == other_closes_.end()) return;
+  std::swap(preferred->first, *close_);
+  std::swap(preferred->second, *close_message_);
 }
 
 security::Digest Contribution::root() const { return contribution_root(hashes_); }

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/buffer_pool.h"
@@ -163,10 +164,13 @@ class Contribution final : public ChunkSource {
   const SharedBytes& sealed(std::uint32_t index) const { return chunks_[index]; }
   CheckedSeals& seals() const { return *seals_; }
   // The signature is already checked. False when it contradicts the announcement or an earlier
-  // close: only the state root may be another, of a site that found its state wrong.
+  // close: only the state root may be another, of a site that found its state wrong. Of several the
+  // one with the preferred root counts, else the last: what was said before may come again.
   bool set_close(Signed message, const Close& close);
+  void prefer_close(const security::Digest& state_root);
   const std::optional<Signed>& close_message() const { return close_message_; }
   const std::optional<Close>& close() const { return close_; }
+  const security::Digest& state_root_said_last() const { return said_last_; }
 
   // Every chunk and the close are here.
   bool complete() const { return close_.has_value() && count_ == chunks_.size(); }
@@ -184,8 +188,11 @@ class Contribution final : public ChunkSource {
   Signed announcement_;
   Open open_;
   TransferId transfer_;
-  std::optional<Signed> close_message_;
+  std::optional<Signed> close_message_;  // the one that counts
   std::optional<Close> close_;
+  security::Digest preferred_root_, said_last_;
+  static constexpr std::size_t kOtherClosesMax = 3;
+  std::vector<std::pair<Close, Signed>> other_closes_;  // the last ones
   std::vector<SharedBytes> chunks_;
   mutable std::vector<CodedChunk> coded_;  // a cache: unpack() gives the same
   std::vector<security::Digest> hashes_;

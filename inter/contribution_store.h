@@ -69,7 +69,9 @@ class ContributionStore {
   ContributionStore(Disk& disk, std::string folder) : disk_(disk), folder_(std::move(folder)) {}
   const std::string& folder() const { return folder_; }
 
-  // A new file, also where one was. Its name is durable with its first sync().
+  // A new file, also where one was. Its name is durable with its first sync(). The gateway calls it
+  // from its loop, so that an announcement is taken or refused at once: it takes a quarter of a
+  // millisecond (ext4; 1.1 ms at most in 400, while another process synced 64 MiB again and again).
   Result<std::unique_ptr<ContributionFile>> create(std::uint64_t step, const Signed& announcement);
   // Adds a close to a file from before a restart.
   Result<void> append_close(std::uint64_t step, const Signed& close);

@@ -28,19 +28,23 @@ void Exchange::begin_step(const StepId& id, const View& view, const security::Di
   parent_ = parent;
   state_root_ = state_root;
   wanted_.clear();
-  asked_.clear();
+  for (auto& [site, sought] : sought_) {
+    const bool without_way = sought.without_way;
+    sought = {};
+    sought.without_way = without_way;
+  }
   served_at_.clear();
-  lacking_.clear();
-  refused_of_.clear();
-  silent_.clear();
+  held_elsewhere_.clear();
   drop_unannounced();
   keep_from_ = keep_from;
   forget_old(id.step);
   // What did not fit our state may fit it now.
-  if (base_changed)
-    for (const auto& [key, entry] : entries_)
-      if (key.first == id_.step && entry->contribution->complete() && !entry->held)
-        context_.loop.spawn(finish(entry));
+  if (!base_changed) return;
+  for (const auto& [key, entry] : entries_) {
+    if (key.first != id_.step) continue;
+    entry->contribution->prefer_close(state_root_);
+    if (entry->contribution->complete() && !entry->held) context_.loop.spawn(finish(entry));
+  }
 }
 
 // What is older than must be kept, but for what was asked for lately, of few steps.
@@ -135,7 +139,7 @@ std::map<SiteId, security::Digest> Exchange::claimed_roots(std::uint64_t step) c
   if (step != id_.step) return roots;
   for (const auto& [key, entry] : entries_)
     if (key.first == id_.step && key.second != context_.self && entry->contribution->close())
-      roots[key.second] = entry->contribution->close()->state_root;
+      roots[key.second] = entry->contribution->state_root_said_last();
   return roots;
 }
 

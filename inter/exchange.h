@@ -92,6 +92,9 @@ class Exchange {
   // their origin. What is held of their sites and is not what the record names is forgotten; what
   // a ballot names may never come to be, so whatever its site makes instead counts.
   void want(const std::vector<Part>& parts, Named by);
+  // What a voter has promised to hold in the step at hand. Of a site that gave it another
+  // contribution than it gave us an alarm tells.
+  void note_held_elsewhere(SiteId holder, const std::vector<Part>& parts);
   // Asks some peer for what is wanted and does not flow. Called now and then, and after news.
   void consider_fetching();
   // Everything of the current step that stands, for a peer that works on it too.
@@ -198,6 +201,7 @@ class Exchange {
   void forget(std::uint64_t step, SiteId site);
   bool may_have(const PeerSite& peer, SiteId site) const;
   bool waits_in_sight(SiteId site) const;
+  bool others_may_have(SiteId site) const;  // than the site itself
   void serve_next(Link& link);
   Task<void> serve(Link& link, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
@@ -211,6 +215,8 @@ class Exchange {
   void drop_unannounced();
   void offer(Link& link, const std::shared_ptr<Contribution>& contribution);
   void send_signed(Link& link, const Signed& message);
+  void compare_with_elsewhere(SiteId site);
+  void tell_of_two_contributions(SiteId signer, SiteId other_at);
 
   Context context_;
   std::shared_ptr<const ChunkPlan> plan_;
@@ -240,17 +246,22 @@ class Exchange {
     std::optional<Signed> close;  // came meanwhile
   };
   std::map<SiteId, Announced> opening_again_;
-  struct Asked {
-    SiteId peer = 0;
-    Nanoseconds when = 0;
-    bool session_ended = false;  // since then
+  // What was heard, where a site's contribution to the step at hand was asked for.
+  struct Sought {
+    struct Asked {
+      SiteId peer = 0;  // 0: nobody
+      Nanoseconds when = 0;
+      bool session_ended = false;  // since then
+    };
+    Asked asked;               // the last
+    std::set<SiteId> lacking;  // peers that say that they have nothing of it
+    std::set<SiteId> refused;  // that sent bad chunks of it
+    std::set<SiteId> silent;   // that were asked, and sent nothing
+    // Its site is in sight, and nothing comes of it from there. So it will be in the next steps.
+    bool without_way = false;
   };
-  std::map<SiteId, Asked> asked_;                  // for the contribution of this site
-  std::map<SiteId, Nanoseconds> served_at_;        // by this peer, of what it was asked for
-  std::map<SiteId, std::set<SiteId>> lacking_;     // site → peers that lack its contribution
-  std::map<SiteId, std::set<SiteId>> refused_of_;  // site → peers that sent bad chunks of its
-  std::map<SiteId, std::set<SiteId>> silent_;  // site → peers that were asked, and sent nothing
-  std::set<SiteId> without_way_;  // in sight, and nothing comes of their contributions from them
+  std::map<SiteId, Sought> sought_;                     // by the contribution's site
+  std::map<SiteId, Nanoseconds> served_at_;             // by this peer, of what it was asked for
   std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
   Signal read_;                                         // some of them have
   struct Serving {                                      // of one peer
@@ -259,7 +270,12 @@ class Exchange {
     std::deque<Fetch> next;
   };
   std::map<SiteId, Serving> serving_;
-  LogPace refused_chunks_, refused_opens_, refused_closes_;
+  struct HeldElsewhere {
+    Part part;
+    SiteId holder = 0;
+  };
+  std::map<SiteId, HeldElsewhere> held_elsewhere_;  // of each site, as it was promised last
+  LogPace refused_chunks_, refused_opens_, refused_closes_, two_contributions_;
   bool contributing_ = false;
   bool offers_at_once_ = true;        // its own contributions, while they are made
   std::uint64_t attempts_ = 0;        // at contributions, since this start

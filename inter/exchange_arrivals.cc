@@ -134,15 +134,13 @@ void Exchange::on_close(const Signed& message) {
       known != nullptr && known->contribution->close() &&
       known->contribution->transfer() != close->transfer) {
     // What nobody has whole its site may make anew, which its announcement begins.
-    if (!known->held) return;
-    if (const auto left_out = refused_closes_.due(context_.loop.now()))
-      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"signer", message.signer}, {"left_out", *left_out}});
+    if (known->held) tell_of_two_contributions(message.signer, context_.self);
     return;
   }
   if (!entry || entry->contribution->site() != message.signer ||
       entry->contribution->step() != id_.step)
     return;
+  entry->contribution->prefer_close(state_root_);
   if (!entry->contribution->set_close(message, *close)) {
     if (const auto left_out = refused_closes_.due(context_.loop.now()))
       context_.log.alarm("two_closes", {.outer_step = static_cast<std::int64_t>(id_.step)},
@@ -161,8 +159,8 @@ void Exchange::session_ended(Link& link) {
   const auto site = link.peer().site;
   std::erase_if(unannounced_, [&](const auto& chunk) { return chunk.link == &link; });
   // Of what it was asked for nothing comes: the next one is.
-  for (auto& [of, asked] : asked_)
-    if (asked.peer == site) asked.session_ended = true;
+  for (auto& [of, sought] : sought_)
+    if (sought.asked.peer == site) sought.asked.session_ended = true;
   if (const auto serving = serving_.find(site); serving != serving_.end())
     serving->second.next.clear();
 }
@@ -231,7 +229,7 @@ void Exchange::on_checked(const std::shared_ptr<ArrivedChunk>& chunk) {
   const auto& entry = chunk->entry;
   const auto bad = chunk->copies.front();
   chunk->copies.erase(chunk->copies.begin());
-  refused_of_[entry->contribution->site()].insert(bad.link->peer().site);
+  sought_[entry->contribution->site()].refused.insert(bad.link->peer().site);
   if (const auto left_out = refused_chunks_.due(context_.loop.now()))
     context_.log.alarm("chunk_refused",
                        {.peer = bad.link->peer_name(),
@@ -306,13 +304,12 @@ void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool writt
     return;
   }
   entry->last_arrival = context_.loop.now();
-  auto& silent = silent_[entry->contribution->site()];
-  const auto asked = asked_.find(entry->contribution->site());
+  auto& sought = sought_[entry->contribution->site()];
   for (const auto& copy : chunk->copies) {
     const auto from = copy.link->peer().site;
-    silent.erase(from);
-    if (from == entry->contribution->site()) without_way_.erase(from);
-    if (asked != asked_.end() && asked->second.peer == from) served_at_[from] = entry->last_arrival;
+    sought.silent.erase(from);
+    if (from == entry->contribution->site()) sought.without_way = false;
+    if (sought.asked.peer == from) served_at_[from] = entry->last_arrival;
   }
   entry->contribution->add(chunk->index, std::move(chunk->checked->sealed),
                            std::move(chunk->checked->coded));
@@ -348,7 +345,7 @@ Task<void> Exchange::finish(EntryPtr entry) {
     // Acknowledged it stays, until what is decided takes its place.
     entry->finishing = false;
     entry->last_arrival = 0;
-    asked_.erase(site);
+    sought_[site].asked = {};
     consider_fetching();
     co_return;
   }
@@ -390,8 +387,35 @@ Task<void> Exchange::finish(EntryPtr entry) {
 void Exchange::hold(const EntryPtr& entry) {
   const auto& contribution = *entry->contribution;
   entry->held = true;
-  if (contribution.step() == id_.step && current(contribution.site()) == entry.get())
-    on_held_(contribution.part());
+  if (contribution.step() != id_.step || current(contribution.site()) != entry.get()) return;
+  on_held_(contribution.part());
+  compare_with_elsewhere(contribution.site());
+}
+
+void Exchange::note_held_elsewhere(SiteId holder, const std::vector<Part>& parts) {
+  for (const auto& part : parts) {
+    // What it held of its own it may have lost since, and made anew.
+    if (part.site == holder || !view_.is_member(part.site)) continue;
+    const HeldElsewhere said{part, holder};
+    const auto [known, first] = held_elsewhere_.try_emplace(part.site, said);
+    const bool from_another = !first && known->second.holder != holder;
+    if (from_another && known->second.part != part) tell_of_two_contributions(part.site, holder);
+    known->second = said;
+    compare_with_elsewhere(part.site);
+  }
+}
+
+void Exchange::compare_with_elsewhere(SiteId site) {
+  const auto ours = held(id_.step, site);
+  const auto elsewhere = held_elsewhere_.find(site);
+  if (ours && elsewhere != held_elsewhere_.end() && ours->part() != elsewhere->second.part)
+    tell_of_two_contributions(site, elsewhere->second.holder);
+}
+
+void Exchange::tell_of_two_contributions(SiteId signer, SiteId other_at) {
+  if (const auto left_out = two_contributions_.due(context_.loop.now()))
+    context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
+                       {{"signer", signer}, {"at", other_at}, {"left_out", *left_out}});
 }
 
 // Nothing of it counts, on disk neither: what comes again may be other chunks.
@@ -447,7 +471,7 @@ void Exchange::forget(std::uint64_t step, SiteId site) {
   for (auto& [id, peer] : context_.peers.all())
     peer.link->withdraw(found->second->contribution->transfer());
   entries_.erase(found);
-  if (step == id_.step) asked_.erase(site);
+  if (step == id_.step) sought_[site].asked = {};
 }
 
 }  // namespace isthmus::inter

@@ -16,8 +16,7 @@ void Exchange::want(const std::vector<Part>& parts, Named by) {
   for (const auto& part : parts) {
     if (const auto other = held(id_.step, part.site);
         other && other->part() != part && part.site != context_.self && by == Named::by_record) {
-      context_.log.alarm("two_contributions", {.outer_step = static_cast<std::int64_t>(id_.step)},
-                         {{"signer", part.site}});
+      tell_of_two_contributions(part.site, context_.self);
       forget(id_.step, part.site);
     }
     if (held(id_.step, part.site)) continue;
@@ -39,8 +38,8 @@ bool Exchange::lacks_own() const {
 // They come from the site itself, or from who was asked for them.
 Nanoseconds Exchange::fetch_patience(SiteId site) const {
   auto patience = kFetchPatienceMin;
-  const auto asked = asked_.find(site);
-  for (const auto from : {site, asked == asked_.end() ? site : asked->second.peer})
+  const auto sought = sought_.find(site);
+  for (const auto from : {site, sought == sought_.end() ? site : sought->second.asked.peer})
     if (const auto* peer = context_.peers.find(from); peer != nullptr && peer->link->up())
       patience = std::max(patience, peer->link->chunk_patience());
   return patience;
@@ -62,34 +61,33 @@ void Exchange::consider_fetching() {
     if (site == context_.self && contributing_) return;
     // Who is out of sight sends nothing until somebody is asked for it: its announcement was passed
     // on.
-    auto& asked = asked_[site];
+    auto& sought = sought_[site];
+    auto& asked = sought.asked;
+    // Where nothing comes from the site itself, to ask it counts only while nobody else has it.
+    const bool in_vain = asked.peer == site && sought.without_way && others_may_have(site);
     const bool flows =
-        (context_.peers.sees(site) && !without_way_.contains(site)) || asked.peer != 0;
+        !in_vain && ((context_.peers.sees(site) && !sought.without_way) || asked.peer != 0);
     const auto* entry = current(site);
     if (entry != nullptr &&
         (entry->held || (flows && now - entry->last_arrival < fetch_patience(site))))
       return;
-    if (asked.peer != 0 && !lacking_[site].count(asked.peer)) {
+    if (asked.peer != 0 && !in_vain && !sought.lacking.contains(asked.peer)) {
       // What it is asked for it sends one after the other.
       const auto served = served_at_[asked.peer];
       if (!asked.session_ended && now - std::max(asked.when, served) < fetch_patience(site)) return;
-      if (!asked.session_ended || served < asked.when) silent_[site].insert(asked.peer);
+      if (!asked.session_ended || served < asked.when) sought.silent.insert(asked.peer);
     }
     // The next source after the last one asked, so that a silent one does not stop us; one whose
     // bytes were bad only when there is no other. At first the site itself, if its bulk may come,
     // or who comes after it: so that many contributions do not all come over one line.
     std::vector<PeerSite*> sources, refused;
-    const auto bad = refused_of_.find(site);
     for (auto& [id, peer] : context_.peers.all()) {
       if (!may_have(peer, site)) continue;
-      const bool was_bad = bad != refused_of_.end() && bad->second.count(id) > 0;
-      (was_bad ? refused : sources).push_back(&peer);
+      (sought.refused.contains(id) ? refused : sources).push_back(&peer);
     }
     if (sources.empty()) sources = std::move(refused);
     if (sources.empty()) return;
-    const auto from = asked.peer != 0               ? asked.peer + 1
-                      : without_way_.contains(site) ? site + 1
-                                                    : site;
+    const auto from = asked.peer != 0 ? asked.peer + 1 : sought.without_way ? site + 1 : site;
     auto next = std::find_if(sources.begin(), sources.end(),
                              [&](const PeerSite* p) { return p->site >= from; });
     if (next == sources.end()) next = sources.begin();
@@ -102,7 +100,7 @@ void Exchange::consider_fetching() {
     if (!context_.peers.sees(site)) {
       ask(site);
     } else if (waits_in_sight(site)) {
-      without_way_.insert(site);
+      sought_[site].without_way = true;
       ask(site);
     }
   }
@@ -113,10 +111,14 @@ void Exchange::consider_fetching() {
 bool Exchange::waits_in_sight(SiteId site) const {
   const auto* entry = current(site);
   if (entry == nullptr || entry->held) return false;
-  if (!without_way_.contains(site) &&
+  const auto sought = sought_.find(site);
+  if ((sought == sought_.end() || !sought->second.without_way) &&
       context_.loop.now() - entry->last_arrival < fetch_patience(site))
     return false;
-  if (!entry->arriving.empty() || !disk_refuses_.empty()) return false;
+  return entry->arriving.empty() && disk_refuses_.empty() && others_may_have(site);
+}
+
+bool Exchange::others_may_have(SiteId site) const {
   return std::ranges::any_of(context_.peers.all(), [&](const auto& other) {
     return other.first != site && may_have(other.second, site);
   });
@@ -127,19 +129,19 @@ bool Exchange::may_have(const PeerSite& peer, SiteId site) const {
   if (!peer.link->up() || !peer.status) return false;
   const auto& s = *peer.status;
   if (s.step == id_.step) return std::count(s.holds.begin(), s.holds.end(), site) > 0;
-  const auto lacking = lacking_.find(site);
-  const bool lacks = lacking != lacking_.end() && lacking->second.count(peer.site) > 0;
+  const auto sought = sought_.find(site);
+  const bool lacks = sought != sought_.end() && sought->second.lacking.contains(peer.site);
   return s.step > id_.step && s.first_record <= id_.step && !lacks;
 }
 
 bool Exchange::nobody_has(const std::vector<Part>& parts) const {
   for (const auto& part : parts) {
     if (held(id_.step, part.site) || arriving(part.site)) continue;
-    const auto silent = silent_.find(part.site);
+    const auto sought = sought_.find(part.site);
     const bool somebody = std::ranges::any_of(context_.peers.all(), [&](const auto& entry) {
       const auto& [id, peer] = entry;
       return may_have(peer, part.site) &&
-             (silent == silent_.end() || silent->second.count(id) == 0);
+             (sought == sought_.end() || !sought->second.silent.contains(id));
     });
     if (!somebody) return true;
   }
@@ -276,14 +278,16 @@ Task<Result<std::shared_ptr<Contribution>>> Exchange::recall(std::uint64_t step,
 Task<void> Exchange::serve(Link& link, Fetch fetch) {
   // Whoever asks for old ones again and again keeps nobody from the step at hand.
   const auto recalled = co_await recall(fetch.step, fetch.site, Urgency::background);
-  const auto contribution = recalled ? *recalled : nullptr;
+  auto contribution = recalled ? *recalled : nullptr;
   const auto served = serving_[link.peer().site].now.extract({fetch.step, fetch.site});
   serve_next(link);
   if (!link.up() || link.session() != served.mapped()) co_return;
+  // On its way to the disk it is all there, and our status says so.
+  if (const auto found = entries_.find({fetch.step, fetch.site});
+      !contribution && found != entries_.end() && found->second->finishing)
+    contribution = found->second->contribution;
   if (!contribution) {
-    const auto found = entries_.find({fetch.step, fetch.site});
-    const bool soon = found != entries_.end() && found->second->finishing;
-    if (!soon) link.send(encode(Lacking{fetch.step, fetch.site}));
+    link.send(encode(Lacking{fetch.step, fetch.site}));
     co_return;
   }
   if (fetch.site != context_.self) ++relayed_;
@@ -295,8 +299,9 @@ Task<void> Exchange::serve(Link& link, Fetch fetch) {
 
 void Exchange::on_lacking(Link& link, const Lacking& lacking) {
   if (lacking.step != id_.step || !view_.is_member(lacking.site)) return;
-  lacking_[lacking.site].insert(link.peer().site);
-  silent_[lacking.site].insert(link.peer().site);  // also while it says that it holds it
+  auto& sought = sought_[lacking.site];
+  sought.lacking.insert(link.peer().site);
+  sought.silent.insert(link.peer().site);  // also while it says that it holds it
   consider_fetching();
 }
 

@@ -16,6 +16,29 @@ constexpr Nanoseconds kBytesPatience =
 constexpr int kChecksAlone =
     3;  // of the last state: each gives no verdict where two results differ
 constexpr Nanoseconds kFarewell = 500 * kMillisecond;  // for what was said last
+// For who is here, and comes no nearer to the last step: a state is read and hashed before it is
+// sent.
+constexpr Nanoseconds kComesNearerMin = 120 * kSecond;
+
+// Which sites come nearer to the last step: by the steps that they work on, or while chunks come to
+// them.
+class ComingNearer {
+ public:
+  ComingNearer(Nanoseconds patience, Nanoseconds began) : patience_(patience), began_(began) {}
+
+  bool comes(const PeerSite& peer, Nanoseconds now) {
+    auto& [step, since] = sites_.try_emplace(peer.site, 0, began_).first->second;
+    if (peer.status && peer.status->step > step) {
+      step = peer.status->step;
+      since = now;
+    }
+    return now - std::max(since, peer.link->last_arrival()) < patience_;
+  }
+
+ private:
+  const Nanoseconds patience_, began_;
+  std::map<SiteId, std::pair<std::uint64_t, Nanoseconds>> sites_;  // its step, and since when
+};
 
 // Over a slow line what keeps links alive leaves room for what they are for: heartbeats are as far
 // apart as their peers' patience allows.
@@ -38,6 +61,7 @@ Gateway::Gateway(World world, security::Roster roster, SiteId self, GatewayOptio
       options_(std::move(options)),
       limit_(options_.rate_limit_bytes_per_second),
       store_(world_.disk, options_.folder),
+      saved_(self_),
       changed_(world_.loop),
       votes_(world_.loop) {
   ISTHMUS_ASSERT(roster_.find(self_) != nullptr);
@@ -169,12 +193,15 @@ StepId Gateway::step_id() const {
   return {.run = run_, .view = current_view().digest(), .step = working_step(), .fragment = 0};
 }
 
-bool Gateway::learn(const Certificate& certificate) {
+bool Gateway::learn(const Certificate& certificate, PeerSite* from) {
   const auto& record = certificate.record;
   if (record.step != chain_.size() + 1 || record.run != run_) return false;
+  const auto now = world_.loop.now();
+  if (from != nullptr && !from->bad_passed_on.may(now)) return false;
   const auto view = view_of_step(record.step);
   if (record.view != view || !certificate.proves(view, world_.verifier) || !append(certificate)) {
-    if (const auto left_out = refused_records_.due(world_.loop.now()))
+    if (from != nullptr) from->bad_passed_on.take(now);
+    if (const auto left_out = refused_records_.due(now))
       world_.log.alarm("record_refused", {.outer_step = static_cast<std::int64_t>(record.step)},
                        {{"left_out", *left_out}});
     return false;
@@ -486,16 +513,18 @@ Task<Result<void>> Gateway::advance() {
 }
 
 bool Gateway::has_the_end(SiteId site) const {
-  const auto saved = saved_by_.find(site);
-  return saved != saved_by_.end() && saved->second.saved.id.step >= state_->step &&
-         saved->second.saved.state_root == state_root_;
+  const auto* known = saved_.of(site);
+  return known != nullptr && known->saved.id.step >= state_->step &&
+         known->saved.state_root == state_root_;
 }
 
 // The last step: told to the ranks when a majority has it too, or, computed once more, when nobody
-// else is there; served until every site that can be reached has it, and for a while for members
-// that cannot, for who was here a moment ago (one that is started again loses its session before it
-// has the next), and for all when this gateway was just started itself. Who has it was said to
-// those that were there: one that comes later knows only of who comes to it.
+// else is there; served until every site that can be reached has it, or comes no nearer to it, and
+// for a while for members that cannot, for who was here a moment ago (one that is started again
+// loses its session before it has the next), and for all when this gateway was just started itself.
+// Who has it was said to those that were there: one that comes later, or had no part in the last
+// step, knows only of who comes to it, and names no others where it ends. That is but a word to
+// people: whom a gateway waits for goes by what each one says that is here.
 Task<Result<void>> Gateway::serve_the_end() {
   world_.log.info("run_finished", {.outer_step = static_cast<std::int64_t>(state_->step)},
                   {{"root", state_root_.hex()}});
@@ -504,6 +533,7 @@ Task<Result<void>> Gateway::serve_the_end() {
   auto alone_since = began;
   auto told = began;
   std::set<SiteId> came_for_it;
+  ComingNearer nearer(std::max(options_.straggler_wait, kComesNearerMin), began);
   int checked_alone = 0;
   while (!stopping_ && !failure_) {
     const auto now = world_.loop.now();
@@ -521,7 +551,8 @@ Task<Result<void>> Gateway::serve_the_end() {
       const bool up = peer.link->up();
       // Whoever has saved the last step may end before it acknowledges what we say last.
       const bool farewell = up && !peer.link->drained() && now - began < kSecond;
-      if (up && (!has || farewell)) waiting = reachable = true;
+      const bool comes = up && !has && nearer.comes(peer, now);
+      if (comes || farewell) waiting = reachable = true;
       if (up && !has && !(peer.status && peer.status->leaving))
         came_for_it.insert(site);
       else if (up)

@@ -33,6 +33,7 @@
 #include "inter/readmission.h"
 #include "inter/returning_sites.h"
 #include "inter/said_in_step.h"
+#include "inter/saved_states.h"
 #include "inter/state_transfer.h"
 #include "inter/status.h"
 #include "inter/step_computation.h"
@@ -109,7 +110,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool told_the_end() const { return end_told_; }  // to the ranks: nothing is taken back any more
   bool computes() const { return my_status().contributes; }
   const std::vector<Certificate>& chain() const { return chain_; }
-  const std::shared_ptr<const OuterState>& state() const { return state_; }
+  std::shared_ptr<const OuterState> state() const { return state_; }
   const security::Digest& root() const { return state_root_; }
   const std::optional<Certificate>& genesis() const { return genesis_; }
   std::uint64_t saved_step() const { return saved_step_; }
@@ -135,7 +136,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   struct Counters {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,
                   state_fetches = 0, votes_lost = 0, readmitted = 0, view_changes = 0,
-                  relayed_messages = 0, divergences = 0, voters_changed = 0, votes_under_way = 0;
+                  relayed_messages = 0, divergences = 0, voters_changed = 0, votes_under_way = 0,
+                  bad_signatures = 0;
   };
   Counters counters() const;
 
@@ -217,9 +219,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::vector<Wish> wishes() const;
   const security::Digest& wishes_are_of() const;
   security::Signature signature_of(std::uint64_t step, const Wish& wish);
-  bool may_be_wished(const Status& by, const Wish& wish);
+  bool may_be_wished(PeerSite& by, std::uint64_t step, const Wish& wish);
   void complete(Record& record) const;
-  bool learn(const Certificate& certificate);  // appends to the chain what is next and proven
+  // Appends to the chain what is next and proven.
+  bool learn(const Certificate& certificate, PeerSite* from = nullptr);
   bool append(const Certificate& certificate);
   Task<void> make_room();
   Task<Result<void>> start_steps();
@@ -341,10 +344,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
 
   // --- Messages (gateway_messages.cc)
   void receive_signed(Link* from, const Signed& message);
-  void check_own_word(const Signed& message);
+  void check_own_word(Link* from, const Signed& message);
   std::string forgotten_in(const Signed& message) const;
+  bool is_signed_well(Link* from, const Signed& message);
   void receive_saved(Link* from, const Signed& message);
-  void relay_saved_late();
   void receive_founding(Link* from, const Signed& message);
   void receive_in_step(Link* from, const Signed& message);
   bool counts_in_step(const Signed& message) const;
@@ -366,6 +369,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void announce_step(PeerSite& peer);
   void broadcast_signed(const Signed& message);
   Status my_status() const;
+  Status my_signed_status();
   void send_status();
 
   // --- Link tests (gateway_link_test.cc)
@@ -419,17 +423,14 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::map<SiteId, std::pair<Record, security::Signature>> genesis_accepts_;
 
   // The state.
-  std::shared_ptr<const OuterState> state_;         // shared with what still reads an older one
-  std::shared_ptr<const OuterState> state_before_;  // whose memory the next one may take
+  // Shared, as one that does not change, with what still reads an older one.
+  std::shared_ptr<OuterState> state_;
+  std::shared_ptr<OuterState> state_before_;  // whose memory the next one may take
   security::Digest state_root_;
   std::uint64_t saved_step_ = 0;
   std::string not_saved_why_;  // "": it is, or is being saved
   bool saved_any_ = false, saving_ = false, applying_ = false, pruning_ = false;
-  struct KnownSaved {
-    Saved saved;
-    Signed message;
-  };
-  std::map<SiteId, KnownSaved> saved_by_;    // the newest of each site
+  SavedStates saved_;
   std::uint64_t kept_from_ = 1;              // named bytes of this step and later are here
   std::uint64_t at_hand_from_ = 1;           // and of this one and later in memory
   std::optional<ReturningSites> returning_;  // once the model is known
@@ -484,12 +485,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::deque<RecordsWanted> records_wanted_;  // of each peer one, answered in turn
   bool sending_records_ = false;
   Nanoseconds records_due_ = 0;
-  struct SavedRelayed {  // of one signer
-    std::uint64_t step = 0;
-    Nanoseconds when = -kSecond;
-    bool due = false;  // what it has said since
-  };
-  std::map<SiteId, SavedRelayed> saved_relayed_;
   LogPace bad_signatures_, refused_records_, differing_spots_;
 
   RankPulse rank_pulse_;

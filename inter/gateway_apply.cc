@@ -37,7 +37,7 @@ Task<Result<void>> Gateway::log_records(std::uint64_t step) {
 OuterState Gateway::spare_state() {
   auto before = std::exchange(state_before_, nullptr);
   if (!before || before.use_count() > 1) return {};
-  return std::move(const_cast<OuterState&>(*before));  // this was the last reference
+  return std::move(*before);  // this was the last reference
 }
 
 void Gateway::step_ahead(std::uint32_t chunk) {
@@ -105,10 +105,7 @@ Task<Result<Gateway::Stepped>> Gateway::take_step(std::shared_ptr<const OuterSta
     auto rest = co_await run_all(
         world_.workers, world_.loop, static_cast<std::uint32_t>(chunks.size()),
         4 * plan_->chunk_elements() * (computation->parts().size() + 2), step_chunk);
-    for (const auto chunk : chunks) {
-      (void)chunk;
-      computation->ended(rest);
-    }
+    for (std::size_t i = 0; i < chunks.size(); ++i) computation->ended(rest);
     while (computation->running() > 0) co_await changed_.wait();
     if (!computation->result())
       co_return Error{computation->result().error().code,
@@ -383,13 +380,7 @@ Task<void> Gateway::save(std::shared_ptr<const OuterState> state, security::Dige
 // there is room, longer for sites that return.
 void Gateway::prune() {
   if (!state_) return;
-  std::vector<std::uint64_t> steps;
-  for (const auto voter : current_view().voters) {
-    const auto found = saved_by_.find(voter);
-    steps.push_back(found == saved_by_.end() ? 0 : found->second.saved.id.step);
-  }
-  std::sort(steps.rbegin(), steps.rend());
-  const auto majority_saved = steps[current_view().majority() - 1];
+  const auto majority_saved = saved_.saved_by_majority(current_view());
   // The last saved step's bytes stay too: a state is proved by the record after it, so who fetches
   // one replays one.
   const auto not_needed = std::min(majority_saved, saved_step_);

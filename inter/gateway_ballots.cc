@@ -68,7 +68,7 @@ void Gateway::tick() {
     send_status();
   if (exchange_ && state_ && !finished_) exchange_->consider_fetching();
   if (transfer_) transfer_->tidy();
-  relay_saved_late();
+  for (const auto* message : saved_.due(now)) relay_to_all(*message, nullptr);
   note_since();
   consider_ballot();
   give_way_to_twin();
@@ -215,14 +215,21 @@ Nanoseconds Gateway::votes_late() const {
   return 2 * kSecond + 4 * peers_.longest_round_trip(current_view());
 }
 
+// What is said of others counts of those alone whom this site does not see: nobody signs it.
 bool Gateway::all_held_by_majority(const View& view) const {
-  const auto holders = std::count_if(view.voters.begin(), view.voters.end(), [&](SiteId voter) {
+  const auto said_by = [this](const PeerSite& peer) -> const Status* {
+    const bool is_of_this_step = peer.status && peer.status->step == working_step();
+    return peer.link->up() && is_of_this_step ? &*peer.status : nullptr;
+  };
+  const auto holders = std::ranges::count_if(view.voters, [&](SiteId voter) {
     if (voter == self_) return true;
+    if (peers_.sees(voter)) {
+      const auto* status = said_by(peers_.all().at(voter));
+      return status != nullptr && std::ranges::includes(status->holds, view.members);
+    }
     return std::ranges::any_of(peers_.all(), [&](const auto& entry) {
-      const auto& [site, peer] = entry;
-      if (!peer.link->up() || !peer.status || peer.status->step != working_step()) return false;
-      return site == voter ? std::ranges::includes(peer.status->holds, view.members)
-                           : std::ranges::count(peer.status->sees_complete, voter) > 0;
+      const auto* status = said_by(entry.second);
+      return status != nullptr && std::ranges::count(status->sees_complete, voter) > 0;
     });
   });
   return static_cast<std::size_t>(holders) >= view.majority();

@@ -19,7 +19,7 @@ constexpr Nanoseconds kDisputePatience = 60 * kSecond;
 // next.
 std::map<SiteId, security::Digest> Gateway::roots_elsewhere() const {
   auto roots = exchange_->claimed_roots(working_step());
-  for (const auto& [site, known] : saved_by_)
+  for (const auto& [site, known] : saved_.all())
     if (site != self_ && known.saved.id.step == state_->step) roots[site] = known.saved.state_root;
   return roots;
 }

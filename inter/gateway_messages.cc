@@ -12,16 +12,9 @@ constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one messa
 constexpr Nanoseconds kRecordsApart = 5 * kMillisecond;
 constexpr Nanoseconds kRefusedAgain = 60 * kSecond;  // whose run is not this site's is asked
 constexpr int kRecordsShare = 4;  // of a rate limit records take no more than one in so many bytes
-constexpr Nanoseconds kSavedApart = kSecond / 2;  // what one site says anew of one step, passed on
 
 bool sees(const std::optional<Status>& status, SiteId site) {
   return status && std::ranges::count(status->sees, site) > 0;
-}
-
-// Equal to a root that is quick, and not to one that is strong.
-bool differ_in_spots(const Saved& a, const Saved& b) {
-  return a.id.step == b.id.step && a.state_root == b.state_root && a.spot_root && b.spot_root &&
-         *a.spot_root != *b.spot_root;
 }
 
 }  // namespace
@@ -79,11 +72,11 @@ void Gateway::on_session(Link& link, bool up) {
   auto* peer = peers_.of(link);
   peer->status.reset();
   peer->announced_step = 0;
+  peer->saved_told.clear();
   records_asked_.erase(peer->site);
   if (up) {
-    link.send(encode(my_status()));
-    if (const auto saved = saved_by_.find(self_); saved != saved_by_.end())
-      link.send(saved->second.message.encode());
+    link.send(encode(my_signed_status()));
+    if (const auto* saved = saved_.mine()) link.send(saved->message.encode());
   } else {
     if (exchange_) exchange_->session_ended(link);
     if (transfer_) transfer_->session_ended(link);
@@ -123,8 +116,10 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
         exchange_->on_fetch(link, *fetch, state_->step);
       break;
     case MessageType::lacking:
-      if (const auto lacking = decode_lacking(in); lacking && exchange_)
+      if (const auto lacking = decode_lacking(in); lacking && exchange_ && transfer_) {
+        if (lacking->site == kStateItself) transfer_->on_lacking(link, lacking->step);
         exchange_->on_lacking(link, *lacking);
+      }
       break;
     case MessageType::state_request: {
       const auto request = decode_state_request(in);
@@ -146,7 +141,7 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
 
 void Gateway::receive_signed(Link* from, const Signed& message) {
   const bool contribution = message.type == MessageType::open || message.type == MessageType::close;
-  if (message.signer == self_) check_own_word(message);
+  if (message.signer == self_) check_own_word(from, message);
   if (message.signer == self_ && !(contribution && exchange_ && exchange_->lacks_own())) return;
   if (message.type == MessageType::saved)
     receive_saved(from, message);
@@ -159,12 +154,12 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
 // Peers say back what this site said in the step at hand. It had that on its disk before: where the
 // disk knows nothing of it, it is one of earlier, on which another vote could be cast and another
 // contribution be made.
-void Gateway::check_own_word(const Signed& message) {
+void Gateway::check_own_word(Link* from, const Signed& message) {
   if (failure_ || !state_ || !exchange_ || !agreement_ || step_of(message) != step_id() ||
       lost_its_disk(current_view(), self_))
     return;
   const auto what = forgotten_in(message);
-  if (what.empty() || !verify(world_.verifier, message)) return;
+  if (what.empty() || !is_signed_well(from, message)) return;
   fail(Error{
       ErrorCode::corrupt,
       fmt::format("this site has signed {} in outer step {}, of which {} knows nothing: run_dir is "
@@ -204,39 +199,41 @@ std::string Gateway::forgotten_in(const Signed& message) const {
   return vote.promised < number ? fmt::format("a promise in ballot {}", number) : std::string();
 }
 
+// Of a peer that brings many that are not, no more are looked at for a while.
+bool Gateway::is_signed_well(Link* from, const Signed& message) {
+  // Of one in a newer roster those tell that have it.
+  if (message.type == MessageType::saved && roster_.identity_of(message.signer) == nullptr)
+    return false;
+  auto* peer = from != nullptr ? peers_.of(*from) : nullptr;
+  const auto now = world_.loop.now();
+  auto* pace = peer == nullptr                ? nullptr
+               : peer->site == message.signer ? &peer->bad_own
+                                              : &peer->bad_passed_on;
+  if (pace != nullptr && !pace->may(now)) return false;
+  if (verify(world_.verifier, message)) return true;
+  ++counters_.bad_signatures;
+  if (pace != nullptr) pace->take(now);
+  if (const auto left_out = bad_signatures_.due(now))
+    world_.log.alarm("bad_signature",
+                     {.peer = peer != nullptr ? std::string_view(peer->name) : std::string_view()},
+                     {{"signer", message.signer}, {"left_out", *left_out}});
+  return false;
+}
+
 void Gateway::receive_saved(Link* from, const Signed& message) {
   const auto saved = decode_saved(message.body);
-  if (!saved || saved->id.run != run_ || !verify(world_.verifier, message)) return;
+  if (!saved || saved->id.run != run_ || !is_signed_well(from, message)) return;
   if (transfer_) transfer_->on_saved(from, message.signer, *saved);
   const bool from_signer = from != nullptr && from->peer().site == message.signer;
   if (!note_saved(message, *saved, from_signer)) return;
-  // Once a step, and what is said anew of one now and then: a site could do so for ever.
-  const auto now = world_.loop.now();
-  auto& relayed = saved_relayed_[message.signer];
-  const bool newer = saved->id.step > relayed.step && saved->id.step <= chain_.size() + 1;
-  relayed.step = std::max(relayed.step, saved->id.step);
-  relayed.due = !newer && now - relayed.when < kSavedApart;
-  if (relayed.due) return;
-  relayed.when = now;
-  relay_to_all(message, from);
-}
-
-// What was said anew too soon: the last of it.
-void Gateway::relay_saved_late() {
-  const auto now = world_.loop.now();
-  for (auto& [signer, relayed] : saved_relayed_) {
-    if (!relayed.due || now - relayed.when < kSavedApart) continue;
-    relayed.due = false;
-    relayed.when = now;
-    if (const auto said = saved_by_.find(signer); said != saved_by_.end())
-      relay_to_all(said->second.message, nullptr);
-  }
+  if (saved_.passes_on(message.signer, saved->id.step, chain_.size() + 2, world_.loop.now()))
+    relay_to_all(message, from);
 }
 
 // An Accept of record 0.
 void Gateway::receive_founding(Link* from, const Signed& message) {
   const auto ballot = decode_ballot(message.type, message.body);
-  if (!ballot || ballot->id.step != 0 || !verify(world_.verifier, message)) return;
+  if (!ballot || ballot->id.step != 0 || !is_signed_well(from, message)) return;
   // Its signer says it every second; it is passed on no more often, so that it cannot go round.
   auto& relayed = genesis_relayed_[message.signer];
   if (world_.loop.now() - relayed >= kSecond / 2 || relayed == 0) {
@@ -256,14 +253,7 @@ void Gateway::receive_in_step(Link* from, const Signed& message) {
   if (id != step_id() ||
       (known && message.type != MessageType::open && message.type != MessageType::close))
     return;
-  if (!known && !verify(world_.verifier, message)) {
-    if (const auto left_out = bad_signatures_.due(world_.loop.now()))
-      world_.log.alarm(
-          "bad_signature",
-          {.peer = from != nullptr ? std::string_view(from->peer_name()) : std::string_view()},
-          {{"signer", message.signer}, {"left_out", *left_out}});
-    return;
-  }
+  if (!known && !is_signed_well(from, message)) return;
   if (!known && counts_in_step(message) && said_.note(message)) relay(message, from);
   switch (message.type) {
     case MessageType::open:
@@ -297,6 +287,9 @@ void Gateway::receive_ballot(const Signed& message) {
   if (!ballot) return;
   const auto promised = agreement_->vote().promised;
   agreement_->receive(message.signer, ballot->ballot, message.signature);
+  const auto* promise = std::get_if<Promise>(&ballot->ballot);
+  if (promise != nullptr && current_view().is_voter(message.signer))
+    exchange_->note_held_elsewhere(message.signer, promise->held);
   if (agreement_->vote().promised > promised) {
     // Another voter leads: give it time.
     next_ballot_at_ =
@@ -382,11 +375,16 @@ Status Gateway::my_status() const {
   return s;
 }
 
+Status Gateway::my_signed_status() {
+  auto status = my_status();
+  status.wish_signature = signature_of(status.step, status.own_wish(self_));
+  return status;
+}
+
 void Gateway::send_status() {
   last_status_ = world_.loop.now();
-  auto status = my_status();
+  const auto status = my_signed_status();
   last_status_bytes_ = encode_own(status);
-  status.wish_signature = signature_of(status.step, status.own_wish(self_));
   peers_.send_to_all(encode(status));
 }
 
@@ -403,15 +401,20 @@ security::Signature Gateway::signature_of(std::uint64_t step, const Wish& wish) 
 const security::Digest& Gateway::wishes_are_of() const { return genesis_ ? run_ : roster_.digest; }
 
 // Only what may count is looked at: not of steps that are over, nor of sites that we see ourselves.
-bool Gateway::may_be_wished(const Status& by, const Wish& wish) {
-  if (by.step < working_step() || wish.site == self_ || roster_.find(wish.site) == nullptr ||
+bool Gateway::may_be_wished(PeerSite& by, std::uint64_t step, const Wish& wish) {
+  if (step < working_step() || wish.site == self_ || roster_.find(wish.site) == nullptr ||
       peers_.sees(wish.site))
     return false;
-  auto body = wish_body(wishes_are_of(), by.step, wish);
+  auto body = wish_body(wishes_are_of(), step, wish);
   auto& known = checked_wishes_[wish.site];
   if (known.body == body && known.signature == wish.signature) return true;
-  if (!world_.verifier.verify(wish.site, security::context::wish, body, wish.signature))
+  const auto now = world_.loop.now();
+  if (!by.bad_passed_on.may(now)) return false;
+  if (!world_.verifier.verify(wish.site, security::context::wish, body, wish.signature)) {
+    ++counters_.bad_signatures;
+    by.bad_passed_on.take(now);
     return false;
+  }
   known = {std::move(body), wish.signature};
   return true;
 }
@@ -420,7 +423,7 @@ void Gateway::on_status(Link& link, const Status& status) {
   auto& peer = *peers_.of(link);
   const auto before = std::exchange(peer.status, status);
   std::erase_if(peer.status->wishes,
-                [&](const Wish& wish) { return !may_be_wished(status, wish); });
+                [&](const Wish& wish) { return !may_be_wished(peer, status.step, wish); });
   peer.vote_file = status.vote_file;
   const auto now = world_.loop.now();
   if (status.contributes) peer.last_progress = now;
@@ -543,7 +546,7 @@ void Gateway::on_records(Link& link, const Records& records) {
       world_.loop.spawn(adopt(*this, certificate));
       return;  // the rest comes again
     }
-    if (genesis_) learn(certificate);
+    if (genesis_) learn(certificate, peers_.of(link));
   }
   records_asked_.erase(link.peer().site);
   changed_.notify();
@@ -552,39 +555,20 @@ void Gateway::on_records(Link& link, const Records& records) {
 // --- Saved
 
 void Gateway::announce_saved(Saved saved) {
-  if (const auto before = saved_by_.find(self_);
-      before != saved_by_.end() && before->second.saved.id.step == saved.id.step)
-    saved.revision = before->second.saved.revision + 1;
+  saved.revision = saved_.next_revision(saved.id.step);
   const auto message = sign(world_.signer, self_, MessageType::saved, encode(saved));
   peers_.send_to_all(message.encode());
   note_saved(message, saved, true);
 }
 
-// True: newer than what was known of its signer. Who computed a step wrongly says it anew, with the
-// next revision; what others pass on of the same step counts by that, so that nothing goes round
-// for ever and what comes late changes nothing. What the signer says itself counts always: it may
-// have begun anew.
+// True: it is news.
 bool Gateway::note_saved(const Signed& message, const Saved& saved, bool from_signer) {
-  if (const auto found = saved_by_.find(message.signer); found != saved_by_.end()) {
-    const auto& known = found->second;
-    if (saved.id.step < known.saved.id.step || known.message.digest() == message.digest())
-      return false;
-    if (saved.id.step == known.saved.id.step && !from_signer &&
-        saved.revision <= known.saved.revision)
-      return false;
-  }
-  saved_by_[message.signer] = {saved, message};
-  const auto mine = saved_by_.find(self_);
-  if (mine != saved_by_.end())
-    for (const auto& [other, theirs] : saved_by_)
-      if ((other == message.signer || message.signer == self_) &&
-          differ_in_spots(theirs.saved, mine->second.saved))
-        if (const auto left_out = differing_spots_.due(world_.loop.now()))
-          world_.log.alarm("spot_root_differs",
-                           {.outer_step = static_cast<std::int64_t>(theirs.saved.id.step)},
-                           {{"signer", other},
-                            {"root", theirs.saved.state_root.hex()},
-                            {"left_out", *left_out}});
+  if (!saved_.note(message, saved, from_signer)) return false;
+  for (const auto other : saved_.differing_spots(message.signer))
+    if (const auto left_out = differing_spots_.due(world_.loop.now()))
+      world_.log.alarm(
+          "spot_root_differs", {.outer_step = static_cast<std::int64_t>(saved.id.step)},
+          {{"signer", other}, {"root", saved.state_root.hex()}, {"left_out", *left_out}});
   prune();
   changed_.notify();
   return true;
@@ -595,20 +579,21 @@ std::size_t Gateway::vouch_for(std::uint64_t step, const security::Digest& root)
   const auto view = current_view();
   if (const auto* given = recovery_before(step + 1))
     return given->root == root ? view.voters.size() : 0;
-  return static_cast<std::size_t>(std::ranges::count_if(saved_by_, [&](const auto& entry) {
-    const auto& [site, known] = entry;
-    return site != self_ && view.is_voter(site) && known.saved.id.step == step &&
-           known.saved.state_root == root;
-  }));
+  return saved_.vouching(view, step, root);
 }
 
 // What others have saved, for a peer whose session is new or that lost sight of them, and may not
-// have heard them: it prunes by it, and the last state has no other proof.
+// have heard them: it prunes by it, and the last state has no other proof. The same once in a
+// session, however often it loses sight of them.
 void Gateway::pass_on_saved(PeerSite& peer, const std::optional<Status>& before) {
-  for (const auto& [site, known] : saved_by_)
-    if (site != self_ && site != peer.site && (!before || sees(before, site)) &&
-        !sees(peer.status, site))
+  for (const auto& [site, known] : saved_.all()) {
+    if (site == self_ || site == peer.site || (before && !sees(before, site)) ||
+        sees(peer.status, site))
+      continue;
+    const auto digest = known.message.digest();
+    if (std::exchange(peer.saved_told[site], digest) != digest)
       peer.link->send(known.message.encode());
+  }
 }
 
 }  // namespace isthmus::inter

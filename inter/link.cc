@@ -110,7 +110,8 @@ void Link::on_timer() {
 }
 
 void Link::sample_rates() {
-  samples_.push_back({loop_.now(), wire_.bytes_sent(peer_), wire_.bytes_received(peer_)});
+  samples_.push_back(
+      {loop_.now(), wire_.bytes_sent(peer_), wire_.bytes_received(peer_), control_received_});
   if (samples_.size() > kSamplesMax) samples_.pop_front();
 }
 
@@ -120,7 +121,9 @@ Nanoseconds Link::chunk_patience(std::uint64_t chunk_bytes) const {
   const auto trips = 4 * (round_trip_.mean() + round_trip_.deviation());
   if (samples_.size() < 2) return std::min(kMost, trips);
   const auto seconds = seconds_of(samples_.back().when - samples_.front().when);
-  const auto bytes = static_cast<double>(samples_.back().received - samples_.front().received);
+  const auto bytes =
+      static_cast<double>(samples_.back().received - samples_.front().received) -
+      static_cast<double>(samples_.back().control_received - samples_.front().control_received);
   if (bytes <= kQuiet * seconds) return std::min(kMost, trips);
   const auto of_chunks = seconds * their_width_ * static_cast<double>(chunk_bytes) / bytes;
   return std::min(kMost, trips + static_cast<Nanoseconds>(2e9 * of_chunks));
@@ -230,6 +233,7 @@ void Link::wire_message(Lane which, ConnectionId connection, const SharedBytes& 
 }
 
 void Link::receive_control(ConnectionId connection, std::span<const std::byte> message) {
+  control_received_ += message.size();
   ByteReader in(message);
   const auto frame = in.get<Frame>();
   const auto of_session = [&](std::uint64_t session) {

@@ -102,8 +102,8 @@ class Link {
   Nanoseconds round_trip() const { return round_trip_.mean(); }
   // How long nothing may come of chunks that the peer sends before they count as stuck: four round
   // trips, and twice the time of a chunk on each of its connections at the rate at which bytes came
-  // in the last seconds, while any came. At most a minute. Of a contribution's chunks, or of others
-  // of at most so many bytes.
+  // in the last seconds, while any came that were not control's. At most a minute. Of a
+  // contribution's chunks, or of others of at most so many bytes.
   Nanoseconds chunk_patience() const { return chunk_patience(chunk_bytes_max_); }
   Nanoseconds chunk_patience(std::uint64_t chunk_bytes) const;
 
@@ -128,6 +128,8 @@ class Link {
   bool sends(TransferId transfer) const { return bulk_.sends(transfer); }
   // Some chunk of some transfer is not.
   bool sends_bulk() const { return bulk_.sends_any(); }
+  // When something of chunks came to the peer, the last time; 0: never.
+  Nanoseconds last_arrival() const { return bulk_.last_arrival(); }
   // Chunks that the peer acknowledged in this session.
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const {
     return bulk_.acknowledged_chunks();
@@ -291,8 +293,10 @@ class Link {
   struct Sample {
     Nanoseconds when = 0;
     std::uint64_t sent = 0, received = 0;
+    std::uint64_t control_received = 0;  // of these, without framing
   };
   std::deque<Sample> samples_;  // one a heartbeat, the last few seconds
+  std::uint64_t control_received_ = 0;
 };
 
 }  // namespace isthmus::inter

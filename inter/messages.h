@@ -123,7 +123,9 @@ struct Status {
   std::vector<SiteId> sees;        // sites it has a session with
   std::vector<SiteId> holds;       // contributions of `step` that are whole there
   // Of those it sees and that work on `step`, for whoever does not see them: which contribute, and
-  // which hold the contributions of all members.
+  // which hold the contributions of all members. Nobody signs this, nor `sees`, so it decides only
+  // how long something is waited for: with the first a lie buys two waits of straggler_wait for
+  // each site that is away (PeerSite::promises_broken), with the second it ends one early.
   std::vector<SiteId> sees_contribute, sees_complete;
   std::vector<Wish> wishes;            // of others that work on `step`; ascending site
   security::Signature wish_signature;  // of its own wish, to be passed on
@@ -148,8 +150,11 @@ struct OfContribution {
   SiteId site = 0;
   bool operator==(const OfContribution&) const = default;
 };
-struct Fetch : OfContribution {};    // asks for it, the peer's own or one that it holds
-struct Lacking : OfContribution {};  // the answer of who has nothing of it
+struct Fetch : OfContribution {};  // asks for it, the peer's own or one that it holds
+// The answer of who has nothing of it; with kStateItself in place of a site, of the state of that
+// step.
+struct Lacking : OfContribution {};
+inline constexpr SiteId kStateItself = ~SiteId{0};  // rosters count from below
 // Asks for a Saved with a strong root of the newest saved state, and, with `send`, for that state
 // as a transfer.
 struct StateRequest {

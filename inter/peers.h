@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "inter/burst_pace.h"
 #include "inter/link.h"
 #include "inter/messages.h"
 #include "security/roster.h"
@@ -43,6 +44,11 @@ struct PeerSite {
   // Steps that it was waited for to the last, as it said that its ranks compute, in vain, as far as
   // they count; and those since then to which it contributed.
   std::uint32_t promises_broken = 0, promises_kept = 0;
+  std::map<SiteId, security::Digest> saved_told;  // in this session, of what others have saved
+  // Signatures that do not check, of its own and of what it passes on: each costs more to look at
+  // than to send, and an honest site looks itself before it passes one on. Where rosters differ
+  // that may fail; its own words count then.
+  BurstPace bad_own{64, kSecond / 8}, bad_passed_on{64, kSecond / 8};
 };
 
 class Peers {

@@ -10,10 +10,12 @@ constexpr std::uint64_t kStates = 2;
 constexpr std::uint64_t kBytesAnyway = 512 << 20;
 constexpr std::uint64_t kStepsMax = 256;  // their files are listed at every step
 constexpr std::uint32_t kReplayedMeanwhile = 2;
-constexpr Nanoseconds kStepHeldUpMax = 60 * kSecond;  // whatever it says of itself
-constexpr Nanoseconds kHeldUpLeast = kSecond / 4;     // until it is looked at again
-constexpr Nanoseconds kHeldUpMost = kSecond;          // between two looks, or it was not so
-constexpr int kForgiven = 8;                          // one part of so many of the time
+// Whatever it says of itself: in one step, and in all, but for what is forgiven.
+constexpr Nanoseconds kStepHeldUpMax = 60 * kSecond;
+constexpr Nanoseconds kHeldUpMax = 300 * kSecond;
+constexpr Nanoseconds kHeldUpLeast = kSecond / 4;  // until it is looked at again
+constexpr Nanoseconds kHeldUpMost = kSecond;       // between two looks, or it was not so
+constexpr int kForgiven = 8;                       // one part of so many of the time
 
 }  // namespace
 
@@ -113,7 +115,7 @@ bool ReturningSites::awaited(SiteId site, std::uint64_t newest, std::uint64_t ke
   const auto behind = static_cast<Nanoseconds>(std::max(s.behind, newest - s.step));
   return s.replayed < kReplayedMeanwhile && s.held_up_now < kStepHeldUpMax &&
          now - s.said_at < std::min(kStepHeldUpMax, std::max(patience, 2 * s.pace.spread())) &&
-         may_hold_up(site, 2 * behind * patience, now);
+         may_hold_up(site, std::min(kHeldUpMax, 2 * behind * patience), now);
 }
 
 }  // namespace isthmus::inter

@@ -39,8 +39,8 @@ class ReturningSites {
   void begin_step();
   // Whether the step at hand waits for it: until it has replayed two steps meanwhile, so that it
   // comes nearer, while none takes it longer than `patience` or twice what they took so far; and as
-  // long as it may hold others up, `patience` for each of twice the steps that it is behind, and a
-  // minute in one step.
+  // long as it may hold others up, `patience` for each of twice the steps that it is behind, five
+  // minutes in all at most, and a minute in one step.
   bool awaited(SiteId site, std::uint64_t newest, std::uint64_t kept_from, Nanoseconds now,
                Nanoseconds patience) const;
   // Nothing but this site is waited for any more, now. Said again and again as long as it is so.

@@ -89,6 +89,7 @@ struct StateTransfer::Incoming {
   std::uint32_t arrived = 0;   // after that
   bool manifest_refused = false;
   bool refused = false;  // something of what this server sent
+  bool lacked = false;   // by this server, by now
   // Leaves that came before the list that proves them.
   struct Unlisted {
     Link* link;
@@ -122,6 +123,7 @@ void StateTransfer::on_request(Link& link, const StateRequest& request,
   StepId id = newest_saved;
   if (request.step != 0) id.step = request.step;
   if (id.step > newest_saved.step) return;
+  if (request.send) postponed_.erase(link.peer().site);
   context_.loop.spawn(serve(link, link.session(), request, id));
 }
 
@@ -129,11 +131,16 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
                                 StepId id) {
   auto found = std::ranges::find(snapshots_, id.step,
                                  [](const auto& snapshot) { return snapshot->state.step; });
+  const auto peer = link.peer().site;
+  const auto not_yet = [&] {
+    if (request.send) postponed_[peer] = {&link, session, request, id};
+  };
   if (found == snapshots_.end()) {
-    // One at a time: whoever asks meanwhile asks again.
-    const auto peer = link.peer().site;
     const auto began = context_.loop.now();
-    if (reading_ || began < next_snapshot_at_[peer] || !room_for_snapshot()) co_return;
+    if (reading_ || began < next_snapshot_at_[peer] || !room_for_snapshot()) {
+      not_yet();
+      co_return;
+    }
     reading_ = true;
     auto fresh = std::make_shared<Snapshot>();
     bool read_it = false;
@@ -152,7 +159,11 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
     reading_ = false;
     const auto now = context_.loop.now();
     next_snapshot_at_[peer] = now + kSnapshotShare * (now - began);
-    if (!read_it) co_return;
+    if (!read_it) {  // it was written over
+      if (request.send && link.up() && link.session() == session)
+        link.send(encode(Lacking{{id.step, kStateItself}}));
+      co_return;
+    }
     fresh->run = id.run;
     fresh->manifest = manifest_chunks();
     fresh->loop = &context_.loop;
@@ -160,8 +171,11 @@ Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest 
   }
   const auto snapshot = *found;
   if (snapshot->last_used == 0) snapshot->last_used = context_.loop.now();
-  auto& pace = answers_.try_emplace(link.peer().site, kAnswersAtOnce, kAnswersApart).first->second;
-  if (!pace.take(context_.loop.now())) co_return;
+  auto& pace = answers_.try_emplace(peer, kAnswersAtOnce, kAnswersApart).first->second;
+  if (!pace.take(context_.loop.now())) {
+    not_yet();
+    co_return;
+  }
   if (request.send) claim(snapshot, link);
   if (!link.up() || link.session() != session) co_return;
   const Saved saved{
@@ -201,7 +215,12 @@ bool StateTransfer::room_for_snapshot() {
   return snapshots_.size() < kSnapshots;
 }
 
-void StateTransfer::tidy() { drop_snapshots(kSnapshotIdle); }
+void StateTransfer::tidy() {
+  drop_snapshots(kSnapshotIdle);
+  for (const auto& [peer, asked] : std::exchange(postponed_, {}))
+    if (asked.link->up() && asked.link->session() == asked.session)
+      context_.loop.spawn(serve(*asked.link, asked.session, asked.request, asked.id));
+}
 
 // --- Fetching
 
@@ -320,7 +339,7 @@ Task<void> StateTransfer::begin_incoming(Saved chosen, security::Digest record) 
 Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> give_up) {
   auto& in = *incoming_;
   in.server = server.site;
-  in.refused = false;
+  in.refused = in.lacked = false;
   in.rated_from = 0;
   in.arrived = 0;
   in.last_arrival = context_.loop.now();
@@ -332,7 +351,7 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
     return std::max(kPatienceMin, server.link->chunk_patience(kLeafBytesMax));
   };
   bool slow = false;
-  while (in.missing > 0 && !in.refused && !give_up() && !slow &&
+  while (in.missing > 0 && !in.refused && !in.lacked && !give_up() && !slow &&
          context_.loop.now() - in.last_arrival < patience()) {
     if (server.link->up() && server.link->session() != session) {
       session = server.link->session();
@@ -348,7 +367,13 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   server.link->have(in.transfer, std::vector<bool>(chunk_count(), true));
   if (std::ranges::find(left_, in.transfer) == left_.end()) left_.push_back(in.transfer);
   if (left_.size() > kLeftMax) left_.pop_front();
-  co_return slow && !in.refused;
+  co_return slow && !in.refused && !in.lacked;
+}
+
+void StateTransfer::on_lacking(const Link& link, std::uint64_t step) {
+  if (!incoming_ || link.peer().site != incoming_->server || step != incoming_->step) return;
+  incoming_->lacked = true;
+  news_.notify();
 }
 
 Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, View view,

@@ -38,9 +38,10 @@ class StateTransfer {
 
   // --- Serving: the newest saved state, or an older one that is still kept. A peer that asks for
   // one after another waits longer for each than it takes to read and hash it; and what asks again
-  // and again is answered at a pace, as the answer is longer than the question.
+  // and again is answered at a pace, as the answer is longer than the question. Whoever is to be
+  // sent one waits for its turn, the others ask again.
   void on_request(Link& link, const StateRequest& request, const StepId& newest_saved);
-  // Frees what nobody fetches any more. Now and then.
+  // Frees what nobody fetches any more, and looks whose turn it is. Now and then.
   void tidy();
 
   // --- Fetching: a state of at least `at_least`, of which `view` has the voters. Tries until it
@@ -49,6 +50,8 @@ class StateTransfer {
   Task<std::optional<OuterState>> fetch(std::uint64_t at_least, View view, RecordOf record_of,
                                         std::function<bool()> give_up);
   void on_saved(Link* from, SiteId signer, const Saved& saved);
+  // This peer has the state of `step` no more.
+  void on_lacking(const Link& link, std::uint64_t step);
   bool on_chunk(Link& link, const ChunkArrival& arrival,
                 const SharedBytes& bytes);  // false: not of a state
   void session_ended(Link& link);
@@ -78,6 +81,13 @@ class StateTransfer {
   bool reading_ = false;                              // a snapshot, from disk
   std::map<SiteId, Nanoseconds> next_snapshot_at_;    // that this peer may cause
   std::map<SiteId, BurstPace> answers_;               // whatever sessions they ask in
+  struct Postponed {
+    Link* link = nullptr;
+    std::uint64_t session = 0;
+    StateRequest request;
+    StepId id;
+  };
+  std::map<SiteId, Postponed> postponed_;  // what a peer asked to be sent, the last
   bool fetching_ = false;
   std::unique_ptr<Incoming> incoming_;
   std::deque<TransferId> left_;                 // of which nothing more is taken

@@ -120,5 +120,40 @@ TEST(EndedRunTest, SaysForWhomItGoesOn) {
   EXPECT_TRUE(federation.run_until([&] { return federation.process(1).ended(); }, 120 * kSecond));
 }
 
+// It is not served for ever, and nobody's ranks wait for it.
+TEST(EndedRunTest, GoesOnForNobodyWhoComesNoNearer) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.puppets = {3};
+  options.without_vote = {3};
+  ScriptedFederation federation(std::move(options));
+  federation.puppet(3).heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+  };
+  const auto ended = [&] { return federation.process(1).ended() && federation.process(2).ended(); };
+  ASSERT_TRUE(federation.run_until([&] { return federation.finished(); }, 60 * kSecond));
+  EXPECT_FALSE(federation.run_until(ended, 100 * kSecond));
+  EXPECT_TRUE(federation.run_until(ended, 60 * kSecond));
+  for (const SiteId site : {1, 2})
+    EXPECT_EQ(federation.events(site, "end_not_everywhere"), 1U) << site;
+}
+
+// However long it takes, who comes nearer to it is served.
+TEST(EndedRunTest, IsServedToWhoeverFetchesItSlowly) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.elements = 1'000'000;
+  options.gateway.sync.chunk_elements = 1 << 16;
+  options.late = options.without_vote = {3};
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(1) >= 5; }, 60 * kSecond));
+  for (const SiteId site : {1, 2}) federation.gateway(site).set_rate_limit(20'000);
+  federation.start(3);
+  ASSERT_TRUE(
+      federation.run_until([&] { return federation.gateway(1).finished(); }, 600 * kSecond));
+  const auto began = federation.now();
+  EXPECT_TRUE(federation.run_until([&] { return federation.step(3) == 6; }, 900 * kSecond));
+  EXPECT_GT(federation.now() - began, 130 * kSecond) << "too fast to say anything of the test";
+  EXPECT_EQ(federation.gateway(3).root(), federation.gateway(1).root());
+}
+
 }  // namespace
 }  // namespace isthmus::inter

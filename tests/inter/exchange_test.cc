@@ -484,6 +484,68 @@ TEST_F(PassedOnTest, AnEarlierAttemptPassedOnLaterDisplacesNoChunks) {
   EXPECT_TRUE(run_until([this] { return held(); }));
 }
 
+// The origin gives the third site another contribution than the receiver, which hears of it when
+// that promises what it holds: an alarm, whichever comes first. Nothing else changes.
+TEST_F(PassedOnTest, AnotherContributionThatAVoterPromisesToHoldIsTold) {
+  const auto mine = made_from(1, 7), others = made_from(2, 8);
+  const auto promises = [&](SiteId by, const Contribution& made, std::uint64_t ballot) {
+    auto& puppet = federation_.puppet(by);
+    const Part part{.site = kOrigin,
+                    .root = made.root(),
+                    .tokens = made.open().tokens,
+                    .base = made.open().base};
+    puppet.link(kReceiver).send(
+        sign(puppet.signer, by, made.open().id, Promise{ballot, std::nullopt, {part}}).encode());
+    federation_.run_for(2 * kSecond);
+  };
+  const auto told = [this] { return federation_.events(kReceiver, "two_contributions"); };
+  promises(kRelay, *others, 2);
+  EXPECT_EQ(told(), 0U);
+  ASSERT_TRUE(send(mine));
+  close(*mine);
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  EXPECT_EQ(told(), 1U);
+  promises(kRelay, *mine, 5);
+  EXPECT_EQ(told(), 1U);
+  promises(kRelay, *others, 8);
+  EXPECT_EQ(told(), 2U);
+  EXPECT_EQ(receiver().held().at(kOrigin).root, mine->root());
+}
+
+// The origin closed it with a state that turned out wrong, and then with the right one. That it is
+// told the first close again, by whoever kept it, undoes nothing, here or at who fetches it.
+TEST_F(PassedOnTest, AnOlderCloseThatComesAgainUndoesNothing) {
+  const auto made = made_from(1);
+  auto close_before = *decode_close(close_of(*made).body);
+  close_before.state_root.bytes[0] ^= std::byte{1};
+  const auto older =
+      sign(origin().signer, kOrigin, MessageType::close, encode(close_before)).encode();
+  auto& relay = federation_.puppet(kRelay);
+  std::optional<Close> passed_on;
+  relay.heard = [&, heard = relay.heard](Link& from, MessageType type, ByteReader& in) {
+    auto copy = in;
+    heard(from, type, in);
+    const auto message =
+        type == MessageType::close ? decode_signed(type, copy) : std::optional<Signed>();
+    if (message) passed_on = decode_close(message->body);
+  };
+  link().send(made->announcement().encode());
+  link().send(older);
+  close(*made);
+  federation_.run_for(kSecond);
+  relay.link(kReceiver).send(older);
+  federation_.run_for(kSecond);
+  ASSERT_TRUE(send(made));
+  ASSERT_TRUE(run_until([this] { return held(); }));
+  relay.link(kReceiver).send(older);
+  federation_.run_for(kSecond);
+  passed_on.reset();
+  relay.link(kReceiver).send(encode(Fetch{1, kOrigin}));
+  ASSERT_TRUE(run_until([&] { return passed_on.has_value(); }));
+  EXPECT_EQ(passed_on->state_root, receiver().root());
+  EXPECT_EQ(federation_.events(kReceiver, "two_closes"), 0U);
+}
+
 // So few chunks that none overtakes others.
 class FewPassedOnTest : public PassedOnTest {
  protected:

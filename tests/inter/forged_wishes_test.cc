@@ -24,7 +24,9 @@ class ForgedWishesTest : public testing::Test {
   void start(ScriptedFederation::Options chosen) {
     federation_.emplace(std::move(chosen));
     federation_->puppet(kLiar).heard = [this](Link& from, MessageType type, ByteReader& in) {
-      Puppet::follow(from, type, in, [&](const Status&, Status& mine) {
+      Puppet::follow(from, type, in, [&](const Status& theirs, Status& mine) {
+        if (from.peer().site == kVictim && theirs.step == 0 && theirs.vote_file != kNoVoteFile)
+          of_founding_ = theirs.own_wish(kVictim);
         mine.vote_file = 77;
         mine.sees = {};
         // As if at first hand, and as if passed on once.
@@ -48,6 +50,7 @@ class ForgedWishesTest : public testing::Test {
 
   std::optional<ScriptedFederation> federation_;
   std::optional<Wish> lie_;
+  std::optional<Wish> of_founding_;  // what the third site signed before there was a run
 };
 
 TEST_F(ForgedWishesTest, StopNoFounding) {
@@ -129,6 +132,48 @@ TEST_F(ForgedWishesTest, NameNoNewVotersVoteFile) {
   EXPECT_NE(federation_->gateway(1).view().vote_file_of(kVictim), kForged);
   federation_->kill(2);
   EXPECT_GE(steps_in(300 * kSecond), 50U);
+}
+
+// What it signed itself for the founding says nothing of a later step.
+TEST_F(ForgedWishesTest, OfTheFoundingAreNotBelievedLater) {
+  start(options());
+  ASSERT_TRUE(federation_->run_until([&] { return federation_->step(1) >= 4; }, 300 * kSecond));
+  ASSERT_TRUE(of_founding_);
+  federation_->kill(kVictim);
+  federation_->disk(kVictim).wipe();
+  federation_->cut(1, kVictim, true);
+  federation_->start(kVictim);
+  ASSERT_TRUE(federation_->run_until(
+      [&] { return federation_->events(kVictim, "vote_readmitted") == 1; }, 120 * kSecond));
+  const auto file = [&] { return federation_->gateway(1).view().vote_file_of(kVictim); };
+  ASSERT_NE(file(), of_founding_->vote_file);
+  lie_ = of_founding_;
+  const auto bad = federation_->gateway(1).counters().bad_signatures;
+  for (int i = 0; i < 60; ++i) {
+    federation_->run_for(2 * kSecond);
+    EXPECT_NE(file(), of_founding_->vote_file);
+  }
+  EXPECT_GT(federation_->gateway(1).counters().bad_signatures, bad) << "it was never told";
+  EXPECT_EQ(federation_->events(kVictim, "vote_file_lost"), 1U);
+}
+
+// But where it loses its disk before the founding, that stands still if they are told: as if it had
+// voted with that disk, which nobody can know. It says so.
+TEST_F(ForgedWishesTest, OfADiskThatIsLostBeforeTheFoundingStopItAndThatIsSaid) {
+  auto chosen = options();
+  chosen.late = {1, 2};
+  start(std::move(chosen));
+  ASSERT_TRUE(federation_->run_until([&] { return of_founding_.has_value(); }, 30 * kSecond));
+  federation_->kill(kVictim);
+  federation_->disk(kVictim).wipe();
+  lie_ = of_founding_;
+  for (const SiteId site : {1, 2}) federation_->start(site);
+  federation_->run_for(30 * kSecond);
+  end_of_lies();
+  federation_->start(kVictim);
+  federation_->run_for(60 * kSecond);
+  EXPECT_FALSE(federation_->gateway(1).genesis());
+  EXPECT_GE(federation_->events(kVictim, "founding_stuck"), 1U);
 }
 
 }  // namespace

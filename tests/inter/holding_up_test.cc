@@ -6,9 +6,8 @@
 #include <optional>
 #include <set>
 
-#include "inter/contribution.h"
+#include "tests/inter/hand_made.h"
 #include "tests/inter/hostile_peer.h"
-#include "tests/inter/sealed_chunks.h"
 
 namespace isthmus::inter {
 namespace {
@@ -208,7 +207,7 @@ TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
   bool lies = false;
   std::uint64_t member_since = 0;
   std::map<SiteId, std::uint64_t> told;
-  std::map<std::uint64_t, std::pair<std::shared_ptr<Contribution>, Signed>> made;
+  std::map<std::uint64_t, HandMade> made;
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
     std::uint64_t step = 0;
     Puppet::follow(from, type, in, [&](const Status& theirs, Status& mine) {
@@ -225,31 +224,9 @@ TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
     if (member_since == 0) member_since = step;
     if (step != member_since || told[from.peer().site] == step) return;
     told[from.peer().site] = step;
-    if (!made.contains(step)) {
-      const auto open = plan->announce(
-          {.run = gateway.genesis()->record.hash(), .view = gateway.view().digest(), .step = step},
-          100, gateway.chain()[step - 2].record.hash(), 7);
-      auto all = std::make_shared<Contribution>(
-          plan, sign(puppet.signer, 1, MessageType::open, encode(open)), open);
-      const auto& agreed = gateway.state()->agreed;
-      std::vector<float> residual(agreed.size());
-      const ValuesInVector values(std::vector<float>(agreed.begin(), agreed.end()));
-      add_all_chunks(*all, puppet.signer, [&](std::uint32_t i) {
-        return *code_chunk(*plan, i, agreed, {}, values, residual);
-      });
-      const Close close{.id = open.id,
-                        .transfer = all->transfer(),
-                        .root = all->root(),
-                        .bytes = all->bytes(),
-                        .tokens = open.tokens,
-                        .base = open.base,
-                        .state_root = gateway.root()};
-      made[step] = {all, sign(puppet.signer, 1, MessageType::close, encode(close))};
-    }
-    const auto& [all, close] = made[step];
-    from.send(all->announcement().encode());
-    from.offer(all->transfer(), step, plan->chunks(), all, false);
-    from.send(close.encode());
+    if (!made.contains(step))
+      made[step] = hand_made(plan, puppet.signer, 1, gateway, [](auto...) {});
+    made[step].offer_to(from);
   };
   ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 3; }, 600 * kSecond));
   lies = true;
@@ -260,6 +237,59 @@ TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
     named += certificate.record.part_of(1) != nullptr;
   EXPECT_GT(named, 1U);
   EXPECT_GT(federation.step(2) - before, 250U) << "721 without it; " << named << " name it";
+}
+
+// It says of a member that is away that it sees it, and that its ranks compute: that is waited for
+// twice.
+TEST_F(HostilePeerTest, WhatItSaysOfWhoIsAwayHoldsTwoStepsUp) {
+  auto options = endless_with_puppet();
+  options.gateway.sync.absent_steps = 100'000;
+  const auto straggler_wait = options.gateway.straggler_wait;
+  ScriptedFederation federation(std::move(options));
+  bool lies = false;
+  federation.puppet(1).heard = [&](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [&](const Status&, Status& mine) {
+      mine.sees = {1, 2, 3};
+      if (!lies) return;
+      mine.sees.push_back(4);
+      mine.sees_contribute = {4};
+    });
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 12; }, 600 * kSecond));
+  federation.cut_off(4, true);
+  federation.run_for(30 * kSecond);
+  const auto steps_in = [&](Nanoseconds time) {
+    const auto before = federation.step(2);
+    federation.run_for(time);
+    return federation.step(2) - before;
+  };
+  const auto quiet = steps_in(300 * kSecond);
+  lies = true;
+  steps_in(3 * straggler_wait);
+  EXPECT_GE(steps_in(300 * kSecond), quiet / 2) << quiet << " without it";
+}
+
+// One of two voters has no room for a while for what a third site contributes. That another site
+// says that it has all does not end the wait for it.
+TEST_F(HostilePeerTest, WhatItSaysThatOthersHoldHurriesNobody) {
+  auto options = endless_with_puppet();
+  options.without_vote = {1, 4};
+  ScriptedFederation federation(std::move(options));
+  federation.puppet(1).heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [](const Status&, Status& mine) {
+      mine.sees_complete = {2, 3, 4};
+    });
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 8; }, 600 * kSecond));
+  federation.disk(3).set_faults({.full_for = "-4"});
+  const auto before = federation.gateway(2).chain().size();
+  federation.run_for(40 * kSecond);
+  federation.disk(3).set_faults({});
+  ASSERT_TRUE(
+      federation.run_until([&] { return federation.step(2) >= before + 3; }, 120 * kSecond));
+  const auto& chain = federation.gateway(2).chain();
+  for (auto k = before; k < chain.size(); ++k)
+    EXPECT_NE(chain[k].record.part_of(4), nullptr) << "step " << k + 1;
 }
 
 // One of two voters has no room for what a third site contributes, which no record names therefore.

@@ -225,7 +225,9 @@ TEST_F(HostilePeerTest, PreparesOfOneWithoutAVoteHoldNoBallotUp) {
 
 // ---- A peer that serves a state badly
 
-// The list of its leaves is true; the leaves are false, or never come.
+// The list of its leaves is true; the leaves are false, or never come, or it says that they are
+// gone.
+enum class Leaves { false_ones, none, gone };
 class BadLeaves final : public ChunkSource {
  public:
   BadLeaves(const std::vector<security::Digest>& leaves, bool come) : come_(come) {
@@ -243,7 +245,7 @@ class BadLeaves final : public ChunkSource {
   const bool come_;
 };
 
-class BadServerTest : public testing::TestWithParam<bool> {};
+class BadServerTest : public testing::TestWithParam<Leaves> {};
 
 TEST_P(BadServerTest, IsLeftForAnother) {
   auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
@@ -269,10 +271,14 @@ TEST_P(BadServerTest, IsLeftForAnother) {
                       .state_root = server.root(),
                       .strong_root = strong_root(leaves),
                       .spot_root = {}};
+    if (request->send && GetParam() == Leaves::gone) {
+      from.send(encode(Lacking{{request->step, kStateItself}}));
+      return;
+    }
     if (request->send)
       from.offer(transfer_of_state(saved.id.run, state.step, *saved.strong_root), 1,
                  static_cast<std::uint32_t>(1 + leaves.size()),
-                 std::make_shared<BadLeaves>(leaves, GetParam()), false);
+                 std::make_shared<BadLeaves>(leaves, GetParam() == Leaves::false_ones), false);
     from.send(sign(puppet.signer, 1, MessageType::saved, encode(saved)).encode());
   };
   ASSERT_TRUE(federation.run_until([&] { return server.state() && server.state()->step >= 6; },
@@ -286,8 +292,9 @@ TEST_P(BadServerTest, IsLeftForAnother) {
   const auto began = federation.now();
   ASSERT_TRUE(federation.run_until([&] { return late.state() && late.state()->step == step; },
                                    600 * kSecond));
-  EXPECT_LT(federation.now() - began, 40 * kSecond);
-  EXPECT_EQ(federation.events(4, GetParam() ? "state_fetch_stopped" : "state_fetch_goes_on"), 1U)
+  EXPECT_LT(federation.now() - began, (GetParam() == Leaves::gone ? 10 : 40) * kSecond);
+  const bool goes_on = GetParam() == Leaves::none;
+  EXPECT_EQ(federation.events(4, goes_on ? "state_fetch_goes_on" : "state_fetch_stopped"), 1U)
       << "the puppet was never asked";
   EXPECT_EQ(late.root(), server.root());
   // And sends no more: what nobody waits for would go before all contributions.
@@ -295,8 +302,51 @@ TEST_P(BadServerTest, IsLeftForAnother) {
   EXPECT_FALSE(puppet.link(4).sends_bulk());
 }
 
-INSTANTIATE_TEST_SUITE_P(Leaves, BadServerTest, testing::Bool(),
-                         [](const auto& test) { return test.param ? "AreFalse" : "NeverCome"; });
+INSTANTIATE_TEST_SUITE_P(Leaves, BadServerTest,
+                         testing::Values(Leaves::false_ones, Leaves::none, Leaves::gone),
+                         [](const auto& test) {
+                           return test.param == Leaves::false_ones ? "AreFalse"
+                                  : test.param == Leaves::none     ? "NeverCome"
+                                                                   : "AreGone";
+                         });
+
+// Who asks to be sent a state sooner than it is answered is sent it when its turn comes, and hears
+// of one that is gone.
+TEST_F(HostilePeerTest, AStateIsSentWhenTheTurnComes) {
+  ScriptedFederation federation(endless_with_puppet());
+  auto& puppet = federation.puppet(1);
+  int answers = 0;
+  std::uint64_t lacking = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+    if (type == MessageType::saved) {
+      const auto message = decode_signed(type, in);
+      const auto saved = message ? decode_saved(message->body) : std::nullopt;
+      answers += saved && saved->strong_root;
+    } else if (type == MessageType::lacking) {
+      const auto of = decode_lacking(in);
+      if (of && of->site == kStateItself) lacking = of->step;
+    }
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 6; }, 120 * kSecond));
+  for (SiteId site = 2; site <= 4; ++site) federation.end_ranks(site);
+  federation.run_for(60 * kSecond);
+  const auto last = federation.step(2);
+  auto& link = puppet.link(2);
+  link.send(encode(StateRequest{last, false}));
+  federation.run_for(kSecond);
+  for (int i = 0; i < 30; ++i) link.send(encode(StateRequest{last, false}));
+  federation.run_for(kSecond / 2);
+  EXPECT_GE(answers, 16);
+  EXPECT_LE(answers, 18);
+  answers = 0;
+  link.send(encode(StateRequest{last, true}));
+  federation.run_for(5 * kSecond);
+  EXPECT_EQ(answers, 1);
+  link.send(encode(StateRequest{last - 2, true}));
+  federation.run_for(10 * kSecond);
+  EXPECT_EQ(lacking, last - 2);
+}
 
 // A listed site without a vote says that its vote file has the number of another one's. That one
 // starts again all the same.

@@ -350,6 +350,17 @@ TEST_F(LinkPair, PatienceWithChunksFollowsFromTheRate) {
   EXPECT_LT(beta->link->chunk_patience(), busy / 4);
 }
 
+// What control says is no rate of chunks, of which none come.
+TEST_F(LinkPair, PatienceWithChunksDoesNotFollowFromControl) {
+  start();
+  for (auto* end : {alpha, beta}) end->link->expect_chunks(1 << 20);
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    alpha->link->send(numbered(i, 1000));
+    world->run_for(100 * kMillisecond);
+  }
+  EXPECT_LT(beta->link->chunk_patience(), kSecond);
+}
+
 TEST_F(LinkPair, TransfersFinishOverABadNetwork) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     start(bad(), {}, seed);

@@ -53,12 +53,33 @@ TEST(BlockedBulkPortTest, StepsTakeLittleLonger) {
     auto options = options_of({kSecond, kSecond, kSecond});
     options.gateway.sync.outer_steps = 100'000;
     ScriptedFederation federation(std::move(options));
-    if (blocked) federation.cut_bulk(1, 2);
+    if (blocked) federation.cut_bulk(1, 2, true);
     federation.run_for(300 * kSecond);
     return federation.step(3);
   };
   const auto blocked = steps(true), open = steps(false);
-  EXPECT_GT(3 * blocked, open) << blocked << " and " << open;
+  EXPECT_GT(6 * blocked, 5 * open) << blocked << " and " << open;
+}
+
+TEST(BlockedBulkPortTest, WhenItOpensNothingIsPassedOnAnyMore) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  const auto make_steps = [&](std::uint64_t steps) {
+    const auto wanted = federation.step(3) + steps;
+    ASSERT_TRUE(federation.run_until([&] { return federation.step(3) >= wanted; }, 60 * kSecond));
+  };
+  const auto relayed = [&] { return federation.gateway(3).counters().relayed; };
+  federation.cut_bulk(1, 2, true);
+  federation.run_for(60 * kSecond);
+  const auto before = relayed();
+  make_steps(5);
+  EXPECT_GE(relayed(), before + 9) << "each is asked for what the other contributes";
+  federation.cut_bulk(1, 2, false);
+  make_steps(3);
+  const auto since = relayed();
+  make_steps(10);
+  EXPECT_EQ(relayed(), since);
 }
 
 // What came, and does not fit on this site's own disk, is not asked of others.

@@ -166,6 +166,26 @@ TEST_F(AwaitedTest, WhateverItSaysNoMoreThanAMinuteInOneStep) {
   EXPECT_NEAR(seconds_of(held_up()), 60, 1);
 }
 
+// It replays as slowly as it is waited for, over a long way, and is 200 steps behind.
+TEST_F(AwaitedTest, HoweverFarBehindNoMoreThanFiveMinutesBesideAnEighth) {
+  newest = 211;
+  const auto patience = 10 * kSecond, began = now;
+  Nanoseconds held = 0;
+  for (std::uint64_t step = 12; held < 3600 * kSecond; ++step) {
+    const auto before = held;
+    while (sites.awaited(kSite, newest, 5, now, patience) && held - before < 9 * kSecond) {
+      sites.holds_up(kSite, now);
+      now += kSecond / 4;
+      held += kSecond / 4;
+    }
+    if (held == before) break;
+    works_on(step);
+    if (step % 2 == 1) next_step();
+  }
+  EXPECT_GT(held, 240 * kSecond);
+  EXPECT_LE(held, 300 * kSecond + (now - began) / 8 + kSecond);
+}
+
 TEST_F(AwaitedTest, ToGoBackIsNoProgress) {
   now += kPatience - kSecond / 2;
   works_on(10);

@@ -66,7 +66,7 @@ class ScriptedFederation {
     network_.set_access(site, bytes_per_second);
   }
   // Both ways, of the bulk lane alone.
-  void cut_bulk(SiteId a, SiteId b) { network_.cut_bulk({a, 0}, {b, 0}, true); }
+  void cut_bulk(SiteId a, SiteId b, bool cut) { network_.cut_bulk({a, 0}, {b, 0}, cut); }
   // From everyone.
   void cut_off(SiteId site, bool cut);
   Nanoseconds now() const { return simulation_.now(); }

@@ -1,0 +1,247 @@
+// What a listed peer can cost the others that says again and again what is, or is not so, or
+// contributes what no training gives.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "tests/inter/hand_made.h"
+#include "tests/inter/hostile_peer.h"
+
+namespace isthmus::inter {
+namespace {
+
+// ---- Values
+
+constexpr float kLargestScale = 0x1.fffffep119F;  // that a frame may have
+
+// A member whose contributions have these scales, and codes of both signs.
+class ExtremeValuesTest : public HostilePeerTest {
+ protected:
+  void run(const std::vector<float>& scales) {
+    auto options = endless_with_puppet();
+    options.gateway.sync.codec = compress::CodecId::int8;
+    const auto plan_of = [&](const ModelLayout& layout) {
+      return std::make_shared<ChunkPlan>(layout, 0, options.gateway.sync.chunk_elements,
+                                         options.gateway.sync.codec);
+    };
+    federation_.emplace(options);
+    plan_ = plan_of(federation_->layout());
+    federation_->puppet(1).heard = [this, scales](Link& from, MessageType type, ByteReader& in) {
+      std::uint64_t step = 0;
+      Puppet::follow(from, type, in, [&](const Status& theirs, Status& mine) {
+        mine.vote_file = 77;
+        mine.contributes = mine.wants_in = true;
+        step = theirs.step;
+      });
+      contribute(from, step, scales);
+    };
+  }
+  void contribute(Link& from, std::uint64_t step, const std::vector<float>& scales) {
+    auto& gateway = federation_->gateway(2);
+    if (!gateway.state() || gateway.state()->step + 1 != step || !gateway.view().is_member(1) ||
+        made_.size() > 2 || !told_.insert({from.peer().site, step}).second)
+      return;
+    const auto spoil = [&](std::uint32_t chunk, std::span<std::byte> frames) {
+      for (const auto& range : plan_->ranges(chunk)) {
+        const auto frame = frames.first(plan_->frames().encoded_bytes_max(range.count));
+        frames = frames.subspan(frame.size());
+        const auto blocks = (frame.size() - range.count) / sizeof(float);
+        for (std::size_t block = 0; block < blocks; ++block) {
+          const auto scale = scales[(chunk + block) % scales.size()];
+          std::memcpy(frame.data() + block * sizeof scale, &scale, sizeof scale);
+        }
+        for (std::size_t i = 0; i < range.count; ++i)
+          frame[blocks * sizeof(float) + i] = static_cast<std::byte>(i % 2 == 0 ? 127 : -128);
+      }
+    };
+    if (!made_.contains(step))
+      made_[step] = hand_made(plan_, federation_->puppet(1).signer, 1, gateway, spoil);
+    made_[step].offer_to(from);
+  }
+  bool reaches(std::uint64_t step) {
+    return federation_->run_until(
+        [&] {
+          return federation_->step(2) >= step && federation_->step(3) >= step &&
+                 federation_->step(4) >= step;
+        },
+        1200 * kSecond);
+  }
+  std::size_t named() {
+    std::size_t steps = 0;
+    for (const auto& certificate : federation_->gateway(2).chain())
+      steps += certificate.record.part_of(1) != nullptr;
+    return steps;
+  }
+  void expect_finite_and_equal() {
+    federation_->end_ranks(2);  // all come to the same step
+    federation_->run_for(300 * kSecond);
+    for (const SiteId site : {2, 3, 4}) {
+      const auto& gateway = federation_->gateway(site);
+      EXPECT_FALSE(federation_->process(site).failure());
+      if (gateway.state()->step == federation_->step(2)) {
+        EXPECT_EQ(gateway.root(), federation_->gateway(2).root()) << site;
+      }
+      EXPECT_TRUE(std::ranges::all_of(gateway.state()->agreed, [](float value) {
+        return std::isfinite(value);
+      })) << site;
+    }
+  }
+
+  std::optional<ScriptedFederation> federation_;
+  std::shared_ptr<const ChunkPlan> plan_;
+  std::map<std::uint64_t, HandMade> made_;
+  std::set<std::pair<SiteId, std::uint64_t>> told_;
+};
+
+TEST_F(ExtremeValuesTest, TheLargestAndTheSmallestGiveTheSameStateEverywhere) {
+  run({kLargestScale, std::numeric_limits<float>::denorm_min(), 0x1p-127F, 0.0F, kLargestScale});
+  ASSERT_TRUE(reaches(10));
+  EXPECT_GE(named(), 1U);
+  for (const SiteId site : {2, 3, 4}) EXPECT_EQ(federation_->events(site, "chunk_refused"), 0U);
+  expect_finite_and_equal();
+}
+
+TEST_F(ExtremeValuesTest, WhatIsNotAllowedIsRefusedEverywhere) {
+  for (const auto scale :
+       {std::numeric_limits<float>::max(), 0x1p120F, std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::quiet_NaN(), -1.0F, -0.0F}) {
+    made_.clear();
+    told_.clear();
+    run({scale});
+    ASSERT_TRUE(reaches(6)) << scale;
+    EXPECT_EQ(named(), 0U) << scale;
+    EXPECT_GE(federation_->events(2, "chunk_refused"), 1U) << scale;
+  }
+  expect_finite_and_equal();
+}
+
+// ---- Words
+
+// Of a flood of signatures that do not check few are looked at, whoever they are said to be of; and
+// what others say counts meanwhile.
+TEST_F(HostilePeerTest, BadSignaturesAreLookedAtNowAndThen) {
+  ScriptedFederation federation(endless_with_puppet());
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+  };
+  auto& second = federation.gateway(2);
+  const auto steps_of = [&](int forged_each_100_ms) {
+    const auto before = federation.step(2);
+    for (int i = 0; i < 300; ++i) {
+      const StepId id{.run = second.genesis()->record.hash(),
+                      .view = second.view().digest(),
+                      .step = federation.step(2) + 1,
+                      .fragment = 0};
+      Saved saved;
+      saved.id = id;
+      for (int k = 0; k < forged_each_100_ms; ++k)
+        for (const SiteId signer : {1, 3})
+          for (auto forged :
+               {sign(puppet.signer, signer, id, Prepare{static_cast<std::uint64_t>(k)}),
+                sign(puppet.signer, signer, MessageType::saved, encode(saved))}) {
+            forged.signature.bytes[0] ^= std::byte{1};
+            puppet.link(2).send(forged.encode());
+          }
+      federation.run_for(100 * kMillisecond);
+    }
+    return federation.step(2) - before;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 8; }, 120 * kSecond));
+  const auto quiet = steps_of(0);
+  const auto before = second.counters().bad_signatures;
+  EXPECT_GE(steps_of(10), quiet * 3 / 4);
+  const auto looked_at = second.counters().bad_signatures - before;
+  EXPECT_GE(looked_at, 100U);
+  EXPECT_LE(looked_at, 2 * (64 + 8 * 31U)) << "of 12 000";
+  EXPECT_GE(federation.events(2, "bad_signature"), 1U);
+  EXPECT_LE(federation.events(2, "bad_signature"), 40U);
+}
+
+// Also of wishes, of which one status has hundreds.
+TEST_F(HostilePeerTest, ForgedWishesAreLookedAtNowAndThen) {
+  ScriptedFederation federation(endless_with_puppet());
+  federation.puppet(1).heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+  };
+  auto& second = federation.gateway(2);
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 8; }, 120 * kSecond));
+  federation.cut(2, 4, true);
+  federation.run_for(20 * kSecond);
+  const auto before = second.counters().bad_signatures;
+  for (VoteFileId file = 1000; file < 2000; ++file) {
+    Status mine;
+    mine.step = federation.step(2) + 1;
+    mine.wishes.push_back({.site = 4, .joins = true, .vote_file = file, .hops = 1});
+    federation.puppet(1).link(2).send(encode(mine));
+    federation.run_for(10 * kMillisecond);
+  }
+  const auto looked_at = second.counters().bad_signatures - before;
+  EXPECT_GE(looked_at, 64U);
+  EXPECT_LE(looked_at, 64U + 8 * 11) << "of a thousand";
+}
+
+// What others have saved is told to who loses sight of them: once, however often it does.
+TEST_F(HostilePeerTest, WhoLosesSightOfOthersAgainAndAgainIsToldOnce) {
+  ScriptedFederation federation(endless_with_puppet());
+  auto& puppet = federation.puppet(1);
+  std::size_t told = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+    if (type != MessageType::saved) return;
+    const auto message = decode_signed(type, in);
+    told += message && message->signer != from.peer().site;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 8; }, 120 * kSecond));
+  for (SiteId site = 2; site <= 4; ++site) federation.end_ranks(site);
+  federation.run_for(60 * kSecond);
+  told = 0;
+  for (int i = 0; i < 500; ++i) {
+    Status mine;
+    mine.step = federation.step(2) + 1;
+    if (i % 2 == 0) mine.sees = {1, 2, 3, 4};
+    puppet.link(2).send(encode(mine));
+    federation.run_for(10 * kMillisecond);
+  }
+  EXPECT_GE(told, 2U);
+  EXPECT_LE(told, 4U);
+}
+
+// By turns it has all of each contribution, and nothing. What it makes others send takes its own
+// line's share of a rate limit, and no more.
+TEST_F(HostilePeerTest, WhatItHasAndHasNotByTurnsHoldsNobodyUp) {
+  auto options = limited_with_puppet();
+  options.elements = 50'000;
+  options.gateway.sync.chunk_elements = 1 << 13;
+  ScriptedFederation federation(std::move(options));
+  std::map<SiteId, std::pair<TransferId, std::uint32_t>> newest;
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+    if (type != MessageType::open) return;
+    const auto message = decode_signed(type, in);
+    const auto open = message ? decode_open(message->body) : std::nullopt;
+    if (open && message->signer == from.peer().site)
+      newest[message->signer] = {transfer_of(*message), open->chunks};
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 8; }, 600 * kSecond));
+  const auto steps_of = [&](bool turns) {
+    const auto before = federation.step(2);
+    for (int i = 0; i < 2000; ++i) {
+      if (turns)
+        for (const auto& [site, transfer] : newest)
+          puppet.link(site).have(transfer.first, std::vector<bool>(transfer.second, i % 2 == 0));
+      federation.run_for(50 * kMillisecond);
+    }
+    return federation.step(2) - before;
+  };
+  const auto quiet = steps_of(false);
+  EXPECT_GE(3 * steps_of(true), 2 * quiet);
+}
+
+}  // namespace
+}  // namespace isthmus::inter
