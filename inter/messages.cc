@@ -303,6 +303,7 @@ Bytes wish_body(const security::Digest& of, std::uint64_t step, const Wish& wish
 Bytes encode_own(Status status) {
   status.sees_contribute.clear();
   status.sees_complete.clear();
+  status.wish_signature = {};
   return encode(status);
 }
 

@@ -98,11 +98,8 @@ outer_steps = 1
             for site, base in zip(federation.sites, ("base", "other")):
                 self.fine_tune(site, f'from = "{base}"\n{LORA}')
             federation.launch()
-            said = ""
-            for site in federation.sites:
-                self.assertNotEqual(site.wait(90), DONE)
-                said += site.output()
-            self.assertIn("frozen", said)
+            alarm = federation["alpha"].wait_for_event("session_refused")[0]
+            self.assertIn("frozen", alarm["why"])
 
     def test_what_is_frozen_stays_and_is_not_exchanged(self):
         with Federation("alpha", "beta", outer_steps=OUTER_STEPS) as federation:

@@ -148,7 +148,7 @@ TEST(EndedRunTest, IsServedToWhoeverFetchesItSlowly) {
   federation.start(2);
   federation.kill(1);
   federation.start(1);
-  federation.gateway(1).set_rate_limit(5'000);
+  federation.gateway(1).set_rate_limit(20'000);
   const auto began = federation.now();
   EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 1800 * kSecond));
   EXPECT_GT(federation.now() - began, 130 * kSecond) << "too fast to say anything of the test";

@@ -54,7 +54,7 @@ HOMES = {
 # The C++ standard library has no dot or slash; these are the C library's and the kernel's.
 SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "bits/", "asm/")
 SYSTEM_HEADERS = set(
-    "dirent.h dlfcn.h errno.h fcntl.h fenv.h grp.h ifaddrs.h immintrin.h langinfo.h locale.h netdb.h omp.h poll.h "
+    "dirent.h dlfcn.h errno.h fcntl.h fenv.h fnmatch.h grp.h ifaddrs.h immintrin.h langinfo.h locale.h netdb.h omp.h poll.h "
     "pthread.h pty.h pwd.h sched.h signal.h spawn.h stdint.h stdio.h stdlib.h string.h termios.h time.h ucontext.h "
     "unistd.h utmp.h wait.h xmmintrin.h pmmintrin.h x86intrin.h cpuid.h getopt.h glob.h limits.h math.h ctype.h".split())
 
