@@ -71,7 +71,7 @@ Result<void> Gateway::load() {
                              options_.folder, name_of(*owner))};
   ISTHMUS_TRY(restored_to_, store_.contributions().newest());
   ISTHMUS_CHECK(take_up_feedback(std::move(loaded.feedbacks)));
-  ISTHMUS_CHECK(take_up_without_feedback());
+  if (loaded.feedback_damaged) ISTHMUS_CHECK(take_up_without_feedback());
   world_.log.info("state_loaded",
                   {.outer_step = state_ ? static_cast<std::int64_t>(state_->step) : -1},
                   {{"boot", boot_},
@@ -140,11 +140,10 @@ Result<void> Gateway::take_up_feedback(std::vector<Feedback> newest_first) {
   return {};
 }
 
-// A contribution newer than any feedback here counts: the disk has forgotten a slot that it had
-// synced, or somebody removed it. Then of that contribution what coding cut off is lost, and what
-// rode in it must not ride again.
+// A slot of feedback is damaged: by a crash while it was written, so that its contribution was
+// never closed; or the disk has forgotten what it had synced. Then of the newest contribution what
+// coding cut off is lost, and what rode in it must not ride again.
 Result<void> Gateway::take_up_without_feedback() {
-  if (!layout_ || options_.link.bug == PlantedBug::two_contributions) return {};
   const auto settled = pending_ ? pending_->step : 0;
   for (auto step = std::max<std::uint64_t>(restored_to_, chain_.size()); step > settled; --step) {
     Feedback none{.step = step, .root = {}, .tokens = 0, .residual = {}};
@@ -167,7 +166,7 @@ Result<void> Gateway::take_up_without_feedback() {
     if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, step);
     if (closed != Closed::yes) continue;
     world_.log.alarm("feedback_lost", {.outer_step = static_cast<std::int64_t>(step)},
-                     {{"why", "it is damaged on this disk or missing, and its contribution counts"},
+                     {{"why", "it is damaged on this disk, and its contribution counts"},
                       {"then", "what the codec cut off of that contribution is lost"}});
     none.residual.resize(layout_->elements());
     std::fill(none.residual.begin(), none.residual.end(), 0.0F);

@@ -191,8 +191,10 @@ Result<void> OuterStore::load_run(Loaded& loaded) {
   }
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_feedback(slot);
+    const auto damaged = loaded.damaged.size();
     ISTHMUS_TRY(const bool whole,
                 counts(read, loaded.damaged, fmt::format("the other slot counts: {}", kTorn)));
+    loaded.feedback_damaged = loaded.feedback_damaged || loaded.damaged.size() > damaged;
     if (!whole || read->residual.size() != loaded.layout->elements()) continue;
     const bool newest = loaded.feedbacks.empty() || loaded.feedbacks.front().step < read->step;
     on_disk_.feedback_names[slot] = FeedbackName(read->step, read->root);

@@ -57,10 +57,7 @@ TEST_P(DamagedContributionTest, IsMadeAnewWhereNobodyHasIt) {
 
 // The disk has forgotten what the codec cut off of a contribution that others have: the residual
 // before rode in that contribution, and does not ride once more.
-class ForgottenFeedbackTest : public testing::TestWithParam<bool> {};
-
-TEST_P(ForgottenFeedbackTest, TheOneBeforeDoesNotCountTwice) {
-  const bool missing = GetParam();
+TEST(ForgottenFeedbackTest, TheOneBeforeDoesNotCountTwice) {
   constexpr SiteId kSite = 3;
   ScriptedFederation federation(options_of({20 * kSecond, 20 * kSecond, kSecond}));
   const auto at_step = [&](std::uint64_t step) {
@@ -80,12 +77,8 @@ TEST_P(ForgottenFeedbackTest, TheOneBeforeDoesNotCountTwice) {
     ByteReader in(bytes);
     in.raw(8 + 4);
     if (in.get<std::uint64_t>() != 2) continue;
-    if (missing) {
-      ASSERT_TRUE(disk.remove(slot));
-    } else {
-      bytes.back() ^= std::byte{1};
-      ASSERT_TRUE(replace_file(disk, slot, bytes));
-    }
+    bytes.back() ^= std::byte{1};
+    ASSERT_TRUE(replace_file(disk, slot, bytes));
     ++forgotten;
   }
   ASSERT_EQ(forgotten, 1U);
@@ -126,9 +119,6 @@ TEST(TornContributionTest, CountsWithWhatCameAgain) {
   federation.start(1);
   EXPECT_TRUE(federation.run_until(holds, 10 * kSecond));
 }
-
-INSTANTIATE_TEST_SUITE_P(Newest, ForgottenFeedbackTest, testing::Bool(),
-                         [](const auto& tested) { return tested.param ? "Missing" : "Damaged"; });
 
 INSTANTIATE_TEST_SUITE_P(Others, DamagedContributionTest, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "HaveIt" : "DoNot"; });
