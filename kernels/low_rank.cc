@@ -27,11 +27,17 @@ HWY_INLINE float element(const T* p) {
   return hn::GetLane(load_as_float(OneFloatTag(), p));
 }
 
-// sums[r][v] += left(k, r) · right(k)[v], k in [0, count), in that order: kRows values and kVectors
-// vectors at each k.
-template <int kRows, int kVectors, class D, class Left, class Right>
-HWY_INLINE void multiply(D d, std::int64_t count, const Left& left, const Right& right,
-                         hn::Vec<D> (&sums)[kRows][kVectors]) {
+// store(r, v, start(r, v) + Σ left(k, r) · right(k, v)), k in [0, count), in that order: kRows
+// values with kVectors vectors at each k.
+template <int kRows, int kVectors, class D, class Start, class Left, class Right, class Store>
+HWY_INLINE void multiply(D d, std::int64_t count, const Start& start, const Left& left,
+                         const Right& right, const Store& store) {
+  hn::Vec<D> sums[kRows][kVectors];
+  ISTHMUS_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    ISTHMUS_UNROLL
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = start(r, v);
+  }
   for (std::int64_t k = 0; k < count; ++k) {
     hn::Vec<D> vectors[kVectors];
     ISTHMUS_UNROLL
@@ -42,6 +48,11 @@ HWY_INLINE void multiply(D d, std::int64_t count, const Left& left, const Right&
       ISTHMUS_UNROLL
       for (int v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(value, vectors[v], sums[r][v]);
     }
+  }
+  ISTHMUS_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    ISTHMUS_UNROLL
+    for (int v = 0; v < kVectors; ++v) store(r, v, sums[r][v]);
   }
 }
 
@@ -81,32 +92,21 @@ void forward_rows(const Rows& t, const float* turned, const Rows& y, const Rows&
     with_element(y.dtype, [&](auto result) {
       using In = decltype(in);
       using Y = decltype(result);
-      for_four(first, end, [&](auto row_count, std::int64_t row) {
-        constexpr int kRows = decltype(row_count)::value;
+      for_four(first, end, [&](auto rows, std::int64_t row) {
         for_vectors(out, [&](auto d, auto vectors, std::int64_t o) {
-          using D = decltype(d);
-          constexpr int kVectors = decltype(vectors)::value;
           const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-          hn::Vec<D> sums[kRows][kVectors];
-          ISTHMUS_UNROLL
-          for (int r = 0; r < kRows; ++r) {
-            ISTHMUS_UNROLL
-            for (int v = 0; v < kVectors; ++v)
-              sums[r][v] = load_as_float(d, static_cast<const Y*>(y.at(row + r, o)) + v * lanes);
-          }
-          multiply<kRows, kVectors>(
+          multiply<decltype(rows)::value, decltype(vectors)::value>(
               d, t.columns,
+              [&](int r, int v) {
+                return load_as_float(d, static_cast<const Y*>(y.at(row + r, o)) + v * lanes);
+              },
               [&](std::int64_t k, int r) {
                 return element(static_cast<const In*>(t.at(row + r, k)));
               },
               [&](std::int64_t k, int v) { return hn::LoadU(d, turned + k * out + o + v * lanes); },
-              sums);
-          ISTHMUS_UNROLL
-          for (int r = 0; r < kRows; ++r) {
-            ISTHMUS_UNROLL
-            for (int v = 0; v < kVectors; ++v)
-              store_float(sums[r][v], d, static_cast<Y*>(sum.at(row + r, o)) + v * lanes);
-          }
+              [&](int r, int v, auto total) {
+                store_float(total, d, static_cast<Y*>(sum.at(row + r, o)) + v * lanes);
+              });
         });
       });
     });
@@ -117,34 +117,21 @@ void input_gradient_rows(const Rows& dy, const Rows& b, float scale, const Rows&
                          std::int64_t first, std::int64_t end) {
   with_element(dy.dtype, [&](auto in) {
     using In = decltype(in);
-    for_four(first, end, [&](auto row_count, std::int64_t row) {
-      constexpr int kRows = decltype(row_count)::value;
+    for_four(first, end, [&](auto rows, std::int64_t row) {
       for_vectors(b.columns, [&](auto d, auto vectors, std::int64_t r0) {
-        using D = decltype(d);
-        constexpr int kVectors = decltype(vectors)::value;
         const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-        hn::Vec<D> sums[kRows][kVectors];
-        ISTHMUS_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          ISTHMUS_UNROLL
-          for (int v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
-        }
-        multiply<kRows, kVectors>(
-            d, b.rows,
+        multiply<decltype(rows)::value, decltype(vectors)::value>(
+            d, b.rows, [&](int, int) { return hn::Zero(d); },
             [&](std::int64_t k, int r) {
               return element(static_cast<const In*>(dy.at(row + r, k)));
             },
             [&](std::int64_t k, int v) {
               return load_as_float(d, static_cast<const In*>(b.at(k, r0)) + v * lanes);
             },
-            sums);
-        ISTHMUS_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          ISTHMUS_UNROLL
-          for (int v = 0; v < kVectors; ++v)
-            store_float(hn::Mul(hn::Set(d, scale), sums[r][v]), d,
-                        static_cast<In*>(dt.at(row + r, r0)) + v * lanes);
-        }
+            [&](int r, int v, auto total) {
+              store_float(hn::Mul(hn::Set(d, scale), total), d,
+                          static_cast<In*>(dt.at(row + r, r0)) + v * lanes);
+            });
       });
     });
   });
@@ -159,35 +146,21 @@ void weight_gradient_rows(const Rows& dy, const Rows& t, float scale, const Rows
       const auto count = dy.rows - row < kRowBlock ? dy.rows - row : kRowBlock;
       const bool adds = accumulate || row > 0;
       for_four(first, end, [&](auto outputs, std::int64_t o) {
-        constexpr int kOutputs = decltype(outputs)::value;
         for_vectors(t.columns, [&](auto d, auto vectors, std::int64_t r0) {
-          using D = decltype(d);
-          constexpr int kVectors = decltype(vectors)::value;
           const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-          hn::Vec<D> sums[kOutputs][kVectors];
-          ISTHMUS_UNROLL
-          for (int i = 0; i < kOutputs; ++i) {
-            ISTHMUS_UNROLL
-            for (int v = 0; v < kVectors; ++v) sums[i][v] = hn::Zero(d);
-          }
-          multiply<kOutputs, kVectors>(
-              d, count,
+          multiply<decltype(outputs)::value, decltype(vectors)::value>(
+              d, count, [&](int, int) { return hn::Zero(d); },
               [&](std::int64_t k, int i) {
                 return element(static_cast<const In*>(dy.at(row + k, o)) + i);
               },
               [&](std::int64_t k, int v) {
                 return load_as_float(d, static_cast<const In*>(t.at(row + k, r0)) + v * lanes);
               },
-              sums);
-          ISTHMUS_UNROLL
-          for (int i = 0; i < kOutputs; ++i) {
-            ISTHMUS_UNROLL
-            for (int v = 0; v < kVectors; ++v) {
-              auto* to = static_cast<float*>(db.at(o + i, r0)) + v * lanes;
-              const auto scaled = hn::Mul(hn::Set(d, scale), sums[i][v]);
-              hn::StoreU(adds ? hn::Add(hn::LoadU(d, to), scaled) : scaled, d, to);
-            }
-          }
+              [&](int i, int v, auto total) {
+                auto* to = static_cast<float*>(db.at(o + i, r0)) + v * lanes;
+                const auto scaled = hn::Mul(hn::Set(d, scale), total);
+                hn::StoreU(adds ? hn::Add(hn::LoadU(d, to), scaled) : scaled, d, to);
+              });
         });
       });
     }

@@ -53,8 +53,7 @@ class Walk {
       Value gradient = p_.value(parameter.master);
       gradient.name += " gradient";
       gradient.kind = ValueKind::gradient;
-      p_.values.push_back(std::move(gradient));
-      parameter.gradient = static_cast<ValueId>(p_.values.size() - 1);
+      parameter.gradient = p_.add(std::move(gradient));
       for (const auto id : {parameter.master, parameter.operand}) {
         needed_[index(id)] = true;
         gradient_[index(id)] = parameter.gradient;
@@ -223,8 +222,7 @@ class Walk {
     Value value = p_.value(like);
     value.name += suffix;
     value.kind = kind;
-    p_.values.push_back(std::move(value));
-    return static_cast<ValueId>(p_.values.size() - 1);
+    return p_.add(std::move(value));
   }
 
   void append_sum(ValueId whole, ValueId part) { append(OpKind::add, {whole, part}, whole, true); }

@@ -91,29 +91,11 @@ class Adapters {
 
   // Returns what products read of it.
   ValueId parameter(std::string name, Shape shape, DType operand, Initial initial) {
-    Parameter p;
-    p.canonical = {{name, 0, shape[0]}};
-    p.initial = initial;
-    const auto index = static_cast<std::int32_t>(p_.parameters.size());
-    p.master = p.operand = value(name, shape, DType::f32, ValueKind::parameter);
-    if (operand != DType::f32)
-      p.operand = value(name + " copy", shape, operand, ValueKind::parameter);
-    for (const auto id : {p.master, p.operand})
-      p_.values[static_cast<std::size_t>(id)].parameter = index;
-    p_.parameters.push_back(std::move(p));
-    return p_.parameters.back().operand;
+    const auto index = p_.add_parameter({{std::move(name), 0, shape[0]}}, shape, operand, initial);
+    return p_.parameters[index].operand;
   }
   ValueId activation(std::string_view name, Shape shape, DType dtype) {
-    return value(fmt::format("{}.{}", name, p_.ops.size()), shape, dtype, ValueKind::activation);
-  }
-  ValueId value(std::string name, Shape shape, DType dtype, ValueKind kind) {
-    Value v;
-    v.name = std::move(name);
-    v.shape = shape;
-    v.dtype = dtype;
-    v.kind = kind;
-    p_.values.push_back(std::move(v));
-    return static_cast<ValueId>(p_.values.size() - 1);
+    return p_.add(fmt::format("{}.{}", name, p_.ops.size()), shape, dtype, ValueKind::activation);
   }
   void append(OpKind kind, std::vector<ValueId> inputs, ValueId output) {
     Op op;

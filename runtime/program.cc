@@ -19,38 +19,38 @@ std::int64_t head_chunk_rows(std::int64_t rows, std::int64_t vocabulary) {
 
 }  // namespace
 
-ValueId ProgramBuilder::value(std::string name, Shape shape, DType dtype, ValueKind kind) {
-  Value v;
-  v.name = std::move(name);
-  v.shape = shape;
-  v.dtype = dtype;
-  v.kind = kind;
-  program_.values.push_back(std::move(v));
-  return static_cast<ValueId>(program_.values.size() - 1);
+std::size_t Program::add_parameter(std::vector<CanonicalRows> canonical, Shape shape, DType operand,
+                                   Initial initial) {
+  const auto index = parameters.size();
+  const auto& name = canonical.front().name;
+  Parameter p;
+  p.initial = initial;
+  p.master = p.operand = add(name, shape, DType::f32, ValueKind::parameter);
+  if (operand != DType::f32) p.operand = add(name + " copy", shape, operand, ValueKind::parameter);
+  for (const auto id : {p.master, p.operand})
+    values[static_cast<std::size_t>(id)].parameter = static_cast<std::int32_t>(index);
+  p.canonical = std::move(canonical);
+  parameters.push_back(std::move(p));
+  return index;
 }
 
 ValueId ProgramBuilder::activation(std::string_view name, std::int64_t columns, DType dtype) {
-  return value(std::string(name) + "." + std::to_string(program_.ops.size()),
-               {shape_.tokens(), columns}, dtype, ValueKind::activation);
+  return program_.add(std::string(name) + "." + std::to_string(program_.ops.size()),
+                      {shape_.tokens(), columns}, dtype, ValueKind::activation);
 }
 
 std::size_t ProgramBuilder::parameter(const std::vector<Part>& parts, Shape shape, bool is_matrix) {
-  const auto index = program_.parameters.size();
-  Parameter p;
+  std::vector<CanonicalRows> canonical;
   std::int64_t row = 0;
   for (const auto& part : parts) {
-    p.canonical.push_back({part.name, row, part.rows});
+    canonical.push_back({part.name, row, part.rows});
     row += part.rows;
   }
   ISTHMUS_ASSERT(row == shape[0]);
-  p.initial = is_matrix ? Initial::normal : Initial::ones;
-  p.decays = is_matrix;
-  p.master = p.operand = value(parts[0].name, shape, DType::f32, ValueKind::parameter);
-  if (is_matrix && product_dtype() != DType::f32)
-    p.operand = value(parts[0].name + " copy", shape, product_dtype(), ValueKind::parameter);
-  for (const auto id : {p.master, p.operand})
-    program_.values[static_cast<std::size_t>(id)].parameter = static_cast<std::int32_t>(index);
-  program_.parameters.push_back(std::move(p));
+  const auto index =
+      program_.add_parameter(std::move(canonical), shape, is_matrix ? product_dtype() : DType::f32,
+                             is_matrix ? Initial::normal : Initial::ones);
+  program_.parameters[index].decays = is_matrix;
   return index;
 }
 
@@ -86,7 +86,7 @@ Op& ProgramBuilder::append(OpKind kind, std::vector<ValueId> inputs, std::vector
 ValueId ProgramBuilder::embed(std::size_t table) {
   const auto master = program_.parameters[table].master;
   if (program_.tokens == kNoValue)
-    program_.tokens = value("tokens", {shape_.tokens()}, DType::i32, ValueKind::input);
+    program_.tokens = program_.add("tokens", {shape_.tokens()}, DType::i32, ValueKind::input);
   const auto out = activation("embed", program_.value(master).shape[1], DType::f32);
   append(OpKind::embed, {program_.tokens, master}, {out});
   return out;
@@ -121,7 +121,8 @@ ValueId ProgramBuilder::linear(ValueId x, std::size_t weight, DType output) {
 ValueId ProgramBuilder::rope_table(double theta, const RopeScaling& scaling,
                                    std::int64_t head_dim) {
   const auto positions = continues() ? shape_.kept_length : shape_.sequence;
-  const auto table = value("rope_table", {positions, head_dim}, DType::f32, ValueKind::state);
+  const auto table =
+      program_.add("rope_table", {positions, head_dim}, DType::f32, ValueKind::state);
   Op op;
   op.kind = OpKind::rope_table;
   op.outputs = {table};
@@ -130,8 +131,8 @@ ValueId ProgramBuilder::rope_table(double theta, const RopeScaling& scaling,
   op.attributes.head_dim = head_dim;
   program_.once.push_back(std::move(op));
   if (!continues()) return table;
-  program_.texts = value("texts", {shape_.tokens()}, DType::i32, ValueKind::input);
-  program_.positions = value("positions", {shape_.tokens()}, DType::i32, ValueKind::input);
+  program_.texts = program_.add("texts", {shape_.tokens()}, DType::i32, ValueKind::input);
+  program_.positions = program_.add("positions", {shape_.tokens()}, DType::i32, ValueKind::input);
   const auto rows = activation("rotations", head_dim, DType::f32);
   append(OpKind::gather, {program_.positions, table}, {rows});
   return rows;
@@ -187,8 +188,8 @@ ValueId ProgramBuilder::cached_attention(ValueId qkv, const Attributes& attribut
   const auto dtype = program_.value(qkv).dtype;
   const Shape shape{shape_.kept_texts * attributes.kv_heads * shape_.kept_length,
                     attributes.head_dim};
-  const auto keys = value("keys", shape, dtype, ValueKind::kept);
-  const auto values = value("values", shape, dtype, ValueKind::kept);
+  const auto keys = program_.add("keys", shape, dtype, ValueKind::kept);
+  const auto values = program_.add("values", shape, dtype, ValueKind::kept);
   program_.kept.insert(program_.kept.end(), {keys, values});
   const auto out = activation("attention", attributes.heads * attributes.head_dim, dtype);
   auto& op = append(OpKind::cached_attention,
@@ -217,12 +218,13 @@ void ProgramBuilder::head_loss(ValueId x, std::size_t weight) {
   const auto operand = program_.parameters[weight].operand;
   const auto vocabulary = program_.value(operand).shape[0];
   const auto rows = head_chunk_rows(shape_.tokens(), vocabulary);
-  program_.targets = value("targets", {shape_.tokens()}, DType::i32, ValueKind::input);
-  const auto chunk = value("head chunk", {rows, vocabulary}, DType::f32, ValueKind::activation);
+  program_.targets = program_.add("targets", {shape_.tokens()}, DType::i32, ValueKind::input);
+  const auto chunk =
+      program_.add("head chunk", {rows, vocabulary}, DType::f32, ValueKind::activation);
   const auto chunk_gradient = product_dtype() == DType::f32
                                   ? kNoValue  // lies over the chunk
-                                  : value("head chunk gradient", {rows, vocabulary},
-                                          product_dtype(), ValueKind::activation);
+                                  : program_.add("head chunk gradient", {rows, vocabulary},
+                                                 product_dtype(), ValueKind::activation);
   append(OpKind::head_loss, {x, operand, program_.targets}, {chunk, chunk_gradient});
 }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -145,6 +146,22 @@ struct Program {
   std::vector<ValueId> kept;
 
   const Value& value(ValueId id) const { return values[static_cast<std::size_t>(id)]; }
+  ValueId add(Value value) {
+    values.push_back(std::move(value));
+    return static_cast<ValueId>(values.size() - 1);
+  }
+  ValueId add(std::string name, Shape shape, DType dtype, ValueKind kind) {
+    Value made;
+    made.name = std::move(name);
+    made.shape = shape;
+    made.dtype = dtype;
+    made.kind = kind;
+    return add(std::move(made));
+  }
+  // A parameter of these canonical rows, with a copy for the products where they read another
+  // dtype. Returns its index.
+  std::size_t add_parameter(std::vector<CanonicalRows> canonical, Shape shape, DType operand,
+                            Initial initial);
 };
 
 // Appends values and ops; checks shapes by assertion, since configurations are checked before.
@@ -187,7 +204,6 @@ class ProgramBuilder {
   Program take() { return std::move(program_); }
 
  private:
-  ValueId value(std::string name, Shape shape, DType dtype, ValueKind kind);
   ValueId activation(std::string_view name, std::int64_t columns, DType dtype);
   std::size_t parameter(const std::vector<Part>& parts, Shape shape, bool is_matrix);
   ValueId linear(ValueId x, std::size_t weight, DType output);

@@ -82,8 +82,7 @@ class Recomputation {
         auto value = p_.value(id);
         ISTHMUS_ASSERT(value.kind == ValueKind::activation);
         value.name += " again";
-        p_.values.push_back(std::move(value));
-        again[index(id)] = static_cast<ValueId>(p_.values.size() - 1);
+        again[index(id)] = p_.add(std::move(value));
       }
       rename(op.inputs);
       rename(op.outputs);

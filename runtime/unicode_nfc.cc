@@ -21,7 +21,8 @@ bool is_younger(char32_t c) {
 }
 
 struct Free {
-  void operator()(utf8proc_uint8_t* memory) const { std::free(memory); }  // NOLINT: a C library's
+  // A C library made it.
+  void operator()(utf8proc_uint8_t* memory) const { std::free(memory); }
 };
 
 void add_nfc(std::string_view text, std::string& out) {

@@ -1,0 +1,44 @@
+#include "launcher/site_check_model.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "launcher/units.h"
+
+namespace isthmus::launcher {
+
+// Of a model that checks: what its ranks share with the gateway, a contribution and a state in f32.
+void check_memory(SiteText& text) {
+  const auto& gateway = text.file.gateway;
+  const auto needed =
+      8 * runtime::trained_parameter_count(text.file.model.config, text.file.fine_tuning());
+  if (text.file.alone() || gateway.memory >= needed) return;
+  text.faults.add(
+      text.region("gateway.memory"),
+      fmt::format("gateway.memory = \"{}\" is less than the {} that ranks with this "
+                  "model share with the gateway",
+                  exact_bytes(gateway.memory), about_bytes(static_cast<double>(needed))));
+}
+
+// Of a model that checks: that its names are those of the patterns.
+bool check_tuning(SiteText& text) {
+  const auto tuning = text.file.fine_tuning();
+  const auto fits = runtime::check(tuning, text.file.model.config);
+  const std::string_view key = tuning.lora.rank > 0 ? "lora.targets" : "train.freeze";
+  if (!fits) text.faults.add(text.region(key), fmt::format("{}: {}", key, fits.error().text()));
+  return fits.has_value();
+}
+
+void check_context(SiteText& text) {
+  const auto longest = text.file.model.config.sequence_max;
+  if (text.file.train.sequence > longest)
+    text.faults.add(
+        text.region("train.sequence"),
+        fmt::format(
+            "train.sequence = {} is longer than {} = {}", text.file.train.sequence,
+            text.written("model.from") ? "max_position_embeddings of model.from" : "model.context",
+            longest));
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,18 @@
+// What must hold between a model and the rest of its site file. Each adds a fault where it does
+// not.
+#pragma once
+
+#include "launcher/site_file.h"
+
+namespace isthmus::launcher {
+
+// train.sequence is no longer than the model's longest.
+void check_context(SiteText& text);
+// Of a model that checks: the patterns of lora.targets or train.freeze are of its names. False
+// where they are not.
+bool check_tuning(SiteText& text);
+// Of both: what ranks share with the gateway, a contribution and a state in f32, fits
+// gateway.memory.
+void check_memory(SiteText& text);
+
+}  // namespace isthmus::launcher
