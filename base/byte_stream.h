@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -116,5 +117,12 @@ class ByteReader {
   std::span<const std::byte> rest_;
   bool failed_ = false;
 };
+
+// What a decoder gives: the value, or nothing where what was read is not good.
+template <class T>
+std::optional<T> when(bool good, T value) {
+  if (!good) return std::nullopt;
+  return value;
+}
 
 }  // namespace isthmus

@@ -2,8 +2,9 @@
 #
 # One static library per folder. CMake accepts link cycles between static libraries without a word, so USES refuses a
 # layer that is not defined yet: with folders added bottom-up, a cycle cannot be configured. LIBS are third-party
-# packages, private to the folder. Every header compiles alone: its .cc includes it first (tests/structure), and those
-# without a .cc are compiled by the target all_verify_interface_header_sets.
+# packages, private to the folder. ALONE names, by a regular expression, files that share no unit with others. Every
+# header compiles alone: its .cc includes it first (tests/structure), and those without a .cc are compiled by the target
+# all_verify_interface_header_sets.
 
 # The one set of flags of all our code. No contraction anywhere: the arithmetic of outer state is specified to the
 # rounding (README of kernels), and g++ fuses even intrinsics otherwise.
@@ -12,16 +13,25 @@ target_compile_options(isthmus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow
                        # g++ 12 takes the two halves of a coroutine promise's operator new and delete for a mismatch
                        -Wno-mismatched-new-delete)
 
-# Half of a compiler's time goes into reading the libraries' headers. Tests read them once for each target; builds of
-# which nobody looks at whether a file includes what it uses (the sanitizers': release does) can do so for the layers.
+# More than half of a compiler's time goes into reading headers and into what each file makes of their templates. Tests
+# read the libraries' headers once for each target. Builds from nothing (tools/test, tools/quickstart, the sanitizers')
+# do so for the layers too, and compile eight files at a time. Then a file may lack an include, or use a name that a
+# neighbour has as well, and nobody sees it: whoever works on the code builds without either, file by file.
 option(ISTHMUS_PRECOMPILED_HEADERS "Precompile the headers of libraries that most files of the layers include" OFF)
 function(isthmus_precompile target)
   target_precompile_headers(${target} PRIVATE ${ARGN}
     <fmt/format.h> <algorithm> <array> <chrono> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string> <vector>)
 endfunction()
 
+option(ISTHMUS_UNITY "Compile eight files at a time" OFF)
+function(isthmus_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  # Of a class with members of types that only its own file knows.
+  target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+endfunction()
+
 function(isthmus_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 layer "" "" "SOURCES;HEADERS;USES;LIBS;PUBLIC_LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 layer "" "ALONE" "SOURCES;HEADERS;USES;LIBS;PUBLIC_LIBS")
   foreach(use IN LISTS layer_USES)
     if(NOT TARGET ${use})
       message(FATAL_ERROR "layer ${name} uses ${use}, which is not defined yet: layers may only use what lies below")
@@ -45,6 +55,14 @@ function(isthmus_layer name)
   if(ISTHMUS_PRECOMPILED_HEADERS)
     isthmus_precompile(isthmus_${name})
   endif()
+  if(ISTHMUS_UNITY)
+    isthmus_unity(isthmus_${name})
+    set(alone ${layer_SOURCES})
+    list(FILTER alone INCLUDE REGEX "${layer_ALONE}")
+    if(layer_ALONE AND alone)
+      set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+  endif()
 endfunction()
 
 # isthmus_test(kernels adamw_test.cc … [USES isthmus::kernels] [LIBS …] [LABEL …] [TIMEOUT s])
@@ -56,6 +74,9 @@ function(isthmus_test name)
   target_link_libraries(${name}_test PRIVATE ${test_USES} isthmus_flags ${test_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_options(${name}_test PRIVATE ${ISTHMUS_TEST_FLAGS})
   isthmus_precompile(${name}_test <gtest/gtest.h> <gmock/gmock.h>)
+  if(ISTHMUS_UNITY)
+    isthmus_unity(${name}_test)
+  endif()
   if(NOT test_TIMEOUT)
     set(test_TIMEOUT 300)
   endif()

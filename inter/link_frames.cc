@@ -9,12 +9,6 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x31736d6874736900;  // "\0isthms1"
 
-template <class T>
-std::optional<T> when(bool good, T value) {
-  if (!good) return std::nullopt;
-  return value;
-}
-
 }  // namespace
 
 Bytes Hello::encode() const {

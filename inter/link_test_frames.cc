@@ -26,12 +26,6 @@ bool is_setting(std::string_view text) {
   return text.find_first_not_of("0123456789 \t") == text.npos;
 }
 
-template <class T>
-std::optional<T> when(bool good, T value) {
-  if (!good) return std::nullopt;
-  return value;
-}
-
 }  // namespace
 
 ByteWriter link_test_frame(LinkTestFrame kind, LinkTestId test) {

@@ -12,10 +12,9 @@ namespace isthmus::inter {
 
 namespace {
 
-constexpr int kWatchedEvents =
-    ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
-    ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-    ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+constexpr int kDialerEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
+                              ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 
 }  // namespace
 
@@ -67,7 +66,7 @@ Result<void> ZmqDialer::open_socket(const TcpAddress& address) {
   ISTHMUS_CHECK(socket_.set(ZMQ_RECONNECT_IVL, -1));
   ISTHMUS_CHECK(
       socket_.set(ZMQ_CONNECT_TIMEOUT, static_cast<int>(connect_timeout_ / kMillisecond)));
-  ISTHMUS_TRY(monitor_, SocketMonitor::make(context_, socket_, kWatchedEvents));
+  ISTHMUS_TRY(monitor_, SocketMonitor::make(context_, socket_, kDialerEvents));
   monitor_watch_ =
       std::make_unique<SocketWatch>(loop_, monitor_.socket(), [this] { take_events(); });
   socket_watch_ = std::make_unique<SocketWatch>(loop_, socket_, [this] { take_messages(); });

@@ -17,7 +17,7 @@ namespace {
 // Not HANDSHAKE_FAILED_PROTOCOL, which libzmq also reports when a box of an established connection
 // does not open: reporting it overwrites errno, whereupon the connection is not ended but stands
 // still (4.3.4).
-constexpr int kWatchedEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_ACCEPT_FAILED;
+constexpr int kListenerEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_ACCEPT_FAILED;
 
 constexpr Nanoseconds kEndedRemembered = 10 * kSecond;
 
@@ -38,7 +38,7 @@ Result<std::unique_ptr<ZmqListener>> ZmqListener::make(
   ISTHMUS_CHECK(socket.set(ZMQ_ROUTER_HANDOVER, 0));
   ISTHMUS_CHECK(socket.set(ZMQ_BACKLOG, kBacklog));
   ISTHMUS_CHECK(socket.set(ZMQ_IPV6, address.is_ipv6() || address.host == "*" ? 1 : 0));
-  ISTHMUS_TRY(made->monitor_, SocketMonitor::make(context, socket, kWatchedEvents));
+  ISTHMUS_TRY(made->monitor_, SocketMonitor::make(context, socket, kListenerEvents));
   ISTHMUS_CHECK(socket.bind(address.endpoint()));
   return made;
 }

@@ -27,6 +27,17 @@ Option add_site_arguments(Command command, SiteArguments& arguments, HowManySite
   return paths;
 }
 
+Option add_model_arguments(Command command, ModelArguments& arguments) {
+  const auto checkpoint =
+      command.option("--checkpoint", arguments.checkpoint,
+                     "A checkpoint or any Hugging Face directory (default: the site's newest)");
+  command
+      .flag("--best", arguments.best,
+            "The checkpoint with the lowest held-out loss (train.evaluate_every)")
+      .excludes(checkpoint);
+  return checkpoint;
+}
+
 void add_set(Command command, SiteArguments& arguments, std::string_view example) {
   command
       .option("--set", arguments.overrides,

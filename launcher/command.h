@@ -42,6 +42,13 @@ struct SiteArguments {
 enum class HowManySites { one, some, any_in_folder };  // the last: none named, all of this folder
 // Adds FILE, which it returns, and --set.
 Option add_site_arguments(Command command, SiteArguments& arguments, HowManySites how_many);
+// Which of a site's models: none of these, its newest checkpoint.
+struct ModelArguments {
+  std::string checkpoint;
+  bool best = false;
+};
+// Adds --checkpoint, which it returns, and --best.
+Option add_model_arguments(Command command, ModelArguments& arguments);
 void add_set(Command command, SiteArguments& arguments, std::string_view example);  // only --set
 
 // For a command that reads or makes a secret key, before anything else: security::harden_process,

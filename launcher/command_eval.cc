@@ -20,7 +20,7 @@ namespace {
 
 struct Options {
   SiteArguments site;
-  std::string checkpoint;
+  ModelArguments model;
   std::int64_t sequences = 24;
   bool initial = false;
   bool json = false;
@@ -32,9 +32,9 @@ Result<void> evaluate(const Options& options, const SiteFile& file) {
                  "the site file has no data.held_out: there is nothing to evaluate on"};
   const auto disk = make_system_disk();
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
-  auto checkpoint = options.checkpoint;
-  if (checkpoint.empty() && !options.initial) {
-    ISTHMUS_TRY(checkpoint, trained_model_of(file, *disk));
+  std::string checkpoint;
+  if (!options.initial) {
+    ISTHMUS_TRY(checkpoint, trained_model_of(file, *disk, options.model));
   }
   const auto shape = evaluation_shape(file);
   auto opened = options.initial ? make_initial_model(file, shape, *disk, pool)
@@ -42,7 +42,7 @@ Result<void> evaluate(const Options& options, const SiteFile& file) {
   if (!opened) return std::move(opened).error();
   auto report = nlohmann::ordered_json::object();
   report["site"] = file.site.name;
-  report["checkpoint"] = options.initial ? "" : checkpoint;
+  report["checkpoint"] = checkpoint;
   ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file, *disk));
   runtime::HeldOutOptions held_out{
       .format = token_format(file, *tokenizer, (*opened)->config().vocabulary),
@@ -87,11 +87,8 @@ void add_eval(Command program) {
                                           "per token");
   const auto options = std::make_shared<Options>();
   add_site_arguments(command, options->site, HowManySites::one);
-  const auto checkpoint =
-      command.option("--checkpoint", options->checkpoint,
-                     "A checkpoint or any Hugging Face directory (default: the site's newest)");
   command.flag("--initial", options->initial, "The model before any training instead")
-      .excludes(checkpoint);
+      .excludes(add_model_arguments(command, options->model));
   command.option("--sequences", options->sequences, "How many sequences of each text, at most")
       .in_range(1, 1'000'000)
       .shows_default();

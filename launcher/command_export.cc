@@ -15,7 +15,8 @@ namespace {
 
 struct Options {
   SiteArguments site;
-  std::string destination, checkpoint;
+  std::string destination;
+  ModelArguments model;
   std::string dtype = "f32", file_size = "5 GiB";
 };
 
@@ -33,10 +34,7 @@ Result<void> export_from(const Options& options) {
   ISTHMUS_TRY(const auto wish, wish_of(options));
   ISTHMUS_TRY(const auto file, load_site(options.site.paths.front(), options.site.overrides));
   const auto disk = make_system_disk();
-  auto source = options.checkpoint;
-  if (source.empty()) {
-    ISTHMUS_TRY(source, trained_model_of(file, *disk));
-  }
+  ISTHMUS_TRY(const auto source, trained_model_of(file, *disk, options.model));
   ISTHMUS_CHECK(runtime::export_model(*disk, source, options.destination, wish));
   fmt::print("{}: the model in {}\n", options.destination, options.dtype);
   return {};
@@ -50,8 +48,7 @@ void add_export(Command program) {
   const auto options = std::make_shared<Options>();
   add_site_arguments(command, options->site, HowManySites::one);
   command.option("--to", options->destination, "A new folder").required();
-  command.option("--checkpoint", options->checkpoint,
-                 "A checkpoint or any Hugging Face directory (default: the site's newest)");
+  add_model_arguments(command, options->model);
   std::vector<std::string> dtypes;
   for (const auto& type : runtime::stored_dtypes()) dtypes.emplace_back(type.name);
   command.option("--dtype", options->dtype, "Of the parameters in it")

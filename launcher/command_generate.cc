@@ -22,7 +22,7 @@ namespace {
 
 struct Options {
   SiteArguments site;
-  std::string checkpoint;
+  ModelArguments model;
   std::vector<std::string> prompts;
   int samples = 1;  // of each prompt
   bool json = false;
@@ -33,10 +33,7 @@ Result<std::vector<std::string>> continue_texts(const Options& options, const Si
                                                 std::span<const std::string> prompts) {
   const auto disk = make_system_disk();
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
-  auto checkpoint = options.checkpoint;
-  if (checkpoint.empty()) {
-    ISTHMUS_TRY(checkpoint, trained_model_of(file, *disk));
-  }
+  ISTHMUS_TRY(const auto checkpoint, trained_model_of(file, *disk, options.model));
   ISTHMUS_TRY(const auto model,
               runtime::open_model(*disk, checkpoint, evaluation_shape(file), pool));
   ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file, *disk));
@@ -88,8 +85,7 @@ void add_generate(Command program) {
       .type_name("NUMBER")
       .in_range(1, 1024)
       .shows_default();
-  command.option("--checkpoint", options->checkpoint,
-                 "A checkpoint or any Hugging Face directory (default: the site's newest)");
+  add_model_arguments(command, options->model);
   auto& generate = options->generate;
   command
       .option("--bytes", generate.bytes_max,

@@ -35,6 +35,9 @@ runtime::TrainOptions train_options(const SiteFile& file, const RunFolder& folde
           .micro_batches = train.accumulation,
           .adamw = train.adamw,
           .schedule = train.rate,
+          .rates = train.rates,
+          .spike_multiple = train.spike,
+          .skipped_steps_max = train.skipped_steps,
           .seed = static_cast<std::uint64_t>(train.seed),
           .federated = !file.alone(),
           .inner_steps = file.sync.inner_steps,
@@ -43,7 +46,10 @@ runtime::TrainOptions train_options(const SiteFile& file, const RunFolder& folde
           .checkpoint_folder = folder.checkpoints(),
           .checkpoint_steps =
               train.checkpoint_every == 0 ? file.sync.inner_steps : train.checkpoint_every,
+          .checkpoint_after = train.checkpoint_after,
           .checkpoint_keep = static_cast<int>(train.checkpoints_kept),
+          .evaluate_steps = train.evaluate_every,
+          .held_out = file.data.held_out,
           .metrics_path = folder.metrics()};
 }
 
@@ -106,13 +112,13 @@ class SiteRank {
         rank_cpus(file_, world_->rank(), static_cast<int>(available_cpus().size())));
     ISTHMUS_TRY(model_, make_training_model(file_, *disk_, *pool_));
     frozen_digest_ = runtime::frozen_digest(*model_);
-    ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file_, *disk_));
-    ISTHMUS_TRY(data_, runtime::TextDataset::open(
-                           *disk_, text_sources(file_), file_.train.sequence,
-                           static_cast<std::uint64_t>(file_.train.seed),
-                           token_format(file_, *tokenizer, model_->config().vocabulary)));
+    ISTHMUS_TRY(tokenizer_, site_tokenizer(file_, *disk_));
+    format_ = token_format(file_, *tokenizer_, model_->config().vocabulary);
+    ISTHMUS_TRY(data_,
+                runtime::TextDataset::open(*disk_, text_sources(file_), file_.train.sequence,
+                                           static_cast<std::uint64_t>(file_.train.seed), format_));
     settings_ = runtime::settings_text(model_->config(), model_->fine_tuning(), frozen_digest_) +
-                tokenizer_settings(*tokenizer);
+                tokenizer_settings(*tokenizer_);
     return {};
   }
 
@@ -128,6 +134,7 @@ class SiteRank {
          {"precision", runtime::to_string(file_.train.precision)}});
     auto options = train_options(file_, folder_);
     options.frozen_digest = frozen_digest_;
+    options.evaluation = {.format = format_, .sequences_max = file_.train.evaluate_sequences};
     const auto outcome = runtime::train({.model = *model_,
                                          .data = *data_,
                                          .world = *world_,
@@ -135,6 +142,7 @@ class SiteRank {
                                          .clock = *clock_,
                                          .log = log_,
                                          .outer = outer_.get(),
+                                         .tokenizer = tokenizer_.get(),
                                          .stop = stop_},
                                         options);
     if (!outcome) return failed(outcome.error());
@@ -165,6 +173,8 @@ class SiteRank {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<runtime::Model> model_;
   std::string frozen_digest_;
+  std::unique_ptr<runtime::Tokenizer> tokenizer_;
+  runtime::TokenFormat format_;
   std::optional<runtime::TextDataset> data_;
   std::string settings_;  // what sites must agree on
   std::unique_ptr<runtime::OuterSync> outer_;

@@ -10,26 +10,25 @@
 namespace isthmus::launcher {
 namespace {
 
-using nlohmann::json;
-
 // A peer has written some of it.
-json field(const json& object, const char* name) {
-  return object.is_object() && object.contains(name) ? object[name] : json();
+nlohmann::json field(const nlohmann::json& object, const char* name) {
+  return object.is_object() && object.contains(name) ? object[name] : nlohmann::json();
 }
-double number(const json& object, const char* name) {
+double number(const nlohmann::json& object, const char* name) {
   const auto value = field(object, name);
   return value.is_number() ? value.get<double>() : 0;
 }
-std::string text(const json& object, const char* name) {
+std::string text(const nlohmann::json& object, const char* name) {
   const auto value = field(object, name);
   return value.is_string() ? printable(value.get<std::string>()) : std::string();
 }
-bool flag(const json& object, const char* name) {
+bool flag(const nlohmann::json& object, const char* name) {
   const auto value = field(object, name);
   return value.is_boolean() && value.get<bool>();
 }
 
-std::string direction_text(const std::string& from, const std::string& to, const json& d) {
+std::string direction_text(const std::string& from, const std::string& to,
+                           const nlohmann::json& d) {
   const bool polite = flag(d, "polite");  // the figure is what it took
   auto out = fmt::format("{} to {}\n", from, to);
   const auto fact = [&out](std::string_view name, const std::string& said) {
@@ -68,14 +67,14 @@ std::string direction_text(const std::string& from, const std::string& to, const
   return out;
 }
 
-std::string kernel_text(const std::string& site, const json& kernel) {
+std::string kernel_text(const std::string& site, const nlohmann::json& kernel) {
   return fmt::format("  {:<20} tcp_rmem {}; tcp_wmem {}\n", site, text(kernel, "tcp_rmem"),
                      text(kernel, "tcp_wmem"));
 }
 
 }  // namespace
 
-std::string link_test_text(const json& report) {
+std::string link_test_text(const nlohmann::json& report) {
   const auto here = text(report, "here"), there = text(report, "peer");
   const auto round_trip = field(report, "round_trip_ms");
   auto out = fmt::format("round trip             {:.1f} ms at least, {:.1f} ms median\n",

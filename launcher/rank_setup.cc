@@ -71,9 +71,11 @@ std::string tokenizer_settings(const runtime::Tokenizer& tokenizer) {
   return fmt::format(", tokenizer {}", tokenizer.digest().hex().substr(0, kDigits));
 }
 
-Result<std::string> trained_model_of(const SiteFile& file, const Disk& disk) {
+Result<std::string> trained_model_of(const SiteFile& file, Disk& disk, const ModelArguments& wish) {
+  if (!wish.checkpoint.empty()) return wish.checkpoint;
   const auto folder = RunFolder(file.site.run_dir).checkpoints();
   ISTHMUS_TRY(const auto steps, runtime::list_checkpoints(disk, folder));
+  if (!steps.empty() && wish.best) return runtime::best_checkpoint(disk, folder);
   if (!steps.empty()) return folder;
   return Error{
       ErrorCode::not_found,

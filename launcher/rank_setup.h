@@ -9,6 +9,7 @@
 #include "base/disk.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "launcher/command.h"
 #include "launcher/site_file.h"
 #include "runtime/model.h"
 #include "runtime/text_dataset.h"
@@ -36,8 +37,10 @@ runtime::TokenFormat token_format(const SiteFile& file, const runtime::Tokenizer
 // What sites must agree on of a tokenizer: "" for bytes, else ", tokenizer 4f…".
 std::string tokenizer_settings(const runtime::Tokenizer& tokenizer);
 
-// Where the site's own checkpoints are, for runtime::open_model. Errors: not_found (none yet), io.
-Result<std::string> trained_model_of(const SiteFile& file, const Disk& disk);
+// Where the model is that is asked for, for runtime::open_model: the site's own checkpoints, the
+// best of them, or any other. Errors: not_found (none yet), corrupt, io.
+Result<std::string> trained_model_of(const SiteFile& file, Disk& disk,
+                                     const ModelArguments& wish = {});
 
 // The model that a new run trains: with the parameters of model.from, or initialised from
 // model.seed; frozen or with adapters as the file says.

@@ -161,6 +161,18 @@ class ValueCheck {
             "train.warmup_steps = {} is more than the run has: sync.inner_steps x "
             "sync.outer_steps = {}",
             train.rate.warmup_steps, total);
+    if (written("train.decay_steps") && train.rate.shape != runtime::RateShape::wsd)
+      fault("train.decay_steps", "train.decay_steps has no effect unless train.schedule = \"wsd\"");
+    if (written("train.final_rate") && train.rate.shape == runtime::RateShape::constant)
+      fault("train.final_rate",
+            "train.final_rate has no effect with train.schedule = \"constant\"");
+    if (train.evaluate_every > 0 && file_.data.held_out.empty())
+      fault("train.evaluate_every", "train.evaluate_every needs data.held_out: texts to judge by");
+    if (train.spike > 0 && train.spike <= 1)
+      fault("train.spike",
+            "train.spike = {} would skip every other step: 5 to 20 times the usual norm is common, "
+            "0 skips none",
+            train.spike);
     cpus("train.cpus", train.cpus);
     const auto ranks = static_cast<std::size_t>(file_.mesh.ranks());
     if (train.cpus.empty()) return;

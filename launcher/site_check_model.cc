@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "launcher/units.h"
+#include "runtime/rate_ranges.h"
 
 namespace isthmus::launcher {
 
@@ -27,7 +28,13 @@ bool check_tuning(SiteText& text) {
   const auto fits = runtime::check(tuning, text.file.model.config);
   const std::string_view key = tuning.lora.rank > 0 ? "lora.targets" : "train.freeze";
   if (!fits) text.faults.add(text.region(key), fmt::format("{}: {}", key, fits.error().text()));
-  return fits.has_value();
+  if (!fits) return false;
+  const auto& train = text.file.train;
+  const auto rates = runtime::check(train.rates, text.file.model.config, tuning);
+  if (!rates)
+    text.faults.add(text.region("train.rates"),
+                    fmt::format("train.rates: {}", rates.error().text()));
+  return rates.has_value();
 }
 
 void check_context(SiteText& text) {

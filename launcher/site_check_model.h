@@ -8,8 +8,8 @@ namespace isthmus::launcher {
 
 // train.sequence is no longer than the model's longest.
 void check_context(SiteText& text);
-// Of a model that checks: the patterns of lora.targets or train.freeze are of its names. False
-// where they are not.
+// Of a model that checks: the patterns of lora.targets or train.freeze, and of train.rates, are of
+// its names. False where they are not.
 bool check_tuning(SiteText& text);
 // Of both: what ranks share with the gateway, a contribution and a state in f32, fits
 // gateway.memory.

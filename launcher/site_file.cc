@@ -439,7 +439,7 @@ class SiteReader {
   }
 
   void read_into(const SiteKey& key, const toml::node& node,
-                 const FieldOf<std::vector<HeldOutText>>& field) {
+                 const FieldOf<std::vector<runtime::HeldOutText>>& field) {
     static constexpr std::array<std::string_view, 2> kKnown = {"name", "path"};
     std::set<std::string> names;
     for_each_table(key, node, kKnown, [&](const TableReader& entry) {
@@ -455,6 +455,20 @@ class SiteReader {
       if (!name || !path) return;
       remember(key, field(text_.file).size(), entry);
       field(text_.file).push_back({*name, joined(*path)});
+    });
+  }
+
+  void read_into(const SiteKey& key, const toml::node& node,
+                 const FieldOf<std::vector<runtime::RateFactor>>& field) {
+    static constexpr std::array<std::string_view, 2> kKnown = {"tensors", "factor"};
+    for_each_table(key, node, kKnown, [&](const TableReader& entry) {
+      const auto tensors = entry.text("tensors", "a name, or a pattern with `*` and `?`");
+      const auto* factor = entry.find("factor");
+      if (factor == nullptr || !factor->is_number())
+        entry.fault("factor", fmt::format("{} factor must be a number above 0{}", key.full_name(),
+                                          factor ? ", not " + shown(*factor) : ""));
+      if (!tensors || factor == nullptr || !factor->is_number()) return;
+      field(text_.file).push_back({*tensors, factor->value<double>().value_or(0)});
     });
   }
 

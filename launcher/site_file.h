@@ -20,6 +20,7 @@
 #include "intra/mesh.h"
 #include "launcher/fault.h"
 #include "launcher/rate_windows.h"
+#include "runtime/evaluate.h"
 #include "runtime/fine_tuning.h"
 #include "runtime/inner_optimizer.h"
 #include "runtime/model_config.h"
@@ -51,11 +52,6 @@ struct TrainText {
   double weight = 1;  // chance of a sequence, relative to the other files
 };
 
-struct HeldOutText {
-  std::string name;  // in reports: "en"
-  std::string path;
-};
-
 // [lora]
 struct LoraOptions {
   std::int64_t rank = 0;  // 0: all of the model trains, but for train.freeze
@@ -69,7 +65,7 @@ enum class TokenDtype { automatic, uint16, uint32 };
 // [data]
 struct DataOptions {
   std::vector<TrainText> train;
-  std::vector<HeldOutText> held_out;
+  std::vector<runtime::HeldOutText> held_out;
   TokenDtype dtype = TokenDtype::automatic;  // of files of tokens that do not say it themselves
 };
 
@@ -80,13 +76,19 @@ struct TrainOptions {
   std::int64_t sequence = 256;    // tokens of a sequence
   runtime::Precision precision = runtime::Precision::bf16;
   runtime::Recompute recompute = runtime::Recompute::off;
-  std::vector<std::string> freeze;    // patterns of tensors that do not train
-  runtime::RateSchedule rate;         // rate.steps: inner_steps × outer_steps
-  runtime::AdamWOptions adamw;        // as runtime/inner_optimizer.h
-  std::int64_t threads = 0;           // per rank; 0: one per CPU it may use
-  std::vector<int> cpus;              // of all ranks together; empty: whatever the system gives
+  std::vector<std::string> freeze;         // patterns of tensors that do not train
+  runtime::RateSchedule rate;              // rate.steps: inner_steps × outer_steps
+  std::vector<runtime::RateFactor> rates;  // of some tensors
+  double spike = 0;                 // a step with so many times the usual gradient norm is skipped
+  std::int64_t skipped_steps = 10;  // so many in a row end the training
+  runtime::AdamWOptions adamw;      // as runtime/inner_optimizer.h
+  std::int64_t threads = 0;         // per rank; 0: one per CPU it may use
+  std::vector<int> cpus;            // of all ranks together; empty: whatever the system gives
   std::int64_t checkpoint_every = 0;  // inner steps; 0: sync.inner_steps
+  Nanoseconds checkpoint_after = 0;   // after so long at the latest; 0: however long
   std::int64_t checkpoints_kept = 2;
+  std::int64_t evaluate_every = 0;  // inner steps; 0: never
+  std::int64_t evaluate_sequences = 24;
   std::int64_t seed = 0;  // of the order of the data
 };
 

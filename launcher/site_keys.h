@@ -33,6 +33,17 @@ ChoiceField choice_field(Part SiteFile::*part, Choice Part::*member) {
                             std::size_t index) { (file.*part).*member = Choice(index); }};
 }
 
+template <class Part, class Inner, class Choice>
+ChoiceField choice_field(Part SiteFile::*part, Inner Part::*inner, Choice Inner::*member) {
+  return {.get =
+              [part, inner, member](const SiteFile& file) {
+                return static_cast<std::size_t>(((file.*part).*inner).*member);
+              },
+          .set = [part, inner, member](
+                     SiteFile& file,
+                     std::size_t index) { ((file.*part).*inner).*member = Choice(index); }};
+}
+
 inline constexpr double kSeedMax = 9007199254740991;  // exact in every reader of numbers
 
 }  // namespace isthmus::launcher

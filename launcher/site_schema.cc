@@ -114,6 +114,8 @@ std::string SiteKey::allowed() const {
       return "a list of { name, path }";
     case ValueKind::rate_windows:
       return "a list of { from, to, rate_limit }";
+    case ValueKind::rate_factors:
+      return "a list of { tensors, factor }";
   }
   return {};
 }

@@ -35,6 +35,7 @@ enum class ValueKind : std::uint8_t {
   train_texts,
   held_out_texts,
   rate_windows,
+  rate_factors,
 };
 
 // The field a key fills.
@@ -47,8 +48,9 @@ using FieldOf = std::function<T&(SiteFile&)>;
 using SiteField =
     std::variant<FieldOf<bool>, FieldOf<int>, FieldOf<std::int64_t>, FieldOf<double>,
                  FieldOf<std::string>, FieldOf<std::vector<int>>, FieldOf<std::vector<std::string>>,
-                 FieldOf<std::vector<TrainText>>, FieldOf<std::vector<HeldOutText>>,
-                 FieldOf<std::vector<RateWindow>>, ChoiceField>;
+                 FieldOf<std::vector<TrainText>>, FieldOf<std::vector<runtime::HeldOutText>>,
+                 FieldOf<std::vector<RateWindow>>, FieldOf<std::vector<runtime::RateFactor>>,
+                 ChoiceField>;
 
 struct SiteKey {
   std::string_view section = {};

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint64_t kJsonBytesMax = std::uint64_t{1} << 20;
+constexpr std::uint64_t kAdapterConfigBytesMax = std::uint64_t{1} << 20;
 constexpr std::string_view kPrefix = "base_model.model.";  // PEFT's wrapper around the base
 constexpr std::string_view kAllProducts = "all-linear";
 
@@ -125,7 +125,7 @@ Result<bool> holds_adapter(const Disk& disk, const std::string& directory) {
 
 Result<StoredAdapter> StoredAdapter::open(Disk& disk, const std::string& directory) {
   ISTHMUS_TRY(const auto bytes,
-              read_file(disk, directory + "/" + kAdapterConfigFile, kJsonBytesMax));
+              read_file(disk, directory + "/" + kAdapterConfigFile, kAdapterConfigBytesMax));
   auto description = from_adapter_json(text_of(bytes));
   if (!description)
     return Error{description.error().code, fmt::format("{} cannot be used", directory),

@@ -37,7 +37,7 @@ constexpr std::string_view kSecondMoment = "second_moment.";
 constexpr std::string_view kBase = "base.";
 constexpr std::string_view kContributed = "contributed.";
 
-constexpr std::uint64_t kJsonBytesMax = std::uint64_t{16} << 20;
+constexpr std::uint64_t kCheckpointJsonBytesMax = std::uint64_t{16} << 20;
 constexpr std::size_t kHashPieceBytes = std::size_t{1} << 20;
 
 std::string name_of(std::int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
@@ -77,7 +77,7 @@ Result<FileIdentity> identity_of(Disk& disk, const std::string& path) {
 
 Result<TrainerFile> read_trainer_file(Disk& disk, const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kTrainerFile;
-  const auto bytes = read_file(disk, path, kJsonBytesMax);
+  const auto bytes = read_file(disk, path, kCheckpointJsonBytesMax);
   auto content = bytes ? decode_trainer_file(text_of(*bytes)) : Result<TrainerFile>(bytes.error());
   if (content) return content;
   // Without this file a folder with a checkpoint's name is none any more.
@@ -269,9 +269,11 @@ Result<void> restore_replaced(Disk& disk, const std::string& folder) {
 }
 
 // Old checkpoints are renamed before they are emptied, so that no half of one looks like a whole.
-Result<void> remove_all_but_newest(Disk& disk, const std::string& folder, int keep) {
+Result<void> remove_all_but_newest(Disk& disk, const std::string& folder, int keep,
+                                   std::int64_t best) {
   ISTHMUS_TRY(const auto steps, list_checkpoints(disk, folder));
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < steps.size(); ++i) {
+    if (steps[i] == best) continue;
     const auto hidden = fmt::format("{}/{}{}", folder, kRemovingPrefix, name_of(steps[i]));
     ISTHMUS_CHECK(remove_folder(hidden));
     ISTHMUS_CHECK(disk.rename(folder + "/" + name_of(steps[i]), hidden));
@@ -335,7 +337,7 @@ Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Mode
   }
   ISTHMUS_CHECK(publish(disk, writing, checkpoint));
   ISTHMUS_CHECK(disk.sync_folder(folder));
-  ISTHMUS_CHECK(remove_all_but_newest(disk, folder, keep));
+  ISTHMUS_CHECK(remove_all_but_newest(disk, folder, keep, progress.best_step));
   return checkpoint;
 }
 
@@ -454,6 +456,24 @@ Result<Progress> load_checkpoint(Disk& disk, const std::string& checkpoint, Mode
   return trainer.progress;
 }
 
+Result<std::string> best_checkpoint(Disk& disk, const std::string& folder) {
+  ISTHMUS_TRY(const auto steps, list_checkpoints(disk, folder));
+  if (steps.empty())
+    return Error{ErrorCode::not_found, fmt::format("there is no checkpoint in {}", folder)};
+  ISTHMUS_TRY(const auto newest,
+              read_trainer_file(disk, fmt::format("{}/{}", folder, name_of(steps.back()))));
+  const auto best = newest.progress.best_step;
+  if (best == 0)
+    return Error{ErrorCode::not_found,
+                 fmt::format("no checkpoint in {} is the best: with train.evaluate_every the "
+                             "held-out loss is looked at while training goes on",
+                             folder)};
+  auto path = fmt::format("{}/{}", folder, name_of(best));
+  if (std::ranges::find(steps, best) == steps.end())
+    return Error{ErrorCode::not_found, fmt::format("{}, the best checkpoint, is gone", path)};
+  return path;
+}
+
 Result<std::optional<Progress>> load_newest_checkpoint(Disk& disk, const std::string& folder,
                                                        Model& model, EventLog& log) {
   ISTHMUS_CHECK(restore_replaced(disk, folder));
@@ -515,7 +535,8 @@ Result<void> check_parameters(Disk& disk, const std::string& checkpoint,
 }
 
 Result<ModelConfig> read_model_config(Disk& disk, const std::string& checkpoint) {
-  ISTHMUS_TRY(const auto bytes, read_file(disk, checkpoint + "/" + kConfigFile, kJsonBytesMax));
+  ISTHMUS_TRY(const auto bytes,
+              read_file(disk, checkpoint + "/" + kConfigFile, kCheckpointJsonBytesMax));
   auto config = from_config_json(text_of(bytes));
   if (!config)
     return Error{config.error().code, fmt::format("{} cannot be used", checkpoint),

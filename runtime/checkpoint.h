@@ -43,9 +43,9 @@ struct TrainedOn {
   bool empty() const { return base.empty() && contributed.empty(); }
 };
 
-// Writes checkpoint `progress.inner_step` and removes all but the newest `keep` (at least 1).
-// Returns its folder; one of this step that is there already is replaced, unless it is the same.
-// Errors: io, disk_full, permission.
+// Writes checkpoint `progress.inner_step` and removes all but the newest `keep` (at least 1) and
+// the best (progress.best_step). Returns its folder; one of this step that is there already is
+// replaced, unless it is the same. Errors: io, disk_full, permission.
 Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Model& model,
                                      const Progress& progress, int keep,
                                      const TrainedOn& trained_on = {});
@@ -60,6 +60,10 @@ Result<void> forget_trained_on(Disk& disk, const std::string& folder, std::int64
 
 // The steps there are checkpoints of, ascending; empty when the folder is not there.
 Result<std::vector<std::int64_t>> list_checkpoints(const Disk& disk, const std::string& folder);
+
+// The one with the lowest held-out loss, as the newest says. Errors: not_found (it knows of none,
+// or that is gone), corrupt, io.
+Result<std::string> best_checkpoint(Disk& disk, const std::string& folder);
 
 // Model, optimizer and progress of one checkpoint, checked as a whole first. Errors: corrupt (names
 // the file), mismatch (another model; names the number that differs), not_found, io.

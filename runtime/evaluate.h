@@ -15,6 +15,11 @@
 
 namespace isthmus::runtime {
 
+struct HeldOutText {
+  std::string name;  // in reports: "en"
+  std::string path;
+};
+
 struct HeldOutLoss {
   // Per byte of the text that the tokens stand for; those of special tokens count, and stand for
   // none.

@@ -1,9 +1,11 @@
 // MetricsLog: a site's metrics.jsonl, one JSON object a line, for the report and for plots. Kinds:
 //
-//   inner_step    after each: loss (nats per token), tokens/s, learning rate, gradient norm
+//   inner_step    after each: loss (nats per token), tokens/s, learning rate, gradient norm,
+//                 and the steps skipped so far
 //   contribution  parameters handed to the gateway for outer step k
 //   merge         a new agreed state taken over, and the seconds waited for it
 //   initial_replaced  the run began with the first parameters of another site
+//   held_out      the loss on a text that is not trained on
 //   resumed       training goes on from a checkpoint: later lines may repeat earlier steps
 //
 // `tokens` counts all tokens trained, `tokens_contributed` those in contributions so far: after a

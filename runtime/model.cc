@@ -16,6 +16,7 @@
 #include "runtime/executor.h"
 #include "runtime/family.h"
 #include "runtime/initialisation.h"
+#include "runtime/rate_ranges.h"
 #include "runtime/training_memory.h"
 #include "runtime/training_program.h"
 
@@ -65,6 +66,7 @@ class CpuModel final : public Model {
         shape_(shape),
         device_(pool),
         layout_(lay_out_parameters(lists.training)),
+        rates_(rate_ranges(layout_, {})),
         parameters_(layout_.elements * sizeof(float)),
         gradients_(layout_.trained_elements * sizeof(float)),
         first_moments_(layout_.trained_elements * sizeof(float)),
@@ -164,20 +166,27 @@ class CpuModel final : public Model {
     report.gradient_norm = std::sqrt(squares) / static_cast<double>(counted);
     report.finite = std::isfinite(squares);
     if (!report.finite) return report;
+    if (options.gradient_norm_skip > 0 && report.gradient_norm > options.gradient_norm_skip)
+      return report;
+    report.applied = true;
     ++updates_;
     kernels::AdamWStep step;
-    step.learning_rate = static_cast<float>(rate);
     step.beta1 = static_cast<float>(options.beta_1);
     step.beta2 = static_cast<float>(options.beta_2);
     step.epsilon = static_cast<float>(options.eps);
     step.step = updates_;
     step.gradient_scale = static_cast<float>(clip_factor(options, report.gradient_norm) /
                                              static_cast<double>(counted));
-    step.weight_decay = static_cast<float>(options.weight_decay);
-    update_range(step, 0, layout_.matrix_elements);
-    step.weight_decay = 0;
-    update_range(step, layout_.matrix_elements, layout_.trained_elements);
+    for (const auto& range : rates_) {
+      step.learning_rate = static_cast<float>(rate * range.factor);
+      step.weight_decay = static_cast<float>(range.decays ? options.weight_decay : 0);
+      update_range(step, range.first, range.end);
+    }
     return report;
+  }
+
+  void set_rates(std::span<const RateFactor> rates) override {
+    rates_ = rate_ranges(layout_, rates);
   }
 
   std::int64_t updates() const override { return updates_; }
@@ -278,6 +287,7 @@ class CpuModel final : public Model {
   BatchShape shape_;
   CpuDevice device_;
   ParameterLayout layout_;
+  std::vector<RateRange> rates_;
   AlignedMemory parameters_, gradients_, first_moments_, second_moments_, copies_;
   std::vector<double> norm_scratch_;
   AlignedMemory arena_;  // training and evaluation, one at a time

@@ -39,6 +39,7 @@ namespace isthmus::runtime {
 struct UpdateReport {
   double gradient_norm = 0;  // of the mean gradient, before clipping
   bool finite = true;        // false: a gradient was not
+  bool applied = false;      // false: nothing changed
 };
 
 class Model {
@@ -98,8 +99,13 @@ class Model {
   virtual Result<std::unique_ptr<Decoding>> decoding(std::int64_t texts, std::int64_t length) = 0;
 
   // One AdamW step with gradients() / counted, clipped. `counted` is the global batch's; when it is
-  // 0, or a gradient is not finite, nothing changes. gradients() stays as it is.
+  // 0, a gradient is not finite, or all are too long (AdamWOptions), nothing changes. gradients()
+  // stays as it is.
   virtual UpdateReport update(const AdamWOptions& options, double rate, std::int64_t counted) = 0;
+
+  // Of update(): a tensor's learning rate is that of the first factor that fits its name. Factors
+  // that check.
+  virtual void set_rates(std::span<const RateFactor> rates) = 0;
 
   // AdamW steps done; with the moments, all of the optimizer's state.
   virtual std::int64_t updates() const = 0;

@@ -6,18 +6,25 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/byte_stream.h"
 
 namespace isthmus::runtime {
 
 struct Progress {
-  std::int64_t inner_step = 0;      // steps done
-  std::uint64_t data_position = 0;  // samples drawn by all ranks together
-  std::uint64_t tokens = 0;         // trained, by all ranks together
-  std::uint64_t seed = 0;           // of the run's data: TrainOptions::seed
-  std::string data_digest = {};     // TextDataset::digest(), hex
-  std::string frozen_digest = {};   // of the parameters that do not train, hex; "": all do
+  std::int64_t inner_step = 0;              // steps done
+  std::uint64_t data_position = 0;          // samples drawn by all ranks together
+  std::uint64_t tokens = 0;                 // trained, by all ranks together
+  std::uint64_t seed = 0;                   // of the run's data: TrainOptions::seed
+  std::string data_digest = {};             // TextDataset::digest(), hex
+  std::string frozen_digest = {};           // of the parameters that do not train, hex; "": all do
+  std::uint64_t skipped_steps = 0;          // that changed nothing
+  std::vector<double> gradient_norms = {};  // of the last steps: SpikeGuard's, where there is one
+
+  // With the lowest held-out loss so far: the mean over texts of bits per byte. Step 0: none yet.
+  std::int64_t best_step = 0;
+  double best_bits_per_byte = 0;
 
   // In a federation: the state the parameters are based on, and what was trained upon it.
   std::uint64_t outer_step = 0;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/assert.h"
@@ -20,7 +21,6 @@ namespace isthmus::runtime {
 namespace {
 
 constexpr Nanoseconds kStatePoll = 100 * kMillisecond;  // how late a stop is noticed while waiting
-constexpr int kSkippedStepsMax = 10;                    // in a row
 
 class Trainer {
  public:
@@ -36,6 +36,8 @@ class Trainer {
     ISTHMUS_ASSERT((parts.outer != nullptr) == (options.federated && is_root_));
     ISTHMUS_ASSERT(options.micro_batches > 0 && options.inner_steps > 0 &&
                    options.checkpoint_steps > 0 && options.lead_steps >= 0);
+    ISTHMUS_ASSERT(options.evaluate_steps == 0 ||
+                   (parts.tokenizer != nullptr && !options.held_out.empty()));
     for (const auto& tensor : model_.tensors()) {
       if (!tensor.trains) continue;
       trained_.push_back(tensor);
@@ -47,6 +49,7 @@ class Trainer {
     ISTHMUS_CHECK(fits_in_memory(parts_.machine_memory, parts_.world.local_world_size(),
                                  model_.memory_bytes(),
                                  options_.federated ? canonical_elements_ : 0));
+    model_.set_rates(options_.rates);
     ISTHMUS_CHECK(start());
     if (options_.federated) {
       ISTHMUS_TRY(const bool begun, begin_federated());
@@ -65,7 +68,9 @@ class Trainer {
       }
       ISTHMUS_CHECK(inner_step());
       if (contribution_due()) ISTHMUS_CHECK(contribute());
-      if (progress_.inner_step % options_.checkpoint_steps == 0) try_checkpoint();
+      if (!is_root_) continue;
+      const bool best = evaluation_due() && evaluate();
+      if (best || checkpoint_due()) try_checkpoint();
     }
     if (is_root_) ISTHMUS_CHECK(stopped ? checkpoint_at_stop() : checkpoint());
     if (stopped && parts_.outer != nullptr) parts_.outer->leave();
@@ -114,6 +119,8 @@ class Trainer {
     progress_.seed = options_.seed;
     progress_.data_digest = parts_.data.digest().hex();
     progress_.frozen_digest = options_.frozen_digest;
+    checkpoint_tried_ = parts_.clock.now();
+    spikes_ = SpikeGuard(std::exchange(progress_.gradient_norms, {}));
     contributed_tokens_ = progress_.tokens - progress_.tokens_since;
     if (is_root_ && metrics_ != nullptr)
       metrics_->write("resumed", {{"inner_step", progress_.inner_step},
@@ -266,8 +273,10 @@ class Trainer {
     ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&total.sum, 1)));
     ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&counted, 1)));
     const double rate = options_.schedule.rate(schedule_step());
-    const auto update = model_.update(options_.adamw, rate, static_cast<std::int64_t>(counted));
-    ISTHMUS_CHECK(note_finite(update.finite));
+    auto adamw = options_.adamw;
+    adamw.gradient_norm_skip = spikes_.limit(options_.spike_multiple);
+    const auto update = model_.update(adamw, rate, static_cast<std::int64_t>(counted));
+    if (counted > 0) ISTHMUS_CHECK(note_update(update, adamw.gradient_norm_skip));
     // Prompts alone have no target, so no loss and no gradient.
     if (counted > 0) loss_ = total.sum / static_cast<double>(counted);
     ++progress_.inner_step;
@@ -311,20 +320,25 @@ class Trainer {
     return {};
   }
 
-  // A step without finite gradients changes nothing; many in a row mean that nothing will.
-  Result<void> note_finite(bool finite) {
-    skipped_steps_ = finite ? 0 : skipped_steps_ + 1;
-    if (finite) return {};
+  // Many skipped steps in a row mean that no other will follow.
+  Result<void> note_update(const UpdateReport& update, double norm_max) {
+    if (update.finite && options_.spike_multiple > 0) spikes_.add(update.gradient_norm);
+    skipped_in_a_row_ = update.applied ? 0 : skipped_in_a_row_ + 1;
+    if (update.applied) return {};
+    ++progress_.skipped_steps;
+    const auto why =
+        update.finite
+            ? fmt::format("the gradient norm {:.4g} is above {:.4g}, {:g} times the usual one",
+                          update.gradient_norm, norm_max, options_.spike_multiple)
+            : "a gradient is NaN or infinite";
     if (is_root_)
-      parts_.log.warning(
-          "step_skipped", {},
-          {{"inner_step", progress_.inner_step}, {"why", "a gradient is NaN or infinite"}});
-    if (skipped_steps_ < kSkippedStepsMax) return {};
-    return Error{
-        ErrorCode::non_finite,
-        fmt::format("gradients were NaN or infinite in {} inner steps in a row; go back to "
-                    "an older checkpoint with a lower learning rate",
-                    skipped_steps_)};
+      parts_.log.warning("step_skipped", {}, {{"inner_step", progress_.inner_step}, {"why", why}});
+    if (skipped_in_a_row_ < options_.skipped_steps_max) return {};
+    return Error{ErrorCode::non_finite,
+                 fmt::format("{} in a row {} skipped, the last as {}; go back to an older "
+                             "checkpoint with a lower learning rate",
+                             counted(skipped_in_a_row_, "inner step"),
+                             skipped_in_a_row_ == 1 ? "was" : "were", why)};
   }
 
   void note_inner_step(double rate, double gradient_norm) {
@@ -337,7 +351,8 @@ class Trainer {
                                      {"tokens_contributed", contributed_tokens_},
                                      {"tokens_per_second", tokens_per_second_},
                                      {"learning_rate", rate},
-                                     {"gradient_norm", gradient_norm}});
+                                     {"gradient_norm", gradient_norm},
+                                     {"skipped_steps", progress_.skipped_steps}});
     report(false);
   }
 
@@ -348,6 +363,46 @@ class Trainer {
                             .loss = loss_,
                             .tokens_per_second = tokens_per_second_,
                             .waiting = waiting});
+  }
+
+  // ---- held-out text
+
+  bool evaluation_due() const {
+    return options_.evaluate_steps > 0 && progress_.inner_step % options_.evaluate_steps == 0;
+  }
+
+  // Whether the model was never better.
+  bool evaluate() {
+    double sum = 0;
+    for (const auto& text : options_.held_out) {
+      const auto loss =
+          held_out_loss(model_, *parts_.tokenizer, parts_.disk, text.path, options_.evaluation);
+      if (!loss) {
+        parts_.log.alarm(
+            "evaluation_failed", {},
+            {{"text", text.name}, {"why", loss.error().text()}, {"then", "training goes on"}});
+        return false;
+      }
+      sum += loss->bits_per_byte;
+      parts_.log.info("held_out_loss", {},
+                      {{"inner_step", progress_.inner_step},
+                       {"text", text.name},
+                       {"bits_per_byte", loss->bits_per_byte},
+                       {"perplexity", loss->perplexity}});
+      if (metrics_ != nullptr)
+        metrics_->write("held_out", {{"inner_step", progress_.inner_step},
+                                     {"outer_step", progress_.outer_step},
+                                     {"text", text.name},
+                                     {"bits_per_byte", loss->bits_per_byte},
+                                     {"perplexity", loss->perplexity},
+                                     {"sequences", loss->sequences}});
+    }
+    const double mean = sum / static_cast<double>(options_.held_out.size());
+    if (!std::isfinite(mean) || (progress_.best_step > 0 && mean >= progress_.best_bits_per_byte))
+      return false;
+    progress_.best_step = progress_.inner_step;
+    progress_.best_bits_per_byte = mean;
+    return true;
   }
 
   // ---- outer steps
@@ -504,6 +559,12 @@ class Trainer {
 
   // ---- checkpoints
 
+  bool checkpoint_due() const {
+    return progress_.inner_step % options_.checkpoint_steps == 0 ||
+           (options_.checkpoint_after > 0 &&
+            parts_.clock.now() - checkpoint_tried_ >= options_.checkpoint_after);
+  }
+
   // At a stop, whose process needs neither any more.
   TrainedOn trained_on() {
     if (contribution_open_ && contributed_.empty())  // an earlier process contributed
@@ -513,6 +574,7 @@ class Trainer {
 
   Result<void> checkpoint(const TrainedOn& trained_on = {}) {
     const Nanoseconds began = parts_.clock.now();
+    progress_.gradient_norms = spikes_.norms();
     ISTHMUS_TRY(last_checkpoint_,
                 write_checkpoint(parts_.disk, options_.checkpoint_folder, model_, progress_,
                                  options_.checkpoint_keep, trained_on));
@@ -536,7 +598,7 @@ class Trainer {
 
   // One that cannot be written under way costs a repeat at worst, so training goes on.
   void try_checkpoint() {
-    if (!is_root_) return;
+    checkpoint_tried_ = parts_.clock.now();
     if (const auto status = checkpoint(); !status)
       parts_.log.alarm("checkpoint_failed", {},
                        {{"why", status.error().text()},
@@ -567,8 +629,10 @@ class Trainer {
   Progress progress_;
   double loss_ = std::numeric_limits<double>::quiet_NaN();
   double tokens_per_second_ = 0;
-  int skipped_steps_ = 0;
+  SpikeGuard spikes_;
+  std::int64_t skipped_in_a_row_ = 0;
   std::string last_checkpoint_;
+  Nanoseconds checkpoint_tried_ = 0;  // when, or when the training began
 
   std::vector<CanonicalTensor> trained_;  // of the model's tensors
   TrainedOn stopped_on_;                  // of the root: what an earlier process left

@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/disk.h"
@@ -27,10 +28,12 @@
 #include "base/machine_memory.h"
 #include "base/result.h"
 #include "intra/communicator.h"
+#include "runtime/evaluate.h"
 #include "runtime/inner_optimizer.h"
 #include "runtime/model.h"
 #include "runtime/outer_sync.h"
 #include "runtime/text_dataset.h"
+#include "runtime/tokenizer.h"
 
 namespace isthmus::runtime {
 
@@ -40,7 +43,12 @@ struct TrainOptions {
   AdamWOptions adamw = {};
   RateSchedule schedule = {};  // of the inner steps done; in a federation of its outer step ·
                                // inner_steps, and the steps since
-  std::uint64_t seed = 1;      // kept in checkpoints, for the record
+  std::vector<RateFactor> rates = {};  // of some tensors, relative to the schedule's
+  // A step whose gradient norm is above this multiple of the median of the last (SpikeGuard)
+  // changes nothing; 0: such steps are taken. One with gradients that are not finite never is.
+  double spike_multiple = 0;
+  std::int64_t skipped_steps_max = 10;  // so many in a row end the training
+  std::uint64_t seed = 1;               // kept in checkpoints, for the record
 
   bool federated = false;
   std::int64_t inner_steps = 10;  // from one contribution to the next
@@ -50,8 +58,12 @@ struct TrainOptions {
 
   std::string checkpoint_folder = {};
   std::int64_t checkpoint_steps = 100;  // inner steps from one checkpoint to the next
+  Nanoseconds checkpoint_after = 0;     // one also when the last is so old; 0: not
   int checkpoint_keep = 2;              // newest ones that stay
-  std::string metrics_path = {};        // metrics.jsonl; "": none
+  std::int64_t evaluate_steps = 0;      // inner steps from one evaluation to the next; 0: none
+  std::vector<HeldOutText> held_out = {};
+  HeldOutOptions evaluation = {};
+  std::string metrics_path = {};  // metrics.jsonl; "": none
 };
 
 struct TrainParts {
@@ -62,6 +74,7 @@ struct TrainParts {
   const Clock& clock;
   EventLog& log;
   OuterSync* outer = nullptr;               // rank 0 of a federated site
+  const Tokenizer* tokenizer = nullptr;     // where there are evaluations
   const std::atomic<bool>* stop = nullptr;  // set: finish the inner step, keep a checkpoint, return
   std::uint64_t machine_memory = machine_memory_bytes();
 };
@@ -77,8 +90,8 @@ struct TrainOutcome {
 
 // Errors: those of checkpoints, data and communicator; those the gateway refuses with;
 // invalid_argument (the vocabulary does not hold all of the data's); too_large (the ranks of this
-// machine and their gateway do not fit into its memory); non_finite (gradients were NaN or infinite
-// many times in a row). The communicator stays open.
+// machine and their gateway do not fit into its memory); non_finite (too many steps in a row were
+// skipped). The communicator stays open.
 Result<TrainOutcome> train(const TrainParts& parts, const TrainOptions& options);
 
 }  // namespace isthmus::runtime

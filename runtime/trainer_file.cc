@@ -45,6 +45,10 @@ std::string encode(const TrainerFile& content) {
                {"seed", p.seed},
                {"data_digest", p.data_digest},
                {"frozen_digest", p.frozen_digest},
+               {"skipped_steps", p.skipped_steps},
+               {"gradient_norms", p.gradient_norms},
+               {"best_step", p.best_step},
+               {"best_bits_per_byte", p.best_bits_per_byte},
                {"outer_step", p.outer_step},
                {"record", p.record},
                {"run", p.run},
@@ -86,6 +90,11 @@ Result<TrainerFile> decode_trainer_file(std::string_view text) {
     take("seed", p.seed);
     json.at("data_digest").get_to(p.data_digest);
     if (json.contains("frozen_digest")) json["frozen_digest"].get_to(p.frozen_digest);
+    if (json.contains("skipped_steps")) take("skipped_steps", p.skipped_steps);
+    if (json.contains("gradient_norms")) json["gradient_norms"].get_to(p.gradient_norms);
+    if (json.contains("best_step")) take("best_step", p.best_step);
+    if (json.contains("best_bits_per_byte"))
+      json["best_bits_per_byte"].get_to(p.best_bits_per_byte);
     take("outer_step", p.outer_step);
     json.at("record").get_to(p.record);
     json.at("run").get_to(p.run);

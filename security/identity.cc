@@ -14,7 +14,7 @@
 namespace isthmus::security {
 namespace {
 
-constexpr std::string_view kTitle = "isthmus secret identity v1";
+constexpr std::string_view kIdentityTitle = "isthmus secret identity v1";
 
 SecretBytes random_curve_secret() {
   SecretBytes secret(crypto_box_SECRETKEYBYTES);
@@ -118,12 +118,12 @@ Identity Identity::with_new_curve_key() const {
 }
 
 Result<Identity> Identity::load(const std::string& path) {
-  ISTHMUS_TRY(auto keys, read_secret_file(path, kTitle, 2));
+  ISTHMUS_TRY(auto keys, read_secret_file(path, kIdentityTitle, 2));
   return Identity(SigningKey::from_seed(keys[0].bytes()), std::move(keys[1]));
 }
 
 Result<void> Identity::save(Disk& disk, const std::string& path) const {
-  ISTHMUS_CHECK(write_secret_file(path, kTitle, {key_.seed(), curve_secret_.bytes()}));
+  ISTHMUS_CHECK(write_secret_file(path, kIdentityTitle, {key_.seed(), curve_secret_.bytes()}));
   return replace_file(disk, path + ".pub", bytes_of(to_text(public_)));
 }
 

@@ -5,9 +5,9 @@
 namespace isthmus::security {
 namespace {
 
-constexpr std::string_view kTitle = "isthmus roster signature v1\n";
+constexpr std::string_view kSignatureTitle = "isthmus roster signature v1\n";
 constexpr std::size_t kDigits = 2 * sizeof(Signature::bytes);
-constexpr std::size_t kSignatureFileBytes = kTitle.size() + kDigits + 1;
+constexpr std::size_t kSignatureFileBytes = kSignatureTitle.size() + kDigits + 1;
 
 Result<void> check_size(std::span<const std::byte> roster) {
   if (roster.size() > kRosterBytesMax)
@@ -20,16 +20,16 @@ Result<void> check_size(std::span<const std::byte> roster) {
 
 Result<std::string> sign_roster(std::span<const std::byte> roster, const SigningKey& operator_key) {
   ISTHMUS_CHECK(check_size(roster));
-  return fmt::format("{}{}\n", kTitle, operator_key.sign(context::roster, roster).hex());
+  return fmt::format("{}{}\n", kSignatureTitle, operator_key.sign(context::roster, roster).hex());
 }
 
 Result<Digest> verify_roster(std::span<const std::byte> roster, std::string_view signature_file,
                              const PublicKey& operator_key) {
   ISTHMUS_CHECK(check_size(roster));
   Signature signature;
-  if (signature_file.size() != kSignatureFileBytes || !signature_file.starts_with(kTitle) ||
-      signature_file.back() != '\n' ||
-      !from_hex(signature_file.substr(kTitle.size(), kDigits), signature.bytes))
+  if (signature_file.size() != kSignatureFileBytes ||
+      !signature_file.starts_with(kSignatureTitle) || signature_file.back() != '\n' ||
+      !from_hex(signature_file.substr(kSignatureTitle.size(), kDigits), signature.bytes))
     return Error{ErrorCode::corrupt,
                  "the roster's signature file is damaged: sign the roster again (isthmus roster "
                  "sign)"};

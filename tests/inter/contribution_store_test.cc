@@ -17,14 +17,14 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::uint64_t kStep = 3;
-constexpr SiteId kSite = 1;
+constexpr SiteId kOwner = 1;
 
 Signed announcement() {
-  return sign(sim::SimulatedSigner(kSite), kSite, MessageType::open, encode(Open{}));
+  return sign(sim::SimulatedSigner(kOwner), kOwner, MessageType::open, encode(Open{}));
 }
 
 Signed close_message() {
-  return sign(sim::SimulatedSigner(kSite), kSite, MessageType::close, encode(Close{}));
+  return sign(sim::SimulatedSigner(kOwner), kOwner, MessageType::close, encode(Close{}));
 }
 
 // Of one block of the file each.
@@ -41,7 +41,7 @@ class NoRoomTest : public testing::Test {
     return *(*disk.open("contributions/00000003-1", Disk::Open::read))->size();
   }
   void expect_stored(const std::vector<std::uint32_t>& indices) {
-    const auto stored = store.read(kStep, kSite);
+    const auto stored = store.read(kStep, kOwner);
     ASSERT_TRUE(stored) << stored.error().text();
     std::vector<std::uint32_t> found;
     for (const auto& [index, bytes] : stored->chunks) {
@@ -114,7 +114,7 @@ TEST_F(NoRoomTest, ACloseThatDoesNotFitLeavesNothing) {
   disk.set_faults({});
   ASSERT_TRUE(store.append_close(kStep, close_message()));
   expect_stored({0});
-  EXPECT_TRUE(store.read(kStep, kSite)->close);
+  EXPECT_TRUE(store.read(kStep, kOwner)->close);
 }
 
 // The system frees the blocks of a file when the last one closes it: who makes the new one is the
@@ -142,7 +142,7 @@ TEST(ReplacedContributionTest, LivesUntilTheFirstWriteToTheNewOne) {
   EXPECT_EQ(without_a_name(), 1);
   ASSERT_TRUE(file->add(std::span(all).first(1)));
   EXPECT_EQ(without_a_name(), 0);
-  EXPECT_EQ(store.read(kStep, kSite)->chunks.size(), 1U);
+  EXPECT_EQ(store.read(kStep, kOwner)->chunks.size(), 1U);
   file = *store.create(kStep, announcement());
   file.reset();  // of which nothing came
   EXPECT_EQ(without_a_name(), 0);

@@ -12,7 +12,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr SiteId kSite = 3;
+constexpr SiteId kReturning = 3;
 
 class ReturnTest : public testing::Test {
  protected:
@@ -22,8 +22,8 @@ class ReturnTest : public testing::Test {
   bool reaches(SiteId site, std::uint64_t wanted) {
     return federation_.run_until([&] { return step(site) >= wanted; }, 600 * kSecond);
   }
-  bool member() { return federation_.gateway(1).view().is_member(kSite); }
-  bool sees() { return federation_.gateway(1).session_with(kSite) != 0; }
+  bool member() { return federation_.gateway(1).view().is_member(kReturning); }
+  bool sees() { return federation_.gateway(1).session_with(kReturning) != 0; }
   std::size_t files(SiteId site) {
     return federation_.disk(site)
         .list("outer/contributions")
@@ -33,10 +33,10 @@ class ReturnTest : public testing::Test {
   // Away until it is dropped, and the others have made many steps more.
   void be_away() {
     ASSERT_TRUE(reaches(1, 4));
-    federation_.cut_off(kSite, true);
+    federation_.cut_off(kReturning, true);
     ASSERT_TRUE(federation_.run_until([&] { return !member(); }, 60 * kSecond));
     ASSERT_TRUE(reaches(1, step(1) + 20));
-    federation_.cut_off(kSite, false);
+    federation_.cut_off(kReturning, false);
     ASSERT_TRUE(federation_.run_until([&] { return sees(); }, 60 * kSecond));
   }
   // In how many steps it is a member again.
@@ -70,7 +70,7 @@ TEST_F(ShortStepsReturnTest, TakesOneFetch) {
   const auto steps = comes_back(60 * kSecond);
   ASSERT_TRUE(steps);
   EXPECT_LE(*steps, 20U);
-  EXPECT_EQ(federation_.gateway(kSite).counters().state_fetches, 1U);
+  EXPECT_EQ(federation_.gateway(kReturning).counters().state_fetches, 1U);
   // Nothing more is kept for it.
   ASSERT_TRUE(reaches(1, step(1) + 5));
   for (SiteId site = 1; site <= 3; ++site) EXPECT_LE(files(site), 15U) << "site " << site;
@@ -93,31 +93,31 @@ class FarAwayReturnTest : public ReturnTest, public testing::WithParamInterface<
 // Whether it fetches a state first or the others still have all that it lacks.
 TEST_P(FarAwayReturnTest, IsWaitedForAlthoughReplayIsNoFasterThanSteps) {
   be_away();
-  const auto behind = step(1) - step(kSite);
+  const auto behind = step(1) - step(kReturning);
   const auto steps = comes_back(120 * kSecond);
   ASSERT_TRUE(steps);
   EXPECT_LE(*steps, behind + behind / 4);
-  EXPECT_LE(federation_.gateway(kSite).counters().state_fetches, 1U);
+  EXPECT_LE(federation_.gateway(kReturning).counters().state_fetches, 1U);
 }
 
 // What is shown of it meanwhile is where it stands, not what its ranks did before.
 TEST_P(FarAwayReturnTest, SaysThatItCatchesUp) {
-  EXPECT_EQ(federation_.gateway(kSite).status().catching_up_to, 0U);
+  EXPECT_EQ(federation_.gateway(kReturning).status().catching_up_to, 0U);
   be_away();
   std::set<std::uint64_t> replayed;
   ASSERT_TRUE(federation_.run_until(
       [&] {
-        const auto status = federation_.gateway(kSite).status();
+        const auto status = federation_.gateway(kReturning).status();
         if (status.phase == "catching up" && status.catching_up_to > 0) {
           replayed.insert(status.outer_step);
           EXPECT_GT(status.catching_up_to, status.outer_step);
           for (const auto& rank : status.ranks) EXPECT_EQ(rank.loss, 0);
         }
-        return member() && step(kSite) + 1 >= step(1);
+        return member() && step(kReturning) + 1 >= step(1);
       },
       120 * kSecond));
   EXPECT_GE(replayed.size(), 2U);
-  const auto status = federation_.gateway(kSite).status();
+  const auto status = federation_.gateway(kReturning).status();
   EXPECT_NE(status.phase, "catching up");
   EXPECT_EQ(status.catching_up_to, 0U);
   ASSERT_EQ(status.ranks.size(), 1U);
@@ -141,23 +141,23 @@ class ThinLineReturnTest : public ReturnTest {
 };
 
 TEST_F(ThinLineReturnTest, IsWaitedFor) {
-  federation_.set_access(kSite, 40'000);
+  federation_.set_access(kReturning, 40'000);
   be_away();
   const auto steps = comes_back(300 * kSecond);
   ASSERT_TRUE(steps);
   EXPECT_LE(*steps, 60U);
-  EXPECT_EQ(federation_.gateway(kSite).counters().state_fetches, 1U);
+  EXPECT_EQ(federation_.gateway(kReturning).counters().state_fetches, 1U);
 }
 
 // Who asks for states and goes on from none costs a bounded room on the disk, and only while it is
 // there; and holds nobody up.
 TEST(StateAskerTest, CostsBoundedRoom) {
   auto options = options_of({5 * kMillisecond, 5 * kMillisecond, kSecond});
-  options.puppets = {kSite};
-  options.without_vote = {kSite};
+  options.puppets = {kReturning};
+  options.without_vote = {kReturning};
   options.gateway.sync.outer_steps = 100'000;
   ScriptedFederation federation(std::move(options));
-  auto& puppet = federation.puppet(kSite);
+  auto& puppet = federation.puppet(kReturning);
   puppet.heard = [&](Link& from, MessageType type, ByteReader&) {
     if (type != MessageType::status) return;
     Status mine;
@@ -179,7 +179,7 @@ TEST(StateAskerTest, CostsBoundedRoom) {
   EXPECT_GT(most, 2 * 200U);
   EXPECT_LT(most, 2 * 270U);
   EXPECT_LT(federation.gateway(1).memory_bytes(), 100'000U);
-  federation.cut_off(kSite, true);
+  federation.cut_off(kReturning, true);
   federation.run_for(90 * kSecond);
   EXPECT_LT(files(), 20U);
 }

@@ -12,7 +12,7 @@ namespace isthmus::inter {
 
 namespace {
 
-constexpr std::array kLanes{Lane::control, Lane::bulk};
+constexpr std::array kBothLanes{Lane::control, Lane::bulk};
 
 // Long enough for a lost peer to be noticed and dialed again.
 constexpr Nanoseconds kPatience = 30 * kSecond;
@@ -179,7 +179,7 @@ TEST_P(WireContract, BothEndsLearnOfBothLanes) {
 TEST_P(WireContract, CarriesEverySizeBothWays) {
   Federation f(GetParam(), 2);
   ASSERT_TRUE(f.wait_until_up());
-  for (const auto lane : kLanes) {
+  for (const auto lane : kBothLanes) {
     for (std::size_t from : {0, 1}) {
       auto& receiver = f.gateways[1 - from].recorder;
       for (const std::size_t size :
@@ -202,7 +202,7 @@ TEST_P(WireContract, CarriesEverySizeBothWays) {
 TEST_P(WireContract, RefusesWhatIsTooLarge) {
   Federation f(GetParam(), 2);
   ASSERT_TRUE(f.wait_until_up());
-  for (const auto lane : kLanes) {
+  for (const auto lane : kBothLanes) {
     const auto sent = f.gateways[0].send(1, lane, Bytes(bytes_max(lane) + 1));
     ASSERT_FALSE(sent);
     EXPECT_EQ(sent.error().code, ErrorCode::too_large);
@@ -315,7 +315,7 @@ TEST_P(WireContract, ThreeGatewaysKeepTheirIdentities) {
   for (std::size_t from = 0; from < 3; ++from) {
     for (std::size_t to = 0; to < 3; ++to) {
       if (from == to) continue;
-      for (const auto lane : kLanes)
+      for (const auto lane : kBothLanes)
         ASSERT_TRUE(f.gateways[from].send(to, lane, numbered_message(100 * from + to, 40)));
     }
   }
@@ -356,7 +356,7 @@ TEST_P(WireContract, ResetReplacesOneConnection) {
   Federation f(GetParam(), 2);
   ASSERT_TRUE(f.wait_until_up());
   for (std::size_t i : {0, 1}) {
-    for (const auto lane : kLanes) {
+    for (const auto lane : kBothLanes) {
       const auto other = lane == Lane::control ? Lane::bulk : Lane::control;
       ConnectionId before[2];
       ConnectionId untouched[2];
@@ -388,7 +388,7 @@ TEST_P(WireContract, ResetWithoutANumberMeansTheNewestConnection) {
   f.gateways[0].reset(1, Lane::control, 0);  // none there yet: nothing happens
   ASSERT_TRUE(f.wait_until_up());
   for (std::size_t i : {0, 1}) {
-    for (const auto lane : kLanes) {
+    for (const auto lane : kBothLanes) {
       auto& recorder = f.gateways[i].recorder;
       const auto before = recorder.connection(1 - i, lane);
       f.gateways[i].reset(1 - i, lane, 0);

@@ -83,13 +83,13 @@ AttentionShape shape_of(std::int64_t batch, std::int64_t sequence, std::int64_t 
   return s;
 }
 
-struct Case {
+struct AttentionCase {
   AttentionShape shape;
   DType dtype;
   bool native;  // bf16 products
 };
 
-class Attention : public testing::TestWithParam<Case> {};
+class Attention : public testing::TestWithParam<AttentionCase> {};
 
 TEST_P(Attention, AgreesWithDouble) {
   const AttentionShape s = GetParam().shape;
@@ -130,8 +130,8 @@ TEST_P(Attention, AgreesWithDouble) {
   });
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<AttentionCase> attention_cases() {
+  std::vector<AttentionCase> all;
   for (const AttentionShape& shape :
        {shape_of(1, 1, 1, 1, 1), shape_of(2, 1, 2, 1, 48), shape_of(1, 3, 2, 2, 5),
         shape_of(2, 63, 4, 2, 48), shape_of(1, 64, 2, 1, 64), shape_of(1, 65, 4, 1, 80),
@@ -143,13 +143,13 @@ std::vector<Case> cases() {
   return all;
 }
 
-std::string name_of(const testing::TestParamInfo<Case>& info) {
+std::string name_of(const testing::TestParamInfo<AttentionCase>& info) {
   const AttentionShape& s = info.param.shape;
   return fmt::format("b{}_t{}_h{}_kv{}_d{}_{}{}", s.batch, s.sequence, s.heads, s.kv_heads,
                      s.head_dim, to_string(info.param.dtype), info.param.native ? "_native" : "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Attention, testing::ValuesIn(cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Shapes, Attention, testing::ValuesIn(attention_cases()), name_of);
 
 // More queries than one task takes.
 TEST(AttentionLong, ForwardInPieces) {

@@ -6,12 +6,12 @@
 namespace isthmus::kernels {
 namespace {
 
-struct Case {
+struct CachedCase {
   std::int64_t heads, kv_heads, head_dim;
   DType dtype;
 };
 
-class CachedAttention : public testing::TestWithParam<Case> {};
+class CachedAttention : public testing::TestWithParam<CachedCase> {};
 
 std::span<std::byte> bytes_of(std::vector<float>& scratch) {
   return std::as_writable_bytes(std::span(scratch));
@@ -78,8 +78,10 @@ TEST_P(CachedAttention, AgreesWithAttentionOverTheWholeText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CachedAttention,
-                         testing::Values(Case{1, 1, 2, DType::f32}, Case{6, 2, 33, DType::f32},
-                                         Case{4, 4, 64, DType::f32}, Case{6, 2, 34, DType::bf16}));
+                         testing::Values(CachedCase{1, 1, 2, DType::f32},
+                                         CachedCase{6, 2, 33, DType::f32},
+                                         CachedCase{4, 4, 64, DType::f32},
+                                         CachedCase{6, 2, 34, DType::bf16}));
 
 }  // namespace
 }  // namespace isthmus::kernels

@@ -5,12 +5,12 @@
 namespace isthmus::kernels {
 namespace {
 
-struct Case {
+struct FewRowsCase {
   std::int64_t in, out;
   DType dtype, y;
 };
 
-class FewRows : public testing::TestWithParam<Case> {};
+class FewRows : public testing::TestWithParam<FewRowsCase> {};
 
 TEST_P(FewRows, AgreesWithDoubleAndEachRowIsWhatItIsAlone) {
   const auto [in, out, dtype, y_type] = GetParam();
@@ -40,11 +40,11 @@ TEST_P(FewRows, AgreesWithDoubleAndEachRowIsWhatItIsAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, FewRows,
-                         testing::Values(Case{1, 1, DType::f32, DType::f32},
-                                         Case{77, 19, DType::f32, DType::f32},
-                                         Case{64, 1003, DType::f32, DType::f32},
-                                         Case{385, 130, DType::bf16, DType::bf16},
-                                         Case{33, 15, DType::bf16, DType::f32}));
+                         testing::Values(FewRowsCase{1, 1, DType::f32, DType::f32},
+                                         FewRowsCase{77, 19, DType::f32, DType::f32},
+                                         FewRowsCase{64, 1003, DType::f32, DType::f32},
+                                         FewRowsCase{385, 130, DType::bf16, DType::bf16},
+                                         FewRowsCase{33, 15, DType::bf16, DType::f32}));
 
 }  // namespace
 }  // namespace isthmus::kernels

@@ -7,7 +7,7 @@
 namespace isthmus::kernels {
 namespace {
 
-struct Case {
+struct ProductCase {
   GemmShape shape;
   bool native = true;
 };
@@ -26,7 +26,7 @@ std::vector<double> reference(const GemmShape& s, const Matrix& a, const Matrix&
   return out;
 }
 
-class Gemm : public testing::TestWithParam<Case> {};
+class Gemm : public testing::TestWithParam<ProductCase> {};
 
 TEST_P(Gemm, AgreesWithDoubleAndNotOnThreads) {
   const GemmShape s = GetParam().shape;
@@ -50,8 +50,8 @@ TEST_P(Gemm, AgreesWithDoubleAndNotOnThreads) {
   }
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<ProductCase> product_cases() {
+  std::vector<ProductCase> all;
   const std::int64_t sizes[][3] = {{1, 1, 1},      {1, 97, 48},    {7, 5, 3},      {33, 260, 80},
                                    {300, 97, 64},  {513, 200, 7},  {97, 1500, 33}, {130, 260, 513},
                                    {1024, 33, 70}, {64, 64, 16384}};
@@ -71,7 +71,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-std::string name_of(const testing::TestParamInfo<Case>& info) {
+std::string name_of(const testing::TestParamInfo<ProductCase>& info) {
   const GemmShape& s = info.param.shape;
   const char* form = s.form == GemmForm::nt ? "nt" : s.form == GemmForm::nn ? "nn" : "tn";
   return fmt::format("{}_{}x{}x{}_{}_to_{}{}{}", form, s.m, s.n, s.k, to_string(s.input),
@@ -79,7 +79,7 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
                      info.param.native ? "" : "_in_f32");
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Gemm, testing::ValuesIn(cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Shapes, Gemm, testing::ValuesIn(product_cases()), name_of);
 
 }  // namespace
 }  // namespace isthmus::kernels

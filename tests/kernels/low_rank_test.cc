@@ -5,12 +5,12 @@
 namespace isthmus::kernels {
 namespace {
 
-struct Case {
+struct LowRankCase {
   std::int64_t rows, rank, out;
   DType dtype, y;
 };
 
-class LowRank : public testing::TestWithParam<Case> {
+class LowRank : public testing::TestWithParam<LowRankCase> {
  protected:
   static constexpr float kScale = 0.75F;
 };
@@ -72,11 +72,11 @@ TEST_P(LowRank, GivesBothGradients) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, LowRank,
-                         testing::Values(Case{1, 1, 1, DType::f32, DType::f32},
-                                         Case{77, 8, 130, DType::f32, DType::f32},
-                                         Case{131, 13, 67, DType::f32, DType::f32},
-                                         Case{70, 16, 384, DType::bf16, DType::bf16},
-                                         Case{66, 33, 41, DType::bf16, DType::f32}));
+                         testing::Values(LowRankCase{1, 1, 1, DType::f32, DType::f32},
+                                         LowRankCase{77, 8, 130, DType::f32, DType::f32},
+                                         LowRankCase{131, 13, 67, DType::f32, DType::f32},
+                                         LowRankCase{70, 16, 384, DType::bf16, DType::bf16},
+                                         LowRankCase{66, 33, 41, DType::bf16, DType::f32}));
 
 }  // namespace
 }  // namespace isthmus::kernels

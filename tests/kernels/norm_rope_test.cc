@@ -8,15 +8,15 @@ namespace {
 
 constexpr double kEpsilon = 1e-5;
 
-struct Case {
+struct NormRopeCase {
   std::int64_t rows, heads, d, sequence;
   DType dtype;
 };
 
-class NormRope : public testing::TestWithParam<Case> {};
+class NormRope : public testing::TestWithParam<NormRopeCase> {};
 
 // x [rows * heads * d], weight [d], one after the other in `inputs`.
-std::vector<double> norm_rope(const std::vector<double>& inputs, const Case& c,
+std::vector<double> norm_rope(const std::vector<double>& inputs, const NormRopeCase& c,
                               const std::vector<double>& frequencies) {
   std::vector<double> y;
   const auto half = static_cast<std::size_t>(c.d / 2), d = 2 * half;
@@ -90,15 +90,15 @@ TEST_P(NormRope, AgreesWithDouble) {
   });
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<NormRopeCase> norm_rope_cases() {
+  std::vector<NormRopeCase> all;
   for (const auto dtype : kDTypes)
     for (const auto& [rows, heads, d, sequence] : std::vector<std::array<std::int64_t, 4>>{
              {6, 1, 2, 3}, {4, 3, 6, 4}, {3, 5, 16, 2}, {5, 2, 26, 5}, {2, 1, 128, 2}})
       all.push_back({rows, heads, d, sequence, dtype});
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Shapes, NormRope, testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(Shapes, NormRope, testing::ValuesIn(norm_rope_cases()));
 
 // Many tasks, so that dweight is summed over a tree. At position 0 nothing turns.
 TEST(NormRopeTree, WeightGradientOfManyRows) {

@@ -21,12 +21,12 @@ std::vector<double> norm(const std::vector<double>& inputs, std::int64_t rows, s
   return y;
 }
 
-struct Case {
+struct RmsNormCase {
   std::int64_t rows, d;
   DType x, y;
 };
 
-class RmsNorm : public testing::TestWithParam<Case> {};
+class RmsNorm : public testing::TestWithParam<RmsNormCase> {};
 
 TEST_P(RmsNorm, AgreesWithDouble) {
   const auto [rows, d, x_type, y_type] = GetParam();
@@ -76,15 +76,15 @@ TEST_P(RmsNorm, AgreesWithDouble) {
   });
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<RmsNormCase> rms_norm_cases() {
+  std::vector<RmsNormCase> all;
   for (const auto& [rows, d] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {2, 3}, {1, 48}, {3, 97}, {5, 33}, {7, 64}})
     for (const DType x : kDTypes)
       for (const DType y : kDTypes) all.push_back({rows, d, x, y});
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm, testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm, testing::ValuesIn(rms_norm_cases()));
 
 // Many tasks, so that dweight is summed over a tree.
 TEST(RmsNormTree, WeightGradientOfManyRows) {

@@ -247,8 +247,47 @@ TEST(SiteFile, KeysMustFitTogether) {
             "sync.outer_rate has no effect unless sync.outer = \"nesterov\"");
   EXPECT_EQ(only_fault(checked(replaced("threads = 2", "threads = 2\nsequence = 4096"))),
             "train.sequence = 4096 is longer than model.context = 2048");
+  EXPECT_EQ(only_fault(checked(replaced("threads = 2", "threads = 2\ndecay_steps = 4"))),
+            "train.decay_steps has no effect unless train.schedule = \"wsd\"");
+  EXPECT_EQ(only_fault(checked(replaced("threads = 2",
+                                        "threads = 2\nfinal_rate = 0.1\nschedule = "
+                                        "\"constant\""))),
+            "train.final_rate has no effect with train.schedule = \"constant\"");
+  EXPECT_EQ(
+      only_fault(checked(replaced("held_out = [{ name = \"en\", path = \"en.held.bin\" }]", ""),
+                         {"train.evaluate_every=5"})),
+      "train.evaluate_every needs data.held_out: texts to judge by");
+  EXPECT_EQ(only_fault(checked(replaced("threads = 2", "threads = 2\nspike = 0.5"))),
+            "train.spike = 0.5 would skip every other step: 5 to 20 times the usual norm is "
+            "common, 0 skips none");
   EXPECT_EQ(only_fault(checked(replaced("[sync]", "[mesh]\ntensor = 2\n[sync]"))),
             "mesh.tensor must be 1 in this version, not 2");
+}
+
+TEST(SiteFile, SomeTensorsHaveRatesOfTheirOwn) {
+  const auto with = [](const std::string& rates) {
+    return checked(replaced("threads = 2", "threads = 2\nschedule = \"wsd\"\nrates = " + rates));
+  };
+  const auto text =
+      with("[{ tensors = \"*embed*\", factor = 0.1 }, { tensors = \"*\", factor = 2 }]");
+  EXPECT_EQ(text.fault_text(), "");
+  EXPECT_EQ(text.file.train.rate.shape, runtime::RateShape::wsd);
+  ASSERT_EQ(text.file.train.rates.size(), 2U);
+  EXPECT_EQ(text.file.train.rates[0].tensors, "*embed*");
+  EXPECT_EQ(text.file.train.rates[0].factor, 0.1);
+  EXPECT_EQ(text.file.train.rates[1].factor, 2);
+  EXPECT_EQ(only_fault(with("[{ tensors = \"*embed*\" }]")),
+            "train.rates factor must be a number above 0");
+  EXPECT_EQ(only_fault(with("[{ tensors = \"*embed*\", factor = \"x\" }]")),
+            "train.rates factor must be a number above 0, not \"x\"");
+  EXPECT_EQ(only_fault(with("[{ tensors = \"*embed*\", factor = -1 }]")),
+            "train.rates: the factor of \"*embed*\" is -1, but must be above 0: what is not to "
+            "train at all is frozen");
+  EXPECT_THAT(only_fault(with("[{ tensors = \"embed\", factor = 1 }]")),
+              HasSubstr("train.rates: no tensor that trains fits \"embed\""));
+  EXPECT_THAT(with("[{ tensor = \"*\", factor = 1 }]").fault_text(),
+              HasSubstr("train.rates has no \"tensor\"; did you mean \"tensors\"?"));
+  EXPECT_THAT(only_fault(with("0.5")), HasSubstr("a list of { tensors, factor }"));
 }
 
 TEST(SiteFile, ASyntaxErrorHasItsPlace) {

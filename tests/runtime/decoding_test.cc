@@ -16,11 +16,11 @@
 namespace isthmus::runtime {
 namespace {
 
-using Tokens = std::vector<std::int32_t>;
+using TokenIds = std::vector<std::int32_t>;
 
-Tokens some_tokens(std::size_t count, std::uint64_t seed) {
+TokenIds some_tokens(std::size_t count, std::uint64_t seed) {
   Random random(seed);
-  Tokens tokens;
+  TokenIds tokens;
   for (std::size_t i = 0; i < count; ++i)
     tokens.push_back(static_cast<std::int32_t>(random.below(260)));
   return tokens;
@@ -88,7 +88,7 @@ TEST_P(DecodingTest, ScoresAreThoseOfTheWholeText) {
 // Texts of several lengths, of which some rest now and then and one begins again.
 TEST_P(DecodingTest, TextsAndThreadsDoNotChangeABit) {
   const auto vocabulary = static_cast<std::size_t>(small_config().vocabulary);
-  std::vector<Tokens> all;  // more than are computed at a time
+  std::vector<TokenIds> all;  // more than are computed at a time
   for (std::uint64_t text = 0; text < 11; ++text) all.push_back(some_tokens(120, text));
   // Scores by text and token, of the texts from `first` on.
   const auto scores_of = [&](std::size_t threads, std::size_t first, std::size_t count) {
@@ -106,7 +106,7 @@ TEST_P(DecodingTest, TextsAndThreadsDoNotChangeABit) {
       texts->read(i, std::span(all[first + i]).first(at[i]));
     }
     for (std::size_t round = 0; round < 20; ++round) {
-      Tokens next(count, kNoToken);
+      TokenIds next(count, kNoToken);
       for (std::size_t i = 0; i < count; ++i)
         if ((round + first + i) % 3 != 0) next[i] = all[first + i][at[i]];
       const auto out = texts->next(next);

@@ -16,8 +16,8 @@
 namespace isthmus::runtime {
 namespace {
 
-const std::vector<int> kOneThread{-1};
-const std::vector<int> kTwoThreads{-1, -1};
+const std::vector<int> kOne{-1};
+const std::vector<int> kTwo{-1, -1};
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, const BatchShape& shape,
                                   ThreadPool& pool) {
@@ -45,7 +45,7 @@ std::size_t tensor_index(const Model& model, std::string_view name) {
   return static_cast<std::size_t>(at - tensors.begin());
 }
 
-ModelConfig small_config() {
+ModelConfig two_layers() {
   ModelConfig config;
   config.layers = 2;
   config.hidden = 48;
@@ -70,9 +70,9 @@ OracleBatch random_batch(const ModelConfig& config, const BatchShape& shape, std
 }
 
 TEST(Model, LogitsOfAPrefixAreThePrefixOfLogits) {
-  const auto config = small_config();
+  const auto config = two_layers();
   const BatchShape shape{2, 70, Precision::f32};
-  ThreadPool pool(kOneThread);
+  ThreadPool pool(kOne);
   const auto model = make_model(config, shape, pool);
   model->initialise(5);
   const auto batch = random_batch(config, shape, 1);
@@ -90,10 +90,10 @@ TEST(Model, LogitsOfAPrefixAreThePrefixOfLogits) {
 
 // The global batch is one, however it is cut.
 TEST(Model, MicroBatchesAddUpToTheWholeBatch) {
-  const auto config = small_config();
+  const auto config = two_layers();
   const BatchShape whole{4, 24, Precision::f32};
   const BatchShape half{2, 24, Precision::f32};
-  ThreadPool pool(kTwoThreads);
+  ThreadPool pool(kTwo);
   const auto at_once = make_model(config, whole, pool);
   const auto in_halves = make_model(config, half, pool);
   at_once->initialise(9);
@@ -115,10 +115,10 @@ TEST(Model, MicroBatchesAddUpToTheWholeBatch) {
 // Whatever the step before has left there.
 TEST(Model, AStepBeginsWithGradientsOfZero) {
   for (const bool tied : {false, true}) {
-    auto config = small_config();
+    auto config = two_layers();
     config.tied = tied;
     const BatchShape shape{2, 24, Precision::f32};
-    ThreadPool pool(kTwoThreads);
+    ThreadPool pool(kTwo);
     const auto used = make_model(config, shape, pool), fresh = make_model(config, shape, pool);
     for (const auto& model : {used.get(), fresh.get()}) model->initialise(9);
     const auto batch = random_batch(config, shape, 2);
@@ -170,7 +170,7 @@ Trained train(Model& model, std::int64_t first_step, std::int64_t end_step,
 // none of them full.
 TEST_P(ModelBits, DoNotDependOnThreadsNorOnRepetition) {
   const BatchShape shape{2, 107, GetParam()};
-  auto config = small_config();
+  auto config = two_layers();
   config.hidden = 42;
   config.heads = 6;
   config.head_dim = 8;
@@ -192,8 +192,8 @@ TEST_P(ModelBits, DoNotDependOnThreadsNorOnRepetition) {
 
 TEST_P(ModelBits, Learn) {
   const BatchShape shape{2, 40, GetParam()};
-  ThreadPool pool(kTwoThreads);
-  const auto model = make_model(small_config(), shape, pool);
+  ThreadPool pool(kTwo);
+  const auto model = make_model(two_layers(), shape, pool);
   model->initialise(3);
   const auto batch = random_batch(model->config(), shape, 1);
   for (int step = 0; step < 60; ++step) {
@@ -207,11 +207,11 @@ TEST_P(ModelBits, Learn) {
 
 TEST_P(ModelBits, ResumeExactlyFromCanonicalTensors) {
   const BatchShape shape{2, 40, GetParam()};
-  ThreadPool pool(kTwoThreads);
-  const auto model = make_model(small_config(), shape, pool);
+  ThreadPool pool(kTwo);
+  const auto model = make_model(two_layers(), shape, pool);
   model->initialise(3);
   train(*model, 0, 2);
-  const auto resumed = make_model(small_config(), shape, pool);
+  const auto resumed = make_model(two_layers(), shape, pool);
   for (std::size_t t = 0; t < model->tensors().size(); ++t) {
     copy_to(model->parameters(t), resumed->parameters(t).begin());
     copy_to(model->first_moments(t), resumed->first_moments(t).begin());
@@ -223,8 +223,8 @@ TEST_P(ModelBits, ResumeExactlyFromCanonicalTensors) {
 }
 
 TEST(Model, ANonFiniteGradientChangesNothing) {
-  ThreadPool pool(kOneThread);
-  const auto model = make_model(small_config(), {1, 16, Precision::f32}, pool);
+  ThreadPool pool(kOne);
+  const auto model = make_model(two_layers(), {1, 16, Precision::f32}, pool);
   model->initialise(1);
   const auto before = copy_of(model->parameters());
   model->gradients()[1234] = std::numeric_limits<float>::quiet_NaN();
@@ -235,8 +235,8 @@ TEST(Model, ANonFiniteGradientChangesNothing) {
 
 TEST(Model, NothingCountedChangesNothing) {
   const BatchShape shape{1, 16, Precision::f32};
-  ThreadPool pool(kOneThread);
-  const auto model = make_model(small_config(), shape, pool);
+  ThreadPool pool(kOne);
+  const auto model = make_model(two_layers(), shape, pool);
   model->initialise(1);
   const auto before = copy_of(model->parameters());
   const auto batch = random_batch(model->config(), shape, 1);
@@ -250,8 +250,8 @@ TEST(Model, NothingCountedChangesNothing) {
 }
 
 TEST(Model, InitialParametersDependOnSeedNameAndElementOnly) {
-  ThreadPool pool(kTwoThreads);
-  const auto model = make_model(small_config(), {1, 16, Precision::f32}, pool);
+  ThreadPool pool(kTwo);
+  const auto model = make_model(two_layers(), {1, 16, Precision::f32}, pool);
   model->initialise(7);
   // The k projection lies within a fused matrix, yet is drawn by its own name.
   const auto k = tensor_index(*model, "model.layers.1.self_attn.k_proj.weight");
@@ -266,7 +266,7 @@ TEST(Model, InitialParametersDependOnSeedNameAndElementOnly) {
 }
 
 TEST(Model, CanonicalTensorsCoverTheModelOnceInOrderOfNames) {
-  auto config = small_config();
+  auto config = two_layers();
   config.layers = 11;
   config.tied = false;
   const auto tensors =
@@ -287,8 +287,8 @@ TEST(Model, CanonicalTensorsCoverTheModelOnceInOrderOfNames) {
 }
 
 TEST(Model, RefusesWhatItCannotBe) {
-  ThreadPool pool(kOneThread);
-  const auto config = small_config();
+  ThreadPool pool(kOne);
+  const auto config = two_layers();
   EXPECT_FALSE(Model::create(config, {0, 16, Precision::f32}, pool).has_value());
   EXPECT_FALSE(
       Model::create(config, {1, config.sequence_max + 1, Precision::f32}, pool).has_value());
@@ -308,8 +308,8 @@ TEST(Model, RefusesWhatItCannotBe) {
 
 TEST(Model, TimesItsOps) {
   const BatchShape shape{1, 16, Precision::f32};
-  ThreadPool pool(kOneThread);
-  const auto model = make_model(small_config(), shape, pool);
+  ThreadPool pool(kOne);
+  const auto model = make_model(two_layers(), shape, pool);
   const auto batch = random_batch(model->config(), shape, 1);
   model->forward_backward(batch.tokens, batch.targets);
   model->measure_ops(true);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/byte_tokenizer.h"
 #include "runtime/trainer.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/runtime/scripted_sync.h"
@@ -63,6 +64,7 @@ class TrainerTest : public testing::Test {
                   .clock = *clock_,
                   .log = log_,
                   .outer = options_.federated ? &gateway_ : nullptr,
+                  .tokenizer = tokenizer_.get(),
                   .stop = &stop_,
                   .machine_memory = machine_memory_},
                  options_);
@@ -122,6 +124,7 @@ class TrainerTest : public testing::Test {
   std::vector<std::string> events_;
   ObservedWorld world_;
   ThreadPool pool_{{-1}};
+  std::unique_ptr<Tokenizer> tokenizer_ = make_byte_tokenizer();
   TrainOptions options_;
   std::uint64_t machine_memory_ = machine_memory_bytes();
   ScriptedSync gateway_;

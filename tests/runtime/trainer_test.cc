@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "runtime/checkpoint.h"
 #include "tests/runtime/trainer_fixture.h"
@@ -139,7 +140,209 @@ TEST_F(TrainerTest, GradientsThatAreNotFiniteEndIt) {
   const auto outcome = run(*model);
   ASSERT_FALSE(outcome);
   EXPECT_EQ(outcome.error().code, ErrorCode::non_finite);
+  EXPECT_EQ(outcome.error().text(),
+            "10 inner steps in a row were skipped, the last as a gradient is NaN or infinite; go "
+            "back to an older checkpoint with a lower learning rate");
   EXPECT_THAT(events("step_skipped"), SizeIs(10));
+}
+
+TEST_F(TrainerTest, SpikesAreSkippedOnlyOnRequest) {
+  options_.steps = 50;
+  const auto spike = [this](Model& model) {
+    world_.on_gradients = [&model, step = 0]() mutable {
+      if (++step != 30) return;
+      for (auto& x : model.gradients()) x *= 1000;
+    };
+  };
+  auto taken = make_small_model(pool_);
+  spike(*taken);
+  run_well(*taken);
+  EXPECT_THAT(events("step_skipped"), SizeIs(0));
+  EXPECT_EQ(taken->updates(), 50);
+
+  options_.checkpoint_folder = folder_ / "guarded";
+  options_.spike_multiple = 20;
+  auto guarded = make_small_model(pool_);
+  spike(*guarded);
+  run_well(*guarded);
+  EXPECT_THAT(events("step_skipped"), SizeIs(1));
+  EXPECT_THAT(events("step_skipped").front(), HasSubstr("20 times the usual one"));
+  EXPECT_EQ(guarded->updates(), 49);
+  EXPECT_EQ(metrics("inner_step").back()["skipped_steps"], 1);
+}
+
+// With so low a multiple nearly every other step is a spike: what the guard knows is part of what a
+// run goes on from.
+TEST_F(TrainerTest, WhatIsUsualIsKeptInCheckpoints) {
+  options_.steps = 60;
+  options_.spike_multiple = 1.02;
+  options_.skipped_steps_max = 1000;
+  auto straight = make_small_model(pool_);
+  run_well(*straight);
+  EXPECT_GT(straight->updates(), 20);
+  EXPECT_LT(straight->updates(), 55);
+  for (const int stop_at : {10, 33}) {
+    options_.checkpoint_folder = folder_ / ("stopped_" + std::to_string(stop_at));
+    options_.steps = stop_at;
+    auto first = make_small_model(pool_);
+    run_well(*first);
+    options_.steps = 60;
+    auto second = make_small_model(pool_, 99);
+    run_well(*second);
+    EXPECT_EQ(second->updates(), straight->updates());
+    EXPECT_EQ(canonical(*second), canonical(*straight));
+    EXPECT_EQ(metrics("inner_step").back()["skipped_steps"], 60 - straight->updates());
+  }
+}
+
+TEST_F(TrainerTest, HowManySkippedStepsEndItIsSaid) {
+  options_.steps = 50;
+  options_.spike_multiple = 1e-3;  // all are, as soon as it is known what is usual
+  options_.skipped_steps_max = 3;
+  auto model = make_small_model(pool_);
+  const auto outcome = run(*model);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, ErrorCode::non_finite);
+  EXPECT_THAT(outcome.error().text(), HasSubstr("3 inner steps in a row were skipped"));
+  EXPECT_EQ(model->updates(), 16);
+}
+
+TEST_F(TrainerTest, ARunThatIsMadeLongerGoesOnAsIfItHadAlwaysBeen) {
+  options_.schedule = {.shape = RateShape::wsd, .peak = 5e-3, .warmup_steps = 5, .steps = 40};
+  options_.steps = 40;
+  auto straight = make_small_model(pool_);
+  run_well(*straight);
+  options_.checkpoint_folder = folder_ / "longer";
+  options_.steps = 12;
+  options_.schedule.steps = 16;  // it decays from 12.8 on
+  auto model = make_small_model(pool_);
+  run_well(*model);
+  options_.steps = options_.schedule.steps = 40;
+  run_well(*model);
+  EXPECT_EQ(canonical(*model), canonical(*straight));
+}
+
+TEST_F(TrainerTest, SomeTensorsHaveRatesOfTheirOwn) {
+  options_.rates = {{"*norm*", 1e-30}};
+  options_.adamw.weight_decay = 0;
+  auto model = make_small_model(pool_);
+  const auto before = canonical(*model);
+  run_well(*model);
+  std::size_t at = 0;
+  const auto after = canonical(*model);
+  for (const auto& tensor : model->tensors()) {
+    const bool same =
+        std::equal(before.begin() + static_cast<std::ptrdiff_t>(at),
+                   before.begin() + static_cast<std::ptrdiff_t>(at + tensor.elements()),
+                   after.begin() + static_cast<std::ptrdiff_t>(at));
+    EXPECT_EQ(same, tensor.name.find("norm") != std::string::npos) << tensor.name;
+    at += tensor.elements();
+  }
+}
+
+// ---- held-out text
+
+class EvaluatingTrainerTest : public TrainerTest {
+ protected:
+  EvaluatingTrainerTest() {
+    write_contents(folder_ / "held", sample_text(500, 7));
+    write_contents(folder_ / "other", sample_text(300, 8));
+    options_.evaluate_steps = 2;
+    options_.held_out = {{"held", folder_ / "held"}, {"other", folder_ / "other"}};
+    options_.evaluation.sequences_max = 5;
+  }
+  std::vector<std::int64_t> checkpoints() {
+    return *list_checkpoints(*disk_, options_.checkpoint_folder);
+  }
+  // After so many steps of a process parameters are multiplied by what makes any model worse.
+  void spoil_after(Model& model, int steps) {
+    world_.on_gradients = [&model, steps, step = 0]() mutable {
+      if (++step != steps) return;
+      for (auto& x : model.parameters()) x *= -30;
+      model.parameters_changed();
+    };
+  }
+};
+
+TEST_F(EvaluatingTrainerTest, LossesAreThoseOfTheParametersAtTheStep) {
+  auto model = make_small_model(pool_);
+  run_well(*model);
+  const auto lines = metrics("held_out");
+  ASSERT_THAT(lines, SizeIs(12));
+  EXPECT_THAT(events("held_out_loss"), SizeIs(12));
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["inner_step"], 2 * (i / 2 + 1));
+    EXPECT_EQ(lines[i]["text"], options_.held_out[i % 2].name);
+    EXPECT_EQ(lines[i]["sequences"], 5);
+  }
+  EXPECT_GT(lines[0]["bits_per_byte"].get<double>(), lines[10]["bits_per_byte"].get<double>());
+  for (const std::size_t text : {0, 1}) {
+    const auto loss = held_out_loss(*model, *tokenizer_, *disk_, options_.held_out[text].path,
+                                    options_.evaluation);
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(lines[10 + text]["bits_per_byte"].get<double>(), loss->bits_per_byte);
+    EXPECT_EQ(lines[10 + text]["perplexity"].get<double>(), loss->perplexity);
+  }
+}
+
+TEST_F(EvaluatingTrainerTest, ChangesNothing) {
+  auto model = make_small_model(pool_);
+  run_well(*model);
+  options_.checkpoint_folder = folder_ / "not_looked_at";
+  options_.evaluate_steps = 0;
+  auto other = make_small_model(pool_);
+  run_well(*other);
+  EXPECT_EQ(canonical(*model), canonical(*other));
+}
+
+TEST_F(EvaluatingTrainerTest, TheBestCheckpointStays) {
+  auto model = make_small_model(pool_);
+  spoil_after(*model, 5);
+  run_well(*model);
+  EXPECT_THAT(checkpoints(), ElementsAre(4, 10, 12));
+  const auto best = best_checkpoint(*disk_, options_.checkpoint_folder);
+  ASSERT_TRUE(best) << best.error().text();
+  EXPECT_EQ(*best, options_.checkpoint_folder + "/step_00000004");
+  // What was best before a process began is still known.
+  options_.steps = 16;
+  spoil_after(*model, 1);
+  run_well(*model);
+  EXPECT_THAT(checkpoints(), ElementsAre(4, 15, 16));
+  EXPECT_EQ(*best_checkpoint(*disk_, options_.checkpoint_folder), *best);
+}
+
+TEST_F(EvaluatingTrainerTest, WithoutOneNoneIsTheBest) {
+  options_.evaluate_steps = 0;
+  EXPECT_EQ(best_checkpoint(*disk_, folder_ / "nowhere").error().code, ErrorCode::not_found);
+  auto model = make_small_model(pool_);
+  run_well(*model);
+  EXPECT_THAT(checkpoints(), ElementsAre(10, 12));
+  const auto best = best_checkpoint(*disk_, options_.checkpoint_folder);
+  ASSERT_FALSE(best);
+  EXPECT_EQ(best.error().code, ErrorCode::not_found);
+  EXPECT_THAT(best.error().text(), HasSubstr("train.evaluate_every"));
+}
+
+TEST_F(EvaluatingTrainerTest, ATextThatIsGoneDoesNotEndTheTraining) {
+  std::filesystem::remove(folder_ / "other");
+  auto model = make_small_model(pool_);
+  EXPECT_TRUE(run_well(*model).finished);
+  EXPECT_THAT(events("evaluation_failed"), SizeIs(6));
+  EXPECT_THAT(events("evaluation_failed").front(), HasSubstr("other"));
+  EXPECT_THAT(checkpoints(), ElementsAre(10, 12));
+}
+
+TEST_F(TrainerTest, CheckpointsAreAlsoWrittenByTheClock) {
+  options_.checkpoint_steps = 1000;
+  options_.checkpoint_keep = 100;
+  auto model = make_small_model(pool_);
+  run_well(*model);
+  EXPECT_THAT(*list_checkpoints(*disk_, options_.checkpoint_folder), ElementsAre(12));
+  options_.checkpoint_folder = folder_ / "by_clock";
+  options_.checkpoint_after = 1;  // a nanosecond, which every step takes
+  auto other = make_small_model(pool_);
+  run_well(*other);
+  EXPECT_THAT(*list_checkpoints(*disk_, options_.checkpoint_folder), SizeIs(12));
 }
 
 // ---- in a federation

@@ -12,10 +12,10 @@
 namespace isthmus::wan {
 namespace {
 
-constexpr std::size_t kSegment = 1448;
+constexpr std::size_t kSegmentBytes = 1448;
 constexpr std::size_t kHeaders = 20 + 32;
 constexpr std::size_t kSegments = 10;
-constexpr std::size_t kPayload = 9 * kSegment + 100;  // the last segment is short
+constexpr std::size_t kPayload = 9 * kSegmentBytes + 100;  // the last segment is short
 
 constexpr std::uint8_t kFinPushAckCwr = 0x01 | 0x08 | 0x10 | 0x80;
 
@@ -34,7 +34,8 @@ class SuperPacketOfTen : public testing::Test {
 
 TEST_F(SuperPacketOfTen, HasSegmentsOfWireSize) {
   ASSERT_EQ(super_packet_.segments(), kSegments);
-  for (std::size_t i = 0; i < 9; ++i) EXPECT_EQ(super_packet_.wire_bytes(i), kHeaders + kSegment);
+  for (std::size_t i = 0; i < 9; ++i)
+    EXPECT_EQ(super_packet_.wire_bytes(i), kHeaders + kSegmentBytes);
   EXPECT_EQ(super_packet_.wire_bytes(9), kHeaders + 100);
 }
 
@@ -92,7 +93,7 @@ TEST_F(SuperPacketOfTen, ARunIsASuperPacketOfItsSegments) {
   const auto run = cut(3, 10);
   const auto header = virtio_header_of(run);
   EXPECT_EQ(header.segmentation, kTcp4Segmentation);
-  EXPECT_EQ(header.segment_bytes, kSegment);
+  EXPECT_EQ(header.segment_bytes, kSegmentBytes);
   EXPECT_EQ(header.header_bytes, kHeaders);
   const SuperPacket again(run, *layout_of(run));
   ASSERT_EQ(again.segments(), 7u);
@@ -102,8 +103,8 @@ TEST_F(SuperPacketOfTen, ARunIsASuperPacketOfItsSegments) {
 TEST_F(SuperPacketOfTen, PayloadOfASegmentInARun) {
   auto run = cut(3, 10);
   const auto segment = super_packet_.payload(run, 3, 9);
-  EXPECT_TRUE(
-      std::equal(segment.begin(), segment.end(), payload_.begin() + 9 * kSegment, payload_.end()));
+  EXPECT_TRUE(std::equal(segment.begin(), segment.end(), payload_.begin() + 9 * kSegmentBytes,
+                         payload_.end()));
 }
 
 TEST(SuperPacket, APacketWithoutSegmentationIsOneSegment) {
