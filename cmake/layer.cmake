@@ -14,16 +14,17 @@ target_compile_options(isthmus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow
                        -Wno-mismatched-new-delete)
 
 # More than half of a compiler's time goes into reading headers and into what each file makes of their templates. Tests
-# read the libraries' headers once for each target. Builds from nothing (tools/test, tools/quickstart, the sanitizers')
-# do so for the layers too, and compile eight files at a time. Then a file may lack an include, or use a name that a
-# neighbour has as well, and nobody sees it: whoever works on the code builds without either, file by file.
+# read the libraries' headers once for each target; the sanitizers' builds do so for the layers too, and compile eight
+# files at a time, as tools/test does with the tests. Then a file may lack an include, or use a name that a neighbour has
+# as well, and nobody sees it: of the layers release does.
 option(ISTHMUS_PRECOMPILED_HEADERS "Precompile the headers of libraries that most files of the layers include" OFF)
 function(isthmus_precompile target)
   target_precompile_headers(${target} PRIVATE ${ARGN}
     <fmt/format.h> <algorithm> <array> <chrono> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string> <vector>)
 endfunction()
 
-option(ISTHMUS_UNITY "Compile eight files at a time" OFF)
+set(ISTHMUS_UNITY none CACHE STRING "What is compiled eight files at a time: none, tests, all")
+set_property(CACHE ISTHMUS_UNITY PROPERTY STRINGS none tests all)
 function(isthmus_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   # Of a class with members of types that only its own file knows.
@@ -55,7 +56,7 @@ function(isthmus_layer name)
   if(ISTHMUS_PRECOMPILED_HEADERS)
     isthmus_precompile(isthmus_${name})
   endif()
-  if(ISTHMUS_UNITY)
+  if(ISTHMUS_UNITY STREQUAL "all")
     isthmus_unity(isthmus_${name})
     set(alone ${layer_SOURCES})
     list(FILTER alone INCLUDE REGEX "${layer_ALONE}")
@@ -74,7 +75,7 @@ function(isthmus_test name)
   target_link_libraries(${name}_test PRIVATE ${test_USES} isthmus_flags ${test_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_options(${name}_test PRIVATE ${ISTHMUS_TEST_FLAGS})
   isthmus_precompile(${name}_test <gtest/gtest.h> <gmock/gmock.h>)
-  if(ISTHMUS_UNITY)
+  if(NOT ISTHMUS_UNITY STREQUAL "none")
     isthmus_unity(${name}_test)
   endif()
   if(NOT test_TIMEOUT)

@@ -1,14 +1,17 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/disk.h"
@@ -16,11 +19,15 @@
 #include "base/thread_pool.h"
 #include "intra/communicator.h"
 #include "intra/mesh.h"
+#include "kernels/gemm.h"
+#include "kernels/multiply_peak.h"
 #include "launcher/command.h"
 #include "launcher/rank_setup.h"
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
 #include "launcher/stop_request.h"
+#include "launcher/tensorboard_log.h"
+#include "launcher/train_lines.h"
 #include "runtime/frozen_digest.h"
 #include "runtime/model_description.h"
 #include "runtime/outer_sync.h"
@@ -60,8 +67,9 @@ bool started_by_mpi() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
 // gateway, and holds the lock of the ranks, or where there is no gateway that of the run.
 class SiteRank {
  public:
-  explicit SiteRank(const SiteFile& file)
+  SiteRank(const SiteFile& file, LogFormat format)
       : file_(file),
+        format_of_log_(format),
         folder_(file.site.run_dir),
         disk_(make_system_disk()),
         clock_(make_system_clock()),
@@ -93,8 +101,14 @@ class SiteRank {
     ISTHMUS_CHECK(disk_->make_folders(folder_.path()));
     ISTHMUS_TRY(auto events, make_file_sink(folder_.events()));
     log_.add(std::move(events));
-    log_.add(make_terminal_sink(2, Severity::info));
+    log_.add(format_of_log_ == LogFormat::human ? make_terminal_sink(2, Severity::info)
+                                                : make_callback_sink(print_json));
     return {};
+  }
+
+  static void print_json(const Event& event) {
+    fmt::print("{}\n", to_json(event));
+    std::fflush(stdout);
   }
 
   // The ranks before may have been killed just now, and still be on their way out.
@@ -113,16 +127,42 @@ class SiteRank {
     ISTHMUS_TRY(model_, make_training_model(file_, *disk_, *pool_));
     frozen_digest_ = runtime::frozen_digest(*model_);
     ISTHMUS_TRY(tokenizer_, site_tokenizer(file_, *disk_));
-    format_ = token_format(file_, *tokenizer_, model_->config().vocabulary);
-    ISTHMUS_TRY(data_,
-                runtime::TextDataset::open(*disk_, text_sources(file_), file_.train.sequence,
-                                           static_cast<std::uint64_t>(file_.train.seed), format_));
+    token_format_ = token_format(file_, *tokenizer_, model_->config().vocabulary);
+    ISTHMUS_TRY(data_, runtime::TextDataset::open(*disk_, text_sources(file_), file_.train.sequence,
+                                                  static_cast<std::uint64_t>(file_.train.seed),
+                                                  token_format_));
     settings_ = runtime::settings_text(model_->config(), model_->fine_tuning(), frozen_digest_) +
                 tokenizer_settings(*tokenizer_);
     return {};
   }
 
   void find_gateway() { outer_ = runtime::make_attached_sync(folder_.socket(), settings_, log_); }
+
+  // Whoever watches the first rank.
+  std::vector<runtime::TrainObserver*> observers() {
+    if (!first_) return {};
+    const bool in_bf16 =
+        file_.train.precision == runtime::Precision::bf16 && kernels::bf16_gemm_is_native();
+    const bool human = format_of_log_ == LogFormat::human;
+    lines_.emplace(
+        human ? stderr : stdout, *clock_,
+        TrainLines::Options{.site = file_.site.name,
+                            .format = format_of_log_,
+                            .peak = kernels::multiply_peak(
+                                *pool_, in_bf16 ? DType::bf16 : DType::f32, *clock_, kPeakTime),
+                            .pause = ::isatty(STDERR_FILENO) != 0 ? kTerminalPause : kFilePause});
+    std::vector<runtime::TrainObserver*> all = {&*lines_};
+    if (!file_.train.tensorboard) return all;
+    auto opened = TensorBoardLog::open(folder_.tensorboard(), *clock_);
+    if (!opened) {
+      log_.warning("no_tensorboard", {},
+                   {{"why", opened.error().text()}, {"then", "training goes on"}});
+      return all;
+    }
+    tensorboard_ = std::move(*opened);
+    all.push_back(tensorboard_.get());
+    return all;
+  }
 
   Result<ExitCode> train() {
     log_.info(
@@ -134,7 +174,7 @@ class SiteRank {
          {"precision", runtime::to_string(file_.train.precision)}});
     auto options = train_options(file_, folder_);
     options.frozen_digest = frozen_digest_;
-    options.evaluation = {.format = format_, .sequences_max = file_.train.evaluate_sequences};
+    options.evaluation = {.format = token_format_, .sequences_max = file_.train.evaluate_sequences};
     const auto outcome = runtime::train({.model = *model_,
                                          .data = *data_,
                                          .world = *world_,
@@ -143,6 +183,7 @@ class SiteRank {
                                          .log = log_,
                                          .outer = outer_.get(),
                                          .tokenizer = tokenizer_.get(),
+                                         .observers = observers(),
                                          .stop = stop_},
                                         options);
     if (!outcome) return failed(outcome.error());
@@ -161,7 +202,13 @@ class SiteRank {
     return error;
   }
 
+  static constexpr Nanoseconds kPeakTime = 50 * kMillisecond;
+  // Between two lines for people, who look at a terminal, or into a file later.
+  static constexpr Nanoseconds kTerminalPause = kSecond;
+  static constexpr Nanoseconds kFilePause = 30 * kSecond;
+
   const SiteFile& file_;
+  const LogFormat format_of_log_;
   RunFolder folder_;
   // In the order in which they need each other.
   std::unique_ptr<Disk> disk_;
@@ -174,18 +221,26 @@ class SiteRank {
   std::unique_ptr<runtime::Model> model_;
   std::string frozen_digest_;
   std::unique_ptr<runtime::Tokenizer> tokenizer_;
-  runtime::TokenFormat format_;
+  runtime::TokenFormat token_format_;
   std::optional<runtime::TextDataset> data_;
   std::string settings_;  // what sites must agree on
   std::unique_ptr<runtime::OuterSync> outer_;
+  std::optional<TrainLines> lines_;
+  std::unique_ptr<TensorBoardLog> tensorboard_;
   const std::atomic<bool>* stop_ = nullptr;
 };
 
-ExitCode run(const SiteArguments& arguments) {
+struct Options {
+  SiteArguments site;
+  std::string format = "human";
+};
+
+ExitCode run(const Options& options) {
   // Secrets and roster are the gateway's business: a rank needs neither.
-  const auto file = load_site(arguments.paths.front(), arguments.overrides);
+  const auto file = load_site(options.site.paths.front(), options.site.overrides);
   if (!file) return fail(file.error());
-  const auto code = SiteRank(*file).run();
+  const auto code =
+      SiteRank(*file, options.format == "json" ? LogFormat::json : LogFormat::human).run();
   return code ? *code : fail(code.error());
 }
 
@@ -194,13 +249,19 @@ ExitCode run(const SiteArguments& arguments) {
 void add_train(Command program) {
   const auto command = program.subcommand(
       "train", "Run the ranks of a site (what launch starts); several through mpirun");
-  const auto arguments = std::make_shared<SiteArguments>();
-  add_site_arguments(command, *arguments, HowManySites::one);
+  const auto options = std::make_shared<Options>();
+  add_site_arguments(command, options->site, HowManySites::one);
+  command
+      .option("--log-format", options->format,
+              "Sentences and a line for a step now and then, on stderr; or every event and step as "
+              "a line of JSON, on stdout")
+      .one_of({"human", "json"})
+      .shows_default();
   command.footer(
       "Goes on from the newest checkpoint in run_dir. Ctrl-C or SIGTERM: finishes the inner step, "
       "writes\na checkpoint and exits with 3.\n\n"
       "Example:\n  isthmus train alpha.toml\n  mpirun -n 4 isthmus train alpha.toml");
-  command.runs([arguments] { return run(*arguments); });
+  command.runs([options] { return run(*options); });
 }
 
 }  // namespace isthmus::launcher

@@ -17,6 +17,7 @@ class RunFolder {
   const std::string& path() const { return path_; }
   std::string events() const { return path_ + "/events.jsonl"; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
+  std::string tensorboard() const { return path_ + "/tensorboard"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string outer() const { return path_ + "/outer"; }           // the gateway's durable state
   std::string socket() const { return path_ + "/gateway.sock"; }   // attach and status

@@ -89,7 +89,8 @@ struct TrainOptions {
   std::int64_t checkpoints_kept = 2;
   std::int64_t evaluate_every = 0;  // inner steps; 0: never
   std::int64_t evaluate_sequences = 24;
-  std::int64_t seed = 0;  // of the order of the data
+  bool tensorboard = false;  // event files in the run's folder
+  std::int64_t seed = 0;     // of the order of the data
 };
 
 // [sync]

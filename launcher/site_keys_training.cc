@@ -115,8 +115,9 @@ std::vector<SiteKey> training_keys() {
        .meaning =
            "How the learning rate goes to final_rate: as half a cosine or a straight line over the "
            "whole run, not at all, or (wsd: warm-up, stable, decay) as a straight line over the "
-           "last decay_steps. A run that is made longer before wsd's decay goes on as if it had "
-           "always been that long; with cosine and linear the rate makes a step up."},
+           "last decay_steps. A run of a site alone that is made longer before wsd's decay goes on "
+           "as if "
+           "it had always been that long; with cosine and linear the rate makes a step up."},
       {.section = "train",
        .name = "decay_steps",
        .kind = whole_number,
@@ -264,6 +265,13 @@ std::vector<SiteKey> training_keys() {
        .max = 1e6,
        .unit = "sequences",
        .meaning = "Of each text of data.held_out, at most."},
+      {.section = "train",
+       .name = "tensorboard",
+       .kind = flag,
+       .field = field(train, &TrainOptions::tensorboard),
+       .meaning = "Event files in run_dir/tensorboard, which `tensorboard --logdir` shows: loss, "
+                  "learning rate, gradient norm and speed of each inner step, and the held-out "
+                  "losses."},
       {.section = "train",
        .name = "seed",
        .kind = whole_number,

@@ -16,6 +16,7 @@
 #include "runtime/executor.h"
 #include "runtime/family.h"
 #include "runtime/initialisation.h"
+#include "runtime/op_table.h"
 #include "runtime/rate_ranges.h"
 #include "runtime/training_memory.h"
 #include "runtime/training_program.h"
@@ -201,6 +202,12 @@ class CpuModel final : public Model {
       all.insert(all.end(), of_op.begin(), of_op.end());
     }
     return all;
+  }
+
+  double flops() const override {
+    double sum = 0;
+    for (const auto& op : training_.program().ops) sum += runtime::flops(training_.program(), op);
+    return sum;
   }
 
   std::size_t memory_bytes() const override {

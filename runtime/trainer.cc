@@ -285,9 +285,9 @@ class Trainer {
     progress_.data_position += global_batch();
     progress_.tokens += counted;
     progress_.tokens_since += counted;
-    tokens_per_second_ =
-        static_cast<double>(counted) / std::max(1e-9, seconds_of(parts_.clock.now() - began));
-    note_inner_step(rate, update.gradient_norm);
+    const double seconds = std::max(1e-9, seconds_of(parts_.clock.now() - began));
+    tokens_per_second_ = static_cast<double>(counted) / seconds;
+    note_inner_step(rate, update.gradient_norm, seconds);
     return {};
   }
 
@@ -341,8 +341,22 @@ class Trainer {
                              skipped_in_a_row_ == 1 ? "was" : "were", why)};
   }
 
-  void note_inner_step(double rate, double gradient_norm) {
+  void note_inner_step(double rate, double gradient_norm, double seconds) {
     if (!is_root_) return;
+    const double flops = model_.flops() * static_cast<double>(options_.micro_batches);
+    for (auto* observer : parts_.observers)
+      observer->inner_step(
+          {.inner_step = progress_.inner_step,
+           .steps_left = std::max<std::int64_t>(0, options_.steps - schedule_step()),
+           .outer_step = progress_.outer_step,
+           .loss = loss_,
+           .tokens = progress_.tokens,
+           .seconds = seconds,
+           .tokens_per_second = tokens_per_second_,
+           .flops_per_second = flops / seconds,
+           .learning_rate = rate,
+           .gradient_norm = gradient_norm,
+           .skipped_steps = progress_.skipped_steps});
     if (metrics_ != nullptr)
       metrics_->write("inner_step", {{"inner_step", progress_.inner_step},
                                      {"outer_step", progress_.outer_step},
@@ -389,6 +403,7 @@ class Trainer {
                        {"text", text.name},
                        {"bits_per_byte", loss->bits_per_byte},
                        {"perplexity", loss->perplexity}});
+      for (auto* observer : parts_.observers) observer->held_out(progress_.inner_step, text, *loss);
       if (metrics_ != nullptr)
         metrics_->write("held_out", {{"inner_step", progress_.inner_step},
                                      {"outer_step", progress_.outer_step},

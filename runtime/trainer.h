@@ -34,6 +34,7 @@
 #include "runtime/outer_sync.h"
 #include "runtime/text_dataset.h"
 #include "runtime/tokenizer.h"
+#include "runtime/train_observer.h"
 
 namespace isthmus::runtime {
 
@@ -73,8 +74,9 @@ struct TrainParts {
   Disk& disk;
   const Clock& clock;
   EventLog& log;
-  OuterSync* outer = nullptr;               // rank 0 of a federated site
-  const Tokenizer* tokenizer = nullptr;     // where there are evaluations
+  OuterSync* outer = nullptr;                  // rank 0 of a federated site
+  const Tokenizer* tokenizer = nullptr;        // where there are evaluations
+  std::vector<TrainObserver*> observers = {};  // of rank 0
   const std::atomic<bool>* stop = nullptr;  // set: finish the inner step, keep a checkpoint, return
   std::uint64_t machine_memory = machine_memory_bytes();
 };

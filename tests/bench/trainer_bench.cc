@@ -19,7 +19,6 @@
 #include "tests/bench/command_line.h"
 #include "tests/bench/gemms_alone.h"
 #include "tests/bench/median.h"
-#include "tests/bench/multiply_peak.h"
 #include "tests/bench/report.h"
 #include "tests/bench/seconds.h"
 
@@ -85,11 +84,11 @@ class Trainer {
  private:
   static constexpr int kWarmUp = 3;
   static constexpr std::size_t kStepsMin = 5;
-  static constexpr double kPeakSeconds = 0.3;
+  static constexpr Nanoseconds kPeakTime = 300 * kMillisecond;
 
   void look_for_peak() {
-    measured_.loop_peak =
-        std::max(measured_.loop_peak, multiply_peak(pool_, multiplied_, kPeakSeconds));
+    measured_.loop_peak = std::max(measured_.loop_peak,
+                                   kernels::multiply_peak(pool_, multiplied_, *clock_, kPeakTime));
     measured_.gemm_peak = gemms_.best_flops_per_second();
   }
   void step() {
@@ -117,6 +116,7 @@ class Trainer {
   const DType multiplied_;
   std::vector<std::int32_t> tokens_, targets_;
   double seconds_;
+  std::unique_ptr<Clock> clock_ = make_system_clock();
   Random random_{1};
   Measured measured_;
 };

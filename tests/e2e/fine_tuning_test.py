@@ -6,7 +6,7 @@ import shutil
 import unittest
 
 import outer_files
-from federation import BAD_USAGE, DONE, HOPELESS, Case, Federation, isthmus, some_text
+from federation import BAD_USAGE, DONE, HOPELESS, Case, Federation, isthmus, some_text, wait_until
 
 OUTER_STEPS = 3
 LORA = '[lora]\nrank = 4\nalpha = 8\ntargets = ["q_proj", "v_proj"]'
@@ -98,8 +98,11 @@ outer_steps = 1
             for site, base in zip(federation.sites, ("base", "other")):
                 self.fine_tune(site, f'from = "{base}"\n{LORA}')
             federation.launch()
-            alarm = federation["alpha"].wait_for_event("session_refused")[0]
-            self.assertIn("frozen", alarm["why"])
+            # The one that hears the other first refuses, and the other hears of it.
+            refusals = wait_until(lambda: [e for e in federation["alpha"].events()
+                                           if e["event"] in ("session_refused", "session_refused_by_peer")], 60,
+                                  federation["alpha"].output)
+            self.assertIn("frozen", refusals[0]["why"])
 
     def test_what_is_frozen_stays_and_is_not_exchanged(self):
         with Federation("alpha", "beta", outer_steps=OUTER_STEPS) as federation:

@@ -155,11 +155,11 @@ TEST(PlannedMemory, IsWhatThePeakIs) {
   if (!ISTHMUS_OWN_MALLOC) GTEST_SKIP() << "a sanitizer has memory of its own";
   auto config = small_config();
   config.layers = 12;
-  config.hidden = config.ffn_width = 16;
+  config.hidden = config.ffn_width = 48;
   config.heads = config.kv_heads = 1;
   config.vocabulary = 100;
-  BatchShape shape{.micro_batch = 1, .sequence = 16};
-  while (training_memory(config, shape).total() < 1.05e9)
+  BatchShape shape{.micro_batch = 1, .sequence = 64};
+  while (training_memory(config, shape).total() < 1.0e9)
     shape.micro_batch += shape.micro_batch / 16 + 1;
   const auto plan = training_memory(config, shape);
   ThreadPool pool({-1, -1});

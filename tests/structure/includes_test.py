@@ -38,7 +38,7 @@ HOMES = {
     "zstd": ["compress"],
     "mpi.h": ["intra"],
     "zmq": ["inter"],
-    "boost/": ["inter", "launcher"],  # Asio, and the error codes it speaks in
+    "boost/": ["inter", "launcher"],  # Asio, and the error codes it speaks in; checksums
     "nlohmann/json": ["runtime", "launcher"],
     "zlib.h": ["runtime"],
     "sentencepiece": ["runtime"],

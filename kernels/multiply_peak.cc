@@ -1,26 +1,24 @@
-#include "tests/bench/multiply_peak.h"
+#include "kernels/multiply_peak.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "tests/bench/seconds.h"
-
-#ifndef ISTHMUS_BENCH_MULTIPLY_PEAK_SUMS
-#define ISTHMUS_BENCH_MULTIPLY_PEAK_SUMS
-namespace isthmus::bench {
+#ifndef ISTHMUS_KERNELS_MULTIPLY_PEAK_SUMS
+#define ISTHMUS_KERNELS_MULTIPLY_PEAK_SUMS
+namespace isthmus::kernels {
 // As many sums as keep two units busy, each of which takes four or five steps for one.
 constexpr int kSums = 12;
-}  // namespace isthmus::bench
+}  // namespace isthmus::kernels
 #endif
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tests/bench/multiply_peak.cc"
+#define HWY_TARGET_INCLUDE "kernels/multiply_peak.cc"
 #include <hwy/foreach_target.h>  // compiles this file once per target
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace isthmus::bench::HWY_NAMESPACE {
+namespace isthmus::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -40,7 +38,7 @@ double multiply_f32(std::int64_t rounds, float* out) {
   return 2.0 * kSums * static_cast<double>(hn::Lanes(d)) * static_cast<double>(rounds);
 }
 
-}  // namespace isthmus::bench::HWY_NAMESPACE
+}  // namespace isthmus::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -49,7 +47,7 @@ HWY_AFTER_NAMESPACE();
 #include <immintrin.h>
 #endif
 
-namespace isthmus::bench {
+namespace isthmus::kernels {
 
 HWY_EXPORT(multiply_f32);
 
@@ -85,18 +83,18 @@ bool multiplies_bf16() { return false; }
 
 }  // namespace
 
-double multiply_peak(ThreadPool& pool, DType dtype, double seconds) {
+double multiply_peak(ThreadPool& pool, DType dtype, const Clock& clock, Nanoseconds time) {
   if (dtype == DType::bf16 && !multiplies_bf16()) return 0;
   const auto multiply = dtype == DType::bf16 ? multiply_bf16 : multiply_f32;
   std::vector<float> results(pool.workers());
   double best = 0;
-  for (const double end = wall_seconds() + seconds; wall_seconds() < end;) {
+  for (const Nanoseconds end = clock.now() + time; clock.now() < end;) {
     std::vector<double> flops(pool.workers());
-    const double began = wall_seconds();
+    const Nanoseconds began = clock.now();
     pool.parallel_for(pool.workers(), [&](std::size_t task, std::size_t) {
       flops[task] = multiply(&results[task]);
     });
-    const double took = wall_seconds() - began;
+    const double took = std::max(1e-9, seconds_of(clock.now() - began));
     double sum = 0;
     for (const double count : flops) sum += count;
     best = std::max(best, sum / took);
@@ -105,5 +103,5 @@ double multiply_peak(ThreadPool& pool, DType dtype, double seconds) {
   return *std::max_element(results.begin(), results.end()) == 0 ? 0 : best;
 }
 
-}  // namespace isthmus::bench
+}  // namespace isthmus::kernels
 #endif

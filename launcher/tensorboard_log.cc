@@ -1,0 +1,131 @@
+#include "launcher/tensorboard_log.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <bit>
+#include <boost/crc.hpp>
+#include <cerrno>
+#include <filesystem>
+#include <span>
+#include <system_error>
+#include <utility>
+
+namespace isthmus::launcher {
+namespace {
+
+// ---- protocol buffers: fields with their number and wire type
+
+constexpr std::uint32_t kVarint = 0, kEightBytes = 1, kBytes = 2, kFourBytes = 5;
+
+void put_varint(ByteWriter& out, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out.put(static_cast<std::uint8_t>(value | 0x80));
+  out.put(static_cast<std::uint8_t>(value));
+}
+void put_key(ByteWriter& out, std::uint32_t number, std::uint32_t type) {
+  put_varint(out, number << 3 | type);
+}
+void put_bytes(ByteWriter& out, std::uint32_t number, std::span<const std::byte> bytes) {
+  put_key(out, number, kBytes);
+  put_varint(out, bytes.size());
+  out.raw(bytes);
+}
+
+// Event: double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5;
+// SessionLog session_log = 7.
+constexpr std::uint32_t kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
+constexpr std::uint32_t kValue = 1;                     // of Summary, repeated
+constexpr std::uint32_t kTag = 1, kSimpleValue = 2;     // of its Value
+constexpr std::uint32_t kStatus = 1, kStatusStart = 1;  // of SessionLog
+
+ByteWriter event_at(const Clock& clock, std::int64_t step) {
+  ByteWriter out;
+  put_key(out, kWallTime, kEightBytes);
+  out.put(std::bit_cast<std::uint64_t>(seconds_of(clock.unix_time())));
+  put_key(out, kStep, kVarint);
+  put_varint(out, static_cast<std::uint64_t>(step));
+  return out;
+}
+
+// ---- records
+
+std::uint32_t masked_crc(std::span<const std::byte> bytes) {
+  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;  // CRC-32C
+  crc.process_bytes(bytes.data(), bytes.size());
+  return std::rotr(static_cast<std::uint32_t>(crc.checksum()), 15) + 0xa282ead8U;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) != 0) return "host";
+  return name;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TensorBoardLog>> TensorBoardLog::open(const std::string& folder,
+                                                             const Clock& clock) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return error_of_errno(error.value(), fmt::format("cannot make {}", folder));
+  static std::atomic<int> number = 0;  // of those of one second
+  const auto path = fmt::format("{}/events.out.tfevents.{:010.0f}.{}.{}.{}", folder,
+                                seconds_of(clock.unix_time()), host_name(), ::getpid(), number++);
+  File file(std::fopen(path.c_str(), "wbx"));
+  if (!file) return error_of_errno(errno, fmt::format("cannot make {}", path));
+  std::unique_ptr<TensorBoardLog> log(new TensorBoardLog(std::move(file), clock));
+  auto first = event_at(clock, 0);
+  put_bytes(first, kFileVersion, bytes_of("brain.Event:2"));
+  log->write(first.take());
+  return log;
+}
+
+void TensorBoardLog::begin(std::int64_t next_step) {
+  if (std::exchange(begun_, true)) return;
+  auto event = event_at(clock_, next_step);
+  ByteWriter session;
+  put_key(session, kStatus, kVarint);
+  put_varint(session, kStatusStart);
+  put_bytes(event, kSessionLog, session.view());
+  write(event.take());
+}
+
+void TensorBoardLog::inner_step(const runtime::StepReport& step) {
+  begin(step.inner_step);
+  scalar(step.inner_step, "train/loss", step.loss);
+  scalar(step.inner_step, "train/learning_rate", step.learning_rate);
+  scalar(step.inner_step, "train/gradient_norm", step.gradient_norm);
+  scalar(step.inner_step, "train/tokens_per_second", step.tokens_per_second);
+  std::fflush(file_.get());
+}
+
+void TensorBoardLog::held_out(std::int64_t inner_step, const runtime::HeldOutText& text,
+                              const runtime::HeldOutLoss& loss) {
+  begin(inner_step);
+  scalar(inner_step, fmt::format("held_out/{}/bits_per_byte", text.name), loss.bits_per_byte);
+  scalar(inner_step, fmt::format("held_out/{}/perplexity", text.name), loss.perplexity);
+  std::fflush(file_.get());
+}
+
+void TensorBoardLog::scalar(std::int64_t step, std::string_view tag, double value) {
+  ByteWriter one, summary;
+  put_bytes(one, kTag, bytes_of(tag));
+  put_key(one, kSimpleValue, kFourBytes);
+  one.put(std::bit_cast<std::uint32_t>(static_cast<float>(value)));
+  put_bytes(summary, kValue, one.view());
+  auto event = event_at(clock_, step);
+  put_bytes(event, kSummary, summary.view());
+  write(event.take());
+}
+
+// Where the disk is full, training counts for more.
+void TensorBoardLog::write(Bytes event) {
+  ByteWriter length;
+  length.put(static_cast<std::uint64_t>(event.size()));
+  ByteWriter record;
+  record.raw(length.view()).put(masked_crc(length.view())).raw(event).put(masked_crc(event));
+  (void)std::fwrite(record.view().data(), 1, record.view().size(), file_.get());
+}
+
+}  // namespace isthmus::launcher

@@ -1,0 +1,50 @@
+// TensorBoardLog: the steps of a training as an event file that TensorBoard shows: scalars
+// train/loss, train/learning_rate, train/gradient_norm, train/tokens_per_second, and
+// held_out/NAME/bits_per_byte and perplexity, over inner steps.
+//
+// The format is TensorFlow's: records (length, its CRC-32C, data, its CRC-32C; tsl/lib/io) of the
+// protocol buffer Event (tensorflow/core/util/event.proto), of which these few fields are written.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/byte_stream.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "runtime/train_observer.h"
+
+namespace isthmus::launcher {
+
+class TensorBoardLog final : public runtime::TrainObserver {
+ public:
+  // A new file in the folder, which is made: a training that goes on adds one, and TensorBoard
+  // drops of the older ones what is trained again. `clock` outlives it. Errors: io, permission.
+  static Result<std::unique_ptr<TensorBoardLog>> open(const std::string& folder,
+                                                      const Clock& clock);
+
+  void inner_step(const runtime::StepReport& step) override;
+  void held_out(std::int64_t inner_step, const runtime::HeldOutText& text,
+                const runtime::HeldOutLoss& loss) override;
+
+ private:
+  struct Closer {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  using File = std::unique_ptr<std::FILE, Closer>;
+  TensorBoardLog(File file, const Clock& clock) : file_(std::move(file)), clock_(clock) {}
+
+  void begin(std::int64_t next_step);
+  void scalar(std::int64_t step, std::string_view tag, double value);
+  void write(Bytes event);  // a record of it
+
+  File file_;
+  const Clock& clock_;
+  bool begun_ = false;
+};
+
+}  // namespace isthmus::launcher
