@@ -27,15 +27,14 @@ Option add_site_arguments(Command command, SiteArguments& arguments, HowManySite
   return paths;
 }
 
-Option add_model_arguments(Command command, ModelArguments& arguments) {
+std::array<Option, 2> add_model_arguments(Command command, ModelArguments& arguments) {
   const auto checkpoint =
       command.option("--checkpoint", arguments.checkpoint,
                      "A checkpoint or any Hugging Face directory (default: the site's newest)");
-  command
-      .flag("--best", arguments.best,
-            "The checkpoint with the lowest held-out loss (train.evaluate_every)")
-      .excludes(checkpoint);
-  return checkpoint;
+  const auto best = command.flag("--best", arguments.best,
+                                 "The checkpoint with the lowest held-out loss "
+                                 "(train.evaluate_every)");
+  return {checkpoint, best.excludes(checkpoint)};
 }
 
 void add_set(Command command, SiteArguments& arguments, std::string_view example) {

@@ -2,6 +2,7 @@
 // (command_check.cc, …), and says what is to be done when it is chosen.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,8 +48,8 @@ struct ModelArguments {
   std::string checkpoint;
   bool best = false;
 };
-// Adds --checkpoint, which it returns, and --best.
-Option add_model_arguments(Command command, ModelArguments& arguments);
+// Adds --checkpoint and --best, which it returns.
+std::array<Option, 2> add_model_arguments(Command command, ModelArguments& arguments);
 void add_set(Command command, SiteArguments& arguments, std::string_view example);  // only --set
 
 // For a command that reads or makes a secret key, before anything else: security::harden_process,

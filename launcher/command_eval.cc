@@ -12,8 +12,8 @@
 #include "launcher/progress_line.h"
 #include "launcher/rank_setup.h"
 #include "launcher/site_check.h"
-#include "runtime/checkpoint.h"
 #include "runtime/evaluate.h"
+#include "runtime/model_directory.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -87,8 +87,9 @@ void add_eval(Command program) {
                                           "per token");
   const auto options = std::make_shared<Options>();
   add_site_arguments(command, options->site, HowManySites::one);
-  command.flag("--initial", options->initial, "The model before any training instead")
-      .excludes(add_model_arguments(command, options->model));
+  const auto initial =
+      command.flag("--initial", options->initial, "The model before any training instead");
+  for (const auto other : add_model_arguments(command, options->model)) initial.excludes(other);
   command.option("--sequences", options->sequences, "How many sequences of each text, at most")
       .in_range(1, 1'000'000)
       .shows_default();

@@ -14,8 +14,8 @@
 #include "launcher/command.h"
 #include "launcher/rank_setup.h"
 #include "launcher/site_check.h"
-#include "runtime/checkpoint.h"
 #include "runtime/generate.h"
+#include "runtime/model_directory.h"
 
 namespace isthmus::launcher {
 namespace {

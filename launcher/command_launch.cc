@@ -35,7 +35,7 @@
 #include "launcher/supervisor.h"
 #include "launcher/terminal.h"
 #include "launcher/units.h"
-#include "runtime/checkpoint.h"
+#include "runtime/checkpoint_folder.h"
 
 namespace isthmus::launcher {
 namespace {

@@ -17,9 +17,9 @@
 #include "launcher/roster_file.h"
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
-#include "runtime/checkpoint.h"
 #include "runtime/evaluate.h"
 #include "runtime/generate.h"
+#include "runtime/model_directory.h"
 #include "runtime/utf8_state.h"
 
 namespace isthmus::launcher {

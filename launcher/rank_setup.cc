@@ -8,6 +8,8 @@
 #include "launcher/run_folder.h"
 #include "runtime/byte_tokenizer.h"
 #include "runtime/checkpoint.h"
+#include "runtime/checkpoint_folder.h"
+#include "runtime/model_directory.h"
 
 namespace isthmus::launcher {
 

@@ -14,7 +14,7 @@
 #include "launcher/site_check.h"
 #include "launcher/site_check_model.h"
 #include "runtime/byte_tokenizer.h"
-#include "runtime/checkpoint.h"
+#include "runtime/model_directory.h"
 
 namespace isthmus::launcher {
 namespace {

@@ -6,10 +6,7 @@
 #include <atomic>
 #include <bit>
 #include <boost/crc.hpp>
-#include <cerrno>
-#include <filesystem>
 #include <span>
-#include <system_error>
 #include <utility>
 
 namespace isthmus::launcher {
@@ -64,20 +61,18 @@ std::string host_name() {
 
 }  // namespace
 
-Result<std::unique_ptr<TensorBoardLog>> TensorBoardLog::open(const std::string& folder,
+Result<std::unique_ptr<TensorBoardLog>> TensorBoardLog::open(Disk& disk, const std::string& folder,
                                                              const Clock& clock) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) return error_of_errno(error.value(), fmt::format("cannot make {}", folder));
-  static std::atomic<int> number = 0;  // of those of one second
+  ISTHMUS_CHECK(disk.make_folders(folder));
+  static std::atomic<int> number = 0;  // of those of one process in one second
   const auto path = fmt::format("{}/events.out.tfevents.{:010.0f}.{}.{}.{}", folder,
                                 seconds_of(clock.unix_time()), host_name(), ::getpid(), number++);
-  File file(std::fopen(path.c_str(), "wbx"));
-  if (!file) return error_of_errno(errno, fmt::format("cannot make {}", path));
+  ISTHMUS_TRY(auto file, disk.open(path, Disk::Open::create));
   std::unique_ptr<TensorBoardLog> log(new TensorBoardLog(std::move(file), clock));
   auto first = event_at(clock, 0);
   put_bytes(first, kFileVersion, bytes_of("brain.Event:2"));
-  log->write(first.take());
+  log->add(first.take());
+  log->write();
   return log;
 }
 
@@ -88,7 +83,7 @@ void TensorBoardLog::begin(std::int64_t next_step) {
   put_key(session, kStatus, kVarint);
   put_varint(session, kStatusStart);
   put_bytes(event, kSessionLog, session.view());
-  write(event.take());
+  add(event.take());
 }
 
 void TensorBoardLog::inner_step(const runtime::StepReport& step) {
@@ -97,15 +92,17 @@ void TensorBoardLog::inner_step(const runtime::StepReport& step) {
   scalar(step.inner_step, "train/learning_rate", step.learning_rate);
   scalar(step.inner_step, "train/gradient_norm", step.gradient_norm);
   scalar(step.inner_step, "train/tokens_per_second", step.tokens_per_second);
-  std::fflush(file_.get());
+  write();
 }
 
-void TensorBoardLog::held_out(std::int64_t inner_step, const runtime::HeldOutText& text,
-                              const runtime::HeldOutLoss& loss) {
-  begin(inner_step);
-  scalar(inner_step, fmt::format("held_out/{}/bits_per_byte", text.name), loss.bits_per_byte);
-  scalar(inner_step, fmt::format("held_out/{}/perplexity", text.name), loss.perplexity);
-  std::fflush(file_.get());
+void TensorBoardLog::held_out(const runtime::HeldOutResult& held_out) {
+  begin(held_out.inner_step);
+  const auto tag = [&](const char* what) {
+    return fmt::format("held_out/{}/{}", held_out.text, what);
+  };
+  scalar(held_out.inner_step, tag("bits_per_byte"), held_out.loss.bits_per_byte);
+  scalar(held_out.inner_step, tag("perplexity"), held_out.loss.perplexity);
+  write();
 }
 
 void TensorBoardLog::scalar(std::int64_t step, std::string_view tag, double value) {
@@ -116,16 +113,24 @@ void TensorBoardLog::scalar(std::int64_t step, std::string_view tag, double valu
   put_bytes(summary, kValue, one.view());
   auto event = event_at(clock_, step);
   put_bytes(event, kSummary, summary.view());
-  write(event.take());
+  add(event.take());
 }
 
-// Where the disk is full, training counts for more.
-void TensorBoardLog::write(Bytes event) {
+void TensorBoardLog::add(Bytes event) {
   ByteWriter length;
   length.put(static_cast<std::uint64_t>(event.size()));
-  ByteWriter record;
-  record.raw(length.view()).put(masked_crc(length.view())).raw(event).put(masked_crc(event));
-  (void)std::fwrite(record.view().data(), 1, record.view().size(), file_.get());
+  records_.raw(length.view()).put(masked_crc(length.view())).raw(event).put(masked_crc(event));
+}
+
+// Where the disk is full, training counts for more: those of this step are left out, and half of
+// them is written over by the next.
+void TensorBoardLog::write() {
+  const auto records = records_.take();
+  records_ = {};
+  if (file_->write_at(end_, records))
+    end_ += records.size();
+  else
+    (void)file_->truncate(end_);
 }
 
 }  // namespace isthmus::launcher

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 
 #include "base/byte_stream.h"
 #include "base/clock.h"
+#include "base/disk.h"
 #include "base/result.h"
 #include "runtime/train_observer.h"
 
@@ -24,26 +24,25 @@ class TensorBoardLog final : public runtime::TrainObserver {
  public:
   // A new file in the folder, which is made: a training that goes on adds one, and TensorBoard
   // drops of the older ones what is trained again. `clock` outlives it. Errors: io, permission.
-  static Result<std::unique_ptr<TensorBoardLog>> open(const std::string& folder,
+  static Result<std::unique_ptr<TensorBoardLog>> open(Disk& disk, const std::string& folder,
                                                       const Clock& clock);
 
   void inner_step(const runtime::StepReport& step) override;
-  void held_out(std::int64_t inner_step, const runtime::HeldOutText& text,
-                const runtime::HeldOutLoss& loss) override;
+  void held_out(const runtime::HeldOutResult& held_out) override;
 
  private:
-  struct Closer {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  using File = std::unique_ptr<std::FILE, Closer>;
-  TensorBoardLog(File file, const Clock& clock) : file_(std::move(file)), clock_(clock) {}
+  TensorBoardLog(std::unique_ptr<File> file, const Clock& clock)
+      : file_(std::move(file)), clock_(clock) {}
 
   void begin(std::int64_t next_step);
   void scalar(std::int64_t step, std::string_view tag, double value);
-  void write(Bytes event);  // a record of it
+  void add(Bytes event);  // a record of it
+  void write();
 
-  File file_;
+  std::unique_ptr<File> file_;
   const Clock& clock_;
+  ByteWriter records_;     // not in the file yet
+  std::uint64_t end_ = 0;  // of the file
   bool begun_ = false;
 };
 

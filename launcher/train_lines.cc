@@ -13,6 +13,13 @@ namespace {
 
 constexpr double kOlderShare = 0.9;  // of an average over about ten steps
 
+// Where nobody reads, or the disk is full, training counts for more than what is said of it.
+void print(std::FILE* out, std::string line) {
+  line += '\n';
+  std::fputs(line.c_str(), out);
+  std::fflush(out);
+}
+
 }  // namespace
 
 TrainLines::TrainLines(std::FILE* out, const Clock& clock, Options options)
@@ -34,30 +41,26 @@ void TrainLines::inner_step(const runtime::StepReport& step) {
                                                  {"gradient_norm", step.gradient_norm},
                                                  {"skipped_steps", step.skipped_steps},
                                                  {"seconds_left", left}};
-    fmt::print(out_, "{}\n",
-               to_json(Event{.unix_time = clock_.unix_time(),
-                             .severity = Severity::info,
-                             .id = "inner_step",
-                             .site = options_.site,
-                             .peer = {},
-                             .outer_step = static_cast<std::int64_t>(step.outer_step),
-                             .fields = {fields.begin(), fields.size()}}));
-    std::fflush(out_);
+    print(out_, to_json(Event{.unix_time = clock_.unix_time(),
+                              .severity = Severity::info,
+                              .id = "inner_step",
+                              .site = options_.site,
+                              .peer = {},
+                              .outer_step = static_cast<std::int64_t>(step.outer_step),
+                              .fields = {fields.begin(), fields.size()}}));
     return;
   }
   const auto now = clock_.now();
   if (step.steps_left > 0 && now < next_) return;
   next_ = now + options_.pause;
-  fmt::print(out_, "{} step {}/{}  loss {:.3f}  {} tokens/s", options_.site, step.inner_step,
-             step.inner_step + step.steps_left, step.loss, about_count(step.tokens_per_second));
-  if (share > 0) fmt::print(out_, "  {:.0f} % of peak", 100 * share);
-  fmt::print(out_, "  rate {:.3g}  gradient {:.3g}", step.learning_rate, step.gradient_norm);
-  if (step.skipped_steps > 0) fmt::print(out_, "  {} skipped", step.skipped_steps);
-  if (step.steps_left > 0) fmt::print(out_, "  {} left", about_duration(left));
-  fmt::print(out_, "\n");
-  std::fflush(out_);
+  auto line = fmt::format("{} step {}/{}  loss {:.3f}  {} tokens/s", options_.site, step.inner_step,
+                          step.inner_step + step.steps_left, step.loss,
+                          about_count(step.tokens_per_second));
+  if (share > 0) line += fmt::format("  {:.0f} % of peak", 100 * share);
+  line += fmt::format("  rate {:.3g}  gradient {:.3g}", step.learning_rate, step.gradient_norm);
+  if (step.skipped_steps > 0) line += fmt::format("  {} skipped", step.skipped_steps);
+  if (step.steps_left > 0) line += fmt::format("  {} left", about_duration(left));
+  print(out_, std::move(line));
 }
-
-void TrainLines::held_out(std::int64_t, const runtime::HeldOutText&, const runtime::HeldOutLoss&) {}
 
 }  // namespace isthmus::launcher

@@ -27,9 +27,8 @@ class TrainLines final : public runtime::TrainObserver {
   TrainLines(std::FILE* out, const Clock& clock, Options options);
 
   void inner_step(const runtime::StepReport& step) override;
-  // For people it is an event of the log already.
-  void held_out(std::int64_t inner_step, const runtime::HeldOutText& text,
-                const runtime::HeldOutLoss& loss) override;
+  // An event of the log already.
+  void held_out(const runtime::HeldOutResult&) override {}
 
  private:
   std::FILE* out_;

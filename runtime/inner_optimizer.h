@@ -1,13 +1,10 @@
 // The inner optimizer: AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR
 // 2019) on one flat buffer of f32 parameters, with clipping of the global gradient norm, and the
-// schedule of its learning rate, and the guard against steps that do harm. The outer optimizer is
-// inter's.
+// schedule of its learning rate. The outer optimizer is inter's.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace isthmus::runtime {
 
@@ -46,27 +43,6 @@ struct RateSchedule {
 
   // The learning rate of inner step `step`, counted from 0.
   double rate(std::int64_t step) const;
-};
-
-// Recognises steps that would do harm: with gradients many times as long as those of the steps
-// before.
-class SpikeGuard {
- public:
-  static constexpr std::size_t kNorms = 64;     // of the last steps, whose median is what is usual
-  static constexpr std::size_t kNormsMin = 16;  // before that nothing is
-
-  SpikeGuard() = default;
-  // Where another one ended; the oldest first.
-  explicit SpikeGuard(std::vector<double> norms);
-
-  // The longest gradient that is none at `multiple` of the median (above 1); 0: no limit yet.
-  double limit(double multiple) const;
-  // Of each step with finite gradients, taken or not: what stays long becomes usual.
-  void add(double gradient_norm);
-  const std::vector<double>& norms() const { return norms_; }
-
- private:
-  std::vector<double> norms_;
 };
 
 }  // namespace isthmus::runtime

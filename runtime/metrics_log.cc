@@ -58,6 +58,27 @@ void MetricsLog::read_last() {
   last_ = std::move(last);
 }
 
+void MetricsLog::inner_step(const StepReport& step) {
+  write("inner_step", {{"inner_step", step.inner_step},
+                       {"outer_step", step.outer_step},
+                       {"loss", step.loss},
+                       {"tokens", step.tokens},
+                       {"tokens_contributed", step.tokens_contributed},
+                       {"tokens_per_second", step.tokens_per_second},
+                       {"learning_rate", step.learning_rate},
+                       {"gradient_norm", step.gradient_norm},
+                       {"skipped_steps", step.skipped_steps}});
+}
+
+void MetricsLog::held_out(const HeldOutResult& held_out) {
+  write("held_out", {{"inner_step", held_out.inner_step},
+                     {"outer_step", held_out.outer_step},
+                     {"text", std::string(held_out.text)},
+                     {"bits_per_byte", held_out.loss.bits_per_byte},
+                     {"perplexity", held_out.loss.perplexity},
+                     {"sequences", held_out.loss.sequences}});
+}
+
 void MetricsLog::write(std::string_view kind, std::initializer_list<Field> fields) {
   std::string line = fmt::format("{{\"time\":{:.6f},\"kind\":{}", seconds_of(clock_.unix_time()),
                                  json_string(kind));

@@ -26,10 +26,11 @@
 #include "base/event_log.h"
 #include "base/line_file.h"
 #include "base/result.h"
+#include "runtime/train_observer.h"
 
 namespace isthmus::runtime {
 
-class MetricsLog {
+class MetricsLog final : public TrainObserver {
  public:
   // What the last lines of an earlier process said.
   struct Last {
@@ -53,6 +54,9 @@ class MetricsLog {
   MetricsLog& operator=(const MetricsLog&) = delete;
 
   const std::optional<Last>& last() const { return last_; }
+
+  void inner_step(const StepReport& step) override;
+  void held_out(const HeldOutResult& held_out) override;
 
   // Adds time and kind.
   void write(std::string_view kind, std::initializer_list<Field> fields);

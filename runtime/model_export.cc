@@ -11,9 +11,9 @@
 
 #include "runtime/adapter.h"
 #include "runtime/canonical_tensor.h"
-#include "runtime/checkpoint.h"
 #include "runtime/family.h"
 #include "runtime/model_description.h"
+#include "runtime/model_directory.h"
 #include "runtime/stored_model.h"
 #include "runtime/trainer_file.h"
 

@@ -1,7 +1,7 @@
 #include "runtime/progress.h"
 
 #include "base/assert.h"
-#include "runtime/inner_optimizer.h"
+#include "runtime/spike_guard.h"
 
 namespace isthmus::runtime {
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -13,8 +12,12 @@
 #include "base/byte_stream.h"
 #include "base/counted.h"
 #include "runtime/checkpoint.h"
+#include "runtime/held_out_watch.h"
 #include "runtime/metrics_log.h"
+#include "runtime/micro_batches.h"
 #include "runtime/share.h"
+#include "runtime/spike_guard.h"
+#include "runtime/trained_parameters.h"
 #include "runtime/training_memory.h"
 
 namespace isthmus::runtime {
@@ -28,27 +31,21 @@ class Trainer {
       : parts_(parts),
         options_(options),
         model_(parts.model),
-        shape_(parts.model.shape()),
         is_root_(parts.world.rank() == kRoot),
-        tokens_(static_cast<std::size_t>(shape_.tokens())),
-        targets_(tokens_.size()) {
-    ISTHMUS_ASSERT(parts.data.sequence() == shape_.sequence);
+        observers_(parts.observers),
+        batches_(parts.data, parts.model.shape(), parts.world.rank(), parts.world.world_size()),
+        trained_(parts.model) {
     ISTHMUS_ASSERT((parts.outer != nullptr) == (options.federated && is_root_));
     ISTHMUS_ASSERT(options.micro_batches > 0 && options.inner_steps > 0 &&
                    options.checkpoint_steps > 0 && options.lead_steps >= 0);
     ISTHMUS_ASSERT(options.evaluate_steps == 0 ||
                    (parts.tokenizer != nullptr && !options.held_out.empty()));
-    for (const auto& tensor : model_.tensors()) {
-      if (!tensor.trains) continue;
-      trained_.push_back(tensor);
-      canonical_elements_ += tensor.elements();
-    }
   }
 
   Result<TrainOutcome> run() {
     ISTHMUS_CHECK(fits_in_memory(parts_.machine_memory, parts_.world.local_world_size(),
                                  model_.memory_bytes(),
-                                 options_.federated ? canonical_elements_ : 0));
+                                 options_.federated ? trained_.elements() : 0));
     model_.set_rates(options_.rates);
     ISTHMUS_CHECK(start());
     if (options_.federated) {
@@ -69,9 +66,10 @@ class Trainer {
       ISTHMUS_CHECK(inner_step());
       if (contribution_due()) ISTHMUS_CHECK(contribute());
       if (!is_root_) continue;
-      const bool best = evaluation_due() && evaluate();
+      const bool best = evaluation_due() && is_best();
       if (best || checkpoint_due()) try_checkpoint();
     }
+    if (is_root_) judge_last(stopped);
     if (is_root_) ISTHMUS_CHECK(stopped ? checkpoint_at_stop() : checkpoint());
     if (stopped && parts_.outer != nullptr) parts_.outer->leave();
     return outcome(!stopped);
@@ -94,6 +92,7 @@ class Trainer {
     if (is_root_) {
       if (!options_.metrics_path.empty()) {
         ISTHMUS_TRY(metrics_, MetricsLog::open(parts_.clock, options_.metrics_path));
+        observers_.push_back(metrics_.get());
       }
       ISTHMUS_TRY(auto kept, load_newest_checkpoint(parts_.disk, options_.checkpoint_folder, model_,
                                                     parts_.log));
@@ -120,7 +119,7 @@ class Trainer {
     progress_.data_digest = parts_.data.digest().hex();
     progress_.frozen_digest = options_.frozen_digest;
     checkpoint_tried_ = parts_.clock.now();
-    spikes_ = SpikeGuard(std::exchange(progress_.gradient_norms, {}));
+    spikes_ = SpikeGuard(options_.spike_multiple, std::exchange(progress_.gradient_norms, {}));
     contributed_tokens_ = progress_.tokens - progress_.tokens_since;
     if (is_root_ && metrics_ != nullptr)
       metrics_->write("resumed", {{"inner_step", progress_.inner_step},
@@ -160,7 +159,7 @@ class Trainer {
   // not kept it. What was trained before a stop is merged into a newer state. False: stopped before
   // there was a state.
   Result<bool> begin_federated() {
-    if (parts_.outer != nullptr) parts_.outer->attach(trained_, canonical(model_.parameters()));
+    if (parts_.outer != nullptr) parts_.outer->attach(trained_.tensors(), trained_.values());
     std::optional<OuterState> state;
     while (!state) {
       ISTHMUS_TRY(const bool stopped, agreed_stop());
@@ -177,7 +176,7 @@ class Trainer {
       go_on_with_what_is_open(*state, same_base, has_handed, from);
     take_over(std::move(*state));
     // What an earlier process contributed is in the next state: only what comes on top of it adds.
-    if (contribution_open_) base_ = from.empty() ? canonical(model_.parameters()) : std::move(from);
+    if (contribution_open_) base_ = from.empty() ? trained_.values() : std::move(from);
     return true;
   }
 
@@ -229,7 +228,7 @@ class Trainer {
   // Sites may have different first parameters: the run has those of one of them.
   void note_other_beginning(const OuterState& state) {
     if (!is_root_ || state.step > 0 || progress_.inner_step > 0 || !progress_.record.empty() ||
-        std::ranges::equal(canonical(model_.parameters()), state.parameters))
+        std::ranges::equal(trained_.values(), state.parameters))
       return;
     parts_.log.warning("initial_replaced", {},
                        {{"why",
@@ -265,8 +264,8 @@ class Trainer {
     model_.zero_gradients();
     BatchLoss total;
     for (std::int64_t micro = 0; micro < options_.micro_batches; ++micro) {
-      ISTHMUS_CHECK(read_micro_batch(micro));
-      total += model_.forward_backward(tokens_, targets_);
+      ISTHMUS_CHECK(batches_.read(progress_.data_position, micro));
+      total += model_.forward_backward(batches_.tokens(), batches_.targets());
     }
     std::uint64_t counted = static_cast<std::uint64_t>(total.counted);
     ISTHMUS_CHECK(parts_.world.all_reduce(model_.gradients()));
@@ -274,15 +273,17 @@ class Trainer {
     ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&counted, 1)));
     const double rate = options_.schedule.rate(schedule_step());
     auto adamw = options_.adamw;
-    adamw.gradient_norm_skip = spikes_.limit(options_.spike_multiple);
+    adamw.gradient_norm_skip = spikes_.limit();
     const auto update = model_.update(adamw, rate, static_cast<std::int64_t>(counted));
-    if (counted > 0) ISTHMUS_CHECK(note_update(update, adamw.gradient_norm_skip));
+    if (counted > 0) ISTHMUS_CHECK(note_update(update));
     // Prompts alone have no target, so no loss and no gradient.
     if (counted > 0) loss_ = total.sum / static_cast<double>(counted);
     ++progress_.inner_step;
+    judged_ = false;
     ++progress_.steps_since;
     ++steps_on_state_;
-    progress_.data_position += global_batch();
+    progress_.data_position +=
+        static_cast<std::uint64_t>(options_.micro_batches) * batches_.samples();
     progress_.tokens += counted;
     progress_.tokens_since += counted;
     const double seconds = std::max(1e-9, seconds_of(parts_.clock.now() - began));
@@ -298,39 +299,12 @@ class Trainer {
     return static_cast<std::int64_t>(progress_.outer_step) * options_.inner_steps + steps_on_state_;
   }
 
-  std::uint64_t global_batch() const {
-    return static_cast<std::uint64_t>(options_.micro_batches * shape_.micro_batch) *
-           static_cast<std::uint64_t>(parts_.world.world_size());
-  }
-
-  // Rank r takes the r-th of each run of world_size micro-batches.
-  Result<void> read_micro_batch(std::int64_t micro) {
-    const auto rows = static_cast<std::uint64_t>(shape_.micro_batch);
-    const auto columns = static_cast<std::size_t>(shape_.sequence);
-    const std::uint64_t first =
-        progress_.data_position +
-        (static_cast<std::uint64_t>(micro) * static_cast<std::uint64_t>(parts_.world.world_size()) +
-         static_cast<std::uint64_t>(parts_.world.rank())) *
-            rows;
-    for (std::uint64_t row = 0; row < rows; ++row) {
-      const auto at = row * columns;
-      ISTHMUS_CHECK(parts_.data.read(first + row, std::span(tokens_).subspan(at, columns),
-                                     std::span(targets_).subspan(at, columns)));
-    }
-    return {};
-  }
-
   // Many skipped steps in a row mean that no other will follow.
-  Result<void> note_update(const UpdateReport& update, double norm_max) {
-    if (update.finite && options_.spike_multiple > 0) spikes_.add(update.gradient_norm);
+  Result<void> note_update(const UpdateReport& update) {
+    const auto why = spikes_.note(update);
     skipped_in_a_row_ = update.applied ? 0 : skipped_in_a_row_ + 1;
     if (update.applied) return {};
     ++progress_.skipped_steps;
-    const auto why =
-        update.finite
-            ? fmt::format("the gradient norm {:.4g} is above {:.4g}, {:g} times the usual one",
-                          update.gradient_norm, norm_max, options_.spike_multiple)
-            : "a gradient is NaN or infinite";
     if (is_root_)
       parts_.log.warning("step_skipped", {}, {{"inner_step", progress_.inner_step}, {"why", why}});
     if (skipped_in_a_row_ < options_.skipped_steps_max) return {};
@@ -344,29 +318,19 @@ class Trainer {
   void note_inner_step(double rate, double gradient_norm, double seconds) {
     if (!is_root_) return;
     const double flops = model_.flops() * static_cast<double>(options_.micro_batches);
-    for (auto* observer : parts_.observers)
-      observer->inner_step(
-          {.inner_step = progress_.inner_step,
-           .steps_left = std::max<std::int64_t>(0, options_.steps - schedule_step()),
-           .outer_step = progress_.outer_step,
-           .loss = loss_,
-           .tokens = progress_.tokens,
-           .seconds = seconds,
-           .tokens_per_second = tokens_per_second_,
-           .flops_per_second = flops / seconds,
-           .learning_rate = rate,
-           .gradient_norm = gradient_norm,
-           .skipped_steps = progress_.skipped_steps});
-    if (metrics_ != nullptr)
-      metrics_->write("inner_step", {{"inner_step", progress_.inner_step},
-                                     {"outer_step", progress_.outer_step},
-                                     {"loss", loss_},
-                                     {"tokens", progress_.tokens},
-                                     {"tokens_contributed", contributed_tokens_},
-                                     {"tokens_per_second", tokens_per_second_},
-                                     {"learning_rate", rate},
-                                     {"gradient_norm", gradient_norm},
-                                     {"skipped_steps", progress_.skipped_steps}});
+    const StepReport step{.inner_step = progress_.inner_step,
+                          .steps_left = std::max<std::int64_t>(0, options_.steps - schedule_step()),
+                          .outer_step = progress_.outer_step,
+                          .loss = loss_,
+                          .tokens = progress_.tokens,
+                          .tokens_contributed = contributed_tokens_,
+                          .seconds = seconds,
+                          .tokens_per_second = tokens_per_second_,
+                          .flops_per_second = flops / seconds,
+                          .learning_rate = rate,
+                          .gradient_norm = gradient_norm,
+                          .skipped_steps = progress_.skipped_steps};
+    for (auto* observer : observers_) observer->inner_step(step);
     report(false);
   }
 
@@ -386,38 +350,23 @@ class Trainer {
   }
 
   // Whether the model was never better.
-  bool evaluate() {
-    double sum = 0;
-    for (const auto& text : options_.held_out) {
-      const auto loss =
-          held_out_loss(model_, *parts_.tokenizer, parts_.disk, text.path, options_.evaluation);
-      if (!loss) {
-        parts_.log.alarm(
-            "evaluation_failed", {},
-            {{"text", text.name}, {"why", loss.error().text()}, {"then", "training goes on"}});
-        return false;
-      }
-      sum += loss->bits_per_byte;
-      parts_.log.info("held_out_loss", {},
-                      {{"inner_step", progress_.inner_step},
-                       {"text", text.name},
-                       {"bits_per_byte", loss->bits_per_byte},
-                       {"perplexity", loss->perplexity}});
-      for (auto* observer : parts_.observers) observer->held_out(progress_.inner_step, text, *loss);
-      if (metrics_ != nullptr)
-        metrics_->write("held_out", {{"inner_step", progress_.inner_step},
-                                     {"outer_step", progress_.outer_step},
-                                     {"text", text.name},
-                                     {"bits_per_byte", loss->bits_per_byte},
-                                     {"perplexity", loss->perplexity},
-                                     {"sequences", loss->sequences}});
-    }
-    const double mean = sum / static_cast<double>(options_.held_out.size());
-    if (!std::isfinite(mean) || (progress_.best_step > 0 && mean >= progress_.best_bits_per_byte))
+  bool is_best() {
+    judged_ = true;
+    const auto bits_per_byte = watch_held_out(parts_, options_, progress_, observers_);
+    if (!bits_per_byte ||
+        (progress_.best_step > 0 && *bits_per_byte >= progress_.best_bits_per_byte))
       return false;
     progress_.best_step = progress_.inner_step;
-    progress_.best_bits_per_byte = mean;
+    progress_.best_bits_per_byte = *bits_per_byte;
     return true;
+  }
+
+  // The last checkpoint may hold what was not looked at yet: the state that a run ends with, in the
+  // place of the best one of the same inner step.
+  void judge_last(bool stopped) {
+    if (options_.evaluate_steps == 0 || judged_) return;
+    if (progress_.best_step == progress_.inner_step) progress_.best_step = 0;
+    if (!stopped) (void)is_best();
   }
 
   // ---- outer steps
@@ -434,7 +383,7 @@ class Trainer {
   }
 
   Result<void> contribute() {
-    contributed_ = canonical(model_.parameters());
+    contributed_ = trained_.values();
     if (parts_.outer != nullptr)
       ISTHMUS_CHECK(
           parts_.outer->contribute(progress_.outer_step + 1, contributed_, progress_.tokens_since));
@@ -537,39 +486,13 @@ class Trainer {
                         {{"inner_step", progress_.inner_step}, {"tokens", progress_.tokens}});
   }
 
-  // ---- parameters: those that train, as they are exchanged
-
-  std::vector<float> canonical(std::span<const float> flat) const {
-    std::vector<float> values;
-    values.reserve(canonical_elements_);
-    for (const auto& tensor : trained_) {
-      const auto slice = flat.subspan(tensor.first, tensor.elements());
-      values.insert(values.end(), slice.begin(), slice.end());
-    }
-    return values;
-  }
-
   void set_parameters(std::span<const float> values) {
-    ISTHMUS_ASSERT(values.size() == canonical_elements_);
-    for (const auto& tensor : trained_) {
-      const auto slice = model_.parameters().subspan(tensor.first, tensor.elements());
-      std::copy_n(values.begin(), slice.size(), slice.begin());
-      values = values.subspan(slice.size());
-    }
-    model_.parameters_changed();
+    trained_.set(values);
+    judged_ = false;
   }
-
-  // x ← to + (x − from); where x is `from` this is `to` without rounding.
   void replace_in_parameters(std::span<const float> from, std::span<const float> to) {
-    ISTHMUS_ASSERT(from.size() == canonical_elements_ && to.size() == canonical_elements_);
-    for (const auto& tensor : trained_) {
-      const auto slice = model_.parameters().subspan(tensor.first, tensor.elements());
-      for (std::size_t j = 0; j < slice.size(); ++j)
-        slice[j] = slice[j] == from[j] ? to[j] : to[j] + (slice[j] - from[j]);
-      from = from.subspan(slice.size());
-      to = to.subspan(slice.size());
-    }
-    model_.parameters_changed();
+    trained_.replace(from, to);
+    judged_ = false;
   }
 
   // ---- checkpoints
@@ -636,22 +559,22 @@ class Trainer {
   const TrainParts& parts_;
   const TrainOptions& options_;
   Model& model_;
-  const BatchShape shape_;
   const bool is_root_;
-  std::unique_ptr<MetricsLog> metrics_;  // of the root
-  std::vector<std::int32_t> tokens_, targets_;
+  std::unique_ptr<MetricsLog> metrics_;    // of the root
+  std::vector<TrainObserver*> observers_;  // the metrics log too
+  MicroBatches batches_;
 
   Progress progress_;
   double loss_ = std::numeric_limits<double>::quiet_NaN();
   double tokens_per_second_ = 0;
-  SpikeGuard spikes_;
+  SpikeGuard spikes_{options_.spike_multiple};
   std::int64_t skipped_in_a_row_ = 0;
   std::string last_checkpoint_;
   Nanoseconds checkpoint_tried_ = 0;  // when, or when the training began
+  bool judged_ = true;                // by held-out texts, or nothing was trained here since
 
-  std::vector<CanonicalTensor> trained_;  // of the model's tensors
-  TrainedOn stopped_on_;                  // of the root: what an earlier process left
-  std::size_t canonical_elements_ = 0;
+  TrainedParameters trained_;
+  TrainedOn stopped_on_;            // of the root: what an earlier process left
   std::vector<float> base_;         // the last state taken
   std::vector<float> contributed_;  // what this process contributed to the next state
   bool contribution_open_ = false;

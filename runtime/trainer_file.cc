@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
 
+#include "base/byte_stream.h"
 #include "runtime/shallow_json.h"
 #include "security/hash.h"
 
@@ -14,6 +17,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 3;
+constexpr std::uint64_t kBytesMax = std::uint64_t{16} << 20;
+constexpr std::size_t kHashPieceBytes = std::size_t{1} << 20;
 constexpr std::string_view kFiles[] = {kConfigFile, kModelFile, kAdapterConfigFile, kAdapterFile,
                                        kOptimizerFile};
 
@@ -118,6 +123,63 @@ Result<TrainerFile> decode_trainer_file(std::string_view text) {
                  fmt::format("a field is missing, or is none of ours: {}", e.what())};
   }
   return content;
+}
+
+Result<TrainerFile> read_trainer_file(Disk& disk, const std::string& checkpoint) {
+  const std::string path = checkpoint + "/" + kTrainerFile;
+  const auto bytes = read_file(disk, path, kBytesMax);
+  auto content = bytes ? decode_trainer_file(text_of(*bytes)) : Result<TrainerFile>(bytes.error());
+  if (content) return content;
+  // Without this file a folder with a checkpoint's name is none any more.
+  const auto code =
+      content.error().code == ErrorCode::not_found ? ErrorCode::corrupt : content.error().code;
+  return Error{code, fmt::format("{} cannot be used", path), std::move(content).error()};
+}
+
+Result<FileIdentity> identity_of(Disk& disk, const std::string& path) {
+  ISTHMUS_TRY(const auto file, disk.open(path, Disk::Open::read));
+  FileIdentity identity;
+  ISTHMUS_TRY(identity.bytes, file->size());
+  security::Hasher hasher;
+  Bytes piece(kHashPieceBytes);
+  for (std::uint64_t at = 0; at < identity.bytes; at += piece.size()) {
+    const auto part =
+        std::span(piece).first(std::min<std::uint64_t>(piece.size(), identity.bytes - at));
+    ISTHMUS_CHECK(file->read_at(at, part));
+    hasher.update(part);
+  }
+  identity.digest = hasher.finish().hex();
+  return identity;
+}
+
+Result<void> check_file(Disk& disk, const std::string& path, const FileIdentity& expected) {
+  auto found = identity_of(disk, path);
+  if (!found) {
+    const auto code =
+        found.error().code == ErrorCode::not_found ? ErrorCode::corrupt : found.error().code;
+    return Error{code, fmt::format("{} cannot be read", path), std::move(found).error()};
+  }
+  if (found->bytes != expected.bytes)
+    return Error{ErrorCode::corrupt, fmt::format("{} has {} bytes, but {} were written: it was "
+                                                 "cut short or overwritten",
+                                                 path, found->bytes, expected.bytes)};
+  if (*found != expected)
+    return Error{ErrorCode::corrupt,
+                 fmt::format("{} is damaged: its checksum is not that of what was written", path)};
+  return {};
+}
+
+Result<void> check_files(Disk& disk, const std::string& checkpoint, const TrainerFile& trainer) {
+  for (const auto& [name, identity] : trainer.files)
+    ISTHMUS_CHECK(check_file(disk, checkpoint + "/" + name, identity));
+  return {};
+}
+
+Result<void> check_as_written(Disk& disk, const std::string& directory) {
+  ISTHMUS_TRY(const bool ours, disk.exists(directory + "/" + kTrainerFile));
+  if (!ours) return {};
+  ISTHMUS_TRY(const auto trainer, read_trainer_file(disk, directory));
+  return check_files(disk, directory, trainer);
 }
 
 }  // namespace isthmus::runtime

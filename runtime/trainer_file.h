@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/disk.h"
 #include "base/result.h"
 #include "runtime/progress.h"
 #include "runtime/stored_model.h"
@@ -20,6 +21,7 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 
+inline constexpr const char* kTrainerFile = "trainer.json";
 inline constexpr const char* kConfigFile = "config.json";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 inline constexpr const char* kTrainedOnFile = "trained_on.safetensors";
@@ -39,5 +41,18 @@ std::string encode(const TrainerFile& content);
 
 // Errors: corrupt (cut short, damaged, edited), unsupported (another version's).
 Result<TrainerFile> decode_trainer_file(std::string_view text);
+
+// Of a checkpoint. Errors: the same, where there is none corrupt too; io.
+Result<TrainerFile> read_trainer_file(Disk& disk, const std::string& checkpoint);
+
+// Of a file as it is. Errors: not_found, io.
+Result<FileIdentity> identity_of(Disk& disk, const std::string& path);
+// Whether it is what was written. Errors: corrupt (names the file), io.
+Result<void> check_file(Disk& disk, const std::string& path, const FileIdentity& expected);
+// Whether all are that `trainer` names, but for what may be forgotten.
+Result<void> check_files(Disk& disk, const std::string& checkpoint, const TrainerFile& trainer);
+// That a checkpoint of ours is as it was written; of any other directory nothing is known. Errors:
+// corrupt, io.
+Result<void> check_as_written(Disk& disk, const std::string& directory);
 
 }  // namespace isthmus::runtime

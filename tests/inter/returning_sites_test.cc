@@ -65,6 +65,14 @@ class AwaitedTest : public testing::Test {
     sites.begin_step();
   }
 
+  void works_on_the_next_four(Nanoseconds each) {
+    for (std::uint64_t step = 12; step < 16; ++step) {
+      now += each;
+      works_on(step);
+      next_step();
+    }
+  }
+
   ReturningSites sites{100};
   std::uint64_t newest = 21;
   Nanoseconds now = 100 * kSecond;
@@ -92,11 +100,7 @@ TEST_F(AwaitedTest, NotWhenItStandsStill) {
 }
 
 TEST_F(AwaitedTest, LongerIfItsStepsTakeLonger) {
-  for (std::uint64_t step = 12; step < 16; ++step) {
-    now += 8 * kSecond;
-    works_on(step);
-    next_step();
-  }
+  works_on_the_next_four(8 * kSecond);
   now += 15 * kSecond;
   EXPECT_TRUE(awaited());
   now += 60 * kSecond;
@@ -196,11 +200,7 @@ TEST_F(AwaitedTest, WhatItDidNotHoldUpIsNotCharged) {
 }
 
 TEST_F(AwaitedTest, HoweverLongItSaysThatItsStepsTakeNoMoreThanAMinute) {
-  for (std::uint64_t step = 12; step < 16; ++step) {
-    now += 3600 * kSecond;
-    works_on(step);
-    next_step();
-  }
+  works_on_the_next_four(3600 * kSecond);
   now += 59 * kSecond;
   EXPECT_TRUE(awaited());
   now += 2 * kSecond;

@@ -64,17 +64,18 @@ class TensorBoardLogTest : public testing::Test {
   }
 
   TemporaryFolder folder_;
+  std::unique_ptr<Disk> disk_ = make_system_disk();
   std::unique_ptr<Clock> clock_ = make_system_clock();
 };
 
 TEST_F(TensorBoardLogTest, WritesRecordsOfScalars) {
   {
-    auto log = TensorBoardLog::open(folder_ / "board", *clock_);
+    auto log = TensorBoardLog::open(*disk_, folder_ / "board", *clock_);
     ASSERT_TRUE(log) << log.error().text();
     (*log)->inner_step({.inner_step = 300, .loss = 2.5});
     // It can be looked at while the training goes on.
     EXPECT_EQ(records(files().front()).size(), 2U + 4);
-    (*log)->held_out(300, {"en", "x"}, {.bits_per_byte = 1.5, .perplexity = 9});
+    (*log)->held_out({.inner_step = 300, .outer_step = 0, .text = "en", .loss = {1.5, 9, 1}});
   }
   const auto found = records(files().front());
   ASSERT_EQ(found.size(), 2U + 4 + 2);
@@ -95,7 +96,7 @@ TEST_F(TensorBoardLogTest, WritesRecordsOfScalars) {
 
 TEST_F(TensorBoardLogTest, EachTrainingHasAFileOfItsOwn) {
   for (int i = 0; i < 3; ++i) {
-    auto log = TensorBoardLog::open(folder_ / "board", *clock_);
+    auto log = TensorBoardLog::open(*disk_, folder_ / "board", *clock_);
     ASSERT_TRUE(log);
     (*log)->inner_step({.inner_step = 1});
   }
@@ -104,9 +105,9 @@ TEST_F(TensorBoardLogTest, EachTrainingHasAFileOfItsOwn) {
 
 TEST_F(TensorBoardLogTest, AFolderThatCannotBeIsAnError) {
   write_contents(folder_ / "file", "");
-  const auto log = TensorBoardLog::open(folder_ / "file/board", *clock_);
+  const auto log = TensorBoardLog::open(*disk_, folder_ / "file/board", *clock_);
   ASSERT_FALSE(log);
-  EXPECT_NE(log.error().text().find("cannot make"), std::string::npos);
+  EXPECT_NE(log.error().text().find(folder_ / "file"), std::string::npos) << log.error().text();
 }
 
 }  // namespace

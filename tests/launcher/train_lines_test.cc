@@ -40,7 +40,7 @@ class TrainLinesTest : public testing::Test {
                         .learning_rate = 0.0019,
                         .gradient_norm = 0.8333,
                         .skipped_steps = step == steps ? 3U : 0U});
-      lines.held_out(step, {"en", "x"}, {1, 2, 3});
+      lines.held_out({.inner_step = step, .outer_step = 2, .text = "en", .loss = {1, 2, 3}});
     }
     std::string text(std::size_t(1) << 20, '\0');
     std::rewind(out.get());
@@ -69,6 +69,16 @@ TEST_F(TrainLinesTest, APeakThatIsNotKnownIsNotNamed) {
   options_.peak = 0;
   EXPECT_EQ(lines_of(1, kSecond).front(),
             "alpha step 1/1  loss 2.812  12.3 k tokens/s  rate 0.0019  gradient 0.833  3 skipped");
+}
+
+TEST_F(TrainLinesTest, WhereNothingCanBeWrittenNothingHappens) {
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> full(std::fopen("/dev/full", "w"), &std::fclose);
+  ASSERT_NE(full, nullptr);
+  for (const auto format : {LogFormat::human, LogFormat::json}) {
+    options_.format = format;
+    TrainLines lines(full.get(), clock_, options_);
+    EXPECT_NO_THROW(lines.inner_step({.inner_step = 1}));
+  }
 }
 
 TEST_F(TrainLinesTest, ProgramsReadAll) {

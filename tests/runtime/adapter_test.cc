@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/checkpoint.h"
+#include "runtime/model_directory.h"
 #include "runtime/model_export.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/runtime/small_model.h"

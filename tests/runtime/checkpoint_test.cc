@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "runtime/checkpoint_folder.h"
+#include "runtime/model_directory.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/runtime/small_model.h"
 

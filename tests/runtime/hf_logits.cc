@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "runtime/checkpoint.h"
+#include "runtime/model_directory.h"
 
 namespace {
 

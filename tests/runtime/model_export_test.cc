@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "runtime/checkpoint.h"
+#include "runtime/model_directory.h"
 #include "runtime/stored_model.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/runtime/small_model.h"

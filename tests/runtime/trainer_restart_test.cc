@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "runtime/checkpoint.h"
+#include "runtime/checkpoint_folder.h"
 #include "tests/runtime/trainer_fixture.h"
 
 namespace isthmus::runtime {

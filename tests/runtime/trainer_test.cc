@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "runtime/checkpoint.h"
+#include "runtime/checkpoint_folder.h"
 #include "tests/runtime/trainer_fixture.h"
 
 namespace isthmus::runtime {
@@ -330,6 +331,43 @@ TEST_F(EvaluatingTrainerTest, ATextThatIsGoneDoesNotEndTheTraining) {
   EXPECT_THAT(events("evaluation_failed"), SizeIs(6));
   EXPECT_THAT(events("evaluation_failed").front(), HasSubstr("other"));
   EXPECT_THAT(checkpoints(), ElementsAre(10, 12));
+}
+
+// The state that a run ends with takes the place of what was trained in the last inner step.
+TEST_F(EvaluatingTrainerTest, WhatTheRunEndsWithIsLookedAtToo) {
+  federate();
+  options_.evaluate_steps = 3;
+  gateway_.on_contribute = [this](const Contribution& contribution) {
+    auto agreed = contribution.parameters;
+    if (contribution.step == 4)
+      for (auto& x : agreed) x *= -30;  // worse than all that was trained
+    auto state = state_of(contribution.step, agreed, OuterState::From::contribution);
+    state.final_step = contribution.step == 4;
+    gateway_.states.push_back(std::move(state));
+  };
+  auto model = make_small_model(pool_);
+  run_well(*model);
+  const auto lines = metrics("held_out");
+  ASSERT_THAT(lines, SizeIs(2 * 5));
+  EXPECT_EQ(lines[8]["inner_step"], 12);
+  EXPECT_EQ(lines[8]["outer_step"], 4);
+  const auto loss =
+      held_out_loss(*model, *tokenizer_, *disk_, options_.held_out[0].path, options_.evaluation);
+  ASSERT_TRUE(loss);
+  EXPECT_EQ(lines[8]["bits_per_byte"].get<double>(), loss->bits_per_byte);
+  EXPECT_GT(loss->bits_per_byte, lines[6]["bits_per_byte"].get<double>());
+  // The best is one that is there, with the loss that was said of it.
+  auto progress = load_checkpoint(*disk_, options_.checkpoint_folder + "/step_00000012", *model);
+  ASSERT_TRUE(progress);
+  const auto best =
+      load_checkpoint(*disk_, *best_checkpoint(*disk_, options_.checkpoint_folder), *model);
+  ASSERT_TRUE(best);
+  double mean = 0;
+  for (const auto& text : options_.held_out)
+    mean +=
+        held_out_loss(*model, *tokenizer_, *disk_, text.path, options_.evaluation)->bits_per_byte /
+        2;
+  EXPECT_EQ(progress->best_bits_per_byte, mean);
 }
 
 TEST_F(TrainerTest, CheckpointsAreAlsoWrittenByTheClock) {

@@ -1,0 +1,27 @@
+#include "runtime/micro_batches.h"
+
+#include "base/assert.h"
+
+namespace isthmus::runtime {
+
+MicroBatches::MicroBatches(const TextDataset& data, const BatchShape& shape, int rank,
+                           int world_size)
+    : data_(data),
+      rows_(static_cast<std::uint64_t>(shape.micro_batch)),
+      rank_(static_cast<std::uint64_t>(rank)),
+      world_size_(static_cast<std::uint64_t>(world_size)),
+      columns_(static_cast<std::size_t>(shape.sequence)),
+      tokens_(static_cast<std::size_t>(shape.tokens())),
+      targets_(tokens_.size()) {
+  ISTHMUS_ASSERT(data.sequence() == shape.sequence);
+}
+
+Result<void> MicroBatches::read(std::uint64_t position, std::int64_t micro) {
+  const auto first = position + (static_cast<std::uint64_t>(micro) * world_size_ + rank_) * rows_;
+  for (std::uint64_t row = 0; row < rows_; ++row)
+    ISTHMUS_CHECK(data_.read(first + row, std::span(tokens_).subspan(row * columns_, columns_),
+                             std::span(targets_).subspan(row * columns_, columns_)));
+  return {};
+}
+
+}  // namespace isthmus::runtime

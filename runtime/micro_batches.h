@@ -1,0 +1,36 @@
+// MicroBatches: which samples a rank computes, in which inner step. The samples of a run are one
+// sequence; rank r takes the r-th of each run of world_size micro-batches.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "runtime/program.h"
+#include "runtime/text_dataset.h"
+
+namespace isthmus::runtime {
+
+class MicroBatches {
+ public:
+  // `data` outlives it.
+  MicroBatches(const TextDataset& data, const BatchShape& shape, int rank, int world_size);
+
+  // Samples of all ranks' micro-batches together.
+  std::uint64_t samples() const { return rows_ * world_size_; }
+
+  // This rank's micro-batch number `micro` of the inner step that begins at sample `position`.
+  // Errors: those of the data.
+  Result<void> read(std::uint64_t position, std::int64_t micro);
+  std::span<const std::int32_t> tokens() const { return tokens_; }
+  std::span<const std::int32_t> targets() const { return targets_; }
+
+ private:
+  const TextDataset& data_;
+  const std::uint64_t rows_, rank_, world_size_;
+  const std::size_t columns_;
+  std::vector<std::int32_t> tokens_, targets_;
+};
+
+}  // namespace isthmus::runtime
