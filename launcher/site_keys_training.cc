@@ -254,8 +254,9 @@ std::vector<SiteKey> training_keys() {
        .max = 1e9,
        .unit = "inner steps",
        .meaning =
-           "After each inner step whose number it divides, the loss on each of data.held_out is "
-           "logged, computed in train.precision; where their mean (bits per byte) is the lowest "
+           "After each inner step whose number it divides, and at the end, the loss on each of "
+           "data.held_out is logged, computed in train.precision; where their mean (bits per byte) "
+           "is the lowest "
            "so far there is a checkpoint, which stays (`isthmus eval --best`). 0: never."},
       {.section = "train",
        .name = "evaluate_sequences",
