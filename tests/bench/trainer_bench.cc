@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "kernels/gemm.h"
+#include "kernels/multiply_peak.h"
 #include "runtime/model.h"
 #include "tests/bench/benched_model.h"
 #include "tests/bench/command_line.h"
