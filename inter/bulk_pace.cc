@@ -11,7 +11,7 @@ namespace {
 
 // Bytes per second. The kernel lets a packet wait for as long as it takes at the pace that there is
 // when the one before leaves, whatever the pace is after that.
-constexpr double kSlowest = 2000;
+constexpr double kSlowestLane = 2000;
 
 }  // namespace
 
@@ -90,7 +90,8 @@ void BulkPace::share_line(std::span<const BulkPath> facts) {
   const auto line = line_.bytes_per_second();
   if (sharing == 0) sharing = std::clamp<std::size_t>(paths_.size(), 1, enough_);
   const auto share =
-      line ? std::optional(std::max(*line / static_cast<double>(sharing), kSlowest)) : std::nullopt;
+      line ? std::optional(std::max(*line / static_cast<double>(sharing), kSlowestLane))
+           : std::nullopt;
   for (auto& [connection, path] : paths_) set(connection, path, share);
   tasks_.start_timer(line_.next_look(), [this] { look(); });
 }

@@ -12,11 +12,11 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x33746e6f63736d69;  // "imscont3"
+constexpr std::uint64_t kFileMagic = 0x33746e6f63736d69;  // "imscont3"
 constexpr std::uint32_t kCloseIndex = 0xFFFFFFFF;
 
 Bytes file_head(const Signed& announcement) {
-  auto head = ByteWriter().put(kMagic).block(announcement.encode()).take();
+  auto head = ByteWriter().put(kFileMagic).block(announcement.encode()).take();
   head.resize(disk_aligned(head.size()));
   return head;
 }
@@ -150,7 +150,7 @@ Result<StoredContribution> ContributionStore::read(std::uint64_t step, SiteId si
     const auto at = size - in.rest().size();
     in.raw(std::min(disk_aligned(at) - at, in.rest().size()));
   };
-  if (in.get<std::uint64_t>() != kMagic) return Error{ErrorCode::corrupt, name + " is damaged"};
+  if (in.get<std::uint64_t>() != kFileMagic) return Error{ErrorCode::corrupt, name + " is damaged"};
   auto announcement = decode(in.block(kControlMessageBytesMax));
   if (!announcement || announcement->type != MessageType::open)
     return Error{ErrorCode::corrupt, name + " is damaged"};

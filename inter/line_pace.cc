@@ -11,7 +11,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr double kFastest = 1.1;  // of the line: so the queue comes back when the line is faster
-constexpr double kSlowest = 0.75;
+constexpr double kLeastOfLine = 0.75;
 constexpr double kGain = 0.5;     // settles within two round trips; feedback takes one and a half
 constexpr double kSlowed = 0.8;   // so much slower than the line that a queue of ours gets shorter
 constexpr double kSame = 1.1;     // what is sent and what arrives
@@ -141,7 +141,7 @@ double LinePace::sent_at_most(Nanoseconds now) const {
 
 double LinePace::paced() const {
   const auto over = seconds_of(queue_ - target()) / seconds_of(std::max(base_, kGainOverMin));
-  return line_ * std::clamp(1 - kGain * over, kSlowest, kFastest);
+  return line_ * std::clamp(1 - kGain * over, kLeastOfLine, kFastest);
 }
 
 void LinePace::look_for_others(const Sample& sample) {

@@ -7,13 +7,13 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31736d6874736900;  // "\0isthms1"
+constexpr std::uint64_t kLinkMagic = 0x31736d6874736900;  // "\0isthms1"
 
 }  // namespace
 
 Bytes Hello::encode() const {
   ByteWriter out;
-  out.put(Frame::hello).put(kMagic).put(version).put(nonce).put(echo).put(up);
+  out.put(Frame::hello).put(kLinkMagic).put(version).put(nonce).put(echo).put(up);
   out.put(introduction.boot).raw(introduction.run.bytes);
   introduction.fingerprint.encode(out);
   return out.take();
@@ -23,7 +23,7 @@ std::optional<Hello> decode_hello(ByteReader& in) {
   Hello hello;
   const auto magic = in.get<std::uint64_t>();
   hello.version = in.get<std::uint16_t>();
-  if (!in.ok() || magic != kMagic) return std::nullopt;
+  if (!in.ok() || magic != kLinkMagic) return std::nullopt;
   if (hello.version != kProtocolVersion) return hello;
   hello.nonce = in.get<std::uint64_t>();
   hello.echo = in.get<std::uint64_t>();

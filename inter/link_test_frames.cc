@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kRefusalMax = 500;
 
-std::string_view front(std::string_view text, std::size_t most) { return text.substr(0, most); }
+std::string_view front_of(std::string_view text, std::size_t most) { return text.substr(0, most); }
 
 // The third number of "4096 131072 6291456"; 0: there is none.
 std::uint64_t largest(std::string_view setting) {
@@ -56,7 +56,7 @@ std::uint64_t LinkTestSide::receive_bytes_max() const { return largest(tcp_rmem)
 std::uint64_t LinkTestSide::send_bytes_max() const { return largest(tcp_wmem); }
 
 void LinkTestSide::write(ByteWriter& out) const {
-  out.string(front(tcp_rmem, kLinkTestTextMax)).string(front(tcp_wmem, kLinkTestTextMax));
+  out.string(front_of(tcp_rmem, kLinkTestTextMax)).string(front_of(tcp_wmem, kLinkTestTextMax));
   out.put(rate_limit).put(polite);
 }
 
@@ -70,7 +70,7 @@ std::optional<LinkTestSide> LinkTestSide::read(ByteReader& in) {
 }
 
 void LinkTestAnswer::write(ByteWriter& out) const {
-  out.string(front(refusal, kRefusalMax));
+  out.string(front_of(refusal, kRefusalMax));
   side.write(out);
 }
 
@@ -86,8 +86,8 @@ std::optional<LinkTestAnswer> LinkTestAnswer::read(ByteReader& in) {
 void LinkTestSent::write(ByteWriter& out) const {
   out.put(bytes).put(arrived).put(warm).put(segments).put(segments_resent);
   out.put(busy).put(limited_by_window).put(limited_by_buffer);
-  out.string(front(congestion_control, kLinkTestTextMax));
-  out.string(front(congestion_control_why, kLinkTestTextMax)).put(dialed).put(connections);
+  out.string(front_of(congestion_control, kLinkTestTextMax));
+  out.string(front_of(congestion_control_why, kLinkTestTextMax)).put(dialed).put(connections);
 }
 
 std::optional<LinkTestSent> LinkTestSent::read(ByteReader& in) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr Nanoseconds kPatience = 10 * kSecond;  // for the peer's next word
 constexpr Nanoseconds kWhileItIsHeard = -1;      // as the end of a wait: so long after the last one
-constexpr Nanoseconds kAskEvery = kSecond;
+constexpr Nanoseconds kAskPeerEvery = kSecond;
 constexpr int kAsks = 5;
 constexpr int kPings = 20;
 constexpr Nanoseconds kLook = 100 * kMillisecond;  // for what ends a test
@@ -337,8 +337,8 @@ Task<Result<void>> LinkTester::begin(TestPointer test) {
   for (int i = 0; i < kAsks && !test->answer; ++i) {
     send(test->peer, LinkTestFrame::ask, test->id, LinkTestAsk{test->force});
     auto answered = co_await wait(
-        test, context_.loop.now() + kAskEvery, [](const Test& t) { return t.answer.has_value(); },
-        nobody);
+        test, context_.loop.now() + kAskPeerEvery,
+        [](const Test& t) { return t.answer.has_value(); }, nobody);
     if (!answered && (answered.error().code != ErrorCode::timeout || i + 1 == kAsks))
       co_return answered;
   }

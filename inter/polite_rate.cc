@@ -15,7 +15,7 @@ constexpr double kLeastWindow = 2;   // segments (RFC 6817, 2.4.2: MIN_CWND)
 constexpr double kLeastShare = 0.04;
 constexpr Nanoseconds kAckDelay = 40 * kMillisecond;  // Linux' least (RFC 1122, 4.2.3.2)
 constexpr double kLossCounts = 0.02;                  // of a round trip's segments
-constexpr double kUsed = 0.7;           // of its pace: else something else is what bounds it
+constexpr double kUsedPolitely = 0.7;   // of its pace: else something else is what bounds it
 constexpr int kUndisturbed = 8;         // round trips: as long as a cycle in which bbr probes
 constexpr double kGrowthPerLook = 1.5;  // of the growth, once undisturbed for long
 constexpr double kGrowthMax = 0.05;     // of the window
@@ -27,7 +27,7 @@ constexpr Nanoseconds kSlowEvery = 10 * kSecond;
 constexpr int kSlowLooks = 2;
 constexpr double kSlow = 0.25;
 
-constexpr Nanoseconds kMinute = 60 * kSecond;
+constexpr Nanoseconds kBaseSpan = 60 * kSecond;
 
 }  // namespace
 
@@ -38,7 +38,7 @@ Nanoseconds PoliteRate::next_look() const {
 }
 
 void PoliteRate::note_base(const Sample& sample) {
-  const auto minute = sample.now / kMinute;
+  const auto minute = sample.now / kBaseSpan;
   if (minute_ < 0 || minute - minute_ >= static_cast<std::int64_t>(minutes_.size())) {
     minutes_.fill(0);
     minute_ = minute;
@@ -82,11 +82,11 @@ void PoliteRate::look(const Sample& sample) {
       const double alone = achieved * seconds_of(base_ + target_ / 2);
       const double yielding = achieved * seconds_of(round_trip_) * std::max(0.5, 1 - over / 2);
       // Where not even its least gets through, the line is another one than it was.
-      const bool stuck = window_ <= least_window(segment) && achieved < kUsed * rate_;
+      const bool stuck = window_ <= least_window(segment) && achieved < kUsedPolitely * rate_;
       stuck_ = stuck ? stuck_ + 1 : 0;
       if (fast || stuck_ >= kStuckLooks) filled_ = alone;
       shrink(lossy ? window_ / 2 : std::min(alone, yielding));
-    } else if (achieved > kUsed * rate_) {
+    } else if (achieved > kUsedPolitely * rate_) {
       grow(segment);
     }
     undisturbed_ = over > kQueueSeen || lossy ? 0 : undisturbed_ + 1;

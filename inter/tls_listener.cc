@@ -18,7 +18,7 @@ using asio::ip::tcp;
 namespace {
 
 // Strangers wait here until they are accepted; listed gateways must not be turned away meanwhile.
-constexpr int kBacklog = 1024;
+constexpr int kTlsBacklog = 1024;
 
 // After descriptors or memory ran out.
 constexpr std::chrono::milliseconds kPause(100);
@@ -58,7 +58,7 @@ Result<void> TlsListener::listen(const TcpAddress& address) {
   if (!failed) acceptor_.bind(endpoint, failed);
   ISTHMUS_CHECK(or_fail());
   lane_.set_up_unconnected(acceptor_.native_handle());
-  acceptor_.listen(kBacklog, failed);
+  acceptor_.listen(kTlsBacklog, failed);
   ISTHMUS_CHECK(or_fail());
   asio::post(io_, [this] { accept_next(); });
   return {};

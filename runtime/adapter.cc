@@ -17,7 +17,7 @@
 namespace isthmus::runtime {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::uint64_t kAdapterConfigBytesMax = std::uint64_t{1} << 20;
 constexpr std::string_view kPrefix = "base_model.model.";  // PEFT's wrapper around the base
@@ -28,19 +28,19 @@ constexpr std::string_view kOtherFields[] = {
     "task_type",    "auto_mapping",  "peft_version",    "revision",         "inference_mode",
     "lora_dropout", "megatron_core", "megatron_config", "qalora_group_size"};
 
-Error fault(std::string_view key, std::string_view what) {
+Error adapter_fault(std::string_view key, std::string_view what) {
   return {ErrorCode::corrupt, fmt::format("adapter_config.json: {} {}", key, what)};
 }
 
-bool says_nothing(const Json& value) {
+bool says_nothing(const OrderedJson& value) {
   return value.is_null() || value == false || value == "" || value == "none" ||
          ((value.is_object() || value.is_array()) && value.empty());
 }
 
 // Initialisations that leave the base as it is.
-bool is_plain_start(const Json& value) { return value.is_boolean() || value == "gaussian"; }
+bool is_plain_start(const OrderedJson& value) { return value.is_boolean() || value == "gaussian"; }
 
-Result<void> check_others(const Json& json) {
+Result<void> check_others(const OrderedJson& json) {
   constexpr std::string_view kRead[] = {"peft_type", "r", "lora_alpha", "target_modules",
                                         "base_model_name_or_path"};
   for (const auto& [key, value] : json.items()) {
@@ -50,18 +50,19 @@ Result<void> check_others(const Json& json) {
       continue;
     return Error{ErrorCode::unsupported,
                  fmt::format("adapter_config.json: {} is {}, which this version does not know", key,
-                             value.dump(-1, ' ', false, Json::error_handler_t::replace))};
+                             value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace))};
   }
   return {};
 }
 
-Result<std::vector<std::string>> targets_of(const Json& json) {
+Result<std::vector<std::string>> targets_of(const OrderedJson& json) {
   if (json == kAllProducts) return std::vector<std::string>{"*_proj"};
   if (!json.is_array() || json.empty())
-    return fault("target_modules", "is no list of names of modules, nor \"all-linear\"");
+    return adapter_fault("target_modules", "is no list of names of modules, nor \"all-linear\"");
   std::vector<std::string> targets;
   for (const auto& target : json) {
-    if (!target.is_string()) return fault("target_modules", "is no list of names of modules");
+    if (!target.is_string())
+      return adapter_fault("target_modules", "is no list of names of modules");
     targets.push_back(target.get<std::string>());
   }
   return targets;
@@ -74,7 +75,7 @@ std::string stored_name(std::string_view tensor) {
 }  // namespace
 
 Result<AdapterDescription> from_adapter_json(std::string_view text) {
-  const auto json = parse_shallow_json<Json>(text);
+  const auto json = parse_shallow_json<OrderedJson>(text);
   if (json.is_discarded() || !json.is_object())
     return Error{ErrorCode::corrupt, "adapter_config.json is cut short, or no JSON object"};
   if (!json.contains("peft_type") || json["peft_type"] != "LORA")
@@ -84,12 +85,12 @@ Result<AdapterDescription> from_adapter_json(std::string_view text) {
   AdapterDescription description;
   if (!json.contains("r") || !json["r"].is_number_unsigned() ||
       json["r"].get<std::uint64_t>() > 1'000'000)
-    return fault("r", "is no positive whole number");
+    return adapter_fault("r", "is no positive whole number");
   description.lora.rank = json["r"].get<std::int64_t>();
   if (!json.contains("lora_alpha") || !json["lora_alpha"].is_number())
-    return fault("lora_alpha", "is no number");
+    return adapter_fault("lora_alpha", "is no number");
   description.lora.alpha = json["lora_alpha"].get<double>();
-  if (!json.contains("target_modules")) return fault("target_modules", "is missing");
+  if (!json.contains("target_modules")) return adapter_fault("target_modules", "is missing");
   ISTHMUS_TRY(description.lora.targets, targets_of(json["target_modules"]));
   if (json.contains("base_model_name_or_path") && json["base_model_name_or_path"].is_string())
     description.base = json["base_model_name_or_path"].get<std::string>();
@@ -104,12 +105,13 @@ std::string to_adapter_json(const AdapterDescription& description,
   auto targets = plain ? lora.targets : std::vector<std::string>(modules.begin(), modules.end());
   // A whole number as such, as PEFT has it.
   const bool whole = lora.alpha == std::floor(lora.alpha) && lora.alpha < 1e9;
-  const Json json = {
+  const OrderedJson json = {
       {"peft_type", "LORA"},
       {"task_type", "CAUSAL_LM"},
       {"base_model_name_or_path", description.base},
       {"r", lora.rank},
-      {"lora_alpha", whole ? Json(static_cast<std::int64_t>(lora.alpha)) : Json(lora.alpha)},
+      {"lora_alpha",
+       whole ? OrderedJson(static_cast<std::int64_t>(lora.alpha)) : OrderedJson(lora.alpha)},
       {"target_modules", std::move(targets)},
       {"lora_dropout", 0.0},
       {"bias", "none"},

@@ -78,7 +78,8 @@ class CpuModel final : public Model {
         places_(parameter_places()),
         training_(std::move(lists.training), lists.training_plan, arena_.bytes(), places_, device_),
         evaluation_(std::move(lists.evaluation), lists.evaluation_plan, arena_.bytes(), places_,
-                    device_) {}
+                    device_),
+        flops_(runtime::flops(training_.program())) {}
 
   const ModelConfig& config() const override { return config_; }
   const FineTuning& fine_tuning() const override { return tuning_; }
@@ -204,11 +205,7 @@ class CpuModel final : public Model {
     return all;
   }
 
-  double flops() const override {
-    double sum = 0;
-    for (const auto& op : training_.program().ops) sum += runtime::flops(training_.program(), op);
-    return sum;
-  }
+  double flops() const override { return flops_; }
 
   std::size_t memory_bytes() const override {
     std::size_t bytes = arena_.bytes().size() + device_.scratch().size();
@@ -301,6 +298,7 @@ class CpuModel final : public Model {
   ParameterPlaces places_;
   CpuExecutor training_;
   CpuExecutor evaluation_;
+  double flops_;  // of training_, which no step counts again
   std::map<std::int64_t, std::unique_ptr<StandaloneExecutor>> scoring_;  // by planned length
   std::int64_t updates_ = 0;
   bool gradients_are_zero_ = false;  // though what is in gradients_ may be of the step before

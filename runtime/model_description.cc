@@ -14,47 +14,50 @@
 namespace isthmus::runtime {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Error fault(std::string_view key, std::string_view what) {
+Error config_fault(std::string_view key, std::string_view what) {
   return {ErrorCode::corrupt, fmt::format("config.json: {} {}", key, what)};
 }
 
-Error not_ours(std::string_view key, const Json& value, std::string_view ours) {
+Error not_ours(std::string_view key, const OrderedJson& value, std::string_view ours) {
   return {ErrorCode::unsupported,
           fmt::format("config.json: {} is {}; this version knows {}", key,
-                      value.dump(-1, ' ', false, Json::error_handler_t::replace), ours)};
+                      value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace), ours)};
 }
 
 // null counts as absent, as in transformers.
-bool has(const Json& json, const char* key) { return json.contains(key) && !json[key].is_null(); }
+bool has(const OrderedJson& json, const char* key) {
+  return json.contains(key) && !json[key].is_null();
+}
 
-Result<std::int64_t> whole_number(const Json& json, const char* key) {
-  if (!has(json, key)) return fault(key, "is missing");
+Result<std::int64_t> whole_number(const OrderedJson& json, const char* key) {
+  if (!has(json, key)) return config_fault(key, "is missing");
   if (!json[key].is_number_unsigned() || json[key].get<std::uint64_t>() > std::uint64_t{1} << 40)
-    return fault(key, "is no positive whole number");
+    return config_fault(key, "is no positive whole number");
   return json[key].get<std::int64_t>();
 }
 
-Result<std::int64_t> whole_number(const Json& json, const char* key, std::int64_t otherwise) {
+Result<std::int64_t> whole_number(const OrderedJson& json, const char* key,
+                                  std::int64_t otherwise) {
   if (!has(json, key)) return otherwise;
   return whole_number(json, key);
 }
 
-Result<double> number(const Json& json, const char* key, double otherwise) {
+Result<double> number(const OrderedJson& json, const char* key, double otherwise) {
   if (!has(json, key)) return otherwise;
-  if (!json[key].is_number()) return fault(key, "is no number");
+  if (!json[key].is_number()) return config_fault(key, "is no number");
   return json[key].get<double>();
 }
 
-Result<bool> flag(const Json& json, const char* key, bool otherwise) {
+Result<bool> flag_or(const OrderedJson& json, const char* key, bool otherwise) {
   if (!has(json, key)) return otherwise;
-  if (!json[key].is_boolean()) return fault(key, "is neither true nor false");
+  if (!json[key].is_boolean()) return config_fault(key, "is neither true nor false");
   return json[key].get<bool>();
 }
 
 // A field that computes nothing we do unless it has this value (or is not there).
-Result<void> must_be(const Json& json, const char* key, const Json& value) {
+Result<void> must_be(const OrderedJson& json, const char* key, const OrderedJson& value) {
   if (!has(json, key) || json[key] == value) return {};
   return not_ours(key, json[key], value.dump());
 }
@@ -62,7 +65,7 @@ Result<void> must_be(const Json& json, const char* key, const Json& value) {
 // ---- rotary positions
 
 // Nobody knows a key that is not here: it may change what is computed.
-Result<void> check_rope_keys(const Json& rope, const char* where) {
+Result<void> check_rope_keys(const OrderedJson& rope, const char* where) {
   static constexpr std::array kKeys{"rope_type",
                                     "type",
                                     "rope_theta",
@@ -81,7 +84,7 @@ Result<void> check_rope_keys(const Json& rope, const char* where) {
 }
 
 // The object `rope_scaling` or `rope_parameters`.
-Result<RopeScaling> rope_scaling(const Json& rope, std::int64_t sequence_max) {
+Result<RopeScaling> rope_scaling(const OrderedJson& rope, std::int64_t sequence_max) {
   using Kind = RopeScaling::Kind;
   RopeScaling scaling;
   const char* type = has(rope, "rope_type") ? "rope_type" : "type";
@@ -109,19 +112,19 @@ Result<RopeScaling> rope_scaling(const Json& rope, std::int64_t sequence_max) {
   }
   ISTHMUS_TRY(scaling.beta_fast, number(rope, "beta_fast", 32));
   ISTHMUS_TRY(scaling.beta_slow, number(rope, "beta_slow", 1));
-  ISTHMUS_TRY(scaling.truncate, flag(rope, "truncate", true));
+  ISTHMUS_TRY(scaling.truncate, flag_or(rope, "truncate", true));
   ISTHMUS_TRY(scaling.attention_factor, number(rope, "attention_factor", 0));
   return scaling;
 }
 
 // transformers 4 writes `rope_theta` and `rope_scaling`, transformers 5 `rope_parameters`, which
 // has both.
-Result<void> read_rope(const Json& json, ModelConfig& config) {
+Result<void> read_rope(const OrderedJson& json, ModelConfig& config) {
   const char* key = has(json, "rope_parameters") ? "rope_parameters" : "rope_scaling";
   ISTHMUS_TRY(config.rope_theta, number(json, "rope_theta", 10000.0));
   if (!has(json, key)) return {};
   const auto& rope = json[key];
-  if (!rope.is_object()) return fault(key, "is no object");
+  if (!rope.is_object()) return config_fault(key, "is no object");
   ISTHMUS_CHECK(check_rope_keys(rope, key));
   ISTHMUS_TRY(config.rope_theta, number(rope, "rope_theta", config.rope_theta));
   ISTHMUS_TRY(config.rope_scaling, rope_scaling(rope, config.sequence_max));
@@ -129,10 +132,10 @@ Result<void> read_rope(const Json& json, ModelConfig& config) {
 }
 
 // In the older spelling, which both versions read. null: unscaled.
-Json to_json(const RopeScaling& scaling) {
+OrderedJson to_json(const RopeScaling& scaling) {
   using Kind = RopeScaling::Kind;
   if (scaling.kind == Kind::none) return nullptr;
-  Json json = {{"rope_type", to_string(scaling.kind)}, {"factor", scaling.factor}};
+  OrderedJson json = {{"rope_type", to_string(scaling.kind)}, {"factor", scaling.factor}};
   if (scaling.kind == Kind::linear) return json;
   json["original_max_position_embeddings"] = scaling.original_positions;
   if (scaling.kind == Kind::llama3) {
@@ -149,19 +152,20 @@ Json to_json(const RopeScaling& scaling) {
 
 // ---- families
 
-Result<const Family*> family_of(const Json& json) {
-  if (!has(json, "model_type")) return fault("model_type", "is missing");
+Result<const Family*> family_of(const OrderedJson& json) {
+  if (!has(json, "model_type")) return config_fault("model_type", "is missing");
   const auto* family =
       json["model_type"].is_string() ? find_family(json["model_type"].get<std::string>()) : nullptr;
   if (family == nullptr)
     return not_ours("model_type", json["model_type"],
                     fmt::format("\"{}\"", fmt::join(family_names(), "\", \"")));
-  ISTHMUS_CHECK(must_be(json, "architectures", Json::array({std::string(family->architecture)})));
+  ISTHMUS_CHECK(
+      must_be(json, "architectures", OrderedJson::array({std::string(family->architecture)})));
   return family;
 }
 
 // What a decoder of ours has one way only. Dropout leaves scores alone, but not training.
-Result<void> check_decoder(const Json& json) {
+Result<void> check_decoder(const OrderedJson& json) {
   ISTHMUS_CHECK(must_be(json, "hidden_act", "silu"));
   ISTHMUS_CHECK(must_be(json, "attention_bias", false));
   ISTHMUS_CHECK(must_be(json, "mlp_bias", false));
@@ -184,32 +188,34 @@ Result<void> check_decoder(const Json& json) {
 std::string to_config_json(const ModelConfig& config, StoredDType dtype) {
   // Special tokens only where the vocabulary has them: transformers refuses ids outside of it.
   const bool has_special_tokens = config.vocabulary >= kTextVocabulary;
-  const auto token = [&](std::int32_t id) { return has_special_tokens ? Json(id) : Json(nullptr); };
+  const auto token = [&](std::int32_t id) {
+    return has_special_tokens ? OrderedJson(id) : OrderedJson(nullptr);
+  };
   const auto* family = find_family(config.family);
   ISTHMUS_ASSERT(family != nullptr);
-  const Json json = {{"architectures", {family->architecture}},
-                     {"model_type", family->name},
-                     {"vocab_size", config.vocabulary},
-                     {"hidden_size", config.hidden},
-                     {"intermediate_size", config.ffn_width},
-                     {"num_hidden_layers", config.layers},
-                     {"num_attention_heads", config.heads},
-                     {"num_key_value_heads", config.kv_heads},
-                     {"head_dim", config.head_elements()},
-                     {"max_position_embeddings", config.sequence_max},
-                     {"rms_norm_eps", config.norm_eps},
-                     {"rope_theta", config.rope_theta},
-                     {"rope_scaling", to_json(config.rope_scaling)},
-                     {"tie_word_embeddings", config.tied},
-                     {"hidden_act", "silu"},
-                     {"attention_bias", false},
-                     {"attention_dropout", 0.0},
-                     {"initializer_range", 0.02},
-                     {"bos_token_id", token(kBeginToken)},
-                     {"eos_token_id", token(kEndToken)},
-                     {"pad_token_id", token(kPadToken)},
-                     {"use_cache", true},
-                     {"torch_dtype", name_of(dtype).torch_name}};
+  const OrderedJson json = {{"architectures", {family->architecture}},
+                            {"model_type", family->name},
+                            {"vocab_size", config.vocabulary},
+                            {"hidden_size", config.hidden},
+                            {"intermediate_size", config.ffn_width},
+                            {"num_hidden_layers", config.layers},
+                            {"num_attention_heads", config.heads},
+                            {"num_key_value_heads", config.kv_heads},
+                            {"head_dim", config.head_elements()},
+                            {"max_position_embeddings", config.sequence_max},
+                            {"rms_norm_eps", config.norm_eps},
+                            {"rope_theta", config.rope_theta},
+                            {"rope_scaling", to_json(config.rope_scaling)},
+                            {"tie_word_embeddings", config.tied},
+                            {"hidden_act", "silu"},
+                            {"attention_bias", false},
+                            {"attention_dropout", 0.0},
+                            {"initializer_range", 0.02},
+                            {"bos_token_id", token(kBeginToken)},
+                            {"eos_token_id", token(kEndToken)},
+                            {"pad_token_id", token(kPadToken)},
+                            {"use_cache", true},
+                            {"torch_dtype", name_of(dtype).torch_name}};
   return json.dump(2) + "\n";
 }
 
@@ -225,7 +231,7 @@ std::string settings_text(const ModelConfig& config, const FineTuning& tuning,
 }
 
 Result<ModelConfig> from_config_json(std::string_view text) {
-  const auto json = parse_shallow_json<Json>(text);
+  const auto json = parse_shallow_json<OrderedJson>(text);
   if (json.is_discarded() || !json.is_object())
     return Error{
         ErrorCode::corrupt,
@@ -251,7 +257,7 @@ Result<ModelConfig> from_config_json(std::string_view text) {
               whole_number(json, "max_position_embeddings", family->sequence_max));
   ISTHMUS_TRY(config.norm_eps, number(json, "rms_norm_eps", 1e-6));
   ISTHMUS_CHECK(read_rope(json, config));
-  ISTHMUS_TRY(config.tied, flag(json, "tie_word_embeddings", false));
+  ISTHMUS_TRY(config.tied, flag_or(json, "tie_word_embeddings", false));
   ISTHMUS_CHECK(check(config));
   return config;
 }

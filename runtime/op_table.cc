@@ -196,6 +196,12 @@ double flops(const Program& program, const Op& op) {
   return other != nullptr ? sum + other(program, op) : sum;
 }
 
+double flops(const Program& program) {
+  double sum = 0;
+  for (const auto& op : program.ops) sum += flops(program, op);
+  return sum;
+}
+
 double bytes_moved(const Program& program, const Op& op) {
   double bytes = 0;
   for (const auto id : op.inputs)

@@ -74,6 +74,7 @@ const OpRow& row_of(OpKind kind);
 // The cost model: floating-point operations of an op, and bytes it reads and writes at least.
 std::vector<kernels::GemmShape> gemms(const Program& program, const Op& op);
 double flops(const Program& program, const Op& op);
+double flops(const Program& program);  // of a whole run
 double bytes_moved(const Program& program, const Op& op);
 
 // "linear", "linear backward".

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kTaskBytes = 32;
 constexpr std::size_t kCheckBytes = 8;  // of an entry's own blake2b
-constexpr std::uint64_t kReadBytes = 1 << 20;
+constexpr std::uint64_t kHashedBytes = 1 << 20;
 
 Bytes encode(const PrepareEntry& entry) {
   ByteWriter out;
@@ -59,7 +59,7 @@ Result<bool> add_range(const File& file, std::uint64_t first, std::uint64_t last
   if (first > last || last > size) return false;
   Bytes block;
   for (auto at = first; at < last; at += block.size()) {
-    block.resize(std::min(kReadBytes, last - at));
+    block.resize(std::min(kHashedBytes, last - at));
     ISTHMUS_CHECK(file.read_at(at, block));
     hasher.update(block);
   }

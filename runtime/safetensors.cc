@@ -44,7 +44,7 @@ std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
 }
 
 // Faults name the tensor; the caller adds the file.
-Error fault(std::string_view name, std::string_view what) {
+Error tensor_fault(std::string_view name, std::string_view what) {
   return {ErrorCode::corrupt, fmt::format("tensor {}: {}", name, what)};
 }
 
@@ -78,32 +78,33 @@ Result<StoredTensor> parse_tensor(const std::string& name, const Json& entry,
   if (!field("dtype") || !field("shape") || !field("data_offsets") || !entry["dtype"].is_string() ||
       !entry["shape"].is_array() || !entry["data_offsets"].is_array() ||
       entry["data_offsets"].size() != 2 || entry["shape"].size() > kRankMax)
-    return fault(name, "dtype, shape or data_offsets is missing or of the wrong kind");
+    return tensor_fault(name, "dtype, shape or data_offsets is missing or of the wrong kind");
   tensor.dtype = entry["dtype"].get<std::string>();
   const auto type = std::find_if(kStoredTypes.begin(), kStoredTypes.end(),
                                  [&](const StoredType& t) { return t.name == tensor.dtype; });
   if (type == kStoredTypes.end())
-    return fault(name, fmt::format("the dtype {} is not known", tensor.dtype));
+    return tensor_fault(name, fmt::format("the dtype {} is not known", tensor.dtype));
   tensor.elements = 1;
   for (const auto& size : entry["shape"]) {
-    if (!size.is_number_unsigned()) return fault(name, "a size is no whole number");
+    if (!size.is_number_unsigned()) return tensor_fault(name, "a size is no whole number");
     tensor.shape.push_back(size.get<std::uint64_t>());
     const auto elements = product(tensor.elements, tensor.shape.back());
-    if (!elements) return fault(name, "the shape is too large");
+    if (!elements) return tensor_fault(name, "the shape is too large");
     tensor.elements = *elements;
   }
   for (const auto& offset : entry["data_offsets"])
-    if (!offset.is_number_unsigned()) return fault(name, "an offset is no whole number");
+    if (!offset.is_number_unsigned()) return tensor_fault(name, "an offset is no whole number");
   const auto begin = entry["data_offsets"][0].get<std::uint64_t>();
   const auto end = entry["data_offsets"][1].get<std::uint64_t>();
   if (begin > end || end > data_bytes)
-    return fault(name, fmt::format("its data is at {}..{}, but the file holds {} bytes: it was cut "
-                                   "short or damaged",
-                                   begin, end, data_bytes));
+    return tensor_fault(
+        name, fmt::format("its data is at {}..{}, but the file holds {} bytes: it was cut "
+                          "short or damaged",
+                          begin, end, data_bytes));
   tensor.bytes = end - begin;
   tensor.offset = begin;
   if (product(tensor.elements, type->bytes) != tensor.bytes)
-    return fault(name, "its shape and the bytes of its data differ");
+    return tensor_fault(name, "its shape and the bytes of its data differ");
   return tensor;
 }
 
@@ -120,7 +121,7 @@ Result<std::vector<StoredTensor>> parse_tensors(const Json& header, std::uint64_
   std::uint64_t expected = 0;
   for (auto& tensor : tensors) {
     if (tensor.offset != expected)
-      return fault(tensor.name, "its data leaves a gap or overlaps another's");
+      return tensor_fault(tensor.name, "its data leaves a gap or overlaps another's");
     expected += tensor.bytes;
     tensor.offset += data_start;
   }

@@ -13,7 +13,7 @@
 namespace isthmus::runtime {
 namespace {
 
-constexpr const char* kFormat = "isthmus tokens 1";
+constexpr const char* kFactsFormat = "isthmus tokens 1";
 constexpr std::uint64_t kFactsBytesMax = 1 << 20;
 
 std::uint64_t bytes_of_width(TokenWidth width) { return static_cast<std::uint64_t>(width); }
@@ -67,17 +67,13 @@ std::string facts_path(const std::string& path) { return path + ".json"; }
 std::string mask_path(const std::string& path) { return path + ".mask"; }
 
 std::string to_json(const TokenFileFacts& facts) {
-  const nlohmann::ordered_json json = {{"format", kFormat},
-                                       {"dtype", to_string(facts.width)},
-                                       {"tokenizer", facts.tokenizer},
-                                       {"tokenizer_name", facts.tokenizer_name},
-                                       {"tokens", facts.tokens},
-                                       {"targets", facts.targets},
-                                       {"documents", facts.documents},
-                                       {"text_bytes", facts.text_bytes},
-                                       {"mask", facts.has_mask},
-                                       {"source", facts.source},
-                                       {"split", facts.split}};
+  const nlohmann::ordered_json json = {
+      {"format", kFactsFormat},       {"dtype", to_string(facts.width)},
+      {"tokenizer", facts.tokenizer}, {"tokenizer_name", facts.tokenizer_name},
+      {"tokens", facts.tokens},       {"targets", facts.targets},
+      {"documents", facts.documents}, {"text_bytes", facts.text_bytes},
+      {"mask", facts.has_mask},       {"source", facts.source},
+      {"split", facts.split}};
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -87,7 +83,7 @@ Result<TokenFileFacts> parse_token_file_facts(std::string_view text) {
     return Error{ErrorCode::corrupt, "it is none of what isthmus data prepare writes"};
   };
   if (!json.is_object() || !json.contains("format")) return damaged();
-  if (json["format"] != kFormat)
+  if (json["format"] != kFactsFormat)
     return Error{ErrorCode::unsupported, "it was written by another version of isthmus"};
   TokenFileFacts facts;
   const auto number = [&json](const char* key, std::uint64_t& value) {

@@ -12,7 +12,7 @@ namespace isthmus::runtime {
 namespace {
 
 constexpr std::uint64_t kTokenizerBytesMax = std::uint64_t{128} << 20;
-constexpr std::uint64_t kConfigBytesMax = std::uint64_t{16} << 20;
+constexpr std::uint64_t kTokenizerConfigBytesMax = std::uint64_t{16} << 20;
 
 // "eos_token" of a tokenizer_config.json: a text, or an object with its text.
 std::string name_in(const nlohmann::json& config, const char* key) {
@@ -35,7 +35,7 @@ std::optional<std::int64_t> id_in(const nlohmann::json& config, const char* key)
 
 // An object, or nothing where the file is not there.
 Result<nlohmann::json> config_of(const Disk& disk, const std::string& path) {
-  auto text = read_file(disk, path, kConfigBytesMax);
+  auto text = read_file(disk, path, kTokenizerConfigBytesMax);
   if (!text) {
     if (text.error().code == ErrorCode::not_found) return nlohmann::json::object();
     return std::move(text).error();

@@ -14,28 +14,30 @@
 namespace isthmus::runtime {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-constexpr int kFormat = 3;
+constexpr int kTrainerFormat = 3;
 constexpr std::uint64_t kBytesMax = std::uint64_t{16} << 20;
 constexpr std::size_t kHashPieceBytes = std::size_t{1} << 20;
 constexpr std::string_view kFiles[] = {kConfigFile, kModelFile, kAdapterConfigFile, kAdapterFile,
                                        kOptimizerFile};
 
-std::string digest_of(const Json& json) { return security::blake2b(bytes_of(json.dump())).hex(); }
+std::string digest_of(const OrderedJson& json) {
+  return security::blake2b(bytes_of(json.dump())).hex();
+}
 
 // Throws for anything else, where get() would convert.
 template <class T>
-T whole_number(const Json& json) {
-  return static_cast<T>(json.get_ref<const Json::number_unsigned_t&>());
+T unsigned_of(const OrderedJson& json) {
+  return static_cast<T>(json.get_ref<const OrderedJson::number_unsigned_t&>());
 }
 
-Json json_of(const FileIdentity& identity) {
+OrderedJson json_of(const FileIdentity& identity) {
   return {{"bytes", identity.bytes}, {"blake2b", identity.digest}};
 }
 
-FileIdentity identity_of(const Json& json) {
-  return {.bytes = whole_number<std::uint64_t>(json.at("bytes")),
+FileIdentity identity_of(const OrderedJson& json) {
+  return {.bytes = unsigned_of<std::uint64_t>(json.at("bytes")),
           .digest = json.at("blake2b").get<std::string>()};
 }
 
@@ -43,26 +45,26 @@ FileIdentity identity_of(const Json& json) {
 
 std::string encode(const TrainerFile& content) {
   const Progress& p = content.progress;
-  Json json = {{"format", kFormat},
-               {"inner_step", p.inner_step},
-               {"data_position", p.data_position},
-               {"tokens", p.tokens},
-               {"seed", p.seed},
-               {"data_digest", p.data_digest},
-               {"frozen_digest", p.frozen_digest},
-               {"skipped_steps", p.skipped_steps},
-               {"gradient_norms", p.gradient_norms},
-               {"best_step", p.best_step},
-               {"best_bits_per_byte", p.best_bits_per_byte},
-               {"outer_step", p.outer_step},
-               {"record", p.record},
-               {"run", p.run},
-               {"steps_since", p.steps_since},
-               {"tokens_since", p.tokens_since},
-               {"handed_steps", p.handed_steps},
-               {"handed_tokens", p.handed_tokens},
-               {"updates", content.updates},
-               {"files", Json::object()}};
+  OrderedJson json = {{"format", kTrainerFormat},
+                      {"inner_step", p.inner_step},
+                      {"data_position", p.data_position},
+                      {"tokens", p.tokens},
+                      {"seed", p.seed},
+                      {"data_digest", p.data_digest},
+                      {"frozen_digest", p.frozen_digest},
+                      {"skipped_steps", p.skipped_steps},
+                      {"gradient_norms", p.gradient_norms},
+                      {"best_step", p.best_step},
+                      {"best_bits_per_byte", p.best_bits_per_byte},
+                      {"outer_step", p.outer_step},
+                      {"record", p.record},
+                      {"run", p.run},
+                      {"steps_since", p.steps_since},
+                      {"tokens_since", p.tokens_since},
+                      {"handed_steps", p.handed_steps},
+                      {"handed_tokens", p.handed_tokens},
+                      {"updates", content.updates},
+                      {"files", OrderedJson::object()}};
   for (const auto& [name, identity] : content.files) json["files"][name] = json_of(identity);
   if (content.trained_on) json["files"][kTrainedOnFile] = json_of(*content.trained_on);
   const auto digest = digest_of(json);
@@ -71,7 +73,7 @@ std::string encode(const TrainerFile& content) {
 }
 
 Result<TrainerFile> decode_trainer_file(std::string_view text) {
-  auto json = parse_shallow_json<Json>(text);
+  auto json = parse_shallow_json<OrderedJson>(text);
   if (json.is_discarded() || !json.is_object() || !json.contains("blake2b") ||
       !json["blake2b"].is_string())
     return Error{ErrorCode::corrupt, "it was cut short or edited"};
@@ -82,11 +84,11 @@ Result<TrainerFile> decode_trainer_file(std::string_view text) {
   // Bytes that check were written by us; another version may still have other fields.
   TrainerFile content;
   try {
-    if (const auto format = whole_number<std::int64_t>(json.at("format")); format != kFormat)
+    if (const auto format = unsigned_of<std::int64_t>(json.at("format")); format != kTrainerFormat)
       return Error{ErrorCode::unsupported,
-                   fmt::format("it has format {}, this version knows {}", format, kFormat)};
+                   fmt::format("it has format {}, this version knows {}", format, kTrainerFormat)};
     const auto take = [&json](const char* key, auto& value) {
-      value = whole_number<std::decay_t<decltype(value)>>(json.at(key));
+      value = unsigned_of<std::decay_t<decltype(value)>>(json.at(key));
     };
     Progress& p = content.progress;
     take("inner_step", p.inner_step);
@@ -108,7 +110,7 @@ Result<TrainerFile> decode_trainer_file(std::string_view text) {
     take("handed_steps", p.handed_steps);
     take("handed_tokens", p.handed_tokens);
     take("updates", content.updates);
-    const Json& files = json.at("files");
+    const OrderedJson& files = json.at("files");
     for (const auto* always : {kConfigFile, kOptimizerFile}) (void)files.at(always);
     for (const auto& [name, identity] : files.items())
       if (name == kTrainedOnFile)
@@ -118,7 +120,7 @@ Result<TrainerFile> decode_trainer_file(std::string_view text) {
     for (const auto& [name, identity] : content.files)
       if (std::ranges::find(kFiles, name) == std::end(kFiles))
         return Error{ErrorCode::corrupt, fmt::format("it names {}, which is none of ours", name)};
-  } catch (const Json::exception& e) {
+  } catch (const OrderedJson::exception& e) {
     return Error{ErrorCode::corrupt,
                  fmt::format("a field is missing, or is none of ours: {}", e.what())};
   }

@@ -42,19 +42,14 @@ RecomputationPlan recomputation_plan(const ModelConfig& config, const BatchShape
     with.recompute = recompute;
     return training_program(config, with, tuning);
   };
-  const auto flops_of = [](const Program& program) {
-    double sum = 0;
-    for (const auto& op : program.ops) sum += flops(program, op);
-    return sum;
-  };
   const auto kept = of(Recompute::off);
   const auto made_again = of(Recompute::all);
   RecomputationPlan plan{.blocks = static_cast<std::int64_t>(kept.blocks.size()) - 1,
-                         .flops_without = flops_of(kept)};
+                         .flops_without = flops(kept)};
   if (plan.blocks < 1) return plan;
   const auto blocks = static_cast<double>(plan.blocks);
   plan.saved_bytes_per_block = (arena_bytes(kept) - arena_bytes(made_again)) / blocks;
-  plan.flops_per_block = (flops_of(made_again) - plan.flops_without) / blocks;
+  plan.flops_per_block = (flops(made_again) - plan.flops_without) / blocks;
   return plan;
 }
 

@@ -21,7 +21,7 @@
 namespace isthmus::security {
 namespace {
 
-constexpr std::size_t kKeyBytes = 32, kNonceBytes = 12, kTagBytes = 16;
+constexpr std::size_t kCipherKeyBytes = 32, kNonceBytes = 12, kTagBytes = 16;
 
 // Null: it does not work here. Never changed once it is made: its functions may run on all threads.
 IMB_MGR* try_library() {
@@ -52,7 +52,7 @@ class Cipher {
     sealing_ = sealing;
     stage_ = Stage::idle;
     if (key != nullptr) {
-      if (key_bytes != kKeyBytes) return false;
+      if (key_bytes != kCipherKeyBytes) return false;
       IMB_AES256_GCM_PRE(&library(), key, &key_);
       has_key_ = true;
     }
@@ -98,7 +98,7 @@ class Cipher {
       } else if (name == OSSL_CIPHER_PARAM_AEAD_IVLEN) {
         if (OSSL_PARAM_get_size_t(p, &bytes) != 1 || bytes != kNonceBytes) return false;
       } else if (name == OSSL_CIPHER_PARAM_KEYLEN) {
-        if (OSSL_PARAM_get_size_t(p, &bytes) != 1 || bytes != kKeyBytes) return false;
+        if (OSSL_PARAM_get_size_t(p, &bytes) != 1 || bytes != kCipherKeyBytes) return false;
       }
     }
     return true;
@@ -109,7 +109,7 @@ class Cipher {
       const std::string_view name = p->key;
       bool given = true;
       if (name == OSSL_CIPHER_PARAM_KEYLEN)
-        given = OSSL_PARAM_set_size_t(p, kKeyBytes) == 1;
+        given = OSSL_PARAM_set_size_t(p, kCipherKeyBytes) == 1;
       else if (name == OSSL_CIPHER_PARAM_AEAD_IVLEN)
         given = OSSL_PARAM_set_size_t(p, kNonceBytes) == 1;
       else if (name == OSSL_CIPHER_PARAM_AEAD_TAGLEN)
@@ -178,7 +178,7 @@ int describe(OSSL_PARAM params[]) {
     if (name == OSSL_CIPHER_PARAM_MODE)
       given = OSSL_PARAM_set_uint(p, EVP_CIPH_GCM_MODE);
     else if (name == OSSL_CIPHER_PARAM_KEYLEN)
-      given = OSSL_PARAM_set_size_t(p, kKeyBytes);
+      given = OSSL_PARAM_set_size_t(p, kCipherKeyBytes);
     else if (name == OSSL_CIPHER_PARAM_IVLEN)
       given = OSSL_PARAM_set_size_t(p, kNonceBytes);
     else if (name == OSSL_CIPHER_PARAM_BLOCK_SIZE)

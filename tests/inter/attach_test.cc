@@ -87,13 +87,13 @@ AttachRequest large() {
   request.boxes = {{0, {0, 0}, {4096, 4096}}};
   return request;
 }
-constexpr std::size_t kLarge = 4096 * 4096;
+constexpr std::size_t kLargeModel = 4096 * 4096;
 
 TEST_F(AttachTest, ALargeStateIsHandedOverInTurnsWithOthers) {
   start_server();
   auto client = attach(large());
   ASSERT_TRUE(client);
-  ASSERT_TRUE(client->initial(std::vector<float>(kLarge, 1)));
+  ASSERT_TRUE(client->initial(std::vector<float>(kLargeModel, 1)));
   state_of(*client);
   ASSERT_TRUE(client->took());
   int turns = 0;
@@ -103,13 +103,13 @@ TEST_F(AttachTest, ALargeStateIsHandedOverInTurnsWithOthers) {
     loop.call_after(kMillisecond / 2, count);
   };
   on_loop([&] {
-    gateway.decide(std::vector<float>(kLarge, 2));
+    gateway.decide(std::vector<float>(kLargeModel, 2));
     EXPECT_TRUE(server->reading());
     count();
   });
   const AgreedState state = state_of(*client);
   EXPECT_EQ(state.step, 1u);
-  EXPECT_EQ(std::ranges::count(state.parameters, 2.0f), static_cast<std::ptrdiff_t>(kLarge));
+  EXPECT_EQ(std::ranges::count(state.parameters, 2.0f), static_cast<std::ptrdiff_t>(kLargeModel));
   ASSERT_TRUE(eventually([&] { return !server->reading(); }));
   on_loop([&] { EXPECT_GE(turns, 3); });
 }
@@ -120,14 +120,14 @@ TEST_F(AttachTest, ARankMayDieWhileItIsToldAState) {
     auto client = attach(large());
     ASSERT_TRUE(client);
     if (life == 0) {
-      ASSERT_TRUE(client->initial(std::vector<float>(kLarge, 1)));
+      ASSERT_TRUE(client->initial(std::vector<float>(kLargeModel, 1)));
     }
     EXPECT_EQ(std::ranges::count(state_of(*client).parameters, static_cast<float>(life + 1)),
-              static_cast<std::ptrdiff_t>(kLarge));
+              static_cast<std::ptrdiff_t>(kLargeModel));
     ASSERT_TRUE(client->took());
     // Another state overtakes the one that is being told.
-    on_loop([&] { gateway.decide(std::vector<float>(kLarge, -1)); });
-    on_loop([&] { gateway.decide(std::vector<float>(kLarge, static_cast<float>(life + 2))); });
+    on_loop([&] { gateway.decide(std::vector<float>(kLargeModel, -1)); });
+    on_loop([&] { gateway.decide(std::vector<float>(kLargeModel, static_cast<float>(life + 2))); });
     client.reset();
     ASSERT_TRUE(eventually([&] { return gateway.detached_count == life + 1; }));
     on_loop([&] { EXPECT_FALSE(server->reading()); });

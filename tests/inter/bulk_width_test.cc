@@ -12,7 +12,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr std::uint32_t kChunk = 1 << 20;
-constexpr std::uint64_t kBytes = 64 * kChunk;
+constexpr std::uint64_t kMomentBytes = 64 * kChunk;
 
 class BulkWidthTest : public testing::Test {
  protected:
@@ -42,8 +42,8 @@ class BulkWidthTest : public testing::Test {
     width_.carried(now_, totals_);
   }
   BulkTotals lossy(Nanoseconds round_trip_min) {
-    return {.acknowledged_bytes = kBytes,
-            .resent_bytes = kBytes / 1000,
+    return {.acknowledged_bytes = kMomentBytes,
+            .resent_bytes = kMomentBytes / 1000,
             .busy = kSecond,
             .round_trip_min = round_trip_min};
   }
@@ -88,8 +88,9 @@ TEST_F(BulkWidthTest, StopsWhereMoreConnectionsCarryNoMore) {
 TEST_F(BulkWidthTest, DoesNotGrowWhereNothingKeepsWindowsNarrow) {
   width_.widen_to(BulkWidth::Most::many);
   for (const auto shortest : {100, 70}) {
-    tcp_says(
-        {.acknowledged_bytes = kBytes, .busy = kSecond, .round_trip_min = shortest * kMillisecond});
+    tcp_says({.acknowledged_bytes = kMomentBytes,
+              .busy = kSecond,
+              .round_trip_min = shortest * kMillisecond});
     send(60, [](std::uint32_t n) { return 1e6 * n; });
     EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst) << shortest;
   }
@@ -97,7 +98,7 @@ TEST_F(BulkWidthTest, DoesNotGrowWhereNothingKeepsWindowsNarrow) {
 
 TEST_F(BulkWidthTest, GrowsWhereTheKernelsLimitsKeepWindowsNarrow) {
   width_.widen_to(BulkWidth::Most::many);
-  tcp_says({.acknowledged_bytes = kBytes,
+  tcp_says({.acknowledged_bytes = kMomentBytes,
             .busy = kSecond,
             .limited = kSecond / 2,
             .round_trip_min = 100 * kMillisecond});

@@ -25,7 +25,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr Nanoseconds kPatience = 120 * kSecond;
+constexpr Nanoseconds kLongestStep = 120 * kSecond;
 constexpr std::size_t kElements = 300 * 40;  // twelve chunks
 
 SyncOptions sync_options() {
@@ -119,21 +119,21 @@ void train(const std::string& socket, float progress) {
                                        {.model_settings = "one tensor",
                                         .tensors = {{"w", {300, 40}, 0}},
                                         .boxes = {{0, {0, 0}, {300, 40}}}},
-                                       kPatience);
+                                       kLongestStep);
   ASSERT_TRUE(attached) << attached.error().text();
   auto& client = **attached;
   // The gateway is gone: what is noted is said again when it is back.
   const auto told = [&](const Result<void>& result) {
     if (result) return true;
     EXPECT_EQ(result.error().code, ErrorCode::closed) << result.error().text();
-    const auto back = client.reattach(kPatience);
+    const auto back = client.reattach(kLongestStep);
     EXPECT_TRUE(back) << back.error().text();
     return back.has_value();
   };
   std::vector<float> parameters(kElements);
   ASSERT_TRUE(told(client.initial(parameters)));
   for (;;) {
-    const auto state = client.wait_state(kPatience);
+    const auto state = client.wait_state(kLongestStep);
     if (!state) {
       ASSERT_TRUE(told(state.error()));
       continue;
@@ -165,7 +165,7 @@ class TwoSites : public testing::Test {
 
   void wait_for_step(std::size_t site, std::uint64_t step) {
     const auto clock = make_system_clock();
-    for (const auto start = clock->now(); clock->now() - start < kPatience;) {
+    for (const auto start = clock->now(); clock->now() - start < kLongestStep;) {
       const auto status = fetch_status(sites[site]->socket(), kSecond);
       if (status && status->outer_step >= step) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

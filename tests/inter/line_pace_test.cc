@@ -69,7 +69,7 @@ class Eager final : public Sender {
   std::deque<std::pair<double, double>> words_;
 };
 
-double share_of(Bottleneck& line, Sender& sender, double seconds, double rate = kLine) {
+double share_of_line(Bottleneck& line, Sender& sender, double seconds, double rate = kLine) {
   const double before = sender.delivered;
   line.run_for(seconds);
   return (sender.delivered - before) / (rate * seconds);
@@ -113,7 +113,7 @@ TEST_P(LinePaceTest, ANextSendingLosesNothing) {
     eager.sends = true;
     eager.begin();
     EXPECT_NEAR(eager.pace_of_line(), 1.1, 0.06);
-    EXPECT_GE(share_of(line, eager, 6 * round_trip), 0.8);
+    EXPECT_GE(share_of_line(line, eager, 6 * round_trip), 0.8);
     EXPECT_EQ(eager.lost_bytes() - lost, 0);
   }
 }
@@ -127,7 +127,7 @@ TEST_P(LinePaceTest, ASlowerLineIsFollowed) {
   line.line(kLine / 10);
   eager.line = kLine / 10;
   line.run_for(40 * target);
-  EXPECT_GE(share_of(line, eager, 10, kLine / 10), 0.9);
+  EXPECT_GE(share_of_line(line, eager, 10, kLine / 10), 0.9);
   EXPECT_LE(line.queue_seconds(), 1.5 * target);
 }
 
@@ -141,7 +141,7 @@ TEST_P(LinePaceTest, AFasterLineIsFound) {
   line.line(kLine);
   eager.line = kLine;
   line.run_for(40 * target);
-  EXPECT_GE(share_of(line, eager, 10), 0.9);
+  EXPECT_GE(share_of_line(line, eager, 10), 0.9);
 }
 
 // It fills no queue, and has no shorter one by sending less.
@@ -153,7 +153,7 @@ TEST_P(LinePaceTest, ALongerRouteIsNoQueue) {
   line.run_for(10);
   line.round_trip(eager.route = round_trip + 3 * target);
   line.run_for(40 * target);
-  EXPECT_GE(share_of(line, eager, 20), 0.85);
+  EXPECT_GE(share_of_line(line, eager, 20), 0.85);
 }
 
 // Their queue is not one that sending less could drain.
@@ -168,7 +168,7 @@ TEST_P(LinePaceTest, WhoFillsQueuesDoesNotDisplaceIt) {
     line.run_for(5);
     line.add(greedy);
     line.run_for(20);
-    return share_of(line, eager, 30);
+    return share_of_line(line, eager, 30);
   };
   const double unpaced = share(false);
   EXPECT_GE(share(true), std::min(0.3, 0.6 * unpaced)) << unpaced;

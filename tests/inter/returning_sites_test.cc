@@ -8,7 +8,7 @@ namespace {
 // ---- What is kept, and for how long
 
 constexpr SiteId kSite = 3;
-constexpr Nanoseconds kPatience = 2 * kSecond;
+constexpr Nanoseconds kAwaitedFor = 2 * kSecond;
 
 TEST(KeptForReturn, AboutTwoStatesAndAllThatIsSmall) {
   const std::uint64_t gigabyte = 1'000'000'000;
@@ -59,7 +59,7 @@ class AwaitedTest : public testing::Test {
   // It replays step 11, ten behind.
   AwaitedTest() { works_on(11); }
   void works_on(std::uint64_t step) { sites.works_on(kSite, step, newest, 5, now); }
-  bool awaited() const { return sites.awaited(kSite, newest, 5, now, kPatience); }
+  bool awaited() const { return sites.awaited(kSite, newest, 5, now, kAwaitedFor); }
   void next_step() {
     ++newest;
     sites.begin_step();
@@ -91,7 +91,7 @@ TEST_F(AwaitedTest, UntilItHasReplayedTwoSteps) {
 }
 
 TEST_F(AwaitedTest, NotWhenItStandsStill) {
-  now += kPatience;
+  now += kAwaitedFor;
   EXPECT_FALSE(awaited());
   works_on(11);
   EXPECT_FALSE(awaited());
@@ -183,7 +183,7 @@ TEST_F(AwaitedTest, HoweverFarBehindNoMoreThanFiveMinutesBesideAnEighth) {
 }
 
 TEST_F(AwaitedTest, ToGoBackIsNoProgress) {
-  now += kPatience - kSecond / 2;
+  now += kAwaitedFor - kSecond / 2;
   works_on(10);
   EXPECT_TRUE(awaited());
   now += kSecond / 2;
@@ -208,7 +208,7 @@ TEST_F(AwaitedTest, HoweverLongItSaysThatItsStepsTakeNoMoreThanAMinute) {
 }
 
 TEST_F(AwaitedTest, NotWhileItFetchesNorWhenItIsCurrentNorAway) {
-  EXPECT_FALSE(sites.awaited(kSite, newest, 12, now, kPatience));
+  EXPECT_FALSE(sites.awaited(kSite, newest, 12, now, kAwaitedFor));
   works_on(newest);
   EXPECT_FALSE(awaited());
   next_step();

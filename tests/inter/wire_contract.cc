@@ -15,7 +15,7 @@ namespace {
 constexpr std::array kBothLanes{Lane::control, Lane::bulk};
 
 // Long enough for a lost peer to be noticed and dialed again.
-constexpr Nanoseconds kPatience = 30 * kSecond;
+constexpr Nanoseconds kWirePatience = 30 * kSecond;
 // Long enough for what must not happen to show.
 constexpr Nanoseconds kMoment = 300 * kMillisecond;
 
@@ -125,7 +125,7 @@ class Federation {
   }
   void start(std::size_t i) { gateways[i].wire = &world->start(i, gateways[i].recorder); }
   bool wait(const std::function<bool()>& condition) {
-    return world->run_until(condition, kPatience);
+    return world->run_until(condition, kWirePatience);
   }
   void run_for(Nanoseconds time) {
     world->run_until([] { return false; }, time);

@@ -6,7 +6,7 @@
 namespace isthmus::kernels {
 namespace {
 
-constexpr double kEpsilon = 1e-5;
+constexpr double kNormRopeEpsilon = 1e-5;
 
 struct NormRopeCase {
   std::int64_t rows, heads, d, sequence;
@@ -26,7 +26,7 @@ std::vector<double> norm_rope(const std::vector<double>& inputs, const NormRopeC
       const double* x = inputs.data() + (r * c.heads + h) * c.d;
       double sum = 0;
       for (std::size_t i = 0; i < d; ++i) sum += x[i] * x[i];
-      const double inverse = 1 / std::sqrt(sum / static_cast<double>(d) + kEpsilon);
+      const double inverse = 1 / std::sqrt(sum / static_cast<double>(d) + kNormRopeEpsilon);
       for (std::size_t i = 0; i < d; ++i) {
         const double angle = static_cast<double>(r % c.sequence) * frequencies[i % half];
         const auto other = i < half ? i + half : i - half;
@@ -62,11 +62,11 @@ TEST_P(NormRope, AgreesWithDouble) {
   on_every_target_and_thread_count([&](ThreadPool& pool) {
     Matrix y(c.dtype, c.rows, columns, 1);
     Matrix inverse(DType::f32, 1, c.rows * c.heads);
-    norm_rope_forward(pool, x.view(), floats(weight), static_cast<float>(kEpsilon), c.sequence,
-                      table, y.view(), floats(inverse));
+    norm_rope_forward(pool, x.view(), floats(weight), static_cast<float>(kNormRopeEpsilon),
+                      c.sequence, table, y.view(), floats(inverse));
     EXPECT_LT(relative_error(y.values(), expected), tolerance(c.dtype));
     Matrix in_place = x;
-    norm_rope_forward(pool, in_place.view(), floats(weight), static_cast<float>(kEpsilon),
+    norm_rope_forward(pool, in_place.view(), floats(weight), static_cast<float>(kNormRopeEpsilon),
                       c.sequence, table, in_place.view(), floats(inverse));
     EXPECT_EQ(in_place.values(), y.values());
 
@@ -108,7 +108,7 @@ TEST(NormRopeTree, WeightGradientOfManyRows) {
   const Matrix weight = Matrix::random("weight", DType::f32, 1, d);
   std::vector<float> table(static_cast<std::size_t>(d));
   rope_table(std::vector<double>(static_cast<std::size_t>(d / 2), 1.0), 1, 1, table);
-  const auto expected = norm_weight_gradient(x, dy, kEpsilon);
+  const auto expected = norm_weight_gradient(x, dy, kNormRopeEpsilon);
   on_every_target_and_thread_count([&](ThreadPool& pool) {
     Matrix y(DType::f32, rows, d);
     Matrix inverse(DType::f32, 1, rows);
@@ -116,8 +116,8 @@ TEST(NormRopeTree, WeightGradientOfManyRows) {
     Matrix dweight(DType::f32, 1, d);
     for (float& value : floats(dweight)) value = 0;
     std::vector<float> scratch(norm_rope_scratch_floats(rows, d, d));
-    norm_rope_forward(pool, x.view(), floats(weight), static_cast<float>(kEpsilon), 1, table,
-                      y.view(), floats(inverse));
+    norm_rope_forward(pool, x.view(), floats(weight), static_cast<float>(kNormRopeEpsilon), 1,
+                      table, y.view(), floats(inverse));
     norm_rope_backward(pool, dy.view(), x.view(), floats(weight), floats(inverse), 1, table,
                        dx.view(), floats(dweight), scratch);
     EXPECT_LT(relative_error(dweight.values(), expected), 4 * tolerance(DType::f32));

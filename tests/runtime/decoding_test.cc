@@ -26,7 +26,7 @@ TokenIds some_tokens(std::size_t count, std::uint64_t seed) {
   return tokens;
 }
 
-double distance(std::span<const float> x, std::span<const float> y) {
+double relative_distance(std::span<const float> x, std::span<const float> y) {
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     difference += std::pow(static_cast<double>(x[i]) - y[i], 2);
@@ -35,9 +35,9 @@ double distance(std::span<const float> x, std::span<const float> y) {
   return std::sqrt(difference / norm);
 }
 
-using Kind = std::tuple<std::string, Precision>;
+using DecodedKind = std::tuple<std::string, Precision>;
 
-class DecodingTest : public testing::TestWithParam<Kind> {
+class DecodingTest : public testing::TestWithParam<DecodedKind> {
  protected:
   static constexpr std::size_t kLength = 150;
 
@@ -78,8 +78,8 @@ TEST_P(DecodingTest, ScoresAreThoseOfTheWholeText) {
     texts->read(0, std::span(tokens).subspan(prompt / 2, prompt - prompt / 2));
     EXPECT_EQ(texts->tokens_read(0), static_cast<std::int64_t>(prompt));
     for (auto at = prompt; at < std::min(prompt + 30, kLength); ++at)
-      EXPECT_LE(distance(texts->next(std::span(tokens).subspan(at, 1)),
-                         std::span(whole).subspan(at * vocabulary, vocabulary)),
+      EXPECT_LE(relative_distance(texts->next(std::span(tokens).subspan(at, 1)),
+                                  std::span(whole).subspan(at * vocabulary, vocabulary)),
                 tolerance())
           << "prompt " << prompt << ", token " << at;
   }

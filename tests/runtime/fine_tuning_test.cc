@@ -68,7 +68,7 @@ struct Batch {
   std::vector<std::int32_t> tokens, targets;
 };
 
-double distance(std::span<const float> got, const std::vector<double>& expected) {
+double distance_of_oracle(std::span<const float> got, const std::vector<double>& expected) {
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     difference += (got[i] - expected[i]) * (got[i] - expected[i]);
@@ -134,8 +134,8 @@ TEST(Adapters, HaveTheGradientsOfTheMergedModel) {
           da[static_cast<std::size_t>(r * in + i)] += at(adapted->parameters(b), o * 4 + r) * dw_oi;
           db[static_cast<std::size_t>(o * 4 + r)] += at(adapted->parameters(a), r * in + i) * dw_oi;
         }
-    EXPECT_LT(distance(adapted->gradients(a), da), 2e-5) << adapted->tensors()[a].name;
-    EXPECT_LT(distance(adapted->gradients(b), db), 2e-5) << adapted->tensors()[b].name;
+    EXPECT_LT(distance_of_oracle(adapted->gradients(a), da), 2e-5) << adapted->tensors()[a].name;
+    EXPECT_LT(distance_of_oracle(adapted->gradients(b), db), 2e-5) << adapted->tensors()[b].name;
   }
 }
 
