@@ -156,9 +156,11 @@ HWY_INLINE void soften_row(float* scores, std::int64_t columns, float* largest, 
 
 constexpr float kMasked = -1e30F;  // exp of it, less any score, is 0
 
-// Row r of the block sees `seen` + r of its keys.
-HWY_INLINE void mask_row(float* scores, std::int64_t columns, std::int64_t seen) {
-  for (std::int64_t i = seen < 0 ? 0 : seen; i < columns; ++i) scores[i] = kMasked;
+// Of a block's keys the row sees [first, end).
+HWY_INLINE void mask_row(float* scores, std::int64_t columns, std::int64_t first,
+                         std::int64_t end) {
+  for (std::int64_t i = 0; i < first && i < columns; ++i) scores[i] = kMasked;
+  for (std::int64_t i = end < 0 ? 0 : end; i < columns; ++i) scores[i] = kMasked;
 }
 
 // How a block of scores is walked: all rows at once, or, on the diagonal, in strips of 16 rows of
@@ -175,8 +177,9 @@ HWY_INLINE void for_strips(std::int64_t rows, bool diagonal, const Strip& strip)
 
 // The queries [first_query, end_query) of one head.
 void forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
-                  const Rows& out, float* log_sums, float* scratch, std::int64_t b, std::int64_t h,
-                  std::int64_t first_query, std::int64_t end_query) {
+                  const FirstKeys& first_keys, const Rows& out, float* log_sums, float* scratch,
+                  std::int64_t b, std::int64_t h, std::int64_t first_query,
+                  std::int64_t end_query) {
   const AttentionLayout layout(shape);
   const std::int64_t d = shape.head_dim;
   const std::int64_t w = layout.width;
@@ -191,7 +194,7 @@ void forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, con
   float* total = largest + kBlock;
 
   const std::int64_t first_key = b * shape.sequence;
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  for (std::int64_t block = first_keys.block_at(first_query) / kBlock; block < blocks; ++block) {
     const std::int64_t key = block * kBlock;
     const std::int64_t rows = end_query - key < kBlock ? end_query - key : kBlock;
     copy_block(k, first_key + key, key_column, rows, layout, 1.0F, sums);
@@ -210,7 +213,7 @@ void forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, con
       largest[i] = kMasked;
       total[i] = 0.0F;
     }
-    for (std::int64_t key = 0; key < query + count; key += kBlock) {
+    for (std::int64_t key = first_keys.block_at(query); key < query + count; key += kBlock) {
       const float* key_block = keys + key / kBlock * layout.transposed_floats();
       const float* value_block = values + key / kBlock * layout.plain_floats();
       const bool masked = key + kBlock > query + 1;
@@ -220,7 +223,13 @@ void forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, con
                    multiply<Sum::set>(strip_rows, columns, d, {queries + first * w, w, 1},
                                       key_block, kBlock, strip, kBlock);
                    for (std::int64_t r = 0; r < strip_rows; ++r) {
-                     if (masked) mask_row(strip + r * kBlock, columns, query + first + r + 1 - key);
+                     const std::int64_t seen = first_keys.at(query + first + r) - key;
+                     if (seen >= columns) {  // the block is before this row's document
+                       for (std::int64_t i = 0; i < columns; ++i) strip[r * kBlock + i] = 0.0F;
+                       continue;
+                     }
+                     if (masked || seen > 0)
+                       mask_row(strip + r * kBlock, columns, seen, query + first + r + 1 - key);
                      soften_row(strip + r * kBlock, columns, largest + first + r, total + first + r,
                                 sums + (first + r) * w, w);
                    }
@@ -312,9 +321,11 @@ void load_queries(const AttentionShape& shape, const AttentionLayout& layout, co
   for (std::int64_t i = 0; i < layout.plain_floats(); ++i) s.dqueries[i] = 0.0F;
 }
 
-// scores = p and dscores = ds of the block, and dqueries += ds k.
-void to_queries(const AttentionLayout& layout, std::int64_t rows, std::int64_t block, bool diagonal,
-                const BackwardScratch& s) {
+// scores = p and dscores = ds of the block of keys from `key` on, and dqueries += ds k.
+void to_queries(const AttentionLayout& layout, const FirstKeys& first_keys, std::int64_t query,
+                std::int64_t rows, std::int64_t key, const BackwardScratch& s) {
+  const bool diagonal = key == query;
+  const std::int64_t block = key / kBlock;
   const std::int64_t d = layout.head_dim;
   const std::int64_t w = layout.width;
   const float* keys_t = s.keys_t + block * layout.transposed_floats();
@@ -329,7 +340,9 @@ void to_queries(const AttentionLayout& layout, std::int64_t rows, std::int64_t b
                multiply<Sum::set>(strip_rows, columns, d, {s.douts + first * w, w, 1}, values_t,
                                   kBlock, dstrip, kBlock);
                for (std::int64_t r = 0; r < strip_rows; ++r) {
-                 if (diagonal) mask_row(strip + r * kBlock, columns, first + r + 1);
+                 const std::int64_t seen = first_keys.at(query + first + r) - key;
+                 if (diagonal || seen > 0)
+                   mask_row(strip + r * kBlock, columns, seen, query + first + r + 1 - key);
                  gradient_row(strip + r * kBlock, dstrip + r * kBlock, columns,
                               s.log_sum[first + r], s.delta[first + r]);
                }
@@ -362,9 +375,9 @@ void to_keys(const AttentionLayout& layout, std::int64_t rows, std::int64_t bloc
 //   p = exp(scale q·k - log_sum)    dv += pᵀ dout         delta = dout · out
 //   dp = dout · vᵀ                  ds = p (dp - delta)   dq = scale ds k     dk += scale dsᵀ q
 void backward_task(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
-                   const Rows& out, const float* log_sums, const Rows& dout, const Rows& dq,
-                   const Rows& dk, const Rows& dv, float* scratch, std::int64_t b,
-                   std::int64_t kv_head) {
+                   const FirstKeys& first_keys, const Rows& out, const float* log_sums,
+                   const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv, float* scratch,
+                   std::int64_t b, std::int64_t kv_head) {
   const AttentionLayout layout(shape);
   const BackwardScratch s(layout, scratch);
   const std::int64_t d = shape.head_dim;
@@ -378,8 +391,8 @@ void backward_task(const AttentionShape& shape, const Rows& q, const Rows& k, co
       const std::int64_t row = b * length + query;
       load_queries(shape, layout, q, out, dout, log_sums + h * length + query, row, h * d, count,
                    s);
-      for (std::int64_t key = 0; key <= query; key += kBlock) {
-        to_queries(layout, rows, key / kBlock, key == query, s);
+      for (std::int64_t key = first_keys.block_at(query); key <= query; key += kBlock) {
+        to_queries(layout, first_keys, query, rows, key, s);
         to_keys(layout, rows, key / kBlock, key == query, s);
       }
       store_block(s.dqueries, count, shape.scale, layout, dq, row, h * d);
@@ -407,7 +420,7 @@ namespace {
 constexpr std::int64_t kQueriesPerTask = 1024;  // keys are copied again for each task
 
 void check(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
-           const Rows& out, std::size_t log_sums) {
+           std::span<const std::int32_t> first_keys, const Rows& out, std::size_t log_sums) {
   ISTHMUS_ASSERT(shape.batch > 0 && shape.sequence > 0 && shape.head_dim > 0 &&
                  shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0);
   ISTHMUS_ASSERT(q.rows == shape.batch * shape.sequence &&
@@ -416,6 +429,18 @@ void check(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows
                  k.columns == shape.kv_heads * shape.head_dim && k.same_shape(v));
   ISTHMUS_ASSERT(q.dtype == k.dtype && q.dtype == v.dtype && q.dtype == out.dtype);
   ISTHMUS_ASSERT(static_cast<std::int64_t>(log_sums) == shape.batch * shape.heads * shape.sequence);
+  if (first_keys.empty()) return;
+  ISTHMUS_ASSERT(static_cast<std::int64_t>(first_keys.size()) == shape.batch * shape.sequence);
+  for (std::size_t i = 0; i < first_keys.size(); ++i) {
+    const auto query = static_cast<std::int64_t>(i) % shape.sequence;
+    ISTHMUS_ASSERT(first_keys[i] <= query && first_keys[i] >= (query == 0 ? 0 : first_keys[i - 1]));
+  }
+}
+
+FirstKeys of_item(std::span<const std::int32_t> first_keys, const AttentionShape& shape,
+                  std::int64_t b) {
+  return {first_keys.empty() ? nullptr : first_keys.data() + b * shape.sequence,
+          shape.sequence - 1};
 }
 
 float* scratch_of(std::span<std::byte> scratch, const AttentionShape& shape, std::size_t worker) {
@@ -432,9 +457,9 @@ std::size_t attention_scratch_bytes(const AttentionShape& shape, std::size_t wor
 }
 
 void attention_forward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
-                       const Rows& v, const Rows& out, std::span<float> log_sums,
-                       std::span<std::byte> scratch, bool native_bf16) {
-  check(shape, q, k, v, out, log_sums.size());
+                       const Rows& v, std::span<const std::int32_t> first_keys, const Rows& out,
+                       std::span<float> log_sums, std::span<std::byte> scratch, bool native_bf16) {
+  check(shape, q, k, v, first_keys, out, log_sums.size());
   ISTHMUS_ASSERT(scratch.size() >= attention_scratch_bytes(shape, pool.workers()));
   const auto run_task = native_bf16 && q.dtype == DType::bf16 ? &bf16_forward_task
                                                               : &HWY_DYNAMIC_DISPATCH(forward_task);
@@ -444,17 +469,19 @@ void attention_forward(ThreadPool& pool, const AttentionShape& shape, const Rows
       [&](std::size_t task, std::size_t worker) {
         const std::int64_t head = static_cast<std::int64_t>(task) / pieces;
         const std::int64_t first = static_cast<std::int64_t>(task) % pieces * kQueriesPerTask;
-        run_task(shape, q, k, v, out, log_sums.data() + head * shape.sequence,
-                 scratch_of(scratch, shape, worker), head / shape.heads, head % shape.heads, first,
-                 std::min(shape.sequence, first + kQueriesPerTask));
+        const std::int64_t b = head / shape.heads;
+        run_task(shape, q, k, v, of_item(first_keys, shape, b), out,
+                 log_sums.data() + head * shape.sequence, scratch_of(scratch, shape, worker), b,
+                 head % shape.heads, first, std::min(shape.sequence, first + kQueriesPerTask));
       });
 }
 
 void attention_backward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
-                        const Rows& v, const Rows& out, std::span<const float> log_sums,
-                        const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv,
-                        std::span<std::byte> scratch, bool native_bf16) {
-  check(shape, q, k, v, out, log_sums.size());
+                        const Rows& v, std::span<const std::int32_t> first_keys, const Rows& out,
+                        std::span<const float> log_sums, const Rows& dout, const Rows& dq,
+                        const Rows& dk, const Rows& dv, std::span<std::byte> scratch,
+                        bool native_bf16) {
+  check(shape, q, k, v, first_keys, out, log_sums.size());
   ISTHMUS_ASSERT(q.same_shape(dout) && q.same_shape(dq) && k.same_shape(dk) && k.same_shape(dv));
   ISTHMUS_ASSERT(scratch.size() >= attention_scratch_bytes(shape, pool.workers()));
   bool all_bf16 = true;
@@ -464,7 +491,7 @@ void attention_backward(ThreadPool& pool, const AttentionShape& shape, const Row
   pool.parallel_for(static_cast<std::size_t>(shape.batch * shape.kv_heads),
                     [&](std::size_t task, std::size_t worker) {
                       const std::int64_t b = static_cast<std::int64_t>(task) / shape.kv_heads;
-                      run_task(shape, q, k, v, out,
+                      run_task(shape, q, k, v, of_item(first_keys, shape, b), out,
                                log_sums.data() + b * shape.heads * shape.sequence, dout, dq, dk, dv,
                                scratch_of(scratch, shape, worker), b,
                                static_cast<std::int64_t>(task) % shape.kv_heads);

@@ -9,6 +9,18 @@
 //          │███████▒       │
 //          │███████████▒   │
 //          └───────────────┘
+//
+// Where a sequence holds several documents, each may be given a view of its own tokens alone: query
+// t then sees keys from first_keys[t], where its document begins, to t, and blocks wholly before
+// are skipped too.
+//
+//            keys
+//          ┌───────────────┐
+//  queries │█▒             │
+//          │██▒            │
+//          │  ▒█▒          │
+//          │   ███▒        │
+//          └───────────────┘
 #pragma once
 
 #include <cstddef>
@@ -38,16 +50,18 @@ std::size_t attention_scratch_bytes(const AttentionShape& shape, std::size_t wor
 // q, out [batch * sequence, heads * head_dim]; k, v [batch * sequence, kv_heads * head_dim]; all of
 // one dtype; rows may be strided, so q, k and v can lie side by side in one
 // matrix. `native_bf16` is given by tests alone. log_sums [batch, heads, sequence]: log of the sum
-// of exp(scale * q·k), kept for backward.
+// of exp(scale * q·k), kept for backward. first_keys [batch, sequence], or none for 0 everywhere:
+// in the sequence, never after the query, and never less than the one before.
 void attention_forward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
-                       const Rows& v, const Rows& out, std::span<float> log_sums,
-                       std::span<std::byte> scratch, bool native_bf16 = bf16_attention_is_native());
+                       const Rows& v, std::span<const std::int32_t> first_keys, const Rows& out,
+                       std::span<float> log_sums, std::span<std::byte> scratch,
+                       bool native_bf16 = bf16_attention_is_native());
 
 // dq, dk, dv are set; they and dout may be of other dtypes.
 void attention_backward(ThreadPool& pool, const AttentionShape& shape, const Rows& q, const Rows& k,
-                        const Rows& v, const Rows& out, std::span<const float> log_sums,
-                        const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv,
-                        std::span<std::byte> scratch,
+                        const Rows& v, std::span<const std::int32_t> first_keys, const Rows& out,
+                        std::span<const float> log_sums, const Rows& dout, const Rows& dq,
+                        const Rows& dk, const Rows& dv, std::span<std::byte> scratch,
                         bool native_bf16 = bf16_attention_is_native());
 
 }  // namespace isthmus::kernels

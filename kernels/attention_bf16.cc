@@ -171,8 +171,10 @@ void store_block(const float* from, std::int64_t rows, float factor, const Atten
   }
 }
 
-void mask_row(float* scores, std::int64_t columns, std::int64_t seen) {
-  for (std::int64_t i = seen < 0 ? 0 : seen; i < columns; ++i) scores[i] = kMasked;
+// Of a block's keys the row sees [first, end).
+void mask_row(float* scores, std::int64_t columns, std::int64_t first, std::int64_t end) {
+  for (std::int64_t i = 0; i < first && i < columns; ++i) scores[i] = kMasked;
+  for (std::int64_t i = end < 0 ? 0 : end; i < columns; ++i) scores[i] = kMasked;
 }
 
 // As in attention.cc, but scores are scaled here, and the weights leave as bf16.
@@ -317,9 +319,11 @@ void load_queries(const AttentionLayout& layout, const Rows& q, const Rows& out,
   for (std::int64_t i = 0; i < layout.plain_floats(); ++i) s.dqueries[i] = 0.0F;
 }
 
-// p and ds of the block, stacked, and dqueries += ds k.
-void to_queries(const AttentionLayout& layout, float scale, std::int64_t rows, std::int64_t block,
-                bool diagonal, const BackwardScratch& s) {
+// p and ds of the block of keys from `key` on, stacked, and dqueries += ds k.
+void to_queries(const AttentionLayout& layout, float scale, const FirstKeys& first_keys,
+                std::int64_t query, std::int64_t rows, std::int64_t key, const BackwardScratch& s) {
+  const bool diagonal = key == query;
+  const std::int64_t block = key / kBlock;
   const std::int64_t d = layout.head_dim;
   const std::int64_t w = layout.width;
   const Pair* keys_across = s.keys_across + block * layout.transposed_floats();
@@ -335,9 +339,10 @@ void to_queries(const AttentionLayout& layout, float scale, std::int64_t rows, s
         multiply<Sum::set>(strip_rows, columns, pairs_of(d), {s.douts + first * w / 2, w / 2, 1},
                            values_across, kBlock, dstrip, kBlock);
         for (std::int64_t r = 0; r < strip_rows; r += 2) {
-          if (diagonal) {
-            mask_row(strip + r * kBlock, columns, first + r + 1);
-            mask_row(strip + (r + 1) * kBlock, columns, first + r + 2);
+          for (const std::int64_t row : {first + r, first + r + 1}) {
+            const std::int64_t seen = first_keys.at(query + row) - key;
+            if (diagonal || seen > 0)
+              mask_row(s.scores + row * kBlock, columns, seen, query + row + 1 - key);
           }
           const std::int64_t at = (first + r) / 2 * kBlock;
           gradient_rows(strip + r * kBlock, dstrip + r * kBlock, columns, scale,
@@ -373,8 +378,9 @@ void to_keys(const AttentionLayout& layout, std::int64_t rows, std::int64_t bloc
 }  // namespace
 
 void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
-                       const Rows& out, float* log_sums, float* scratch, std::int64_t b,
-                       std::int64_t h, std::int64_t first_query, std::int64_t end_query) {
+                       const FirstKeys& first_keys, const Rows& out, float* log_sums,
+                       float* scratch, std::int64_t b, std::int64_t h, std::int64_t first_query,
+                       std::int64_t end_query) {
   const AttentionLayout layout(shape);
   const std::int64_t d = shape.head_dim;
   const std::int64_t w = layout.width;
@@ -392,7 +398,7 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
   float* total = largest + kBlock;
 
   const std::int64_t first_key = b * shape.sequence;
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  for (std::int64_t block = first_keys.block_at(first_query) / kBlock; block < blocks; ++block) {
     const std::int64_t key = block * kBlock;
     const std::int64_t rows = end_query - key < kBlock ? end_query - key : kBlock;
     copy_block(k, first_key + key, key_column, rows, layout, queries);
@@ -411,7 +417,7 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
       largest[i] = kMasked;
       total[i] = 0.0F;
     }
-    for (std::int64_t key = 0; key < query + count; key += kBlock) {
+    for (std::int64_t key = first_keys.block_at(query); key < query + count; key += kBlock) {
       const Pair* key_block = keys + key / kBlock * across;
       const Pair* value_block = values + key / kBlock * plain;
       const bool masked = key + kBlock > query + 1;
@@ -423,10 +429,17 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
                                       {queries + first * w / 2, w / 2, 1}, key_block, kBlock, strip,
                                       kBlock);
                    for (std::int64_t r = 0; r < strip_rows; ++r) {
-                     if (masked) mask_row(strip + r * kBlock, columns, query + first + r + 1 - key);
+                     auto* row_weights =
+                         reinterpret_cast<std::uint16_t*>(weight_strip + r * kBlock / 2);
+                     const std::int64_t seen = first_keys.at(query + first + r) - key;
+                     if (seen >= columns) {  // the block is before this row's document
+                       for (std::int64_t i = 0; i < columns; ++i) row_weights[i] = 0;
+                       continue;
+                     }
+                     if (masked || seen > 0)
+                       mask_row(strip + r * kBlock, columns, seen, query + first + r + 1 - key);
                      soften_row(strip + r * kBlock, columns, shape.scale, largest + first + r,
-                                total + first + r, sums + (first + r) * w, w,
-                                reinterpret_cast<std::uint16_t*>(weight_strip + r * kBlock / 2));
+                                total + first + r, sums + (first + r) * w, w, row_weights);
                    }
                    multiply<Sum::add>(strip_rows, w, columns / 2, {weight_strip, kBlock / 2, 1},
                                       value_block, w, sums + first * w, w);
@@ -440,9 +453,9 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
 }
 
 void bf16_backward_task(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
-                        const Rows& out, const float* log_sums, const Rows& dout, const Rows& dq,
-                        const Rows& dk, const Rows& dv, float* scratch, std::int64_t b,
-                        std::int64_t kv_head) {
+                        const FirstKeys& first_keys, const Rows& out, const float* log_sums,
+                        const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv,
+                        float* scratch, std::int64_t b, std::int64_t kv_head) {
   const AttentionLayout layout(shape);
   const BackwardScratch s(layout, scratch);
   const std::int64_t d = shape.head_dim;
@@ -455,8 +468,8 @@ void bf16_backward_task(const AttentionShape& shape, const Rows& q, const Rows& 
       const std::int64_t rows = (count + kTileRows - 1) / kTileRows * kTileRows;
       const std::int64_t row = b * length + query;
       load_queries(layout, q, out, dout, log_sums + h * length + query, row, h * d, count, s);
-      for (std::int64_t key = 0; key <= query; key += kBlock) {
-        to_queries(layout, shape.scale, rows, key / kBlock, key == query, s);
+      for (std::int64_t key = first_keys.block_at(query); key <= query; key += kBlock) {
+        to_queries(layout, shape.scale, first_keys, query, rows, key, s);
         to_keys(layout, rows, key / kBlock, key == query, s);
       }
       store_block(s.dqueries, count, shape.scale, layout, dq, row, h * d);
@@ -477,14 +490,15 @@ void bf16_backward_task(const AttentionShape& shape, const Rows& q, const Rows& 
 
 namespace isthmus::kernels {
 
-void bf16_forward_task(const AttentionShape&, const Rows&, const Rows&, const Rows&, const Rows&,
-                       float*, float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
+void bf16_forward_task(const AttentionShape&, const Rows&, const Rows&, const Rows&,
+                       const FirstKeys&, const Rows&, float*, float*, std::int64_t, std::int64_t,
+                       std::int64_t, std::int64_t) {
   ISTHMUS_ASSERT(false);
 }
 
-void bf16_backward_task(const AttentionShape&, const Rows&, const Rows&, const Rows&, const Rows&,
-                        const float*, const Rows&, const Rows&, const Rows&, const Rows&, float*,
-                        std::int64_t, std::int64_t) {
+void bf16_backward_task(const AttentionShape&, const Rows&, const Rows&, const Rows&,
+                        const FirstKeys&, const Rows&, const float*, const Rows&, const Rows&,
+                        const Rows&, const Rows&, float*, std::int64_t, std::int64_t) {
   ISTHMUS_ASSERT(false);
 }
 

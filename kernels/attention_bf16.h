@@ -6,18 +6,20 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/attention_layout.h"
 
 namespace isthmus::kernels {
 
 // The queries [first_query, end_query) of one head; log_sums and scratch as in attention.cc.
 void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
-                       const Rows& out, float* log_sums, float* scratch, std::int64_t b,
-                       std::int64_t h, std::int64_t first_query, std::int64_t end_query);
+                       const FirstKeys& first_keys, const Rows& out, float* log_sums,
+                       float* scratch, std::int64_t b, std::int64_t h, std::int64_t first_query,
+                       std::int64_t end_query);
 
 // All queries of the heads that share one kv head.
 void bf16_backward_task(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
-                        const Rows& out, const float* log_sums, const Rows& dout, const Rows& dq,
-                        const Rows& dk, const Rows& dv, float* scratch, std::int64_t b,
-                        std::int64_t kv_head);
+                        const FirstKeys& first_keys, const Rows& out, const float* log_sums,
+                        const Rows& dout, const Rows& dq, const Rows& dk, const Rows& dv,
+                        float* scratch, std::int64_t b, std::int64_t kv_head);
 
 }  // namespace isthmus::kernels

@@ -1,5 +1,5 @@
-// AttentionLayout: how a worker's scratch is cut for one task. Private to attention.cc, and apart
-// only because that file is compiled once per target.
+// AttentionLayout: how a worker's scratch is cut for one task, and FirstKeys, which keys its
+// queries see. Private to attention.cc and attention_bf16.cc.
 //
 // Inputs are copied to f32 and padded, so that the inner products see one shape whatever the head
 // size and dtype: blocks of 64 queries or keys, heads padded to a multiple of 16 with zeros.
@@ -34,6 +34,20 @@ struct AttentionLayout {
   std::int64_t head_dim;
   std::int64_t width;
   std::int64_t key_blocks;  // of the whole sequence
+};
+
+// Of one batch item: where each query's keys begin.
+struct FirstKeys {
+  const std::int32_t* of = nullptr;  // [sequence], never falling; none: at 0
+  std::int64_t last = 0;             // the last query; rows of a block beyond it are as it is
+
+  std::int64_t at(std::int64_t query) const {
+    return of == nullptr ? 0 : of[query < last ? query : last];
+  }
+  // The first block of keys that any query from this one on sees.
+  std::int64_t block_at(std::int64_t query) const {
+    return at(query) / AttentionLayout::kBlock * AttentionLayout::kBlock;
+  }
 };
 
 }  // namespace isthmus::kernels

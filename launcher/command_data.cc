@@ -106,8 +106,8 @@ void add_data(Command program) {
   prepare.footer(
       "JSON lines have \"text\"; or \"prompt\" and \"completion\", or \"messages\", of which only "
       "what the\nmodel is to say is trained on. Beside tokens stand FILE.json, which says what "
-      "they "
-      "are, and\nFILE.mask. Stopped at any time, the same command goes on.\n\n"
+      "they are,\nFILE.mask, and of JSON lines FILE.documents. Stopped at any time, the same "
+      "command goes on.\n\n"
       "Example:\n"
       "  isthmus data prepare book.txt.gz --train data/en.bin --held-out data/en.held.bin\n"
       "  isthmus data prepare chats.jsonl.zst --tokenizer models/qwen3 --train data/chats.bin");

@@ -130,7 +130,7 @@ class SiteRank {
     token_format_ = token_format(file_, *tokenizer_, model_->config().vocabulary);
     ISTHMUS_TRY(data_, runtime::TextDataset::open(*disk_, text_sources(file_), file_.train.sequence,
                                                   static_cast<std::uint64_t>(file_.train.seed),
-                                                  token_format_));
+                                                  token_format_, file_.data.documents));
     settings_ = runtime::settings_text(model_->config(), model_->fine_tuning(), frozen_digest_) +
                 tokenizer_settings(*tokenizer_);
     return {};

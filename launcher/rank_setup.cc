@@ -32,11 +32,15 @@ runtime::BatchShape training_shape(const SiteFile& file) {
   return {.micro_batch = file.train.micro_batch,
           .sequence = file.train.sequence,
           .precision = file.train.precision,
-          .recompute = file.train.recompute};
+          .recompute = file.train.recompute,
+          .documents = file.data.documents};
 }
 
 runtime::BatchShape evaluation_shape(const SiteFile& file) {
-  return {.micro_batch = 1, .sequence = file.train.sequence, .precision = runtime::Precision::f32};
+  return {.micro_batch = 1,
+          .sequence = file.train.sequence,
+          .precision = runtime::Precision::f32,
+          .documents = file.data.documents};
 }
 
 std::vector<runtime::TextSource> text_sources(const SiteFile& file) {
@@ -64,7 +68,8 @@ runtime::TokenFormat token_format(const SiteFile& file, const runtime::Tokenizer
                    : file.data.dtype == TokenDtype::uint32 ? TokenWidth::four
                                                            : fitting,
           .vocabulary = static_cast<std::int32_t>(vocabulary),
-          .tokenizer = tokenizer.digest().hex()};
+          .tokenizer = tokenizer.digest().hex(),
+          .end = tokenizer.end()};
 }
 
 std::string tokenizer_settings(const runtime::Tokenizer& tokenizer) {

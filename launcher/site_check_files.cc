@@ -46,7 +46,8 @@ void check_model_folder(SiteText& text, Disk& disk, bool adapter_readable) {
 void check_tokens(SiteText& text, Disk& disk, const runtime::Tokenizer& tokenizer) {
   const auto& file = text.file;
   const auto format = token_format(file, tokenizer, file.model.config.vocabulary);
-  const auto check = [&](const std::string& key, const std::string& path) {
+  const bool apart = file.data.documents == runtime::Documents::apart;
+  const auto check = [&](const std::string& key, const std::string& path, bool trained_on) {
     const auto opened = runtime::TokenFile::open(disk, path, format);
     std::string why;
     if (opened && opened->width() != runtime::TokenWidth::byte &&
@@ -54,6 +55,8 @@ void check_tokens(SiteText& text, Disk& disk, const runtime::Tokenizer& tokenize
       why = fmt::format("{} has {}, but one sequence of train.sequence = {} tokens needs {}", path,
                         counted(opened->tokens(), "token"), file.train.sequence,
                         file.train.sequence + 1);
+    if (opened && apart && trained_on)
+      if (const auto known = opened->must_know_documents(); !known) why = known.error().text();
     if (!opened &&
         (opened.error().code == ErrorCode::corrupt || opened.error().code == ErrorCode::mismatch ||
          opened.error().code == ErrorCode::unsupported))
@@ -62,9 +65,9 @@ void check_tokens(SiteText& text, Disk& disk, const runtime::Tokenizer& tokenize
       text.faults.add(text.region(key), fmt::format("{}: {}", key.substr(0, key.find('[')), why));
   };
   for (std::size_t i = 0; i < file.data.train.size(); ++i)
-    check(fmt::format("data.train[{}]", i), file.data.train[i].path);
+    check(fmt::format("data.train[{}]", i), file.data.train[i].path, true);
   for (std::size_t i = 0; i < file.data.held_out.size(); ++i)
-    check(fmt::format("data.held_out[{}]", i), file.data.held_out[i].path);
+    check(fmt::format("data.held_out[{}]", i), file.data.held_out[i].path, false);
 }
 
 // That what text becomes are tokens that the model knows.

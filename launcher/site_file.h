@@ -67,6 +67,7 @@ struct DataOptions {
   std::vector<TrainText> train;
   std::vector<runtime::HeldOutText> held_out;
   TokenDtype dtype = TokenDtype::automatic;  // of files of tokens that do not say it themselves
+  runtime::Documents documents = runtime::Documents::joined;
 };
 
 // [train]

@@ -42,6 +42,17 @@ std::vector<SiteKey> training_keys() {
        .meaning = "How ids are written in files of tokens that `isthmus data prepare` has not made "
                   "(it writes that beside them): \"auto\" is uint16 up to a model.vocabulary of "
                   "65536, else uint32, and text where tokens are bytes."},
+      {.section = "data",
+       .name = "documents",
+       .kind = choice,
+       .field = choice_field(data, &DataOptions::documents),
+       .choices = {"joined", "apart"},
+       .meaning =
+           "What a token of a sequence that holds several documents sees: all that is before "
+           "it, or what is of its own document alone. \"apart\" needs to know where they "
+           "begin: `isthmus data prepare` writes it for JSON lines; of other files of tokens "
+           "one begins after each end token.",
+       .example = "\"apart\""},
 
       {.section = "train",
        .name = "micro_batch",

@@ -338,20 +338,23 @@ PreparedOp norm_rope_backward(const BoundOp& bound, CpuDevice& device) {
 PreparedOp attention_forward(const BoundOp& bound, CpuDevice& device) {
   const auto shape = attention_shape(bound.op.attributes, bound.inputs[0]);
   device.reserve_scratch(kernels::attention_scratch_bytes(shape, device.pool.workers()));
-  return [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes), y = bound.outputs[0],
-          log_sums = flat(bound.outputs[1])] {
-    kernels::attention_forward(device.pool, shape, x.q, x.k, x.v, y, log_sums, device.scratch());
-  };
+  return
+      [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes), y = bound.outputs[0],
+       first_keys = flat<const std::int32_t>(bound.inputs[1]), log_sums = flat(bound.outputs[1])] {
+        kernels::attention_forward(device.pool, shape, x.q, x.k, x.v, first_keys, y, log_sums,
+                                   device.scratch());
+      };
 }
 
 PreparedOp attention_backward(const BoundOp& bound, CpuDevice& device) {
   const auto shape = attention_shape(bound.op.attributes, bound.inputs[0]);
   device.reserve_scratch(kernels::attention_scratch_bytes(shape, device.pool.workers()));
-  return [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes), y = bound.inputs[1],
-          log_sums = flat(bound.inputs[2]), dy = bound.inputs[3],
+  return [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes),
+          first_keys = flat<const std::int32_t>(bound.inputs[1]), y = bound.inputs[2],
+          log_sums = flat(bound.inputs[3]), dy = bound.inputs[4],
           dx = Heads(bound.outputs[0], bound.op.attributes)] {
-    kernels::attention_backward(device.pool, shape, x.q, x.k, x.v, y, log_sums, dy, dx.q, dx.k,
-                                dx.v, device.scratch());
+    kernels::attention_backward(device.pool, shape, x.q, x.k, x.v, first_keys, y, log_sums, dy,
+                                dx.q, dx.k, dx.v, device.scratch());
   };
 }
 

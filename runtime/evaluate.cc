@@ -52,7 +52,9 @@ Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk
                  fmt::format("{} has {}: to judge by it, at least {} are needed", path,
                              counted(length, file.width() == TokenWidth::byte ? "byte" : "token"),
                              sequence + 1)};
+  const bool apart = model.shape().documents == Documents::apart;
   std::vector<std::int32_t> tokens(rows * sequence), targets(rows * sequence);
+  std::vector<std::int32_t> starts(apart ? tokens.size() : 0);
   BatchLoss loss;
   std::uint64_t bytes = 0;
   for (std::uint64_t first = 0; first < count; first += rows) {
@@ -64,9 +66,17 @@ Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk
     ISTHMUS_CHECK(file.read(first * sequence, read));
     ISTHMUS_CHECK(file.read(first * sequence + 1, next));
     ISTHMUS_CHECK(file.hide(first * sequence + 1, next));
+    std::fill(starts.begin(), starts.end(), 0);
+    for (std::uint64_t row = 0; apart && file.knows_documents() && row < here; ++row) {
+      const auto of_row = [&](std::vector<std::int32_t>& all) {
+        return std::span(all).subspan(row * sequence, sequence);
+      };
+      ISTHMUS_CHECK(
+          file.part((first + row) * sequence, of_row(tokens), of_row(starts), of_row(targets)));
+    }
     ISTHMUS_TRY(const auto more, text_bytes(next, tokenizer, path));
     bytes += more;
-    loss += model.forward_loss(tokens, targets);
+    loss += model.forward_loss(tokens, targets, starts);
     if (options.progress)
       options.progress(static_cast<std::int64_t>(first + here), static_cast<std::int64_t>(count));
   }

@@ -1,6 +1,8 @@
 // Held-out loss: how well a model predicts text it was not trained on. The first sequences of the
 // text's tokens, one after the other without overlap, each from its own beginning, without a begin
-// token. Perplexity compares models with one tokenizer, bits per byte any.
+// token. By a model that keeps documents apart each is judged by itself, and a text of which it is
+// not known where they begin is one. Perplexity compares models with one tokenizer, bits per byte
+// any.
 #pragma once
 
 #include <cstdint>

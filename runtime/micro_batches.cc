@@ -12,15 +12,21 @@ MicroBatches::MicroBatches(const TextDataset& data, const BatchShape& shape, int
       world_size_(static_cast<std::uint64_t>(world_size)),
       columns_(static_cast<std::size_t>(shape.sequence)),
       tokens_(static_cast<std::size_t>(shape.tokens())),
-      targets_(tokens_.size()) {
-  ISTHMUS_ASSERT(data.sequence() == shape.sequence);
+      targets_(tokens_.size()),
+      document_starts_(shape.documents == Documents::apart ? tokens_.size() : 0) {
+  ISTHMUS_ASSERT(data.sequence() == shape.sequence && data.documents() == shape.documents);
 }
 
 Result<void> MicroBatches::read(std::uint64_t position, std::int64_t micro) {
   const auto first = position + (static_cast<std::uint64_t>(micro) * world_size_ + rank_) * rows_;
-  for (std::uint64_t row = 0; row < rows_; ++row)
-    ISTHMUS_CHECK(data_.read(first + row, std::span(tokens_).subspan(row * columns_, columns_),
-                             std::span(targets_).subspan(row * columns_, columns_)));
+  for (std::uint64_t row = 0; row < rows_; ++row) {
+    const auto of_row = [&](std::vector<std::int32_t>& all) {
+      return all.empty() ? std::span<std::int32_t>()
+                         : std::span(all).subspan(row * columns_, columns_);
+    };
+    ISTHMUS_CHECK(
+        data_.read(first + row, of_row(tokens_), of_row(targets_), of_row(document_starts_)));
+  }
   return {};
 }
 

@@ -25,12 +25,14 @@ class MicroBatches {
   Result<void> read(std::uint64_t position, std::int64_t micro);
   std::span<const std::int32_t> tokens() const { return tokens_; }
   std::span<const std::int32_t> targets() const { return targets_; }
+  std::span<const std::int32_t> document_starts() const { return document_starts_; }
 
  private:
   const TextDataset& data_;
   const std::uint64_t rows_, rank_, world_size_;
   const std::size_t columns_;
   std::vector<std::int32_t> tokens_, targets_;
+  std::vector<std::int32_t> document_starts_;  // none where documents are joined
 };
 
 }  // namespace isthmus::runtime

@@ -124,14 +124,17 @@ class CpuModel final : public Model {
   void zero_gradients() override { gradients_are_zero_ = true; }
 
   BatchLoss forward_backward(std::span<const std::int32_t> tokens,
-                             std::span<const std::int32_t> targets) override {
+                             std::span<const std::int32_t> targets,
+                             std::span<const std::int32_t> document_starts) override {
     const bool first = std::exchange(gradients_are_zero_, false);
-    return run(training_, tokens, targets, first ? MicroBatch::first : MicroBatch::later);
+    return run(training_, tokens, targets, document_starts,
+               first ? MicroBatch::first : MicroBatch::later);
   }
 
   BatchLoss forward_loss(std::span<const std::int32_t> tokens,
-                         std::span<const std::int32_t> targets) override {
-    return run(evaluation_, tokens, targets);
+                         std::span<const std::int32_t> targets,
+                         std::span<const std::int32_t> document_starts) override {
+    return run(evaluation_, tokens, targets, document_starts, MicroBatch::later);
   }
 
   void logits(std::span<const std::int32_t> tokens, std::span<float> out) override {
@@ -253,10 +256,20 @@ class CpuModel final : public Model {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
+  void copy_document_starts(std::span<const std::int32_t> from, std::span<std::int32_t> to) const {
+    ISTHMUS_ASSERT(from.size() == to.size());  // the rest is looked at by the kernel
+    std::copy(from.begin(), from.end(), to.begin());
+  }
+
   BatchLoss run(CpuExecutor& executor, std::span<const std::int32_t> tokens,
-                std::span<const std::int32_t> targets, MicroBatch micro_batch = MicroBatch::later) {
+                std::span<const std::int32_t> targets,
+                std::span<const std::int32_t> document_starts, MicroBatch micro_batch) {
     copy_tokens(tokens, executor.tokens());
     copy_targets(targets, executor.targets());
+    if (shape_.documents == Documents::apart)
+      copy_document_starts(document_starts, executor.document_starts());
+    else
+      ISTHMUS_ASSERT(document_starts.empty());
     return executor.run(micro_batch);
   }
 

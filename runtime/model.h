@@ -82,15 +82,19 @@ class Model {
 
   // Tokens and targets are micro_batch rows of `sequence` each; targets[i] is what follows
   // tokens[i], or kIgnoredTarget. Every token, and every target that counts, is in [0, vocabulary).
+  // Of a shape with documents apart, document_starts[i] is where in its row the document of
+  // tokens[i] begins: never after it, nor before that of the token before. Of others it is empty.
 
   virtual void zero_gradients() = 0;  // costs next to nothing
   // Adds the gradient of the *sum* of losses to gradients().
   virtual BatchLoss forward_backward(std::span<const std::int32_t> tokens,
-                                     std::span<const std::int32_t> targets) = 0;
+                                     std::span<const std::int32_t> targets,
+                                     std::span<const std::int32_t> document_starts = {}) = 0;
   // Without gradients.
   virtual BatchLoss forward_loss(std::span<const std::int32_t> tokens,
-                                 std::span<const std::int32_t> targets) = 0;
-  // Scores of the next token after each of one sequence's tokens (1 to shape().sequence of them):
+                                 std::span<const std::int32_t> targets,
+                                 std::span<const std::int32_t> document_starts = {}) = 0;
+  // Scores of the next token after each of one text's tokens (1 to shape().sequence of them):
   // out[i * vocabulary + t]. Softmax of a row gives probabilities.
   virtual void logits(std::span<const std::int32_t> tokens, std::span<float> out) = 0;
   // Texts of at most `length` tokens each, to be continued with the parameters as they are at each

@@ -69,4 +69,8 @@ std::string_view to_string(Recompute recompute) {
   return recompute == Recompute::off ? "off" : "all";
 }
 
+std::string_view to_string(Documents documents) {
+  return documents == Documents::joined ? "joined" : "apart";
+}
+
 }  // namespace isthmus::runtime

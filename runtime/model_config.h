@@ -50,12 +50,20 @@ enum class Recompute { off, all };
 
 std::string_view to_string(Recompute recompute);
 
+// Of a sequence that holds several documents: a token sees all that is before it, or what is of its
+// own document alone. Rotary positions are of distances, so that a document is the same wherever
+// in a sequence it begins.
+enum class Documents { joined, apart };
+
+std::string_view to_string(Documents documents);
+
 // What one call computes: micro_batch sequences of `sequence` tokens each.
 struct BatchShape {
   std::int64_t micro_batch = 1;
   std::int64_t sequence = 256;  // at most ModelConfig::sequence_max
   Precision precision = Precision::f32;
   Recompute recompute = Recompute::off;
+  Documents documents = Documents::joined;
   // Of a list that continues texts (runtime/decoding.h): of how many texts, and how many tokens of
   // each, the keys and values are kept. Then micro_batch * sequence is the number of rows of a run,
   // each of which is a token of any text.

@@ -50,7 +50,8 @@ Gemms head_gemms(const Program& program, const Op& op) {
   return gemms;
 }
 
-// Two products per head and visible key forward, five backward; half the keys are visible.
+// Two products per head and visible key forward, five backward; half the keys are visible, fewer
+// only within documents, which no list knows.
 double attention_flops(const Program& program, const Op& op) {
   const auto rows = program.value(op.inputs[0]).shape[0];
   const auto& a = op.attributes;
@@ -133,10 +134,10 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .forward_on_cpu = cpu::norm_rope_forward,
      .backward_on_cpu = cpu::norm_rope_backward},
     {.name = "attention",
-     .inputs = 1,
+     .inputs = 2,
      .outputs = 2,
      .gradients = bit(0),
-     .backward_inputs = bit(0),
+     .backward_inputs = bit(0) | bit(1),
      .backward_outputs = bit(0) | bit(1),
      .other_flops = attention_flops,
      .forward_on_cpu = cpu::attention_forward,

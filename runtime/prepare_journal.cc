@@ -91,7 +91,8 @@ Result<std::optional<PrepareJournal>> PrepareJournal::open(Disk& disk, const std
   return std::optional(PrepareJournal(std::move(file)));
 }
 
-Result<std::optional<PrepareEntry>> PrepareJournal::agree(std::span<File* const, 4> files) {
+Result<std::optional<PrepareEntry>> PrepareJournal::agree(
+    std::span<File* const, kPreparedFiles> files) {
   ISTHMUS_TRY(const auto size, file_->size());
   std::optional<PrepareEntry> last;
   Bytes bytes(entry_bytes());

@@ -17,6 +17,8 @@
 
 namespace isthmus::runtime {
 
+inline constexpr std::size_t kPreparedFiles = 6;
+
 // Of the train or of the held-out part.
 struct PartCounts {
   std::uint64_t documents = 0, tokens = 0, targets = 0, text_bytes = 0;
@@ -25,8 +27,8 @@ struct PartCounts {
 struct PrepareEntry {
   ReadPosition source;
   std::array<PartCounts, 2> parts;
-  std::array<std::uint64_t, 4> file_bytes = {};  // of the files, in the caller's order
-  security::Digest added;                        // blake2b of what was added, file by file
+  std::array<std::uint64_t, kPreparedFiles> file_bytes = {};  // in the caller's order
+  security::Digest added;  // blake2b of what was added, file by file
 };
 
 class PrepareJournal {
@@ -41,7 +43,7 @@ class PrepareJournal {
 
   // The last entry up to which `files` hold what the journal says; later ones, and what is in the
   // files beyond it, are cut off. Nothing: none is whole.
-  Result<std::optional<PrepareEntry>> agree(std::span<File* const, 4> files);
+  Result<std::optional<PrepareEntry>> agree(std::span<File* const, kPreparedFiles> files);
 
   Result<void> add(const PrepareEntry& entry);
 

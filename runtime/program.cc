@@ -180,7 +180,11 @@ ValueId ProgramBuilder::attention(ValueId qkv, std::int64_t heads, std::int64_t 
   if (continues()) return cached_attention(qkv, attributes);
   const auto out = activation("attention", heads * head_dim, program_.value(qkv).dtype);
   const auto log_sums = activation("log_sums", heads, DType::f32);
-  append(OpKind::attention, {qkv}, {out, log_sums}).attributes = attributes;
+  if (shape_.documents == Documents::apart && program_.document_starts == kNoValue)
+    program_.document_starts =
+        program_.add("document_starts", {shape_.tokens()}, DType::i32, ValueKind::input);
+  append(OpKind::attention, {qkv, program_.document_starts}, {out, log_sums}).attributes =
+      attributes;
   return out;
 }
 

@@ -80,7 +80,7 @@ enum class OpKind : std::uint8_t {
   rope,        // x, table → y
   norm_rope,   // qkv, q weight, k weight, table → qkv, inverse_rms: each head of q and of k is
                // normalised and rotated
-  attention,   // qkv → y, log_sums
+  attention,   // qkv, document_starts or none → y, log_sums
   gather,      // rows, table → the table's rows
   cached_attention,  // qkv, texts, positions, keys, values → y; keys and values are added to
   glu,               // gate_up → y
@@ -137,8 +137,9 @@ struct Program {
   std::vector<Op> ops;        // run for each micro-batch
   std::vector<Block> blocks;  // in order; the forward list begins `ops`
   ValueId tokens = kNoValue;
-  ValueId targets = kNoValue;  // none in a program that ends in logits
-  ValueId logits = kNoValue;   // none in a program that ends in a loss
+  ValueId targets = kNoValue;          // none in a program that ends in logits
+  ValueId document_starts = kNoValue;  // none where a sequence is seen as a whole
+  ValueId logits = kNoValue;           // none in a program that ends in a loss
   // Of a list that continues texts: which text each row is of and where in it, and what is kept, by
   // layer the keys and the values.
   ValueId texts = kNoValue;

@@ -39,6 +39,7 @@ struct Layout {
   RecordKind kind;  // of all records
 
   bool has_mask() const { return tokenizer != nullptr && kind != RecordKind::text; }
+  bool has_documents() const { return format == DocumentFormat::json_lines; }
   Part part_of(std::uint64_t document) const {
     return holds_out && document % kHeldOutPeriod == kHeldOutPlace ? kHeldOut : kTrain;
   }
@@ -46,6 +47,7 @@ struct Layout {
 
 struct CodedPart {
   Bytes tokens, mask;
+  std::vector<std::uint64_t> documents;  // where each begins, counted from the part's first token
   PartCounts counts;
 };
 
@@ -82,6 +84,13 @@ std::uint64_t text_bytes_of(const Record& record) {
   std::uint64_t bytes = record.text.size() + record.prompt.size() + record.completion.size();
   for (const auto& message : record.messages) bytes += message.content.size();
   return bytes;
+}
+
+// As they are written, where so many tokens come before the part.
+Bytes documents_of(const CodedPart& part, std::uint64_t tokens_before) {
+  ByteWriter out;
+  for (const auto begins : part.documents) out.put(tokens_before + begins);
+  return out.take();
 }
 
 class Coder {
@@ -142,6 +151,7 @@ class Coder {
       const auto code = done.error().code;
       return Error{code, fmt::format("line {}", piece.line), std::move(done).error()};
     }
+    if (!laid_out.ids.empty()) part.documents.push_back(part.counts.tokens);
     append(part.tokens, laid_out.ids, layout_.width);
     part.counts.tokens += laid_out.ids.size();
     part.counts.targets += static_cast<std::uint64_t>(
@@ -169,7 +179,7 @@ Result<void> refuse_same_files(const PrepareOptions& options) {
   std::vector<std::string> files = {options.source};
   for (const auto& path : {options.train, options.held_out})
     if (!path.empty())
-      for (const auto& file : {path, mask_path(path), facts_path(path)}) {
+      for (const auto& file : {path, mask_path(path), documents_path(path), facts_path(path)}) {
         files.push_back(file);
         files.push_back(file + kTemporaryEnding);
       }
@@ -195,8 +205,12 @@ class Preparation {
       : disk_(disk),
         pool_(pool),
         options_(options),
-        paths_{options.train, options.held_out, mask_path(options.train),
-               options.held_out.empty() ? "" : mask_path(options.held_out)} {}
+        paths_{options.train,
+               options.held_out,
+               mask_path(options.train),
+               options.held_out.empty() ? "" : mask_path(options.held_out),
+               documents_path(options.train),
+               options.held_out.empty() ? "" : documents_path(options.held_out)} {}
 
   Result<PreparedText> run() {
     ISTHMUS_CHECK(refuse_same_files(options_));
@@ -252,7 +266,7 @@ class Preparation {
   // Whoever goes on must do the same as whoever began.
   security::Digest task() const {
     ByteWriter identity;
-    identity.string("isthmus data prepare 1").put(source_bytes_).raw(source_digest_.bytes);
+    identity.string("isthmus data prepare 2").put(source_bytes_).raw(source_digest_.bytes);
     identity.put(layout_.format).put(layout_.width).put(layout_.holds_out).put(layout_.kind);
     if (layout_.tokenizer != nullptr) {
       identity.raw(layout_.tokenizer->digest().bytes);
@@ -295,7 +309,7 @@ class Preparation {
         files_[i] = std::make_unique<NoFile>();
       }
     if (whole) {
-      std::array<File*, 4> files;
+      std::array<File*, kPreparedFiles> files;
       for (std::size_t i = 0; i < files.size(); ++i) files[i] = files_[i].get();
       ISTHMUS_TRY(const auto last, journal->agree(files));
       journal_ = std::move(*journal);
@@ -331,12 +345,14 @@ class Preparation {
   Result<void> write(std::span<const Chunk> chunks, const ReadPosition& position) {
     security::Hasher added;
     for (std::size_t i = 0; i < files_.size(); ++i) {
+      auto tokens = last_.parts[i % 2].tokens;
       for (const auto& chunk : chunks) {
         const auto& part = chunk.parts[i % 2];
-        const auto& bytes = i < 2 ? part.tokens : part.mask;
+        const auto bytes = i < 2 ? part.tokens : i < 4 ? part.mask : documents_of(part, tokens);
         ISTHMUS_CHECK(files_[i]->write_at(last_.file_bytes[i], bytes));
         added.update(bytes);
         last_.file_bytes[i] += bytes.size();
+        tokens += part.counts.tokens;
       }
       ISTHMUS_CHECK(files_[i]->sync());
     }
@@ -391,6 +407,7 @@ class Preparation {
         .documents = counts.documents,
         .text_bytes = counts.text_bytes,
         .has_mask = layout_.has_mask(),
+        .has_documents = layout_.has_documents(),
         .source = options_.source,
         .split = !layout_.holds_out
                      ? "all documents"
@@ -398,18 +415,19 @@ class Preparation {
                                    part == kHeldOut ? "==" : "!=", kHeldOutPlace)};
   }
 
+  Result<void> publish_beside(const std::string& path, bool is_of_it) {
+    if (is_of_it) return disk_.rename(temporary(path), path);
+    ISTHMUS_CHECK(disk_.remove(temporary(path)));
+    return disk_.remove(path);  // of tokens that were here before
+  }
+
   // The facts last: they say that the others are whole.
   Result<void> publish(Part part, const TokenFileFacts& facts) {
     const auto& path = paths_[part];
-    const auto& mask = paths_[part + 2];
     ISTHMUS_CHECK(disk_.remove(facts_path(path)));
     ISTHMUS_CHECK(disk_.rename(temporary(path), path));
-    if (facts.has_mask) {
-      ISTHMUS_CHECK(disk_.rename(temporary(mask), mask));
-    } else {
-      ISTHMUS_CHECK(disk_.remove(temporary(mask)));
-      ISTHMUS_CHECK(disk_.remove(mask));  // of tokens that were here before
-    }
+    ISTHMUS_CHECK(publish_beside(paths_[part + 2], facts.has_mask));
+    ISTHMUS_CHECK(publish_beside(paths_[part + 4], facts.has_documents));
     return replace_file(disk_, facts_path(path), bytes_of(to_json(facts)));
   }
 
@@ -434,13 +452,14 @@ class Preparation {
   Disk& disk_;
   ThreadPool& pool_;
   const PrepareOptions& options_;
-  const std::array<std::string, 4> paths_;  // tokens of both parts, then masks
+  // Of both parts the tokens, then the masks, then where documents begin.
+  const std::array<std::string, kPreparedFiles> paths_;
   const std::unique_ptr<Tokenizer> bytes_ = make_byte_tokenizer();
   std::uint64_t source_bytes_ = 0;
   security::Digest source_digest_;
   Layout layout_ = {};
   std::unique_ptr<DiskLock> lock_;
-  std::array<std::unique_ptr<File>, 4> files_;
+  std::array<std::unique_ptr<File>, kPreparedFiles> files_;
   std::optional<PrepareJournal> journal_;
   PrepareEntry last_;
   bool went_on_ = false;

@@ -11,7 +11,8 @@
 //
 // Without a tokenizer a text stays text, joined again by blank lines; with one its tokens are those
 // of each paragraph and the blank line behind it, and nothing besides. JSON lines always become
-// tokens, each record with what begins and ends it, and a mask where not all of them are targets.
+// tokens, each record with what begins and ends it, a mask where not all of them are targets, and a
+// list of where each begins.
 #pragma once
 
 #include <array>

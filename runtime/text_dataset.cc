@@ -23,14 +23,24 @@ const char* unit_of(TokenWidth width) { return width == TokenWidth::byte ? "byte
 
 // Of what the samples of this file depend on.
 Result<void> identify(const TokenFile& file, double weight, const TokenFormat& format,
-                      ByteWriter& identity) {
+                      Documents documents, ByteWriter& identity) {
   const auto bytes = file.tokens() * static_cast<std::uint64_t>(file.width());
   ISTHMUS_TRY(const auto content, sampled_digest(file.file(), bytes));
   identity.put(bytes).put(weight).raw(content.bytes);
   if (file.width() != TokenWidth::byte) identity.put(file.width()).string(format.tokenizer);
-  if (!file.has_mask()) return {};
-  ISTHMUS_TRY(const auto mask, sampled_digest(*file.mask(), file.tokens()));
-  identity.raw(mask.bytes);
+  if (file.has_mask()) {
+    ISTHMUS_TRY(const auto mask, sampled_digest(*file.mask(), file.tokens()));
+    identity.raw(mask.bytes);
+  }
+  if (documents == Documents::joined) return {};
+  identity.string(to_string(documents)).put(file.documents() != nullptr);
+  if (file.documents() == nullptr) {
+    identity.put(*format.end);
+    return {};
+  }
+  ISTHMUS_TRY(const auto size, file.documents()->size());
+  ISTHMUS_TRY(const auto starts, sampled_digest(*file.documents(), size));
+  identity.put(size).raw(starts.bytes);
   return {};
 }
 
@@ -38,13 +48,14 @@ Result<void> identify(const TokenFile& file, double weight, const TokenFormat& f
 
 Result<TextDataset> TextDataset::open(Disk& disk, const std::vector<TextSource>& sources,
                                       std::int64_t sequence, std::uint64_t seed,
-                                      const TokenFormat& format) {
+                                      const TokenFormat& format, Documents documents) {
   ISTHMUS_ASSERT(sequence > 0);
   if (sources.empty())
     return Error{ErrorCode::invalid_argument, "data.train names no file to train on"};
   TextDataset dataset(seed);
   dataset.sequence_ = sequence;
   dataset.vocabulary_ = format.vocabulary;
+  dataset.documents_ = documents;
   const auto window = static_cast<std::uint64_t>(sequence);
   ByteWriter identity;
   identity.put(seed).put(sequence);
@@ -54,6 +65,7 @@ Result<TextDataset> TextDataset::open(Disk& disk, const std::vector<TextSource>&
       const auto code = file.error().code;
       return Error{code, "a training text is not there or not readable", std::move(file).error()};
     }
+    if (documents == Documents::apart) ISTHMUS_CHECK(file->must_know_documents());
     Source opened{.file = std::move(*file)};
     const auto tokens = opened.file.tokens();
     if (tokens < window + 1)
@@ -65,7 +77,7 @@ Result<TextDataset> TextDataset::open(Disk& disk, const std::vector<TextSource>&
     // As many windows as fit behind the largest offset, so that all epochs have equally many.
     opened.windows = std::max<std::uint64_t>(1, (tokens - window) / window);
     opened.offsets = std::min(window, tokens - opened.windows * window);
-    ISTHMUS_CHECK(identify(opened.file, source.weight, format, identity));
+    ISTHMUS_CHECK(identify(opened.file, source.weight, format, documents, identity));
     dataset.sources_.push_back(std::move(opened));
   }
   ISTHMUS_CHECK(dataset.share_slots(sources));
@@ -135,15 +147,19 @@ TextDataset::Place TextDataset::locate(std::uint64_t sample) const {
 }
 
 Result<void> TextDataset::read(std::uint64_t sample, std::span<std::int32_t> tokens,
-                               std::span<std::int32_t> targets) const {
+                               std::span<std::int32_t> targets,
+                               std::span<std::int32_t> document_starts) const {
+  const bool apart = documents_ == Documents::apart;
   ISTHMUS_ASSERT(tokens.size() == static_cast<std::size_t>(sequence_) &&
-                 targets.size() == tokens.size());
+                 targets.size() == tokens.size() &&
+                 document_starts.size() == (apart ? tokens.size() : 0));
   const Place place = locate(sample);
   const auto& file = sources_[place.source].file;
   ISTHMUS_CHECK(file.read(place.offset, tokens));
   std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
   ISTHMUS_CHECK(file.read(place.offset + tokens.size(), targets.last(1)));
-  return file.hide(place.offset + 1, targets);
+  ISTHMUS_CHECK(file.hide(place.offset + 1, targets));
+  return apart ? file.part(place.offset, tokens, document_starts, targets) : Result<void>();
 }
 
 std::uint64_t TextDataset::tokens() const {

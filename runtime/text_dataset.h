@@ -12,6 +12,9 @@
 //   file  |··offset··|── window p(0) ──|── window p(1) ──| … |··|     without padding; a window's
 //                                                                    last target opens the next
 //
+// Where documents are kept apart, a window says where each one in it begins, and no target is the
+// first token of another document.
+//
 // Files are read, not mapped: one that shrinks under way is an error here, and no SIGBUS. Not
 // thread-safe.
 #pragma once
@@ -24,6 +27,7 @@
 #include "base/disk.h"
 #include "base/random.h"
 #include "base/result.h"
+#include "runtime/model_config.h"
 #include "runtime/token_file.h"
 #include "security/hash.h"
 
@@ -38,20 +42,27 @@ class TextDataset {
  public:
   // Errors: not_found, permission, io (a file cannot be read), corrupt, mismatch (TokenFile::open),
   // invalid_argument (no source, a weight that is not positive or too small beside the others, a
-  // file shorter than one sample).
+  // file shorter than one sample, or, where they are to be apart, of which it is not known where
+  // documents begin).
   static Result<TextDataset> open(Disk& disk, const std::vector<TextSource>& sources,
                                   std::int64_t sequence, std::uint64_t seed,
-                                  const TokenFormat& format = {});
+                                  const TokenFormat& format = {},
+                                  Documents documents = Documents::joined);
 
   std::int64_t sequence() const { return sequence_; }
 
   // All ids are below.
   std::int32_t vocabulary() const { return vocabulary_; }
 
+  Documents documents() const { return documents_; }
+
   // The tokens of a sample, and what follows each: kIgnoredTarget where a mask says so. Both hold
-  // sequence(). Errors: corrupt (the file has become shorter, an id outside the vocabulary), io.
+  // sequence(). Where documents are apart, document_starts does too: where in the sample each
+  // token's begins, 0 for one that began before; else it is empty. Errors: corrupt (a file has
+  // become shorter, an id outside the vocabulary), io.
   Result<void> read(std::uint64_t sample, std::span<std::int32_t> tokens,
-                    std::span<std::int32_t> targets) const;
+                    std::span<std::int32_t> targets,
+                    std::span<std::int32_t> document_starts = {}) const;
 
   // Where a sample lies: for tests and for people.
   struct Place {
@@ -87,6 +98,7 @@ class TextDataset {
   std::vector<Slot> mixture_;
   std::int64_t sequence_ = 0;
   std::int32_t vocabulary_ = 0;
+  Documents documents_ = Documents::joined;
   Random random_;
   security::Digest digest_;
 };

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/byte_stream.h"
 #include "base/counted.h"
 #include "runtime/batch_loss.h"
@@ -15,6 +18,8 @@ namespace {
 
 constexpr const char* kFactsFormat = "isthmus tokens 1";
 constexpr std::uint64_t kFactsBytesMax = 1 << 20;
+constexpr std::uint64_t kDocumentBytes = sizeof(std::uint64_t);
+constexpr std::uint64_t kDocumentsAtOnce = 64;
 
 std::uint64_t bytes_of_width(TokenWidth width) { return static_cast<std::uint64_t>(width); }
 
@@ -65,6 +70,7 @@ TokenWidth width_for(std::int64_t vocabulary) {
 
 std::string facts_path(const std::string& path) { return path + ".json"; }
 std::string mask_path(const std::string& path) { return path + ".mask"; }
+std::string documents_path(const std::string& path) { return path + ".documents"; }
 
 std::string to_json(const TokenFileFacts& facts) {
   const nlohmann::ordered_json json = {
@@ -72,8 +78,8 @@ std::string to_json(const TokenFileFacts& facts) {
       {"tokenizer", facts.tokenizer}, {"tokenizer_name", facts.tokenizer_name},
       {"tokens", facts.tokens},       {"targets", facts.targets},
       {"documents", facts.documents}, {"text_bytes", facts.text_bytes},
-      {"mask", facts.has_mask},       {"source", facts.source},
-      {"split", facts.split}};
+      {"mask", facts.has_mask},       {"document_starts", facts.has_documents},
+      {"source", facts.source},       {"split", facts.split}};
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -111,6 +117,9 @@ Result<TokenFileFacts> parse_token_file_facts(std::string_view text) {
     return damaged();
   facts.width = *width;
   facts.has_mask = mask->get<bool>();
+  const auto starts = json.find("document_starts");  // not written by the first versions
+  if (starts != json.end() && !starts->is_boolean()) return damaged();
+  facts.has_documents = starts != json.end() && starts->get<bool>();
   return facts;
 }
 
@@ -121,7 +130,7 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
   opened.width_ = format.width;
   ISTHMUS_TRY(opened.file_, disk.open(path, Disk::Open::read));
   ISTHMUS_TRY(const auto bytes, opened.file_->size());
-  bool has_mask = false;
+  bool has_mask = false, has_documents = false;
   ISTHMUS_TRY(const bool has_facts, disk.exists(facts_path(path)));
   if (has_facts) {
     ISTHMUS_TRY(const auto text, read_file(disk, facts_path(path), kFactsBytesMax));
@@ -134,8 +143,12 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
     ISTHMUS_CHECK(check_facts(*facts, path, bytes, format));
     opened.width_ = facts->width;
     has_mask = facts->has_mask;
+    has_documents = facts->has_documents;
   } else {
     ISTHMUS_TRY(has_mask, disk.exists(mask_path(path)));
+    ISTHMUS_TRY(has_documents, disk.exists(documents_path(path)));
+    // A text's bytes are no end tokens.
+    if (!has_documents && opened.width_ != TokenWidth::byte) opened.end_ = format.end;
   }
   opened.tokens_ = bytes / bytes_of_width(opened.width_);
   if (bytes % bytes_of_width(opened.width_) != 0)
@@ -144,13 +157,26 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
         fmt::format("{} has {}, which is no whole number of {} tokens; data.dtype says how "
                     "they are written",
                     path, counted(bytes, "byte"), to_string(opened.width_))};
-  if (!has_mask) return opened;
-  ISTHMUS_TRY(opened.mask_, disk.open(mask_path(path), Disk::Open::read));
-  ISTHMUS_TRY(const auto mask_bytes, opened.mask_->size());
-  if (mask_bytes != opened.tokens_)
-    return Error{ErrorCode::corrupt,
-                 fmt::format("{} has {}, but {} has {}; prepare them again", mask_path(path),
-                             counted(mask_bytes, "byte"), path, counted(opened.tokens_, "token"))};
+  if (has_mask) {
+    ISTHMUS_TRY(opened.mask_, disk.open(mask_path(path), Disk::Open::read));
+    ISTHMUS_TRY(const auto mask_bytes, opened.mask_->size());
+    if (mask_bytes != opened.tokens_)
+      return Error{ErrorCode::corrupt, fmt::format("{} has {}, but {} has {}; prepare them again",
+                                                   mask_path(path), counted(mask_bytes, "byte"),
+                                                   path, counted(opened.tokens_, "token"))};
+  }
+  if (has_documents) {
+    ISTHMUS_TRY(opened.documents_, disk.open(documents_path(path), Disk::Open::read));
+    ISTHMUS_TRY(const auto document_bytes, opened.documents_->size());
+    opened.document_count_ = document_bytes / kDocumentBytes;
+    if (document_bytes % kDocumentBytes != 0 || opened.document_count_ > opened.tokens_)
+      return Error{
+          ErrorCode::corrupt,
+          fmt::format("{} has {}, which is no list of where the documents of {} begin, eight "
+                      "bytes for each; prepare them again",
+                      documents_path(path), counted(document_bytes, "byte"),
+                      counted(opened.tokens_, "token"))};
+  }
   return opened;
 }
 
@@ -185,6 +211,86 @@ Result<void> TokenFile::hide(std::uint64_t first, std::span<std::int32_t> target
         std::move(status).error()};
   for (std::size_t i = 0; i < targets.size(); ++i)
     if (counts[i] == std::byte{0}) targets[i] = kIgnoredTarget;
+  return {};
+}
+
+Result<void> TokenFile::must_know_documents() const {
+  if (knows_documents()) return {};
+  return Error{
+      ErrorCode::invalid_argument,
+      fmt::format("data.documents is \"apart\", but it is not known where the documents of "
+                  "{} begin: make it of JSON lines, a document each, with isthmus data "
+                  "prepare; or leave them joined",
+                  path_)};
+}
+
+Result<void> TokenFile::read_documents(std::uint64_t document,
+                                       std::span<std::uint64_t> first_tokens) const {
+  auto status =
+      documents_->read_at(document * kDocumentBytes, std::as_writable_bytes(first_tokens));
+  if (status) return {};
+  return Error{status.error().code,
+               fmt::format("{} changed while it is in use; put it back and start again",
+                           documents_path(path_)),
+               std::move(status).error()};
+}
+
+Result<std::uint64_t> TokenFile::document_after(std::uint64_t token) const {
+  std::uint64_t first = 0;
+  for (auto end = document_count_; first < end;) {
+    const auto middle = first + (end - first) / 2;
+    std::uint64_t begins = 0;
+    ISTHMUS_CHECK(read_documents(middle, std::span(&begins, 1)));
+    if (begins <= token)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return first;
+}
+
+Result<void> TokenFile::part(std::uint64_t first, std::span<const std::int32_t> tokens,
+                             std::span<std::int32_t> starts,
+                             std::span<std::int32_t> targets) const {
+  ISTHMUS_ASSERT(knows_documents() && starts.size() == tokens.size() &&
+                 targets.size() == tokens.size());
+  std::size_t begin = 0;  // of the document whose tokens come next
+  const auto begin_at = [&](std::size_t next) {
+    std::fill_n(starts.begin() + static_cast<std::ptrdiff_t>(begin), next - begin,
+                static_cast<std::int32_t>(begin));
+    begin = next;
+  };
+  if (documents_ == nullptr) {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] != *end_) continue;
+      targets[i] = kIgnoredTarget;
+      begin_at(i + 1);
+    }
+    begin_at(tokens.size());
+    return {};
+  }
+  ISTHMUS_TRY(auto document, document_after(first));
+  std::array<std::uint64_t, kDocumentsAtOnce> some;
+  for (auto before = first; document < document_count_;) {
+    const auto here = std::span(some).first(std::min(kDocumentsAtOnce, document_count_ - document));
+    ISTHMUS_CHECK(read_documents(document, here));
+    for (const auto begins : here) {
+      if (begins <= before || begins >= tokens_)
+        return Error{ErrorCode::corrupt,
+                     fmt::format("{}: document {} begins at token {}, which is not after that of "
+                                 "the one before, or not in {}; prepare them again",
+                                 documents_path(path_), document, begins, path_)};
+      if (begins - first > tokens.size()) {
+        begin_at(tokens.size());
+        return {};
+      }
+      targets[begins - first - 1] = kIgnoredTarget;
+      begin_at(begins - first);
+      before = begins;
+      ++document;
+    }
+  }
+  begin_at(tokens.size());
   return {};
 }
 

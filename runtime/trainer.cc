@@ -265,7 +265,8 @@ class Trainer {
     BatchLoss total;
     for (std::int64_t micro = 0; micro < options_.micro_batches; ++micro) {
       ISTHMUS_CHECK(batches_.read(progress_.data_position, micro));
-      total += model_.forward_backward(batches_.tokens(), batches_.targets());
+      total += model_.forward_backward(batches_.tokens(), batches_.targets(),
+                                       batches_.document_starts());
     }
     std::uint64_t counted = static_cast<std::uint64_t>(total.counted);
     ISTHMUS_CHECK(parts_.world.all_reduce(model_.gradients()));

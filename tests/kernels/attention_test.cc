@@ -15,8 +15,11 @@ struct Reference {
   std::vector<double> out, log_sums, dq, dk, dv;
 };
 
+using FirstKeys = std::vector<std::int32_t>;
+
 // The definition, with the whole [queries, keys] matrix. Backward if dout is not empty.
-Reference reference(const AttentionShape& s, const Tensors& in, const std::vector<double>& dout) {
+Reference reference(const AttentionShape& s, const Tensors& in, const FirstKeys& first_keys,
+                    const std::vector<double>& dout) {
   const std::int64_t d = s.head_dim;
   const std::int64_t q_row = s.heads * d;
   const std::int64_t k_row = s.kv_heads * d;
@@ -36,7 +39,12 @@ Reference reference(const AttentionShape& s, const Tensors& in, const std::vecto
         };
         std::vector<double> p;
         double largest = -INFINITY;
+        const auto row = static_cast<std::size_t>(b * s.sequence + t);
         for (std::int64_t j = 0; j <= t; ++j) {
+          if (!first_keys.empty() && j < first_keys[row]) {
+            p.push_back(-INFINITY);
+            continue;
+          }
           double score = 0;
           for (std::int64_t i = 0; i < d; ++i)
             score += at(in.q, query + i) * at(in.k, first + j * k_row + i);
@@ -83,10 +91,31 @@ AttentionShape shape_of(std::int64_t batch, std::int64_t sequence, std::int64_t 
   return s;
 }
 
+// Documents of these lengths, then one to the end: of each batch item, the later ones with longer
+// first ones.
+FirstKeys documents_of(const AttentionShape& s, const std::vector<std::int64_t>& lengths) {
+  FirstKeys first_keys;
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    std::int64_t begin = 0;
+    std::size_t next = 0;
+    std::int64_t end = lengths.empty() ? s.sequence : lengths[0] + b;
+    for (std::int64_t t = 0; t < s.sequence; ++t) {
+      if (t == end) {
+        begin = t;
+        end = ++next < lengths.size() ? t + lengths[next] : s.sequence;
+      }
+      first_keys.push_back(static_cast<std::int32_t>(begin));
+    }
+  }
+  return first_keys;
+}
+
 struct AttentionCase {
   AttentionShape shape;
   DType dtype;
   bool native;  // bf16 products
+  std::string documents;
+  FirstKeys first_keys;
 };
 
 class Attention : public testing::TestWithParam<AttentionCase> {};
@@ -102,14 +131,16 @@ TEST_P(Attention, AgreesWithDouble) {
   const Matrix k = Matrix::random("k", dtype, rows, s.kv_heads * d, 5, 1.5);
   const Matrix v = Matrix::random("v", dtype, rows, s.kv_heads * d, 1);
   const Matrix dout = Matrix::random("dout", dtype, rows, s.heads * d, 2);
-  const Reference expected = reference(s, {q.values(), k.values(), v.values()}, dout.values());
+  const auto& first_keys = GetParam().first_keys;
+  const Reference expected =
+      reference(s, {q.values(), k.values(), v.values()}, first_keys, dout.values());
   on_every_target_and_thread_count([&](ThreadPool& pool) {
     Matrix out(dtype, rows, s.heads * d, 4);
     Matrix log_sums(DType::f32, 1, s.batch * s.heads * s.sequence);
     // Garbage in the scratch: nothing may be taken for granted there.
     std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()), std::byte{0xff});
-    attention_forward(pool, s, q.view(), k.view(), v.view(), out.view(), floats(log_sums), scratch,
-                      native);
+    attention_forward(pool, s, q.view(), k.view(), v.view(), first_keys, out.view(),
+                      floats(log_sums), scratch, native);
     EXPECT_LT(relative_error(out.values(), expected.out), once);
     EXPECT_LT(relative_error(log_sums.values(), expected.log_sums), tolerance(DType::f32));
     EXPECT_TRUE(out.padding_is_untouched());
@@ -117,8 +148,9 @@ TEST_P(Attention, AgreesWithDouble) {
     Matrix dq(dtype, rows, s.heads * d, 1);
     Matrix dk(dtype, rows, s.kv_heads * d, 2);
     Matrix dv(dtype, rows, s.kv_heads * d, 3);
-    attention_backward(pool, s, q.view(), k.view(), v.view(), out.view(), floats(log_sums),
-                       dout.view(), dq.view(), dk.view(), dv.view(), scratch, native);
+    attention_backward(pool, s, q.view(), k.view(), v.view(), first_keys, out.view(),
+                       floats(log_sums), dout.view(), dq.view(), dk.view(), dv.view(), scratch,
+                       native);
     if (s.sequence > 1) {  // with one key the weights are 1, and dq and dk rounding alone
       EXPECT_LT(relative_error(dq.values(), expected.dq), 3 * tolerance(dtype));
       EXPECT_LT(relative_error(dk.values(), expected.dk), 3 * tolerance(dtype));
@@ -132,21 +164,35 @@ TEST_P(Attention, AgreesWithDouble) {
 
 std::vector<AttentionCase> attention_cases() {
   std::vector<AttentionCase> all;
+  const auto add = [&](const AttentionShape& shape, const std::string& documents,
+                       const FirstKeys& first_keys) {
+    all.push_back({shape, DType::f32, false, documents, first_keys});
+    all.push_back({shape, DType::bf16, false, documents, first_keys});
+    if (__builtin_cpu_supports("avx512bf16") != 0)
+      all.push_back({shape, DType::bf16, true, documents, first_keys});
+  };
   for (const AttentionShape& shape :
        {shape_of(1, 1, 1, 1, 1), shape_of(2, 1, 2, 1, 48), shape_of(1, 3, 2, 2, 5),
         shape_of(2, 63, 4, 2, 48), shape_of(1, 64, 2, 1, 64), shape_of(1, 65, 4, 1, 80),
-        shape_of(2, 131, 4, 4, 32), shape_of(1, 200, 2, 1, 64), shape_of(1, 17, 3, 1, 33)}) {
-    all.push_back({shape, DType::f32, false});
-    all.push_back({shape, DType::bf16, false});
-    if (__builtin_cpu_supports("avx512bf16") != 0) all.push_back({shape, DType::bf16, true});
-  }
+        shape_of(2, 131, 4, 4, 32), shape_of(1, 200, 2, 1, 64), shape_of(1, 17, 3, 1, 33)})
+    add(shape, "", {});
+  const auto with = [&](const std::string& name, const AttentionShape& shape,
+                        const std::vector<std::int64_t>& lengths) {
+    add(shape, "_" + name, documents_of(shape, lengths));
+  };
+  with("one_document", shape_of(1, 70, 2, 1, 33), {});
+  with("at_blocks", shape_of(1, 200, 2, 1, 64), {64, 64});
+  with("beside_blocks", shape_of(2, 200, 4, 2, 80), {63, 2, 62, 10});
+  with("short", shape_of(1, 131, 2, 2, 16), {1, 1, 3, 1, 2, 5, 1, 1, 60, 1, 4, 2, 2, 17});
+  with("long_then_short", shape_of(1, 259, 3, 1, 48), {190, 1, 66});
   return all;
 }
 
 std::string name_of(const testing::TestParamInfo<AttentionCase>& info) {
   const AttentionShape& s = info.param.shape;
-  return fmt::format("b{}_t{}_h{}_kv{}_d{}_{}{}", s.batch, s.sequence, s.heads, s.kv_heads,
-                     s.head_dim, to_string(info.param.dtype), info.param.native ? "_native" : "");
+  return fmt::format("b{}_t{}_h{}_kv{}_d{}_{}{}{}", s.batch, s.sequence, s.heads, s.kv_heads,
+                     s.head_dim, to_string(info.param.dtype), info.param.native ? "_native" : "",
+                     info.param.documents);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Attention, testing::ValuesIn(attention_cases()), name_of);
@@ -157,15 +203,18 @@ TEST(AttentionLong, ForwardInPieces) {
   const Matrix q = Matrix::random("q", DType::f32, 1100, 16);
   const Matrix k = Matrix::random("k", DType::f32, 1100, 16);
   const Matrix v = Matrix::random("v", DType::f32, 1100, 16);
-  const Reference expected = reference(s, {q.values(), k.values(), v.values()}, {});
-  on_every_target_and_thread_count([&](ThreadPool& pool) {
-    Matrix out(DType::f32, 1100, 16);
-    Matrix log_sums(DType::f32, 1, 1100);
-    std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()));
-    attention_forward(pool, s, q.view(), k.view(), v.view(), out.view(), floats(log_sums), scratch);
-    EXPECT_LT(relative_error(out.values(), expected.out), tolerance(DType::f32));
-    return std::vector<Matrix>{out, log_sums};
-  });
+  for (const auto& first_keys : {FirstKeys(), documents_of(s, {900, 90, 40})}) {
+    const Reference expected = reference(s, {q.values(), k.values(), v.values()}, first_keys, {});
+    on_every_target_and_thread_count([&](ThreadPool& pool) {
+      Matrix out(DType::f32, 1100, 16);
+      Matrix log_sums(DType::f32, 1, 1100);
+      std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()), std::byte{0xff});
+      attention_forward(pool, s, q.view(), k.view(), v.view(), first_keys, out.view(),
+                        floats(log_sums), scratch);
+      EXPECT_LT(relative_error(out.values(), expected.out), tolerance(DType::f32));
+      return std::vector<Matrix>{out, log_sums};
+    });
+  }
 }
 
 // Scores of hundreds, of both signs: the softmax must neither overflow nor lose the largest.
@@ -175,13 +224,37 @@ TEST(AttentionRange, LargeScores) {
   const Matrix q = Matrix::random("q", DType::f32, 90, 16, 0, 2.0);
   const Matrix k = Matrix::random("k", DType::f32, 90, 16, 0, 2.0);
   const Matrix v = Matrix::random("v", DType::f32, 90, 16);
-  const Reference expected = reference(s, {q.values(), k.values(), v.values()}, {});
+  const Reference expected = reference(s, {q.values(), k.values(), v.values()}, {}, {});
   on_every_target_and_thread_count([&](ThreadPool& pool) {
     Matrix out(DType::f32, 90, 16);
     Matrix log_sums(DType::f32, 1, 90);
     std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()));
-    attention_forward(pool, s, q.view(), k.view(), v.view(), out.view(), floats(log_sums), scratch);
+    attention_forward(pool, s, q.view(), k.view(), v.view(), {}, out.view(), floats(log_sums),
+                      scratch);
     EXPECT_LT(relative_error(out.values(), expected.out), 1e-4);
+    return std::vector<Matrix>{out};
+  });
+}
+
+// What is before a document is nothing to it: its results are those of a sequence of its own, bit
+// for bit where it begins with a block.
+TEST(AttentionDocuments, AreAsEachAlone) {
+  const AttentionShape s = shape_of(1, 192, 2, 1, 32);
+  const AttentionShape alone = shape_of(1, 64, 2, 1, 32);
+  const Matrix q = Matrix::random("q", DType::f32, 192, 64);
+  const Matrix k = Matrix::random("k", DType::f32, 192, 32);
+  const Matrix v = Matrix::random("v", DType::f32, 192, 32);
+  on_every_target_and_thread_count([&](ThreadPool& pool) {
+    Matrix out(DType::f32, 192, 64), out_alone(DType::f32, 64, 64);
+    Matrix log_sums(DType::f32, 1, 2 * 192), log_sums_alone(DType::f32, 1, 2 * 64);
+    std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()));
+    attention_forward(pool, s, q.view(), k.view(), v.view(), documents_of(s, {64, 64}), out.view(),
+                      floats(log_sums), scratch);
+    const auto last = [](const Matrix& all) { return all.view().row_range(128, 64); };
+    attention_forward(pool, alone, last(q), last(k), last(v), {}, out_alone.view(),
+                      floats(log_sums_alone), scratch);
+    const auto values = out.values();
+    EXPECT_EQ(std::vector<double>(values.begin() + 128 * 64, values.end()), out_alone.values());
     return std::vector<Matrix>{out};
   });
 }
@@ -193,12 +266,13 @@ TEST(AttentionReference, BackwardIsTheGradientOfForward) {
              Matrix::random("k", DType::f32, 5, 4).values(),
              Matrix::random("v", DType::f32, 5, 4).values()};
   const std::vector<double> dout = Matrix::random("dout", DType::f32, 5, 8).values();
-  const Reference analytic = reference(s, in, dout);
+  const FirstKeys first_keys = {0, 0, 2, 2, 2};
+  const Reference analytic = reference(s, in, first_keys, dout);
   const auto by = [&](std::vector<double> Tensors::*member) {
     return numeric_gradient(in.*member, dout, [&](const std::vector<double>& x) {
       Tensors changed = in;
       changed.*member = x;
-      return reference(s, changed, {}).out;
+      return reference(s, changed, first_keys, {}).out;
     });
   };
   EXPECT_LT(relative_error(analytic.dq, by(&Tensors::q)), 1e-8);

@@ -97,14 +97,18 @@ int dnnl_primitive_execute(const void* primitive, void* stream, int count, const
 namespace isthmus::runtime {
 namespace {
 
-class SteadyState : public TrainerTest,
-                    public testing::WithParamInterface<std::tuple<Precision, Recompute>> {
+class SteadyState
+    : public TrainerTest,
+      public testing::WithParamInterface<std::tuple<Precision, Recompute, Documents>> {
  protected:
   SteadyState() {
     options_.metrics_path = "";  // a line of it is no part of a step
     options_.checkpoint_steps = 1000;
     options_.micro_batches = 2;
     options_.steps = 20;
+    std::ofstream list(documents_path(folder_ / "text"), std::ios::binary);
+    for (std::uint64_t at = 0; at < 10'000; at += 1 + at % 40)
+      list.write(reinterpret_cast<const char*>(&at), sizeof(at));
   }
 };
 
@@ -120,7 +124,7 @@ TEST_P(SteadyState, AllocatesNothing) {
 
   ThreadPool pool({-1, -1});
   auto shape = small_shape();
-  std::tie(shape.precision, shape.recompute) = GetParam();
+  std::tie(shape.precision, shape.recompute, shape.documents) = GetParam();
   const auto model = make_model(pool, small_config(), shape);
   allocations = mappings = products = 0;
   int step = 0;
@@ -135,10 +139,13 @@ TEST_P(SteadyState, AllocatesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SteadyState,
                          testing::Combine(testing::Values(Precision::f32, Precision::bf16),
-                                          testing::Values(Recompute::off, Recompute::all)),
+                                          testing::Values(Recompute::off, Recompute::all),
+                                          testing::Values(Documents::joined, Documents::apart)),
                          [](const auto& tested) {
                            return std::string(to_string(std::get<0>(tested.param))) +
-                                  "_recompute_" + std::string(to_string(std::get<1>(tested.param)));
+                                  "_recompute_" +
+                                  std::string(to_string(std::get<1>(tested.param))) + "_" +
+                                  std::string(to_string(std::get<2>(tested.param)));
                          });
 
 // Bytes of this process that are in memory: now, or at most so far.

@@ -228,6 +228,15 @@ TEST_F(TextCorpusTest, CompletionsAreTheTargets) {
     counted += targets[i] != kIgnoredTarget;
   }
   EXPECT_EQ(counted, prepared->train.targets);
+  // Each is one document: all after an end belongs to the next.
+  std::vector<std::int32_t> starts(ids.size());
+  ASSERT_TRUE(file->knows_documents());
+  ASSERT_TRUE(file->part(0, ids, starts, targets));
+  std::int32_t begin = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ASSERT_EQ(starts[i], begin) << i;
+    if (ids[i] == kEndToken) begin = static_cast<std::int32_t>(i + 1);
+  }
 }
 
 TEST_F(TextCorpusTest, TextsNeedNoMaskAndRemoveAnOldOne) {
@@ -241,7 +250,16 @@ TEST_F(TextCorpusTest, TextsNeedNoMaskAndRemoveAnOldOne) {
   EXPECT_EQ(prepared->train.tokens, 8U);
   EXPECT_EQ(prepared->train.split, "all documents");
   EXPECT_THAT(written(),
-              ElementsAre(Pair("train.txt", testing::_), Pair("train.txt.json", testing::_)));
+              ElementsAre(Pair("train.txt", testing::_), Pair("train.txt.documents", testing::_),
+                          Pair("train.txt.json", testing::_)));
+  // Of a text nobody says where its documents begin.
+  write_contents(folder_ / "text", "one\n\ntwo");
+  how.source = folder_ / "text";
+  how.format = DocumentFormat::text;
+  ASSERT_TRUE(prepare_text(*disk_, pool_, how));
+  EXPECT_THAT(written(),
+              ElementsAre(Pair("train.txt", "one\n\ntwo"), Pair("train.txt.json", testing::_)));
+  EXPECT_FALSE(TokenFile::open(*disk_, how.train, {})->knows_documents());
 }
 
 TEST_F(TextCorpusTest, ABadLineIsNamed) {
@@ -342,7 +360,7 @@ TEST_P(Damaged, SinceIsDoneAgain) {
 }
 INSTANTIATE_TEST_SUITE_P(Files, Damaged,
                          testing::Values("train.txt.new", "train.txt.mask.new",
-                                         "train.txt.journal"));
+                                         "train.txt.documents.new", "train.txt.journal"));
 
 // Another source, or another tokenizer: what is there is of no use.
 TEST_F(Killed, AnotherTaskBeginsAnew) {

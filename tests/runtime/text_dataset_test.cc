@@ -199,6 +199,39 @@ TEST_F(TextDatasetTest, SamplesOfTokensAndTargets) {
   EXPECT_TRUE(refused);
 }
 
+TEST_F(TextDatasetTest, DocumentsApartSayWhereTheyBegin) {
+  const auto path = file("a", 2000);  // 250 ends a document
+  const auto open_with = [&](Documents documents) {
+    return TextDataset::open(*disk_, {{path}}, 48, 1, {.vocabulary = 256}, documents);
+  };
+  EXPECT_EQ(open_with(Documents::apart).error().code, ErrorCode::invalid_argument);
+  const auto joined = open_with(Documents::joined)->digest();
+  std::string begin;
+  for (std::uint64_t at = 0; at < 2000; at += 251)
+    begin.append(reinterpret_cast<const char*>(&at), sizeof(at));
+  write_contents(path + ".documents", begin);
+  EXPECT_EQ(open_with(Documents::joined)->digest(), joined);
+  const auto dataset = open_with(Documents::apart);
+  ASSERT_TRUE(dataset) << dataset.error().text();
+  EXPECT_NE(dataset->digest(), joined);
+  std::vector<std::int32_t> tokens(48), targets(48), starts(48);
+  int seams = 0;
+  for (std::uint64_t sample = 0; sample < 100; ++sample) {
+    ASSERT_TRUE(dataset->read(sample, tokens, targets, starts));
+    std::int32_t start = 0;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (i > 0 && tokens[i] == 0) start = static_cast<std::int32_t>(i);
+      ASSERT_EQ(starts[i], start);
+      ASSERT_EQ(targets[i], tokens[i] == 250 ? kIgnoredTarget : tokens[i] + 1);
+      seams += tokens[i] == 250;
+    }
+  }
+  EXPECT_GT(seams, 10);
+  begin[8] = 7;
+  write_contents(path + ".documents", begin);
+  EXPECT_NE(open_with(Documents::apart)->digest(), dataset->digest());
+}
+
 TEST_F(TextDatasetTest, AFileThatShrinksIsAnErrorAndNoCrash) {
   const auto dataset = open({{file("a", 5000)}}, 64);
   std::filesystem::resize_file(folder_ / "a", 10);

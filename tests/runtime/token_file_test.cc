@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <vector>
 
 #include "base/random.h"
 #include "runtime/batch_loss.h"
@@ -111,6 +113,110 @@ TEST_F(TokenFileTest, FactsSayHowItIsWritten) {
     damaged[cut] = static_cast<char>(random.below(256));
     (void)parse_token_file_facts(damaged);
   }
+}
+
+// What each token and target of a window says, wherever the window begins.
+class DocumentsTest : public TokenFileTest {
+ protected:
+  DocumentsTest() { write<std::uint16_t>({4, 5, 9, 6, 9, 9, 7, 8, 4, 5, 9, 3, 2}); }
+  static constexpr std::int32_t kEnd = 9, kNone = kIgnoredTarget;
+
+  void list(const std::vector<std::uint64_t>& begin) {
+    std::string bytes;
+    for (const auto at : begin)
+      for (int i = 0; i < 8; ++i) bytes += static_cast<char>(at >> 8 * i);
+    write_contents(documents_path(path_), bytes);
+  }
+  Result<void> part(std::uint64_t first, std::size_t count) {
+    const auto file = open({.width = TokenWidth::two, .vocabulary = 10, .end = kEnd});
+    EXPECT_TRUE(file) << file.error().text();
+    EXPECT_TRUE(file->knows_documents());
+    std::vector<std::int32_t> tokens(count);
+    targets_.assign(count, 0);
+    starts_.assign(count, -1);
+    EXPECT_TRUE(file->read(first, tokens));
+    EXPECT_TRUE(file->read(first + 1, targets_));
+    return file->part(first, tokens, starts_, targets_);
+  }
+  void expect_as_by_ends() {
+    ASSERT_TRUE(part(0, 12));
+    EXPECT_THAT(starts_, ElementsAre(0, 0, 0, 3, 3, 5, 6, 6, 6, 6, 6, 11));
+    EXPECT_THAT(targets_, ElementsAre(5, 9, kNone, 9, kNone, kNone, 8, 4, 5, 9, kNone, 2));
+    ASSERT_TRUE(part(3, 3));  // to the last of a document, and no further
+    EXPECT_THAT(starts_, ElementsAre(0, 0, 2));
+    EXPECT_THAT(targets_, ElementsAre(9, kNone, kNone));
+    ASSERT_TRUE(part(6, 4));  // inside of one
+    EXPECT_THAT(starts_, ElementsAre(0, 0, 0, 0));
+    EXPECT_THAT(targets_, ElementsAre(8, 4, 5, 9));
+  }
+  std::vector<std::int32_t> starts_, targets_;
+};
+
+TEST_F(DocumentsTest, EndTokensPartThem) { expect_as_by_ends(); }
+
+TEST_F(DocumentsTest, OrAListThatSaysWhereEachBegins) {
+  list({0, 3, 5, 6, 11});
+  expect_as_by_ends();
+  list({0, 4});  // whatever the tokens are
+  ASSERT_TRUE(part(0, 12));
+  EXPECT_THAT(starts_, ElementsAre(0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4));
+  list({});
+  ASSERT_TRUE(part(2, 3));
+  EXPECT_THAT(starts_, ElementsAre(0, 0, 0));
+}
+
+TEST_F(DocumentsTest, LongListsAreSearched) {
+  Random random(5);
+  std::string bytes(2 * 5000, '\1');
+  write_contents(path_, bytes);
+  std::vector<std::uint64_t> begin;
+  for (std::uint64_t at = random.below(3); at < 5000;
+       at += 1 + random.below(random.below(9) == 0 ? 300 : 4))
+    begin.push_back(at);
+  list(begin);
+  const auto file = open({.width = TokenWidth::two, .vocabulary = 300});
+  for (int draw = 0; draw < 300; ++draw) {
+    const auto first = random.below(4000);
+    const auto count = static_cast<std::size_t>(1 + random.below(900));
+    std::vector<std::int32_t> tokens(count), starts(count), targets(count, 257);
+    ASSERT_TRUE(file->part(first, tokens, starts, targets));
+    std::int32_t start = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i > 0 && std::ranges::binary_search(begin, first + i))
+        start = static_cast<std::int32_t>(i);
+      ASSERT_EQ(starts[i], start);
+      ASSERT_EQ(targets[i] == kNone, std::ranges::binary_search(begin, first + i + 1));
+    }
+  }
+}
+
+TEST_F(DocumentsTest, AListThatIsNoneIsRefused) {
+  write_contents(documents_path(path_), "nine byte");
+  EXPECT_THAT(open({TokenWidth::two, 10}).error().text(), HasSubstr("prepare them again"));
+  list(std::vector<std::uint64_t>(14, 1));  // more than tokens
+  EXPECT_EQ(open({TokenWidth::two, 10}).error().code, ErrorCode::corrupt);
+  for (const auto& begin : {std::vector<std::uint64_t>{0, 3, 3, 6}, {0, 5, 3, 6}, {0, 3, 99}}) {
+    list(begin);
+    const auto parted = part(0, 12);
+    ASSERT_FALSE(parted);
+    EXPECT_EQ(parted.error().code, ErrorCode::corrupt);
+    EXPECT_THAT(parted.error().text(), HasSubstr("tokens.bin.documents: document 2 begins"));
+  }
+}
+
+// The bytes of a text hold no end tokens, and those of prepared files may stand inside documents.
+TEST_F(DocumentsTest, AreNotKnownOfTextsNorOfFilesThatSayWhatTheyAre) {
+  const TokenFormat format{.width = TokenWidth::byte, .vocabulary = 10, .end = kEnd};
+  write<std::uint8_t>({4, 9, 5});
+  EXPECT_FALSE(open(format)->knows_documents());
+  write_contents(facts_path(path_), to_json({.width = TokenWidth::two, .tokens = 2}));
+  write<std::uint16_t>({4, 9});
+  const auto prepared = open(format);
+  ASSERT_TRUE(prepared) << prepared.error().text();
+  EXPECT_FALSE(prepared->knows_documents());
+  EXPECT_THAT(prepared->must_know_documents().error().text(),
+              AllOf(HasSubstr("tokens.bin"), HasSubstr("JSON lines")));
+  EXPECT_FALSE(open({.width = TokenWidth::two, .vocabulary = 10})->knows_documents());
 }
 
 TEST_F(TokenFileTest, HalfATokenIsNone) {

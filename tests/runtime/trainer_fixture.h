@@ -54,8 +54,8 @@ class TrainerTest : public testing::Test {
   }
 
   Result<TrainOutcome> run(Model& model) {
-    auto data =
-        TextDataset::open(*disk_, {{folder_ / "text"}}, model.shape().sequence, options_.seed);
+    auto data = TextDataset::open(*disk_, {{folder_ / "text"}}, model.shape().sequence,
+                                  options_.seed, {}, model.shape().documents);
     EXPECT_TRUE(data);
     return train({.model = model,
                   .data = *data,
