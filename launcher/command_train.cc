@@ -122,8 +122,9 @@ class SiteRank {
   }
 
   Result<void> open_model_and_data() {
-    pool_ = std::make_unique<ThreadPool>(
-        rank_cpus(file_, world_->rank(), static_cast<int>(available_cpus().size())));
+    const auto cpus = rank_cpus(file_, world_->rank(), static_cast<int>(available_cpus().size()));
+    if (!file_.train.cpus.empty()) pinned_to_ = cpus;
+    pool_ = std::make_unique<ThreadPool>(cpus);
     ISTHMUS_TRY(model_, make_training_model(file_, *disk_, *pool_));
     frozen_digest_ = runtime::frozen_digest(*model_);
     ISTHMUS_TRY(tokenizer_, site_tokenizer(file_, *disk_));
@@ -184,6 +185,7 @@ class SiteRank {
                                          .outer = outer_.get(),
                                          .tokenizer = tokenizer_.get(),
                                          .observers = observers(),
+                                         .cpus = pinned_to_,
                                          .stop = stop_},
                                         options);
     if (!outcome) return failed(outcome.error());
@@ -217,6 +219,7 @@ class SiteRank {
   bool first_ = false;  // rank of the mesh
   std::unique_ptr<DiskLock> lock_;
   EventLog log_;
+  std::vector<int> pinned_to_;  // CPUs, where the file says them
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<runtime::Model> model_;
   std::string frozen_digest_;

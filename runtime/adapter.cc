@@ -200,7 +200,7 @@ Result<void> StoredAdapter::merge_into(const CanonicalTensor& weight,
   return {};
 }
 
-Result<void> write_adapter(Disk& disk, const std::string& directory, Model& model) {
+Result<SafetensorsWriter> start_adapter(Disk& disk, const std::string& directory, Model& model) {
   const auto& tuning = model.fine_tuning();
   ISTHMUS_ASSERT(tuning.lora.rank > 0);
   const AdapterDescription description{
@@ -213,7 +213,7 @@ Result<void> write_adapter(Disk& disk, const std::string& directory, Model& mode
   for (std::size_t i = 0; i < model.tensors().size(); ++i)
     if (const auto& tensor = model.tensors()[i]; tensor.trains)
       tensors.push_back({stored_name(tensor.name), tensor.shape, model.parameters(i)});
-  return write_safetensors(disk, directory + "/" + kAdapterFile, tensors, {{"format", "pt"}});
+  return start_safetensors(disk, directory + "/" + kAdapterFile, tensors, {{"format", "pt"}});
 }
 
 }  // namespace isthmus::runtime

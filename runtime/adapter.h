@@ -61,7 +61,8 @@ class StoredAdapter {
   SafetensorsReader reader_;
 };
 
-// Both files, of a model with adapters; synced, their names are not (Disk::sync_folder).
-Result<void> write_adapter(Disk& disk, const std::string& directory, Model& model);
+// Both files, of a model with adapters. That of its tensors, whose values are not read any more, is
+// yet to be finished; names are not synced (Disk::sync_folder).
+Result<SafetensorsWriter> start_adapter(Disk& disk, const std::string& directory, Model& model);
 
 }  // namespace isthmus::runtime

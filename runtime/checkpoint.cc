@@ -25,14 +25,14 @@ constexpr std::string_view kContributed = "contributed.";
 
 // ---- tensors
 
-Result<void> write_model(Disk& disk, const std::string& path, Model& model) {
+Result<SafetensorsWriter> start_model(Disk& disk, const std::string& path, Model& model) {
   std::vector<TensorToStore> tensors;
   for (std::size_t i = 0; i < model.tensors().size(); ++i)
     tensors.push_back({model.tensors()[i].name, model.tensors()[i].shape, model.parameters(i)});
-  return write_safetensors(disk, path, tensors, {{"format", "pt"}});
+  return start_safetensors(disk, path, tensors, {{"format", "pt"}});
 }
 
-Result<void> write_optimizer(Disk& disk, const std::string& path, Model& model) {
+Result<SafetensorsWriter> start_optimizer(Disk& disk, const std::string& path, Model& model) {
   std::vector<TensorToStore> tensors;
   for (std::size_t i = 0; i < model.tensors().size(); ++i) {
     const auto& t = model.tensors()[i];
@@ -40,7 +40,7 @@ Result<void> write_optimizer(Disk& disk, const std::string& path, Model& model) 
     tensors.push_back({std::string(kFirstMoment) + t.name, t.shape, model.first_moments(i)});
     tensors.push_back({std::string(kSecondMoment) + t.name, t.shape, model.second_moments(i)});
   }
-  return write_safetensors(disk, path, tensors, {});
+  return start_safetensors(disk, path, tensors, {});
 }
 
 // The tensors that train in canonical parameters, one after the other.
@@ -110,21 +110,25 @@ Result<std::vector<float>> read_tensors(const SafetensorsReader& reader, const s
 
 // All files of one, synced.
 Result<void> write_files(Disk& disk, const std::string& writing, Model& model,
-                         const Progress& progress, const TrainedOn& trained_on) {
+                         const Progress& progress, const TrainedOn& trained_on,
+                         const std::function<void()>& values_read) {
   ISTHMUS_CHECK(disk.make_folders(writing));
   ISTHMUS_CHECK(
       replace_file(disk, writing + "/" + kConfigFile, bytes_of(to_config_json(model.config()))));
   std::vector<const char*> files = {kConfigFile, kOptimizerFile};
-  if (model.fine_tuning().lora.rank > 0) {
-    ISTHMUS_CHECK(write_adapter(disk, writing, model));
+  const bool has_adapter = model.fine_tuning().lora.rank > 0;
+  ISTHMUS_TRY(auto parameters, has_adapter ? start_adapter(disk, writing, model)
+                                           : start_model(disk, writing + "/" + kModelFile, model));
+  if (has_adapter)
     files.insert(files.end(), {kAdapterConfigFile, kAdapterFile});
-  } else {
-    ISTHMUS_CHECK(write_model(disk, writing + "/" + kModelFile, model));
+  else
     files.push_back(kModelFile);
-  }
-  ISTHMUS_CHECK(write_optimizer(disk, writing + "/" + kOptimizerFile, model));
+  ISTHMUS_TRY(auto optimizer, start_optimizer(disk, writing + "/" + kOptimizerFile, model));
   TrainerFile trainer{
       .progress = progress, .updates = model.updates(), .files = {}, .trained_on = {}};
+  if (values_read) values_read();
+  ISTHMUS_CHECK(parameters.finish());
+  ISTHMUS_CHECK(optimizer.finish());
   if (!trained_on.empty()) {
     const std::string path = writing + "/" + kTrainedOnFile;
     ISTHMUS_CHECK(write_trained_on(disk, path, model, trained_on));
@@ -141,7 +145,8 @@ Result<void> write_files(Disk& disk, const std::string& writing, Model& model,
 
 Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Model& model,
                                      const Progress& progress, int keep,
-                                     const TrainedOn& trained_on) {
+                                     const TrainedOn& trained_on,
+                                     const std::function<void()>& values_read) {
   ISTHMUS_ASSERT(keep >= 1);
   const std::string checkpoint = folder + "/" + checkpoint_name(progress.inner_step);
   ISTHMUS_TRY(const bool complete, trained_on.empty()
@@ -152,7 +157,8 @@ Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Mode
     return checkpoint;
   const auto writing = writing_folder(folder, progress.inner_step);
   ISTHMUS_CHECK(remove_folder(writing));
-  if (const auto written = write_files(disk, writing, model, progress, trained_on); !written) {
+  if (const auto written = write_files(disk, writing, model, progress, trained_on, values_read);
+      !written) {
     // The gateway needs the room more, which half of a checkpoint takes.
     (void)remove_folder(writing);
     return written.error();

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,10 +43,13 @@ struct TrainedOn {
 
 // Writes checkpoint `progress.inner_step` and removes all but the newest `keep` (at least 1) and
 // the best (progress.best_step). Returns its folder; one of this step that is there already is
-// replaced, unless it is the same. Errors: io, disk_full, permission.
+// replaced, unless it is the same. `values_read` is called when the model's values are in files:
+// from then on the model may change; what is left is to bring them to the disk and to name them.
+// Errors: io, disk_full, permission.
 Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Model& model,
                                      const Progress& progress, int keep,
-                                     const TrainedOn& trained_on = {});
+                                     const TrainedOn& trained_on = {},
+                                     const std::function<void()>& values_read = {});
 
 // Of the checkpoint of this step, loaded before into `model`; empty when it was not made at a stop,
 // forgotten since, or, with a warning event, damaged: the checkpoint is whole without it. Errors:

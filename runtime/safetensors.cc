@@ -319,14 +319,21 @@ Result<void> SafetensorsWriter::finish() {
   return file_->sync();
 }
 
-Result<void> write_safetensors(Disk& disk, const std::string& path,
-                               std::span<const TensorToStore> tensors,
-                               const std::map<std::string, std::string>& metadata) {
+Result<SafetensorsWriter> start_safetensors(Disk& disk, const std::string& path,
+                                            std::span<const TensorToStore> tensors,
+                                            const std::map<std::string, std::string>& metadata) {
   std::vector<SafetensorsWriter::Entry> entries;
   for (const auto& tensor : tensors) entries.push_back({tensor.name, tensor.shape});
   ISTHMUS_TRY(auto writer,
               SafetensorsWriter::create(disk, path, entries, StoredDType::f32, metadata));
   for (const auto& tensor : tensors) ISTHMUS_CHECK(writer.add(tensor.values));
+  return writer;
+}
+
+Result<void> write_safetensors(Disk& disk, const std::string& path,
+                               std::span<const TensorToStore> tensors,
+                               const std::map<std::string, std::string>& metadata) {
+  ISTHMUS_TRY(auto writer, start_safetensors(disk, path, tensors, metadata));
   return writer.finish();
 }
 

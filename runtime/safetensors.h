@@ -113,8 +113,12 @@ struct TensorToStore {
   std::span<const float> values;
 };
 
-// A new file with these tensors as F32 in this order, synced; its name is not (Disk::sync_folder).
-// Equal input gives equal bytes.
+// A new file with these tensors as F32 in this order, whose values are not read any more; yet to be
+// finished. Equal input gives equal bytes.
+Result<SafetensorsWriter> start_safetensors(Disk& disk, const std::string& path,
+                                            std::span<const TensorToStore> tensors,
+                                            const std::map<std::string, std::string>& metadata);
+// The same, finished.
 Result<void> write_safetensors(Disk& disk, const std::string& path,
                                std::span<const TensorToStore> tensors,
                                const std::map<std::string, std::string>& metadata);

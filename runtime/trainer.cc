@@ -12,6 +12,7 @@
 #include "base/byte_stream.h"
 #include "base/counted.h"
 #include "runtime/checkpoint.h"
+#include "runtime/checkpoint_writer.h"
 #include "runtime/held_out_watch.h"
 #include "runtime/metrics_log.h"
 #include "runtime/micro_batches.h"
@@ -34,6 +35,8 @@ class Trainer {
         is_root_(parts.world.rank() == kRoot),
         observers_(parts.observers),
         batches_(parts.data, parts.model.shape(), parts.world.rank(), parts.world.world_size()),
+        writer_(parts.disk, parts.clock, options.checkpoint_folder, options.checkpoint_keep,
+                parts.cpus),
         trained_(parts.model) {
     ISTHMUS_ASSERT((parts.outer != nullptr) == (options.federated && is_root_));
     ISTHMUS_ASSERT(options.micro_batches > 0 && options.inner_steps > 0 &&
@@ -66,9 +69,11 @@ class Trainer {
       ISTHMUS_CHECK(inner_step());
       if (contribution_due()) ISTHMUS_CHECK(contribute());
       if (!is_root_) continue;
+      note_written(writer_.finished());
       const bool best = evaluation_due() && is_best();
-      if (best || checkpoint_due()) try_checkpoint();
+      if (best || checkpoint_due()) begin_checkpoint();
     }
+    note_written(writer_.wait());
     if (is_root_) judge_last(stopped);
     if (is_root_) ISTHMUS_CHECK(stopped ? checkpoint_at_stop() : checkpoint());
     if (stopped && parts_.outer != nullptr) parts_.outer->leave();
@@ -275,6 +280,7 @@ class Trainer {
     const double rate = options_.schedule.rate(schedule_step());
     auto adamw = options_.adamw;
     adamw.gradient_norm_skip = spikes_.limit();
+    writer_.wait_until_read();
     const auto update = model_.update(adamw, rate, static_cast<std::int64_t>(counted));
     if (counted > 0) ISTHMUS_CHECK(note_update(update));
     // Prompts alone have no target, so no loss and no gradient.
@@ -488,10 +494,12 @@ class Trainer {
   }
 
   void set_parameters(std::span<const float> values) {
+    writer_.wait_until_read();
     trained_.set(values);
     judged_ = false;
   }
   void replace_in_parameters(std::span<const float> from, std::span<const float> to) {
+    writer_.wait_until_read();
     trained_.replace(from, to);
     judged_ = false;
   }
@@ -517,10 +525,13 @@ class Trainer {
     ISTHMUS_TRY(last_checkpoint_,
                 write_checkpoint(parts_.disk, options_.checkpoint_folder, model_, progress_,
                                  options_.checkpoint_keep, trained_on));
-    parts_.log.detail(
-        "checkpoint_written", {},
-        {{"checkpoint", last_checkpoint_}, {"seconds", seconds_of(parts_.clock.now() - began)}});
+    note_written(seconds_of(parts_.clock.now() - began));
     return {};
+  }
+
+  void note_written(double seconds) {
+    parts_.log.detail("checkpoint_written", {},
+                      {{"checkpoint", last_checkpoint_}, {"seconds", seconds}});
   }
 
   // On a disk with too little room the checkpoint counts for more than the last inner steps.
@@ -535,14 +546,26 @@ class Trainer {
     return checkpoint();
   }
 
-  // One that cannot be written under way costs a repeat at worst, so training goes on.
-  void try_checkpoint() {
+  // Written while training goes on; where the last still is, that is waited for.
+  void begin_checkpoint() {
+    note_written(writer_.wait());
     checkpoint_tried_ = parts_.clock.now();
-    if (const auto status = checkpoint(); !status)
-      parts_.log.alarm("checkpoint_failed", {},
-                       {{"why", status.error().text()},
-                        {"then", fmt::format("training goes on; the next is due after {}",
-                                             counted(options_.checkpoint_steps, "inner step"))}});
+    progress_.gradient_norms = spikes_.norms();
+    writer_.begin(model_, progress_);
+  }
+
+  // One that cannot be written under way costs a repeat at worst, so training goes on.
+  void note_written(const std::optional<Result<CheckpointWriter::Written>>& outcome) {
+    if (!outcome) return;
+    if (*outcome) {
+      last_checkpoint_ = (*outcome)->checkpoint;
+      note_written((*outcome)->seconds);
+      return;
+    }
+    parts_.log.alarm("checkpoint_failed", {},
+                     {{"why", outcome->error().text()},
+                      {"then", fmt::format("training goes on; the next is due after {}",
+                                           counted(options_.checkpoint_steps, "inner step"))}});
   }
 
   template <class T>
@@ -564,6 +587,7 @@ class Trainer {
   std::unique_ptr<MetricsLog> metrics_;    // of the root
   std::vector<TrainObserver*> observers_;  // the metrics log too
   MicroBatches batches_;
+  CheckpointWriter writer_;  // of the root
 
   Progress progress_;
   double loss_ = std::numeric_limits<double>::quiet_NaN();

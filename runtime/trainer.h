@@ -77,6 +77,7 @@ struct TrainParts {
   OuterSync* outer = nullptr;                  // rank 0 of a federated site
   const Tokenizer* tokenizer = nullptr;        // where there are evaluations
   std::vector<TrainObserver*> observers = {};  // of rank 0
+  std::vector<int> cpus = {};                  // of this rank's threads, where they are pinned
   const std::atomic<bool>* stop = nullptr;  // set: finish the inner step, keep a checkpoint, return
   std::uint64_t machine_memory = machine_memory_bytes();
 };

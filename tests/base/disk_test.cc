@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/base/passing_disk.h"
 #include "tests/base/temporary_folder.h"
 
 namespace isthmus {
@@ -185,62 +186,47 @@ TEST_F(DiskTest, ReplaceFileThatFailsKeepsTheOldOne) {
 }
 
 // A disk that notes the calls that order a replacement.
-class NotingDisk final : public Disk {
+class NotingDisk final : public PassingDisk {
  public:
-  NotingDisk(Disk& disk, std::vector<std::string>& calls) : disk_(disk), calls_(calls) {}
+  NotingDisk(std::shared_ptr<Disk> disk, std::vector<std::string>& calls)
+      : PassingDisk(std::move(disk)), calls_(calls) {}
   Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
-    ISTHMUS_TRY(auto file, disk_.open(path, how));
+    ISTHMUS_TRY(auto file, PassingDisk::open(path, how));
     return std::unique_ptr<File>(std::make_unique<NotingFile>(std::move(file), calls_));
   }
   Result<void> rename(const std::string& from, const std::string& to) override {
     calls_.push_back("rename");
-    return disk_.rename(from, to);
+    return PassingDisk::rename(from, to);
   }
-  Result<void> remove(const std::string& path) override { return disk_.remove(path); }
-  Result<bool> exists(const std::string& path) const override { return disk_.exists(path); }
-  Result<std::vector<std::string>> list(const std::string& folder) const override {
-    return disk_.list(folder);
-  }
-  Result<void> make_folders(const std::string& path) override { return disk_.make_folders(path); }
   Result<void> sync_folder(const std::string& path) override {
     calls_.push_back("sync_folder " + path);
-    return disk_.sync_folder(path);
-  }
-  Result<std::unique_ptr<DiskLock>> lock(const std::string& path) override {
-    return disk_.lock(path);
+    return PassingDisk::sync_folder(path);
   }
 
  private:
-  class NotingFile final : public File {
+  class NotingFile final : public PassingFile {
    public:
     NotingFile(std::unique_ptr<File> file, std::vector<std::string>& calls)
-        : file_(std::move(file)), calls_(calls) {}
-    Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
-      return file_->read_at(offset, out);
-    }
+        : PassingFile(std::move(file)), calls_(calls) {}
     Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
       calls_.push_back("write");
-      return file_->write_at(offset, bytes);
+      return PassingFile::write_at(offset, bytes);
     }
-    Result<void> truncate(std::uint64_t bytes) override { return file_->truncate(bytes); }
-    Result<std::uint64_t> size() const override { return file_->size(); }
     Result<void> sync() override {
       calls_.push_back("sync");
-      return file_->sync();
+      return PassingFile::sync();
     }
 
    private:
-    std::unique_ptr<File> file_;
     std::vector<std::string>& calls_;
   };
 
-  Disk& disk_;
   std::vector<std::string>& calls_;
 };
 
 TEST_F(DiskTest, ReplaceFileSyncsBeforeItRenamesAndTheFolderAfter) {
   std::vector<std::string> calls;
-  NotingDisk noting(*disk_, calls);
+  NotingDisk noting(std::move(disk_), calls);
   ASSERT_TRUE(replace_file(noting, path("a"), bytes_of("x")));
   EXPECT_EQ(calls,
             (std::vector<std::string>{"write", "sync", "rename", "sync_folder " + folder_.path()}));

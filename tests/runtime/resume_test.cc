@@ -6,11 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -118,9 +120,9 @@ class ResumeTest : public testing::Test {
   std::string file_of(const std::string& run, const std::string& name) {
     return contents_of(path_of(run, name));
   }
-  void expect_same_end(const std::string& a, const std::string& b) {
-    for (const char* name :
-         {"model.safetensors", "optimizer.safetensors", "trainer.json", "config.json"}) {
+  void expect_same_end(const std::string& a, const std::string& b,
+                       const char* parameters = "model.safetensors") {
+    for (const char* name : {parameters, "optimizer.safetensors", "trainer.json", "config.json"}) {
       EXPECT_FALSE(file_of(a, name).empty());
       EXPECT_TRUE(file_of(a, name) == file_of(b, name)) << name << " of " << b << " differs";
     }
@@ -159,16 +161,29 @@ TEST_F(ResumeTest, KeepsItsPositionWithOtherMicroBatches) {
   expect_nearly_same_end("straight", "dealt");
 }
 
-TEST_F(ResumeTest, KilledAtAnyMomentEndsWithTheSameBits) {
-  const std::vector<std::string> more{"every=2", "micro_batches=3", "rows=1"};
+class Killed50Times : public ResumeTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(Killed50Times, EndsWithTheSameBits) {
+  std::vector<std::string> more{"every=2", "micro_batches=3", "rows=1"};
+  std::istringstream words(GetParam());
+  for (std::string word; words >> word;) more.push_back(word);
+  const bool has_adapter = std::ranges::find(more, "lora") != more.end();
   finish(train_once("straight", more));
   const auto kills = kill_often("killed", more, 50);
   EXPECT_EQ(kills.running, 50) << "it ended before it was killed";
   EXPECT_GE(kills.with_a_step, 5);
   EXPECT_GE(kills.writing, 1);
   finish(train_once("killed", more));
-  expect_same_end("straight", "killed");
+  expect_same_end("straight", "killed",
+                  has_adapter ? "adapter_model.safetensors" : "model.safetensors");
 }
+
+INSTANTIATE_TEST_SUITE_P(While, Killed50Times, testing::Values("", "lora", "bf16 recompute"),
+                         [](const auto& tested) {
+                           const std::string words = tested.param;
+                           return words.empty() ? std::string("all_train")
+                                                : words.substr(0, words.find(' '));
+                         });
 
 TEST_F(ResumeTest, StoppedByASignalGoesOnWhereItWas) {
   finish(train_once("straight"));

@@ -1,6 +1,7 @@
 // A site that trains alone, for tests that kill it: `train_once RUN_DIR TEXT STEPS [mpi]
-// [rows=N] [micro_batches=N] [every=N] [threads=N]`. SIGTERM stops it, as a user would; exit code 0
-// when it is finished, 3 when it stopped. With mpi, one of several ranks under mpirun.
+// [rows=N] [micro_batches=N] [every=N] [threads=N] [lora] [bf16] [recompute]`. SIGTERM stops it, as
+// a user would; exit code 0 when it is finished, 3 when it stopped. With mpi, one of several ranks
+// under mpirun.
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -31,12 +32,16 @@ int run(int argc, char** argv) {
                        .metrics_path = run_dir + "/metrics.jsonl"};
   options.schedule = {.peak = 5e-3, .warmup_steps = 5, .steps = 60};
   auto shape = small_shape();
+  FineTuning tuning;
   bool is_mpi = false;
   std::size_t threads = 1;
   for (int i = 4; i < argc; ++i) {
     const std::string argument = argv[i];
     const auto number = std::atoi(argument.substr(argument.find('=') + 1).c_str());
     if (argument == "mpi") is_mpi = true;
+    if (argument == "lora") tuning.lora = {.rank = 4, .alpha = 8, .targets = {"*_proj"}};
+    if (argument == "bf16") shape.precision = Precision::bf16;
+    if (argument == "recompute") shape.recompute = Recompute::all;
     if (argument.starts_with("rows=")) shape.micro_batch = number;
     if (argument.starts_with("micro_batches=")) options.micro_batches = number;
     if (argument.starts_with("threads=")) threads = static_cast<std::size_t>(number);
@@ -53,7 +58,7 @@ int run(int argc, char** argv) {
   const auto data = TextDataset::open(*disk, {{text}}, shape.sequence, options.seed);
   if (!data) return fail(data.error());
   ThreadPool pool(std::vector<int>(threads, -1));
-  auto model = Model::create(small_config(), shape, pool);
+  auto model = Model::create(small_config(), shape, pool, tuning);
   if (!model) return fail(model.error());
   (*model)->initialise(options.seed);
   const auto outcome = train({.model = **model,

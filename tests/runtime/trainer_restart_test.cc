@@ -8,6 +8,7 @@
 
 #include "runtime/checkpoint.h"
 #include "runtime/checkpoint_folder.h"
+#include "tests/base/passing_disk.h"
 #include "tests/runtime/trainer_fixture.h"
 
 namespace isthmus::runtime {
@@ -17,33 +18,19 @@ using testing::HasSubstr;
 using testing::SizeIs;
 
 // No room for files of this name; all else as it is.
-class NoRoomFor final : public Disk {
+class NoRoomFor final : public PassingDisk {
  public:
   NoRoomFor(std::string_view name, std::unique_ptr<Disk> disk)
-      : name_(name), disk_(std::move(disk)) {}
+      : PassingDisk(std::move(disk)), name_(name) {}
 
   Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
     if (how != Open::read && path.ends_with(name_))
       return Error{ErrorCode::disk_full, "no room for " + path};
-    return disk_->open(path, how);
-  }
-  Result<void> rename(const std::string& from, const std::string& to) override {
-    return disk_->rename(from, to);
-  }
-  Result<void> remove(const std::string& path) override { return disk_->remove(path); }
-  Result<bool> exists(const std::string& path) const override { return disk_->exists(path); }
-  Result<std::vector<std::string>> list(const std::string& folder) const override {
-    return disk_->list(folder);
-  }
-  Result<void> make_folders(const std::string& path) override { return disk_->make_folders(path); }
-  Result<void> sync_folder(const std::string& path) override { return disk_->sync_folder(path); }
-  Result<std::unique_ptr<DiskLock>> lock(const std::string& path) override {
-    return disk_->lock(path);
+    return PassingDisk::open(path, how);
   }
 
  private:
   const std::string name_;
-  std::unique_ptr<Disk> disk_;
 };
 
 class TrainerRestartTest : public TrainerTest {

@@ -1,0 +1,200 @@
+#include "runtime/checkpoint_writer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <vector>
+
+#include "runtime/checkpoint.h"
+#include "runtime/checkpoint_folder.h"
+#include "tests/base/passing_disk.h"
+#include "tests/runtime/trainer_fixture.h"
+
+namespace isthmus::runtime {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr std::string_view kOptimizer = "/optimizer.safetensors";
+
+// A disk on which one call takes until it is let go: the optimizer's values, or bringing them to
+// the disk.
+class GatedDisk final : public PassingDisk {
+ public:
+  enum class At { nothing, write, sync };
+
+  using PassingDisk::PassingDisk;
+  ~GatedDisk() override { let_go(); }
+
+  void hold(At at) {
+    at_ = at;
+    gate_ = {};
+    open_ = gate_.get_future().share();
+  }
+  void let_go() {
+    if (at_.exchange(At::nothing) != At::nothing) gate_.set_value();
+  }
+
+  Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
+    ISTHMUS_TRY(auto file, PassingDisk::open(path, how));
+    if (how == Open::read || !path.ends_with(kOptimizer)) return file;
+    return std::unique_ptr<File>(std::make_unique<GatedFile>(std::move(file), *this));
+  }
+
+ private:
+  class GatedFile final : public PassingFile {
+   public:
+    GatedFile(std::unique_ptr<File> file, GatedDisk& disk)
+        : PassingFile(std::move(file)), disk_(disk) {}
+    Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+      disk_.pass(At::write);
+      return PassingFile::write_at(offset, bytes);
+    }
+    Result<void> sync() override {
+      disk_.pass(At::sync);
+      return PassingFile::sync();
+    }
+
+   private:
+    GatedDisk& disk_;
+  };
+
+  void pass(At at) {
+    if (at_ == at) open_.wait();
+  }
+
+  std::atomic<At> at_{At::nothing};
+  std::promise<void> gate_;
+  std::shared_future<void> open_;
+};
+
+class NoRoom final : public PassingDisk {
+ public:
+  using PassingDisk::PassingDisk;
+  Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
+    if (path.ends_with(kOptimizer)) return Error{ErrorCode::disk_full, "no room for " + path};
+    return PassingDisk::open(path, how);
+  }
+};
+
+class CheckpointWriterTest : public TrainerTest {
+ protected:
+  CheckpointWriterTest() { disk_ = std::make_unique<GatedDisk>(std::move(disk_)); }
+  GatedDisk& gated() { return static_cast<GatedDisk&>(*disk_); }
+  std::string folder() const { return options_.checkpoint_folder; }
+  static std::vector<float> everything(Model& model) {
+    std::vector<float> all;
+    for (const auto buffer : {model.parameters(), model.first_moments(), model.second_moments()})
+      all.insert(all.end(), buffer.begin(), buffer.end());
+    return all;
+  }
+  static void change(Model& model) {
+    for (const auto buffer : {model.parameters(), model.first_moments(), model.second_moments()})
+      std::ranges::fill(buffer, 0.25F);
+    model.set_updates(model.updates() + 1);
+  }
+
+  std::unique_ptr<Model> model_ = make_small_model(pool_);
+};
+
+TEST_F(CheckpointWriterTest, HoldsWhatWasThereWhenItWasBegun) {
+  const auto before = everything(*model_);
+  CheckpointWriter writer(*disk_, *clock_, folder(), 2);
+  gated().hold(GatedDisk::At::write);
+  std::atomic<bool> written = false;
+  writer.begin(*model_, {.inner_step = 3});
+  auto release = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    written = true;
+    gated().let_go();
+  });
+  writer.wait_until_read();
+  EXPECT_TRUE(written) << "the model would have changed under it";
+  change(*model_);
+  const auto outcome = writer.wait();
+  ASSERT_TRUE(outcome && *outcome);
+  EXPECT_EQ((*outcome)->checkpoint, folder() + "/step_00000003");
+  EXPECT_GE((*outcome)->seconds, 0.05);
+
+  const auto read = make_small_model(pool_, 9);
+  const auto progress = load_checkpoint(*disk_, (*outcome)->checkpoint, *read);
+  ASSERT_TRUE(progress) << progress.error().text();
+  EXPECT_EQ(progress->inner_step, 3);
+  EXPECT_EQ(everything(*read), before);
+  EXPECT_EQ(read->updates(), 0);
+}
+
+TEST_F(CheckpointWriterTest, TheDiskIsNotWaitedFor) {
+  CheckpointWriter writer(*disk_, *clock_, folder(), 2);
+  gated().hold(GatedDisk::At::sync);
+  writer.begin(*model_, {.inner_step = 3});
+  writer.wait_until_read();
+  EXPECT_FALSE(writer.finished());
+  EXPECT_THAT(*list_checkpoints(*disk_, folder()), IsEmpty());  // none that is not on the disk
+  gated().let_go();
+  const auto outcome = writer.wait();
+  EXPECT_TRUE(outcome && *outcome);
+  EXPECT_THAT(*list_checkpoints(*disk_, folder()), ElementsAre(3));
+  EXPECT_FALSE(writer.finished());  // it is told once
+  EXPECT_FALSE(writer.wait());
+}
+
+TEST_F(CheckpointWriterTest, WhatGoesWrongIsTold) {
+  NoRoom full(std::move(disk_));
+  {
+    CheckpointWriter writer(full, *clock_, folder(), 2);
+    writer.begin(*model_, {.inner_step = 3});
+    writer.wait_until_read();
+    const auto outcome = writer.wait();
+    ASSERT_TRUE(outcome);
+    ASSERT_FALSE(*outcome);
+    EXPECT_EQ(outcome->error().code, ErrorCode::disk_full);
+    writer.begin(*model_, {.inner_step = 4});  // whoever goes away waits for it
+  }
+  EXPECT_THAT(*list_checkpoints(full, folder()), IsEmpty());
+}
+
+// Steps are done beside it, and the next checkpoint waits for the last.
+TEST_F(CheckpointWriterTest, TrainingGoesOnBesideIt) {
+  options_.checkpoint_steps = 5;
+  options_.checkpoint_keep = 10;
+  options_.steps = 12;
+  const auto undisturbed = make_small_model(pool_);
+  run_well(*undisturbed);
+  const auto expected = contents_of(folder() + "/step_00000005/model.safetensors");
+  options_.checkpoint_folder = folder_ / "gated";
+  gated().hold(GatedDisk::At::sync);
+  int step = 0;
+  world_.on_gradients = [&] {
+    if (++step == 9) {
+      EXPECT_THAT(*list_checkpoints(*disk_, folder()), IsEmpty());
+      gated().let_go();
+    }
+  };
+  run_well(*model_);
+  EXPECT_GE(step, 12);
+  EXPECT_EQ(canonical(*model_), canonical(*undisturbed));
+  EXPECT_THAT(*list_checkpoints(*disk_, folder()), ElementsAre(5, 10, 12));
+  EXPECT_EQ(contents_of(folder() + "/step_00000005/model.safetensors"), expected);
+}
+
+TEST_F(CheckpointWriterTest, TrainingGoesOnWithoutIt) {
+  options_.checkpoint_steps = 5;
+  options_.steps = 9;
+  disk_ = std::make_unique<NoRoom>(std::move(disk_));
+  const auto outcome = run(*model_);
+  ASSERT_FALSE(outcome);  // of the last one, there is nothing else to do
+  EXPECT_EQ(outcome.error().code, ErrorCode::disk_full);
+  ASSERT_THAT(events("checkpoint_failed"), SizeIs(1));
+  EXPECT_THAT(events("checkpoint_failed")[0], HasSubstr("no room"));
+  EXPECT_THAT(metrics("inner_step"), SizeIs(9));
+}
+
+}  // namespace
+}  // namespace isthmus::runtime
