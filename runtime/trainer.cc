@@ -155,7 +155,7 @@ class Trainer {
     if (progress_.data_digest != parts_.data.digest().hex())
       parts_.log.warning("data_changed", {},
                          {{"why",
-                           "files, weights, sequence or seed are not those of the "
+                           "files, weights, documents, sequence or seed are not those of the "
                            "checkpoint: training goes on with other samples"}});
   }
 

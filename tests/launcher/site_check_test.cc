@@ -192,6 +192,18 @@ TEST_F(SiteFiles, TheTokenizerMustBeOneThatModelAndFilesKnow) {
   EXPECT_THAT(faults("text"), HasSubstr("text.json"));
 }
 
+TEST_F(SiteFiles, DocumentsApartMustBeKnown) {
+  const std::vector<std::string> apart{"data.documents=apart"};
+  EXPECT_EQ(faults("text"), "");
+  EXPECT_THAT(faults("text", apart),
+              AllOf(HasSubstr("data.train: "), HasSubstr("where the documents of"),
+                    HasSubstr("isthmus data prepare")));
+  write("text.documents", std::string(8, '\0'));  // one, that begins at 0
+  EXPECT_EQ(faults("text", apart), "");
+  write("text.documents", "half");
+  EXPECT_THAT(faults("text", apart), HasSubstr("prepare them again"));
+}
+
 TEST_F(SiteFiles, TheModelThatIsThereMustFit) {
   EXPECT_THAT(faults("text", {"train.sequence=600"}), HasSubstr("600 is longer than "
                                                                 "max_position_embeddings of "
