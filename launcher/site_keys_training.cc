@@ -51,8 +51,7 @@ std::vector<SiteKey> training_keys() {
            "What a token of a sequence that holds several documents sees: all that is before "
            "it, or what is of its own document alone. \"apart\" needs to know where they "
            "begin: `isthmus data prepare` writes it for JSON lines; of other files of tokens "
-           "one begins after each end token.",
-       .example = "\"apart\""},
+           "one begins after each end token."},
 
       {.section = "train",
        .name = "micro_batch",

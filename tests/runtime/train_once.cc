@@ -1,5 +1,5 @@
 // A site that trains alone, for tests that kill it: `train_once RUN_DIR TEXT STEPS [mpi]
-// [rows=N] [micro_batches=N] [every=N] [threads=N] [lora] [bf16] [recompute]`. SIGTERM stops it, as
+// [rows=N] [micro_batches=N] [every=N] [threads=N] [lora]`. SIGTERM stops it, as
 // a user would; exit code 0 when it is finished, 3 when it stopped. With mpi, one of several ranks
 // under mpirun.
 #include <atomic>
@@ -40,8 +40,6 @@ int run(int argc, char** argv) {
     const auto number = std::atoi(argument.substr(argument.find('=') + 1).c_str());
     if (argument == "mpi") is_mpi = true;
     if (argument == "lora") tuning.lora = {.rank = 4, .alpha = 8, .targets = {"*_proj"}};
-    if (argument == "bf16") shape.precision = Precision::bf16;
-    if (argument == "recompute") shape.recompute = Recompute::all;
     if (argument.starts_with("rows=")) shape.micro_batch = number;
     if (argument.starts_with("micro_batches=")) options.micro_batches = number;
     if (argument.starts_with("threads=")) threads = static_cast<std::size_t>(number);
