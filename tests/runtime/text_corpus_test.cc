@@ -84,6 +84,23 @@ class TextCorpusTest : public testing::Test {
     EXPECT_EQ(prepared->train.tokens, train.size());
     EXPECT_EQ(prepared->held_out.text_bytes, held_out.size());
   }
+  // Each record is one document: what comes after an end belongs to the next.
+  void expect_documents_at_ends(const std::string& name) {
+    const auto file = TokenFile::open(*disk_, folder_ / ("out/" + name), {.vocabulary = 260});
+    ASSERT_TRUE(file) << file.error().text();
+    ASSERT_TRUE(file->knows_documents());
+    std::vector<std::int32_t> ids(file->tokens()), starts(ids.size()), targets(ids.size());
+    ASSERT_TRUE(file->read(0, ids));
+    ASSERT_TRUE(file->part(0, ids, starts, targets));
+    std::int32_t begin = 0;
+    bool same = true;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      same = same && starts[i] == begin;
+      if (ids[i] == kEndToken) begin = static_cast<std::int32_t>(i + 1);
+    }
+    EXPECT_TRUE(same) << name;
+    EXPECT_GT(begin, 0);
+  }
   // Text with runs of newlines of every length, also at its ends.
   static std::string newline_soup(std::uint64_t seed, std::size_t pieces) {
     Random random(seed);
@@ -228,15 +245,6 @@ TEST_F(TextCorpusTest, CompletionsAreTheTargets) {
     counted += targets[i] != kIgnoredTarget;
   }
   EXPECT_EQ(counted, prepared->train.targets);
-  // Each is one document: all after an end belongs to the next.
-  std::vector<std::int32_t> starts(ids.size());
-  ASSERT_TRUE(file->knows_documents());
-  ASSERT_TRUE(file->part(0, ids, starts, targets));
-  std::int32_t begin = 0;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    ASSERT_EQ(starts[i], begin) << i;
-    if (ids[i] == kEndToken) begin = static_cast<std::int32_t>(i + 1);
-  }
 }
 
 TEST_F(TextCorpusTest, TextsNeedNoMaskAndRemoveAnOldOne) {
@@ -287,6 +295,8 @@ TEST_F(TextCorpusTest, ThreadsDoNotChangeABit) {
   write_contents(folder_ / "qa.jsonl", records(15'000, 2));
   ASSERT_TRUE(prepare("qa.jsonl"));
   const auto one = written();
+  expect_documents_at_ends("train.txt");
+  expect_documents_at_ends("held_out.txt");
   ThreadPool three({-1, -1, -1});
   ASSERT_TRUE(prepare_text(*disk_, three, options("qa.jsonl")));
   EXPECT_EQ(written(), one);
