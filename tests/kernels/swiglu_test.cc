@@ -71,6 +71,57 @@ TEST(Swiglu, AgreesWithDouble) {
       }
 }
 
+TEST(Swiglu, WithAWeightPerRowAgreesWithDouble) {
+  for (const std::int64_t width : {1, 33, 704})
+    for (const DType dtype : kDTypes)
+      for (const DType gradient_type : kDTypes) {
+        const std::int64_t rows = 9;
+        const Matrix gate = Matrix::random("gate", dtype, rows, width, 3, 3.0);
+        const Matrix up = Matrix::random("up", dtype, rows, width, 1);
+        const Matrix dout = Matrix::random("dout", gradient_type, rows, width, 2);
+        std::vector<float> weights;
+        for (std::int64_t r = 0; r < rows; ++r)
+          weights.push_back(0.125F * static_cast<float>(r));  // one is 0
+        std::vector<double> inputs = gate.values();
+        for (const double value : up.values()) inputs.push_back(value);
+        const auto products = glu(inputs);
+        std::vector<double> expected, weighted_dout, expected_dweights;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          double sum = 0;
+          for (std::int64_t c = 0; c < width; ++c) {
+            const auto product = products[static_cast<std::size_t>(r * width + c)];
+            const auto weight = static_cast<double>(weights[static_cast<std::size_t>(r)]);
+            expected.push_back(weight * product);
+            weighted_dout.push_back(weight * dout.at(r, c));
+            sum += dout.at(r, c) * product;
+          }
+          expected_dweights.push_back(sum);
+        }
+        const auto gradient = glu_gradient(inputs, weighted_dout);
+        const auto n = static_cast<std::ptrdiff_t>(rows * width);
+        on_every_target_and_thread_count([&](ThreadPool& pool) {
+          Matrix out(dtype, rows, width, 4), again(dtype, rows, width, 2);
+          Matrix dgate(dtype, rows, width, 4), dup(dtype, rows, width, 4);
+          Matrix dweights(DType::f32, 1, rows);
+          const Rows out_again = again.view();
+          weighted_swiglu_forward(pool, gate.view(), up.view(), weights, out.view());
+          weighted_swiglu_backward(
+              pool, dout.view(), gate.view(), up.view(), weights, dgate.view(), dup.view(),
+              {static_cast<float*>(dweights.data()), static_cast<std::size_t>(rows)}, &out_again);
+          EXPECT_LT(relative_error(out.values(), expected), tolerance(dtype));
+          EXPECT_EQ(again.values(), out.values());
+          EXPECT_LT(relative_error(dgate.values(), {gradient.begin(), gradient.begin() + n}),
+                    2 * tolerance(dtype));
+          EXPECT_LT(relative_error(dup.values(), {gradient.begin() + n, gradient.end()}),
+                    2 * tolerance(dtype));
+          EXPECT_LT(relative_error(dweights.values(), expected_dweights), tolerance(DType::f32));
+          EXPECT_TRUE(again.padding_is_untouched() && dgate.padding_is_untouched() &&
+                      dup.padding_is_untouched());
+          return std::vector<Matrix>{out, dgate, dup, dweights};
+        });
+      }
+}
+
 TEST(Swiglu, ExtremeGates) {
   on_every_target_and_thread_count([](ThreadPool& pool) {
     Matrix gate(DType::f32, 1, 6);

@@ -1,0 +1,87 @@
+#include "kernels/expert_rows.h"
+
+#include <cstddef>
+
+#include "base/assert.h"
+#include "kernels/elements.h"
+#include "kernels/routing.h"
+#include "kernels/row_tasks.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/expert_rows.cc"
+#include <hwy/foreach_target.h>  // compiles this file once per target
+
+#include "kernels/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace isthmus::kernels::HWY_NAMESPACE {
+
+void gather_rows(const Rows& x, const std::int32_t* row_tokens, const Rows& out, std::int64_t first,
+                 std::int64_t end) {
+  with_element(x.dtype, [&](auto in) {
+    with_element(out.dtype, [&](auto result) {
+      for (auto row = first; row < end; ++row) {
+        const auto token = row_tokens[row];
+        const auto* from =
+            token == kNoToken ? nullptr : static_cast<const decltype(in)*>(x.at(token, 0));
+        auto* to = static_cast<decltype(result)*>(out.at(row, 0));
+        for_lanes(static_cast<std::size_t>(out.columns), [=](auto tag, std::size_t i) {
+          store_float(from == nullptr ? hn::Zero(tag) : load_as_float(tag, from + i), tag, to + i);
+        });
+      }
+    });
+  });
+}
+
+void sum_rows(const Rows& y, const std::int32_t* rows, std::int64_t per_token, bool accumulate,
+              const Rows& out, std::int64_t first, std::int64_t end) {
+  with_element(y.dtype, [&](auto in) {
+    with_element(out.dtype, [&](auto result) {
+      using In = decltype(in);
+      for (auto token = first; token < end; ++token) {
+        const auto* of_token = rows + token * per_token;
+        auto* to = static_cast<decltype(result)*>(out.at(token, 0));
+        for_lanes(static_cast<std::size_t>(out.columns), [=, &y](auto tag, std::size_t i) {
+          auto sum = accumulate ? load_as_float(tag, to + i) : hn::Zero(tag);
+          for (std::int64_t j = 0; j < per_token; ++j)
+            if (of_token[j] != kNoRow)
+              sum = hn::Add(sum,
+                            load_as_float(tag, static_cast<const In*>(y.at(of_token[j], 0)) + i));
+          store_float(sum, tag, to + i);
+        });
+      }
+    });
+  });
+}
+
+}  // namespace isthmus::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace isthmus::kernels {
+
+HWY_EXPORT(gather_rows);
+HWY_EXPORT(sum_rows);
+
+void gather_expert_rows(ThreadPool& pool, const Rows& x, std::span<const std::int32_t> row_tokens,
+                        const Rows& out) {
+  const auto rows = std::ssize(row_tokens);
+  ISTHMUS_ASSERT(x.columns == out.columns && rows <= out.rows);
+  for_row_tasks(pool, rows, out.columns, [&](std::int64_t first, std::int64_t end, auto, auto) {
+    HWY_DYNAMIC_DISPATCH(gather_rows)(x, row_tokens.data(), out, first, end);
+  });
+}
+
+void sum_expert_rows(ThreadPool& pool, const Rows& y, std::span<const std::int32_t> rows,
+                     bool accumulate, const Rows& out) {
+  ISTHMUS_ASSERT(y.columns == out.columns && out.rows > 0 && std::ssize(rows) % out.rows == 0);
+  const auto per_token = std::ssize(rows) / out.rows;
+  for_row_tasks(pool, out.rows, out.columns * (per_token + 1),
+                [&](std::int64_t first, std::int64_t end, auto, auto) {
+                  HWY_DYNAMIC_DISPATCH(sum_rows)
+                  (y, rows.data(), per_token, accumulate, out, first, end);
+                });
+}
+
+}  // namespace isthmus::kernels
+#endif

@@ -1,0 +1,85 @@
+// Routing of a mixture of experts (Shazeer et al. 2017): which experts compute a token, with which
+// weights, and where its rows lie among those of all experts.
+//
+//   token    experts        rows in the order of the experts, each expert's in that of its tokens
+//     0      2, 0                 ┌──────────┬──────────┬──────────┐
+//     1      0, 1                 │ 0: 0 1 ─ │ 1: 1 ─ ─ │ 2: 0 ─ ─ │
+//                                 └──────────┴──────────┴──────────┘
+//                                 offsets    ─ fills up to a whole number of row_step rows
+//
+// p = softmax(logits) over all experts; the top_k largest are chosen, of equal ones the first.
+// Their weights are p, or, normalised, p over the sum of the chosen: softmax before, or after
+// top-k. With a capacity, an expert takes the first tokens of each sequence and drops the others,
+// which then have no row: what is dropped depends on the sequence alone, on no other that is
+// computed with it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/thread_pool.h"
+#include "kernels/rows.h"
+
+namespace isthmus::kernels {
+
+inline constexpr std::int64_t kExpertsMax = 1024;
+inline constexpr std::int32_t kNoRow = -1;    // of a choice that was dropped
+inline constexpr std::int32_t kNoToken = -1;  // of a row that fills up
+
+struct RoutingShape {
+  std::int64_t batch = 0;
+  std::int64_t sequence = 0;
+  std::int64_t experts = 0;
+  std::int64_t top_k = 0;     // experts of a token
+  std::int64_t capacity = 0;  // tokens that an expert takes of a sequence; 0: all
+  std::int64_t row_step = 1;
+  bool normalised = false;
+
+  std::int64_t tokens() const { return batch * sequence; }
+  std::int64_t choices() const { return tokens() * top_k; }
+  // Of all experts, at most, with those that fill up.
+  std::int64_t rows_max() const;
+};
+
+// Where each choice goes. Of `choices()`: experts, rows; of `rows_max()`: row_tokens, row_weights.
+struct Routes {
+  std::span<std::int32_t> experts;     // [tokens, top_k], the likeliest first
+  std::span<std::int32_t> rows;        // [tokens, top_k], or kNoRow
+  std::span<std::int32_t> row_tokens;  // or kNoToken
+  std::span<float> row_weights;        // 0 where a row fills up
+  std::span<std::int32_t> offsets;     // [experts + 1], of an expert's first row
+  std::span<std::int32_t> loads;       // [batch, experts]: choices, those dropped too
+};
+
+// logits f32 [tokens, experts]; `scratch` of routing_scratch_bytes().
+std::size_t routing_scratch_bytes(const RoutingShape& shape);
+void routing_forward(ThreadPool& pool, const RoutingShape& shape, const Rows& logits,
+                     const Routes& routes, std::span<std::byte> scratch);
+
+// The losses that keep a router in order, each a sum over sequences b of w_b times a mean:
+//   balance   balance · E · sum over e of f_e P_e, with f_e = shares[b, e] and P_e the mean of p_e
+//             over the tokens of b (Fedus et al. 2021, section 2.2, of all choices)
+//   z         z · mean over the tokens of b of log(sum of exp(logits))² (Zoph et al. 2022, eq. 5)
+// w_b = weights[b]. The factors hold what the mean over layers is divided by.
+struct RouterLosses {
+  double balance = 0;
+  double z = 0;
+  std::span<const double> weights;  // [batch]
+  std::span<const double> shares;   // [batch, experts]
+};
+
+// Without their factors.
+struct RouterLossSums {
+  double balance = 0;
+  double z = 0;
+};
+
+// dlogits is set to the gradient of what drow_weights is the gradient of, and of both losses; drops
+// get none of the former. `scratch` of routing_scratch_bytes().
+RouterLossSums routing_backward(ThreadPool& pool, const RoutingShape& shape, const Rows& logits,
+                                std::span<const std::int32_t> experts,
+                                std::span<const std::int32_t> rows,
+                                std::span<const float> drow_weights, const RouterLosses& losses,
+                                const Rows& dlogits, std::span<std::byte> scratch);
+
+}  // namespace isthmus::kernels
