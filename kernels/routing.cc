@@ -235,28 +235,27 @@ RouterLossSums routing_backward(ThreadPool& pool, const RoutingShape& shape, con
   ISTHMUS_ASSERT(std::ssize(losses.weights) == shape.batch &&
                  std::ssize(losses.shares) == shape.batch * shape.experts);
   const auto sequence = static_cast<double>(shape.sequence);
-  const auto width = static_cast<double>(shape.experts);
-  auto* balances = reinterpret_cast<double*>(scratch.data());  // per token, weighted
+  const auto width = static_cast<double>(shape.experts) / sequence;
+  auto* balances = reinterpret_cast<double*>(scratch.data());  // per token
   auto* squares = balances + shape.tokens();
-  for_row_tasks(
-      pool, shape.tokens(), (shape.top_k + shape.experts) * kCostOfChoice,
-      [&](std::int64_t first, std::int64_t end, auto, auto) {
-        for (auto t = first; t < end; ++t) {
-          const auto b = t / shape.sequence;
-          const auto at = t * shape.top_k;
-          const auto weight = losses.weights[index(b)] / sequence;
-          LogitGradient gradient(row_of(logits, t), shape);
-          gradient.add_weights(experts.data() + at, rows.data() + at, drow_weights.data());
-          const auto* shares = losses.shares.data() + b * shape.experts;
-          balances[t] =
-              weight * width * gradient.add_balance(losses.balance * width * weight, shares);
-          squares[t] = weight * gradient.add_z(losses.z * weight);
-          if (dlogits.dtype == DType::f32)
-            gradient.store(static_cast<float*>(dlogits.at(t, 0)));
-          else
-            gradient.store(static_cast<bf16_t*>(dlogits.at(t, 0)));
-        }
-      });
+  for_row_tasks(pool, shape.tokens(), (shape.top_k + shape.experts) * kCostOfChoice,
+                [&](std::int64_t first, std::int64_t end, auto, auto) {
+                  for (auto t = first; t < end; ++t) {
+                    const auto b = t / shape.sequence;
+                    const auto at = t * shape.top_k;
+                    const auto* shares = losses.shares.data() + b * shape.experts;
+                    LogitGradient gradient(row_of(logits, t), shape);
+                    gradient.add_weights(experts.data() + at, rows.data() + at,
+                                         drow_weights.data());
+                    balances[t] = width * gradient.add_balance(losses.balance * width, shares);
+                    const auto weight = losses.weights[index(b)] / sequence;
+                    squares[t] = weight * gradient.add_z(losses.z * weight);
+                    if (dlogits.dtype == DType::f32)
+                      gradient.store(static_cast<float*>(dlogits.at(t, 0)));
+                    else
+                      gradient.store(static_cast<bf16_t*>(dlogits.at(t, 0)));
+                  }
+                });
   RouterLossSums sums;
   for (std::int64_t t = 0; t < shape.tokens(); ++t) {
     sums.balance += balances[t];

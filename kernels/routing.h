@@ -56,19 +56,20 @@ std::size_t routing_scratch_bytes(const RoutingShape& shape);
 void routing_forward(ThreadPool& pool, const RoutingShape& shape, const Rows& logits,
                      const Routes& routes, std::span<std::byte> scratch);
 
-// The losses that keep a router in order, each a sum over sequences b of w_b times a mean:
-//   balance   balance · E · sum over e of f_e P_e, with f_e = shares[b, e] and P_e the mean of p_e
-//             over the tokens of b (Fedus et al. 2021, section 2.2, of all choices)
-//   z         z · mean over the tokens of b of log(sum of exp(logits))² (Zoph et al. 2022, eq. 5)
-// w_b = weights[b]. The factors hold what the mean over layers is divided by.
+// The losses that keep a router in order, each a sum over sequences b:
+//   balance   E · sum over experts e of shares[b, e] P_e, P_e the mean of p_e over the tokens of b
+//             (Fedus et al. 2021, section 2.2); shares are of the choices that fell on e
+//   z         weights[b] · mean over the tokens of b of log(sum of exp(logits))²
+//             (Zoph et al. 2022, equation 5)
+// in the objective times these factors.
 struct RouterLosses {
   double balance = 0;
   double z = 0;
-  std::span<const double> weights;  // [batch]
   std::span<const double> shares;   // [batch, experts]
+  std::span<const double> weights;  // [batch]
 };
 
-// Without their factors.
+// Without the factors.
 struct RouterLossSums {
   double balance = 0;
   double z = 0;

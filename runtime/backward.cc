@@ -85,20 +85,55 @@ class Walk {
     const auto at = p_.ops.size();
     if (input_is_remade(i, gradient)) {
       emit_backward(op, gradient, bit(0));
-      waiting_[producer_[index(op.inputs[0])]].emplace_back(&op, gradient);
+      waiting_[maker_of(op)].push_back({&op, gradient});
     } else if ((row.gradients & ~row.identity_gradients) != 0) {
       emit_backward(op, gradient, ~row.identity_gradients);
     }
     pass_through(op, gradient, row.identity_gradients);
     const auto waits = waiting_.find(static_cast<int>(i));  // for what this op has made
     if (waits == waiting_.end()) return;
-    const auto remade = new_value(op.outputs[0], ValueKind::activation, " again");
-    p_.ops[at].outputs.back() = remade;
+    std::map<ValueId, ValueId> again;
+    again[op.outputs[0]] = new_value(op.outputs[0], ValueKind::activation, " again");
+    p_.ops[at].outputs.back() = again[op.outputs[0]];
     for (const auto& [linear, its_gradient] : waits->second) {
       auto later = *linear;
-      later.inputs[0] = remade;
+      if (!again.contains(later.inputs[0])) repeat(producer_[index(later.inputs[0])], again);
+      later.inputs[0] = again[later.inputs[0]];
       emit_backward(later, its_gradient, bit(1));
     }
+  }
+
+  // The forward op once more, on what has been made again.
+  void repeat(int at, std::map<ValueId, ValueId>& again) {
+    auto op = forward_[static_cast<std::size_t>(at)];
+    again[op.outputs[0]] = new_value(op.outputs[0], ValueKind::activation, " again");
+    op.inputs[0] = again[op.inputs[0]];
+    op.outputs[0] = again[op.outputs[0]];
+    p_.ops.push_back(std::move(op));
+  }
+
+  // The op whose backward can make input 0 of `op` again, or what a repetition makes that of; -1:
+  // there is none.
+  int maker_of(const Op& op) const {
+    auto value = op.inputs[0];
+    auto at = producer_[index(value)];
+    if (at >= 0 && row_of(forward_[static_cast<std::size_t>(at)].kind).repeats) {
+      value = forward_[static_cast<std::size_t>(at)].inputs[0];
+      at = producer_[index(value)];
+    }
+    if (at < 0) return -1;
+    const auto& maker = forward_[static_cast<std::size_t>(at)];
+    return row_of(maker.kind).backward_remakes && maker.outputs[0] == value ? at : -1;
+  }
+
+  // Whether all that read a value need it for gradients of weights alone.
+  bool is_read_for_weights(ValueId value) const {
+    return std::ranges::all_of(consumers_[index(value)], [&](int c) {
+      const auto& reader = forward_[static_cast<std::size_t>(c)];
+      if (reader.inputs[0] != value) return false;
+      const auto& row = row_of(reader.kind);
+      return row.crosswise || (row.repeats && is_read_for_weights(reader.outputs[0]));
+    });
   }
 
   // By the backward of its maker, where all that read it can wait for that. What comes before it
@@ -108,16 +143,11 @@ class Walk {
     const auto& op = forward_[i];
     if (!row_of(op.kind).crosswise || !wants_gradient(op, 0) || !wants_gradient(op, 1))
       return false;
-    const auto made_at = producer_[index(op.inputs[0])];
+    const auto made_at = maker_of(op);
     if (made_at < 0) return false;
     const auto& maker = forward_[static_cast<std::size_t>(made_at)];
-    if (!row_of(maker.kind).backward_remakes || maker.outputs[0] != op.inputs[0]) return false;
-    const auto& consumers = consumers_[index(op.inputs[0])];
-    if (!std::ranges::all_of(consumers, [&](int c) {
-          const auto& other = forward_[static_cast<std::size_t>(c)];
-          return row_of(other.kind).crosswise && other.inputs[0] == op.inputs[0];
-        }))
-      return false;
+    if (!is_read_for_weights(maker.outputs[0])) return false;
+    const auto& consumers = consumers_[index(maker.outputs[0])];
     return made_at + 1 == static_cast<int>(i) && consumers.size() == 1
                ? gradient_[index(maker.inputs[0])] != gradient
                : std::ranges::count(gradient_, gradient) == 1;

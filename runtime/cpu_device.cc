@@ -9,6 +9,15 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};
 
+template <class Shape, class Plan>
+const Plan& plan_of(const Shape& shape, std::vector<std::unique_ptr<Plan>>& plans,
+                    kernels::GemmScratch& scratch) {
+  for (const auto& plan : plans)
+    if (plan->shape() == shape) return *plan;
+  plans.push_back(std::make_unique<Plan>(shape, scratch));
+  return *plans.back();
+}
+
 }  // namespace
 
 AlignedMemory::AlignedMemory(std::size_t bytes)
@@ -19,10 +28,11 @@ AlignedMemory::AlignedMemory(std::size_t bytes)
 void AlignedMemory::Free::operator()(std::byte* data) const { ::operator delete(data, kAlignment); }
 
 const kernels::GemmPlan& CpuDevice::gemm(const kernels::GemmShape& shape) {
-  for (const auto& plan : plans_)
-    if (plan->shape() == shape) return *plan;
-  plans_.push_back(std::make_unique<kernels::GemmPlan>(shape, gemm_scratch_));
-  return *plans_.back();
+  return plan_of(shape, plans_, gemm_scratch_);
+}
+
+const kernels::GroupedGemmPlan& CpuDevice::gemm(const kernels::GroupedGemmShape& shape) {
+  return plan_of(shape, grouped_plans_, gemm_scratch_);
 }
 
 void CpuDevice::fill_zero(std::span<float> values) {

@@ -9,6 +9,8 @@
 
 #include "base/thread_pool.h"
 #include "kernels/gemm.h"
+#include "kernels/grouped_gemm.h"
+#include "kernels/routing.h"
 #include "runtime/batch_loss.h"
 
 namespace isthmus::runtime {
@@ -40,6 +42,7 @@ class CpuDevice {
 
   // Made at the first call for a shape; lives as long as the device.
   const kernels::GemmPlan& gemm(const kernels::GemmShape& shape);
+  const kernels::GroupedGemmPlan& gemm(const kernels::GroupedGemmShape& shape);
 
   void fill_zero(std::span<float> values);
 
@@ -53,12 +56,14 @@ class CpuDevice {
   }
 
   ThreadPool& pool;
-  BatchLoss loss;                  // of the run so far
-  bool first_micro_batch = false;  // of a step: the run's
+  BatchLoss loss;                         // of the run so far
+  kernels::RouterLossSums router_losses;  // likewise; means over the layers that have experts
+  bool first_micro_batch = false;         // of a step: the run's
 
  private:
   kernels::GemmScratch gemm_scratch_;
   std::vector<std::unique_ptr<kernels::GemmPlan>> plans_;
+  std::vector<std::unique_ptr<kernels::GroupedGemmPlan>> grouped_plans_;
   AlignedMemory scratch_;
 };
 

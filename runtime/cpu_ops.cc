@@ -17,6 +17,7 @@
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
 #include "runtime/cpu_device.h"
+#include "runtime/cpu_views.h"
 #include "runtime/products.h"
 
 namespace isthmus::runtime::cpu {
@@ -25,12 +26,6 @@ namespace {
 using kernels::Rows;
 
 static_assert(kIgnoredTarget == kernels::kIgnoredTarget);
-
-template <class T = float>
-std::span<T> flat(const TensorView& view) {
-  if (view.data == nullptr) return {};
-  return {static_cast<T*>(view.data), static_cast<std::size_t>(view.elements())};
-}
 
 std::span<const std::int32_t> tokens_of(const TensorView& view) {
   return {view.i32(), static_cast<std::size_t>(view.elements())};
@@ -84,14 +79,6 @@ struct HeadScales {
       : q(flat(all).first(static_cast<std::size_t>(all.shape[0] * a.heads))),
         k(flat(all).subspan(q.size())) {}
   std::span<float> q, k;
-};
-
-// Gate and up side by side.
-struct Halves {
-  explicit Halves(const TensorView& gate_up)
-      : gate(Rows(gate_up).column_range(0, gate_up.shape[1] / 2)),
-        up(Rows(gate_up).column_range(gate_up.shape[1] / 2, gate_up.shape[1] / 2)) {}
-  Rows gate, up;
 };
 
 // The head works through its rows in chunks, so that all logits never exist at once.

@@ -2,11 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <vector>
+
 namespace isthmus::runtime {
 
-Decoder::Decoder(const ModelConfig& config, const BatchShape& shape)
+Decoder::Decoder(const ModelConfig& config, const BatchShape& shape, Head head)
     : config_(config),
-      builder_(shape),
+      head_(head),
+      builder_(shape, head == Head::loss),
       embedding_(
           builder_.matrix({{"model.embed_tokens.weight", config.vocabulary}}, config.hidden)),
       rope_table_(
@@ -43,26 +46,56 @@ void Decoder::add_attention(std::int64_t layer, HeadNorms norms) {
   x_ = b.add(x_, b.linear_to_residual(h, o));
 }
 
+ValueId Decoder::feed_forward_norm(std::int64_t layer) {
+  const auto weight = builder_.norm_weight(name(layer, "post_attention_layernorm"), config_.hidden);
+  return builder_.norm(x_, weight, config_.norm_eps);
+}
+
 void Decoder::add_feed_forward(std::int64_t layer) {
   auto& b = builder_;
-  const auto norm = b.norm_weight(name(layer, "post_attention_layernorm"), config_.hidden);
+  const auto norm = feed_forward_norm(layer);
   const auto gate_up = b.matrix({{name(layer, "mlp.gate_proj"), config_.ffn_width},
                                  {name(layer, "mlp.up_proj"), config_.ffn_width}},
                                 config_.hidden);
   const auto down = b.matrix({{name(layer, "mlp.down_proj"), config_.hidden}}, config_.ffn_width);
 
-  const auto h = b.linear(b.norm(x_, norm, config_.norm_eps), gate_up);
-  x_ = b.add(x_, b.linear_to_residual(b.glu(h), down));
+  x_ = b.add(x_, b.linear_to_residual(b.glu(b.linear(norm, gate_up)), down));
 }
 
-Program Decoder::finish(Head head) {
+void Decoder::add_experts(std::int64_t layer, const ExpertNames& names) {
+  auto& b = builder_;
+  const auto width = config_.expert_elements();
+  const auto of_block = [&](const std::string& part) {
+    return name(layer, fmt::format("{}.{}", names.block, part));
+  };
+  const auto norm = feed_forward_norm(layer);
+  const auto router = b.matrix({{of_block("gate"), config_.experts}}, config_.hidden);
+  std::vector<ProgramBuilder::Part> gate_up, down;
+  for (std::int64_t e = 0; e < config_.experts; ++e) {
+    const auto of_expert = [&](std::string_view part) {
+      return of_block(fmt::format("experts.{}.{}", e, part));
+    };
+    gate_up.push_back({of_expert(names.gate_proj), width});
+    gate_up.push_back({of_expert(names.up_proj), width});
+    down.push_back({of_expert(names.down_proj), config_.hidden});
+  }
+  Routing routing;
+  routing.top_k = config_.experts_per_token;
+  routing.normalised = config_.normalise_top_k;
+  routing.layer = expert_layers_++;
+  routing.layers = config_.expert_layers();
+  x_ = b.add(x_, b.experts(norm, router, b.matrix(gate_up, config_.hidden), b.matrix(down, width),
+                           routing));
+}
+
+Program Decoder::finish() {
   auto& b = builder_;
   b.end_blocks();
   const auto x = b.norm(x_, b.norm_weight("model.norm.weight", config_.hidden), config_.norm_eps);
   const auto output = config_.tied
                           ? embedding_
                           : b.matrix({{"lm_head.weight", config_.vocabulary}}, config_.hidden);
-  switch (head) {
+  switch (head_) {
     case Head::loss:
       b.head_loss(x, output);
       break;

@@ -16,26 +16,39 @@ namespace isthmus::runtime {
 // Whether each head of the queries and keys is normalised before it is rotated.
 enum class HeadNorms : bool { no, yes };
 
+// What a family calls the parts of a layer's experts on disk.
+struct ExpertNames {
+  std::string_view block;  // model.layers.3.BLOCK.experts.0.GATE_PROJ.weight
+  std::string_view gate_proj;
+  std::string_view up_proj;
+  std::string_view down_proj;
+};
+
 class Decoder {
  public:
-  Decoder(const ModelConfig& config, const BatchShape& shape);
+  Decoder(const ModelConfig& config, const BatchShape& shape, Head head);
 
   // Grouped-query attention with rotary positions, on the norm of x. A layer begins with it.
   void add_attention(std::int64_t layer, HeadNorms norms);
   // SwiGLU on the norm of x.
   void add_feed_forward(std::int64_t layer);
+  // A mixture of experts, each a SwiGLU, on the norm of x.
+  void add_experts(std::int64_t layer, const ExpertNames& names);
 
-  Program finish(Head head);
+  Program finish();
 
  private:
   // "model.layers.3.mlp.down_proj.weight"
   static std::string name(std::int64_t layer, std::string_view part);
+  ValueId feed_forward_norm(std::int64_t layer);
 
   const ModelConfig& config_;
+  Head head_;
   ProgramBuilder builder_;
   std::size_t embedding_;
   ValueId rope_table_;
   ValueId x_;
+  std::int64_t expert_layers_ = 0;  // so far
 };
 
 }  // namespace isthmus::runtime

@@ -78,6 +78,11 @@ BoundOp CpuExecutor::bind(const Op& op) const {
   return bound;
 }
 
+std::span<const std::int32_t> CpuExecutor::loads() const {
+  const auto view = view_of(program_.loads);
+  return {view.i32(), static_cast<std::size_t>(view.elements())};
+}
+
 std::span<std::int32_t> CpuExecutor::ints(ValueId id) {
   ISTHMUS_ASSERT(id != kNoValue);
   return own_.at(id).of<std::int32_t>();
@@ -90,6 +95,7 @@ std::span<const float> CpuExecutor::logits() const {
 
 BatchLoss CpuExecutor::run(MicroBatch micro_batch) {
   device_.loss = {};
+  device_.router_losses = {};
   device_.first_micro_batch = micro_batch == MicroBatch::first;
   if (device_.first_micro_batch)
     for (const auto& gradient : cleared_) device_.fill_zero(gradient);

@@ -45,6 +45,8 @@ class CpuExecutor {
   // Of a program that ends in logits, after a run.
   std::span<const float> logits() const;
 
+  // Of a program that has them, after a run.
+  std::span<const std::int32_t> loads() const;
   // Returns the loss of this run; gradients of parameters have been added to.
   BatchLoss run(MicroBatch micro_batch = MicroBatch::later);
 

@@ -26,6 +26,33 @@ constexpr std::array kFamilies{
            .kv_heads = 32,
            .sequence_max = 32768,
            .program = qwen3_program},
+    Family{.name = "mixtral",
+           .architecture = "MixtralForCausalLM",
+           .meaning = "a Llama with a mixture of experts in each layer",
+           .heads_divide_hidden = false,
+           .head_dim = 0,
+           .kv_heads = 8,
+           .sequence_max = 131072,
+           .rope_theta = 1e6,
+           .has_experts = true,
+           .experts = 8,
+           .experts_per_token = 2,
+           .program = mixtral_program},
+    Family{.name = "qwen3_moe",
+           .architecture = "Qwen3MoeForCausalLM",
+           .meaning = "a Qwen3 with many small experts in its layers",
+           .heads_divide_hidden = false,
+           .head_dim = 0,
+           .kv_heads = 4,
+           .sequence_max = 32768,
+           .has_experts = true,
+           .experts_have_width = true,
+           .experts = 128,
+           .experts_per_token = 8,
+           .expert_width = 768,
+           .may_leave_weights = true,
+           .may_have_dense_layers = true,
+           .program = qwen3_moe_program},
 };
 
 }  // namespace
@@ -41,6 +68,13 @@ const Family* find_family(std::string_view name) {
 std::vector<std::string_view> family_names() {
   std::vector<std::string_view> names;
   for (const auto& family : kFamilies) names.push_back(family.name);
+  return names;
+}
+
+std::vector<std::string_view> family_names_with_experts() {
+  std::vector<std::string_view> names;
+  for (const auto& family : kFamilies)
+    if (family.has_experts) names.push_back(family.name);
   return names;
 }
 

@@ -24,12 +24,22 @@ struct Family {
   std::int64_t head_dim;      // 0: hidden / heads
   std::int64_t kv_heads;      // 0: as many as heads
   std::int64_t sequence_max;  // of max_position_embeddings
-  Program (*program)(const ModelConfig& config, const BatchShape& shape, Head head);
+  double rope_theta = 10000;
+  // A mixture of experts, and what its class lets a configuration say of it.
+  bool has_experts = false;
+  bool experts_have_width = false;  // of their own, beside that of dense layers
+  std::int64_t experts = 0;         // where config.json does not say, as the next two
+  std::int64_t experts_per_token = 0;
+  std::int64_t expert_width = 0;
+  bool may_leave_weights = false;  // as they come out of softmax, over all experts
+  bool may_have_dense_layers = false;
+  Program (*program)(const ModelConfig& config, const BatchShape& shape, Head head) = nullptr;
 };
 
 std::span<const Family> families();
 const Family* find_family(std::string_view name);  // nullptr: none
 std::vector<std::string_view> family_names();
+std::vector<std::string_view> family_names_with_experts();
 
 // The forward list; of a config that checks, for a sequence of at most its sequence_max.
 Program build_program(const ModelConfig& config, const BatchShape& shape, Head head);
@@ -40,5 +50,9 @@ Program llama_program(const ModelConfig& config, const BatchShape& shape, Head h
 // qwen3.cc: Qwen3 (Yang et al. 2025): as Llama, but each head of the queries and keys is normalised
 // before it is rotated.
 Program qwen3_program(const ModelConfig& config, const BatchShape& shape, Head head);
+// mixtral.cc: Mixtral (Jiang et al. 2024): as Llama, with experts in place of each SwiGLU.
+Program mixtral_program(const ModelConfig& config, const BatchShape& shape, Head head);
+// qwen3_moe.cc: Qwen3-MoE: as Qwen3, with many small experts in all layers or some.
+Program qwen3_moe_program(const ModelConfig& config, const BatchShape& shape, Head head);
 
 }  // namespace isthmus::runtime

@@ -27,6 +27,9 @@ bool is_frozen(const FineTuning& tuning, std::string_view tensor) {
       tuning.frozen, [&](const std::string& pattern) { return fits_pattern(pattern, tensor); });
 }
 
+// A router decides, it does not compute: PEFT adapts none either.
+bool is_router(std::string_view module) { return module.ends_with(".gate"); }
+
 // The parameter that a value is, or the copy of.
 std::size_t parameter_of(const Program& program, ValueId id) {
   return static_cast<std::size_t>(program.value(id).parameter);
@@ -73,7 +76,7 @@ class Adapters {
     const auto rows = p_.value(x).shape[0];
     for (const auto& part : canonical) {
       const auto module = module_of(part.name);
-      if (!is_target(lora_, module)) continue;
+      if (is_router(module) || !is_target(lora_, module)) continue;
       const auto a = parameter(std::string(module) + std::string(kLoraA), {lora_.rank, in}, operand,
                                Initial::uniform);
       const auto b = parameter(std::string(module) + std::string(kLoraB), {part.rows, lora_.rank},
@@ -118,7 +121,8 @@ std::vector<std::string> product_modules(const Program& program) {
   for (const auto& op : program.ops)
     if (op.kind == OpKind::linear)
       for (const auto& part : program.parameters[parameter_of(program, op.inputs[1])].canonical)
-        modules.emplace_back(module_of(part.name));
+        if (const auto module = module_of(part.name); !is_router(module))
+          modules.emplace_back(module);
   return modules;
 }
 

@@ -37,11 +37,16 @@ void for_blocks(ThreadPool& pool, std::size_t elements, const Body& body) {
   });
 }
 
+BatchShape without_router_options(BatchShape shape) {
+  shape.router = {};
+  return shape;
+}
+
 // The lists of one batch shape, and where their values go.
 struct Lists {
   Lists(const ModelConfig& config, const FineTuning& tuning, const BatchShape& shape)
       : training(training_program(config, shape, tuning)),
-        evaluation(build_program(config, tuning, shape, Head::loss)),
+        evaluation(build_program(config, tuning, without_router_options(shape), Head::loss)),
         training_plan(plan_memory(training)),
         evaluation_plan(plan_memory(evaluation)) {}
 
@@ -79,7 +84,10 @@ class CpuModel final : public Model {
         training_(std::move(lists.training), lists.training_plan, arena_.bytes(), places_, device_),
         evaluation_(std::move(lists.evaluation), lists.evaluation_plan, arena_.bytes(), places_,
                     device_),
-        flops_(runtime::flops(training_.program())) {}
+        flops_(runtime::flops(training_.program())) {
+    routing_.experts = static_cast<std::size_t>(config.experts);
+    routing_.chosen.resize(routing_.experts * static_cast<std::size_t>(config.expert_layers()));
+  }
 
   const ModelConfig& config() const override { return config_; }
   const FineTuning& fine_tuning() const override { return tuning_; }
@@ -121,15 +129,22 @@ class CpuModel final : public Model {
   }
 
   // The next micro-batch sets them, so that nothing need be written before.
-  void zero_gradients() override { gradients_are_zero_ = true; }
+  void zero_gradients() override {
+    gradients_are_zero_ = true;
+    routing_.clear();
+  }
 
   BatchLoss forward_backward(std::span<const std::int32_t> tokens,
                              std::span<const std::int32_t> targets,
                              std::span<const std::int32_t> document_starts) override {
     const bool first = std::exchange(gradients_are_zero_, false);
-    return run(training_, tokens, targets, document_starts,
-               first ? MicroBatch::first : MicroBatch::later);
+    const auto loss = run(training_, tokens, targets, document_starts,
+                          first ? MicroBatch::first : MicroBatch::later);
+    note_routing();
+    return loss;
   }
+
+  RoutingReport& routing() override { return routing_; }
 
   BatchLoss forward_loss(std::span<const std::int32_t> tokens,
                          std::span<const std::int32_t> targets,
@@ -273,6 +288,28 @@ class CpuModel final : public Model {
     return executor.run(micro_batch);
   }
 
+  // Adds what the run that has just ended routed.
+  void note_routing() {
+    if (routing_.experts == 0) return;
+    const auto batch = static_cast<std::size_t>(shape_.micro_batch);
+    const Routing routing{.sequence = shape_.sequence,
+                          .experts = config_.experts,
+                          .top_k = config_.experts_per_token,
+                          .options = shape_.router};
+    const auto capacity = routing.capacity();
+    const auto loads = training_.loads();  // [layers, batch, experts]
+    for (std::size_t at = 0; at < loads.size(); ++at) {
+      const auto layer = at / routing_.experts / batch;
+      routing_.chosen[layer * routing_.experts + at % routing_.experts] +=
+          static_cast<std::uint64_t>(loads[at]);
+      if (capacity > 0)
+        routing_.dropped +=
+            static_cast<std::uint64_t>(std::max<std::int64_t>(0, loads[at] - capacity));
+    }
+    routing_.balance_loss += device_.router_losses.balance;
+    routing_.z_loss += device_.router_losses.z;
+  }
+
   static double clip_factor(const AdamWOptions& options, double norm) {
     if (options.gradient_norm_max <= 0) return 1.0;
     return std::min(1.0, options.gradient_norm_max / (norm + kClipEps));
@@ -313,6 +350,7 @@ class CpuModel final : public Model {
   CpuExecutor evaluation_;
   double flops_;  // of training_, which no step counts again
   std::map<std::int64_t, std::unique_ptr<StandaloneExecutor>> scoring_;  // by planned length
+  RoutingReport routing_;
   std::int64_t updates_ = 0;
   bool gradients_are_zero_ = false;  // though what is in gradients_ may be of the step before
 };

@@ -33,6 +33,7 @@
 #include "runtime/inner_optimizer.h"
 #include "runtime/model_config.h"
 #include "runtime/op_time.h"
+#include "runtime/routing_report.h"
 
 namespace isthmus::runtime {
 
@@ -90,7 +91,9 @@ class Model {
   virtual BatchLoss forward_backward(std::span<const std::int32_t> tokens,
                                      std::span<const std::int32_t> targets,
                                      std::span<const std::int32_t> document_starts = {}) = 0;
-  // Without gradients.
+  // Of what forward_backward() has done since zero_gradients(); empty without experts.
+  virtual RoutingReport& routing() = 0;
+  // Without gradients, and without what RouterOptions say: as the model will be used.
   virtual BatchLoss forward_loss(std::span<const std::int32_t> tokens,
                                  std::span<const std::int32_t> targets,
                                  std::span<const std::int32_t> document_starts = {}) = 0;

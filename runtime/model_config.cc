@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "kernels/routing.h"
 #include "runtime/family.h"
 
 namespace isthmus::runtime {
@@ -13,7 +16,49 @@ Result<void> in_range(std::string_view name, std::int64_t value, std::int64_t ma
                fmt::format("{} is {}, but must be from 1 to {}", name, value, max)};
 }
 
+Result<void> check_experts(const ModelConfig& config, const Family& family) {
+  const auto invalid = [](std::string what) {
+    return Error{ErrorCode::invalid_argument, std::move(what)};
+  };
+  if (!family.has_experts) {
+    if (config.experts == 0 && config.experts_per_token == 0 && config.expert_width == 0 &&
+        config.dense_layers.empty())
+      return {};
+    return invalid(fmt::format("a {} has no experts; a family that has is {}", family.name,
+                               fmt::join(family_names_with_experts(), " or ")));
+  }
+  ISTHMUS_CHECK(in_range("experts", config.experts, kernels::kExpertsMax));
+  ISTHMUS_CHECK(in_range("experts_per_token", config.experts_per_token, config.experts));
+  if (config.expert_width != 0)
+    ISTHMUS_CHECK(in_range("expert_width", config.expert_width, 1 << 20));
+  if (config.experts * config.expert_elements() * config.hidden > std::int64_t{1} << 40)
+    return invalid("the experts of a layer are too large");
+  if (config.expert_width != 0 && !family.experts_have_width)
+    return invalid(fmt::format("the experts of a {} are as wide as ffn says", family.name));
+  if (!config.normalise_top_k && !family.may_leave_weights)
+    return invalid(fmt::format("a {} normalises the weights of a token's experts", family.name));
+  if (!config.dense_layers.empty() && !family.may_have_dense_layers)
+    return invalid(fmt::format("each layer of a {} has experts", family.name));
+  for (std::size_t i = 0; i < config.dense_layers.size(); ++i) {
+    const auto layer = config.dense_layers[i];
+    if (layer < 0 || layer >= config.layers || (i > 0 && layer <= config.dense_layers[i - 1]))
+      return invalid(fmt::format("dense_layers names layer {}; it must be ascending, from 0 to {}",
+                                 layer, config.layers - 1));
+  }
+  if (config.expert_layers() == 0)
+    return invalid("dense_layers names all layers: none is left to have experts");
+  return {};
+}
+
 }  // namespace
+
+bool ModelConfig::has_experts(std::int64_t layer) const {
+  return experts > 0 && !std::ranges::binary_search(dense_layers, layer);
+}
+
+std::int64_t ModelConfig::expert_layers() const {
+  return experts > 0 ? layers - std::ssize(dense_layers) : 0;
+}
 
 Result<void> check(const ModelConfig& config) {
   const auto* family = find_family(config.family);
@@ -37,6 +82,7 @@ Result<void> check(const ModelConfig& config) {
     return Error{
         ErrorCode::invalid_argument,
         fmt::format("hidden is {}, not a multiple of heads, {}", config.hidden, config.heads)};
+  ISTHMUS_CHECK(check_experts(config, *family));
   if (config.head_dim != 0) ISTHMUS_CHECK(in_range("head_dim", config.head_dim, 1024));
   if (config.head_elements() % 2 != 0)
     return Error{
@@ -71,6 +117,10 @@ std::string_view to_string(Recompute recompute) {
 
 std::string_view to_string(Documents documents) {
   return documents == Documents::joined ? "joined" : "apart";
+}
+
+std::string_view to_string(BalanceScope scope) {
+  return scope == BalanceScope::sequence ? "sequence" : "micro_batch";
 }
 
 }  // namespace isthmus::runtime

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "runtime/rope_scaling.h"
@@ -12,21 +13,30 @@
 namespace isthmus::runtime {
 
 struct ModelConfig {
-  std::string family = "llama";      // of families() (runtime/family.h)
-  std::int64_t layers = 0;           // decoder blocks
-  std::int64_t hidden = 0;           // width of the residual stream
-  std::int64_t heads = 0;            // query heads
-  std::int64_t kv_heads = 0;         // key and value heads; divides heads
-  std::int64_t head_dim = 0;         // elements of a head, even; 0: hidden / heads
-  std::int64_t ffn_width = 0;        // width of SwiGLU
-  std::int64_t vocabulary = 0;       // tokens are in [0, vocabulary)
-  bool tied = true;                  // the head is the embedding
-  double rope_theta = 10000.0;       // base of the rotary frequencies
-  RopeScaling rope_scaling = {};     // how they are stretched
-  double norm_eps = 1e-5;            // added to the mean square
-  std::int64_t sequence_max = 2048;  // longest sequence, in tokens (max_position_embeddings)
+  std::string family = "llama";  // of families() (runtime/family.h)
+  std::int64_t layers = 0;       // decoder blocks
+  std::int64_t hidden = 0;       // width of the residual stream
+  std::int64_t heads = 0;        // query heads
+  std::int64_t kv_heads = 0;     // key and value heads; divides heads
+  std::int64_t head_dim = 0;     // elements of a head, even; 0: hidden / heads
+  std::int64_t ffn_width = 0;    // width of SwiGLU
+  // A mixture of experts: in place of one SwiGLU a layer has several, of which a token takes some.
+  std::int64_t experts = 0;            // of a layer; 0: none, the layer is dense
+  std::int64_t experts_per_token = 0;  // the likeliest ones by its router
+  std::int64_t expert_width = 0;       // of an expert's SwiGLU; 0: ffn_width
+  bool normalise_top_k = true;         // a token's weights are divided by their sum
+  std::vector<int> dense_layers = {};  // layers without experts all the same; ascending
+  std::int64_t vocabulary = 0;         // tokens are in [0, vocabulary)
+  bool tied = true;                    // the head is the embedding
+  double rope_theta = 10000.0;         // base of the rotary frequencies
+  RopeScaling rope_scaling = {};       // how they are stretched
+  double norm_eps = 1e-5;              // added to the mean square
+  std::int64_t sequence_max = 2048;    // longest sequence, in tokens (max_position_embeddings)
 
   std::int64_t head_elements() const { return head_dim != 0 ? head_dim : hidden / heads; }
+  std::int64_t expert_elements() const { return expert_width != 0 ? expert_width : ffn_width; }
+  bool has_experts(std::int64_t layer) const;
+  std::int64_t expert_layers() const;
   bool operator==(const ModelConfig&) const = default;
 };
 
@@ -57,6 +67,26 @@ enum class Documents { joined, apart };
 
 std::string_view to_string(Documents documents);
 
+// Over what the balance of experts is measured: each sequence by itself, so that nothing depends on
+// what it is computed with; or a micro-batch and all layers as a whole, as transformers does.
+enum class BalanceScope { sequence, micro_batch };
+
+std::string_view to_string(BalanceScope scope);
+
+// How a mixture of experts is trained; of evaluation and text generation all of it is off.
+struct RouterOptions {
+  // An expert takes of a sequence this many times an even share of its tokens, and drops the others
+  // (GShard, Lepikhin et al. 2020); 0: it takes all.
+  double capacity = 0;
+  // What is added to the loss, per counted target: this times the balance loss (Switch
+  // Transformers, Fedus et al. 2021), and this times the z loss (ST-MoE, Zoph et al. 2022); means
+  // over layers.
+  double balance = 0;
+  double z = 0;
+  BalanceScope scope = BalanceScope::sequence;
+  bool operator==(const RouterOptions&) const = default;
+};
+
 // What one call computes: micro_batch sequences of `sequence` tokens each.
 struct BatchShape {
   std::int64_t micro_batch = 1;
@@ -64,6 +94,7 @@ struct BatchShape {
   Precision precision = Precision::f32;
   Recompute recompute = Recompute::off;
   Documents documents = Documents::joined;
+  RouterOptions router = {};
   // Of a list that continues texts (runtime/decoding.h): of how many texts, and how many tokens of
   // each, the keys and values are kept. Then micro_batch * sequence is the number of rows of a run,
   // each of which is a token of any text.

@@ -16,6 +16,8 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
+constexpr std::int64_t kLayersMax = 1024;  // that any configuration may have
+
 Error config_fault(std::string_view key, std::string_view what) {
   return {ErrorCode::corrupt, fmt::format("config.json: {} {}", key, what)};
 }
@@ -119,9 +121,9 @@ Result<RopeScaling> rope_scaling(const OrderedJson& rope, std::int64_t sequence_
 
 // transformers 4 writes `rope_theta` and `rope_scaling`, transformers 5 `rope_parameters`, which
 // has both.
-Result<void> read_rope(const OrderedJson& json, ModelConfig& config) {
+Result<void> read_rope(const OrderedJson& json, const Family& family, ModelConfig& config) {
   const char* key = has(json, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-  ISTHMUS_TRY(config.rope_theta, number(json, "rope_theta", 10000.0));
+  ISTHMUS_TRY(config.rope_theta, number(json, "rope_theta", family.rope_theta));
   if (!has(json, key)) return {};
   const auto& rope = json[key];
   if (!rope.is_object()) return config_fault(key, "is no object");
@@ -165,11 +167,15 @@ Result<const Family*> family_of(const OrderedJson& json) {
 }
 
 // What a decoder of ours has one way only. Dropout leaves scores alone, but not training.
-Result<void> check_decoder(const OrderedJson& json) {
+Result<void> check_decoder(const OrderedJson& json, const Family& family) {
   ISTHMUS_CHECK(must_be(json, "hidden_act", "silu"));
   ISTHMUS_CHECK(must_be(json, "attention_bias", false));
   ISTHMUS_CHECK(must_be(json, "mlp_bias", false));
   ISTHMUS_CHECK(must_be(json, "use_sliding_window", false));
+  // A Mixtral has no flag beside it.
+  if (family.has_experts && !json.contains("use_sliding_window"))
+    ISTHMUS_CHECK(must_be(json, "sliding_window", nullptr));
+  ISTHMUS_CHECK(must_be(json, "router_jitter_noise", 0.0));
   ISTHMUS_CHECK(must_be(json, "partial_rotary_factor", 1.0));
   if (has(json, "attention_dropout") && json["attention_dropout"] != 0)
     return not_ours("attention_dropout", json["attention_dropout"], "0");
@@ -183,6 +189,60 @@ Result<void> check_decoder(const OrderedJson& json) {
   return {};
 }
 
+// ---- mixtures of experts
+
+// transformers knows both names of the number of experts.
+const char* experts_key(const Family& family) {
+  return family.experts_have_width ? "num_experts" : "num_local_experts";
+}
+
+// Layers without experts: those that are named, and all but each `step`-th.
+Result<std::vector<int>> dense_layers(const OrderedJson& json, std::int64_t layers) {
+  ISTHMUS_TRY(const auto step, whole_number(json, "decoder_sparse_step", 1));
+  if (step < 1) return config_fault("decoder_sparse_step", "is 0");
+  std::vector<int> dense;
+  for (int layer = 0; layer < std::min<std::int64_t>(layers, kLayersMax); ++layer)
+    if ((layer + 1) % step != 0) dense.push_back(layer);
+  if (!has(json, "mlp_only_layers")) return dense;
+  const auto& named = json["mlp_only_layers"];
+  if (!named.is_array()) return config_fault("mlp_only_layers", "is no list");
+  for (const auto& layer : named) {
+    if (!layer.is_number_unsigned() || layer.get<std::uint64_t>() > std::uint64_t{1} << 20)
+      return config_fault("mlp_only_layers", "has an entry that is no layer");
+    if (layer.get<std::int64_t>() < layers) dense.push_back(layer.get<int>());
+  }
+  std::ranges::sort(dense);
+  dense.erase(std::unique(dense.begin(), dense.end()), dense.end());
+  return dense;
+}
+
+Result<void> read_experts(const OrderedJson& json, const Family& family, ModelConfig& config) {
+  if (!family.has_experts) return {};
+  const char* key = has(json, "num_experts") ? "num_experts" : "num_local_experts";
+  ISTHMUS_TRY(config.experts, whole_number(json, key, family.experts));
+  ISTHMUS_TRY(config.experts_per_token,
+              whole_number(json, "num_experts_per_tok", family.experts_per_token));
+  if (!family.experts_have_width) return {};
+  ISTHMUS_TRY(config.expert_width,
+              whole_number(json, "moe_intermediate_size", family.expert_width));
+  ISTHMUS_TRY(config.normalise_top_k, flag_or(json, "norm_topk_prob", false));
+  ISTHMUS_TRY(config.dense_layers, dense_layers(json, config.layers));
+  return {};
+}
+
+void write_experts(const ModelConfig& config, const Family& family, OrderedJson& json) {
+  if (!family.has_experts) return;
+  json[experts_key(family)] = config.experts;
+  json["num_experts_per_tok"] = config.experts_per_token;
+  json["router_aux_loss_coef"] = 0.001;
+  json["output_router_logits"] = false;
+  if (!family.experts_have_width) return;
+  json["moe_intermediate_size"] = config.expert_elements();
+  json["norm_topk_prob"] = config.normalise_top_k;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = config.dense_layers;
+}
+
 }  // namespace
 
 std::string to_config_json(const ModelConfig& config, StoredDType dtype) {
@@ -193,29 +253,30 @@ std::string to_config_json(const ModelConfig& config, StoredDType dtype) {
   };
   const auto* family = find_family(config.family);
   ISTHMUS_ASSERT(family != nullptr);
-  const OrderedJson json = {{"architectures", {family->architecture}},
-                            {"model_type", family->name},
-                            {"vocab_size", config.vocabulary},
-                            {"hidden_size", config.hidden},
-                            {"intermediate_size", config.ffn_width},
-                            {"num_hidden_layers", config.layers},
-                            {"num_attention_heads", config.heads},
-                            {"num_key_value_heads", config.kv_heads},
-                            {"head_dim", config.head_elements()},
-                            {"max_position_embeddings", config.sequence_max},
-                            {"rms_norm_eps", config.norm_eps},
-                            {"rope_theta", config.rope_theta},
-                            {"rope_scaling", to_json(config.rope_scaling)},
-                            {"tie_word_embeddings", config.tied},
-                            {"hidden_act", "silu"},
-                            {"attention_bias", false},
-                            {"attention_dropout", 0.0},
-                            {"initializer_range", 0.02},
-                            {"bos_token_id", token(kBeginToken)},
-                            {"eos_token_id", token(kEndToken)},
-                            {"pad_token_id", token(kPadToken)},
-                            {"use_cache", true},
-                            {"torch_dtype", name_of(dtype).torch_name}};
+  OrderedJson json = {{"architectures", {family->architecture}},
+                      {"model_type", family->name},
+                      {"vocab_size", config.vocabulary},
+                      {"hidden_size", config.hidden},
+                      {"intermediate_size", config.ffn_width},
+                      {"num_hidden_layers", config.layers},
+                      {"num_attention_heads", config.heads},
+                      {"num_key_value_heads", config.kv_heads},
+                      {"head_dim", config.head_elements()},
+                      {"max_position_embeddings", config.sequence_max},
+                      {"rms_norm_eps", config.norm_eps},
+                      {"rope_theta", config.rope_theta},
+                      {"rope_scaling", to_json(config.rope_scaling)},
+                      {"tie_word_embeddings", config.tied},
+                      {"hidden_act", "silu"},
+                      {"attention_bias", false},
+                      {"attention_dropout", 0.0},
+                      {"initializer_range", 0.02},
+                      {"bos_token_id", token(kBeginToken)},
+                      {"eos_token_id", token(kEndToken)},
+                      {"pad_token_id", token(kPadToken)},
+                      {"use_cache", true},
+                      {"torch_dtype", name_of(dtype).torch_name}};
+  write_experts(config, *family, json);
   return json.dump(2) + "\n";
 }
 
@@ -225,6 +286,9 @@ std::string settings_text(const ModelConfig& config, const FineTuning& tuning,
                           config.heads, config.kv_heads, config.rope_theta, config.norm_eps);
   if (config.rope_scaling.kind != RopeScaling::Kind::none)
     text += ", rope_scaling " + describe(config.rope_scaling);
+  if (config.experts > 0)
+    text += fmt::format(", {} experts per token{}", config.experts_per_token,
+                        config.normalise_top_k ? ", normalised" : "");
   if (tuning.lora.rank > 0) text += fmt::format(", lora alpha {}", tuning.lora.alpha);
   if (!frozen_digest.empty()) text += fmt::format(", frozen {}", frozen_digest.substr(0, 32));
   return text;
@@ -237,7 +301,7 @@ Result<ModelConfig> from_config_json(std::string_view text) {
         ErrorCode::corrupt,
         "config.json is cut short, no JSON object, nested too deep, or has a number out of range"};
   ISTHMUS_TRY(const auto* family, family_of(json));
-  ISTHMUS_CHECK(check_decoder(json));
+  ISTHMUS_CHECK(check_decoder(json, *family));
   ModelConfig config;
   config.family = family->name;
   ISTHMUS_TRY(config.vocabulary, whole_number(json, "vocab_size"));
@@ -256,8 +320,10 @@ Result<ModelConfig> from_config_json(std::string_view text) {
   ISTHMUS_TRY(config.sequence_max,
               whole_number(json, "max_position_embeddings", family->sequence_max));
   ISTHMUS_TRY(config.norm_eps, number(json, "rms_norm_eps", 1e-6));
-  ISTHMUS_CHECK(read_rope(json, config));
+  ISTHMUS_CHECK(read_rope(json, *family, config));
   ISTHMUS_TRY(config.tied, flag_or(json, "tie_word_embeddings", false));
+  ISTHMUS_CHECK(read_experts(json, *family, config));
+  if (config.expert_width == config.ffn_width) config.expert_width = 0;  // as above
   ISTHMUS_CHECK(check(config));
   return config;
 }

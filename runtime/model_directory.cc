@@ -44,6 +44,16 @@ Result<void> check_same(const ModelConfig& a, const ModelConfig& b, const std::s
     return differs("size of a head", a.head_elements(), b.head_elements());
   if (a.ffn_width != b.ffn_width) return differs("ffn width", a.ffn_width, b.ffn_width);
   if (a.vocabulary != b.vocabulary) return differs("vocabulary", a.vocabulary, b.vocabulary);
+  if (a.experts != b.experts) return differs("number of experts", a.experts, b.experts);
+  if (a.experts_per_token != b.experts_per_token)
+    return differs("number of experts per token", a.experts_per_token, b.experts_per_token);
+  if (a.expert_elements() != b.expert_elements())
+    return differs("width of an expert", a.expert_elements(), b.expert_elements());
+  if (a.normalise_top_k != b.normalise_top_k)
+    return differs("normalising of experts' weights", a.normalise_top_k, b.normalise_top_k);
+  if (a.dense_layers != b.dense_layers)
+    return differs("list of dense layers", fmt::format("{}", fmt::join(a.dense_layers, ",")),
+                   fmt::format("{}", fmt::join(b.dense_layers, ",")));
   if (a.tied != b.tied) return differs("tying of the head", a.tied, b.tied);
   if (a.rope_theta != b.rope_theta) return differs("rope_theta", a.rope_theta, b.rope_theta);
   if (a.rope_scaling != b.rope_scaling)

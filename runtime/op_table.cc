@@ -69,6 +69,29 @@ double low_rank_flops(const Program& program, const Op& op) {
   return products * 2.0 * static_cast<double>(rows * weight[0] * weight[1]);
 }
 
+// Of experts that take equally many tokens.
+Gemms grouped_gemms(const Program& program, const Op& op) {
+  const auto& routing = op.attributes.routing;
+  const bool backward = op.pass == Pass::backward;
+  const auto columns = [&](ValueId id) { return program.value(id).shape[1]; };
+  // Backward leaves out what it does not read.
+  const auto y = backward ? op.inputs[4] : op.outputs[0];
+  const auto in = columns(op.inputs[0] != kNoValue ? op.inputs[0] : op.inputs[1]);
+  const auto operand = program.value(backward ? y : op.inputs[1]).dtype;
+  const auto used = std::min(routing.experts, routing.choices());
+  Gemms gemms;
+  for (std::int64_t e = 0; e < used; ++e) {
+    const auto rows = routing.choices() / used + (e < routing.choices() % used ? 1 : 0);
+    const Products products{rows, columns(y), in, operand};
+    if (!backward) gemms.push_back(products.forward(program.value(y).dtype));
+    if (backward && op.outputs[0] != kNoValue)
+      gemms.push_back(products.input_gradient(program.value(op.outputs[0]).dtype, false));
+    if (backward && op.outputs[1] != kNoValue)
+      gemms.push_back(products.weight_gradient((op.sets_first & bit(1)) == 0));
+  }
+  return gemms;
+}
+
 // In the order of OpKind.
 constexpr std::array<OpRow, kOpKinds> kTable = {{
     {.name = "embed",
@@ -156,6 +179,52 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .backward_over = 0,
      .forward_on_cpu = cpu::glu_forward,
      .backward_on_cpu = cpu::glu_backward},
+    {.name = "route",
+     .inputs = 2,
+     .outputs = 6,
+     .gradients = bit(0),
+     .backward_inputs = bit(0) | bit(1),
+     .backward_outputs = bit(1) | bit(2) | bit(5),
+     .forward_on_cpu = cpu::route_forward,
+     .backward_on_cpu = cpu::route_backward},
+    {.name = "permute",
+     .inputs = 4,
+     .outputs = 1,
+     .gradients = bit(0),
+     .backward_inputs = bit(2),
+     .repeats = true,
+     .gradient_dtype = GradientDType::f32,
+     .adds_f32 = true,
+     .adds_bf16 = true,
+     .forward_on_cpu = cpu::permute_forward,
+     .backward_on_cpu = cpu::permute_backward},
+    {.name = "grouped_linear",
+     .inputs = 3,
+     .outputs = 1,
+     .gradients = bit(0) | bit(1),
+     .backward_inputs = bit(0) | bit(1) | bit(2),
+     .crosswise = true,
+     .gradient_dtype = GradientDType::of_operand,
+     .sets_parameters = true,
+     .gemms = grouped_gemms,
+     .forward_on_cpu = cpu::grouped_linear_forward,
+     .backward_on_cpu = cpu::grouped_linear_backward},
+    {.name = "expert_glu",
+     .inputs = 3,
+     .outputs = 1,
+     .gradients = bit(0) | bit(1),
+     .backward_inputs = bit(0) | bit(1) | bit(2),
+     .backward_remakes = true,
+     .backward_over = 0,
+     .forward_on_cpu = cpu::expert_glu_forward,
+     .backward_on_cpu = cpu::expert_glu_backward},
+    {.name = "combine",
+     .inputs = 4,
+     .outputs = 1,
+     .gradients = bit(0),
+     .backward_inputs = bit(2) | bit(3),
+     .forward_on_cpu = cpu::combine_forward,
+     .backward_on_cpu = cpu::combine_backward},
     {.name = "add",
      .inputs = 2,
      .outputs = 1,

@@ -48,6 +48,8 @@ struct OpRow {
   bool backward_is_forward = false;  // backward computes the outputs too: no forward op with it
   // Backward can make forward's output 0 again, to the same bits, as its last output.
   bool backward_remakes = false;
+  // Forward is cheap and can be done again, so that its output 0 need not be kept for backward.
+  bool repeats = false;
   // Backward reads inputs 0 and 1 only for each other's gradient, so that it can be done in two.
   bool crosswise = false;
   GradientDType gradient_dtype = GradientDType::of_value;

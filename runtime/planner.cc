@@ -51,8 +51,8 @@ std::vector<Lifetime> lifetimes(const Program& program) {
         life.first = std::min(life.first, at);
         life.last = std::max(life.last, at);
       }
-  if (program.logits != kNoValue)  // read by the caller
-    lives[static_cast<std::size_t>(program.logits)].last = program.ops.size();
+  for (const auto id : {program.logits, program.loads})  // read by the caller
+    if (id != kNoValue) lives[static_cast<std::size_t>(id)].last = program.ops.size();
   return lives;
 }
 

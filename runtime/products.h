@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "kernels/gemm.h"
+#include "kernels/grouped_gemm.h"
+#include "runtime/routing.h"
 
 namespace isthmus::runtime {
 
@@ -22,6 +24,29 @@ struct Products {
   }
   kernels::GemmShape weight_gradient(bool accumulate) const {
     return {kernels::GemmForm::tn, out, in, rows, operand, DType::f32, accumulate};
+  }
+};
+
+// The same of a layer's experts; a GroupedGemmShape has the rows of all.
+struct GroupedProducts {
+  const Routing& routing;
+  std::int64_t out = 0, in = 0;
+  DType operand = DType::f32;
+
+  kernels::GroupedGemmShape forward(DType output) const {
+    return shape(kernels::GemmForm::nt, output, false);
+  }
+  kernels::GroupedGemmShape input_gradient(DType output) const {
+    return shape(kernels::GemmForm::nn, output, false);
+  }
+  kernels::GroupedGemmShape weight_gradient(bool accumulate) const {
+    return shape(kernels::GemmForm::tn, DType::f32, accumulate);
+  }
+
+ private:
+  kernels::GroupedGemmShape shape(kernels::GemmForm form, DType output, bool accumulate) const {
+    return {form,   routing.experts, routing.shape().rows_max(), out, in, operand,
+            output, accumulate};
   }
 };
 

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "kernels/few_rows.h"
+#include "kernels/grouped_gemm.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -211,6 +213,69 @@ ValueId ProgramBuilder::glu(ValueId gate_up) {
   return out;
 }
 
+ValueId ProgramBuilder::i32_activation(std::string_view name, Shape shape) {
+  return program_.add(std::string(name) + "." + std::to_string(program_.ops.size()), shape,
+                      DType::i32, ValueKind::activation);
+}
+
+ValueId ProgramBuilder::grouped_linear(ValueId x, std::size_t weights, ValueId offsets,
+                                       const Routing& routing, DType output) {
+  const auto operand = program_.parameters[weights].operand;
+  const auto& shape = program_.value(operand).shape;
+  ISTHMUS_ASSERT(program_.value(x).shape[1] == shape[1] && shape[0] % routing.experts == 0);
+  const auto out = program_.add("grouped_linear." + std::to_string(program_.ops.size()),
+                                {program_.value(x).shape[0], shape[0] / routing.experts}, output,
+                                ValueKind::activation);
+  append(OpKind::grouped_linear, {x, operand, offsets}, {out}).attributes.routing = routing;
+  return out;
+}
+
+ValueId ProgramBuilder::experts(ValueId x, std::size_t router, std::size_t gate_up,
+                                std::size_t down, Routing routing) {
+  const auto logits = linear(x, router, DType::f32);
+  const auto tokens = shape_.tokens();
+  routing.tokens = tokens;
+  routing.sequence = shape_.sequence;
+  routing.experts = program_.value(logits).shape[1];
+  const bool few_rows = !trains_ && tokens <= kernels::kFewRows;
+  routing.row_step = few_rows ? 1 : kernels::kGroupRowStep;
+  if (trains_) routing.options = shape_.router;
+  const auto rows = routing.shape().rows_max();
+  const auto weights = program_.add("row weights." + std::to_string(program_.ops.size()), {rows, 1},
+                                    DType::f32, ValueKind::activation);
+  const auto chosen = i32_activation("experts", {tokens, routing.top_k});
+  const auto of_choice = i32_activation("rows", {tokens, routing.top_k});
+  const auto row_tokens = i32_activation("row tokens", {rows});
+  const auto offsets = i32_activation("offsets", {routing.experts + 1});
+  if (trains_ && program_.loads == kNoValue)
+    program_.loads = program_.add("loads", {routing.layers * shape_.micro_batch, routing.experts},
+                                  DType::i32, ValueKind::activation);
+  append(OpKind::route, {logits, trains_ ? targets() : kNoValue},
+         {weights, chosen, of_choice, row_tokens, offsets, program_.loads})
+      .attributes.routing = routing;
+
+  const auto hidden = program_.value(x).shape[1];
+  const auto product = [&](std::string_view name, std::int64_t columns, DType dtype) {
+    return program_.add(std::string(name) + "." + std::to_string(program_.ops.size()),
+                        {rows, columns}, dtype, ValueKind::activation);
+  };
+  const auto permuted = product("permute", hidden, program_.value(x).dtype);
+  append(OpKind::permute, {x, row_tokens, of_choice, offsets}, {permuted});
+  const auto h = grouped_linear(permuted, gate_up, offsets, routing, product_dtype());
+  const auto y = product("expert_glu", program_.value(h).shape[1] / 2, program_.value(h).dtype);
+  append(OpKind::expert_glu, {h, weights, offsets}, {y});
+  const auto of_rows = grouped_linear(y, down, offsets, routing, DType::f32);
+  const auto out = activation("combine", program_.value(of_rows).shape[1], DType::f32);
+  append(OpKind::combine, {of_rows, of_choice, row_tokens, offsets}, {out});
+  return out;
+}
+
+ValueId ProgramBuilder::targets() {
+  if (program_.targets == kNoValue)
+    program_.targets = program_.add("targets", {shape_.tokens()}, DType::i32, ValueKind::input);
+  return program_.targets;
+}
+
 ValueId ProgramBuilder::add(ValueId x, ValueId y) {
   ISTHMUS_ASSERT(program_.value(x).shape == program_.value(y).shape);
   const auto out = activation("add", program_.value(x).shape[1], program_.value(x).dtype);
@@ -222,14 +287,13 @@ void ProgramBuilder::head_loss(ValueId x, std::size_t weight) {
   const auto operand = program_.parameters[weight].operand;
   const auto vocabulary = program_.value(operand).shape[0];
   const auto rows = head_chunk_rows(shape_.tokens(), vocabulary);
-  program_.targets = program_.add("targets", {shape_.tokens()}, DType::i32, ValueKind::input);
   const auto chunk =
       program_.add("head chunk", {rows, vocabulary}, DType::f32, ValueKind::activation);
   const auto chunk_gradient = product_dtype() == DType::f32
                                   ? kNoValue  // lies over the chunk
                                   : program_.add("head chunk gradient", {rows, vocabulary},
                                                  product_dtype(), ValueKind::activation);
-  append(OpKind::head_loss, {x, operand, program_.targets}, {chunk, chunk_gradient});
+  append(OpKind::head_loss, {x, operand, targets()}, {chunk, chunk_gradient});
 }
 
 void ProgramBuilder::head_logits(ValueId x, std::size_t weight) {

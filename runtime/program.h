@@ -17,6 +17,7 @@
 #include "base/dtype.h"
 #include "base/tensor_view.h"
 #include "runtime/model_config.h"
+#include "runtime/routing.h"
 
 namespace isthmus::runtime {
 
@@ -84,11 +85,18 @@ enum class OpKind : std::uint8_t {
   gather,      // rows, table → the table's rows
   cached_attention,  // qkv, texts, positions, keys, values → y; keys and values are added to
   glu,               // gate_up → y
-  add,               // x, y → sum
-  convert,           // x → y: a copy, in another dtype
+  // A mixture of experts; its rows are laid out as kernels/routing.h says.
+  route,    // logits, targets or none → row weights, experts, rows, row tokens, offsets, loads or
+            // none; backward adds the router's losses
+  permute,  // x, row tokens, rows, offsets → x of each row
+  grouped_linear,  // x, weights of all experts, offsets → y
+  expert_glu,      // gate_up, row weights, offsets → y
+  combine,         // y, rows, row tokens, offsets → the sum over each token's rows
+  add,             // x, y → sum
+  convert,         // x → y: a copy, in another dtype
   head_loss,  // x, weight, targets → chunk, chunk_gradient (working memory); adds to the run's loss
 };
-inline constexpr std::size_t kOpKinds = 14;
+inline constexpr std::size_t kOpKinds = 19;
 
 enum class Pass : std::uint8_t { forward, backward };
 
@@ -105,6 +113,7 @@ struct Attributes {
   double epsilon = 0;             // norm, norm_rope
   std::int64_t first_column = 0;  // low_rank: of y, where it adds
   double scale = 0;               // low_rank: of what it adds
+  Routing routing;                // route, grouped_linear
 };
 
 // A forward op has the inputs and outputs of its kind. The backward op of the same kind has
@@ -140,6 +149,9 @@ struct Program {
   ValueId targets = kNoValue;          // none in a program that ends in logits
   ValueId document_starts = kNoValue;  // none where a sequence is seen as a whole
   ValueId logits = kNoValue;           // none in a program that ends in a loss
+  // [layers with experts · batch, experts]: how many choices fell on each, in a run; none where
+  // nothing is routed, or nobody trains.
+  ValueId loads = kNoValue;
   // Of a list that continues texts: which text each row is of and where in it, and what is kept, by
   // layer the keys and the values.
   ValueId texts = kNoValue;
@@ -168,7 +180,8 @@ struct Program {
 // Appends values and ops; checks shapes by assertion, since configurations are checked before.
 class ProgramBuilder {
  public:
-  explicit ProgramBuilder(const BatchShape& shape) : shape_(shape) {}
+  // `trains`: the list ends in a loss, and routers have losses of their own.
+  ProgramBuilder(const BatchShape& shape, bool trains) : shape_(shape), trains_(trains) {}
 
   // A matrix {rows, columns} of the canonical tensors stacked in order, or a vector (columns 0).
   struct Part {
@@ -196,6 +209,11 @@ class ProgramBuilder {
                     std::int64_t heads, std::int64_t kv_heads, double epsilon);
   ValueId attention(ValueId qkv, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim);
   ValueId glu(ValueId gate_up);
+  // Experts' weights stacked, as matrix(): gate and up of one expert together, then those of the
+  // next; down likewise. In f32, to be added to the residual stream. `routing` as the model says;
+  // the builder fills in what the batch does.
+  ValueId experts(ValueId x, std::size_t router, std::size_t gate_up, std::size_t down,
+                  Routing routing);
   ValueId add(ValueId x, ValueId y);
   void head_loss(ValueId x, std::size_t weight);
   void head_logits(ValueId x, std::size_t weight);
@@ -208,6 +226,9 @@ class ProgramBuilder {
   ValueId activation(std::string_view name, std::int64_t columns, DType dtype);
   std::size_t parameter(const std::vector<Part>& parts, Shape shape, bool is_matrix);
   ValueId linear(ValueId x, std::size_t weight, DType output);
+  ValueId i32_activation(std::string_view name, Shape shape);
+  ValueId grouped_linear(ValueId x, std::size_t weights, ValueId offsets, const Routing& routing,
+                         DType output);
   ValueId cached_attention(ValueId qkv, const Attributes& attributes);
   // Rows of a rotation that repeat, or, where each row has a position of its own, all of them.
   std::int64_t rotated_rows() const { return continues() ? shape_.tokens() : shape_.sequence; }
@@ -219,7 +240,10 @@ class ProgramBuilder {
     return shape_.precision == Precision::bf16 ? DType::bf16 : DType::f32;
   }
 
+  ValueId targets();
+
   BatchShape shape_;
+  bool trains_;
   Program program_;
 };
 

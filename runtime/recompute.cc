@@ -45,6 +45,7 @@ class Recomputation {
     for (auto at = block.end; at < backward_; ++at)
       for (const auto id : p_.ops[at].inputs)
         if (id != kNoValue) passes[index(id)] = false;
+    if (p_.loads != kNoValue) passes[index(p_.loads)] = false;  // each block writes its part
     auto first = p_.ops.size();
     for (auto at = backward_; at < p_.ops.size(); ++at)
       for (const auto id : p_.ops[at].inputs)
@@ -78,7 +79,7 @@ class Recomputation {
       if (!makes_missed(p_.ops[at])) continue;
       auto op = p_.ops[at];
       for (const auto id : op.outputs) {
-        if (id == kNoValue) continue;
+        if (id == kNoValue || id == p_.loads) continue;  // which it writes again, as it was
         auto value = p_.value(id);
         ISTHMUS_ASSERT(value.kind == ValueKind::activation);
         value.name += " again";

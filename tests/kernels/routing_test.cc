@@ -195,7 +195,7 @@ double objective(const RoutingShape& shape, const Matrix& logits, const Routed& 
     }
     const auto weight = kSequenceWeights[static_cast<std::size_t>(b)];
     for (std::size_t e = 0; e < mean.size(); ++e)
-      losses.balance += weight * static_cast<double>(shape.experts) * mean[e] *
+      losses.balance += static_cast<double>(shape.experts) * mean[e] *
                         shares[static_cast<std::size_t>(b * shape.experts) + e];
     losses.z += weight * squares;
   }
@@ -246,7 +246,7 @@ TEST(Routing, GradientIsThatOfCentralDifferences) {
           std::vector<std::byte> scratch(routing_scratch_bytes(shape));
           const auto sums = routing_backward(
               some, shape, logits.view(), routed.experts, routed.rows, drow,
-              {.balance = kBalance, .z = kZ, .weights = kSequenceWeights, .shares = shares},
+              {.balance = kBalance, .z = kZ, .shares = shares, .weights = kSequenceWeights},
               dlogits.view(), scratch);
           EXPECT_NEAR(sums.balance, expected_sums.balance, 1e-9 * expected_sums.balance);
           EXPECT_NEAR(sums.z, expected_sums.z, 1e-9 * expected_sums.z);

@@ -167,7 +167,7 @@ void expect_true_gradients(const Program& forward) {
 // Several consumers, in orders in which the two gradients of a sum must not be one value.
 TEST(Backward, SumsTheGradientsOfSeveralConsumers) {
   for (const int variant : {0, 1, 2, 3, 4}) {
-    ProgramBuilder b({2, 5, Precision::f32});
+    ProgramBuilder b({2, 5, Precision::f32}, true);
     const auto embedding = b.matrix({{"embedding", 13}}, 8);
     const auto first = b.matrix({{"first", 8}}, 8);
     const auto second = variant == 3 ? first : b.matrix({{"second", 8}}, 8);

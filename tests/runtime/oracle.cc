@@ -22,7 +22,7 @@ OracleBatch draw_batch(const OracleCase& c, std::int64_t m) {
   OracleBatch batch;
   const auto vocabulary = static_cast<std::uint64_t>(c.config.vocabulary);
   const auto draw = [&](std::string_view what, std::uint64_t i) {
-    return oracle_hash(fmt::format("{} {} {}", c.name, what, m), i);
+    return oracle_hash(fmt::format("{} {} {}", c.data, what, m), i);
   };
   for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(c.micro_batch * c.sequence); ++i) {
     batch.tokens.push_back(static_cast<std::int32_t>(draw("tokens", i) % vocabulary));
@@ -78,6 +78,35 @@ RopeScaling rope_scaling_of(const std::map<std::string, std::string>& entries) {
   return scaling;
 }
 
+// "1,3", or "-" for none.
+std::vector<int> numbers_of(const std::string& text) {
+  std::vector<int> numbers;
+  std::istringstream in(text);
+  for (std::string number; text != "-" && std::getline(in, number, ',');)
+    numbers.push_back(std::stoi(number));
+  return numbers;
+}
+
+void read_experts(const std::map<std::string, std::string>& entries, OracleCase& c) {
+  if (!entries.contains("experts")) return;
+  const auto integer = [&](const std::string& key) { return std::stoll(entries.at(key)); };
+  const auto number = [&](const std::string& key) { return std::stod(entries.at(key)); };
+  c.config.experts = integer("experts");
+  c.config.experts_per_token = integer("experts_per_token");
+  c.config.expert_width = integer("expert_width");
+  c.config.normalise_top_k = integer("normalise_top_k") != 0;
+  c.config.dense_layers = numbers_of(entries.at("dense_layers"));
+  c.router.capacity = number("capacity");
+  c.router.balance = number("balance");
+  c.router.z = number("z");
+  c.router.scope = entries.at("balance_scope") == to_string(BalanceScope::sequence)
+                       ? BalanceScope::sequence
+                       : BalanceScope::micro_batch;
+  c.balance_loss = number("balance_loss");
+  c.z_loss = number("z_loss");
+  c.data = entries.at("data");
+}
+
 }  // namespace
 
 std::uint64_t oracle_hash(std::string_view name, std::uint64_t index) {
@@ -127,7 +156,7 @@ OracleCase load_oracle_case(const std::string& name) {
   const auto entries = load_oracle_text(name + ".txt");
   const auto integer = [&](const std::string& key) { return std::stoll(entries.at(key)); };
   OracleCase c;
-  c.name = name;
+  c.name = c.data = name;
   c.config.family = entries.at("family");
   c.config.layers = integer("layers");
   c.config.hidden = integer("hidden");
@@ -146,6 +175,7 @@ OracleCase load_oracle_case(const std::string& name) {
   c.loss = std::stod(entries.at("loss"));
   c.micro_batches = integer("micro_batches");
   c.ignored = static_cast<std::uint64_t>(integer("ignored"));
+  read_experts(entries, c);
   c.batches = oracle_batches(c, 0);
 
   const auto values = load_oracle_floats(name + ".bin");

@@ -40,18 +40,24 @@ struct OracleBatch {
 
 struct OracleCase {
   std::string name;
+  std::string data;  // the name that tokens and targets are drawn by
   ModelConfig config;
+  RouterOptions router;
   std::int64_t micro_batch = 0;
   std::int64_t sequence = 0;
   std::int64_t micro_batches = 0;
   std::uint64_t ignored = 0;  // one target of so many; 0: none
   std::vector<OracleBatch> batches;
   std::int64_t counted = 0;
-  double loss = 0;                    // summed
-  std::vector<OracleTensor> tensors;  // ascending by name
-  OracleTensor logits;                // of the first micro-batch
+  double loss = 0;                      // summed
+  double balance_loss = 0, z_loss = 0;  // of routers, summed, without their factors
+  std::vector<OracleTensor> tensors;    // ascending by name
+  OracleTensor logits;                  // of the first micro-batch
 
-  BatchShape shape(Precision precision) const { return {micro_batch, sequence, precision}; }
+  BatchShape shape(Precision precision) const {
+    return {
+        .micro_batch = micro_batch, .sequence = sequence, .precision = precision, .router = router};
+  }
 };
 
 inline constexpr std::size_t kOracleSamples = 256;  // of each tensor
