@@ -83,6 +83,9 @@ std::string json_value(const Field& field) {
       return std::isfinite(v) ? fmt::format("{}", v) : "null";
     }
     std::string operator()(const std::string& v) const { return json_string(v); }
+    std::string operator()(const std::vector<std::uint64_t>& v) const {
+      return fmt::format("[{}]", fmt::join(v, ","));
+    }
   };
   return std::visit(Visitor{}, field.value);
 }

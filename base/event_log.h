@@ -26,7 +26,8 @@ std::string_view to_string(Severity severity);
 
 struct Field {
   std::string_view name;
-  std::variant<std::int64_t, std::uint64_t, double, bool, std::string> value;
+  std::variant<std::int64_t, std::uint64_t, double, bool, std::string, std::vector<std::uint64_t>>
+      value;
 
   template <class T>
   static auto widen(T v) {
@@ -45,6 +46,8 @@ struct Field {
   Field(std::string_view field_name, std::string_view v)
       : name(field_name), value(std::string(v)) {}
   Field(std::string_view field_name, const std::string& v) : name(field_name), value(v) {}
+  Field(std::string_view field_name, const std::vector<std::uint64_t>& v)
+      : name(field_name), value(v) {}
   Field(std::string_view field_name, const char* v) : name(field_name), value(std::string(v)) {}
 };
 

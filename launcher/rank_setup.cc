@@ -33,7 +33,8 @@ runtime::BatchShape training_shape(const SiteFile& file) {
           .sequence = file.train.sequence,
           .precision = file.train.precision,
           .recompute = file.train.recompute,
-          .documents = file.data.documents};
+          .documents = file.data.documents,
+          .router = file.experts};
 }
 
 runtime::BatchShape evaluation_shape(const SiteFile& file) {

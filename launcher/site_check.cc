@@ -75,8 +75,10 @@ class ValueCheck {
     const auto before = text_.faults.size();
     const auto& model = file_.model.config;
     static constexpr std::array kShape = {
-        "layers",  "hidden", "heads",      "kv_heads", "ffn",  "vocabulary", "tied",
-        "context", "family", "rope_theta", "norm_eps", "seed", "head_dim"};
+        "layers",     "hidden",       "heads",          "kv_heads", "ffn",
+        "vocabulary", "tied",         "context",        "family",   "rope_theta",
+        "norm_eps",   "seed",         "head_dim",       "experts",  "experts_per_token",
+        "expert_ffn", "dense_layers", "normalise_top_k"};
     if (written("model.from")) {
       for (const std::string_view key : kShape)
         if (const auto full = fmt::format("model.{}", key); written(full))
@@ -88,6 +90,7 @@ class ValueCheck {
         fault(full, "[model] needs {}, or from = \"a Hugging Face directory\"", key);
     if (model.hidden <= 0 || model.heads <= 0) return;
     const auto* family = runtime::find_family(model.family);
+    if (family != nullptr) experts(*family);
     const bool must_divide =
         !written("model.head_dim") || (family != nullptr && family->heads_divide_hidden);
     if (must_divide && model.hidden % model.heads != 0) {
@@ -112,6 +115,19 @@ class ValueCheck {
             valid.error().text());
   }
 
+  void experts(const runtime::Family& family) {
+    for (const std::string_view key : {"experts", "experts_per_token"})
+      if (const auto full = fmt::format("model.{}", key); family.has_experts && !written(full))
+        fault("model.family", "model.family = \"{}\" needs {}", family.name, full);
+    if (family.has_experts) return;
+    for (const std::string_view key :
+         {"model.experts", "model.experts_per_token", "model.expert_ffn", "model.dense_layers",
+          "model.normalise_top_k"})
+      if (written(key))
+        fault(key, "{} has no effect on a {}: families with experts are {}", key, family.name,
+              fmt::join(runtime::family_names_with_experts(), " and "));
+  }
+
   bool faulty_model_key() const {
     const auto faults = text_.faults.sorted();
     return std::any_of(site_keys().begin(), site_keys().end(), [&](const SiteKey& key) {
@@ -127,6 +143,7 @@ class ValueCheck {
     const auto field = sentence.substr(0, sentence.find(' '));
     if (field == "ffn_width") return "model.ffn";
     if (field == "sequence_max") return "model.context";
+    if (field == "expert_width") return "model.expert_ffn";
     return fmt::format("model.{}", field);
   }
 
@@ -155,6 +172,7 @@ class ValueCheck {
   void train() {
     const auto& train = file_.train;
     if (!written("model.from")) check_context(text_);
+    if (!written("model.from")) check_router(text_);
     const auto total = file_.inner_steps_total();
     if (written("train.warmup_steps") && total > 0 && train.rate.warmup_steps > total)
       fault("train.warmup_steps",

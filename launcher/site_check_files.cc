@@ -33,6 +33,7 @@ void check_model_folder(SiteText& text, Disk& disk, bool adapter_readable) {
     fault(whole.error().text());
   text.file.model.config = *config;
   check_context(text);
+  check_router(text);
   if (!check_tuning(text)) return;
   check_memory(text);
   if (!adapter_readable) return;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "launcher/units.h"
+#include "runtime/family.h"
 #include "runtime/rate_ranges.h"
 
 namespace isthmus::launcher {
@@ -35,6 +36,17 @@ bool check_tuning(SiteText& text) {
     text.faults.add(text.region("train.rates"),
                     fmt::format("train.rates: {}", rates.error().text()));
   return rates.has_value();
+}
+
+void check_router(SiteText& text) {
+  const auto* family = runtime::find_family(text.file.model.config.family);
+  if (family == nullptr || family->has_experts) return;
+  for (const std::string_view key :
+       {"experts.capacity", "experts.balance", "experts.balance_scope", "experts.z"})
+    if (text.written(key))
+      text.faults.add(
+          text.region(key),
+          fmt::format("{} has no effect on a {}, which has no experts", key, family->name));
 }
 
 void check_context(SiteText& text) {

@@ -8,6 +8,8 @@ namespace isthmus::launcher {
 
 // train.sequence is no longer than the model's longest.
 void check_context(SiteText& text);
+// [experts] says something of a model that has some, only.
+void check_router(SiteText& text);
 // Of a model that checks: the patterns of lora.targets or train.freeze, and of train.rates, are of
 // its names. False where they are not.
 bool check_tuning(SiteText& text);

@@ -296,9 +296,9 @@ class SiteReader {
   void read_into(const SiteKey& key, const toml::node& node,
                  const FieldOf<std::vector<int>>& field) {
     const auto* value = node.as_string();
-    const auto cpus = value != nullptr ? parse_cpus(value->get()) : std::nullopt;
-    if (!cpus) return refuse(key, node);
-    field(text_.file) = *cpus;
+    const auto numbers = value != nullptr ? parse_ranges(value->get()) : std::nullopt;
+    if (!numbers) return refuse(key, node);
+    field(text_.file) = *numbers;
   }
 
   void read_into(const SiteKey& key, const toml::node& node,

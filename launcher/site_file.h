@@ -129,6 +129,7 @@ struct GatewayOptions {
 struct SiteFile {
   SiteOptions site;
   ModelOptions model;
+  runtime::RouterOptions experts = {.balance = 0.001};  // as transformers has it
   LoraOptions lora;
   DataOptions data;
   TrainOptions train;

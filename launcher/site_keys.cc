@@ -11,6 +11,9 @@ namespace {
 constexpr std::array kSections = {
     SiteSection{"site", "This site."},
     SiteSection{"model", "The model that all sites train."},
+    SiteSection{"experts",
+                "How the routers of a mixture of experts are trained. Evaluation and text "
+                "generation drop nothing."},
     SiteSection{"lora",
                 "Low-rank adapters (LoRA) beside the products of a model that itself is frozen: "
                 "only they train, are exchanged, and lie in checkpoints, as PEFT has them."},
@@ -72,8 +75,8 @@ std::vector<SiteKey> keys_of_site() {
 
 std::vector<SiteKey> all_keys() {
   std::vector<SiteKey> keys;
-  for (const auto& part :
-       {keys_of_site(), model_keys(), lora_keys(), training_keys(), sync_keys(), gateway_keys()})
+  for (const auto& part : {keys_of_site(), model_keys(), expert_keys(), lora_keys(),
+                           training_keys(), sync_keys(), gateway_keys()})
     keys.insert(keys.end(), part.begin(), part.end());
   return keys;
 }

@@ -85,7 +85,7 @@ std::vector<SiteKey> gateway_keys() {
        .meaning = "Threads that encode, seal and reduce."},
       {.section = "gateway",
        .name = "cpus",
-       .kind = ValueKind::cpus,
+       .kind = ValueKind::ranges,
        .field = field(gateway, &GatewayOptions::cpus),
        .meaning =
            "CPUs that all threads of the gateway run on; each worker is pinned to one of them.",

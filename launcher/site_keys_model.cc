@@ -1,4 +1,4 @@
-// The keys of [model] and [lora].
+// The keys of [model], [experts] and [lora].
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/low_rank.h"
+#include "kernels/routing.h"
 #include "launcher/site_keys.h"
 #include "runtime/family.h"
 
@@ -121,9 +122,56 @@ std::vector<SiteKey> model_keys() {
        .min = 1,
        .max = 1 << 20,
        .unit = "elements",
-       .meaning = "Width of the SwiGLU feed-forward layer.",
+       .meaning = "Width of the SwiGLU feed-forward layer; of a mixture of experts, of each of "
+                  "them.",
        .absent = "only with `from`",
        .example = "704",
+       .shared = true},
+      {.section = "model",
+       .name = "experts",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::experts),
+       .min = 1,
+       .max = kernels::kExpertsMax,
+       .unit = "experts",
+       .meaning = "Experts of a layer: SwiGLU layers of which each token takes some, as its router "
+                  "says. Of a mixtral and a qwen3_moe.",
+       .absent = "only with `from`, or where the family has none",
+       .shared = true},
+      {.section = "model",
+       .name = "experts_per_token",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::experts_per_token),
+       .min = 1,
+       .max = kernels::kExpertsMax,
+       .unit = "experts",
+       .meaning = "How many of them a token takes.",
+       .absent = "only with `from`, or where the family has none",
+       .shared = true},
+      {.section = "model",
+       .name = "expert_ffn",
+       .kind = whole_number,
+       .field = field(model, config, &ModelConfig::expert_width),
+       .min = 1,
+       .max = 1 << 20,
+       .unit = "elements",
+       .meaning = "Width of an expert, where it is not that of a dense layer; of a qwen3_moe.",
+       .absent = "`ffn`",
+       .shared = true},
+      {.section = "model",
+       .name = "dense_layers",
+       .kind = ranges,
+       .field = field(model, config, &ModelConfig::dense_layers),
+       .meaning = "Layers that have one SwiGLU all the same, counted from 0; of a qwen3_moe.",
+       .absent = "each layer has experts",
+       .shared = true},
+      {.section = "model",
+       .name = "normalise_top_k",
+       .kind = flag,
+       .field = field(model, config, &ModelConfig::normalise_top_k),
+       .meaning =
+           "The weights of a token's experts are divided by their sum (softmax after top-k); "
+           "false, of a qwen3_moe, leaves them as softmax over all experts made them.",
        .shared = true},
       {.section = "model",
        .name = "vocabulary",
@@ -184,6 +232,48 @@ std::vector<SiteKey> model_keys() {
        .max = kSeedMax,
        .meaning = "Of the initial parameters. A run begins with those of its first voter (the "
                   "lowest id), and sites that differ take them."},
+  };
+}
+
+std::vector<SiteKey> expert_keys() {
+  using enum ValueKind;
+  using runtime::RouterOptions;
+  constexpr auto experts = &SiteFile::experts;
+
+  return {
+      {.section = "experts",
+       .name = "capacity",
+       .kind = number,
+       .field = field(experts, &RouterOptions::capacity),
+       .min = 0,
+       .max = 1024,
+       .meaning = "An expert takes of each sequence at most so many times an even share of its "
+                  "tokens, the first ones, and drops the others: 1.25 is common. 0 drops none, at "
+                  "the price of time that varies."},
+      {.section = "experts",
+       .name = "balance",
+       .kind = number,
+       .field = field(experts, &RouterOptions::balance),
+       .min = 0,
+       .max = 100,
+       .meaning = "Factor of the auxiliary loss that keeps experts equally busy (Switch "
+                  "Transformers), a mean over layers."},
+      {.section = "experts",
+       .name = "balance_scope",
+       .kind = choice,
+       .field = choice_field(experts, &RouterOptions::scope),
+       .choices = {"sequence", "micro_batch"},
+       .meaning = "Over what balance is measured: each sequence by itself, so that the loss does "
+                  "not depend on micro-batches and ranks, or a micro-batch and all layers as a "
+                  "whole, as transformers does."},
+      {.section = "experts",
+       .name = "z",
+       .kind = number,
+       .field = field(experts, &RouterOptions::z),
+       .min = 0,
+       .max = 100,
+       .meaning = "Factor of the loss that keeps the routers' logits small (ST-MoE), a mean over "
+                  "layers; 0.001 is common."},
   };
 }
 

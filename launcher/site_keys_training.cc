@@ -226,7 +226,7 @@ std::vector<SiteKey> training_keys() {
        .meaning = "Threads of one rank; 0: one for each CPU it may use."},
       {.section = "train",
        .name = "cpus",
-       .kind = ValueKind::cpus,
+       .kind = ValueKind::ranges,
        .field = field(train, &TrainOptions::cpus),
        .meaning = "CPUs of this site's ranks, shared out evenly; threads are pinned to them.",
        .absent = "all that the system gives, shared out, not pinned"},

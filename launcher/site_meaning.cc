@@ -69,9 +69,13 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   const auto& model = file.model.config;
   const auto parameters = runtime::parameter_count(model);
   line("model",
-       fmt::format("{} of {} parameters: {}, hidden {}, {} over {}{}", model.family,
+       fmt::format("{} of {} parameters: {}, hidden {}, {} over {}{}{}", model.family,
                    about_count(static_cast<double>(parameters)), counted(model.layers, "layer"),
                    model.hidden, counted(model.heads, "head"), model.kv_heads,
+                   model.experts == 0
+                       ? ""
+                       : fmt::format(", {} of which a token takes {}",
+                                     counted(model.experts, "expert"), model.experts_per_token),
                    file.model.from.empty() ? "" : ", from " + file.model.from));
   const auto tuning = file.fine_tuning();
   const auto trained = runtime::trained_parameter_count(model, tuning);

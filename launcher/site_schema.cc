@@ -104,7 +104,7 @@ std::string SiteKey::allowed() const {
       return fmt::format("{} to {}", bound_text(kind, min), bound_text(kind, max));
     case ValueKind::address:
       return "\"host:port\" with a port from 1 to 65534";
-    case ValueKind::cpus:
+    case ValueKind::ranges:
       return "a list like \"0-3,8\"";
     case ValueKind::texts:
       return "a list of texts, as [\"a\", \"b\"]";
@@ -129,7 +129,7 @@ std::string SiteKey::default_text() const {
   return required || !absent.empty() ? std::string() : value_text(SiteFile{});
 }
 
-std::optional<std::vector<int>> parse_cpus(std::string_view text) {
+std::optional<std::vector<int>> parse_ranges(std::string_view text) {
   constexpr int kCpuMax = 8191;
   std::vector<int> cpus;
   const auto take = [&text](int& number) {

@@ -30,7 +30,7 @@ enum class ValueKind : std::uint8_t {
   rate,      // "20 Mbit/s"
   duration,  // "60 s"
   address,   // "host:port"
-  cpus,      // "0-3,8"
+  ranges,    // "0-3,8"
   texts,     // a list of texts
   train_texts,
   held_out_texts,
@@ -82,7 +82,7 @@ std::span<const SiteSection> site_sections();
 std::span<const SiteKey> site_keys();  // in the order of the document
 
 // "0-3,8" → 0 1 2 3 8: ascending and unique; nothing when it is written otherwise.
-std::optional<std::vector<int>> parse_cpus(std::string_view text);
+std::optional<std::vector<int>> parse_ranges(std::string_view text);
 
 struct HostPort {
   std::string host;  // without the brackets of an IPv6 address

@@ -92,6 +92,12 @@ void TensorBoardLog::inner_step(const runtime::StepReport& step) {
   scalar(step.inner_step, "train/learning_rate", step.learning_rate);
   scalar(step.inner_step, "train/gradient_norm", step.gradient_norm);
   scalar(step.inner_step, "train/tokens_per_second", step.tokens_per_second);
+  if (const auto* routing = step.routing; routing != nullptr) {
+    scalar(step.inner_step, "experts/imbalance", routing->imbalance());
+    scalar(step.inner_step, "experts/dropped_share", routing->dropped_share());
+    scalar(step.inner_step, "experts/balance_loss", step.mean(routing->balance_loss));
+    scalar(step.inner_step, "experts/z_loss", step.mean(routing->z_loss));
+  }
   write();
 }
 

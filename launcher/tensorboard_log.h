@@ -1,6 +1,7 @@
 // TensorBoardLog: the steps of a training as an event file that TensorBoard shows: scalars
 // train/loss, train/learning_rate, train/gradient_norm, train/tokens_per_second, and
-// held_out/NAME/bits_per_byte and perplexity, over inner steps.
+// held_out/NAME/bits_per_byte and perplexity, over inner steps; of a model with experts also
+// experts/imbalance, dropped_share, balance_loss and z_loss.
 //
 // The format is TensorFlow's: records (length, its CRC-32C, data, its CRC-32C; tsl/lib/io) of the
 // protocol buffer Event (tensorflow/core/util/event.proto), of which these few fields are written.

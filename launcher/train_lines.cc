@@ -30,6 +30,8 @@ void TrainLines::inner_step(const runtime::StepReport& step) {
       seconds_ == 0 ? step.seconds : kOlderShare * seconds_ + (1 - kOlderShare) * step.seconds;
   const double left = seconds_ * static_cast<double>(step.steps_left);
   const double share = options_.peak > 0 ? step.flops_per_second / options_.peak : 0;
+  const double imbalance = step.routing == nullptr ? 0 : step.routing->imbalance();
+  const double dropped = step.routing == nullptr ? 0 : step.routing->dropped_share();
   if (options_.format == LogFormat::json) {
     const std::initializer_list<Field> fields = {{"inner_step", step.inner_step},
                                                  {"steps_left", step.steps_left},
@@ -40,14 +42,17 @@ void TrainLines::inner_step(const runtime::StepReport& step) {
                                                  {"learning_rate", step.learning_rate},
                                                  {"gradient_norm", step.gradient_norm},
                                                  {"skipped_steps", step.skipped_steps},
-                                                 {"seconds_left", left}};
+                                                 {"seconds_left", left},
+                                                 {"expert_imbalance", imbalance},
+                                                 {"dropped_share", dropped}};
     print(out_, to_json(Event{.unix_time = clock_.unix_time(),
                               .severity = Severity::info,
                               .id = "inner_step",
                               .site = options_.site,
                               .peer = {},
                               .outer_step = static_cast<std::int64_t>(step.outer_step),
-                              .fields = {fields.begin(), fields.size()}}));
+                              .fields = {fields.begin(),
+                                         fields.size() - (step.routing == nullptr ? 2 : 0)}}));
     return;
   }
   const auto now = clock_.now();
@@ -58,6 +63,8 @@ void TrainLines::inner_step(const runtime::StepReport& step) {
                           about_count(step.tokens_per_second));
   if (share > 0) line += fmt::format("  {:.0f} % of peak", 100 * share);
   line += fmt::format("  rate {:.3g}  gradient {:.3g}", step.learning_rate, step.gradient_norm);
+  if (step.routing != nullptr) line += fmt::format("  busiest expert {:.2f}x", imbalance);
+  if (dropped > 0) line += fmt::format("  {:.1f} % dropped", 100 * dropped);
   if (step.skipped_steps > 0) line += fmt::format("  {} skipped", step.skipped_steps);
   if (step.steps_left > 0) line += fmt::format("  {} left", about_duration(left));
   print(out_, std::move(line));

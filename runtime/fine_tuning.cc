@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "base/assert.h"
@@ -148,8 +149,11 @@ Result<void> check_frozen(const FineTuning& tuning, const Program& program) {
     if (frozen == 0 || frozen == std::ssize(parameter.canonical)) continue;
     std::vector<std::string_view> names;
     for (const auto& part : parameter.canonical) names.push_back(part.name);
-    return invalid(
-        fmt::format("{} are one matrix here: freeze all of them or none", fmt::join(names, ", ")));
+    constexpr std::size_t kNamesMax = 6;  // there may be those of a thousand experts
+    return invalid(fmt::format(
+        "{}{} are one matrix here: freeze all of them or none",
+        fmt::join(std::span(names).first(std::min(names.size(), kNamesMax)), ", "),
+        names.size() <= kNamesMax ? "" : fmt::format(" and {} more", names.size() - kNamesMax)));
   }
   if (!any_trains) return invalid("all tensors of the model are frozen: nothing is left to train");
   return {};

@@ -68,6 +68,14 @@ void MetricsLog::inner_step(const StepReport& step) {
                        {"learning_rate", step.learning_rate},
                        {"gradient_norm", step.gradient_norm},
                        {"skipped_steps", step.skipped_steps}});
+  if (step.routing == nullptr) return;
+  write("experts", {{"inner_step", step.inner_step},
+                    {"imbalance", step.routing->imbalance()},
+                    {"dropped_share", step.routing->dropped_share()},
+                    {"balance_loss", step.mean(step.routing->balance_loss)},
+                    {"z_loss", step.mean(step.routing->z_loss)},
+                    {"layers", step.routing->layers()},
+                    {"tokens_per_expert", step.routing->chosen}});
 }
 
 void MetricsLog::held_out(const HeldOutResult& held_out) {

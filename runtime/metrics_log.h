@@ -2,6 +2,10 @@
 //
 //   inner_step    after each: loss (nats per token), tokens/s, learning rate, gradient norm,
 //                 and the steps skipped so far
+//   experts       beside it, of a model that has them: how many tokens chose each expert (layer
+//   after
+//                 layer), the busiest one's load over an even share, the share of choices that was
+//                 dropped, and the routers' losses
 //   contribution  parameters handed to the gateway for outer step k
 //   merge         a new agreed state taken over, and the seconds waited for it
 //   initial_replaced  the run began with the first parameters of another site

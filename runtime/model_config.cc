@@ -24,21 +24,26 @@ Result<void> check_experts(const ModelConfig& config, const Family& family) {
     if (config.experts == 0 && config.experts_per_token == 0 && config.expert_width == 0 &&
         config.dense_layers.empty())
       return {};
-    return invalid(fmt::format("a {} has no experts; a family that has is {}", family.name,
-                               fmt::join(family_names_with_experts(), " or ")));
+    return invalid(fmt::format(
+        "experts, and what is said of them, must be left out: a {} has none, but {} has",
+        family.name, fmt::join(family_names_with_experts(), " or ")));
   }
   ISTHMUS_CHECK(in_range("experts", config.experts, kernels::kExpertsMax));
   ISTHMUS_CHECK(in_range("experts_per_token", config.experts_per_token, config.experts));
   if (config.expert_width != 0)
     ISTHMUS_CHECK(in_range("expert_width", config.expert_width, 1 << 20));
   if (config.experts * config.expert_elements() * config.hidden > std::int64_t{1} << 40)
-    return invalid("the experts of a layer are too large");
+    return invalid("experts of this size are too many for one layer");
   if (config.expert_width != 0 && !family.experts_have_width)
-    return invalid(fmt::format("the experts of a {} are as wide as ffn says", family.name));
+    return invalid(fmt::format(
+        "expert_width must be left out: the experts of a {} are as wide as ffn says", family.name));
   if (!config.normalise_top_k && !family.may_leave_weights)
-    return invalid(fmt::format("a {} normalises the weights of a token's experts", family.name));
+    return invalid(fmt::format(
+        "normalise_top_k must be true: a {} divides the weights of a token's experts by their sum",
+        family.name));
   if (!config.dense_layers.empty() && !family.may_have_dense_layers)
-    return invalid(fmt::format("each layer of a {} has experts", family.name));
+    return invalid(
+        fmt::format("dense_layers must be left out: each layer of a {} has experts", family.name));
   for (std::size_t i = 0; i < config.dense_layers.size(); ++i) {
     const auto layer = config.dense_layers[i];
     if (layer < 0 || layer >= config.layers || (i > 0 && layer <= config.dense_layers[i - 1]))

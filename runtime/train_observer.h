@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "runtime/evaluate.h"
+#include "runtime/routing_report.h"
 
 namespace isthmus::runtime {
 
@@ -22,8 +23,15 @@ struct StepReport {
   double tokens_per_second = 0;          // of all ranks together
   double flops_per_second = 0;           // of this rank: floating-point operations of the model
   double learning_rate = 0;
-  double gradient_norm = 0;         // of the mean gradient, before clipping
-  std::uint64_t skipped_steps = 0;  // so far
+  double gradient_norm = 0;                // of the mean gradient, before clipping
+  std::uint64_t skipped_steps = 0;         // so far
+  std::uint64_t tokens_counted = 0;        // of the step, by all ranks together
+  const RoutingReport* routing = nullptr;  // likewise; none without experts
+
+  // Of one of the router's losses, per counted target.
+  double mean(double sum) const {
+    return tokens_counted == 0 ? 0 : sum / static_cast<double>(tokens_counted);
+  }
 };
 
 // The loss on a text that is not trained on, after so many inner steps.

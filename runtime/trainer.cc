@@ -277,6 +277,7 @@ class Trainer {
     ISTHMUS_CHECK(parts_.world.all_reduce(model_.gradients()));
     ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&total.sum, 1)));
     ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&counted, 1)));
+    ISTHMUS_CHECK(sum_routing());
     const double rate = options_.schedule.rate(schedule_step());
     auto adamw = options_.adamw;
     adamw.gradient_norm_skip = spikes_.limit();
@@ -295,8 +296,18 @@ class Trainer {
     progress_.tokens_since += counted;
     const double seconds = std::max(1e-9, seconds_of(parts_.clock.now() - began));
     tokens_per_second_ = static_cast<double>(counted) / seconds;
-    note_inner_step(rate, update.gradient_norm, seconds);
+    note_inner_step(rate, update.gradient_norm, seconds, counted);
     return {};
+  }
+
+  // Of all ranks.
+  Result<void> sum_routing() {
+    auto& routing = model_.routing();
+    if (routing.experts == 0) return {};
+    ISTHMUS_CHECK(parts_.world.all_reduce(std::span(routing.chosen)));
+    ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&routing.dropped, 1)));
+    ISTHMUS_CHECK(parts_.world.all_reduce(std::span(&routing.balance_loss, 1)));
+    return parts_.world.all_reduce(std::span(&routing.z_loss, 1));
   }
 
   // Where the schedule of the learning rate stands: in a federation where all of it stands, so that
@@ -322,7 +333,7 @@ class Trainer {
                              skipped_in_a_row_ == 1 ? "was" : "were", why)};
   }
 
-  void note_inner_step(double rate, double gradient_norm, double seconds) {
+  void note_inner_step(double rate, double gradient_norm, double seconds, std::uint64_t counted) {
     if (!is_root_) return;
     const double flops = model_.flops() * static_cast<double>(options_.micro_batches);
     const StepReport step{.inner_step = progress_.inner_step,
@@ -336,7 +347,9 @@ class Trainer {
                           .flops_per_second = flops / seconds,
                           .learning_rate = rate,
                           .gradient_norm = gradient_norm,
-                          .skipped_steps = progress_.skipped_steps};
+                          .skipped_steps = progress_.skipped_steps,
+                          .tokens_counted = counted,
+                          .routing = model_.routing().experts > 0 ? &model_.routing() : nullptr};
     for (auto* observer : observers_) observer->inner_step(step);
     report(false);
   }

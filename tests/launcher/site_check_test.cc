@@ -61,6 +61,32 @@ TEST(SiteCheck, HeadsDivideTheWidthUnlessTheirSizeIsGiven) {
     EXPECT_THAT(only_fault(text), testing::HasSubstr("does not divide model.hidden = 260"));
 }
 
+TEST(SiteCheck, ExpertsBelongToAFamilyThatHasThem) {
+  const auto with = [](std::string_view family, std::string_view more) {
+    return checked(
+        replaced("layers = 6", fmt::format("layers = 6\nfamily = \"{}\"\n{}", family, more)));
+  };
+  EXPECT_TRUE(with("mixtral", "experts = 8\nexperts_per_token = 2").faults.empty());
+  EXPECT_TRUE(with("qwen3_moe",
+                   "experts = 8\nexperts_per_token = 2\nexpert_ffn = 96\n"
+                   "dense_layers = \"0,4-5\"\nnormalise_top_k = false")
+                  .faults.empty());
+  EXPECT_EQ(only_fault(with("mixtral", "experts = 8")),
+            "model.family = \"mixtral\" needs model.experts_per_token");
+  EXPECT_EQ(only_fault(with("llama", "experts = 8")),
+            "model.experts has no effect on a llama: families with experts are mixtral and "
+            "qwen3_moe");
+  EXPECT_THAT(only_fault(with("mixtral", "experts = 4\nexperts_per_token = 5")),
+              testing::HasSubstr("experts_per_token is 5"));
+  EXPECT_THAT(only_fault(with("mixtral", "experts = 4\nexperts_per_token = 1\nexpert_ffn = 9")),
+              testing::HasSubstr("as wide as ffn"));
+  EXPECT_THAT(
+      only_fault(with("qwen3_moe", "experts = 4\nexperts_per_token = 1\ndense_layers = \"0-5\"")),
+      testing::HasSubstr("dense_layers"));
+  EXPECT_THAT(only_fault(checked(replaced("[data]", "[experts]\nz = 0.1\n[data]"))),
+              testing::HasSubstr("experts.z has no effect on a llama"));
+}
+
 // Should the table and the runtime ever differ.
 TEST(SiteCheck, WhatTheRuntimeRefusesIsAFaultAtItsKey) {
   auto text = parse_site_text("site.toml", replaced("ffn = 704", "ffn = 704\nnorm_eps = 0.01"));

@@ -35,10 +35,10 @@ TEST(SiteSchema, EveryDefaultIsAllowed) {
 }
 
 TEST(Cpus, Lists) {
-  EXPECT_THAT(*parse_cpus("0"), ElementsAre(0));
-  EXPECT_THAT(*parse_cpus("0-2,7, 9-10"), ElementsAre(0, 1, 2, 7, 9, 10));
+  EXPECT_THAT(*parse_ranges("0"), ElementsAre(0));
+  EXPECT_THAT(*parse_ranges("0-2,7, 9-10"), ElementsAre(0, 1, 2, 7, 9, 10));
   for (const char* wrong : {"", "-1", "1-", "2-1", "1,1", "1,0", "a", "1,", "0-99999", "1 2"})
-    EXPECT_EQ(parse_cpus(wrong), std::nullopt) << wrong;
+    EXPECT_EQ(parse_ranges(wrong), std::nullopt) << wrong;
 }
 
 TEST(Address, HostAndPort) {

@@ -19,6 +19,14 @@ ModelConfig good() {
   return config;
 }
 
+ModelConfig& experts(ModelConfig& config, std::int64_t count, std::int64_t per_token,
+                     const char* family = "mixtral") {
+  config.family = family;
+  config.experts = count;
+  config.experts_per_token = per_token;
+  return config;
+}
+
 TEST(ModelConfig, CountsParameters) {
   EXPECT_TRUE(check(good()).has_value());
   // Embedding, and per layer: q and o, k and v, three of SwiGLU, two norms; the last norm.
@@ -47,6 +55,22 @@ TEST(ModelConfig, NamesTheFault) {
       {[](auto& c) { c.rope_theta = 0; }, "rope_theta"},
       {[](auto& c) { c.norm_eps = 0; }, "norm_eps"},
       {[](auto& c) { c.family = "lama"; }, "llama"},
+      {[](auto& c) { c.experts = 4; }, "mixtral"},
+      {[](auto& c) { c.dense_layers = {0}; }, "qwen3_moe"},
+      {[](auto& c) { c.family = "mixtral"; }, "experts"},
+      {[](auto& c) { experts(c, 4, 0); }, "experts_per_token"},
+      {[](auto& c) { experts(c, 4, 5); }, "experts_per_token"},
+      {[](auto& c) { experts(c, 1025, 5); }, "experts"},
+      {[](auto& c) { experts(c, 4, 2).expert_width = 8; }, "expert_width"},
+      {[](auto& c) { experts(c, 4, 2).normalise_top_k = false; }, "normalise_top_k"},
+      {[](auto& c) { experts(c, 4, 2).dense_layers = {0}; }, "each layer of a mixtral"},
+      {[](auto& c) { experts(c, 4, 2, "qwen3_moe").dense_layers = {6}; }, "dense_layers"},
+      {[](auto& c) {
+         experts(c, 4, 2, "qwen3_moe").dense_layers = {1, 1};
+       },
+       "dense_layers"},
+      {[](auto& c) { experts(c, 4, 2, "qwen3_moe").dense_layers = {0, 1, 2, 3, 4, 5}; },
+       "dense_layers"},
   };
   for (const auto& fault : faults) {
     auto config = good();

@@ -56,6 +56,46 @@ TEST(ModelDescription, ComesBackAsItWas) {
       }
 }
 
+TEST(ModelDescription, OfExpertsComesBackAsItWas) {
+  for (const auto& family : family_names_with_experts()) {
+    const auto config = small_config(std::string(family));
+    const auto again = from_config_json(to_config_json(config));
+    ASSERT_TRUE(again) << again.error().text();
+    EXPECT_EQ(*again, config);
+  }
+}
+
+// transformers counts layers from 1 in one field and from 0 in the other.
+TEST(ModelDescription, DenseLayersAreThoseOfBothFields) {
+  const auto dense = [](std::string_view step, std::string_view named) {
+    auto config = small_config("qwen3_moe");
+    config.layers = 6;
+    auto text = to_config_json(config);
+    const auto put = [&](std::string_view key, std::string_view value) {
+      const auto at = text.find(key);
+      const auto colon = text.find(':', at);
+      auto end = text.find_first_of(",[", colon);
+      if (text[end] == '[') end = text.find(']', end) + 1;
+      text.replace(colon + 1, end - colon - 1, value);
+    };
+    put("decoder_sparse_step", step);
+    put("mlp_only_layers", named);
+    return from_config_json(text);
+  };
+  EXPECT_EQ(dense("1", "null")->dense_layers, std::vector<int>());
+  EXPECT_EQ(dense("2", "null")->dense_layers, (std::vector<int>{0, 2, 4}));
+  EXPECT_EQ(dense("3", "[5, 0, 99]")->dense_layers, (std::vector<int>{0, 1, 3, 4, 5}));
+  for (const auto& [step, named, word] :
+       {std::tuple{"0", "null", "decoder_sparse_step"},
+        std::tuple{"-1", "[]", "decoder_sparse_step"}, std::tuple{"1", "3", "mlp_only_layers"},
+        std::tuple{"1", "[-1]", "mlp_only_layers"},
+        std::tuple{"1", "[0, 1, 2, 3, 4, 5]", "dense_layers"}}) {
+    const auto refused = dense(step, named);
+    ASSERT_FALSE(refused) << step << named;
+    EXPECT_THAT(refused.error().text(), HasSubstr(word));
+  }
+}
+
 TEST(ModelDescription, UnderstandsOlderAndNewerTransformers) {
   auto newer = from_config_json(
       with("rope_theta", R"(1.0, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"})"));

@@ -73,14 +73,16 @@ class RecomputedModel : public testing::TestWithParam<std::tuple<const char*, Pr
 
 TEST_P(RecomputedModel, HasTheSameBits) {
   const auto& [family, precision] = GetParam();
-  auto config = small_config();
-  config.family = family;
-  config.layers = 3;
+  auto config = small_config(family);
+  config.layers = 4;
   ThreadPool pool({-1, -1});
   std::unique_ptr<Model> models[2];
   for (const auto recompute : {Recompute::off, Recompute::all}) {
     auto& model = models[static_cast<int>(recompute)];
-    model = *Model::create(config, shape_of(precision, recompute), pool);
+    auto shape = shape_of(precision, recompute);
+    // Of all layers together, though some are made again when others are done with.
+    shape.router = {.capacity = 1, .balance = 0.1, .z = 0.01, .scope = BalanceScope::micro_batch};
+    model = *Model::create(config, shape, pool);
     model->initialise(7);
     for (const float rate : {1e-2F, 1e-3F}) {
       Random random(3);
@@ -102,10 +104,13 @@ TEST_P(RecomputedModel, HasTheSameBits) {
   EXPECT_TRUE(std::ranges::equal(models[0]->parameters(), models[1]->parameters()));
   EXPECT_TRUE(std::ranges::equal(models[0]->gradients(), models[1]->gradients()));
   EXPECT_TRUE(std::ranges::any_of(models[0]->gradients(), [](float g) { return g != 0; }));
+  EXPECT_EQ(models[0]->routing().chosen, models[1]->routing().chosen);
+  EXPECT_EQ(models[0]->routing().dropped, models[1]->routing().dropped);
+  EXPECT_EQ(models[0]->routing().balance_loss, models[1]->routing().balance_loss);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, RecomputedModel,
-                         testing::Combine(testing::Values("llama", "qwen3"),
+                         testing::Combine(testing::Values("llama", "qwen3", "mixtral", "qwen3_moe"),
                                           testing::Values(Precision::f32, Precision::bf16)),
                          [](const auto& tested) {
                            return std::string(std::get<0>(tested.param)) + "_" +

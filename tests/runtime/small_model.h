@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "base/thread_pool.h"
+#include "runtime/family.h"
 #include "runtime/model.h"
 
 namespace isthmus::runtime {
@@ -21,6 +22,22 @@ inline ModelConfig small_config() {
   config.ffn_width = 48;
   config.vocabulary = 260;
   config.sequence_max = 64;
+  return config;
+}
+
+// The same of any family; with experts where it has them.
+inline ModelConfig small_config(const std::string& family) {
+  auto config = small_config();
+  config.family = family;
+  if (!find_family(family)->has_experts) return config;
+  config.ffn_width = 20;
+  config.experts = 5;
+  config.experts_per_token = 2;
+  if (family == "qwen3_moe") {
+    config.expert_width = 12;
+    config.normalise_top_k = false;
+    config.dense_layers = {0};
+  }
   return config;
 }
 

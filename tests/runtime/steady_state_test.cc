@@ -99,7 +99,7 @@ namespace {
 
 class SteadyState
     : public TrainerTest,
-      public testing::WithParamInterface<std::tuple<Precision, Recompute, Documents>> {
+      public testing::WithParamInterface<std::tuple<std::string, Precision, Recompute, Documents>> {
  protected:
   SteadyState() {
     options_.metrics_path = "";  // a line of it is no part of a step
@@ -124,8 +124,10 @@ TEST_P(SteadyState, AllocatesNothing) {
 
   ThreadPool pool({-1, -1});
   auto shape = small_shape();
-  std::tie(shape.precision, shape.recompute, shape.documents) = GetParam();
-  const auto model = make_model(pool, small_config(), shape);
+  std::string family;
+  std::tie(family, shape.precision, shape.recompute, shape.documents) = GetParam();
+  shape.router = {.capacity = 1.25, .balance = 0.01, .z = 0.001};
+  const auto model = make_model(pool, small_config(family), shape);
   allocations = mappings = products = 0;
   int step = 0;
   world_.on_gradients = [&] { counting = ++step >= 2 && step < 20; };
@@ -138,14 +140,16 @@ TEST_P(SteadyState, AllocatesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SteadyState,
-                         testing::Combine(testing::Values(Precision::f32, Precision::bf16),
+                         testing::Combine(testing::Values("llama", "qwen3_moe"),
+                                          testing::Values(Precision::f32, Precision::bf16),
                                           testing::Values(Recompute::off, Recompute::all),
                                           testing::Values(Documents::joined, Documents::apart)),
                          [](const auto& tested) {
-                           return std::string(to_string(std::get<0>(tested.param))) +
+                           return std::get<0>(tested.param) + "_" +
+                                  std::string(to_string(std::get<1>(tested.param))) +
                                   "_recompute_" +
-                                  std::string(to_string(std::get<1>(tested.param))) + "_" +
-                                  std::string(to_string(std::get<2>(tested.param)));
+                                  std::string(to_string(std::get<2>(tested.param))) + "_" +
+                                  std::string(to_string(std::get<3>(tested.param)));
                          });
 
 // Bytes of this process that are in memory: now, or at most so far.
