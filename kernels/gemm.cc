@@ -54,8 +54,8 @@ struct GemmPlan::Parts {
     return matrix_layout(m, shape.k, input, shape.k, 1);
   }
   dnnl::memory::desc b_layout(std::int64_t n) const {
-    return shape.form == GemmForm::nt ? matrix_layout(shape.k, n, shape.input, 1, shape.k)
-                                      : matrix_layout(shape.k, n, shape.input, shape.n, 1);
+    return shape.form == GemmForm::nt ? matrix_layout(shape.k, n, input, 1, shape.k)
+                                      : matrix_layout(shape.k, n, input, shape.n, 1);
   }
 
   void make_primitives(bool short_columns);
@@ -67,7 +67,7 @@ struct GemmPlan::Parts {
 
   void* b_piece(const void* b, std::int64_t column) const {
     const std::int64_t n = columns.first(column);
-    return advance(b, shape.form == GemmForm::nt ? n * shape.k : n, shape.input);
+    return advance(b, shape.form == GemmForm::nt ? n * shape.k : n, input);
   }
   void* packed_piece(const void* packed_b, std::int64_t column) const {
     return const_cast<char*>(static_cast<const char*>(packed_b)) +
@@ -88,12 +88,13 @@ GemmPlan::Parts::Parts(const GemmShape& plan_shape, GemmScratch::Memory& memory,
   rows = cut_evenly(shape.m, tile_rows, 16);
   columns = cut_evenly(shape.n,
                        shape.form == GemmForm::tn ? kGradientTileColumnsMax : kTileColumnsMax, 64);
-  packs_first = converts || rows.pieces() >= kRowTilesToPackFor;  // packing converts, too
+  packs_first = rows.pieces() >= kRowTilesToPackFor;
 
   for (const bool short_columns : {false, true}) make_primitives(short_columns);
 
   if (packs_first) scratch->packed.grow(packed_bytes());
   if (converts && !transposes) scratch->a.grow(offset_bytes(shape.m * shape.k, DType::f32));
+  if (converts) scratch->b.grow(offset_bytes(shape.n * shape.k, DType::f32));
   for (auto& worker : scratch->workers) {
     if (rounds()) worker.c_tile.grow(offset_bytes(rows.length * columns.length, DType::f32));
     if (transposes) worker.a_tile.grow(offset_bytes(rows.length * transposed_stride(), DType::f32));
@@ -131,6 +132,11 @@ void GemmPlan::Parts::pack(ThreadPool& pool, const void* b, void* packed_b) cons
 }
 
 void GemmPlan::Parts::multiply(ThreadPool& pool, const void* a, const void* b, void* c) const {
+  if (converts) {
+    convert_to_float(pool, static_cast<const bf16_t*>(b), shape.n * shape.k,
+                     static_cast<float*>(scratch->b.data()));
+    b = scratch->b.data();
+  }
   if (packs_first) {
     pack(pool, b, scratch->packed.data());
     b = scratch->packed.data();

@@ -98,7 +98,7 @@ GroupedGemmPlan::Parts::Parts(const GroupedGemmShape& plan_shape, GemmScratch::M
   if (converts) {
     const auto a_columns = is_gradient() ? shape.out : k;
     scratch->a.grow(offset_bytes(shape.rows_max * a_columns, DType::f32));
-    scratch->packed.grow(
+    scratch->b.grow(
         offset_bytes(is_gradient() ? shape.rows_max * shape.in : weight_elements(), DType::f32));
   }
   for (auto& worker : scratch->workers) {
@@ -164,7 +164,7 @@ void GroupedGemmPlan::Parts::run(ThreadPool& pool, const void* a, const void* b,
   if (!converts) return run_groups(pool, a, b, c, offsets, 0);
   const std::int64_t rows = offsets.back();
   auto* floats = static_cast<float*>(scratch->a.data());
-  auto* others = static_cast<float*>(scratch->packed.data());
+  auto* others = static_cast<float*>(scratch->b.data());
   const auto convert = [&](const void* from, std::int64_t elements, float* to) {
     convert_to_float(pool, static_cast<const bf16_t*>(from), elements, to);
   };

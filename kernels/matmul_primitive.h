@@ -91,7 +91,7 @@ struct GemmScratch::Memory {
     GemmBuffer c_tile;  // in f32, where bf16 is not native
   };
   std::vector<Worker> workers;
-  GemmBuffer a;       // in f32, where bf16 is not native
+  GemmBuffer a, b;    // in f32, where bf16 is not native
   GemmBuffer packed;  // b, for the run() that is under way
 };
 
