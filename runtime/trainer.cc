@@ -109,7 +109,7 @@ class Trainer {
                         "in {} was trained on: put the model of model.from back, and what is "
                         "frozen, or give the run a folder of its own",
                         options_.checkpoint_folder)};
-      if (kept) progress_ = std::move(*kept);
+      if (kept) written_ = progress_ = std::move(*kept);
       if (kept && options_.federated) {
         ISTHMUS_TRY(stopped_on_, read_trained_on(parts_.disk, options_.checkpoint_folder,
                                                  progress_.inner_step, model_, parts_.log));
@@ -551,21 +551,32 @@ class Trainer {
     note_written(writer_.wait());
     checkpoint_tried_ = parts_.clock.now();
     progress_.gradient_norms = spikes_.norms();
-    writer_.begin(model_, progress_);
+    begun_ = progress_;
+    writer_.begin(model_, begun_);
   }
 
   // One that cannot be written under way costs a repeat at worst, so training goes on.
   void note_written(const std::optional<Result<CheckpointWriter::Written>>& outcome) {
     if (!outcome) return;
     if (*outcome) {
+      written_ = begun_;
       last_checkpoint_ = (*outcome)->checkpoint;
       note_written((*outcome)->seconds);
       return;
     }
+    forget_unwritten_best();
     parts_.log.alarm("checkpoint_failed", {},
                      {{"why", outcome->error().text()},
                       {"then", fmt::format("training goes on; the next is due after {}",
                                            counted(options_.checkpoint_steps, "inner step"))}});
+  }
+
+  // Or the best that there is would be removed for it. What was compared with it since counts again.
+  void forget_unwritten_best() {
+    if (progress_.best_step != begun_.inner_step) return;
+    progress_.best_step = written_.best_step;
+    progress_.best_bits_per_byte = written_.best_bits_per_byte;
+    judged_ = false;
   }
 
   template <class T>
@@ -590,6 +601,7 @@ class Trainer {
   CheckpointWriter writer_;  // of the root
 
   Progress progress_;
+  Progress begun_, written_;  // of the last checkpoint that was begun under way, and that is there
   double loss_ = std::numeric_limits<double>::quiet_NaN();
   double tokens_per_second_ = 0;
   SpikeGuard spikes_{options_.spike_multiple};
