@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +24,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 constexpr std::string_view kOptimizer = "/optimizer.safetensors";
@@ -278,6 +280,43 @@ TEST_F(WaitingTest, AMergeWaits) {
   const auto again = make_small_model(pool_);
   run_well(*again);
   EXPECT_TRUE(file("step_00000003/model.safetensors") == parameters);
+}
+
+// ---- what goes wrong is told in time
+
+TEST_F(CheckpointWriterTest, AFailureIsToldWhileTheGatewayIsWaitedFor) {
+  federate();
+  options_.checkpoint_steps = 3;
+  disk_ = std::make_unique<NoRoom>(std::move(disk_), "step_00000003");
+  bool told = false;
+  gateway_.on_poll = [&, polls = 0]() mutable {
+    told = !events("checkpoint_failed").empty();
+    if (gateway_.contributions.empty()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stop_ = told || ++polls == 10'000;
+  };
+  (void)run(*model_);
+  EXPECT_TRUE(told);
+}
+
+TEST_F(CheckpointWriterTest, AFailureIsToldWhereTrainingFails) {
+  disk_ = std::make_unique<NoRoom>(std::move(disk_), "step_00000005");
+  options_.skipped_steps_max = 1;
+  world_.on_gradients = [this, step = 0]() mutable {
+    if (++step == 6) model_->gradients()[0] = std::numeric_limits<float>::quiet_NaN();
+  };
+  const auto outcome = run(*model_);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, ErrorCode::non_finite);
+  EXPECT_THAT(events("checkpoint_failed"), SizeIs(1));
+}
+
+TEST_F(CheckpointWriterTest, AfterTheEndNoOtherIsDue) {
+  disk_ = std::make_unique<NoRoom>(std::move(disk_));
+  options_.steps = 5;
+  EXPECT_FALSE(run(*model_));
+  ASSERT_THAT(events("checkpoint_failed"), SizeIs(1));
+  EXPECT_THAT(events("checkpoint_failed")[0], Not(HasSubstr("is due")));
 }
 
 }  // namespace
