@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
 #include <limits>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -107,6 +110,34 @@ class NoRoom final : public PassingDisk {
   const std::string file_;
 };
 
+class NoMemory final : public PassingDisk {
+ public:
+  using PassingDisk::PassingDisk;
+  Result<void> make_folders(const std::string&) override { throw std::bad_alloc(); }
+};
+
+// New threads cannot be had: none has room for its stack.
+class NoThreads {
+ public:
+  NoThreads() {
+    ::pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    ::pthread_attr_init(&huge);
+    ::pthread_attr_setstacksize(&huge, std::size_t{1} << 60);
+    EXPECT_EQ(::pthread_setattr_default_np(&huge), 0);
+    ::pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    EXPECT_EQ(::pthread_setattr_default_np(&before_), 0);
+    ::pthread_attr_destroy(&before_);
+  }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t before_;
+};
+
 class CheckpointWriterTest : public TrainerTest {
  protected:
   CheckpointWriterTest() { disk_ = std::make_unique<GatedDisk>(std::move(disk_)); }
@@ -182,6 +213,30 @@ TEST_F(CheckpointWriterTest, WhatGoesWrongIsTold) {
     writer.begin(*model_, {.inner_step = 4});  // whoever goes away waits for it
   }
   EXPECT_THAT(*list_checkpoints(full, folder()), IsEmpty());
+}
+
+TEST_F(CheckpointWriterTest, WithoutAThreadItIsWrittenAtOnce) {
+  CheckpointWriter writer(*disk_, *clock_, folder(), 2);
+  {
+    const NoThreads none;
+    writer.begin(*model_, {.inner_step = 3});
+  }
+  writer.wait_until_read();
+  const auto outcome = writer.finished();
+  ASSERT_TRUE(outcome && *outcome);
+  EXPECT_THAT(*list_checkpoints(*disk_, folder()), ElementsAre(3));
+  EXPECT_FALSE(writer.wait());
+}
+
+TEST_F(CheckpointWriterTest, WhatIsThrownIsTold) {
+  NoMemory disk(std::move(disk_));
+  CheckpointWriter writer(disk, *clock_, folder(), 2);
+  writer.begin(*model_, {.inner_step = 3});
+  writer.wait_until_read();
+  const auto outcome = writer.wait();
+  ASSERT_TRUE(outcome);
+  ASSERT_FALSE(*outcome);
+  EXPECT_THAT(outcome->error().text(), HasSubstr("bad_alloc"));
 }
 
 // ---- beside training
