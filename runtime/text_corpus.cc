@@ -100,10 +100,11 @@ class Coder {
   Result<void> run() {
     for (const auto& piece : chunk_.pieces) {
       auto& part = chunk_.parts[layout_.part_of(piece.document)];
-      if (piece.begins) ++part.counts.documents;
-      ISTHMUS_CHECK(layout_.format == DocumentFormat::json_lines ? record(piece, part)
-                    : layout_.tokenizer != nullptr               ? tokens(piece, part)
-                                                                 : text(piece, part));
+      const bool is_record = layout_.format == DocumentFormat::json_lines;
+      if (piece.begins && !is_record) ++part.counts.documents;
+      ISTHMUS_CHECK(is_record                      ? record(piece, part)
+                    : layout_.tokenizer != nullptr ? tokens(piece, part)
+                                                   : text(piece, part));
     }
     return {};
   }
@@ -151,7 +152,10 @@ class Coder {
       const auto code = done.error().code;
       return Error{code, fmt::format("line {}", piece.line), std::move(done).error()};
     }
-    if (!laid_out.ids.empty()) part.documents.push_back(part.counts.tokens);
+    if (!laid_out.ids.empty()) {  // else it begins nowhere
+      part.documents.push_back(part.counts.tokens);
+      ++part.counts.documents;
+    }
     append(part.tokens, laid_out.ids, layout_.width);
     part.counts.tokens += laid_out.ids.size();
     part.counts.targets += static_cast<std::uint64_t>(
@@ -266,7 +270,7 @@ class Preparation {
   // Whoever goes on must do the same as whoever began.
   security::Digest task() const {
     ByteWriter identity;
-    identity.string("isthmus data prepare 2").put(source_bytes_).raw(source_digest_.bytes);
+    identity.string("isthmus data prepare 3").put(source_bytes_).raw(source_digest_.bytes);
     identity.put(layout_.format).put(layout_.width).put(layout_.holds_out).put(layout_.kind);
     if (layout_.tokenizer != nullptr) {
       identity.raw(layout_.tokenizer->digest().bytes);

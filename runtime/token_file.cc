@@ -41,6 +41,14 @@ void widen(std::span<std::int32_t> out) {
   }
 }
 
+Result<TokenFileFacts> read_facts(Disk& disk, const std::string& path) {
+  ISTHMUS_TRY(const auto text, read_file(disk, facts_path(path), kFactsBytesMax));
+  auto facts = parse_token_file_facts(text_of(text));
+  if (facts) return facts;
+  const auto code = facts.error().code;
+  return Error{code, fmt::format("{} cannot be read", facts_path(path)), std::move(facts).error()};
+}
+
 // Whether the files are as they were when they were written.
 Result<void> check_facts(const TokenFileFacts& facts, const std::string& path,
                          std::uint64_t file_bytes, const TokenFormat& format) {
@@ -130,16 +138,11 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
   opened.width_ = format.width;
   ISTHMUS_TRY(opened.file_, disk.open(path, Disk::Open::read));
   ISTHMUS_TRY(const auto bytes, opened.file_->size());
+  std::optional<TokenFileFacts> facts;
   bool has_mask = false, has_documents = false;
   ISTHMUS_TRY(const bool has_facts, disk.exists(facts_path(path)));
   if (has_facts) {
-    ISTHMUS_TRY(const auto text, read_file(disk, facts_path(path), kFactsBytesMax));
-    auto facts = parse_token_file_facts(text_of(text));
-    if (!facts) {
-      const auto code = facts.error().code;
-      return Error{code, fmt::format("{} cannot be read", facts_path(path)),
-                   std::move(facts).error()};
-    }
+    ISTHMUS_TRY(facts, read_facts(disk, path));
     ISTHMUS_CHECK(check_facts(*facts, path, bytes, format));
     opened.width_ = facts->width;
     has_mask = facts->has_mask;
@@ -165,19 +168,36 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
                                                    mask_path(path), counted(mask_bytes, "byte"),
                                                    path, counted(opened.tokens_, "token"))};
   }
-  if (has_documents) {
-    ISTHMUS_TRY(opened.documents_, disk.open(documents_path(path), Disk::Open::read));
-    ISTHMUS_TRY(const auto document_bytes, opened.documents_->size());
-    opened.document_count_ = document_bytes / kDocumentBytes;
-    if (document_bytes % kDocumentBytes != 0 || opened.document_count_ > opened.tokens_)
-      return Error{
-          ErrorCode::corrupt,
-          fmt::format("{} has {}, which is no list of where the documents of {} begin, eight "
-                      "bytes for each; prepare them again",
-                      documents_path(path), counted(document_bytes, "byte"),
-                      counted(opened.tokens_, "token"))};
-  }
+  if (has_documents) ISTHMUS_CHECK(opened.open_documents(disk, facts));
   return opened;
+}
+
+Result<void> TokenFile::open_documents(Disk& disk, const std::optional<TokenFileFacts>& facts) {
+  const auto path = documents_path(path_);
+  ISTHMUS_TRY(documents_, disk.open(path, Disk::Open::read));
+  ISTHMUS_TRY(const auto bytes, documents_->size());
+  document_count_ = bytes / kDocumentBytes;
+  if (bytes % kDocumentBytes != 0 || document_count_ > tokens_)
+    return Error{
+        ErrorCode::corrupt,
+        fmt::format("{} has {}, which is no list of where the documents of {} begin, eight "
+                    "bytes for each; prepare them again",
+                    path, counted(bytes, "byte"), counted(tokens_, "token"))};
+  if (!facts) return {};
+  std::uint64_t first = 0, last = 0;
+  if (document_count_ > 0) {
+    ISTHMUS_CHECK(read_documents(0, std::span(&first, 1)));
+    ISTHMUS_CHECK(read_documents(document_count_ - 1, std::span(&last, 1)));
+  }
+  if (document_count_ == facts->documents && first == 0 &&
+      last < std::max<std::uint64_t>(tokens_, 1))
+    return {};
+  return Error{
+      ErrorCode::corrupt,
+      fmt::format("{} has {} from token {} to token {}, but {} says {} in {}; prepare it "
+                  "again",
+                  path, counted(document_count_, "document"), first, last, facts_path(path_),
+                  counted(facts->documents, "document"), counted(tokens_, "token"))};
 }
 
 Result<void> TokenFile::read(std::uint64_t first, std::span<std::int32_t> out) const {

@@ -41,8 +41,8 @@ struct TokenFileFacts {
   std::string tokenizer = {};       // digest, hex
   std::string tokenizer_name = {};  // for people
   std::uint64_t tokens = 0;
-  std::uint64_t targets = 0;  // of them those that count
-  std::uint64_t documents = 0;
+  std::uint64_t targets = 0;     // of them those that count
+  std::uint64_t documents = 0;   // of JSON lines: that have a token
   std::uint64_t text_bytes = 0;  // what the tokens were made of
   bool has_mask = false;
   bool has_documents = false;  // X.documents
@@ -88,6 +88,7 @@ class TokenFile {
                     std::span<std::int32_t> starts, std::span<std::int32_t> targets) const;
 
  private:
+  Result<void> open_documents(Disk& disk, const std::optional<TokenFileFacts>& facts);
   // The first document that begins after a token, by its number.
   Result<std::uint64_t> document_after(std::uint64_t token) const;
   Result<void> read_documents(std::uint64_t document, std::span<std::uint64_t> first_tokens) const;

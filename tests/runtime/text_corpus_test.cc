@@ -382,6 +382,22 @@ TEST_F(Killed, AnotherTaskBeginsAnew) {
   EXPECT_EQ(prepared->documents, 200U);
 }
 
+// A record without a token begins nowhere.
+TEST_F(TextCorpusTest, RecordsWithoutTokensAreNoDocuments) {
+  const auto tokenizer =
+      open_tokenizer(*disk_, std::string(ISTHMUS_TOKENIZER_VECTORS) + "/qwen.json");
+  ASSERT_TRUE(tokenizer);
+  write_contents(folder_ / "texts.jsonl", "{\"text\": \"one\"}\n{\"text\": \"\"}");
+  auto how = options("texts.jsonl");
+  how.held_out.clear();
+  how.tokenizer = tokenizer->get();
+  const auto prepared = prepare_text(*disk_, pool_, how);
+  ASSERT_TRUE(prepared) << prepared.error().text();
+  EXPECT_EQ(prepared->documents, 2U);
+  EXPECT_EQ(prepared->train.documents, 1U);
+  EXPECT_TRUE(TokenFile::open(*disk_, how.train, {}));
+}
+
 TEST_F(TextCorpusTest, BrokenInputLeavesTheOldFilesAlone) {
   std::filesystem::create_directories(folder_ / "out");
   write_contents(folder_ / "out/train.txt", "old");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "base/random.h"
@@ -163,6 +164,33 @@ TEST_F(DocumentsTest, OrAListThatSaysWhereEachBegins) {
   list({});
   ASSERT_TRUE(part(2, 3));
   EXPECT_THAT(starts_, ElementsAre(0, 0, 0));
+}
+
+// A list that X.json does not mean would part elsewhere, or not at all, unnoticed.
+TEST_F(DocumentsTest, AListMustBeTheOneThatTheFactsMean) {
+  write_contents(
+      facts_path(path_),
+      to_json({.width = TokenWidth::two, .tokens = 13, .documents = 5, .has_documents = true}));
+  list({0, 3, 5, 6, 11});
+  expect_as_by_ends();
+  for (const auto& other : {std::vector<std::uint64_t>{0, 3, 5, 6},
+                            {},
+                            {0, 1, 2, 3, 4, 5},
+                            {1, 3, 5, 6, 11},
+                            {0, 3, 5, 6, 13}}) {
+    list(other);
+    const auto file = open({TokenWidth::two, 10});
+    ASSERT_FALSE(file) << other.size();
+    EXPECT_EQ(file.error().code, ErrorCode::corrupt);
+    EXPECT_THAT(file.error().text(),
+                AllOf(HasSubstr("tokens.bin.documents"), HasSubstr("prepare it again")));
+  }
+  std::filesystem::remove(documents_path(path_));
+  EXPECT_FALSE(open({TokenWidth::two, 10}));
+  write<std::uint16_t>({});
+  list({});
+  write_contents(facts_path(path_), to_json({.width = TokenWidth::two, .has_documents = true}));
+  EXPECT_TRUE(open({TokenWidth::two, 10}));
 }
 
 TEST_F(DocumentsTest, LongListsAreSearched) {
