@@ -49,6 +49,16 @@ Result<TokenFileFacts> read_facts(Disk& disk, const std::string& path) {
   return Error{code, fmt::format("{} cannot be read", facts_path(path)), std::move(facts).error()};
 }
 
+Result<std::unique_ptr<File>> open_beside(Disk& disk, const std::string& path,
+                                          const std::string& beside) {
+  auto file = disk.open(beside, Disk::Open::read);
+  if (file) return file;
+  const auto code = file.error().code;
+  return Error{
+      code, fmt::format("{} belongs to {}: copy it there too, or prepare them again", beside, path),
+      std::move(file).error()};
+}
+
 // Whether the files are as they were when they were written.
 Result<void> check_facts(const TokenFileFacts& facts, const std::string& path,
                          std::uint64_t file_bytes, const TokenFormat& format) {
@@ -161,7 +171,7 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
                     "they are written",
                     path, counted(bytes, "byte"), to_string(opened.width_))};
   if (has_mask) {
-    ISTHMUS_TRY(opened.mask_, disk.open(mask_path(path), Disk::Open::read));
+    ISTHMUS_TRY(opened.mask_, open_beside(disk, path, mask_path(path)));
     ISTHMUS_TRY(const auto mask_bytes, opened.mask_->size());
     if (mask_bytes != opened.tokens_)
       return Error{ErrorCode::corrupt, fmt::format("{} has {}, but {} has {}; prepare them again",
@@ -174,7 +184,7 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
 
 Result<void> TokenFile::open_documents(Disk& disk, const std::optional<TokenFileFacts>& facts) {
   const auto path = documents_path(path_);
-  ISTHMUS_TRY(documents_, disk.open(path, Disk::Open::read));
+  ISTHMUS_TRY(documents_, open_beside(disk, path_, path));
   ISTHMUS_TRY(const auto bytes, documents_->size());
   document_count_ = bytes / kDocumentBytes;
   if (bytes % kDocumentBytes != 0 || document_count_ > tokens_)
