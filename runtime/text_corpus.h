@@ -53,12 +53,13 @@ struct PreparedText {
 };
 
 // Memory is bounded by the threads, not by the source. The files get their names only when all are
-// whole and on disk; the same bytes come out of any number of threads, and of a process that went
+// whole and on disk, the tokens theirs last, so that a process that ends on the way leaves none
+// that are not whole; the same bytes come out of any number of threads, and of a process that went
 // on where another was killed, which it finds by itself when source, tokenizer and names are the
 // same. Errors: not_found, permission, io, disk_full (then running it again goes on); corrupt (a
 // broken file, a line that is no record), invalid_argument (too few documents to hold one out; two
 // of the files are one; text that is not UTF-8), too_large (a line), busy (another process prepares
-// the same): after these nothing new is left.
+// the same): after these nothing new is left, unless only names are missing.
 Result<PreparedText> prepare_text(Disk& disk, ThreadPool& pool, const PrepareOptions& options);
 
 }  // namespace isthmus::runtime
