@@ -41,6 +41,24 @@ void widen(std::span<std::int32_t> out) {
   }
 }
 
+// llm.c writes 256 numbers of four bytes before the ids: a mark, a version, how many ids follow.
+Result<void> refuse_header(const File& file, const std::string& path, std::uint64_t file_bytes) {
+  constexpr std::uint64_t kHeaderBytes = 1024;
+  struct Header {
+    std::uint32_t mark, version, tokens;
+  } header;
+  if (file_bytes < kHeaderBytes) return {};
+  ISTHMUS_CHECK(file.read_at(0, std::as_writable_bytes(std::span(&header, 1))));
+  const std::uint64_t width = header.mark == 20240520 && header.version == 1   ? 2
+                              : header.mark == 20240801 && header.version == 7 ? 4
+                                                                               : 0;
+  if (width == 0 || file_bytes != kHeaderBytes + header.tokens * width) return {};
+  return Error{ErrorCode::unsupported,
+               fmt::format("{} begins with the header of llm.c's files, which is no tokens: cut it "
+                           "off with `tail -c +{} {} > FILE`, and name that",
+                           path, kHeaderBytes + 1, path)};
+}
+
 Result<TokenFileFacts> read_facts(Disk& disk, const std::string& path) {
   ISTHMUS_TRY(const auto text, read_file(disk, facts_path(path), kFactsBytesMax));
   auto facts = parse_token_file_facts(text_of(text));
@@ -158,6 +176,7 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
     has_mask = facts->has_mask;
     has_documents = facts->has_documents;
   } else {
+    ISTHMUS_CHECK(refuse_header(*opened.file_, path, bytes));
     ISTHMUS_TRY(has_mask, disk.exists(mask_path(path)));
     ISTHMUS_TRY(has_documents, disk.exists(documents_path(path)));
     // A text's bytes are no end tokens.

@@ -1,5 +1,6 @@
-// TokenFile: tokens on disk as nanoGPT and llm.c lay them out: ids without a header, little-endian,
-// two or four bytes each; or text as it is, a byte each. Beside it may lie
+// TokenFile: tokens on disk as nanoGPT lays them out: ids without a header, little-endian, two or
+// four bytes each (those of llm.c behind its header); or text as it is, a byte each. Beside it may
+// lie
 //
 //   X.mask       a byte for each token; 0: it is no target (a prompt)
 //   X.documents  where each document begins: its first token's number, eight bytes little-endian,
@@ -61,7 +62,7 @@ Result<TokenFileFacts> parse_token_file_facts(std::string_view json);
 class TokenFile {
  public:
   // Errors: not_found, permission, io, corrupt (the files do not fit each other), mismatch (another
-  // tokenizer's).
+  // tokenizer's), unsupported (a header of llm.c, another version's X.json).
   static Result<TokenFile> open(Disk& disk, const std::string& path, const TokenFormat& format);
 
   const std::string& path() const { return path_; }

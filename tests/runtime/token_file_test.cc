@@ -247,6 +247,34 @@ TEST_F(DocumentsTest, AreNotKnownOfTextsNorOfFilesThatSayWhatTheyAre) {
   EXPECT_FALSE(open({.width = TokenWidth::two, .vocabulary = 10})->knows_documents());
 }
 
+// llm.c writes 256 numbers of four bytes before the ids: a mark, a version, how many ids follow.
+TEST_F(TokenFileTest, HeadersAreNoTokens) {
+  const auto with_header = [&](std::uint32_t mark, std::uint32_t version, std::uint32_t tokens,
+                               std::size_t bytes) {
+    std::string all;
+    for (const auto number : {mark, version, tokens})
+      for (int i = 0; i < 4; ++i) all += static_cast<char>(number >> 8 * i);
+    all.resize(1024 + bytes);
+    write_contents(path_, all);
+  };
+  const TokenFormat two{TokenWidth::two, 65536}, four{TokenWidth::four, 128256};
+  with_header(20240520, 1, 3, 6);
+  for (const auto& format : {two, four}) {
+    const auto refused = open(format);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+    EXPECT_THAT(refused.error().text(),
+                AllOf(HasSubstr("tokens.bin"), HasSubstr("llm.c"), HasSubstr("tail -c +1025")));
+  }
+  with_header(20240801, 7, 3, 12);
+  EXPECT_FALSE(open(four));
+  // Ids may be any numbers: what is no whole file of llm.c's is none.
+  with_header(20240520, 1, 4, 6);
+  EXPECT_TRUE(open(two));
+  with_header(20240521, 1, 3, 6);
+  EXPECT_TRUE(open(two));
+}
+
 TEST_F(TokenFileTest, HalfATokenIsNone) {
   write_contents(path_, "abc");
   const auto file = open({TokenWidth::two, 100});
