@@ -21,6 +21,15 @@ constexpr std::uint64_t kFactsBytesMax = 1 << 20;
 constexpr std::uint64_t kDocumentBytes = sizeof(std::uint64_t);
 constexpr std::uint64_t kDocumentsAtOnce = 64;
 
+// What makes it known where documents begin.
+constexpr std::string_view kMakeOfRecords =
+    "make it of JSON lines, a document each, with isthmus data prepare";
+constexpr std::string_view kMakeAgain =
+    "it was prepared before that was kept; if it is of JSON lines, prepare it again";
+constexpr std::string_view kNameTheEnd =
+    "its tokenizer names no token that ends one; name it as eos_token in a tokenizer_config.json "
+    "beside tokenizer.json";
+
 std::uint64_t bytes_of_width(TokenWidth width) { return static_cast<std::uint64_t>(width); }
 
 std::optional<TokenWidth> parse_width(std::string_view text) {
@@ -155,13 +164,15 @@ Result<TokenFileFacts> parse_token_file_facts(std::string_view text) {
   facts.has_mask = mask->get<bool>();
   const auto starts = json.find("document_starts");  // not written by the first versions
   if (starts != json.end() && !starts->is_boolean()) return damaged();
-  facts.has_documents = starts != json.end() && starts->get<bool>();
+  facts.tells_documents = starts != json.end();
+  facts.has_documents = facts.tells_documents && starts->get<bool>();
   return facts;
 }
 
 Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const TokenFormat& format) {
   TokenFile opened;
   opened.path_ = path;
+  opened.to_know_documents_ = kMakeOfRecords;
   opened.vocabulary_ = format.vocabulary;
   opened.width_ = format.width;
   ISTHMUS_TRY(opened.file_, disk.open(path, Disk::Open::read));
@@ -175,12 +186,15 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
     opened.width_ = facts->width;
     has_mask = facts->has_mask;
     has_documents = facts->has_documents;
+    if (!facts->tells_documents) opened.to_know_documents_ = kMakeAgain;
   } else {
     ISTHMUS_CHECK(refuse_header(*opened.file_, path, bytes));
     ISTHMUS_TRY(has_mask, disk.exists(mask_path(path)));
     ISTHMUS_TRY(has_documents, disk.exists(documents_path(path)));
-    // A text's bytes are no end tokens.
-    if (!has_documents && opened.width_ != TokenWidth::byte) opened.end_ = format.end;
+    if (!has_documents && opened.width_ != TokenWidth::byte) {  // a text's bytes are no end tokens
+      opened.end_ = format.end;
+      opened.to_know_documents_ = kNameTheEnd;
+    }
   }
   opened.tokens_ = bytes / bytes_of_width(opened.width_);
   if (bytes % bytes_of_width(opened.width_) != 0)
@@ -268,9 +282,8 @@ Result<void> TokenFile::must_know_documents() const {
   return Error{
       ErrorCode::invalid_argument,
       fmt::format("data.documents is \"apart\", but it is not known where the documents of "
-                  "{} begin: make it of JSON lines, a document each, with isthmus data "
-                  "prepare; or leave them joined",
-                  path_)};
+                  "{} begin: {}; or leave them joined",
+                  path_, to_know_documents_)};
 }
 
 Result<void> TokenFile::read_documents(std::uint64_t document,

@@ -46,9 +46,10 @@ struct TokenFileFacts {
   std::uint64_t documents = 0;   // of JSON lines: that have a token
   std::uint64_t text_bytes = 0;  // what the tokens were made of
   bool has_mask = false;
-  bool has_documents = false;  // X.documents
-  std::string source = {};     // for people
-  std::string split = {};      // for people: which documents these are
+  bool has_documents = false;   // X.documents
+  bool tells_documents = true;  // whether there is one; the first versions wrote none
+  std::string source = {};      // for people
+  std::string split = {};       // for people: which documents these are
 
   bool operator==(const TokenFileFacts&) const = default;
 };
@@ -96,7 +97,8 @@ class TokenFile {
 
   std::string path_;
   std::unique_ptr<File> file_, mask_, documents_;
-  std::optional<std::int32_t> end_;  // where this is what tells documents
+  std::optional<std::int32_t> end_;     // where this is what tells documents
+  std::string_view to_know_documents_;  // what must be done, where nothing tells them
   std::uint64_t tokens_ = 0;
   std::uint64_t document_count_ = 0;  // of documents_
   TokenWidth width_ = TokenWidth::byte;

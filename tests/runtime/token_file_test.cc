@@ -18,6 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 class TokenFileTest : public testing::Test {
  protected:
@@ -243,8 +244,21 @@ TEST_F(DocumentsTest, AreNotKnownOfTextsNorOfFilesThatSayWhatTheyAre) {
   ASSERT_TRUE(prepared) << prepared.error().text();
   EXPECT_FALSE(prepared->knows_documents());
   EXPECT_THAT(prepared->must_know_documents().error().text(),
-              AllOf(HasSubstr("tokens.bin"), HasSubstr("JSON lines")));
-  EXPECT_FALSE(open({.width = TokenWidth::two, .vocabulary = 10})->knows_documents());
+              AllOf(HasSubstr("tokens.bin"), HasSubstr("JSON lines, a document each")));
+}
+
+TEST_F(DocumentsTest, WhatIsMissingIsNamed) {
+  const TokenFormat format{.width = TokenWidth::two, .vocabulary = 10};
+  const auto why = [&] { return open(format)->must_know_documents().error().text(); };
+  EXPECT_THAT(why(), AllOf(HasSubstr("eos_token"), Not(HasSubstr("JSON lines"))));
+  // As the first versions wrote it.
+  auto json = to_json({.width = TokenWidth::two, .tokens = 13, .documents = 5});
+  const std::string said = "  \"document_starts\": false,\n";
+  const auto at = json.find(said);
+  ASSERT_NE(at, json.npos);
+  json.erase(at, said.size());
+  write_contents(facts_path(path_), json);
+  EXPECT_THAT(why(), HasSubstr("prepare it again"));
 }
 
 // llm.c writes 256 numbers of four bytes before the ids: a mark, a version, how many ids follow.
