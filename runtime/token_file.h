@@ -1,6 +1,6 @@
-// TokenFile: tokens on disk as nanoGPT lays them out: ids without a header, little-endian, two or
-// four bytes each (those of llm.c behind its header); or text as it is, a byte each. Beside it may
-// lie
+// TokenFile: tokens on disk as nanoGPT lays them out: ids without a header (with that of llm.c a
+// file is refused), little-endian, two or four bytes each; or text as it is, a byte each. Beside it
+// may lie
 //
 //   X.mask       a byte for each token; 0: it is no target (a prompt)
 //   X.documents  where each document begins: its first token's number, eight bytes little-endian,
