@@ -2,12 +2,10 @@
 // becomes what is trained on and what is held out to judge by. Of every 20 documents the 8th is
 // held out; of a text, paragraphs are the documents.
 //
-//                     ┌ 1 MiB of documents ─► tokens ┐
-//   source ─► reader ─┤ …          (all threads)     ├─► files .new, synced ─► journal ─┐ until
-//   all;
-//                     └ …                            ┘   in order                       │ then they
-//                     get ▲─────────────────────────────────────────────────────────────────┘ their
-//                     names
+//              ┌ 1 MiB of documents ─► tokens ┐
+//   source ──► ┤ …         (all threads)      ├ ──► files .new, synced ──► journal
+//     ▲        └ …                            ┘          in order             │
+//     └──── until all is read; then the files get their names ────────────────┘
 //
 // Without a tokenizer a text stays text, joined again by blank lines; with one its tokens are those
 // of each paragraph and the blank line behind it, and nothing besides. JSON lines always become
