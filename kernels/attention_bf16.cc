@@ -19,10 +19,9 @@ namespace {
 
 // A pair is two bf16 in 32 bits, the lower one first. Two layouts of a block of 64 rows:
 //
-//   across     [ceil(head_dim / 2)][64]   pair i of 64 rows side by side: the right factor of q·kᵀ
-//   stacked    [32][width]                elements of rows 2l and 2l+1: a right factor by rows,
-//   and,
-//                                         read down its columns, a transposed left factor
+//   across    [ceil(head_dim / 2)][64]  pair i of 64 rows side by side: the right factor of q·kᵀ
+//   stacked   [32][width]               elements of rows 2l and 2l+1: a right factor by rows,
+//                                       and down its columns a transposed left factor
 using Pair = std::uint32_t;
 
 constexpr std::int64_t kBlock = AttentionLayout::kBlock;

@@ -43,7 +43,7 @@ void check_model_folder(SiteText& text, Disk& disk, bool adapter_readable) {
     text.faults.add(text.region("lora.from"), fmt::format("lora.from: {}", fits.error().text()));
 }
 
-// That files are as they were prepared, with this tokenizer. Whether they can be read is known.
+// That files are as they were prepared, with this tokenizer. That one cannot be read has been said.
 void check_tokens(SiteText& text, Disk& disk, const runtime::Tokenizer& tokenizer) {
   const auto& file = text.file;
   const auto format = token_format(file, tokenizer, file.model.config.vocabulary);
@@ -58,10 +58,7 @@ void check_tokens(SiteText& text, Disk& disk, const runtime::Tokenizer& tokenize
                         file.train.sequence + 1);
     if (opened && apart && trained_on)
       if (const auto known = opened->must_know_documents(); !known) why = known.error().text();
-    if (!opened &&
-        (opened.error().code == ErrorCode::corrupt || opened.error().code == ErrorCode::mismatch ||
-         opened.error().code == ErrorCode::unsupported))
-      why = opened.error().text();
+    if (!opened && disk.open(path, Disk::Open::read)) why = opened.error().text();
     if (!why.empty())
       text.faults.add(text.region(key), fmt::format("{}: {}", key.substr(0, key.find('[')), why));
   };

@@ -137,10 +137,11 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
                               static_cast<std::uint64_t>((vectors / 2 - 1) * bytes),
                               static_cast<std::uint64_t>(step))) *
                           step;
-  // Parameters and the two moments of AdamW; one more while it is written, which has up to two
-  // vectors besides when the run is stopped (runtime::TrainedOn).
-  const double checkpoints =
-      3 * bytes * static_cast<double>(file.train.checkpoints_kept + 1) + 2 * bytes;
+  // Parameters and the two moments of AdamW; the best one too, where there is any, and one more
+  // while it is written, which has up to two vectors besides when the run is stopped
+  // (runtime::TrainedOn).
+  const auto count = file.train.checkpoints_kept + (file.train.evaluate_every > 0 ? 2 : 1);
+  const double checkpoints = 3 * bytes * static_cast<double>(count) + 2 * bytes;
   line("disk",
        fmt::format("{} for the gateway, at most {} more while a site returns, {} for checkpoints; "
                    "logs grow with the steps",

@@ -155,15 +155,16 @@ Result<std::string> write_checkpoint(Disk& disk, const std::string& folder, Mode
   if (const auto there = read_trainer_file(disk, checkpoint);
       complete && there && there->progress == progress)
     return checkpoint;
+  ISTHMUS_CHECK(disk.make_folders(folder));
+  ISTHMUS_CHECK(remove_unnamed(disk, folder));
   const auto writing = writing_folder(folder, progress.inner_step);
-  ISTHMUS_CHECK(remove_folder(writing));
-  if (const auto written = write_files(disk, writing, model, progress, trained_on, values_read);
-      !written) {
+  auto written = write_files(disk, writing, model, progress, trained_on, values_read);
+  if (written) written = publish_checkpoint(disk, folder, progress.inner_step);
+  if (!written) {
     // The gateway needs the room more, which half of a checkpoint takes.
-    (void)remove_folder(writing);
-    return written.error();
+    (void)remove_unnamed(disk, folder);
+    return std::move(written).error();
   }
-  ISTHMUS_CHECK(publish_checkpoint(disk, folder, progress.inner_step));
   ISTHMUS_CHECK(disk.sync_folder(folder));
   ISTHMUS_CHECK(remove_old_checkpoints(disk, folder, keep, progress.best_step));
   return checkpoint;

@@ -66,7 +66,6 @@ Result<void> publish_checkpoint(Disk& disk, const std::string& folder, std::int6
       return error_of_errno(errno, fmt::format("cannot replace {}", checkpoint));
     // A file system that cannot exchange: for a moment neither has its name (restore_replaced).
     const std::string old = writing + std::string(kReplacedSuffix);
-    ISTHMUS_CHECK(remove_folder(old));
     ISTHMUS_CHECK(disk.rename(checkpoint, old));
     ISTHMUS_CHECK(disk.rename(writing, checkpoint));
     return remove_folder(old);
@@ -89,6 +88,15 @@ Result<void> restore_replaced(Disk& disk, const std::string& folder) {
   return {};
 }
 
+Result<void> remove_unnamed(Disk& disk, const std::string& folder) {
+  ISTHMUS_CHECK(restore_replaced(disk, folder));
+  ISTHMUS_TRY(const auto names, disk.list(folder));
+  for (const auto& name : names)
+    if (name.starts_with(kRemovingPrefix) || name.starts_with(kWritingPrefix))
+      ISTHMUS_CHECK(remove_folder(folder + "/" + name));
+  return {};
+}
+
 // Old checkpoints are renamed before they are emptied, so that no half of one looks like a whole.
 Result<void> remove_old_checkpoints(Disk& disk, const std::string& folder, int keep,
                                     std::int64_t best) {
@@ -96,13 +104,9 @@ Result<void> remove_old_checkpoints(Disk& disk, const std::string& folder, int k
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < steps.size(); ++i) {
     if (steps[i] == best) continue;
     const auto hidden = fmt::format("{}/{}{}", folder, kRemovingPrefix, checkpoint_name(steps[i]));
-    ISTHMUS_CHECK(remove_folder(hidden));
     ISTHMUS_CHECK(disk.rename(folder + "/" + checkpoint_name(steps[i]), hidden));
+    ISTHMUS_CHECK(remove_folder(hidden));
   }
-  ISTHMUS_TRY(const auto names, disk.list(folder));
-  for (const auto& name : names)
-    if (name.starts_with(kRemovingPrefix) || name.starts_with(kWritingPrefix))
-      ISTHMUS_CHECK(remove_folder(folder + "/" + name));
   return {};
 }
 

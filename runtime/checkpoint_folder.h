@@ -24,7 +24,10 @@ std::string writing_folder(const std::string& folder, std::int64_t step);
 Result<void> publish_checkpoint(Disk& disk, const std::string& folder, std::int64_t step);
 // A crash in that may have left a checkpoint under the name it had while another took its place.
 Result<void> restore_replaced(Disk& disk, const std::string& folder);
-// All but the newest `keep`, and the one of step `best`, and what a crash left half written.
+// What a crash or an error left half written or half removed, of whatever step: the disk may have
+// room for one more checkpoint, and not for that too.
+Result<void> remove_unnamed(Disk& disk, const std::string& folder);
+// All but the newest `keep`, and the one of step `best`.
 Result<void> remove_old_checkpoints(Disk& disk, const std::string& folder, int keep,
                                     std::int64_t best);
 // With all that is in it; no error where there is none.

@@ -4,7 +4,8 @@
 //   training   … update ─┬─ forward, backward of the next step ─┬─ update … │ …
 //   this            begin └─ values into files ──── values_read ─┘ disk, hashes, name
 //
-// so training waits for it only where these files are written more slowly than a gradient is made.
+// so training waits for it only where these files are written more slowly than a gradient is made,
+// or where no thread can be had.
 #pragma once
 
 #include <condition_variable>
@@ -41,7 +42,7 @@ class CheckpointWriter {
   };
 
   // As write_checkpoint, of a model whose parameters and optimizer stay as they are until
-  // wait_until_read() returns. None is under way (wait()).
+  // wait_until_read() returns. None is under way, and what came of the last was told (wait()).
   void begin(Model& model, const Progress& progress);
   void wait_until_read();
 
@@ -51,6 +52,8 @@ class CheckpointWriter {
   std::optional<Result<Written>> wait();
 
  private:
+  void write(Model& model, const Progress& progress);
+
   Disk& disk_;
   const Clock& clock_;
   const std::string folder_;

@@ -5,12 +5,12 @@
 //   {"prompt": …, "completion": …}             begin prompt completion end; the last two are
 //   {"messages": [{"role": …, "content": …}]}  what the assistant says, and what ends it, are
 //
-// Other keys are passed over. Messages are laid out as the model's family does it, which its
-// special tokens tell:
+// Other keys are passed over. Messages are laid out as the model's family does it, which the
+// special token in front of them tells:
 //
-//   <|im_start|>       <|im_start|>ROLE\nCONTENT<|im_end|>\n …                       (Qwen)
-//   <|start_header_id|> begin <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|> …
-//   (Llama 3) neither            begin ROLE:\nCONTENT\n\n …, and after an assistant's CONTENT end
+//   Qwen      <|im_start|>ROLE\nCONTENT<|im_end|>\n …
+//   Llama 3   begin <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|> …
+//   neither   begin ROLE:\nCONTENT\n\n …, and after an assistant's CONTENT end
 //
 // What is in a record is text: names of special tokens in it are no tokens.
 #pragma once

@@ -22,6 +22,7 @@ Bytes encode(const PrepareEntry& entry) {
     out.put(part.documents).put(part.tokens).put(part.targets).put(part.text_bytes);
   for (const auto bytes : entry.file_bytes) out.put(bytes);
   out.raw(entry.added.bytes);
+  out.put(entry.whole);
   const auto check = security::blake2b(out.view());
   out.raw(std::span(check.bytes).first(kCheckBytes));
   return out.take();
@@ -46,6 +47,7 @@ std::optional<PrepareEntry> decode(std::span<const std::byte> bytes) {
       *count = in.get<std::uint64_t>();
   for (auto& size : entry.file_bytes) size = in.get<std::uint64_t>();
   copy_to(in.raw(entry.added.bytes.size()), entry.added.bytes.begin());
+  entry.whole = in.get<bool>();
   const auto whole = security::blake2b(bytes.first(bytes.size() - kCheckBytes));
   if (!std::ranges::equal(in.rest(), std::span(whole.bytes).first(kCheckBytes)))
     return std::nullopt;
@@ -89,6 +91,16 @@ Result<std::optional<PrepareJournal>> PrepareJournal::open(Disk& disk, const std
   ISTHMUS_CHECK(file->read_at(0, of.bytes));
   if (of != task) return std::optional<PrepareJournal>();
   return std::optional(PrepareJournal(std::move(file)));
+}
+
+Result<std::optional<PrepareEntry>> PrepareJournal::whole() const {
+  ISTHMUS_TRY(const auto size, file_->size());
+  Bytes bytes(entry_bytes());
+  if (size < kTaskBytes + bytes.size()) return std::optional<PrepareEntry>();
+  ISTHMUS_CHECK(file_->read_at(size - bytes.size(), bytes));
+  auto last = decode(bytes);
+  if (last && !last->whole) last.reset();
+  return last;
 }
 
 Result<std::optional<PrepareEntry>> PrepareJournal::agree(

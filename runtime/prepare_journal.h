@@ -29,6 +29,7 @@ struct PrepareEntry {
   std::array<PartCounts, 2> parts;
   std::array<std::uint64_t, kPreparedFiles> file_bytes = {};  // in the caller's order
   security::Digest added;  // blake2b of what was added, file by file
+  bool whole = false;      // all is written: what is left is to give the files their names
 };
 
 class PrepareJournal {
@@ -40,6 +41,9 @@ class PrepareJournal {
   // Of an earlier process; nothing where there is none, or it is of another task.
   static Result<std::optional<PrepareJournal>> open(Disk& disk, const std::string& path,
                                                     const security::Digest& task);
+
+  // The last entry, where it says that all is written.
+  Result<std::optional<PrepareEntry>> whole() const;
 
   // The last entry up to which `files` hold what the journal says; later ones, and what is in the
   // files beyond it, are cut off. Nothing: none is whole.

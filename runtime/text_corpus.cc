@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -100,10 +101,11 @@ class Coder {
   Result<void> run() {
     for (const auto& piece : chunk_.pieces) {
       auto& part = chunk_.parts[layout_.part_of(piece.document)];
-      if (piece.begins) ++part.counts.documents;
-      ISTHMUS_CHECK(layout_.format == DocumentFormat::json_lines ? record(piece, part)
-                    : layout_.tokenizer != nullptr               ? tokens(piece, part)
-                                                                 : text(piece, part));
+      const bool is_record = layout_.format == DocumentFormat::json_lines;
+      if (piece.begins && !is_record) ++part.counts.documents;
+      ISTHMUS_CHECK(is_record                      ? record(piece, part)
+                    : layout_.tokenizer != nullptr ? tokens(piece, part)
+                                                   : text(piece, part));
     }
     return {};
   }
@@ -151,7 +153,10 @@ class Coder {
       const auto code = done.error().code;
       return Error{code, fmt::format("line {}", piece.line), std::move(done).error()};
     }
-    if (!laid_out.ids.empty()) part.documents.push_back(part.counts.tokens);
+    if (!laid_out.ids.empty()) {  // else it begins nowhere
+      part.documents.push_back(part.counts.tokens);
+      ++part.counts.documents;
+    }
     append(part.tokens, laid_out.ids, layout_.width);
     part.counts.tokens += laid_out.ids.size();
     part.counts.targets += static_cast<std::uint64_t>(
@@ -217,8 +222,9 @@ class Preparation {
     ISTHMUS_CHECK(open_source());
     ISTHMUS_TRY(lock_, disk_.lock(journal_path()));
     auto prepared = write_all();
-    // What a full disk or a broken one stopped can be gone on with; the rest would fail again.
-    if (!prepared && prepared.error().code != ErrorCode::io &&
+    // What a full disk or a broken one stopped can be gone on with, as what lacks but its names;
+    // the rest would fail again.
+    if (!prepared && !last_.whole && prepared.error().code != ErrorCode::io &&
         prepared.error().code != ErrorCode::disk_full)
       remove_new();
     return prepared;
@@ -226,6 +232,14 @@ class Preparation {
 
  private:
   std::string journal_path() const { return options_.train + kJournalEnding; }
+  std::vector<Part> parts() const {
+    return layout_.holds_out ? std::vector{kTrain, kHeldOut} : std::vector{kTrain};
+  }
+  // Whether there is this one of the files.
+  bool has(std::size_t file) const {
+    return !paths_[file].empty() &&
+           (file < 2 || (file < 4 ? layout_.has_mask() : layout_.has_documents()));
+  }
   static std::string temporary(const std::string& path) { return path + kTemporaryEnding; }
 
   Result<void> open_source() {
@@ -266,8 +280,12 @@ class Preparation {
   // Whoever goes on must do the same as whoever began.
   security::Digest task() const {
     ByteWriter identity;
-    identity.string("isthmus data prepare 2").put(source_bytes_).raw(source_digest_.bytes);
+    identity.string("isthmus data prepare 3").put(source_bytes_).raw(source_digest_.bytes);
     identity.put(layout_.format).put(layout_.width).put(layout_.holds_out).put(layout_.kind);
+    std::error_code ignored;  // then it is ""
+    if (layout_.holds_out)
+      identity.string(
+          std::filesystem::relative(options_.held_out, options_.train, ignored).string());
     if (layout_.tokenizer != nullptr) {
       identity.raw(layout_.tokenizer->digest().bytes);
       identity.put(layout_.tokenizer->end().value_or(-1));
@@ -276,8 +294,9 @@ class Preparation {
   }
 
   Result<PreparedText> write_all() {
-    ISTHMUS_TRY(const auto from, find_where_to_go_on());
-    auto reader = DocumentReader::open(options_.source, layout_.format, from);
+    ISTHMUS_CHECK(find_where_to_go_on());
+    if (last_.whole) return publish_all();
+    auto reader = DocumentReader::open(options_.source, layout_.format, last_.source);
     if (!reader) return of_source(options_.source, std::move(reader).error());
     std::vector<Chunk> chunks(kChunksPerThread * pool_.workers());
     for (;;) {
@@ -291,24 +310,45 @@ class Preparation {
       ISTHMUS_CHECK(write(std::span(chunks).first(filled), reader->position()));
       if (options_.progress) options_.progress(reader->file_bytes_read(), source_bytes_);
     }
-    return finish(reader->position().documents);
+    last_.source = reader->position();
+    return finish();
   }
 
-  Result<ReadPosition> find_where_to_go_on() {
+  // Under their name or under that which they have until then.
+  Result<bool> tokens_are_there() const {
+    for (const auto part : parts()) {
+      ISTHMUS_TRY(const bool old, disk_.exists(paths_[part]));
+      ISTHMUS_TRY(const bool fresh, disk_.exists(temporary(paths_[part])));
+      if (!old && !fresh) return false;
+    }
+    return true;
+  }
+
+  Result<void> find_where_to_go_on() {
     ISTHMUS_TRY(auto journal, PrepareJournal::open(disk_, journal_path(), task()));
-    bool whole = journal.has_value();
-    for (const auto& path : paths_)
-      if (whole && !path.empty()) {
-        ISTHMUS_TRY(whole, disk_.exists(temporary(path)));
+    if (journal) {
+      ISTHMUS_TRY(const auto whole, journal->whole());
+      ISTHMUS_TRY(const bool there, tokens_are_there());
+      if (whole && there) {
+        last_ = *whole;
+        went_on_ = true;
+        return {};
+      }
+    }
+    bool all_there = journal.has_value();
+    for (std::size_t i = 0; i < paths_.size(); ++i)
+      if (all_there && has(i)) {
+        ISTHMUS_TRY(all_there, disk_.exists(temporary(paths_[i])));
       }
     for (std::size_t i = 0; i < paths_.size(); ++i)
-      if (!paths_[i].empty()) {
+      if (has(i)) {
         ISTHMUS_TRY(files_[i], disk_.open(temporary(paths_[i]),
-                                          whole ? Disk::Open::update : Disk::Open::create));
+                                          all_there ? Disk::Open::update : Disk::Open::create));
       } else {
+        if (!paths_[i].empty()) ISTHMUS_CHECK(disk_.remove(temporary(paths_[i])));
         files_[i] = std::make_unique<NoFile>();
       }
-    if (whole) {
+    if (all_there) {
       std::array<File*, kPreparedFiles> files;
       for (std::size_t i = 0; i < files.size(); ++i) files[i] = files_[i].get();
       ISTHMUS_TRY(const auto last, journal->agree(files));
@@ -320,7 +360,7 @@ class Preparation {
     } else {
       ISTHMUS_TRY(journal_, PrepareJournal::create(disk_, journal_path(), task()));
     }
-    return last_.source;
+    return {};
   }
 
   // How many chunks there are; 0 at the end.
@@ -370,16 +410,23 @@ class Preparation {
     return journal_->add(last_);
   }
 
-  Result<PreparedText> finish(std::uint64_t documents) {
-    if (layout_.holds_out && last_.parts[kHeldOut].documents == 0) return too_few(documents);
-    PreparedText prepared{.documents = documents,
-                          .train = facts_of(kTrain),
-                          .held_out = facts_of(kHeldOut),
-                          .went_on = went_on_};
-    ISTHMUS_CHECK(publish(kTrain, prepared.train));
-    if (layout_.holds_out) ISTHMUS_CHECK(publish(kHeldOut, prepared.held_out));
-    ISTHMUS_CHECK(disk_.remove(journal_path()));
-    return prepared;
+  // All that needs room is on disk before the first file changes its name.
+  Result<PreparedText> finish() {
+    if (layout_.holds_out && last_.parts[kHeldOut].documents == 0)
+      return too_few(last_.source.documents);
+    for (const auto part : parts()) {
+      const auto path = temporary(facts_path(paths_[part]));
+      ISTHMUS_TRY(auto file, disk_.open(path, Disk::Open::create));
+      ISTHMUS_CHECK(file->write_at(0, bytes_of(to_json(facts_of(part)))));
+      ISTHMUS_CHECK(file->sync());
+      ISTHMUS_CHECK(disk_.sync_folder(folder_of(path)));
+    }
+    auto entry = last_;
+    entry.added = security::Hasher().finish();
+    entry.whole = true;
+    ISTHMUS_CHECK(journal_->add(entry));
+    last_ = entry;
+    return publish_all();
   }
 
   Error too_few(std::uint64_t documents) const {
@@ -415,20 +462,36 @@ class Preparation {
                                    part == kHeldOut ? "==" : "!=", kHeldOutPlace)};
   }
 
-  Result<void> publish_beside(const std::string& path, bool is_of_it) {
-    if (is_of_it) return disk_.rename(temporary(path), path);
-    ISTHMUS_CHECK(disk_.remove(temporary(path)));
-    return disk_.remove(path);  // of tokens that were here before
+  // May have been begun before, and stopped anywhere.
+  Result<PreparedText> publish_all() {
+    for (const auto part : parts()) ISTHMUS_CHECK(publish(part));
+    ISTHMUS_CHECK(disk_.remove(journal_path()));
+    return PreparedText{.documents = last_.source.documents,
+                        .train = facts_of(kTrain),
+                        .held_out = facts_of(kHeldOut),
+                        .went_on = went_on_};
   }
 
-  // The facts last: they say that the others are whole.
-  Result<void> publish(Part part, const TokenFileFacts& facts) {
+  // The tokens get their name last, and those that had it lose it first: what lies beside tokens
+  // that are there is theirs.
+  Result<void> publish(Part part) {
     const auto& path = paths_[part];
-    ISTHMUS_CHECK(disk_.remove(facts_path(path)));
-    ISTHMUS_CHECK(disk_.rename(temporary(path), path));
-    ISTHMUS_CHECK(publish_beside(paths_[part + 2], facts.has_mask));
-    ISTHMUS_CHECK(publish_beside(paths_[part + 4], facts.has_documents));
-    return replace_file(disk_, facts_path(path), bytes_of(to_json(facts)));
+    ISTHMUS_TRY(const bool is_new, disk_.exists(temporary(path)));
+    if (!is_new) return {};  // it has its name already
+    ISTHMUS_CHECK(disk_.remove(path));
+    ISTHMUS_CHECK(disk_.sync_folder(folder_of(path)));
+    for (const auto beside : {part + 2, part + 4})
+      ISTHMUS_CHECK(has(beside) ? publish_file(paths_[beside])
+                                : disk_.remove(paths_[beside]));  // of the tokens before
+    ISTHMUS_CHECK(publish_file(facts_path(path)));
+    ISTHMUS_CHECK(disk_.sync_folder(folder_of(path)));
+    ISTHMUS_CHECK(publish_file(path));
+    return disk_.sync_folder(folder_of(path));
+  }
+
+  Result<void> publish_file(const std::string& path) {
+    ISTHMUS_TRY(const bool is_new, disk_.exists(temporary(path)));
+    return is_new ? disk_.rename(temporary(path), path) : Result<void>();
   }
 
   void remove_new() {
@@ -436,6 +499,7 @@ class Preparation {
       files_[i].reset();
       if (!paths_[i].empty()) (void)disk_.remove(temporary(paths_[i]));
     }
+    for (const auto part : parts()) (void)disk_.remove(temporary(facts_path(paths_[part])));
     (void)disk_.remove(journal_path());
   }
 

@@ -2,12 +2,10 @@
 // becomes what is trained on and what is held out to judge by. Of every 20 documents the 8th is
 // held out; of a text, paragraphs are the documents.
 //
-//                     ┌ 1 MiB of documents ─► tokens ┐
-//   source ─► reader ─┤ …          (all threads)     ├─► files .new, synced ─► journal ─┐ until
-//   all;
-//                     └ …                            ┘   in order                       │ then they
-//                     get ▲─────────────────────────────────────────────────────────────────┘ their
-//                     names
+//              ┌ 1 MiB of documents ─► tokens ┐
+//   source ──► ┤ …         (all threads)      ├ ──► files .new, synced ──► journal
+//     ▲        └ …                            ┘          in order             │
+//     └──── until all is read; then the files get their names ────────────────┘
 //
 // Without a tokenizer a text stays text, joined again by blank lines; with one its tokens are those
 // of each paragraph and the blank line behind it, and nothing besides. JSON lines always become
@@ -53,12 +51,13 @@ struct PreparedText {
 };
 
 // Memory is bounded by the threads, not by the source. The files get their names only when all are
-// whole and on disk; the same bytes come out of any number of threads, and of a process that went
+// whole and on disk, the tokens theirs last, so that a process that ends on the way leaves none
+// that are not whole; the same bytes come out of any number of threads, and of a process that went
 // on where another was killed, which it finds by itself when source, tokenizer and names are the
 // same. Errors: not_found, permission, io, disk_full (then running it again goes on); corrupt (a
 // broken file, a line that is no record), invalid_argument (too few documents to hold one out; two
 // of the files are one; text that is not UTF-8), too_large (a line), busy (another process prepares
-// the same): after these nothing new is left.
+// the same): after these nothing new is left, unless only names are missing.
 Result<PreparedText> prepare_text(Disk& disk, ThreadPool& pool, const PrepareOptions& options);
 
 }  // namespace isthmus::runtime

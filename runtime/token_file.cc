@@ -21,6 +21,15 @@ constexpr std::uint64_t kFactsBytesMax = 1 << 20;
 constexpr std::uint64_t kDocumentBytes = sizeof(std::uint64_t);
 constexpr std::uint64_t kDocumentsAtOnce = 64;
 
+// What makes it known where documents begin.
+constexpr std::string_view kMakeOfRecords =
+    "make it of JSON lines, a document each, with isthmus data prepare";
+constexpr std::string_view kMakeAgain =
+    "it was prepared before that was kept; if it is of JSON lines, prepare it again";
+constexpr std::string_view kNameTheEnd =
+    "its tokenizer names no token that ends one; name it as eos_token in a tokenizer_config.json "
+    "beside tokenizer.json";
+
 std::uint64_t bytes_of_width(TokenWidth width) { return static_cast<std::uint64_t>(width); }
 
 std::optional<TokenWidth> parse_width(std::string_view text) {
@@ -39,6 +48,42 @@ void widen(std::span<std::int32_t> out) {
     std::memcpy(&id, from + i * sizeof(T), sizeof(T));
     out[i] = static_cast<std::int32_t>(id);  // above 2^31 it is negative: outside, too
   }
+}
+
+// llm.c writes 256 numbers of four bytes before the ids: a mark, a version, how many ids follow.
+Result<void> refuse_header(const File& file, const std::string& path, std::uint64_t file_bytes) {
+  constexpr std::uint64_t kHeaderBytes = 1024;
+  struct Header {
+    std::uint32_t mark, version, tokens;
+  } header;
+  if (file_bytes < kHeaderBytes) return {};
+  ISTHMUS_CHECK(file.read_at(0, std::as_writable_bytes(std::span(&header, 1))));
+  const std::uint64_t width = header.mark == 20240520 && header.version == 1   ? 2
+                              : header.mark == 20240801 && header.version == 7 ? 4
+                                                                               : 0;
+  if (width == 0 || file_bytes != kHeaderBytes + header.tokens * width) return {};
+  return Error{ErrorCode::unsupported,
+               fmt::format("{} begins with the header of llm.c's files, which is no tokens: cut it "
+                           "off with `tail -c +{} {} > FILE`, and name that",
+                           path, kHeaderBytes + 1, path)};
+}
+
+Result<TokenFileFacts> read_facts(Disk& disk, const std::string& path) {
+  ISTHMUS_TRY(const auto text, read_file(disk, facts_path(path), kFactsBytesMax));
+  auto facts = parse_token_file_facts(text_of(text));
+  if (facts) return facts;
+  const auto code = facts.error().code;
+  return Error{code, fmt::format("{} cannot be read", facts_path(path)), std::move(facts).error()};
+}
+
+Result<std::unique_ptr<File>> open_beside(Disk& disk, const std::string& path,
+                                          const std::string& beside) {
+  auto file = disk.open(beside, Disk::Open::read);
+  if (file) return file;
+  const auto code = file.error().code;
+  return Error{
+      code, fmt::format("{} belongs to {}: copy it there too, or prepare them again", beside, path),
+      std::move(file).error()};
 }
 
 // Whether the files are as they were when they were written.
@@ -119,36 +164,37 @@ Result<TokenFileFacts> parse_token_file_facts(std::string_view text) {
   facts.has_mask = mask->get<bool>();
   const auto starts = json.find("document_starts");  // not written by the first versions
   if (starts != json.end() && !starts->is_boolean()) return damaged();
-  facts.has_documents = starts != json.end() && starts->get<bool>();
+  facts.tells_documents = starts != json.end();
+  facts.has_documents = facts.tells_documents && starts->get<bool>();
   return facts;
 }
 
 Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const TokenFormat& format) {
   TokenFile opened;
   opened.path_ = path;
+  opened.to_know_documents_ = kMakeOfRecords;
   opened.vocabulary_ = format.vocabulary;
   opened.width_ = format.width;
   ISTHMUS_TRY(opened.file_, disk.open(path, Disk::Open::read));
   ISTHMUS_TRY(const auto bytes, opened.file_->size());
+  std::optional<TokenFileFacts> facts;
   bool has_mask = false, has_documents = false;
   ISTHMUS_TRY(const bool has_facts, disk.exists(facts_path(path)));
   if (has_facts) {
-    ISTHMUS_TRY(const auto text, read_file(disk, facts_path(path), kFactsBytesMax));
-    auto facts = parse_token_file_facts(text_of(text));
-    if (!facts) {
-      const auto code = facts.error().code;
-      return Error{code, fmt::format("{} cannot be read", facts_path(path)),
-                   std::move(facts).error()};
-    }
+    ISTHMUS_TRY(facts, read_facts(disk, path));
     ISTHMUS_CHECK(check_facts(*facts, path, bytes, format));
     opened.width_ = facts->width;
     has_mask = facts->has_mask;
     has_documents = facts->has_documents;
+    if (!facts->tells_documents) opened.to_know_documents_ = kMakeAgain;
   } else {
+    ISTHMUS_CHECK(refuse_header(*opened.file_, path, bytes));
     ISTHMUS_TRY(has_mask, disk.exists(mask_path(path)));
     ISTHMUS_TRY(has_documents, disk.exists(documents_path(path)));
-    // A text's bytes are no end tokens.
-    if (!has_documents && opened.width_ != TokenWidth::byte) opened.end_ = format.end;
+    if (!has_documents && opened.width_ != TokenWidth::byte) {  // a text's bytes are no end tokens
+      opened.end_ = format.end;
+      opened.to_know_documents_ = kNameTheEnd;
+    }
   }
   opened.tokens_ = bytes / bytes_of_width(opened.width_);
   if (bytes % bytes_of_width(opened.width_) != 0)
@@ -158,26 +204,43 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
                     "they are written",
                     path, counted(bytes, "byte"), to_string(opened.width_))};
   if (has_mask) {
-    ISTHMUS_TRY(opened.mask_, disk.open(mask_path(path), Disk::Open::read));
+    ISTHMUS_TRY(opened.mask_, open_beside(disk, path, mask_path(path)));
     ISTHMUS_TRY(const auto mask_bytes, opened.mask_->size());
     if (mask_bytes != opened.tokens_)
       return Error{ErrorCode::corrupt, fmt::format("{} has {}, but {} has {}; prepare them again",
                                                    mask_path(path), counted(mask_bytes, "byte"),
                                                    path, counted(opened.tokens_, "token"))};
   }
-  if (has_documents) {
-    ISTHMUS_TRY(opened.documents_, disk.open(documents_path(path), Disk::Open::read));
-    ISTHMUS_TRY(const auto document_bytes, opened.documents_->size());
-    opened.document_count_ = document_bytes / kDocumentBytes;
-    if (document_bytes % kDocumentBytes != 0 || opened.document_count_ > opened.tokens_)
-      return Error{
-          ErrorCode::corrupt,
-          fmt::format("{} has {}, which is no list of where the documents of {} begin, eight "
-                      "bytes for each; prepare them again",
-                      documents_path(path), counted(document_bytes, "byte"),
-                      counted(opened.tokens_, "token"))};
-  }
+  if (has_documents) ISTHMUS_CHECK(opened.open_documents(disk, facts));
   return opened;
+}
+
+Result<void> TokenFile::open_documents(Disk& disk, const std::optional<TokenFileFacts>& facts) {
+  const auto path = documents_path(path_);
+  ISTHMUS_TRY(documents_, open_beside(disk, path_, path));
+  ISTHMUS_TRY(const auto bytes, documents_->size());
+  document_count_ = bytes / kDocumentBytes;
+  if (bytes % kDocumentBytes != 0 || document_count_ > tokens_)
+    return Error{
+        ErrorCode::corrupt,
+        fmt::format("{} has {}, which is no list of where the documents of {} begin, eight "
+                    "bytes for each; prepare them again",
+                    path, counted(bytes, "byte"), counted(tokens_, "token"))};
+  if (!facts) return {};
+  std::uint64_t first = 0, last = 0;
+  if (document_count_ > 0) {
+    ISTHMUS_CHECK(read_documents(0, std::span(&first, 1)));
+    ISTHMUS_CHECK(read_documents(document_count_ - 1, std::span(&last, 1)));
+  }
+  if (document_count_ == facts->documents && first == 0 &&
+      last < std::max<std::uint64_t>(tokens_, 1))
+    return {};
+  return Error{
+      ErrorCode::corrupt,
+      fmt::format("{} has {} from token {} to token {}, but {} says {} in {}; prepare it "
+                  "again",
+                  path, counted(document_count_, "document"), first, last, facts_path(path_),
+                  counted(facts->documents, "document"), counted(tokens_, "token"))};
 }
 
 Result<void> TokenFile::read(std::uint64_t first, std::span<std::int32_t> out) const {
@@ -219,9 +282,8 @@ Result<void> TokenFile::must_know_documents() const {
   return Error{
       ErrorCode::invalid_argument,
       fmt::format("data.documents is \"apart\", but it is not known where the documents of "
-                  "{} begin: make it of JSON lines, a document each, with isthmus data "
-                  "prepare; or leave them joined",
-                  path_)};
+                  "{} begin: {}; or leave them joined",
+                  path_, to_know_documents_)};
 }
 
 Result<void> TokenFile::read_documents(std::uint64_t document,

@@ -1,5 +1,6 @@
-// TokenFile: tokens on disk as nanoGPT and llm.c lay them out: ids without a header, little-endian,
-// two or four bytes each; or text as it is, a byte each. Beside it may lie
+// TokenFile: tokens on disk as nanoGPT lays them out: ids without a header (with that of llm.c a
+// file is refused), little-endian, two or four bytes each; or text as it is, a byte each. Beside it
+// may lie
 //
 //   X.mask       a byte for each token; 0: it is no target (a prompt)
 //   X.documents  where each document begins: its first token's number, eight bytes little-endian,
@@ -41,13 +42,14 @@ struct TokenFileFacts {
   std::string tokenizer = {};       // digest, hex
   std::string tokenizer_name = {};  // for people
   std::uint64_t tokens = 0;
-  std::uint64_t targets = 0;  // of them those that count
-  std::uint64_t documents = 0;
+  std::uint64_t targets = 0;     // of them those that count
+  std::uint64_t documents = 0;   // of JSON lines: that have a token
   std::uint64_t text_bytes = 0;  // what the tokens were made of
   bool has_mask = false;
-  bool has_documents = false;  // X.documents
-  std::string source = {};     // for people
-  std::string split = {};      // for people: which documents these are
+  bool has_documents = false;   // X.documents
+  bool tells_documents = true;  // whether there is one; the first versions wrote none
+  std::string source = {};      // for people
+  std::string split = {};       // for people: which documents these are
 
   bool operator==(const TokenFileFacts&) const = default;
 };
@@ -61,7 +63,7 @@ Result<TokenFileFacts> parse_token_file_facts(std::string_view json);
 class TokenFile {
  public:
   // Errors: not_found, permission, io, corrupt (the files do not fit each other), mismatch (another
-  // tokenizer's).
+  // tokenizer's), unsupported (a header of llm.c, another version's X.json).
   static Result<TokenFile> open(Disk& disk, const std::string& path, const TokenFormat& format);
 
   const std::string& path() const { return path_; }
@@ -88,13 +90,15 @@ class TokenFile {
                     std::span<std::int32_t> starts, std::span<std::int32_t> targets) const;
 
  private:
+  Result<void> open_documents(Disk& disk, const std::optional<TokenFileFacts>& facts);
   // The first document that begins after a token, by its number.
   Result<std::uint64_t> document_after(std::uint64_t token) const;
   Result<void> read_documents(std::uint64_t document, std::span<std::uint64_t> first_tokens) const;
 
   std::string path_;
   std::unique_ptr<File> file_, mask_, documents_;
-  std::optional<std::int32_t> end_;  // where this is what tells documents
+  std::optional<std::int32_t> end_;     // where this is what tells documents
+  std::string_view to_know_documents_;  // what must be done, where nothing tells them
   std::uint64_t tokens_ = 0;
   std::uint64_t document_count_ = 0;  // of documents_
   TokenWidth width_ = TokenWidth::byte;

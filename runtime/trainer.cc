@@ -55,10 +55,22 @@ class Trainer {
       ISTHMUS_TRY(const bool begun, begin_federated());
       if (!begun) return outcome(/*finished=*/false);
     }
-    bool stopped = false;
+    const auto stopped = train_until_end();
+    note_written(writer_.wait(), /*goes_on=*/false);
+    if (!stopped) return stopped.error();
+    if (is_root_) judge_last(*stopped);
+    if (is_root_) ISTHMUS_CHECK(*stopped ? checkpoint_at_stop() : checkpoint());
+    if (*stopped && parts_.outer != nullptr) parts_.outer->leave();
+    return outcome(!*stopped);
+  }
+
+ private:
+  // True: stopped before.
+  Result<bool> train_until_end() {
     while (!ended()) {
-      ISTHMUS_TRY(stopped, agreed_stop());
-      if (stopped) break;
+      note_written(writer_.finished());
+      ISTHMUS_TRY(const bool stopped, agreed_stop());
+      if (stopped) return true;
       if (options_.federated) {
         ISTHMUS_CHECK(take_newest_state());
         if (ended()) continue;
@@ -69,18 +81,12 @@ class Trainer {
       ISTHMUS_CHECK(inner_step());
       if (contribution_due()) ISTHMUS_CHECK(contribute());
       if (!is_root_) continue;
-      note_written(writer_.finished());
       const bool best = evaluation_due() && is_best();
       if (best || checkpoint_due()) begin_checkpoint();
     }
-    note_written(writer_.wait());
-    if (is_root_) judge_last(stopped);
-    if (is_root_) ISTHMUS_CHECK(stopped ? checkpoint_at_stop() : checkpoint());
-    if (stopped && parts_.outer != nullptr) parts_.outer->leave();
-    return outcome(!stopped);
+    return false;
   }
 
- private:
   TrainOutcome outcome(bool finished) const {
     return {.finished = finished,
             .inner_step = progress_.inner_step,
@@ -109,7 +115,7 @@ class Trainer {
                         "in {} was trained on: put the model of model.from back, and what is "
                         "frozen, or give the run a folder of its own",
                         options_.checkpoint_folder)};
-      if (kept) progress_ = std::move(*kept);
+      if (kept) written_ = progress_ = std::move(*kept);
       if (kept && options_.federated) {
         ISTHMUS_TRY(stopped_on_, read_trained_on(parts_.disk, options_.checkpoint_folder,
                                                  progress_.inner_step, model_, parts_.log));
@@ -564,21 +570,34 @@ class Trainer {
     note_written(writer_.wait());
     checkpoint_tried_ = parts_.clock.now();
     progress_.gradient_norms = spikes_.norms();
-    writer_.begin(model_, progress_);
+    begun_ = progress_;
+    writer_.begin(model_, begun_);
   }
 
   // One that cannot be written under way costs a repeat at worst, so training goes on.
-  void note_written(const std::optional<Result<CheckpointWriter::Written>>& outcome) {
+  void note_written(const std::optional<Result<CheckpointWriter::Written>>& outcome,
+                    bool goes_on = true) {
     if (!outcome) return;
     if (*outcome) {
+      written_ = begun_;
       last_checkpoint_ = (*outcome)->checkpoint;
       note_written((*outcome)->seconds);
       return;
     }
-    parts_.log.alarm("checkpoint_failed", {},
-                     {{"why", outcome->error().text()},
-                      {"then", fmt::format("training goes on; the next is due after {}",
-                                           counted(options_.checkpoint_steps, "inner step"))}});
+    forget_unwritten_best();
+    const auto then = goes_on ? fmt::format("training goes on; the next is due after {}",
+                                            counted(options_.checkpoint_steps, "inner step"))
+                              : "training has ended";
+    parts_.log.alarm("checkpoint_failed", {}, {{"why", outcome->error().text()}, {"then", then}});
+  }
+
+  // Or the best that there is would be removed for it. What was compared with it since is looked at
+  // again.
+  void forget_unwritten_best() {
+    if (progress_.best_step != begun_.inner_step) return;
+    progress_.best_step = written_.best_step;
+    progress_.best_bits_per_byte = written_.best_bits_per_byte;
+    judged_ = false;
   }
 
   template <class T>
@@ -603,6 +622,7 @@ class Trainer {
   CheckpointWriter writer_;  // of the root
 
   Progress progress_;
+  Progress begun_, written_;  // of the last checkpoint that was begun under way, and that is there
   double loss_ = std::numeric_limits<double>::quiet_NaN();
   double tokens_per_second_ = 0;
   SpikeGuard spikes_{options_.spike_multiple};

@@ -12,6 +12,7 @@
 #include "base/disk.h"
 #include "base/thread_pool.h"
 #include "launcher/site_schema.h"
+#include "runtime/byte_tokenizer.h"
 #include "runtime/model.h"
 #include "runtime/model_description.h"
 #include "runtime/safetensors.h"
@@ -228,6 +229,22 @@ TEST_F(SiteFiles, DocumentsApartMustBeKnown) {
   EXPECT_EQ(faults("text", apart), "");
   write("text.documents", "half");
   EXPECT_THAT(faults("text", apart), HasSubstr("prepare them again"));
+}
+
+// What was prepared is copied whole, or no rank could open it.
+TEST_F(SiteFiles, WhatLiesBesideTokensMustBeThere) {
+  const auto tokens = std::filesystem::file_size(folder_ / "text");
+  for (const bool mask : {true, false}) {
+    write("text.json",
+          runtime::to_json({.tokenizer = runtime::make_byte_tokenizer()->digest().hex(),
+                            .tokens = tokens,
+                            .documents = 1,
+                            .has_mask = mask,
+                            .has_documents = !mask}));
+    EXPECT_THAT(faults("text"),
+                AllOf(HasSubstr("data.train: "), HasSubstr(mask ? "text.mask" : "text.documents")));
+  }
+  EXPECT_THAT(faults("none"), Not(HasSubstr("cannot open")));  // that it is not there is said once
 }
 
 TEST_F(SiteFiles, TheModelThatIsThereMustFit) {

@@ -3,14 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
+#include "launcher/units.h"
+#include "runtime/model_config.h"
 #include "security/roster.h"
+#include "tests/launcher/sample_site.h"
 
 namespace isthmus::launcher {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 security::Roster roster_of(const std::vector<bool>& voters) {
   static constexpr std::array kNames = {"alpha", "beta", "gamma", "delta"};
@@ -63,6 +68,18 @@ TEST(LossLines, ThreeVotersAndMinSites) {
                           "if any one of alpha, beta and gamma is lost: nothing commits until it "
                           "returns: min_sites = 3, and 2 sites are left",
                           "voters that may be lost at the same time: 1"));
+}
+
+// One is written while the newest are kept, and the best.
+TEST(Meaning, ThereMustBeRoomForTheBestCheckpointToo) {
+  auto file = checked(std::string(kGood)).file;
+  const auto roster = roster_of({true, true});
+  const double vector = 4.0 * static_cast<double>(runtime::parameter_count(file.model.config));
+  EXPECT_THAT(meaning_of(file, &roster),
+              HasSubstr(about_bytes((3 * 3 + 2) * vector) + " for checkpoints"));
+  file.train.evaluate_every = 10;
+  EXPECT_THAT(meaning_of(file, &roster),
+              HasSubstr(about_bytes((3 * 4 + 2) * vector) + " for checkpoints"));
 }
 
 }  // namespace

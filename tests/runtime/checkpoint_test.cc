@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/checkpoint_folder.h"
 #include "runtime/model_directory.h"
+#include "tests/base/passing_disk.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/runtime/small_model.h"
 
@@ -18,6 +21,56 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+
+// So many bytes of files in a folder, and no more.
+class SmallDisk final : public PassingDisk {
+ public:
+  SmallDisk(std::unique_ptr<Disk> disk, std::string folder, std::uint64_t bytes)
+      : PassingDisk(std::move(disk)), folder_(std::move(folder)), bytes_(bytes) {}
+
+  Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
+    ISTHMUS_TRY(auto file, PassingDisk::open(path, how));
+    return std::unique_ptr<File>(std::make_unique<SmallFile>(std::move(file), *this));
+  }
+
+  static std::uint64_t used(const std::string& folder) {
+    std::uint64_t bytes = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+      if (entry.is_regular_file()) bytes += entry.file_size();
+    return bytes;
+  }
+
+ private:
+  class SmallFile final : public PassingFile {
+   public:
+    SmallFile(std::unique_ptr<File> file, const SmallDisk& disk)
+        : PassingFile(std::move(file)), disk_(disk) {}
+    Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+      ISTHMUS_TRY(const auto size, this->size());
+      const auto end = offset + bytes.size();
+      if (end > size && used(disk_.folder_) + end - size > disk_.bytes_)
+        return Error{ErrorCode::disk_full, "no room"};
+      return PassingFile::write_at(offset, bytes);
+    }
+
+   private:
+    const SmallDisk& disk_;
+  };
+
+  const std::string folder_;
+  const std::uint64_t bytes_;
+};
+
+// What is written cannot get its name.
+class NamelessDisk final : public PassingDisk {
+ public:
+  using PassingDisk::PassingDisk;
+  Result<void> rename(const std::string& from, const std::string& to) override {
+    if (to.substr(to.rfind('/') + 1).starts_with("step_"))
+      return Error{ErrorCode::io, "cannot name " + to};
+    return PassingDisk::rename(from, to);
+  }
+};
 
 class CheckpointTest : public testing::Test {
  protected:
@@ -193,6 +246,29 @@ TEST_F(CheckpointTest, WhatACrashLeftIsNotACheckpointAndIsTidiedUp) {
   EXPECT_TRUE(load_newest_checkpoint(*disk_, folder_.path(), *model_, log_));
 }
 
+// A process was killed while it wrote a step that does not come again, and while it removed one, on
+// a disk with room for the checkpoints that stay and one more.
+TEST_F(CheckpointTest, WhatACrashLeftTakesNoRoomFromTheNext) {
+  write(5, 2);
+  const auto path = write(10, 2);
+  const auto bytes = SmallDisk::used(path);
+  for (const char* left : {".writing_step_00000137", ".removing_step_00000001"})
+    std::filesystem::copy(path, folder_ / left);
+  SmallDisk disk(std::move(disk_), folder_.path(), 3 * bytes + bytes / 8);
+  const auto written = write_checkpoint(disk, folder_.path(), *model_, progress(15), 2);
+  ASSERT_TRUE(written) << written.error().text();
+  EXPECT_THAT(*disk.list(folder_.path()), ElementsAre("step_00000010", "step_00000015"));
+}
+
+TEST_F(CheckpointTest, OneThatCannotGetItsNameTakesNoRoom) {
+  write(5);
+  NamelessDisk disk(std::move(disk_));
+  const auto written = write_checkpoint(disk, folder_.path(), *model_, progress(15), 2);
+  ASSERT_FALSE(written);
+  EXPECT_THAT(written.error().text(), HasSubstr("cannot name"));
+  EXPECT_THAT(*disk.list(folder_.path()), ElementsAre("step_00000005"));
+}
+
 TEST_F(CheckpointTest, NoticesEveryTruncationAndEveryFlippedBit) {
   const auto path = write(7);
   const auto before = everything(*model_);
@@ -301,6 +377,10 @@ TEST_F(CheckpointTest, OneThatWasAboutToBeReplacedIsTakenUpAgain) {
   ASSERT_TRUE(progress->has_value());
   EXPECT_EQ((*progress)->inner_step, 5);
   EXPECT_TRUE(std::filesystem::exists(path));
+
+  std::filesystem::rename(path, folder_ / ".writing_step_00000005.old");
+  write(9);  // whoever tidies up takes it up, too
+  EXPECT_THAT(names(), ElementsAre("step_00000005", "step_00000009"));
 }
 
 TEST_F(CheckpointTest, TakesParametersThatAreNotANumberForDamage) {

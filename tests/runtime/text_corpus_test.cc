@@ -20,6 +20,7 @@
 #include "runtime/batch_loss.h"
 #include "runtime/byte_tokenizer.h"
 #include "runtime/text_tokens.h"
+#include "tests/base/passing_disk.h"
 #include "tests/base/temporary_folder.h"
 
 namespace isthmus::runtime {
@@ -380,6 +381,130 @@ TEST_F(Killed, AnotherTaskBeginsAnew) {
   ASSERT_TRUE(prepared);
   EXPECT_FALSE(prepared->went_on);
   EXPECT_EQ(prepared->documents, 200U);
+}
+
+// ---- until all have their names
+
+// Fails from its n-th change of names on, as if the process were gone.
+class EndingDisk final : public PassingDisk {
+ public:
+  EndingDisk(std::shared_ptr<Disk> disk, int changes)
+      : PassingDisk(std::move(disk)), changes_(changes) {}
+
+  Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
+    if (how == Open::read) return PassingDisk::open(path, how);
+    ISTHMUS_CHECK(change());
+    return PassingDisk::open(path, how);
+  }
+  Result<void> rename(const std::string& from, const std::string& to) override {
+    ISTHMUS_CHECK(change());
+    return PassingDisk::rename(from, to);
+  }
+  Result<void> remove(const std::string& path) override {
+    ISTHMUS_CHECK(change());
+    return PassingDisk::remove(path);
+  }
+
+ private:
+  Result<void> change() {
+    if (--changes_ >= 0) return {};
+    return Error{ErrorCode::io, "gone"};
+  }
+  int changes_;
+};
+
+// No room for what is said of tokens, which comes last.
+class NoRoomForFacts final : public PassingDisk {
+ public:
+  using PassingDisk::PassingDisk;
+  Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
+    if (how != Open::read && path.find(".json") != path.npos)
+      return Error{ErrorCode::disk_full, "no room for " + path};
+    return PassingDisk::open(path, how);
+  }
+};
+
+class PublishingTest : public TextCorpusTest {
+ protected:
+  PublishingTest() {
+    write_contents(folder_ / "old.jsonl", records(100, 11));
+    write_contents(folder_ / "new.jsonl", records(90, 12));
+    EXPECT_TRUE(prepare("old.jsonl"));
+    old_ = written();
+    std::filesystem::remove_all(folder_ / "out");
+    EXPECT_TRUE(prepare("new.jsonl"));
+    new_ = written();
+  }
+  void lay_out_old() {
+    std::filesystem::remove_all(folder_ / "out");
+    std::filesystem::create_directories(folder_ / "out");
+    for (const auto& [name, bytes] : old_) write_contents(folder_ / ("out/" + name), bytes);
+  }
+  // Of tokens and what lies beside them.
+  static std::map<std::string, std::string> about(const std::string& name,
+                                                  const std::map<std::string, std::string>& all) {
+    std::map<std::string, std::string> of_it;
+    for (const char* ending : {"", ".mask", ".documents", ".json"})
+      if (const auto at = all.find(name + ending); at != all.end()) of_it.insert(*at);
+    return of_it;
+  }
+  std::map<std::string, std::string> old_, new_;
+};
+
+TEST_F(PublishingTest, TokensThatAreThereAreWholeWheneverItEnds) {
+  bool ended = false;
+  int gone_on = 0;
+  for (int changes = 0; !ended; ++changes) {
+    lay_out_old();
+    EndingDisk disk(make_system_disk(), changes);
+    ended = prepare_text(disk, pool_, options("new.jsonl")).has_value();
+    bool begun = false;
+    for (const char* name : {"train.txt", "held_out.txt"}) {
+      const auto there = about(name, written());
+      begun = begun || there != about(name, old_);
+      if (!there.contains(name)) continue;
+      EXPECT_TRUE(there == about(name, old_) || there == about(name, new_)) << changes;
+    }
+    const auto again = prepare("new.jsonl");
+    ASSERT_TRUE(again) << again.error().text();
+    if (begun && !ended) {
+      EXPECT_TRUE(again->went_on) << changes;
+      EXPECT_EQ(again->documents, 90U);
+      ++gone_on;
+    }
+    EXPECT_EQ(written(), new_) << changes;
+  }
+  EXPECT_GT(gone_on, 5);
+}
+
+TEST_F(PublishingTest, GoesOnWhenThereIsRoomAgain) {
+  lay_out_old();
+  NoRoomForFacts disk(make_system_disk());
+  const auto prepared = prepare_text(disk, pool_, options("new.jsonl"));
+  ASSERT_FALSE(prepared);
+  EXPECT_EQ(prepared.error().code, ErrorCode::disk_full);
+  const auto there = written();
+  for (const auto& [name, bytes] : old_) EXPECT_EQ(there.at(name), bytes) << name;
+  const auto again = prepare("new.jsonl");
+  ASSERT_TRUE(again) << again.error().text();
+  EXPECT_TRUE(again->went_on);
+  EXPECT_EQ(written(), new_);
+}
+
+// A record without a token begins nowhere.
+TEST_F(TextCorpusTest, RecordsWithoutTokensAreNoDocuments) {
+  const auto tokenizer =
+      open_tokenizer(*disk_, std::string(ISTHMUS_TOKENIZER_VECTORS) + "/qwen.json");
+  ASSERT_TRUE(tokenizer);
+  write_contents(folder_ / "texts.jsonl", "{\"text\": \"one\"}\n{\"text\": \"\"}");
+  auto how = options("texts.jsonl");
+  how.held_out.clear();
+  how.tokenizer = tokenizer->get();
+  const auto prepared = prepare_text(*disk_, pool_, how);
+  ASSERT_TRUE(prepared) << prepared.error().text();
+  EXPECT_EQ(prepared->documents, 2U);
+  EXPECT_EQ(prepared->train.documents, 1U);
+  EXPECT_TRUE(TokenFile::open(*disk_, how.train, {}));
 }
 
 TEST_F(TextCorpusTest, BrokenInputLeavesTheOldFilesAlone) {

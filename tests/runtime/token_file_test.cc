@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "base/random.h"
@@ -17,6 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 class TokenFileTest : public testing::Test {
  protected:
@@ -165,6 +167,33 @@ TEST_F(DocumentsTest, OrAListThatSaysWhereEachBegins) {
   EXPECT_THAT(starts_, ElementsAre(0, 0, 0));
 }
 
+// A list that X.json does not mean would part elsewhere, or not at all, unnoticed.
+TEST_F(DocumentsTest, AListMustBeTheOneThatTheFactsMean) {
+  write_contents(
+      facts_path(path_),
+      to_json({.width = TokenWidth::two, .tokens = 13, .documents = 5, .has_documents = true}));
+  list({0, 3, 5, 6, 11});
+  expect_as_by_ends();
+  for (const auto& other : {std::vector<std::uint64_t>{0, 3, 5, 6},
+                            {},
+                            {0, 1, 2, 3, 4, 5},
+                            {1, 3, 5, 6, 11},
+                            {0, 3, 5, 6, 13}}) {
+    list(other);
+    const auto file = open({TokenWidth::two, 10});
+    ASSERT_FALSE(file) << other.size();
+    EXPECT_EQ(file.error().code, ErrorCode::corrupt);
+    EXPECT_THAT(file.error().text(),
+                AllOf(HasSubstr("tokens.bin.documents"), HasSubstr("prepare it again")));
+  }
+  std::filesystem::remove(documents_path(path_));
+  EXPECT_FALSE(open({TokenWidth::two, 10}));
+  write<std::uint16_t>({});
+  list({});
+  write_contents(facts_path(path_), to_json({.width = TokenWidth::two, .has_documents = true}));
+  EXPECT_TRUE(open({TokenWidth::two, 10}));
+}
+
 TEST_F(DocumentsTest, LongListsAreSearched) {
   Random random(5);
   std::string bytes(2 * 5000, '\1');
@@ -215,8 +244,49 @@ TEST_F(DocumentsTest, AreNotKnownOfTextsNorOfFilesThatSayWhatTheyAre) {
   ASSERT_TRUE(prepared) << prepared.error().text();
   EXPECT_FALSE(prepared->knows_documents());
   EXPECT_THAT(prepared->must_know_documents().error().text(),
-              AllOf(HasSubstr("tokens.bin"), HasSubstr("JSON lines")));
-  EXPECT_FALSE(open({.width = TokenWidth::two, .vocabulary = 10})->knows_documents());
+              AllOf(HasSubstr("tokens.bin"), HasSubstr("JSON lines, a document each")));
+}
+
+TEST_F(DocumentsTest, WhatIsMissingIsNamed) {
+  const TokenFormat format{.width = TokenWidth::two, .vocabulary = 10};
+  const auto why = [&] { return open(format)->must_know_documents().error().text(); };
+  EXPECT_THAT(why(), AllOf(HasSubstr("eos_token"), Not(HasSubstr("JSON lines"))));
+  // As the first versions wrote it.
+  auto json = to_json({.width = TokenWidth::two, .tokens = 13, .documents = 5});
+  const std::string said = "  \"document_starts\": false,\n";
+  const auto at = json.find(said);
+  ASSERT_NE(at, json.npos);
+  json.erase(at, said.size());
+  write_contents(facts_path(path_), json);
+  EXPECT_THAT(why(), HasSubstr("prepare it again"));
+}
+
+// llm.c writes 256 numbers of four bytes before the ids: a mark, a version, how many ids follow.
+TEST_F(TokenFileTest, HeadersAreNoTokens) {
+  const auto with_header = [&](std::uint32_t mark, std::uint32_t version, std::uint32_t tokens,
+                               std::size_t bytes) {
+    std::string all;
+    for (const auto number : {mark, version, tokens})
+      for (int i = 0; i < 4; ++i) all += static_cast<char>(number >> 8 * i);
+    all.resize(1024 + bytes);
+    write_contents(path_, all);
+  };
+  const TokenFormat two{TokenWidth::two, 65536}, four{TokenWidth::four, 128256};
+  with_header(20240520, 1, 3, 6);
+  for (const auto& format : {two, four}) {
+    const auto refused = open(format);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+    EXPECT_THAT(refused.error().text(),
+                AllOf(HasSubstr("tokens.bin"), HasSubstr("llm.c"), HasSubstr("tail -c +1025")));
+  }
+  with_header(20240801, 7, 3, 12);
+  EXPECT_FALSE(open(four));
+  // Ids may be any numbers: what is no whole file of llm.c's is none.
+  with_header(20240520, 1, 4, 6);
+  EXPECT_TRUE(open(two));
+  with_header(20240521, 1, 3, 6);
+  EXPECT_TRUE(open(two));
 }
 
 TEST_F(TokenFileTest, HalfATokenIsNone) {

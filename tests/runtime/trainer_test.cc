@@ -5,9 +5,13 @@
 
 #include <cmath>
 #include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
 
 #include "runtime/checkpoint.h"
 #include "runtime/checkpoint_folder.h"
+#include "tests/base/passing_disk.h"
 #include "tests/runtime/trainer_fixture.h"
 
 namespace isthmus::runtime {
@@ -243,6 +247,23 @@ TEST_F(TrainerTest, SomeTensorsHaveRatesOfTheirOwn) {
 
 // ---- held-out text
 
+// No room for one step's checkpoint that is written under way.
+class NoRoomOnce final : public PassingDisk {
+ public:
+  NoRoomOnce(std::string step, std::unique_ptr<Disk> disk)
+      : PassingDisk(std::move(disk)), file_(std::move(step) + "/optimizer.safetensors") {}
+
+  Result<std::unique_ptr<File>> open(const std::string& path, Open how) override {
+    if (how != Open::create || !path.ends_with(file_) || std::exchange(refused_, true))
+      return PassingDisk::open(path, how);
+    return Error{ErrorCode::disk_full, "no room for " + path};
+  }
+
+ private:
+  const std::string file_;
+  bool refused_ = false;
+};
+
 class EvaluatingTrainerTest : public TrainerTest {
  protected:
   EvaluatingTrainerTest() {
@@ -310,6 +331,29 @@ TEST_F(EvaluatingTrainerTest, TheBestCheckpointStays) {
   run_well(*model);
   EXPECT_THAT(checkpoints(), ElementsAre(4, 15, 16));
   EXPECT_EQ(*best_checkpoint(*disk_, options_.checkpoint_folder), *best);
+}
+
+TEST_F(EvaluatingTrainerTest, OneThatCouldNotBeWrittenIsNotTheBest) {
+  disk_ = std::make_unique<NoRoomOnce>("step_00000006", std::move(disk_));
+  auto model = make_small_model(pool_);
+  spoil_after(*model, 8);
+  run_well(*model);
+  EXPECT_THAT(events("checkpoint_failed"), SizeIs(1));
+  EXPECT_THAT(checkpoints(), ElementsAre(4, 10, 12));
+  const auto best = best_checkpoint(*disk_, options_.checkpoint_folder);
+  ASSERT_TRUE(best) << best.error().text();
+  EXPECT_EQ(*best, options_.checkpoint_folder + "/step_00000004");
+}
+
+// The last checkpoint is of what could not be written under way: it is the best all the same.
+TEST_F(EvaluatingTrainerTest, OneThatIsWrittenAtTheEndIsTheBest) {
+  disk_ = std::make_unique<NoRoomOnce>("step_00000012", std::move(disk_));
+  auto model = make_small_model(pool_);
+  run_well(*model);
+  EXPECT_THAT(events("checkpoint_failed"), SizeIs(1));
+  const auto best = best_checkpoint(*disk_, options_.checkpoint_folder);
+  ASSERT_TRUE(best) << best.error().text();
+  EXPECT_EQ(*best, options_.checkpoint_folder + "/step_00000012");
 }
 
 TEST_F(EvaluatingTrainerTest, WithoutOneNoneIsTheBest) {
