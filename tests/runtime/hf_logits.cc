@@ -57,6 +57,17 @@ ModelConfig config_of(const std::string& name) {
     config.tied = name == "qwen3";
     config.rope_theta = 1e6;
   }
+  if (name == "mixtral" || name == "qwen3_moe") {
+    config.family = name;
+    config.experts = 7;
+    config.experts_per_token = 3;
+  }
+  if (name == "qwen3_moe") {
+    config.layers = 3;
+    config.expert_width = 36;
+    config.normalise_top_k = false;
+    config.dense_layers = {1};
+  }
   return config;
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -62,7 +64,8 @@ class ModelOracle : public testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(Cases, ModelOracle,
                          testing::Values("tied", "untied", "grouped", "long", "linear", "llama3",
-                                         "yarn", "qwen3", "qwen3_untied"),
+                                         "yarn", "qwen3", "qwen3_untied", "mixtral", "qwen3_moe",
+                                         "qwen3_moe_untied", "mixtral_long"),
                          [](const auto& value) { return value.param; });
 
 TEST_P(ModelOracle, GradientsInF32AreThoseOfFp64) {
@@ -70,19 +73,40 @@ TEST_P(ModelOracle, GradientsInF32AreThoseOfFp64) {
   const auto loss = forward_backward_all();
   EXPECT_EQ(loss.counted, c.counted);
   EXPECT_THAT(differences(loss.sum, c.loss, c.tensors), testing::IsEmpty());
+  EXPECT_NEAR(model->routing().balance_loss, c.balance_loss, 2e-6 * c.balance_loss);
+  EXPECT_NEAR(model->routing().z_loss, c.z_loss, 2e-6 * c.z_loss);
 }
+
+// What is compared as one: a tensor; or, of a model with experts, those of one kind in all layers
+// and experts. Such a case has few tokens, as none may be near to choosing otherwise, and the
+// roundings of a handful are no average.
+std::string compared_as(const ModelConfig& config, const std::string& name) {
+  static const std::regex number("[.][0-9]+");
+  return config.experts == 0 ? name : std::regex_replace(name, number, "");
+}
+
+struct Bf16Error {
+  double ours = 0, autocast = 0;  // squared
+};
 
 TEST_P(ModelOracle, GradientsInBf16AreAsGoodAsAutocast) {
   ASSERT_NO_FATAL_FAILURE(make(GetParam(), Precision::bf16));
+  // Rounding would choose other experts, there as here.
+  if (c.config.experts > 0 && c.margin < 0.05) GTEST_SKIP() << "a margin of " << c.margin;
   const auto loss = forward_backward_all();
   EXPECT_EQ(loss.counted, c.counted);
   EXPECT_NEAR(loss.sum, c.loss, 2e-3 * c.loss);
+  std::map<std::string, Bf16Error> errors;
   for (std::size_t t = 0; t < c.tensors.size(); ++t) {
     const auto& expected = c.tensors[t];
     const auto error = distance(model->gradients(t), expected);
-    EXPECT_LE(error, 1.25 * expected.autocast_error) << expected.name;
     EXPECT_GT(error, 1e-5 * expected.norm) << expected.name << ": this cannot have been bf16";
+    auto& of_tensor = errors[compared_as(c.config, expected.name)];
+    of_tensor.ours += error * error;
+    of_tensor.autocast += expected.autocast_error * expected.autocast_error;
   }
+  for (const auto& [name, squares] : errors)
+    EXPECT_LE(squares.ours, 1.25 * 1.25 * squares.autocast) << name;
 }
 
 TEST_P(ModelOracle, LogitsAreThoseOfFp64) {
@@ -99,6 +123,10 @@ TEST_P(ModelOracle, LogitsAreThoseOfFp64) {
 
 TEST_P(ModelOracle, EvaluationAndLogitsGiveTheLossOfTraining) {
   ASSERT_NO_FATAL_FAILURE(make(GetParam(), Precision::f32));
+  auto shape = c.shape(Precision::f32);
+  shape.router = {};  // neither of them drops anything
+  model = *Model::create(c.config, shape, pool);
+  set_oracle_parameters(*model);
   const auto trained = model->forward_backward(c.batches[0].tokens, c.batches[0].targets);
   const auto evaluated = model->forward_loss(c.batches[0].tokens, c.batches[0].targets);
   EXPECT_EQ(evaluated.counted, trained.counted);
@@ -186,7 +214,7 @@ TEST_F(ModelOracle, AHundredStepsOfTrainingAreThoseOfFp64) {
   const auto adamw = oracle_adamw();
   const auto steps_of_data = std::stoll(options.at("steps_of_data"));
   const auto trainings = load_oracle_trainings();
-  ASSERT_EQ(trainings.size(), 2U);
+  ASSERT_EQ(trainings.size(), 3U);
   for (const auto& training : trainings) {
     SCOPED_TRACE(training.name);
     ASSERT_NO_FATAL_FAILURE(make(training.name, Precision::f32));

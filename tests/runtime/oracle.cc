@@ -105,6 +105,7 @@ void read_experts(const std::map<std::string, std::string>& entries, OracleCase&
   c.balance_loss = number("balance_loss");
   c.z_loss = number("z_loss");
   c.data = entries.at("data");
+  c.margin = number("margin");
 }
 
 }  // namespace
@@ -249,7 +250,9 @@ void set_oracle_parameters(Model& model) {
       if (tensor.shape.rank() == 1)
         values[i] = (drawn / 2 + 1) * (has("q_norm") ? 3.0F : 1.0F);
       else
-        values[i] = drawn / (has("q_proj") || has("k_proj") ? 3.0F : 4.0F);
+        values[i] = drawn / (has(".gate.weight")              ? 2.0F
+                             : has("q_proj") || has("k_proj") ? 3.0F
+                                                              : 4.0F);
     }
   }
   model.parameters_changed();

@@ -49,7 +49,8 @@ struct OracleCase {
   std::uint64_t ignored = 0;  // one target of so many; 0: none
   std::vector<OracleBatch> batches;
   std::int64_t counted = 0;
-  double loss = 0;                      // summed
+  double loss = 0;    // summed
+  double margin = 0;  // by which a token's last expert was chosen: of logits, in the closest case
   double balance_loss = 0, z_loss = 0;  // of routers, summed, without their factors
   std::vector<OracleTensor> tensors;    // ascending by name
   OracleTensor logits;                  // of the first micro-batch
@@ -86,7 +87,8 @@ std::vector<OracleBatch> oracle_batches(const OracleCase& c, std::int64_t step);
 std::map<std::string, std::string> load_oracle_text(const std::string& file);
 std::vector<float> load_oracle_floats(const std::string& file);
 
-// Queries and keys large enough that attention has peaks, norm weights away from 1.
+// Queries and keys large enough that attention has peaks, routers that experts are chosen clearly,
+// norm weights away from 1.
 void set_oracle_parameters(Model& model);
 
 }  // namespace isthmus::runtime

@@ -18,6 +18,10 @@ targets come from a hash that tests/runtime/oracle.h repeats, so only results ar
     training.txt `training CASE`, then `step loss` lines of a hundred steps of training in fp64, and `tensor` lines as above
                of the parameters in the end
     training.bin samples of these parameters
+
+With experts, the gradient is of the objective: the summed loss, and for each sequence, times its counted targets, balance
+times its balance loss + z times its z loss. `loss` is the former alone; `balance_loss` and `z_loss` are summed in the same
+way, without these factors. Logits are those of evaluation, without capacity.
 """
 import contextlib
 import math
@@ -50,9 +54,34 @@ CASES = {
                                 vocabulary=131, tied=0, rope="yarn", rope_factor=4.0, rope_original=20, micro_batch=3,
                                 sequence=53),
 }
+# dense_layers: numbers with commas, or -. expert_width 0: ffn_width. capacity 0: nothing is dropped. data: the name that
+# tokens and targets are drawn by, found by trying, so that no choice is a near tie (MARGIN).
+EXPERTS = dict(family="mixtral", experts=5, experts_per_token=2, expert_width=0, normalise_top_k=1, dense_layers="-",
+               capacity=0.0, balance=0.0, balance_scope="sequence", z=0.0)
+CASES |= {
+    "mixtral": BASE | EXPERTS | dict(hidden=40, heads=6, kv_heads=2, head_dim=12, ffn_width=27, vocabulary=131,
+                                     micro_batches=2, sequence=15, ignored=5, data="mixtral_4722"),
+    "mixtral_long": BASE | EXPERTS | dict(layers=1, hidden=52, kv_heads=2, head_dim=18, ffn_width=31, vocabulary=1003,
+                                          tied=0, sequence=75, ignored=7, experts=7, experts_per_token=3, capacity=1.0,
+                                          balance=0.05, z=0.01, data="mixtral_long_722"),
+    "qwen3_moe": BASE | EXPERTS | dict(family="qwen3_moe", layers=3, hidden=50, kv_heads=2, head_dim=14, ffn_width=52,
+                                       vocabulary=157, rope_theta=1e6, micro_batches=2, sequence=9, ignored=5, experts=9,
+                                       experts_per_token=4, expert_width=21, normalise_top_k=0, dense_layers="1",
+                                       balance=0.1, balance_scope="micro_batch", z=0.02, data="qwen3_moe_5295"),
+    "qwen3_moe_untied": BASE | EXPERTS | dict(family="qwen3_moe", layers=1, hidden=46, kv_heads=1, head_dim=22,
+                                              ffn_width=58, vocabulary=211, tied=0, rope_theta=1e6, micro_batch=3,
+                                              sequence=33, experts=3, experts_per_token=1, expert_width=40, balance=0.02,
+                                              data="qwen3_moe_untied_1423"),
+    "mixtral_trained": BASE | EXPERTS | dict(layers=1, hidden=38, heads=3, kv_heads=1, head_dim=14, ffn_width=23,
+                                             vocabulary=89, micro_batches=2, micro_batch=1, sequence=11, experts=6,
+                                             balance=0.05, z=0.01, data="mixtral_trained_122"),
+}
+# How far the logit of the last expert chosen is above that of the first one not chosen, at least: for f32, and for bf16.
+MARGIN, MARGIN_BF16 = 1e-3, 0.05
+IN_F32_ALONE = ("mixtral_long", "mixtral_trained")
 ADAMW = dict(model="grouped", steps=6, counted=100, rate=1e-2, beta_1=0.9, beta_2=0.95, eps=1e-8, weight_decay=0.1,
              gradient_norm_max=1.0)
-TRAINED = ("grouped", "qwen3")
+TRAINED = ("grouped", "qwen3", "mixtral_trained")
 # Otherwise as ADAMW. Data comes again after some steps, so that the loss halves; at ten times the rate training is chaotic,
 # and PyTorch's own f32 is 20 % from fp64 in the end (here 1e-6).
 TRAINING = dict(steps=100, warmup=10, rate=3e-4, steps_of_data=4)
@@ -63,7 +92,17 @@ FAULTS = {
     "norm_epsilon": "grouped", "norm_weight_plus_one": "grouped", "heads_share_in_turn": "grouped", "gelu": "grouped",
     "tied_gradient_lost": "grouped", "ignored_targets_count": "grouped", "last_norm_left_out": "grouped",
     "head_norms_swapped": "qwen3", "head_norm_after_rope": "qwen3", "head_norm_of_all_heads": "qwen3",
+    "not_normalised": "mixtral", "normalised_by_others": "mixtral", "one_expert_fewer": "mixtral",
+    "weights_swapped": "mixtral", "gate_and_up_swapped": "mixtral", "weight_applied_twice": "mixtral",
+    "router_gradient_lost": "mixtral", "normalised": "qwen3_moe", "sigmoid": "qwen3_moe",
+    "capacity_rounded_down": "mixtral_long", "capacity_of_micro_batch": "mixtral_long",
+    "capacity_keeps_last": "mixtral_long", "normalised_after_dropping": "mixtral_long",
+    "balance_counts_kept_only": "mixtral_long", "balance_of_micro_batch": "mixtral_long",
+    "balance_of_sequence": "qwen3_moe", "balance_shares_of_choices": "qwen3_moe", "balance_gradient_lost": "mixtral_long",
+    "z_not_squared": "mixtral_long", "z_gradient_lost": "mixtral_long", "layers_summed": "qwen3_moe",
+    "dense_layers_averaged": "qwen3_moe", "router_losses_per_token": "mixtral_long",
 }
+HEAD_NORMS = ("qwen3", "qwen3_moe")
 NORM_EPS = 1e-5
 SAMPLES, FAULT_SAMPLES = 256, 16
 MASK = (1 << 64) - 1
@@ -100,6 +139,35 @@ def sampled(name, values, count):
     return flat[torch.from_numpy((hashes(f"{name} sample", count) % np.uint64(flat.numel())).astype(np.int64))]
 
 
+def has_experts(c, layer):
+    return "experts" in c and str(layer) not in c["dense_layers"].split(",")
+
+
+def router(c, layer):
+    return f"model.layers.{layer}.{'block_sparse_moe' if c['family'] == 'mixtral' else 'mlp'}.gate.weight"
+
+
+def projections(c, layer, expert=None):
+    """Names of the gate, up and down matrices, of an expert or of a dense layer."""
+    block, parts = "mlp", ("gate_proj", "up_proj", "down_proj")
+    if expert is not None:
+        block = f"mlp.experts.{expert}"
+        if c["family"] == "mixtral":
+            block, parts = f"block_sparse_moe.experts.{expert}", ("w1", "w3", "w2")
+    return [f"model.layers.{layer}.{block}.{part}.weight" for part in parts]
+
+
+def feed_forward_shapes(c, layer):
+    if not has_experts(c, layer):
+        blocks, width, s = [projections(c, layer)], c["ffn_width"], {}
+    else:
+        blocks = [projections(c, layer, e) for e in range(c["experts"])]
+        width, s = c["expert_width"] or c["ffn_width"], {router(c, layer): (c["experts"], c["hidden"])}
+    for gate, up, down in blocks:
+        s |= {gate: (width, c["hidden"]), up: (width, c["hidden"]), down: (c["hidden"], width)}
+    return s
+
+
 def shapes(c):
     q, kv, hidden = c["heads"] * c["head_dim"], c["kv_heads"] * c["head_dim"], c["hidden"]
     s = {"model.embed_tokens.weight": (c["vocabulary"], hidden), "model.norm.weight": (hidden,)}
@@ -107,10 +175,9 @@ def shapes(c):
         p = f"model.layers.{i}."
         s |= {p + "input_layernorm.weight": (hidden,), p + "post_attention_layernorm.weight": (hidden,),
               p + "self_attn.q_proj.weight": (q, hidden), p + "self_attn.k_proj.weight": (kv, hidden),
-              p + "self_attn.v_proj.weight": (kv, hidden), p + "self_attn.o_proj.weight": (hidden, q),
-              p + "mlp.gate_proj.weight": (c["ffn_width"], hidden), p + "mlp.up_proj.weight": (c["ffn_width"], hidden),
-              p + "mlp.down_proj.weight": (hidden, c["ffn_width"])}
-        if c["family"] == "qwen3":
+              p + "self_attn.v_proj.weight": (kv, hidden), p + "self_attn.o_proj.weight": (hidden, q)}
+        s |= feed_forward_shapes(c, i)
+        if c["family"] in HEAD_NORMS:
             s |= {p + "self_attn.q_norm.weight": (c["head_dim"],), p + "self_attn.k_norm.weight": (c["head_dim"],)}
     if not c["tied"]:
         s["lm_head.weight"] = (c["vocabulary"], hidden)
@@ -118,11 +185,13 @@ def shapes(c):
 
 
 def parameter(name, shape):
-    """Matrices within 1/4 of 0, queries and keys within 1/3, so that attention has peaks; norm weights from 1/2 to 3/2,
-    of queries from 3/2 to 9/2."""
+    """Matrices within 1/4 of 0, queries and keys within 1/3, so that attention has peaks, routers within 1/2, so that
+    experts are chosen clearly; norm weights from 1/2 to 3/2, of queries from 3/2 to 9/2."""
     values = uniform(name, shape)
     if len(shape) == 1:
         return (values / 2 + 1) * (3 if "q_norm" in name else 1)
+    if ".gate.weight" in name:
+        return values / 2
     return values / (3 if "q_proj" in name or "k_proj" in name else 4)
 
 
@@ -130,8 +199,12 @@ def parameters(c):
     return {name: parameter(name, shape) for name, shape in shapes(c).items()}
 
 
+def dropless(c):
+    return c | dict(capacity=0.0) if "experts" in c else c
+
+
 def batches(c, name, step=0):
-    rows = c["micro_batch"] * c["sequence"]
+    rows, name = c["micro_batch"] * c["sequence"], c.get("data", name)
     for m in range(step * c["micro_batches"], (step + 1) * c["micro_batches"]):
         shape = (c["micro_batch"], c["sequence"])
         tokens = hashes(f"{name} tokens {m}", rows) % np.uint64(c["vocabulary"])
@@ -161,7 +234,82 @@ def rope_frequencies(c, fault):
     return frequency * kept + frequency / factor * (1 - kept)
 
 
-def logits(c, w, tokens, fault=None):
+def feed_forward(w, names, h, act=F.silu):
+    gate, up, down = (w[name] for name in names)
+    return F.linear(act(F.linear(h, gate)) * F.linear(h, up), down)
+
+
+def within_capacity(c, chosen, fault):
+    """Which choices [sequences, tokens, experts per token] find room."""
+    share = c["capacity"] * chosen.shape[1] * c["experts_per_token"] / c["experts"]
+    room = math.floor(share) if fault == "capacity_rounded_down" else math.ceil(share)
+    if not room:
+        return torch.ones_like(chosen, dtype=torch.bool)
+    taken = F.one_hot(chosen, c["experts"]).sum(-2)  # [sequences, tokens, experts]
+    if fault == "capacity_of_micro_batch":
+        queue, room = taken.flatten(0, 1).cumsum(0).view_as(taken), room * len(taken)
+    elif fault == "capacity_keeps_last":
+        queue = taken.flip(1).cumsum(1).flip(1)
+    else:
+        queue = taken.cumsum(1)
+    return (queue <= room).gather(-1, chosen)
+
+
+def experts(c, w, layer, h, routings, fault):
+    scores = F.linear(h, w[router(c, layer)])
+    scores = scores if scores.dtype == torch.float64 else scores.float()
+    p = scores.sigmoid() if fault == "sigmoid" else scores.softmax(-1)
+    chosen = p.topk(c["experts_per_token"] - (fault == "one_expert_fewer")).indices
+    weights, kept = p.gather(-1, chosen), within_capacity(c, chosen, fault)
+    if c["normalise_top_k"] and fault != "not_normalised" or fault == "normalised":
+        counted = weights * kept if fault == "normalised_after_dropping" else weights
+        divisor = counted.sum(-1, keepdim=True)
+        weights = weights / (1 - divisor if fault == "normalised_by_others" else divisor + (divisor == 0))
+    if fault == "weights_swapped":
+        weights = torch.cat((weights[..., :2].flip(-1), weights[..., 2:]), -1)
+    if fault == "weight_applied_twice":
+        weights = weights.square()
+    if fault == "router_gradient_lost":
+        weights = weights.detach()
+    routings.append((scores, chosen, kept))
+    y = 0
+    for e in range(c["experts"]):
+        gate, up, down = projections(c, layer, e)
+        names = (up, gate, down) if fault == "gate_and_up_swapped" else (gate, up, down)
+        y = y + (weights * kept * (chosen == e)).sum(-1, keepdim=True) * feed_forward(w, names, h)
+    return y
+
+
+def router_losses(c, routings, fault=None):
+    """The balance loss (Fedus et al. 2021) and the z loss (Zoph et al. 2022) of each sequence of a micro-batch."""
+    scores, chosen, kept = (torch.stack(part) for part in zip(*routings))  # [layers, sequences, tokens, ...]
+    p = scores.softmax(-1)
+    choices = F.one_hot(chosen, c["experts"])
+    if fault == "balance_counts_kept_only":
+        choices = choices * kept[..., None]
+    scope = dict(balance_of_micro_batch="micro_batch", balance_of_sequence="sequence").get(fault, c["balance_scope"])
+    over = (0, 1, 2) if scope == "micro_batch" else (2,)
+    shares = choices.sum(-2).to(p.dtype).mean(over, keepdim=True)
+    if fault == "balance_shares_of_choices":
+        shares = shares / c["experts_per_token"]
+    p = p.detach() if fault == "balance_gradient_lost" else p
+    balance = c["experts"] * (shares * p.mean(over, keepdim=True)).sum(-1).mean((0, 2)).expand(scores.shape[1])
+    log_sums = scores.logsumexp(-1)
+    if fault == "z_gradient_lost":
+        log_sums = log_sums.detach()
+    z = (log_sums if fault == "z_not_squared" else log_sums.square()).mean((0, 2))
+    layers = dict(layers_summed=len(scores), dense_layers_averaged=len(scores) / c["layers"]).get(fault, 1)
+    return balance * layers, z * layers
+
+
+def margin(c, routings):
+    likeliest = torch.stack([scores for scores, _, _ in routings]).topk(c["experts_per_token"] + 1).values
+    return (likeliest[..., -2] - likeliest[..., -1]).min().item()
+
+
+def logits(c, w, tokens, fault=None, routings=None):
+    """To routings, each layer with experts adds its logits, which experts it chose, and whether they had room."""
+    routings = [] if routings is None else routings
     b, t = tokens.shape
     d, q_heads, kv_heads = c["head_dim"], c["heads"], c["kv_heads"]
     dtype = w["model.norm.weight"].dtype
@@ -211,7 +359,7 @@ def logits(c, w, tokens, fault=None):
         p = lambda part: w[f"model.layers.{i}.{part}.weight"]
         h = norm(x, p("input_layernorm"))
         q, k, v = (heads(F.linear(h, p(f"self_attn.{n}_proj"))) for n in "qkv")
-        if c["family"] == "qwen3":
+        if c["family"] in HEAD_NORMS:
             names = ("self_attn.k_norm", "self_attn.q_norm") if fault == "head_norms_swapped" else (
                 "self_attn.q_norm", "self_attn.k_norm")
             if fault == "head_norm_after_rope":
@@ -223,8 +371,10 @@ def logits(c, w, tokens, fault=None):
         y = attend(q, k, v)
         x = x + F.linear(y.transpose(1, 2).reshape(b, t, -1), p("self_attn.o_proj"))
         h = norm(x, p("post_attention_layernorm"))
-        act = F.gelu if fault == "gelu" else F.silu
-        x = x + F.linear(act(F.linear(h, p("mlp.gate_proj"))) * F.linear(h, p("mlp.up_proj")), p("mlp.down_proj"))
+        if has_experts(c, i):
+            x = x + experts(c, w, i, h, routings, fault)
+        else:
+            x = x + feed_forward(w, projections(c, i), h, F.gelu if fault == "gelu" else F.silu)
     head = w["model.embed_tokens.weight" if c["tied"] else "lm_head.weight"]
     if fault == "tied_gradient_lost":
         head = head.detach()
@@ -232,27 +382,38 @@ def logits(c, w, tokens, fault=None):
 
 
 def backward(c, name, w, step=0, autocast=False, fault=None):
-    """Adds the gradients of the mean loss; returns that and the number of counted targets."""
+    """Adds the gradients of the objective per counted target; returns what it is made of and the number of these."""
     counted = sum(int((targets != -100).sum()) for _, targets in batches(c, name, step))
-    loss = 0.0
+    losses = dict.fromkeys(("loss", "balance_loss", "z_loss"), 0.0) | dict(margin=math.inf)
     for tokens, targets in batches(c, name, step):
+        routings = []
         if fault == "ignored_targets_count":
             targets = targets.clamp(min=0)
         with torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext():
-            out = logits(c, w, tokens, fault)
+            out = logits(c, w, tokens, fault, routings)
         out = out if out.dtype == torch.float64 else out.float()
         part = F.cross_entropy(out.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum") / counted
+        losses["loss"] += part.item()
+        if routings:
+            weights = (targets != -100).sum(-1) / counted
+            if fault == "router_losses_per_token":
+                weights = torch.full_like(weights, c["sequence"] / counted)
+            balance, z = ((weights * of_sequences).sum() for of_sequences in router_losses(c, routings, fault))
+            losses["balance_loss"] += balance.item()
+            losses["z_loss"] += z.item()
+            losses["margin"] = min(losses["margin"], margin(c, routings))
+            part = part + c["balance"] * balance + c["z"] * z
         part.backward()
-        loss += part.item()
-    return loss, counted
+    return losses, counted
 
 
 def gradients(c, name, dtype, autocast=False, fault=None):
-    """Summed loss, number of counted targets, gradients of the summed loss (through its mean, as one trains)."""
+    """Summed losses, number of counted targets, gradients of the summed objective (through its mean, as one trains)."""
     w = {n: p.to(dtype).requires_grad_() for n, p in parameters(c).items()}
-    loss, counted = backward(c, name, w, autocast=autocast, fault=fault)
-    return loss * counted, counted, {n: torch.zeros_like(p, dtype=torch.float64) if p.grad is None
-                                     else p.grad.double() * counted for n, p in w.items()}
+    losses, counted = backward(c, name, w, autocast=autocast, fault=fault)
+    losses |= {key: losses[key] * counted for key in ("loss", "balance_loss", "z_loss")}
+    return losses, counted, {n: torch.zeros_like(p, dtype=torch.float64) if p.grad is None
+                             else p.grad.double() * counted for n, p in w.items()}
 
 
 def rope_parameters(c):
@@ -266,29 +427,62 @@ def rope_parameters(c):
     return rope
 
 
+def expert_fields(c):
+    if c["family"] == "mixtral":
+        return dict(num_local_experts=c["experts"], num_experts_per_tok=c["experts_per_token"])
+    if c["family"] == "qwen3_moe":
+        return dict(num_experts=c["experts"], num_experts_per_tok=c["experts_per_token"],
+                    moe_intermediate_size=c["expert_width"] or c["ffn_width"], norm_topk_prob=bool(c["normalise_top_k"]),
+                    mlp_only_layers=[i for i in range(c["layers"]) if not has_experts(c, i)])
+    return {}
+
+
+def as_transformers_has_it(c, w):
+    """In memory, the experts of a layer are two tensors."""
+    w = dict(w)
+    for i in filter(lambda i: has_experts(c, i), range(c["layers"])):
+        gate, up, down = ([w.pop(names[part]) for names in (projections(c, i, e) for e in range(c["experts"]))]
+                          for part in range(3))
+        p = f"model.layers.{i}.mlp."
+        w[p + "gate.weight"] = w.pop(router(c, i))
+        w[p + "experts.gate_up_proj"] = torch.cat((torch.stack(gate), torch.stack(up)), 1)
+        w[p + "experts.down_proj"] = torch.stack(down)
+    return w
+
+
 def compare_with_transformers(c, name):
+    """Without capacity, which it has not."""
     try:
         import transformers
     except ImportError:
         print(f"{name}: transformers is not installed, so not compared with it")
         return
-    family = {"llama": "Llama", "qwen3": "Qwen3"}[c["family"]]
+    family = {"llama": "Llama", "qwen3": "Qwen3", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe"}[c["family"]]
+    implementation = dict(experts_implementation="eager") if "experts" in c else {}
     config = getattr(transformers, family + "Config")(
         vocab_size=c["vocabulary"], hidden_size=c["hidden"], intermediate_size=c["ffn_width"],
         num_hidden_layers=c["layers"], num_attention_heads=c["heads"], num_key_value_heads=c["kv_heads"],
         head_dim=c["head_dim"], rms_norm_eps=NORM_EPS, tie_word_embeddings=bool(c["tied"]), max_position_embeddings=2048,
-        rope_parameters=rope_parameters(c))
+        rope_parameters=rope_parameters(c), **expert_fields(c), **implementation)
     theirs = getattr(transformers, family + "ForCausalLM")(config).double()
     w = parameters(c)
-    missing, unexpected = theirs.load_state_dict(w, strict=False)
+    missing, unexpected = theirs.load_state_dict(as_transformers_has_it(c, w), strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
     theirs.tie_weights()
     with torch.no_grad():
         for tokens, _ in batches(c, name):
-            ours, reference = logits(c, w, tokens), theirs(tokens).logits
+            routings = []
+            ours = logits(dropless(c), w, tokens, routings=routings)
+            output = theirs(tokens, **(dict(output_router_logits=True) if routings else {}))
+            reference = output.logits
             error = ((ours - reference).norm() / reference.norm()).item()
             assert error < 3e-5, (name, error)  # transformers rounds norms and angles to f32
             print(f"{name}: differs from transformers by {error:.1e}")
+            if routings:
+                balance = router_losses(c | dict(balance_scope="micro_batch"), routings)[0][0].item()
+                error = abs(balance / output.aux_loss.item() - 1)
+                assert error < 1e-5, (name, error)
+                print(f"{name}: its balance loss of {balance:.3f} differs by {error:.1e}")
 
 
 def adamw_of(w):
@@ -321,7 +515,9 @@ def train(c, name):
     losses = []
     for step in range(TRAINING["steps"]):
         optimizer.zero_grad()
-        losses.append(backward(c, name, w, step % TRAINING["steps_of_data"])[0])
+        step_losses, _ = backward(c, name, w, step % TRAINING["steps_of_data"])
+        assert step_losses["margin"] > MARGIN, (name, step, step_losses["margin"])
+        losses.append(step_losses["loss"])
         update(w, optimizer, TRAINING["rate"] * min(1, (step + 1) / TRAINING["warmup"]))
     return losses, w
 
@@ -334,25 +530,68 @@ def tensor_line(name, gradient, error):
     return f"tensor {name} {gradient.numel()} {gradient.norm().item():.9e} {error:.9e}"
 
 
+def routings_of(c, name, dtype, autocast=False):
+    w = {n: p.to(dtype) for n, p in parameters(c).items()}
+    routings = []
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext():
+        for tokens, _ in batches(c, name):
+            logits(c, w, tokens, routings=routings)
+    return routings
+
+
+def check_routing(c, name, least, exact):
+    """What comparisons rely on: clear choices, with a capacity some of them dropped; in bf16 all experts used, too."""
+    in_bf16 = name not in IN_F32_ALONE
+    assert least > (MARGIN_BF16 if in_bf16 else MARGIN), (name, least)
+    routings = routings_of(c, name, torch.float64)
+    dropped = sum(int((~kept).sum()) for _, _, kept in routings)
+    assert (dropped > 0) == (c["capacity"] > 0), (name, dropped)
+    print(f"{name}: margin {least:.4f}, {dropped} choices dropped of {sum(kept.numel() for _, _, kept in routings)}")
+    if in_bf16:
+        assert all(g.norm() > 0 for g in exact.values()), name
+        coarse = routings_of(c, name, torch.float32, autocast=True)
+        assert all(torch.equal(a.sort(-1).values, b.sort(-1).values)
+                   for (_, a, _), (_, b, _) in zip(routings, coarse)), name
+
+
 def write_case(folder, name, c):
     compare_with_transformers(c, name)
-    loss, counted, exact = gradients(c, name, torch.float64)
+    losses, counted, exact = gradients(c, name, torch.float64)
     _, _, coarse = gradients(c, name, torch.float32, autocast=True)
-    with torch.no_grad():
-        scores = logits(c, parameters(c), next(batches(c, name))[0])
+    with torch.no_grad():  # as one evaluates: without capacity
+        scores = logits(dropless(c), parameters(c), next(batches(c, name))[0])
     lines = [f"{key} {value}" for key, value in c.items()]
-    lines += [f"norm_eps {NORM_EPS}", f"counted {counted}", f"loss {loss!r}", f"logits_norm {scores.norm().item():.9e}"]
+    lines += [f"norm_eps {NORM_EPS}", f"counted {counted}", f"loss {losses['loss']!r}",
+              f"logits_norm {scores.norm().item():.9e}"]
+    if "experts" in c:
+        check_routing(c, name, losses["margin"], exact)
+        lines += [f"{key} {losses[key]!r}" for key in ("balance_loss", "z_loss", "margin")]
     lines += [tensor_line(n, g, (coarse[n] - g).norm().item()) for n, g in exact.items()]
     (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
     write_floats(folder / f"{name}.bin",
                  [sampled(n, g, SAMPLES) for n, g in exact.items()] + [sampled("logits", scores, SAMPLES)])
 
 
+def check_fault(fault, exact, wrong):
+    """The comparison in C++ sees it, by far."""
+    whole = torch.stack([g.norm() for g in wrong.values()]).norm()
+
+    def seen(n):
+        a, b = (sampled(n, g[n], FAULT_SAMPLES) for g in (exact, wrong))
+        distance = (a - b).norm() * math.sqrt(wrong[n].numel() / a.numel())
+        return max(distance, (exact[n].norm() - wrong[n].norm()).abs()) / (5e-6 * wrong[n].norm() + 1e-7 * whole)
+
+    factor = max(seen(n).item() for n in wrong)
+    assert factor > 1000, (fault, factor)
+    print(f"{fault}: {factor:.0f} times the tolerance")
+
+
 def write_faults(folder):
     lines, floats = [], []
     for fault, name in FAULTS.items():
-        loss, _, wrong = gradients(CASES[name], name, torch.float64, fault=fault)
-        lines.append(f"fault {fault} {name} {loss!r}")
+        losses, _, wrong = gradients(CASES[name], name, torch.float64, fault=fault)
+        check_fault(fault, gradients(CASES[name], name, torch.float64)[2], wrong)
+        lines.append(f"fault {fault} {name} {losses['loss']!r}")
         lines += [tensor_line(n, g, 0.0) for n, g in wrong.items()]
         floats += [sampled(n, g, FAULT_SAMPLES) for n, g in wrong.items()]
     (folder / "faults.txt").write_text("\n".join(lines) + "\n")
