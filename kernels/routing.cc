@@ -166,12 +166,6 @@ class LogitGradient {
 
 }  // namespace
 
-std::int64_t RoutingShape::rows_max() const {
-  const auto taken = capacity > 0 ? std::min(choices(), batch * experts * capacity) : choices();
-  const auto filled = taken + std::min(experts, taken) * (row_step - 1);
-  return filled / row_step * row_step;
-}
-
 std::size_t routing_scratch_bytes(const RoutingShape& shape) {
   const auto forward =
       index(shape.batch * shape.experts) * sizeof(Share) + index(shape.choices()) * sizeof(float);

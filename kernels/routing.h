@@ -14,6 +14,7 @@
 // computed with it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -38,7 +39,11 @@ struct RoutingShape {
   std::int64_t tokens() const { return batch * sequence; }
   std::int64_t choices() const { return tokens() * top_k; }
   // Of all experts, at most, with those that fill up.
-  std::int64_t rows_max() const;
+  std::int64_t rows_max() const {
+    const auto taken = capacity > 0 ? std::min(choices(), batch * experts * capacity) : choices();
+    const auto filled = taken + std::min(experts, taken) * (row_step - 1);
+    return filled / row_step * row_step;
+  }
 };
 
 // Where each choice goes. Of `choices()`: experts, rows; of `rows_max()`: row_tokens, row_weights.

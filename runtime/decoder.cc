@@ -84,8 +84,9 @@ void Decoder::add_experts(std::int64_t layer, const ExpertNames& names) {
   routing.normalised = config_.normalise_top_k;
   routing.layer = expert_layers_++;
   routing.layers = config_.expert_layers();
-  x_ = b.add(x_, b.experts(norm, router, b.matrix(gate_up, config_.hidden), b.matrix(down, width),
-                           routing));
+  const auto all_gate_up = b.matrix(gate_up, config_.hidden);
+  const auto all_down = b.matrix(down, width);
+  x_ = b.add(x_, b.experts(norm, router, all_gate_up, all_down, routing));
 }
 
 Program Decoder::finish() {

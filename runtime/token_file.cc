@@ -118,13 +118,14 @@ std::string mask_path(const std::string& path) { return path + ".mask"; }
 std::string documents_path(const std::string& path) { return path + ".documents"; }
 
 std::string to_json(const TokenFileFacts& facts) {
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"format", kFactsFormat},       {"dtype", to_string(facts.width)},
       {"tokenizer", facts.tokenizer}, {"tokenizer_name", facts.tokenizer_name},
       {"tokens", facts.tokens},       {"targets", facts.targets},
       {"documents", facts.documents}, {"text_bytes", facts.text_bytes},
       {"mask", facts.has_mask},       {"document_starts", facts.has_documents},
       {"source", facts.source},       {"split", facts.split}};
+  if (!facts.tells_documents) json.erase("document_starts");
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -242,6 +242,66 @@ TEST(Freezing, LeavesTheOtherGradientsAlone) {
   }
 }
 
+// Experts and routers have no adapters beside them, and are frozen all the same.
+TEST(Adapters, OfAModelWithExpertsTrainBesideItsOtherProducts) {
+  ThreadPool pool({-1, -1});
+  const Batch batch;
+  for (const char* family : {"mixtral", "qwen3_moe"}) {
+    SCOPED_TRACE(family);
+    const auto config = small_config(family);
+    const auto tuning = lora({"*"});
+    for (const auto& module : adapted_modules(tuning, config)) {
+      EXPECT_EQ(module.find("expert"), std::string::npos) << module;
+      EXPECT_FALSE(module.ends_with(".gate")) << module;
+    }
+    EXPECT_FALSE(check(lora({"gate"}), config));
+    EXPECT_FALSE(check(lora({"w1"}), config));
+    auto shape = small_shape();
+    shape.router = {.balance = 0.01};
+    const auto model = *Model::create(config, shape, pool, tuning);
+    model->initialise(5);
+    const auto frozen = frozen_digest(*model);
+    const auto before = model->forward_loss(batch.tokens, batch.targets).sum;
+    for (int step = 0; step < 20; ++step) {
+      model->zero_gradients();
+      const auto loss = model->forward_backward(batch.tokens, batch.targets);
+      EXPECT_TRUE(model->update({}, 1e-2, loss.counted).finite);
+    }
+    EXPECT_EQ(frozen_digest(*model), frozen);
+    EXPECT_LT(model->forward_loss(batch.tokens, batch.targets).sum, 0.99 * before);
+    EXPECT_GT(model->routing().choices(), 0U);
+  }
+}
+
+// All experts of a layer are one parameter, so that their names are frozen together.
+TEST(Freezing, ExpertsLeaveTheOtherGradientsAlone) {
+  ThreadPool pool({-1, -1});
+  const Batch batch;
+  const auto config = small_config("mixtral");
+  auto shape = small_shape();
+  shape.router = {.capacity = 1.25, .balance = 0.1, .z = 0.01};
+  const auto all = *Model::create(config, shape, pool);
+  const FineTuning tuning{.frozen = {"*.experts.*"}, .lora = {}, .base = {}};
+  const auto some = *Model::create(config, shape, pool, tuning);
+  for (auto* model : {all.get(), some.get()}) {
+    model->initialise(5);
+    model->zero_gradients();
+    model->forward_backward(batch.tokens, batch.targets);
+  }
+  const auto of_all = indices(*all);
+  for (std::size_t i = 0; i < some->tensors().size(); ++i) {
+    const auto& tensor = some->tensors()[i];
+    EXPECT_EQ(tensor.trains, tensor.name.find(".experts.") == std::string::npos) << tensor.name;
+    if (!tensor.trains) continue;
+    EXPECT_TRUE(std::ranges::equal(some->gradients(i), all->gradients(of_all.at(tensor.name))))
+        << tensor.name;
+  }
+  const auto part = check({.frozen = {"*.experts.0.*"}, .lora = {}, .base = {}}, config);
+  ASSERT_FALSE(part);
+  EXPECT_NE(part.error().text().find("and 4 more are one matrix here"), std::string::npos)
+      << part.error().text();
+}
+
 TEST(Freezing, CostsNoOptimizerMemory) {
   const auto config = small_config();
   const auto all = training_memory(config, small_shape());

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "oracle.h"
 #include "runtime/family.h"
+#include "tests/runtime/small_model.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -110,6 +111,42 @@ TEST(Model, MicroBatchesAddUpToTheWholeBatch) {
   const std::vector<float> zero(at_once->gradients().size());
   EXPECT_LE(distance(at_once->gradients(), in_halves->gradients()),
             2e-6 * distance(at_once->gradients(), zero));
+}
+
+// Of experts, too: what is dropped, and the routers' losses, are of each sequence by itself.
+TEST(Model, MicroBatchesOfExpertsAddUpToTheWholeBatch) {
+  for (const char* family : {"mixtral", "qwen3_moe"}) {
+    SCOPED_TRACE(family);
+    const auto config = small_config(family);
+    BatchShape whole{4, 24, Precision::f32};
+    whole.router = {.capacity = 1, .balance = 0.3, .z = 0.02};
+    auto half = whole;
+    half.micro_batch = 2;
+    ThreadPool pool(kTwo);
+    const auto at_once = make_model(config, whole, pool);
+    const auto in_halves = make_model(config, half, pool);
+    at_once->initialise(9);
+    in_halves->initialise(9);
+    auto batch = random_batch(config, whole, 2);
+    for (std::size_t i = 0; i < 40; ++i)
+      batch.targets[i] = kIgnoredTarget;  // sequences weigh unequally
+    const auto n = static_cast<std::size_t>(half.tokens());
+    at_once->forward_backward(batch.tokens, batch.targets);
+    for (const std::size_t first : {std::size_t{0}, n})
+      in_halves->forward_backward(std::span(batch.tokens).subspan(first, n),
+                                  std::span(batch.targets).subspan(first, n));
+    const std::vector<float> zero(at_once->gradients().size());
+    EXPECT_LE(distance(at_once->gradients(), in_halves->gradients()),
+              1e-6 * distance(at_once->gradients(), zero));
+    const auto &one = at_once->routing(), &two = in_halves->routing();
+    EXPECT_EQ(one.chosen, two.chosen);
+    EXPECT_EQ(one.dropped, two.dropped);
+    EXPECT_GT(one.dropped, 0U);
+    EXPECT_NEAR(one.balance_loss, two.balance_loss, 1e-6 * one.balance_loss);
+    EXPECT_NEAR(one.z_loss, two.z_loss, 1e-6 * one.z_loss);
+    EXPECT_EQ(one.choices(),
+              static_cast<std::uint64_t>(whole.tokens() * 2 * config.expert_layers()));
+  }
 }
 
 // Whatever the step before has left there.

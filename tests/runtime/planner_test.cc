@@ -76,6 +76,12 @@ ModelConfig random_config(Random& random) {
   config.ffn_width = between(1, 90);
   config.vocabulary = between(2, 500);
   config.tied = random.chance(0.5);
+  if (random.chance(0.5)) return config;
+  config.family = random.chance(0.5) ? "mixtral" : "qwen3_moe";
+  config.experts = between(1, 6);
+  config.experts_per_token = std::min(config.experts, between(1, 3));
+  if (config.family == "qwen3_moe" && config.layers > 1)
+    config.dense_layers = {static_cast<int>(between(0, 1))};
   return config;
 }
 
