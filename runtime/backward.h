@@ -6,7 +6,8 @@
 //
 // What a norm or a glu makes for one linear layer is not kept for that one's weight gradient: the
 // backward op of the norm, which comes next anyway, makes it again beside what it computes, and the
-// weight gradient waits for it. So a layer's norm outputs and products are never stored.
+// weight gradient waits for it. So a layer's norm outputs and products are never stored; nor are
+// their rows in the order of experts, which a permutation makes again from them.
 //
 // What no training parameter needs is left out. The gradient of a value with several consumers is
 // the sum in the order of the walk, added in place where the op can. Gradients of parameters are
