@@ -12,10 +12,9 @@
 #include "base/byte_stream.h"
 #include "base/counted.h"
 #include "runtime/checkpoint.h"
-#include "runtime/checkpoint_writer.h"
-#include "runtime/held_out_watch.h"
 #include "runtime/metrics_log.h"
 #include "runtime/micro_batches.h"
+#include "runtime/run_checkpoints.h"
 #include "runtime/share.h"
 #include "runtime/spike_guard.h"
 #include "runtime/trained_parameters.h"
@@ -35,8 +34,7 @@ class Trainer {
         is_root_(parts.world.rank() == kRoot),
         observers_(parts.observers),
         batches_(parts.data, parts.model.shape(), parts.world.rank(), parts.world.world_size()),
-        writer_(parts.disk, parts.clock, options.checkpoint_folder, options.checkpoint_keep,
-                parts.cpus),
+        checkpoints_(parts, options, progress_, spikes_, observers_),
         trained_(parts.model) {
     ISTHMUS_ASSERT((parts.outer != nullptr) == (options.federated && is_root_));
     ISTHMUS_ASSERT(options.micro_batches > 0 && options.inner_steps > 0 &&
@@ -56,10 +54,11 @@ class Trainer {
       if (!begun) return outcome(/*finished=*/false);
     }
     const auto stopped = train_until_end();
-    note_written(writer_.wait(), /*goes_on=*/false);
+    checkpoints_.finish();
     if (!stopped) return stopped.error();
-    if (is_root_) judge_last(*stopped);
-    if (is_root_) ISTHMUS_CHECK(*stopped ? checkpoint_at_stop() : checkpoint());
+    if (is_root_)
+      ISTHMUS_CHECK(*stopped ? checkpoints_.write_at_stop(trained_on())
+                             : checkpoints_.write_last());
     if (*stopped && parts_.outer != nullptr) parts_.outer->leave();
     return outcome(!*stopped);
   }
@@ -68,7 +67,7 @@ class Trainer {
   // True: stopped before.
   Result<bool> train_until_end() {
     while (!ended()) {
-      note_written(writer_.finished());
+      checkpoints_.look();
       ISTHMUS_TRY(const bool stopped, agreed_stop());
       if (stopped) return true;
       if (options_.federated) {
@@ -80,9 +79,7 @@ class Trainer {
       }
       ISTHMUS_CHECK(inner_step());
       if (contribution_due()) ISTHMUS_CHECK(contribute());
-      if (!is_root_) continue;
-      const bool best = evaluation_due() && is_best();
-      if (best || checkpoint_due()) begin_checkpoint();
+      if (is_root_) checkpoints_.after_step();
     }
     return false;
   }
@@ -93,7 +90,7 @@ class Trainer {
             .outer_step = progress_.outer_step,
             .tokens = progress_.tokens,
             .loss = loss_,
-            .checkpoint = last_checkpoint_};
+            .checkpoint = checkpoints_.newest()};
   }
 
   // ---- start
@@ -115,7 +112,7 @@ class Trainer {
                         "in {} was trained on: put the model of model.from back, and what is "
                         "frozen, or give the run a folder of its own",
                         options_.checkpoint_folder)};
-      if (kept) written_ = progress_ = std::move(*kept);
+      if (kept) progress_ = std::move(*kept);
       if (kept && options_.federated) {
         ISTHMUS_TRY(stopped_on_, read_trained_on(parts_.disk, options_.checkpoint_folder,
                                                  progress_.inner_step, model_, parts_.log));
@@ -129,7 +126,7 @@ class Trainer {
     progress_.seed = options_.seed;
     progress_.data_digest = parts_.data.digest().hex();
     progress_.frozen_digest = options_.frozen_digest;
-    checkpoint_tried_ = parts_.clock.now();
+    checkpoints_.start();
     spikes_ = SpikeGuard(options_.spike_multiple, std::exchange(progress_.gradient_norms, {}));
     contributed_tokens_ = progress_.tokens - progress_.tokens_since;
     if (is_root_ && metrics_ != nullptr)
@@ -287,13 +284,13 @@ class Trainer {
     const double rate = options_.schedule.rate(schedule_step());
     auto adamw = options_.adamw;
     adamw.gradient_norm_skip = spikes_.limit();
-    writer_.wait_until_read();
+    checkpoints_.wait_until_read();
     const auto update = model_.update(adamw, rate, static_cast<std::int64_t>(counted));
     if (counted > 0) ISTHMUS_CHECK(note_update(update));
     // Prompts alone have no target, so no loss and no gradient.
     if (counted > 0) loss_ = total.sum / static_cast<double>(counted);
     ++progress_.inner_step;
-    judged_ = false;
+    checkpoints_.changed();
     ++progress_.steps_since;
     ++steps_on_state_;
     progress_.data_position +=
@@ -367,32 +364,6 @@ class Trainer {
                             .loss = loss_,
                             .tokens_per_second = tokens_per_second_,
                             .waiting = waiting});
-  }
-
-  // ---- held-out text
-
-  bool evaluation_due() const {
-    return options_.evaluate_steps > 0 && progress_.inner_step % options_.evaluate_steps == 0;
-  }
-
-  // Whether the model was never better.
-  bool is_best() {
-    judged_ = true;
-    const auto bits_per_byte = watch_held_out(parts_, options_, progress_, observers_);
-    if (!bits_per_byte ||
-        (progress_.best_step > 0 && *bits_per_byte >= progress_.best_bits_per_byte))
-      return false;
-    progress_.best_step = progress_.inner_step;
-    progress_.best_bits_per_byte = *bits_per_byte;
-    return true;
-  }
-
-  // The last checkpoint may hold what was not looked at yet: the state that a run ends with, in the
-  // place of the best one of the same inner step.
-  void judge_last(bool stopped) {
-    if (options_.evaluate_steps == 0 || judged_) return;
-    if (progress_.best_step == progress_.inner_step) progress_.best_step = 0;
-    if (!stopped) (void)is_best();
   }
 
   // ---- outer steps
@@ -513,92 +484,24 @@ class Trainer {
   }
 
   void set_parameters(std::span<const float> values) {
-    writer_.wait_until_read();
+    checkpoints_.wait_until_read();
     trained_.set(values);
-    judged_ = false;
+    checkpoints_.changed();
   }
   void replace_in_parameters(std::span<const float> from, std::span<const float> to) {
-    writer_.wait_until_read();
+    checkpoints_.wait_until_read();
     trained_.replace(from, to);
-    judged_ = false;
+    checkpoints_.changed();
   }
 
-  // ---- checkpoints
-
-  bool checkpoint_due() const {
-    return progress_.inner_step % options_.checkpoint_steps == 0 ||
-           (options_.checkpoint_after > 0 &&
-            parts_.clock.now() - checkpoint_tried_ >= options_.checkpoint_after);
-  }
-
-  // At a stop, whose process needs neither any more.
+  // What a checkpoint at a stop keeps; the process needs neither any more.
   TrainedOn trained_on() {
     if (contribution_open_ && contributed_.empty())  // an earlier process contributed
       return {.base = {}, .contributed = std::move(base_)};
     return {.base = std::move(base_), .contributed = std::move(contributed_)};
   }
 
-  Result<void> checkpoint(const TrainedOn& trained_on = {}) {
-    const Nanoseconds began = parts_.clock.now();
-    progress_.gradient_norms = spikes_.norms();
-    ISTHMUS_TRY(last_checkpoint_,
-                write_checkpoint(parts_.disk, options_.checkpoint_folder, model_, progress_,
-                                 options_.checkpoint_keep, trained_on));
-    note_written(seconds_of(parts_.clock.now() - began));
-    return {};
-  }
-
-  void note_written(double seconds) {
-    parts_.log.detail("checkpoint_written", {},
-                      {{"checkpoint", last_checkpoint_}, {"seconds", seconds}});
-  }
-
-  // On a disk with too little room the checkpoint counts for more than the last inner steps.
-  Result<void> checkpoint_at_stop() {
-    auto written = checkpoint(trained_on());
-    if (written || written.error().code != ErrorCode::disk_full) return written;
-    parts_.log.warning("merge_base_not_kept", {},
-                       {{"why", written.error().text()},
-                        {"then",
-                         "what is in no contribution yet is lost unless the run goes on from the "
-                         "same outer step"}});
-    return checkpoint();
-  }
-
-  // Written while training goes on; where the last still is, that is waited for.
-  void begin_checkpoint() {
-    note_written(writer_.wait());
-    checkpoint_tried_ = parts_.clock.now();
-    progress_.gradient_norms = spikes_.norms();
-    begun_ = progress_;
-    writer_.begin(model_, begun_);
-  }
-
-  // One that cannot be written under way costs a repeat at worst, so training goes on.
-  void note_written(const std::optional<Result<CheckpointWriter::Written>>& outcome,
-                    bool goes_on = true) {
-    if (!outcome) return;
-    if (*outcome) {
-      written_ = begun_;
-      last_checkpoint_ = (*outcome)->checkpoint;
-      note_written((*outcome)->seconds);
-      return;
-    }
-    forget_unwritten_best();
-    const auto then = goes_on ? fmt::format("training goes on; the next is due after {}",
-                                            counted(options_.checkpoint_steps, "inner step"))
-                              : "training has ended";
-    parts_.log.alarm("checkpoint_failed", {}, {{"why", outcome->error().text()}, {"then", then}});
-  }
-
-  // Or the best that there is would be removed for it. What was compared with it since is looked at
-  // again.
-  void forget_unwritten_best() {
-    if (progress_.best_step != begun_.inner_step) return;
-    progress_.best_step = written_.best_step;
-    progress_.best_bits_per_byte = written_.best_bits_per_byte;
-    judged_ = false;
-  }
+  // ---- ranks
 
   template <class T>
   Result<void> share(T& value) {
@@ -619,17 +522,13 @@ class Trainer {
   std::unique_ptr<MetricsLog> metrics_;    // of the root
   std::vector<TrainObserver*> observers_;  // the metrics log too
   MicroBatches batches_;
-  CheckpointWriter writer_;  // of the root
 
   Progress progress_;
-  Progress begun_, written_;  // of the last checkpoint that was begun under way, and that is there
   double loss_ = std::numeric_limits<double>::quiet_NaN();
   double tokens_per_second_ = 0;
   SpikeGuard spikes_{options_.spike_multiple};
   std::int64_t skipped_in_a_row_ = 0;
-  std::string last_checkpoint_;
-  Nanoseconds checkpoint_tried_ = 0;  // when, or when the training began
-  bool judged_ = true;                // by held-out texts, or nothing was trained here since
+  RunCheckpoints checkpoints_;  // of the root
 
   TrainedParameters trained_;
   TrainedOn stopped_on_;            // of the root: what an earlier process left

@@ -62,11 +62,20 @@ class ModelOracle : public testing::TestWithParam<std::string> {
   std::unique_ptr<Model> model;
 };
 
-INSTANTIATE_TEST_SUITE_P(Cases, ModelOracle,
-                         testing::Values("tied", "untied", "grouped", "long", "linear", "llama3",
-                                         "yarn", "qwen3", "qwen3_untied", "mixtral", "qwen3_moe",
-                                         "qwen3_moe_untied", "mixtral_long"),
-                         [](const auto& value) { return value.param; });
+const std::vector<std::string> kCasesInBf16 = {
+    "tied", "untied", "grouped",      "long",    "linear",    "llama3",
+    "yarn", "qwen3",  "qwen3_untied", "mixtral", "qwen3_moe", "qwen3_moe_untied"};
+// Where rounding to bf16 would choose other experts, in PyTorch as here.
+const std::vector<std::string> kCasesInF32Alone = {"mixtral_long"};
+
+std::string name_of_case(const testing::TestParamInfo<std::string>& value) { return value.param; }
+
+INSTANTIATE_TEST_SUITE_P(Cases, ModelOracle, testing::ValuesIn(kCasesInBf16), name_of_case);
+INSTANTIATE_TEST_SUITE_P(InF32Alone, ModelOracle, testing::ValuesIn(kCasesInF32Alone),
+                         name_of_case);
+
+class ModelOracleInBf16 : public ModelOracle {};
+INSTANTIATE_TEST_SUITE_P(Cases, ModelOracleInBf16, testing::ValuesIn(kCasesInBf16), name_of_case);
 
 TEST_P(ModelOracle, GradientsInF32AreThoseOfFp64) {
   ASSERT_NO_FATAL_FAILURE(make(GetParam(), Precision::f32));
@@ -89,10 +98,9 @@ struct Bf16Error {
   double ours = 0, autocast = 0;  // squared
 };
 
-TEST_P(ModelOracle, GradientsInBf16AreAsGoodAsAutocast) {
+TEST_P(ModelOracleInBf16, GradientsAreAsGoodAsAutocast) {
   ASSERT_NO_FATAL_FAILURE(make(GetParam(), Precision::bf16));
-  // Rounding would choose other experts, there as here.
-  if (c.config.experts > 0 && c.margin < 0.05) GTEST_SKIP() << "a margin of " << c.margin;
+  EXPECT_TRUE(c.config.experts == 0 || c.margin > 0.05) << c.margin;
   const auto loss = forward_backward_all();
   EXPECT_EQ(loss.counted, c.counted);
   EXPECT_NEAR(loss.sum, c.loss, 2e-3 * c.loss);
