@@ -149,6 +149,22 @@ TEST(Model, MicroBatchesOfExpertsAddUpToTheWholeBatch) {
   }
 }
 
+// Whatever training drops.
+TEST(Model, EvaluationOfExpertsDropsNothing) {
+  const auto config = small_config("mixtral");
+  const BatchShape dropless{2, 24, Precision::f32};
+  auto tight = dropless;
+  tight.router = {.capacity = 0.25, .balance = 0.1};
+  ThreadPool pool(kTwo);
+  const auto one = make_model(config, dropless, pool), other = make_model(config, tight, pool);
+  const auto batch = random_batch(config, dropless, 2);
+  for (const auto& model : {one.get(), other.get()}) model->initialise(9);
+  EXPECT_EQ(other->forward_loss(batch.tokens, batch.targets).sum,
+            one->forward_loss(batch.tokens, batch.targets).sum);
+  EXPECT_NE(other->forward_backward(batch.tokens, batch.targets).sum,
+            one->forward_backward(batch.tokens, batch.targets).sum);
+}
+
 // Whatever the step before has left there.
 TEST(Model, AStepBeginsWithGradientsOfZero) {
   for (const bool tied : {false, true}) {

@@ -69,6 +69,28 @@ TEST(Recompute, KeepsTheInputsOfLayersOnly) {
   }
 }
 
+// Though the routers of all layers look at the loads of each other.
+TEST(Recompute, OfExpertsKeepsTheInputsOfLayersAndTheirLoads) {
+  ModelConfig config;
+  config.family = "mixtral";
+  config.hidden = 96;
+  config.heads = config.kv_heads = 6;
+  config.ffn_width = 64;
+  config.experts = 4;
+  config.experts_per_token = 2;
+  config.vocabulary = 1000;
+  const auto arena = [&](std::int64_t layers) {
+    config.layers = layers;
+    const BatchShape shape{.micro_batch = 2,
+                           .sequence = 256,
+                           .recompute = Recompute::all,
+                           .router = {.balance = 0.1, .scope = BalanceScope::micro_batch}};
+    return training_memory(config, shape).activations;
+  };
+  const double inputs = 512 * 4 * 96, loads = 2 * 4 * 4;
+  EXPECT_NEAR((arena(14) - arena(6)) / 8, inputs + loads, 64);  // places begin at multiples of 64
+}
+
 class RecomputedModel : public testing::TestWithParam<std::tuple<const char*, Precision>> {};
 
 TEST_P(RecomputedModel, HasTheSameBits) {
