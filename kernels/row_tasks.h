@@ -31,18 +31,17 @@ void for_row_tasks(ThreadPool& pool, std::int64_t rows, std::int64_t columns, co
                     });
 }
 
-// The same for what also sums `sum`.size() values over all rows, as the gradient of a weight: each
-// task sums its own, and then they are added up in the order of the rows. Calls body(first_row,
-// end_row, partial); partial is nullptr where `sum` is empty. `scratch`: sum_scratch_floats().
+// The same for what also sums over all rows, as the gradients of weights: each task has `values`
+// floats of its own in the scratch, zeros at first. Calls body(first_row, end_row, partial);
+// partial is nullptr where `values` is 0. `scratch`: sum_scratch_floats().
 constexpr std::size_t sum_scratch_floats(std::int64_t rows, std::int64_t columns,
                                          std::size_t values) {
   return static_cast<std::size_t>(row_tasks(rows, columns)) * values;
 }
 
 template <class Body>
-void for_row_tasks_with_sum(ThreadPool& pool, std::int64_t rows, std::int64_t columns,
-                            std::span<float> sum, std::span<float> scratch, const Body& body) {
-  const auto values = sum.size();
+void for_row_tasks_with_partials(ThreadPool& pool, std::int64_t rows, std::int64_t columns,
+                                 std::size_t values, std::span<float> scratch, const Body& body) {
   ISTHMUS_ASSERT(scratch.size() >= sum_scratch_floats(rows, columns, values));
   for_row_tasks(pool, rows, columns,
                 [&](std::int64_t first, std::int64_t end, std::size_t task, std::size_t) {
@@ -53,8 +52,23 @@ void for_row_tasks_with_sum(ThreadPool& pool, std::int64_t rows, std::int64_t co
                   }
                   body(first, end, partial);
                 });
-  for (std::size_t at = 0; at < sum_scratch_floats(rows, columns, values); ++at)
-    sum[at % values] += scratch[at];
+}
+
+// Then these are added up in the order of the rows: sum += what each task has at `offset`.
+inline void add_partials(std::int64_t tasks, std::size_t values, std::size_t offset,
+                         std::span<const float> scratch, std::span<float> sum) {
+  for (std::size_t task = 0; task < static_cast<std::size_t>(tasks); ++task) {
+    const float* partial = scratch.data() + task * values + offset;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += partial[i];
+  }
+}
+
+// Both, for one sum.
+template <class Body>
+void for_row_tasks_with_sum(ThreadPool& pool, std::int64_t rows, std::int64_t columns,
+                            std::span<float> sum, std::span<float> scratch, const Body& body) {
+  for_row_tasks_with_partials(pool, rows, columns, sum.size(), scratch, body);
+  add_partials(row_tasks(rows, columns), sum.size(), 0, scratch, sum);
 }
 
 }  // namespace isthmus::kernels
