@@ -1,5 +1,6 @@
-// AttentionLayout: how a worker's scratch is cut for one task, and FirstKeys, which keys its
-// queries see. Private to attention.cc and attention_bf16.cc.
+// AttentionLayout: how a worker's scratch is cut for one task; FirstKeys and AttentionMask: which
+// keys its queries see, and which weights are dropped. Private to attention.cc and
+// attention_bf16.cc.
 //
 // Inputs are copied to f32 and padded, so that the inner products see one shape whatever the head
 // size and dtype: blocks of 64 queries or keys, heads padded to a multiple of 16 with zeros.
@@ -12,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/dropout_words.h"
 
 namespace isthmus::kernels {
 
@@ -47,6 +49,30 @@ struct FirstKeys {
   // The first block of keys that any query from this one on sees.
   std::int64_t block_at(std::int64_t query) const {
     return at(query) / AttentionLayout::kBlock * AttentionLayout::kBlock;
+  }
+};
+
+// Of one batch item. A query sees keys from first_keys.at(query) to before end(query).
+struct AttentionMask {
+  FirstKeys first_keys;
+  bool causal = true;
+  DropoutWords dropout;
+
+  // Not causal: where the query's document ends, which is as far to look for as it is long.
+  std::int64_t end(std::int64_t query) const {
+    if (causal) return query + 1;
+    if (first_keys.of == nullptr || query > first_keys.last) return first_keys.last + 1;
+    std::int64_t after = query + 1;
+    while (after <= first_keys.last && first_keys.of[after] == first_keys.of[query]) ++after;
+    return after;
+  }
+  // end() of `count` queries, from the last, which alone looks.
+  void find_ends(std::int64_t query, std::int64_t count, std::int64_t* ends) const {
+    ends[count - 1] = end(query + count - 1);
+    for (std::int64_t i = count - 2; i >= 0; --i) {
+      const bool together = first_keys.at(query + i) == first_keys.at(query + i + 1);
+      ends[i] = !causal && together ? ends[i + 1] : query + i + 1;
+    }
   }
 };
 

@@ -11,6 +11,7 @@
 namespace isthmus::kernels {
 
 struct DropoutWords {
+  DropoutWords() = default;  // drops nothing
   DropoutWords(const DropoutMask& mask, std::int64_t sequence)
       : stream(mask.stream),
         dropped_below(static_cast<std::uint32_t>(static_cast<double>(mask.rate) * 0x1p32)),
@@ -21,11 +22,13 @@ struct DropoutWords {
     high = static_cast<std::uint32_t>(mask.keys[at + 1]);
   }
 
+  bool drops() const { return dropped_below > 0; }
+
   std::uint32_t low = 0;
   std::uint32_t high = 0;
-  std::uint32_t stream;
-  std::uint32_t dropped_below;
-  float kept_times;
+  std::uint32_t stream = 0;
+  std::uint32_t dropped_below = 0;
+  float kept_times = 1;
 };
 
 }  // namespace isthmus::kernels

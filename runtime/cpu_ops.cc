@@ -328,8 +328,8 @@ PreparedOp attention_forward(const BoundOp& bound, CpuDevice& device) {
   return
       [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes), y = bound.outputs[0],
        first_keys = flat<const std::int32_t>(bound.inputs[1]), log_sums = flat(bound.outputs[1])] {
-        kernels::attention_forward(device.pool, shape, x.q, x.k, x.v, first_keys, y, log_sums,
-                                   device.scratch());
+        kernels::attention_forward(device.pool, shape, x.q, x.k, x.v, first_keys, nullptr, y,
+                                   log_sums, device.scratch());
       };
 }
 
@@ -340,8 +340,8 @@ PreparedOp attention_backward(const BoundOp& bound, CpuDevice& device) {
           first_keys = flat<const std::int32_t>(bound.inputs[1]), y = bound.inputs[2],
           log_sums = flat(bound.inputs[3]), dy = bound.inputs[4],
           dx = Heads(bound.outputs[0], bound.op.attributes)] {
-    kernels::attention_backward(device.pool, shape, x.q, x.k, x.v, first_keys, y, log_sums, dy,
-                                dx.q, dx.k, dx.v, device.scratch());
+    kernels::attention_backward(device.pool, shape, x.q, x.k, x.v, first_keys, nullptr, y, log_sums,
+                                dy, dx.q, dx.k, dx.v, device.scratch());
   };
 }
 

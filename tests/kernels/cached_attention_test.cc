@@ -38,8 +38,8 @@ TEST_P(CachedAttention, AgreesWithAttentionOverTheWholeText) {
         Matrix expected(dtype, kTokens, heads * d);
         std::vector<float> log_sums(static_cast<std::size_t>(heads * kTokens));
         std::vector<float> scratch(attention_scratch_bytes(whole, pool.workers()) / sizeof(float));
-        attention_forward(pool, whole, q.view(), k.view(), v.view(), {}, expected.view(), log_sums,
-                          bytes_of(scratch), false);
+        attention_forward(pool, whole, q.view(), k.view(), v.view(), {}, nullptr, expected.view(),
+                          log_sums, bytes_of(scratch), false);
 
         Matrix keys(dtype, 3 * kv_heads * kLength, d), values(dtype, 3 * kv_heads * kLength, d);
         std::vector<float> working(cached_attention_scratch_bytes(kept, pool.workers()) /

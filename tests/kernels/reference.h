@@ -111,17 +111,17 @@ constexpr double tolerance(DType dtype) { return dtype == DType::f32 ? 2e-6 : 2.
 
 inline std::vector<int> unpinned(std::size_t threads) { return std::vector<int>(threads, -1); }
 
-// Calls body(pool) on every instruction set, with one thread and with two. It returns the matrices
-// it made, which must not depend on the number of threads.
+// Calls body(pool) on every instruction set, with one thread and with three. It returns the
+// matrices it made, which must not depend on the number of threads.
 template <class Body>
 void on_every_target_and_thread_count(const Body& body) {
   for (const VectorTarget& target : vector_targets()) {
     SCOPED_TRACE(target.name);
     const ForcedVectorTarget forced(target);
     ThreadPool one(unpinned(1));
-    ThreadPool two(unpinned(2));
+    ThreadPool three(unpinned(3));
     const std::vector<Matrix> alone = body(one);
-    const std::vector<Matrix> together = body(two);
+    const std::vector<Matrix> together = body(three);
     ASSERT_EQ(alone.size(), together.size());
     for (std::size_t i = 0; i < alone.size(); ++i)
       EXPECT_TRUE(alone[i].same_bits(together[i])) << "result " << i << " differs between threads";
