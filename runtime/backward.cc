@@ -74,7 +74,8 @@ class Walk {
     return false;
   }
   bool wants_gradient(const Op& op, std::size_t input) const {
-    return (row_of(op.kind).gradients & bit(input)) != 0 && needed_[index(op.inputs[input])];
+    return (row_of(op.kind).gradients & bit(input)) != 0 && op.inputs[input] != kNoValue &&
+           needed_[index(op.inputs[input])];
   }
 
   void walk(std::size_t i) {
@@ -188,7 +189,7 @@ class Walk {
       } else if (is_parameter || row.adds(p_.value(sum).dtype)) {
         b.outputs.push_back(sum);
         b.accumulate |= bit(i);
-        if (is_parameter && written_.insert(sum).second && row.sets_parameters)
+        if (is_parameter && written_.insert(sum).second && (row.sets_parameters & bit(i)) != 0)
           b.sets_first |= bit(i);
       } else {
         b.outputs.push_back(new_gradient(input));

@@ -4,6 +4,7 @@
 
 #include "kernels/expert_rows.h"
 #include "kernels/few_rows.h"
+#include "kernels/sigmoid.h"
 #include "kernels/swiglu.h"
 #include "runtime/batch_loss.h"
 #include "runtime/cpu_device.h"
@@ -17,14 +18,15 @@ namespace {
 using kernels::Rows;
 using Ints = std::span<const std::int32_t>;
 
-// Of all rows that experts may have, those that they do in this run.
-std::int64_t used_rows(Ints offsets) { return offsets.back(); }
+// Of all rows that experts may have, those that they do in this run; all where one expert takes
+// each token.
 Rows used(const TensorView& view, Ints offsets) {
-  return Rows(view).row_range(0, used_rows(offsets));
+  const Rows rows(view);
+  return offsets.empty() ? rows : rows.row_range(0, offsets.back());
 }
 template <class T>
 std::span<T> used(std::span<T> of_rows, Ints offsets) {
-  return of_rows.first(static_cast<std::size_t>(used_rows(offsets)));
+  return offsets.empty() ? of_rows : of_rows.first(static_cast<std::size_t>(offsets.back()));
 }
 
 // What the losses of a layer's router are weighed by, made anew in each run.
@@ -185,6 +187,16 @@ PreparedOp grouped_linear_backward(const BoundOp& bound, CpuDevice& device) {
     if (for_weight == nullptr) return;
     (device.first_micro_batch ? first_for_weight : for_weight)
         ->run(device.pool, dy, x, dweight, offsets);
+  };
+}
+
+PreparedOp sigmoid_forward(const BoundOp& bound, CpuDevice&) {
+  return [x = bound.inputs[0], y = bound.outputs[0]] { kernels::sigmoid_forward(x, y); };
+}
+
+PreparedOp sigmoid_backward(const BoundOp& bound, CpuDevice&) {
+  return [y = bound.inputs[1], dy = bound.inputs[2], dx = bound.outputs[0]] {
+    kernels::sigmoid_backward(dy, y, dx);
   };
 }
 

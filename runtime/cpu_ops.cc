@@ -12,6 +12,7 @@
 #include "kernels/few_rows.h"
 #include "kernels/low_rank.h"
 #include "kernels/norm_rope.h"
+#include "kernels/repeated_rows.h"
 #include "kernels/residual.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -56,12 +57,14 @@ kernels::AttentionShape attention_shape(const Attributes& a, const TensorView& q
   shape.kv_heads = a.kv_heads;
   shape.head_dim = a.head_dim;
   shape.scale = scale_of(a);
+  shape.causal = a.causal;
   return shape;
 }
 
-// What forward made, where backward makes it again.
-std::optional<Rows> again(const TensorView& view) {
-  return view.data == nullptr ? std::nullopt : std::optional(Rows(view));
+// The mask of an attention; none where it drops nothing.
+std::optional<kernels::DropoutMask> attention_mask(const BoundOp& bound) {
+  if (bound.inputs[2].data == nullptr) return std::nullopt;
+  return dropout_mask(bound.op.attributes, bound.inputs[2]);
 }
 
 // The columns of q, k and v in a row of them side by side.
@@ -92,10 +95,12 @@ class HeadLoss {
         x_(bound.inputs[0]),
         weight_(bound.inputs[1]),
         targets_(bound.inputs[2]),
+        bias_(bound.inputs[3]),
         dx_(backward ? bound.outputs[0] : TensorView{}),
         dweight_(backward ? bound.outputs[1] : TensorView{}),
-        logits_(bound.outputs[backward ? 3 : 0]),
-        dlogits_(bound.outputs[backward ? 4 : 1]),
+        dbias_(backward ? bound.outputs[3] : TensorView{}),
+        logits_(bound.outputs[backward ? 4 : 0]),
+        dlogits_(bound.outputs[backward ? 5 : 1]),
         backward_(backward),
         sets_first_((bound.op.sets_first & bit(1)) != 0) {
     if (dlogits_.data == nullptr) dlogits_ = logits_;
@@ -103,6 +108,7 @@ class HeadLoss {
     whole_ = plans(rows);
     if (const auto rest = x_.shape[0] % rows; rest != 0) rest_ = plans(rest);
     device.reserve_scratch(static_cast<std::size_t>(rows) * sizeof(double));
+    if (dbias_.data != nullptr) device.reserve_scratch(bias_scratch() * sizeof(float));
   }
 
   void run() const {
@@ -141,12 +147,15 @@ class HeadLoss {
                                                      static_cast<std::size_t>(count));
     const auto losses = device_.scratch_of<double>(static_cast<std::size_t>(count));
     plans.logits->run(pool, x.data, weight_.data, logits.data);
+    if (bias_.data != nullptr) kernels::add_repeated_rows(pool, logits, bias_, logits);
     const auto sum = backward_ ? kernels::cross_entropy_forward_backward(pool, logits, targets,
                                                                          1.0F, dlogits, losses)
                                : kernels::cross_entropy_forward(pool, logits, targets, losses);
     device_.loss += BatchLoss{sum.loss, sum.tokens};
     if (plans.dx != nullptr)
       plans.dx->run(pool, dlogits.data, weight_.data, Rows(dx_).row_range(first, count).data);
+    if (dbias_.data != nullptr)
+      kernels::sum_repeated_rows(pool, dlogits, dbias_, device_.scratch_of<float>(bias_scratch()));
     if (plans.dweight == nullptr) return;
     const bool is_first = device_.first_micro_batch && first == 0;
     (is_first ? plans.first_dweight : plans.dweight)
@@ -154,7 +163,11 @@ class HeadLoss {
   }
 
   CpuDevice& device_;
-  TensorView x_, weight_, targets_, dx_, dweight_, logits_, dlogits_;
+  std::size_t bias_scratch() const {
+    return kernels::repeated_rows_scratch_floats(logits_.shape[0], logits_.shape[1], 1);
+  }
+
+  TensorView x_, weight_, targets_, bias_, dx_, dweight_, dbias_, logits_, dlogits_;
   bool backward_, sets_first_;
   Plans whole_, rest_;
 };
@@ -325,23 +338,24 @@ PreparedOp norm_rope_backward(const BoundOp& bound, CpuDevice& device) {
 PreparedOp attention_forward(const BoundOp& bound, CpuDevice& device) {
   const auto shape = attention_shape(bound.op.attributes, bound.inputs[0]);
   device.reserve_scratch(kernels::attention_scratch_bytes(shape, device.pool.workers()));
-  return
-      [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes), y = bound.outputs[0],
-       first_keys = flat<const std::int32_t>(bound.inputs[1]), log_sums = flat(bound.outputs[1])] {
-        kernels::attention_forward(device.pool, shape, x.q, x.k, x.v, first_keys, nullptr, y,
-                                   log_sums, device.scratch());
-      };
+  return [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes), y = bound.outputs[0],
+          first_keys = flat<const std::int32_t>(bound.inputs[1]), mask = attention_mask(bound),
+          log_sums = flat(bound.outputs[1])] {
+    kernels::attention_forward(device.pool, shape, x.q, x.k, x.v, first_keys,
+                               mask ? &*mask : nullptr, y, log_sums, device.scratch());
+  };
 }
 
 PreparedOp attention_backward(const BoundOp& bound, CpuDevice& device) {
   const auto shape = attention_shape(bound.op.attributes, bound.inputs[0]);
   device.reserve_scratch(kernels::attention_scratch_bytes(shape, device.pool.workers()));
   return [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes),
-          first_keys = flat<const std::int32_t>(bound.inputs[1]), y = bound.inputs[2],
-          log_sums = flat(bound.inputs[3]), dy = bound.inputs[4],
+          first_keys = flat<const std::int32_t>(bound.inputs[1]), mask = attention_mask(bound),
+          y = bound.inputs[3], log_sums = flat(bound.inputs[4]), dy = bound.inputs[5],
           dx = Heads(bound.outputs[0], bound.op.attributes)] {
-    kernels::attention_backward(device.pool, shape, x.q, x.k, x.v, first_keys, nullptr, y, log_sums,
-                                dy, dx.q, dx.k, dx.v, device.scratch());
+    kernels::attention_backward(device.pool, shape, x.q, x.k, x.v, first_keys,
+                                mask ? &*mask : nullptr, y, log_sums, dy, dx.q, dx.k, dx.v,
+                                device.scratch());
   };
 }
 

@@ -8,6 +8,14 @@ namespace isthmus::runtime::cpu {
 
 PreparedOp embed_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp embed_backward(const BoundOp& bound, CpuDevice& device);
+PreparedOp layer_norm_forward(const BoundOp& bound, CpuDevice& device);
+PreparedOp layer_norm_backward(const BoundOp& bound, CpuDevice& device);
+PreparedOp add_rows_forward(const BoundOp& bound, CpuDevice& device);
+PreparedOp add_rows_backward(const BoundOp& bound, CpuDevice& device);
+PreparedOp gelu_forward(const BoundOp& bound, CpuDevice& device);
+PreparedOp gelu_backward(const BoundOp& bound, CpuDevice& device);
+PreparedOp dropout_forward(const BoundOp& bound, CpuDevice& device);
+PreparedOp dropout_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp norm_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp norm_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp norm_rope_forward(const BoundOp& bound, CpuDevice& device);
@@ -24,6 +32,8 @@ PreparedOp attention_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp cached_attention_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp glu_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp glu_backward(const BoundOp& bound, CpuDevice& device);
+PreparedOp sigmoid_forward(const BoundOp& bound, CpuDevice& device);
+PreparedOp sigmoid_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp route_forward(const BoundOp& bound, CpuDevice& device);
 PreparedOp route_backward(const BoundOp& bound, CpuDevice& device);
 PreparedOp permute_forward(const BoundOp& bound, CpuDevice& device);

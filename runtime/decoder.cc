@@ -20,7 +20,7 @@ std::string Decoder::name(std::int64_t layer, std::string_view part) {
   return fmt::format("model.layers.{}.{}.weight", layer, part);
 }
 
-void Decoder::add_attention(std::int64_t layer, HeadNorms norms) {
+void Decoder::add_attention(std::int64_t layer, HeadNorms norms, Biases biases) {
   const auto head_dim = config_.head_elements();
   const auto q_rows = config_.heads * head_dim;
   const auto kv_rows = config_.kv_heads * head_dim;
@@ -33,7 +33,18 @@ void Decoder::add_attention(std::int64_t layer, HeadNorms norms) {
                             config_.hidden);
   const auto o = b.matrix({{name(layer, "self_attn.o_proj"), config_.hidden}}, q_rows);
 
-  auto h = b.linear(b.norm(x_, norm, config_.norm_eps), qkv);
+  const auto normal = b.norm(x_, norm, config_.norm_eps);
+  auto h = kNoValue;
+  if (biases == Biases::yes) {
+    const auto bias = [&](std::string_view part) {
+      return fmt::format("model.layers.{}.self_attn.{}.bias", layer, part);
+    };
+    h = b.biased_linear(
+        normal, qkv,
+        b.bias({{bias("q_proj"), q_rows}, {bias("k_proj"), kv_rows}, {bias("v_proj"), kv_rows}}));
+  } else {
+    h = b.linear(normal, qkv);
+  }
   if (norms == HeadNorms::yes) {
     const auto q_norm = b.norm_weight(name(layer, "self_attn.q_norm"), head_dim);
     const auto k_norm = b.norm_weight(name(layer, "self_attn.k_norm"), head_dim);
@@ -86,7 +97,23 @@ void Decoder::add_experts(std::int64_t layer, const ExpertNames& names) {
   routing.layers = config_.expert_layers();
   const auto all_gate_up = b.matrix(gate_up, config_.hidden);
   const auto all_down = b.matrix(down, width);
-  x_ = b.add(x_, b.experts(norm, router, all_gate_up, all_down, routing));
+  auto sum = b.experts(norm, router, all_gate_up, all_down, routing);
+  if (!names.shared.empty()) sum = b.add(sum, shared_expert(layer, norm, names));
+  x_ = b.add(x_, sum);
+}
+
+ValueId Decoder::shared_expert(std::int64_t layer, ValueId norm, const ExpertNames& names) {
+  auto& b = builder_;
+  const auto width = config_.shared_expert_width;
+  const auto of_expert = [&](std::string_view part) {
+    return name(layer, fmt::format("{}.{}.{}", names.block, names.shared, part));
+  };
+  const auto gate = b.matrix(
+      {{name(layer, fmt::format("{}.{}_gate", names.block, names.shared)), 1}}, config_.hidden);
+  const auto gate_up = b.matrix(
+      {{of_expert(names.gate_proj), width}, {of_expert(names.up_proj), width}}, config_.hidden);
+  const auto down = b.matrix({{of_expert(names.down_proj), config_.hidden}}, width);
+  return b.shared_expert(norm, gate, gate_up, down);
 }
 
 Program Decoder::finish() {

@@ -16,12 +16,16 @@ namespace isthmus::runtime {
 // Whether each head of the queries and keys is normalised before it is rotated.
 enum class HeadNorms : bool { no, yes };
 
+// Whether queries, keys and values have biases.
+enum class Biases : bool { no, yes };
+
 // What a family calls the parts of a layer's experts on disk.
 struct ExpertNames {
   std::string_view block;  // model.layers.3.BLOCK.experts.0.GATE_PROJ.weight
   std::string_view gate_proj;
   std::string_view up_proj;
   std::string_view down_proj;
+  std::string_view shared = {};  // the expert that each token takes besides; none
 };
 
 class Decoder {
@@ -29,10 +33,10 @@ class Decoder {
   Decoder(const ModelConfig& config, const BatchShape& shape, Head head);
 
   // Grouped-query attention with rotary positions, on the norm of x. A layer begins with it.
-  void add_attention(std::int64_t layer, HeadNorms norms);
+  void add_attention(std::int64_t layer, HeadNorms norms, Biases biases = Biases::no);
   // SwiGLU on the norm of x.
   void add_feed_forward(std::int64_t layer);
-  // A mixture of experts, each a SwiGLU, on the norm of x.
+  // A mixture of experts, each a SwiGLU, on the norm of x, and the shared one where there is one.
   void add_experts(std::int64_t layer, const ExpertNames& names);
 
   Program finish();
@@ -41,6 +45,7 @@ class Decoder {
   // "model.layers.3.mlp.down_proj.weight"
   static std::string name(std::int64_t layer, std::string_view part);
   ValueId feed_forward_norm(std::int64_t layer);
+  ValueId shared_expert(std::int64_t layer, ValueId norm, const ExpertNames& names);
 
   const ModelConfig& config_;
   Head head_;

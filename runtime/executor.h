@@ -40,6 +40,7 @@ class CpuExecutor {
   std::span<std::int32_t> tokens() { return ints(program_.tokens); }
   std::span<std::int32_t> targets() { return ints(program_.targets); }
   std::span<std::int32_t> document_starts() { return ints(program_.document_starts); }
+  std::span<std::int32_t> dropout_keys() { return ints(program_.dropout_keys); }
   std::span<std::int32_t> texts() { return ints(program_.texts); }
   std::span<std::int32_t> positions() { return ints(program_.positions); }
   // Of a program that ends in logits, after a run.

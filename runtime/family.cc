@@ -53,6 +53,36 @@ constexpr std::array kFamilies{
            .may_leave_weights = true,
            .may_have_dense_layers = true,
            .program = qwen3_moe_program},
+    Family{.name = "qwen2_moe",
+           .architecture = "Qwen2MoeForCausalLM",
+           .meaning =
+               "a Llama with biases on queries, keys and values, many small experts, and one "
+               "that all tokens share",
+           .heads_divide_hidden = true,
+           .head_dim = 0,
+           .kv_heads = 16,
+           .sequence_max = 32768,
+           .has_experts = true,
+           .experts_have_width = true,
+           .experts = 60,
+           .experts_per_token = 4,
+           .expert_width = 1408,
+           .may_leave_weights = true,
+           .may_have_dense_layers = true,
+           .has_shared_expert = true,
+           .shared_expert_width = 5632,
+           .program = qwen2_moe_program},
+    Family{.name = "bert",
+           .architecture = "BertForMaskedLM",
+           .meaning =
+               "a BERT encoder (both ways, LayerNorm after each part, learnt positions, GELU), "
+               "which learns to fill in masked tokens",
+           .heads_divide_hidden = true,
+           .head_dim = 0,
+           .kv_heads = 0,
+           .sequence_max = 512,
+           .objective = Objective::masked_tokens,
+           .program = bert_program},
 };
 
 }  // namespace
@@ -76,6 +106,12 @@ std::vector<std::string_view> family_names_with_experts() {
   for (const auto& family : kFamilies)
     if (family.has_experts) names.push_back(family.name);
   return names;
+}
+
+Objective objective_of(const ModelConfig& config) {
+  const auto* family = find_family(config.family);
+  ISTHMUS_ASSERT(family != nullptr);
+  return family->objective;
 }
 
 Program build_program(const ModelConfig& config, const BatchShape& shape, Head head) {

@@ -33,6 +33,11 @@ struct Family {
   std::int64_t expert_width = 0;
   bool may_leave_weights = false;  // as they come out of softmax, over all experts
   bool may_have_dense_layers = false;
+  bool has_shared_expert = false;
+  std::int64_t shared_expert_width = 0;
+  // What it learns to say. What predicts masked tokens is an encoder: it sees both ways, has learnt
+  // positions and continues no text.
+  Objective objective = Objective::next_token;
   Program (*program)(const ModelConfig& config, const BatchShape& shape, Head head) = nullptr;
 };
 
@@ -40,6 +45,8 @@ std::span<const Family> families();
 const Family* find_family(std::string_view name);  // nullptr: none
 std::vector<std::string_view> family_names();
 std::vector<std::string_view> family_names_with_experts();
+
+Objective objective_of(const ModelConfig& config);
 
 // The forward list; of a config that checks, for a sequence of at most its sequence_max.
 Program build_program(const ModelConfig& config, const BatchShape& shape, Head head);
@@ -54,5 +61,11 @@ Program qwen3_program(const ModelConfig& config, const BatchShape& shape, Head h
 Program mixtral_program(const ModelConfig& config, const BatchShape& shape, Head head);
 // qwen3_moe.cc: Qwen3-MoE: as Qwen3, with many small experts in all layers or some.
 Program qwen3_moe_program(const ModelConfig& config, const BatchShape& shape, Head head);
+// qwen2_moe.cc: Qwen2-MoE: biases on queries, keys and values; beside the experts that are chosen
+// one that each token takes.
+Program qwen2_moe_program(const ModelConfig& config, const BatchShape& shape, Head head);
+// bert.cc: BERT (Devlin et al. 2018) with its head for masked tokens: post-norm encoder, biases,
+// GELU, learnt positions. All tokens are of type 0, as where there are no pairs of sentences.
+Program bert_program(const ModelConfig& config, const BatchShape& shape, Head head);
 
 }  // namespace isthmus::runtime

@@ -37,8 +37,10 @@ void for_blocks(ThreadPool& pool, std::size_t elements, const Body& body) {
   });
 }
 
-BatchShape without_router_options(BatchShape shape) {
+// As the model will be used: nothing is dropped.
+BatchShape of_evaluation(BatchShape shape) {
   shape.router = {};
+  shape.drops = false;
   return shape;
 }
 
@@ -46,7 +48,7 @@ BatchShape without_router_options(BatchShape shape) {
 struct Lists {
   Lists(const ModelConfig& config, const FineTuning& tuning, const BatchShape& shape)
       : training(training_program(config, shape, tuning)),
-        evaluation(build_program(config, tuning, without_router_options(shape), Head::loss)),
+        evaluation(build_program(config, tuning, of_evaluation(shape), Head::loss)),
         training_plan(plan_memory(training)),
         evaluation_plan(plan_memory(evaluation)) {}
 
@@ -136,7 +138,9 @@ class CpuModel final : public Model {
 
   BatchLoss forward_backward(std::span<const std::int32_t> tokens,
                              std::span<const std::int32_t> targets,
-                             std::span<const std::int32_t> document_starts) override {
+                             std::span<const std::int32_t> document_starts,
+                             std::span<const std::uint64_t> row_keys) override {
+    set_dropout_keys(row_keys);
     const bool first = std::exchange(gradients_are_zero_, false);
     const auto loss = run(training_, tokens, targets, document_starts,
                           first ? MicroBatch::first : MicroBatch::later);
@@ -157,15 +161,25 @@ class CpuModel final : public Model {
     ISTHMUS_ASSERT(length >= 1 && length <= shape_.sequence);
     ISTHMUS_ASSERT(out.size() == tokens.size() * static_cast<std::size_t>(config_.vocabulary));
     auto& executor = logits_executor(length);
-    const auto to = executor.tokens();
-    copy_tokens(tokens, to.first(tokens.size()));
-    std::fill(to.begin() + static_cast<std::ptrdiff_t>(tokens.size()), to.end(), 0);
+    const auto fill_behind = [&](std::span<std::int32_t> all, std::int32_t value) {
+      std::ranges::fill(all.subspan(tokens.size()), value);
+    };
+    copy_tokens(tokens, executor.tokens().first(tokens.size()));
+    fill_behind(executor.tokens(), 0);
+    if (sees_both_ways()) {
+      std::ranges::fill(executor.document_starts(), 0);
+      fill_behind(executor.document_starts(), static_cast<std::int32_t>(length));
+    }
     executor.run();
     const auto scores = executor.logits();
     std::copy_n(scores.begin(), out.size(), out.begin());
   }
 
   Result<std::unique_ptr<Decoding>> decoding(std::int64_t texts, std::int64_t length) override {
+    if (objective_of(config_) != Objective::next_token)
+      return Error{
+          ErrorCode::unsupported,
+          fmt::format("a {} fills in masked tokens and continues no text", config_.family)};
     if (texts < 1 || length < 1 || length > config_.sequence_max)
       return Error{ErrorCode::invalid_argument,
                    fmt::format("{} of {} tokens: there must be one at least, of 1 to {} tokens",
@@ -276,6 +290,16 @@ class CpuModel final : public Model {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
+  void set_dropout_keys(std::span<const std::uint64_t> row_keys) {
+    if (training_.program().dropout_keys == kNoValue) return;
+    ISTHMUS_ASSERT(static_cast<std::int64_t>(row_keys.size()) == shape_.micro_batch);
+    const auto keys = training_.dropout_keys();
+    for (std::size_t row = 0; row < row_keys.size(); ++row) {
+      keys[2 * row] = static_cast<std::int32_t>(row_keys[row] & 0xFFFFFFFF);
+      keys[2 * row + 1] = static_cast<std::int32_t>(row_keys[row] >> 32);
+    }
+  }
+
   BatchLoss run(CpuExecutor& executor, std::span<const std::int32_t> tokens,
                 std::span<const std::int32_t> targets,
                 std::span<const std::int32_t> document_starts, MicroBatch micro_batch) {
@@ -323,16 +347,22 @@ class CpuModel final : public Model {
                    of(second_moments()), copy);
   }
 
-  // Lists for lengths in powers of two, made when first asked for.
+  bool sees_both_ways() const { return objective_of(config_) == Objective::masked_tokens; }
+
+  // Lists for lengths in powers of two, made when first asked for. What is behind a text is another
+  // document to one that sees both ways.
   CpuExecutor& logits_executor(std::int64_t length) {
     std::int64_t planned = kLogitsLengthMin;
     while (planned < length) planned *= 2;
     planned = std::min(planned, shape_.sequence);
     auto& of_length = scoring_[planned];
+    const BatchShape shape{.micro_batch = 1,
+                           .sequence = planned,
+                           .precision = shape_.precision,
+                           .documents = sees_both_ways() ? Documents::apart : Documents::joined};
     if (!of_length)
       of_length = std::make_unique<StandaloneExecutor>(
-          build_program(config_, tuning_, {1, planned, shape_.precision}, Head::logits), places_,
-          device_);
+          build_program(config_, tuning_, shape, Head::logits), places_, device_);
     return of_length->executor;
   }
 

@@ -58,8 +58,8 @@ class Model {
   virtual std::span<const CanonicalTensor> tensors() const = 0;
 
   // Deterministic in (seed, tensor name, element): normal with deviation 0.02 for matrices and the
-  // embedding, ones for norm weights; of an adapter A uniform within 1 / sqrt(in), B zero. Clears
-  // the optimizer state.
+  // embedding, ones for norm weights, zeros for biases; of an adapter A uniform within 1 /
+  // sqrt(in), B zero. Clears the optimizer state.
   virtual void initialise(std::uint64_t seed) = 0;
   // The same of the tensors that train; the others stay.
   virtual void initialise_trained(std::uint64_t seed) = 0;
@@ -83,26 +83,31 @@ class Model {
 
   // Tokens and targets are micro_batch rows of `sequence` each; targets[i] is what follows
   // tokens[i], or kIgnoredTarget. Every token, and every target that counts, is in [0, vocabulary).
+  // Of a model that predicts masked tokens, targets[i] is what tokens[i] was.
   // Of a shape with documents apart, document_starts[i] is where in its row the document of
   // tokens[i] begins: never after it, nor before that of the token before. Of others it is empty.
+  // row_keys, one per row, say what dropout drops of it, whatever it is computed with; of a model
+  // that has none they are not looked at.
 
   virtual void zero_gradients() = 0;  // costs next to nothing
   // Adds the gradient of the *sum* of losses to gradients().
   virtual BatchLoss forward_backward(std::span<const std::int32_t> tokens,
                                      std::span<const std::int32_t> targets,
-                                     std::span<const std::int32_t> document_starts = {}) = 0;
+                                     std::span<const std::int32_t> document_starts = {},
+                                     std::span<const std::uint64_t> row_keys = {}) = 0;
   // Of what forward_backward() has done since zero_gradients(); empty without experts.
   virtual RoutingReport& routing() = 0;
   // Without gradients, and without what RouterOptions say: as the model will be used.
   virtual BatchLoss forward_loss(std::span<const std::int32_t> tokens,
                                  std::span<const std::int32_t> targets,
                                  std::span<const std::int32_t> document_starts = {}) = 0;
-  // Scores of the next token after each of one text's tokens (1 to shape().sequence of them):
-  // out[i * vocabulary + t]. Softmax of a row gives probabilities.
+  // Scores of the next token after each of one text's tokens (1 to shape().sequence of them), or,
+  // of a model that predicts masked tokens, of what each is: out[i * vocabulary + t]. Softmax of a
+  // row gives probabilities.
   virtual void logits(std::span<const std::int32_t> tokens, std::span<float> out) = 0;
   // Texts of at most `length` tokens each, to be continued with the parameters as they are at each
   // call. The model outlives them. Errors: invalid_argument (no text, or longer than the model's
-  // sequence_max), too_large.
+  // sequence_max), unsupported (a model that predicts masked tokens), too_large.
   virtual Result<std::unique_ptr<Decoding>> decoding(std::int64_t texts, std::int64_t length) = 0;
 
   // One AdamW step with gradients() / counted, clipped. `counted` is the global batch's; when it is

@@ -22,7 +22,7 @@ Result<void> check_experts(const ModelConfig& config, const Family& family) {
   };
   if (!family.has_experts) {
     if (config.experts == 0 && config.experts_per_token == 0 && config.expert_width == 0 &&
-        config.dense_layers.empty())
+        config.shared_expert_width == 0 && config.dense_layers.empty())
       return {};
     return invalid(fmt::format(
         "experts, and what is said of them, must be left out: a {} has none, but {} has",
@@ -37,6 +37,11 @@ Result<void> check_experts(const ModelConfig& config, const Family& family) {
   if (config.expert_width != 0 && !family.experts_have_width)
     return invalid(fmt::format(
         "expert_width must be left out: the experts of a {} are as wide as ffn says", family.name));
+  if (family.has_shared_expert)
+    ISTHMUS_CHECK(in_range("shared_expert_width", config.shared_expert_width, 1 << 20));
+  else if (config.shared_expert_width != 0)
+    return invalid(fmt::format(
+        "shared_expert_width must be left out: a {} has no expert that is shared", family.name));
   if (!config.normalise_top_k && !family.may_leave_weights)
     return invalid(fmt::format(
         "normalise_top_k must be true: a {} divides the weights of a token's experts by their sum",
@@ -52,6 +57,42 @@ Result<void> check_experts(const ModelConfig& config, const Family& family) {
   }
   if (config.expert_layers() == 0)
     return invalid("dense_layers names all layers: none is left to have experts");
+  return {};
+}
+
+// A probability of dropping.
+Result<void> check_dropout(std::string_view name, double value) {
+  if (value >= 0 && value < 1) return {};
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("{} is {}, but must be from 0 to below 1", name, value)};
+}
+
+// What encoders have and decoders have not, and the other way round.
+Result<void> check_structure(const ModelConfig& config, const Family& family) {
+  const auto left_out = [&](std::string_view name, bool is) -> Result<void> {
+    if (is) return {};
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} must be left out: a {} has none", name, family.name)};
+  };
+  const ModelConfig usual;
+  if (family.objective == Objective::next_token) {
+    ISTHMUS_CHECK(left_out("token_types", config.token_types == 0));
+    ISTHMUS_CHECK(left_out("dropout", config.dropout == 0));
+    return left_out("attention_dropout", config.attention_dropout == 0);
+  }
+  ISTHMUS_CHECK(in_range("token_types", config.token_types, 1 << 16));
+  ISTHMUS_CHECK(check_dropout("dropout", config.dropout));
+  ISTHMUS_CHECK(check_dropout("attention_dropout", config.attention_dropout));
+  ISTHMUS_CHECK(left_out("rope_theta", config.rope_theta == usual.rope_theta));
+  ISTHMUS_CHECK(left_out("rope_scaling", config.rope_scaling == usual.rope_scaling));
+  ISTHMUS_CHECK(left_out("head_dim", config.head_dim == 0));
+  if (config.kv_heads != config.heads)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("kv_heads is {}, but a {} has as many as heads, {}", config.kv_heads,
+                             family.name, config.heads)};
+  if (!config.tied)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("tied must be true: the head of a {} is its embedding", family.name)};
   return {};
 }
 
@@ -89,7 +130,8 @@ Result<void> check(const ModelConfig& config) {
         fmt::format("hidden is {}, not a multiple of heads, {}", config.hidden, config.heads)};
   ISTHMUS_CHECK(check_experts(config, *family));
   if (config.head_dim != 0) ISTHMUS_CHECK(in_range("head_dim", config.head_dim, 1024));
-  if (config.head_elements() % 2 != 0)
+  ISTHMUS_CHECK(check_structure(config, *family));
+  if (config.head_elements() % 2 != 0 && family->objective == Objective::next_token)
     return Error{
         ErrorCode::invalid_argument,
         fmt::format("{} is {}, but must be even, since rotary embedding turns pairs",
@@ -110,6 +152,10 @@ std::int64_t parameter_count(const ModelConfig& config) {
   for (const auto& parameter : program.parameters)
     count += program.value(parameter.master).shape.elements();
   return count;
+}
+
+std::string_view to_string(Objective objective) {
+  return objective == Objective::next_token ? "next token" : "masked tokens";
 }
 
 std::string_view to_string(Precision precision) {

@@ -21,17 +21,22 @@ struct ModelConfig {
   std::int64_t head_dim = 0;     // elements of a head, even; 0: hidden / heads
   std::int64_t ffn_width = 0;    // width of SwiGLU
   // A mixture of experts: in place of one SwiGLU a layer has several, of which a token takes some.
-  std::int64_t experts = 0;            // of a layer; 0: none, the layer is dense
-  std::int64_t experts_per_token = 0;  // the likeliest ones by its router
-  std::int64_t expert_width = 0;       // of an expert's SwiGLU; 0: ffn_width
-  bool normalise_top_k = true;         // a token's weights are divided by their sum
-  std::vector<int> dense_layers = {};  // layers without experts all the same; ascending
-  std::int64_t vocabulary = 0;         // tokens are in [0, vocabulary)
-  bool tied = true;                    // the head is the embedding
-  double rope_theta = 10000.0;         // base of the rotary frequencies
-  RopeScaling rope_scaling = {};       // how they are stretched
-  double norm_eps = 1e-5;              // added to the mean square
-  std::int64_t sequence_max = 2048;    // longest sequence, in tokens (max_position_embeddings)
+  std::int64_t experts = 0;              // of a layer; 0: none, the layer is dense
+  std::int64_t experts_per_token = 0;    // the likeliest ones by its router
+  std::int64_t expert_width = 0;         // of an expert's SwiGLU; 0: ffn_width
+  std::int64_t shared_expert_width = 0;  // of the SwiGLU that each token takes besides; 0: none
+  bool normalise_top_k = true;           // a token's weights are divided by their sum
+  std::vector<int> dense_layers = {};    // layers without experts all the same; ascending
+  std::int64_t vocabulary = 0;           // tokens are in [0, vocabulary)
+  bool tied = true;                      // the head is the embedding
+  double rope_theta = 10000.0;           // base of the rotary frequencies
+  RopeScaling rope_scaling = {};         // how they are stretched
+  double norm_eps = 1e-5;                // added to the mean square
+  std::int64_t sequence_max = 2048;      // longest sequence, in tokens (max_position_embeddings)
+  // Of an encoder.
+  std::int64_t token_types = 0;  // that the embedding knows; what is trained is of type 0
+  double dropout = 0;            // of x and of what is added to it, while it trains
+  double attention_dropout = 0;  // of the weights of attention
 
   std::int64_t head_elements() const { return head_dim != 0 ? head_dim : hidden / heads; }
   std::int64_t expert_elements() const { return expert_width != 0 ? expert_width : ffn_width; }
@@ -46,6 +51,11 @@ Result<void> check(const ModelConfig& config);
 
 // The number of parameters; of a config that checks.
 std::int64_t parameter_count(const ModelConfig& config);
+
+// What a model learns to say: the token that follows, or those that were masked.
+enum class Objective : std::uint8_t { next_token, masked_tokens };
+
+std::string_view to_string(Objective objective);
 
 // The numerical format of a site's training. bf16: matrices are multiplied in bf16 with f32 sums;
 // the residual stream, the norms, the loss, all gradients of parameters and the parameters
@@ -95,6 +105,7 @@ struct BatchShape {
   Recompute recompute = Recompute::off;
   Documents documents = Documents::joined;
   RouterOptions router = {};
+  bool drops = false;  // as the model's dropout says: while it trains
   // Of a list that continues texts (runtime/decoding.h): of how many texts, and how many tokens of
   // each, the keys and values are kept. Then micro_batch * sequence is the number of rows of a run,
   // each of which is a token of any text.

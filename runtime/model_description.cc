@@ -183,10 +183,13 @@ Result<void> check_decoder(const OrderedJson& json, const Family& family) {
     for (const auto& type : json["layer_types"])
       if (type != "full_attention")
         return not_ours("layer_types", type, "\"full_attention\" in each layer");
-  if (has(json, "quantization_config"))
-    return not_ours("quantization_config", json["quantization_config"],
-                    "parameters that are not quantised");
   return {};
+}
+
+Result<void> must_be_plain(const OrderedJson& json) {
+  if (!has(json, "quantization_config")) return {};
+  return not_ours("quantization_config", json["quantization_config"],
+                  "parameters that are not quantised");
 }
 
 // ---- mixtures of experts
@@ -225,6 +228,11 @@ Result<void> read_experts(const OrderedJson& json, const Family& family, ModelCo
   if (!family.experts_have_width) return {};
   ISTHMUS_TRY(config.expert_width,
               whole_number(json, "moe_intermediate_size", family.expert_width));
+  if (family.has_shared_expert) {
+    ISTHMUS_CHECK(must_be(json, "qkv_bias", true));
+    ISTHMUS_TRY(config.shared_expert_width,
+                whole_number(json, "shared_expert_intermediate_size", family.shared_expert_width));
+  }
   ISTHMUS_TRY(config.normalise_top_k, flag_or(json, "norm_topk_prob", false));
   ISTHMUS_TRY(config.dense_layers, dense_layers(json, config.layers));
   return {};
@@ -238,9 +246,67 @@ void write_experts(const ModelConfig& config, const Family& family, OrderedJson&
   json["output_router_logits"] = false;
   if (!family.experts_have_width) return;
   json["moe_intermediate_size"] = config.expert_elements();
+  if (family.has_shared_expert) {
+    json["shared_expert_intermediate_size"] = config.shared_expert_width;
+    json["qkv_bias"] = true;
+  }
   json["norm_topk_prob"] = config.normalise_top_k;
   json["decoder_sparse_step"] = 1;
   json["mlp_only_layers"] = config.dense_layers;
+}
+
+// ---- decoders and encoders
+
+void write_decoder(const ModelConfig& config, const Family& family, OrderedJson& json) {
+  json["num_key_value_heads"] = config.kv_heads;
+  json["head_dim"] = config.head_elements();
+  json["rms_norm_eps"] = config.norm_eps;
+  json["rope_theta"] = config.rope_theta;
+  json["rope_scaling"] = to_json(config.rope_scaling);
+  json["hidden_act"] = "silu";
+  json["attention_bias"] = false;
+  json["attention_dropout"] = 0.0;
+  write_experts(config, family, json);
+}
+
+void write_encoder(const ModelConfig& config, OrderedJson& json) {
+  json["type_vocab_size"] = config.token_types;
+  json["layer_norm_eps"] = config.norm_eps;
+  json["hidden_act"] = "gelu";
+  json["hidden_dropout_prob"] = config.dropout;
+  json["attention_probs_dropout_prob"] = config.attention_dropout;
+}
+
+Result<void> read_decoder(const OrderedJson& json, const Family& family, ModelConfig& config) {
+  ISTHMUS_CHECK(check_decoder(json, family));
+  const bool says_kv_heads = json.contains("num_key_value_heads") || family.kv_heads == 0;
+  ISTHMUS_TRY(config.kv_heads, whole_number(json, "num_key_value_heads",
+                                            says_kv_heads ? config.heads : family.kv_heads));
+  ISTHMUS_TRY(config.head_dim, whole_number(json, "head_dim", family.head_dim));
+  // One way to say the usual size, so that equal models compare equal.
+  if (config.heads > 0 && config.hidden % config.heads == 0 &&
+      config.head_dim == config.hidden / config.heads)
+    config.head_dim = 0;
+  ISTHMUS_TRY(config.norm_eps, number(json, "rms_norm_eps", 1e-6));
+  ISTHMUS_CHECK(read_rope(json, family, config));
+  ISTHMUS_TRY(config.tied, flag_or(json, "tie_word_embeddings", false));
+  ISTHMUS_CHECK(read_experts(json, family, config));
+  if (config.expert_width == config.ffn_width) config.expert_width = 0;  // as above
+  return {};
+}
+
+Result<void> read_encoder(const OrderedJson& json, ModelConfig& config) {
+  ISTHMUS_CHECK(must_be(json, "hidden_act", "gelu"));
+  ISTHMUS_CHECK(must_be(json, "position_embedding_type", "absolute"));
+  ISTHMUS_CHECK(must_be(json, "is_decoder", false));
+  ISTHMUS_CHECK(must_be(json, "add_cross_attention", false));
+  ISTHMUS_CHECK(must_be(json, "tie_word_embeddings", true));
+  config.kv_heads = config.heads;
+  ISTHMUS_TRY(config.norm_eps, number(json, "layer_norm_eps", 1e-12));
+  ISTHMUS_TRY(config.token_types, whole_number(json, "type_vocab_size", 2));
+  ISTHMUS_TRY(config.dropout, number(json, "hidden_dropout_prob", 0.1));
+  ISTHMUS_TRY(config.attention_dropout, number(json, "attention_probs_dropout_prob", 0.1));
+  return {};
 }
 
 }  // namespace
@@ -253,37 +319,29 @@ std::string to_config_json(const ModelConfig& config, StoredDType dtype) {
   };
   const auto* family = find_family(config.family);
   ISTHMUS_ASSERT(family != nullptr);
-  OrderedJson json = {{"architectures", {family->architecture}},
-                      {"model_type", family->name},
-                      {"vocab_size", config.vocabulary},
-                      {"hidden_size", config.hidden},
-                      {"intermediate_size", config.ffn_width},
-                      {"num_hidden_layers", config.layers},
-                      {"num_attention_heads", config.heads},
-                      {"num_key_value_heads", config.kv_heads},
-                      {"head_dim", config.head_elements()},
-                      {"max_position_embeddings", config.sequence_max},
-                      {"rms_norm_eps", config.norm_eps},
-                      {"rope_theta", config.rope_theta},
-                      {"rope_scaling", to_json(config.rope_scaling)},
-                      {"tie_word_embeddings", config.tied},
-                      {"hidden_act", "silu"},
-                      {"attention_bias", false},
-                      {"attention_dropout", 0.0},
-                      {"initializer_range", 0.02},
-                      {"bos_token_id", token(kBeginToken)},
-                      {"eos_token_id", token(kEndToken)},
-                      {"pad_token_id", token(kPadToken)},
-                      {"use_cache", true},
-                      {"torch_dtype", name_of(dtype).torch_name}};
-  write_experts(config, *family, json);
+  OrderedJson json = {
+      {"architectures", {family->architecture}}, {"model_type", family->name},
+      {"vocab_size", config.vocabulary},         {"hidden_size", config.hidden},
+      {"intermediate_size", config.ffn_width},   {"num_hidden_layers", config.layers},
+      {"num_attention_heads", config.heads},     {"max_position_embeddings", config.sequence_max},
+      {"tie_word_embeddings", config.tied},      {"initializer_range", 0.02},
+      {"bos_token_id", token(kBeginToken)},      {"eos_token_id", token(kEndToken)},
+      {"pad_token_id", token(kPadToken)},        {"use_cache", true},
+      {"torch_dtype", name_of(dtype).torch_name}};
+  if (family->objective == Objective::next_token)
+    write_decoder(config, *family, json);
+  else
+    write_encoder(config, json);
   return json.dump(2) + "\n";
 }
 
 std::string settings_text(const ModelConfig& config, const FineTuning& tuning,
                           std::string_view frozen_digest) {
-  auto text = fmt::format("{}, heads {}/{}, rope_theta {}, norm_eps {}", config.family,
-                          config.heads, config.kv_heads, config.rope_theta, config.norm_eps);
+  auto text = fmt::format("{}, heads {}/{}, ", config.family, config.heads, config.kv_heads);
+  if (const auto* family = find_family(config.family);
+      family == nullptr || family->objective == Objective::next_token)
+    text += fmt::format("rope_theta {}, ", config.rope_theta);
+  text += fmt::format("norm_eps {}", config.norm_eps);
   if (config.rope_scaling.kind != RopeScaling::Kind::none)
     text += ", rope_scaling " + describe(config.rope_scaling);
   if (config.experts > 0)
@@ -301,7 +359,7 @@ Result<ModelConfig> from_config_json(std::string_view text) {
         ErrorCode::corrupt,
         "config.json is cut short, no JSON object, nested too deep, or has a number out of range"};
   ISTHMUS_TRY(const auto* family, family_of(json));
-  ISTHMUS_CHECK(check_decoder(json, *family));
+  ISTHMUS_CHECK(must_be_plain(json));
   ModelConfig config;
   config.family = family->name;
   ISTHMUS_TRY(config.vocabulary, whole_number(json, "vocab_size"));
@@ -309,21 +367,12 @@ Result<ModelConfig> from_config_json(std::string_view text) {
   ISTHMUS_TRY(config.ffn_width, whole_number(json, "intermediate_size"));
   ISTHMUS_TRY(config.layers, whole_number(json, "num_hidden_layers"));
   ISTHMUS_TRY(config.heads, whole_number(json, "num_attention_heads"));
-  const bool says_kv_heads = json.contains("num_key_value_heads") || family->kv_heads == 0;
-  ISTHMUS_TRY(config.kv_heads, whole_number(json, "num_key_value_heads",
-                                            says_kv_heads ? config.heads : family->kv_heads));
-  ISTHMUS_TRY(config.head_dim, whole_number(json, "head_dim", family->head_dim));
-  // One way to say the usual size, so that equal models compare equal.
-  if (config.heads > 0 && config.hidden % config.heads == 0 &&
-      config.head_dim == config.hidden / config.heads)
-    config.head_dim = 0;
   ISTHMUS_TRY(config.sequence_max,
               whole_number(json, "max_position_embeddings", family->sequence_max));
-  ISTHMUS_TRY(config.norm_eps, number(json, "rms_norm_eps", 1e-6));
-  ISTHMUS_CHECK(read_rope(json, *family, config));
-  ISTHMUS_TRY(config.tied, flag_or(json, "tie_word_embeddings", false));
-  ISTHMUS_CHECK(read_experts(json, *family, config));
-  if (config.expert_width == config.ffn_width) config.expert_width = 0;  // as above
+  if (family->objective == Objective::next_token)
+    ISTHMUS_CHECK(read_decoder(json, *family, config));
+  else
+    ISTHMUS_CHECK(read_encoder(json, config));
   ISTHMUS_CHECK(check(config));
   return config;
 }

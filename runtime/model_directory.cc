@@ -49,6 +49,10 @@ Result<void> check_same(const ModelConfig& a, const ModelConfig& b, const std::s
     return differs("number of experts per token", a.experts_per_token, b.experts_per_token);
   if (a.expert_elements() != b.expert_elements())
     return differs("width of an expert", a.expert_elements(), b.expert_elements());
+  if (a.shared_expert_width != b.shared_expert_width)
+    return differs("width of the shared expert", a.shared_expert_width, b.shared_expert_width);
+  if (a.token_types != b.token_types)
+    return differs("number of token types", a.token_types, b.token_types);
   if (a.normalise_top_k != b.normalise_top_k)
     return differs("normalising of experts' weights", a.normalise_top_k, b.normalise_top_k);
   if (a.dense_layers != b.dense_layers)

@@ -34,7 +34,7 @@ Gemms linear_gemms(const Program& program, const Op& op) {
 Gemms head_gemms(const Program& program, const Op& op) {
   const bool backward = op.pass == Pass::backward;
   const auto& weight = program.value(op.inputs[1]);
-  const auto& logits = program.value(op.outputs[backward ? 3 : 0]);
+  const auto& logits = program.value(op.outputs[backward ? 4 : 0]);
   const auto rows = program.value(op.inputs[0]).shape[0];
   Gemms gemms;
   for (std::int64_t first = 0; first < rows; first += logits.shape[0]) {
@@ -50,13 +50,13 @@ Gemms head_gemms(const Program& program, const Op& op) {
   return gemms;
 }
 
-// Two products per head and visible key forward, five backward; half the keys are visible, fewer
-// only within documents, which no list knows.
+// Two products per head and visible key forward, five backward; a causal query sees half the keys,
+// fewer only within documents, which no list knows.
 double attention_flops(const Program& program, const Op& op) {
   const auto rows = program.value(op.inputs[0]).shape[0];
   const auto& a = op.attributes;
-  return (op.pass == Pass::forward ? 2.0 : 5.0) * static_cast<double>(rows * a.sequence) *
-         static_cast<double>(a.heads * a.head_dim);
+  return (op.pass == Pass::forward ? 2.0 : 5.0) * (a.causal ? 1.0 : 2.0) *
+         static_cast<double>(rows * a.sequence) * static_cast<double>(a.heads * a.head_dim);
 }
 
 // t · Bᵀ forward; the gradients of both backward.
@@ -113,6 +113,17 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .adds_bf16 = true,
      .forward_on_cpu = cpu::norm_forward,
      .backward_on_cpu = cpu::norm_backward},
+    {.name = "layer_norm",
+     .inputs = 3,
+     .outputs = 3,
+     .gradients = bit(0) | bit(1) | bit(2),
+     .backward_inputs = bit(0) | bit(1),
+     .backward_outputs = bit(1) | bit(2),
+     .gradient_dtype = GradientDType::f32,
+     .adds_f32 = true,
+     .adds_bf16 = true,
+     .forward_on_cpu = cpu::layer_norm_forward,
+     .backward_on_cpu = cpu::layer_norm_backward},
     {.name = "linear",
      .inputs = 2,
      .outputs = 1,
@@ -121,7 +132,7 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .crosswise = true,
      .gradient_dtype = GradientDType::of_operand,
      .adds_f32 = true,
-     .sets_parameters = true,
+     .sets_parameters = bit(1),
      .gemms = linear_gemms,
      .forward_on_cpu = cpu::linear_forward,
      .backward_on_cpu = cpu::linear_backward},
@@ -132,11 +143,19 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .backward_inputs = bit(0) | bit(1),
      .identity_gradients = bit(2),
      .gradient_dtype = GradientDType::of_operand,
-     .sets_parameters = true,
+     .sets_parameters = bit(1),
      .forward_over = 2,
      .other_flops = low_rank_flops,
      .forward_on_cpu = cpu::low_rank_forward,
      .backward_on_cpu = cpu::low_rank_backward},
+    {.name = "add_rows",
+     .inputs = 2,
+     .outputs = 1,
+     .gradients = bit(0) | bit(1),
+     .identity_gradients = bit(0),
+     .forward_over = 0,
+     .forward_on_cpu = cpu::add_rows_forward,
+     .backward_on_cpu = cpu::add_rows_backward},
     {.name = "rope_table", .inputs = 0, .outputs = 1, .forward_on_cpu = cpu::rope_table_forward},
     {.name = "rope",
      .inputs = 2,
@@ -157,10 +176,10 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .forward_on_cpu = cpu::norm_rope_forward,
      .backward_on_cpu = cpu::norm_rope_backward},
     {.name = "attention",
-     .inputs = 2,
+     .inputs = 3,
      .outputs = 2,
      .gradients = bit(0),
-     .backward_inputs = bit(0) | bit(1),
+     .backward_inputs = bit(0) | bit(1) | bit(2),
      .backward_outputs = bit(0) | bit(1),
      .other_flops = attention_flops,
      .forward_on_cpu = cpu::attention_forward,
@@ -179,6 +198,31 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .backward_over = 0,
      .forward_on_cpu = cpu::glu_forward,
      .backward_on_cpu = cpu::glu_backward},
+    {.name = "gelu",
+     .inputs = 1,
+     .outputs = 1,
+     .gradients = bit(0),
+     .backward_inputs = bit(0),
+     .backward_remakes = true,
+     .backward_over = 0,
+     .forward_on_cpu = cpu::gelu_forward,
+     .backward_on_cpu = cpu::gelu_backward},
+    {.name = "dropout",
+     .inputs = 2,
+     .outputs = 1,
+     .gradients = bit(0),
+     .backward_inputs = bit(1),
+     .forward_over = 0,
+     .backward_over = 3,
+     .forward_on_cpu = cpu::dropout_forward,
+     .backward_on_cpu = cpu::dropout_backward},
+    {.name = "sigmoid",
+     .inputs = 1,
+     .outputs = 1,
+     .gradients = bit(0),
+     .backward_outputs = bit(0),
+     .forward_on_cpu = cpu::sigmoid_forward,
+     .backward_on_cpu = cpu::sigmoid_backward},
     {.name = "route",
      .inputs = 2,
      .outputs = 6,
@@ -205,7 +249,7 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .backward_inputs = bit(0) | bit(1) | bit(2),
      .crosswise = true,
      .gradient_dtype = GradientDType::of_operand,
-     .sets_parameters = true,
+     .sets_parameters = bit(1),
      .gemms = grouped_gemms,
      .forward_on_cpu = cpu::grouped_linear_forward,
      .backward_on_cpu = cpu::grouped_linear_backward},
@@ -239,12 +283,12 @@ constexpr std::array<OpRow, kOpKinds> kTable = {{
      .identity_gradients = bit(0),
      .forward_on_cpu = cpu::convert_forward},
     {.name = "head_loss",
-     .inputs = 3,
+     .inputs = 4,
      .outputs = 2,
-     .gradients = bit(0) | bit(1),
-     .backward_inputs = bit(0) | bit(1) | bit(2),
+     .gradients = bit(0) | bit(1) | bit(3),
+     .backward_inputs = bit(0) | bit(1) | bit(2) | bit(3),
      .backward_is_forward = true,
-     .sets_parameters = true,
+     .sets_parameters = bit(1),
      .gemms = head_gemms,
      .forward_on_cpu = cpu::head_loss_forward,
      .backward_on_cpu = cpu::head_loss_backward},

@@ -56,8 +56,9 @@ struct OpRow {
   // Whether backward can add to an activation's gradient of this dtype instead of setting it.
   bool adds_f32 = false;
   bool adds_bf16 = false;
-  // Backward can set a parameter's gradient, too, where it would add to what is zero.
-  bool sets_parameters = false;
+  // Bit i: where input i is a parameter, backward can set its gradient, too, where it would add to
+  // what is zero.
+  std::uint32_t sets_parameters = 0;
   // Output 0 may lie over this input of the op (as listed in Op::inputs) if nobody reads that
   // later.
   int forward_over = -1;

@@ -41,7 +41,8 @@ ValueId ProgramBuilder::activation(std::string_view name, std::int64_t columns, 
                       {shape_.tokens(), columns}, dtype, ValueKind::activation);
 }
 
-std::size_t ProgramBuilder::parameter(const std::vector<Part>& parts, Shape shape, bool is_matrix) {
+std::size_t ProgramBuilder::parameter(const std::vector<Part>& parts, Shape shape,
+                                      Initial initial) {
   std::vector<CanonicalRows> canonical;
   std::int64_t row = 0;
   for (const auto& part : parts) {
@@ -49,9 +50,9 @@ std::size_t ProgramBuilder::parameter(const std::vector<Part>& parts, Shape shap
     row += part.rows;
   }
   ISTHMUS_ASSERT(row == shape[0]);
-  const auto index =
-      program_.add_parameter(std::move(canonical), shape, is_matrix ? product_dtype() : DType::f32,
-                             is_matrix ? Initial::normal : Initial::ones);
+  const bool is_matrix = shape.rank() > 1;
+  const auto index = program_.add_parameter(std::move(canonical), shape,
+                                            is_matrix ? product_dtype() : DType::f32, initial);
   program_.parameters[index].decays = is_matrix;
   return index;
 }
@@ -59,11 +60,17 @@ std::size_t ProgramBuilder::parameter(const std::vector<Part>& parts, Shape shap
 std::size_t ProgramBuilder::matrix(const std::vector<Part>& parts, std::int64_t columns) {
   std::int64_t rows = 0;
   for (const auto& part : parts) rows += part.rows;
-  return parameter(parts, {rows, columns}, true);
+  return parameter(parts, {rows, columns}, Initial::normal);
 }
 
 std::size_t ProgramBuilder::norm_weight(const std::string& name, std::int64_t elements) {
-  return parameter({{name, elements}}, {elements}, false);
+  return parameter({{name, elements}}, {elements}, Initial::ones);
+}
+
+std::size_t ProgramBuilder::bias(const std::vector<Part>& parts) {
+  std::int64_t elements = 0;
+  for (const auto& part : parts) elements += part.rows;
+  return parameter(parts, {elements}, Initial::zeros);
 }
 
 void ProgramBuilder::begin_block() {
@@ -103,6 +110,25 @@ ValueId ProgramBuilder::norm(ValueId x, std::size_t weight, double epsilon) {
   return out;
 }
 
+ValueId ProgramBuilder::layer_norm(ValueId x, std::size_t weight, std::size_t bias,
+                                   double epsilon) {
+  const auto out = activation("layer_norm", program_.value(x).shape[1], DType::f32);
+  const auto mean = activation("mean", 1, DType::f32);
+  const auto inverse = activation("inverse_deviation", 1, DType::f32);
+  append(OpKind::layer_norm,
+         {x, program_.parameters[weight].master, program_.parameters[bias].master},
+         {out, mean, inverse})
+      .attributes.epsilon = epsilon;
+  return out;
+}
+
+ValueId ProgramBuilder::operand(ValueId x) {
+  if (program_.value(x).dtype == product_dtype()) return x;
+  const auto out = activation("operand", program_.value(x).shape[1], product_dtype());
+  append(OpKind::convert, {x}, {out});
+  return out;
+}
+
 ValueId ProgramBuilder::linear(ValueId x, std::size_t weight) {
   return linear(x, weight, product_dtype());
 }
@@ -117,6 +143,33 @@ ValueId ProgramBuilder::linear(ValueId x, std::size_t weight, DType output) {
   ISTHMUS_ASSERT(program_.value(x).shape[1] == shape[1]);
   const auto out = activation("linear", shape[0], output);
   append(OpKind::linear, {x, operand}, {out});
+  return out;
+}
+
+ValueId ProgramBuilder::biased_linear(ValueId x, std::size_t weight, std::size_t bias) {
+  return biased_linear(x, weight, bias, product_dtype());
+}
+
+ValueId ProgramBuilder::biased_linear_to_residual(ValueId x, std::size_t weight, std::size_t bias) {
+  return biased_linear(x, weight, bias, DType::f32);
+}
+
+ValueId ProgramBuilder::biased_linear(ValueId x, std::size_t weight, std::size_t bias,
+                                      DType output) {
+  return add_rows(linear(x, weight, DType::f32), bias, 1, output);
+}
+
+ValueId ProgramBuilder::add_rows(ValueId x, std::size_t table, std::int64_t period) {
+  return add_rows(x, table, period, program_.value(x).dtype);
+}
+
+ValueId ProgramBuilder::add_rows(ValueId x, std::size_t table, std::int64_t period, DType output) {
+  const auto master = program_.parameters[table].master;
+  const auto& shape = program_.value(master).shape;
+  const auto columns = shape[shape.rank() - 1];
+  ISTHMUS_ASSERT(program_.value(x).shape[1] == columns && period * columns <= shape.elements());
+  const auto out = activation("add_rows", columns, output);
+  append(OpKind::add_rows, {x, master}, {out}).attributes.period = period;
   return out;
 }
 
@@ -179,15 +232,54 @@ ValueId ProgramBuilder::attention(ValueId qkv, std::int64_t heads, std::int64_t 
   attributes.heads = heads;
   attributes.kv_heads = kv_heads;
   attributes.head_dim = head_dim;
-  if (continues()) return cached_attention(qkv, attributes);
-  const auto out = activation("attention", heads * head_dim, program_.value(qkv).dtype);
-  const auto log_sums = activation("log_sums", heads, DType::f32);
+  return continues() ? cached_attention(qkv, attributes) : attention(qkv, attributes);
+}
+
+ValueId ProgramBuilder::attention_both_ways(ValueId qkv, std::int64_t heads, std::int64_t head_dim,
+                                            double dropout) {
+  ISTHMUS_ASSERT(program_.value(qkv).shape[1] == 3 * heads * head_dim && !continues());
+  Attributes attributes;
+  attributes.sequence = shape_.sequence;
+  attributes.heads = attributes.kv_heads = heads;
+  attributes.head_dim = head_dim;
+  attributes.causal = false;
+  attributes.dropout = dropout;
+  return attention(qkv, attributes);
+}
+
+ValueId ProgramBuilder::attention(ValueId qkv, const Attributes& wanted) {
+  auto attributes = wanted;
+  const auto keys = dropout_keys(wanted.dropout, attributes);
+  const auto out =
+      activation("attention", attributes.heads * attributes.head_dim, program_.value(qkv).dtype);
+  const auto log_sums = activation("log_sums", attributes.heads, DType::f32);
   if (shape_.documents == Documents::apart && program_.document_starts == kNoValue)
     program_.document_starts =
         program_.add("document_starts", {shape_.tokens()}, DType::i32, ValueKind::input);
-  append(OpKind::attention, {qkv, program_.document_starts}, {out, log_sums}).attributes =
+  append(OpKind::attention, {qkv, program_.document_starts, keys}, {out, log_sums}).attributes =
       attributes;
   return out;
+}
+
+ValueId ProgramBuilder::dropout(ValueId x, double share) {
+  Attributes attributes;
+  attributes.sequence = shape_.sequence;
+  const auto keys = dropout_keys(share, attributes);
+  if (keys == kNoValue) return x;
+  const auto out = activation("dropout", program_.value(x).shape[1], program_.value(x).dtype);
+  append(OpKind::dropout, {x, keys}, {out}).attributes = attributes;
+  return out;
+}
+
+ValueId ProgramBuilder::dropout_keys(double share, Attributes& attributes) {
+  attributes.dropout = 0;
+  if (share == 0 || !shape_.drops || !trains_) return kNoValue;
+  attributes.dropout = share;
+  attributes.stream = streams_++;
+  if (program_.dropout_keys == kNoValue)
+    program_.dropout_keys =
+        program_.add("dropout_keys", {2 * shape_.micro_batch}, DType::i32, ValueKind::input);
+  return program_.dropout_keys;
 }
 
 ValueId ProgramBuilder::cached_attention(ValueId qkv, const Attributes& attributes) {
@@ -210,6 +302,12 @@ ValueId ProgramBuilder::glu(ValueId gate_up) {
   ISTHMUS_ASSERT(v.shape[1] % 2 == 0);
   const auto out = activation("glu", v.shape[1] / 2, v.dtype);
   append(OpKind::glu, {gate_up}, {out});
+  return out;
+}
+
+ValueId ProgramBuilder::gelu(ValueId x) {
+  const auto out = activation("gelu", program_.value(x).shape[1], program_.value(x).dtype);
+  append(OpKind::gelu, {x}, {out});
   return out;
 }
 
@@ -270,6 +368,17 @@ ValueId ProgramBuilder::experts(ValueId x, std::size_t router, std::size_t gate_
   return out;
 }
 
+ValueId ProgramBuilder::shared_expert(ValueId x, std::size_t gate, std::size_t gate_up,
+                                      std::size_t down) {
+  const auto logits = linear(x, gate, DType::f32);
+  const auto weights = activation("sigmoid", 1, DType::f32);
+  append(OpKind::sigmoid, {logits}, {weights});
+  const auto h = linear(x, gate_up);
+  const auto y = activation("expert_glu", program_.value(h).shape[1] / 2, program_.value(h).dtype);
+  append(OpKind::expert_glu, {h, weights, kNoValue}, {y});
+  return linear_to_residual(y, down);
+}
+
 ValueId ProgramBuilder::targets() {
   if (program_.targets == kNoValue)
     program_.targets = program_.add("targets", {shape_.tokens()}, DType::i32, ValueKind::input);
@@ -283,7 +392,7 @@ ValueId ProgramBuilder::add(ValueId x, ValueId y) {
   return out;
 }
 
-void ProgramBuilder::head_loss(ValueId x, std::size_t weight) {
+void ProgramBuilder::head_loss(ValueId x, std::size_t weight, std::optional<std::size_t> bias) {
   const auto operand = program_.parameters[weight].operand;
   const auto vocabulary = program_.value(operand).shape[0];
   const auto rows = head_chunk_rows(shape_.tokens(), vocabulary);
@@ -293,11 +402,14 @@ void ProgramBuilder::head_loss(ValueId x, std::size_t weight) {
                                   ? kNoValue  // lies over the chunk
                                   : program_.add("head chunk gradient", {rows, vocabulary},
                                                  product_dtype(), ValueKind::activation);
-  append(OpKind::head_loss, {x, operand, targets()}, {chunk, chunk_gradient});
+  append(OpKind::head_loss,
+         {x, operand, targets(), bias ? program_.parameters[*bias].master : kNoValue},
+         {chunk, chunk_gradient});
 }
 
-void ProgramBuilder::head_logits(ValueId x, std::size_t weight) {
-  program_.logits = linear(x, weight, DType::f32);
+void ProgramBuilder::head_logits(ValueId x, std::size_t weight, std::optional<std::size_t> bias) {
+  program_.logits =
+      bias ? biased_linear(x, weight, *bias, DType::f32) : linear(x, weight, DType::f32);
 }
 
 void ProgramBuilder::no_head() {

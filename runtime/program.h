@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,28 +76,34 @@ struct Parameter {
 enum class OpKind : std::uint8_t {
   embed,       // tokens, table → x
   norm,        // x, weight → y, inverse_rms
+  layer_norm,  // x, weight, bias → y, mean, inverse deviation
   linear,      // x, weight → y
   low_rank,    // t, weight, y → sum: what an adapter adds to some columns of y
+  add_rows,    // x, table → sum: row r of x and row r mod `period` of the table, as a bias
   rope_table,  // → table
   rope,        // x, table → y
   norm_rope,   // qkv, q weight, k weight, table → qkv, inverse_rms: each head of q and of k is
                // normalised and rotated
-  attention,   // qkv, document_starts or none → y, log_sums
+  attention,   // qkv, document_starts or none, dropout keys or none → y, log_sums
   gather,      // rows, table → the table's rows
   cached_attention,  // qkv, texts, positions, keys, values → y; keys and values are added to
   glu,               // gate_up → y
+  gelu,              // x → y
+  dropout,           // x, keys → y
+  sigmoid,           // x → y
   // A mixture of experts; its rows are laid out as kernels/routing.h says.
   route,    // logits, targets or none → row weights, experts, rows, row tokens, offsets, loads or
             // none; backward adds the router's losses
   permute,  // x, row tokens, rows, offsets → x of each row
   grouped_linear,  // x, weights of all experts, offsets → y
-  expert_glu,      // gate_up, row weights, offsets → y
+  expert_glu,      // gate_up, row weights, offsets, or none of one expert that takes all → y
   combine,         // y, rows, row tokens, offsets → the sum over each token's rows
   add,             // x, y → sum
   convert,         // x → y: a copy, in another dtype
-  head_loss,  // x, weight, targets → chunk, chunk_gradient (working memory); adds to the run's loss
+  head_loss,  // x, weight, targets, bias or none → chunk, chunk_gradient (working memory); adds to
+              // the run's loss
 };
-inline constexpr std::size_t kOpKinds = 19;
+inline constexpr std::size_t kOpKinds = 24;
 
 enum class Pass : std::uint8_t { forward, backward };
 
@@ -110,7 +117,11 @@ struct Attributes {
   std::int64_t head_dim = 0;      // rope, rope_table, attentions, norm_rope
   double theta = 0;               // rope_table
   RopeScaling rope_scaling;       // rope_table
-  double epsilon = 0;             // norm, norm_rope
+  bool causal = true;             // attention: a query sees no later keys
+  double epsilon = 0;             // norm, layer_norm, norm_rope
+  std::int64_t period = 0;        // add_rows
+  double dropout = 0;             // dropout, attention: the share of elements that become 0
+  std::uint32_t stream = 0;       // dropout, attention: no two ops drop by the same draws
   std::int64_t first_column = 0;  // low_rank: of y, where it adds
   double scale = 0;               // low_rank: of what it adds
   Routing routing;                // route, grouped_linear
@@ -148,7 +159,8 @@ struct Program {
   ValueId tokens = kNoValue;
   ValueId targets = kNoValue;          // none in a program that ends in logits
   ValueId document_starts = kNoValue;  // none where a sequence is seen as a whole
-  ValueId logits = kNoValue;           // none in a program that ends in a loss
+  ValueId dropout_keys = kNoValue;  // [2 · batch], low and high halves; none: nothing is dropped
+  ValueId logits = kNoValue;        // none in a program that ends in a loss
   // [layers with experts · batch, experts]: how many choices fell on each, in a run; none where
   // nothing is routed, or nobody trains.
   ValueId loads = kNoValue;
@@ -190,6 +202,8 @@ class ProgramBuilder {
   };
   std::size_t matrix(const std::vector<Part>& parts, std::int64_t columns);
   std::size_t norm_weight(const std::string& name, std::int64_t elements);
+  // A vector of the canonical ones, one after the other.
+  std::size_t bias(const std::vector<Part>& parts);
 
   // What is appended until the next block, or end_blocks(), is one.
   void begin_block();
@@ -197,10 +211,19 @@ class ProgramBuilder {
 
   ValueId embed(std::size_t table);
   ValueId norm(ValueId x, std::size_t weight, double epsilon);
+  // In f32.
+  ValueId layer_norm(ValueId x, std::size_t weight, std::size_t bias, double epsilon);
+  // x as products read it.
+  ValueId operand(ValueId x);
   // As an operand of further products.
   ValueId linear(ValueId x, std::size_t weight);
   // In f32, to be added to the residual stream: saves a rounding.
   ValueId linear_to_residual(ValueId x, std::size_t weight);
+  // With a bias; the sum is rounded once.
+  ValueId biased_linear(ValueId x, std::size_t weight, std::size_t bias);
+  ValueId biased_linear_to_residual(ValueId x, std::size_t weight, std::size_t bias);
+  // Rows 0 … period − 1 of a table, again and again: learnt positions.
+  ValueId add_rows(ValueId x, std::size_t table, std::int64_t period);
   // What rope and norm_rope rotate each row by.
   ValueId rope_table(double theta, const RopeScaling& scaling, std::int64_t head_dim);
   ValueId rope(ValueId x, ValueId table, std::int64_t heads, std::int64_t head_dim);
@@ -208,15 +231,23 @@ class ProgramBuilder {
   ValueId norm_rope(ValueId qkv, std::size_t q_weight, std::size_t k_weight, ValueId table,
                     std::int64_t heads, std::int64_t kv_heads, double epsilon);
   ValueId attention(ValueId qkv, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim);
+  // Each query sees all of its sequence, or of its document; `dropout` of its weights.
+  ValueId attention_both_ways(ValueId qkv, std::int64_t heads, std::int64_t head_dim,
+                              double dropout);
   ValueId glu(ValueId gate_up);
+  ValueId gelu(ValueId x);
+  // x itself unless the batch drops anything.
+  ValueId dropout(ValueId x, double share);
   // Experts' weights stacked, as matrix(): gate and up of one expert together, then those of the
   // next; down likewise. In f32, to be added to the residual stream. `routing` as the model says;
   // the builder fills in what the batch does.
   ValueId experts(ValueId x, std::size_t router, std::size_t gate_up, std::size_t down,
                   Routing routing);
+  // A SwiGLU that each token takes, weighted by the sigmoid of its product with `gate`. In f32.
+  ValueId shared_expert(ValueId x, std::size_t gate, std::size_t gate_up, std::size_t down);
   ValueId add(ValueId x, ValueId y);
-  void head_loss(ValueId x, std::size_t weight);
-  void head_logits(ValueId x, std::size_t weight);
+  void head_loss(ValueId x, std::size_t weight, std::optional<std::size_t> bias = {});
+  void head_logits(ValueId x, std::size_t weight, std::optional<std::size_t> bias = {});
   // Nothing but what is kept: ends with the last op that adds to it.
   void no_head();
 
@@ -224,8 +255,11 @@ class ProgramBuilder {
 
  private:
   ValueId activation(std::string_view name, std::int64_t columns, DType dtype);
-  std::size_t parameter(const std::vector<Part>& parts, Shape shape, bool is_matrix);
+  std::size_t parameter(const std::vector<Part>& parts, Shape shape, Initial initial);
   ValueId linear(ValueId x, std::size_t weight, DType output);
+  ValueId biased_linear(ValueId x, std::size_t weight, std::size_t bias, DType output);
+  ValueId add_rows(ValueId x, std::size_t table, std::int64_t period, DType output);
+  ValueId attention(ValueId qkv, const Attributes& attributes);
   ValueId i32_activation(std::string_view name, Shape shape);
   ValueId grouped_linear(ValueId x, std::size_t weights, ValueId offsets, const Routing& routing,
                          DType output);
@@ -241,9 +275,12 @@ class ProgramBuilder {
   }
 
   ValueId targets();
+  // What an op drops by; sets its attributes. None where nothing is dropped.
+  ValueId dropout_keys(double share, Attributes& attributes);
 
   BatchShape shape_;
   bool trains_;
+  std::uint32_t streams_ = 0;  // so far
   Program program_;
 };
 

@@ -45,6 +45,13 @@ class Recomputation {
     for (auto at = block.end; at < backward_; ++at)
       for (const auto id : p_.ops[at].inputs)
         if (id != kNoValue) passes[index(id)] = false;
+    // What makes a value that is kept, as a norm at the end of a block, need not be done again for
+    // the little that it makes besides.
+    for (auto at = block.first; at < block.end; ++at)
+      if (std::ranges::any_of(p_.ops[at].outputs,
+                              [&](ValueId id) { return id != kNoValue && !passes[index(id)]; }))
+        for (const auto id : p_.ops[at].outputs)
+          if (id != kNoValue) passes[index(id)] = false;
     if (p_.loads != kNoValue) passes[index(p_.loads)] = false;  // each block writes its part
     auto first = p_.ops.size();
     for (auto at = backward_; at < p_.ops.size(); ++at)

@@ -17,8 +17,6 @@ namespace {
 
 constexpr std::uint64_t kIndexBytesMax = kSafetensorsHeaderBytesMax;
 constexpr std::size_t kNamesShown = 3;
-constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
-constexpr std::string_view kHead = "lm_head.weight";
 constexpr std::size_t kPieceElements = std::size_t{1} << 18;
 
 // "a, b, c and 4 more"
@@ -35,8 +33,33 @@ bool is_plain_name(std::string_view name) {
          name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
 }
 
-// What old programs wrote beside a model's parameters; transformers leaves it out as well.
-bool is_left_over(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
+// What lies beside a model's parameters and is none of them: what old programs wrote, and of a BERT
+// the heads of other objectives. transformers leaves it out as well.
+bool is_left_over(std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name == "bert.embeddings.position_ids" ||
+         name.starts_with("bert.pooler.dense.") || name.starts_with("cls.seq_relationship.");
+}
+
+// Of a head that is its embedding, the same parameter under its other name.
+std::string_view repeated_by(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kRepeated[] = {
+      {"lm_head.weight", "model.embed_tokens.weight"},
+      {"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+      {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+  for (const auto& [other, of] : kRepeated)
+    if (name == other) return of;
+  return "";
+}
+
+// As BERT's first checkpoints call the parameters of LayerNorm.
+std::string name_today(std::string name) {
+  const auto replace = [&](std::string_view end, std::string_view with) {
+    if (name.ends_with(end)) name.replace(name.size() - end.size(), end.size(), with);
+  };
+  replace(".LayerNorm.gamma", ".LayerNorm.weight");
+  replace(".LayerNorm.beta", ".LayerNorm.bias");
+  return name;
+}
 
 }  // namespace
 
@@ -59,7 +82,7 @@ Result<void> StoredModel::add_file(Disk& disk, const std::string& name) {
   ISTHMUS_TRY(auto reader, SafetensorsReader::open(disk, directory_ + "/" + name));
   files_.push_back(std::move(reader));
   for (const auto& tensor : files_.back().tensors())
-    if (!tensors_.try_emplace(tensor.name, Place{files_.size() - 1, &tensor}).second)
+    if (!tensors_.try_emplace(name_today(tensor.name), Place{files_.size() - 1, &tensor}).second)
       return Error{ErrorCode::corrupt,
                    fmt::format("{}: two files hold the tensor {}", directory_, tensor.name)};
   return {};
@@ -78,7 +101,7 @@ Result<void> StoredModel::follow_index(Disk& disk, const std::string& index) {
     ISTHMUS_CHECK(add_file(disk, file));
   }
   for (const auto& [tensor, file] : *map) {
-    const auto place = tensors_.find(tensor);
+    const auto place = tensors_.find(name_today(tensor));
     if (place == tensors_.end() || place->second.file != file_numbers[file])
       return Error{ErrorCode::corrupt,
                    fmt::format("{} says that {} holds the tensor {}, which it does not", index,
@@ -120,8 +143,8 @@ Result<void> StoredModel::check(std::span<const CanonicalTensor> tensors) const 
   }
   for (const auto& [name, place] : tensors_) {
     if (known.contains(name) || is_left_over(name)) continue;
-    ISTHMUS_TRY(const bool repeats, name == kHead ? is_the_embedding(place) : Result<bool>(false));
-    if (!repeats) extra.push_back(name);
+    ISTHMUS_TRY(const bool is_repetition, repeats(place, repeated_by(name)));
+    if (!is_repetition) extra.push_back(name);
   }
   const auto fault = [&](std::string what) {
     return Error{ErrorCode::mismatch, fmt::format("{}: {}", directory_, what)};
@@ -135,17 +158,17 @@ Result<void> StoredModel::check(std::span<const CanonicalTensor> tensors) const 
 }
 
 // Compared value by value.
-Result<bool> StoredModel::is_the_embedding(const Place& head) const {
-  const auto found = tensors_.find(kEmbedding);
-  if (found == tensors_.end() || found->second.tensor->shape != head.tensor->shape) return false;
-  const auto& embedding = found->second;
-  const auto elements = head.tensor->elements;
+Result<bool> StoredModel::repeats(const Place& tensor, std::string_view other) const {
+  const auto found = tensors_.find(std::string(other));
+  if (found == tensors_.end() || found->second.tensor->shape != tensor.tensor->shape) return false;
+  const auto& first = found->second;
+  const auto elements = tensor.tensor->elements;
   std::vector<float> ours(std::min<std::uint64_t>(elements, kPieceElements)), theirs(ours.size());
   for (std::uint64_t at = 0; at < elements; at += ours.size()) {
     const auto count = std::min<std::uint64_t>(ours.size(), elements - at);
     const auto a = std::span(ours).first(count), b = std::span(theirs).first(count);
-    ISTHMUS_CHECK(files_[embedding.file].read(*embedding.tensor, at, a));
-    ISTHMUS_CHECK(files_[head.file].read(*head.tensor, at, b));
+    ISTHMUS_CHECK(files_[first.file].read(*first.tensor, at, a));
+    ISTHMUS_CHECK(files_[tensor.file].read(*tensor.tensor, at, b));
     if (!std::equal(a.begin(), a.end(), b.begin())) return false;
   }
   return true;

@@ -36,9 +36,10 @@ class StoredModel {
   static Result<StoredModel> open(Disk& disk, const std::string& directory);
 
   // Whether these tensors are all there, each with its shape, and no other besides. What older
-  // programs wrote and what says nothing new is no other: `rotary_emb.inv_freq`, and of a model
-  // whose head is its embedding a `lm_head.weight` that equals it. Errors: mismatch, which names
-  // the tensors that are missing, of another shape or too many.
+  // programs wrote and what says nothing new is no other: `rotary_emb.inv_freq`; of a model whose
+  // head is its embedding a `lm_head.weight` that equals it; of a BERT the heads of other
+  // objectives. `LayerNorm.gamma` and `beta` are weight and bias. Errors: mismatch, which names the
+  // tensors that are missing, of another shape or too many.
   Result<void> check(std::span<const CanonicalTensor> tensors) const;
 
   // The values of a tensor that was checked, as f32. Errors also: non_finite.
@@ -53,7 +54,7 @@ class StoredModel {
   explicit StoredModel(std::string directory) : directory_(std::move(directory)) {}
   Result<void> add_file(Disk& disk, const std::string& name);
   Result<void> follow_index(Disk& disk, const std::string& index);
-  Result<bool> is_the_embedding(const Place& head) const;
+  Result<bool> repeats(const Place& tensor, std::string_view other) const;
 
   std::string directory_;
   std::vector<SafetensorsReader> files_;

@@ -7,8 +7,10 @@
 
 namespace isthmus::runtime {
 
-Program training_program(const ModelConfig& config, const BatchShape& shape,
+Program training_program(const ModelConfig& config, const BatchShape& wanted,
                          const FineTuning& tuning) {
+  auto shape = wanted;
+  shape.drops = true;
   auto program = with_backward(build_program(config, tuning, shape, Head::loss));
   return shape.recompute == Recompute::all ? with_recomputation(std::move(program))
                                            : std::move(program);

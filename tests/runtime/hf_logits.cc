@@ -57,10 +57,23 @@ ModelConfig config_of(const std::string& name) {
     config.tied = name == "qwen3";
     config.rope_theta = 1e6;
   }
-  if (name == "mixtral" || name == "qwen3_moe") {
+  if (name == "bert") {
+    config.family = name;
+    config.kv_heads = config.heads;
+    config.norm_eps = 1e-7;
+    config.token_types = 3;
+    config.dropout = 0.1;
+    config.attention_dropout = 0.2;
+  }
+  if (name == "mixtral" || name == "qwen3_moe" || name == "qwen2_moe") {
     config.family = name;
     config.experts = 7;
     config.experts_per_token = 3;
+  }
+  if (name == "qwen2_moe") {
+    config.expert_width = 24;
+    config.shared_expert_width = 52;
+    config.tied = false;
   }
   if (name == "qwen3_moe") {
     config.layers = 3;
@@ -90,9 +103,16 @@ int make(const std::string& name, const std::string& folder) {
 int adapt(const std::string& base, const std::string& folder) {
   const auto disk = make_system_disk();
   ThreadPool pool({-1});
+  const auto config = read_model_config(*disk, base);
+  if (!config) return fail(config.error());
+  const bool is_bert = config->family == "bert";
+  using Targets = std::vector<std::string>;
   const FineTuning tuning{
       .frozen = {},
-      .lora = {.rank = 5, .alpha = 7.5, .targets = {"q_proj", "*.1.self_attn.v_proj", "*.mlp.*"}},
+      .lora = {.rank = 5,
+               .alpha = 7.5,
+               .targets = is_bert ? Targets{"query", "*.1.attention.self.value", "*.output.dense"}
+                                  : Targets{"q_proj", "*.1.self_attn.v_proj", "*.mlp.*"}},
       .base = base};
   auto model = open_model(*disk, base, {.micro_batch = 1, .sequence = 16}, pool, tuning);
   if (!model) return fail(model.error());

@@ -27,6 +27,27 @@ ModelConfig& experts(ModelConfig& config, std::int64_t count, std::int64_t per_t
   return config;
 }
 
+ModelConfig& bert(ModelConfig& config) {
+  config.family = "bert";
+  config.kv_heads = config.heads;
+  config.token_types = 2;
+  return config;
+}
+
+TEST(ModelConfig, CountsParametersOfAnEncoder) {
+  auto config = good();
+  bert(config).sequence_max = 100;
+  EXPECT_TRUE(check(config).has_value());
+  config.hidden = 8 * 33;  // a head may be odd, as nothing is rotated
+  EXPECT_TRUE(check(config).has_value());
+  config.hidden = 256;
+  // Tokens, positions and types, and their norm; per layer q, k, v and o, the two of the
+  // feed-forward layer, and two norms; of the head its own layer, a norm, and a bias per token.
+  EXPECT_EQ(parameter_count(config), (260 + 100 + 2 + 2) * 256 +
+                                         6 * (4 * 256 * 257 + 704 * 257 + 256 * 705 + 2 * 2 * 256) +
+                                         256 * 257 + 512 + 260);
+}
+
 TEST(ModelConfig, CountsParameters) {
   EXPECT_TRUE(check(good()).has_value());
   // Embedding, and per layer: q and o, k and v, three of SwiGLU, two norms; the last norm.
@@ -55,6 +76,17 @@ TEST(ModelConfig, NamesTheFault) {
       {[](auto& c) { c.rope_theta = 0; }, "rope_theta"},
       {[](auto& c) { c.norm_eps = 0; }, "norm_eps"},
       {[](auto& c) { c.family = "lama"; }, "llama"},
+      {[](auto& c) { c.token_types = 2; }, "token_types"},
+      {[](auto& c) { c.dropout = 0.1; }, "dropout"},
+      {[](auto& c) { c.attention_dropout = 0.1; }, "attention_dropout"},
+      {[](auto& c) { bert(c).token_types = 0; }, "token_types"},
+      {[](auto& c) { bert(c).dropout = 1; }, "dropout"},
+      {[](auto& c) { bert(c).attention_dropout = -0.1; }, "attention_dropout"},
+      {[](auto& c) { bert(c).kv_heads = 4; }, "kv_heads"},
+      {[](auto& c) { bert(c).head_dim = 16; }, "head_dim"},
+      {[](auto& c) { bert(c).rope_theta = 1e6; }, "rope_theta"},
+      {[](auto& c) { bert(c).tied = false; }, "tied"},
+      {[](auto& c) { bert(c).experts = 4; }, "mixtral"},
       {[](auto& c) { c.experts = 4; }, "mixtral"},
       {[](auto& c) { c.dense_layers = {0}; }, "qwen3_moe"},
       {[](auto& c) { c.family = "mixtral"; }, "experts"},

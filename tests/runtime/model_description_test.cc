@@ -65,6 +65,33 @@ TEST(ModelDescription, OfExpertsComesBackAsItWas) {
   }
 }
 
+TEST(ModelDescription, OfAnEncoderComesBackAsItWas) {
+  const auto config = small_config("bert");
+  const auto text = to_config_json(config);
+  const auto again = from_config_json(text);
+  ASSERT_TRUE(again) << again.error().text();
+  EXPECT_EQ(*again, config);
+  EXPECT_THAT(text, testing::Not(HasSubstr("rope")));
+  EXPECT_THAT(settings_text(config), testing::Not(HasSubstr("rope")));
+}
+
+TEST(ModelDescription, OfAnEncoderRefusesWhatWouldBeComputedDifferently) {
+  for (const std::string field :
+       {R"("hidden_act": "relu")", R"("position_embedding_type": "relative_key")",
+        R"("is_decoder": true)", R"("add_cross_attention": true)",
+        R"("tie_word_embeddings": false)", R"("quantization_config": {"bits": 4})"}) {
+    auto text = to_config_json(small_config("bert"));
+    const auto name = field.substr(0, field.find(':'));
+    const auto there = text.find(name);
+    if (there != std::string::npos) text.replace(there, text.find(',', there) - there, field);
+    if (there == std::string::npos) text.insert(1, field + ",");
+    const auto config = from_config_json(text);
+    ASSERT_FALSE(config) << field;
+    EXPECT_EQ(config.error().code, ErrorCode::unsupported) << field;
+    EXPECT_THAT(config.error().text(), HasSubstr(name.substr(1, name.size() - 2)));
+  }
+}
+
 // transformers counts layers from 1 in one field and from 0 in the other.
 TEST(ModelDescription, DenseLayersAreThoseOfBothFields) {
   const auto dense = [](std::string_view step, std::string_view named) {
@@ -188,6 +215,14 @@ TEST(ModelDescription, WhatIsLeftOutIsAsTheFamilyHasIt) {
             "num_hidden_layers": 1, "num_attention_heads": 64{}}})",
         family, more));
   };
+  const auto bert = parsed("bert", "");
+  ASSERT_TRUE(bert) << bert.error().text();
+  EXPECT_EQ(bert->sequence_max, 512);
+  EXPECT_EQ(bert->token_types, 2);
+  EXPECT_EQ(bert->norm_eps, 1e-12);
+  EXPECT_EQ(bert->dropout, 0.1);
+  EXPECT_EQ(bert->attention_dropout, 0.1);
+  EXPECT_TRUE(bert->tied);
   const auto llama = parsed("llama", ""), qwen3 = parsed("qwen3", "");
   ASSERT_TRUE(llama && qwen3);
   EXPECT_EQ(llama->kv_heads, 64);

@@ -31,7 +31,9 @@ class ModelOracle : public testing::TestWithParam<std::string> {
   BatchLoss forward_backward(const std::vector<OracleBatch>& batches) {
     model->zero_gradients();
     BatchLoss loss;
-    for (const auto& batch : batches) loss += model->forward_backward(batch.tokens, batch.targets);
+    for (const auto& batch : batches)
+      loss += model->forward_backward(batch.tokens, batch.targets, batch.document_starts,
+                                      batch.row_keys);
     return loss;
   }
   // The tensors whose gradients are not those of the vectors, as f32 computes them; and "loss".
@@ -51,6 +53,13 @@ class ModelOracle : public testing::TestWithParam<std::string> {
     }
     return differ;
   }
+  // Of a row of the first micro-batch: without padding.
+  std::size_t text_length(std::size_t row) const {
+    const auto sequence = static_cast<std::size_t>(c.sequence);
+    if (!c.padded) return sequence;
+    return static_cast<std::size_t>(std::ranges::count(
+        std::span(c.batches[0].document_starts).subspan(row * sequence, sequence), 0));
+  }
   static double norm(std::span<const float> values) {
     double squares = 0;
     for (const float x : values) squares += static_cast<double>(x) * static_cast<double>(x);
@@ -63,8 +72,9 @@ class ModelOracle : public testing::TestWithParam<std::string> {
 };
 
 const std::vector<std::string> kCasesInBf16 = {
-    "tied", "untied", "grouped",      "long",    "linear",    "llama3",
-    "yarn", "qwen3",  "qwen3_untied", "mixtral", "qwen3_moe", "qwen3_moe_untied"};
+    "tied",      "untied", "grouped",      "long",        "linear",    "llama3",
+    "yarn",      "qwen3",  "qwen3_untied", "mixtral",     "qwen3_moe", "qwen3_moe_untied",
+    "qwen2_moe", "bert",   "bert_long",    "bert_dropout"};
 // Where rounding to bf16 would choose other experts, in PyTorch as here.
 const std::vector<std::string> kCasesInF32Alone = {"mixtral_long"};
 
@@ -85,6 +95,10 @@ TEST_P(ModelOracle, GradientsInF32AreThoseOfFp64) {
   EXPECT_NEAR(model->routing().balance_loss, c.balance_loss, 2e-6 * c.balance_loss);
   EXPECT_NEAR(model->routing().z_loss, c.z_loss, 2e-6 * c.z_loss);
 }
+
+// Added to all keys alike, it changes no weight of attention: its gradient is 0. What rounding
+// makes of it is nobody's to compare, nor what AdamW, which divides by its size, makes of that.
+bool has_no_gradient(std::string_view name) { return name.ends_with("attention.self.key.bias"); }
 
 // What is compared as one: a tensor; or, of a model with experts, those of one kind in all layers
 // and experts. Such a case has few tokens, as none may be near to choosing otherwise, and the
@@ -114,7 +128,7 @@ TEST_P(ModelOracleInBf16, GradientsAreAsGoodAsAutocast) {
     of_tensor.autocast += expected.autocast_error * expected.autocast_error;
   }
   for (const auto& [name, squares] : errors)
-    EXPECT_LE(squares.ours, 1.25 * 1.25 * squares.autocast) << name;
+    EXPECT_TRUE(squares.ours <= 1.25 * 1.25 * squares.autocast || has_no_gradient(name)) << name;
 }
 
 TEST_P(ModelOracle, LogitsAreThoseOfFp64) {
@@ -122,9 +136,11 @@ TEST_P(ModelOracle, LogitsAreThoseOfFp64) {
   const auto vocabulary = static_cast<std::size_t>(c.config.vocabulary);
   const auto sequence = static_cast<std::size_t>(c.sequence);
   std::vector<float> logits(c.logits.elements);
-  for (std::size_t b = 0; b < static_cast<std::size_t>(c.micro_batch); ++b)
-    model->logits(std::span(c.batches[0].tokens).subspan(b * sequence, sequence),
-                  std::span(logits).subspan(b * sequence * vocabulary, sequence * vocabulary));
+  for (std::size_t b = 0; b < static_cast<std::size_t>(c.micro_batch); ++b) {
+    const auto length = text_length(b);
+    model->logits(std::span(c.batches[0].tokens).subspan(b * sequence, length),
+                  std::span(logits).subspan(b * sequence * vocabulary, length * vocabulary));
+  }
   EXPECT_LE(distance(logits, c.logits), 5e-6 * c.logits.norm);
   EXPECT_NEAR(norm(logits), c.logits.norm, 5e-6 * c.logits.norm);
 }
@@ -133,10 +149,13 @@ TEST_P(ModelOracle, EvaluationAndLogitsGiveTheLossOfTraining) {
   ASSERT_NO_FATAL_FAILURE(make(GetParam(), Precision::f32));
   auto shape = c.shape(Precision::f32);
   shape.router = {};  // neither of them drops anything
+  c.config.dropout = c.config.attention_dropout = 0;
   model = *Model::create(c.config, shape, pool);
   set_oracle_parameters(*model);
-  const auto trained = model->forward_backward(c.batches[0].tokens, c.batches[0].targets);
-  const auto evaluated = model->forward_loss(c.batches[0].tokens, c.batches[0].targets);
+  const auto& batch = c.batches[0];
+  const auto trained =
+      model->forward_backward(batch.tokens, batch.targets, batch.document_starts, batch.row_keys);
+  const auto evaluated = model->forward_loss(batch.tokens, batch.targets, batch.document_starts);
   EXPECT_EQ(evaluated.counted, trained.counted);
   EXPECT_DOUBLE_EQ(evaluated.sum, trained.sum);
 
@@ -145,8 +164,10 @@ TEST_P(ModelOracle, EvaluationAndLogitsGiveTheLossOfTraining) {
   const auto sequence = static_cast<std::size_t>(c.sequence);
   std::vector<float> logits(sequence * vocabulary);
   for (std::size_t b = 0; b < static_cast<std::size_t>(c.micro_batch); ++b) {
-    model->logits(std::span(c.batches[0].tokens).subspan(b * sequence, sequence), logits);
-    for (std::size_t i = 0; i < sequence; ++i) {
+    const auto length = text_length(b);
+    model->logits(std::span(c.batches[0].tokens).subspan(b * sequence, length),
+                  std::span(logits).first(length * vocabulary));
+    for (std::size_t i = 0; i < length; ++i) {
       const auto target = c.batches[0].targets[b * sequence + i];
       if (target == kIgnoredTarget) continue;
       const auto row = std::span(logits).subspan(i * vocabulary, vocabulary);
@@ -222,7 +243,7 @@ TEST_F(ModelOracle, AHundredStepsOfTrainingAreThoseOfFp64) {
   const auto adamw = oracle_adamw();
   const auto steps_of_data = std::stoll(options.at("steps_of_data"));
   const auto trainings = load_oracle_trainings();
-  ASSERT_EQ(trainings.size(), 3U);
+  ASSERT_EQ(trainings.size(), 4U);
   for (const auto& training : trainings) {
     SCOPED_TRACE(training.name);
     ASSERT_NO_FATAL_FAILURE(make(training.name, Precision::f32));
@@ -237,6 +258,7 @@ TEST_F(ModelOracle, AHundredStepsOfTrainingAreThoseOfFp64) {
     ASSERT_EQ(training.parameters.size(), model->tensors().size());
     for (std::size_t t = 0; t < model->tensors().size(); ++t) {
       const auto& expected = training.parameters.at(t);
+      if (has_no_gradient(expected.name)) continue;
       EXPECT_LE(distance(model->parameters(t), expected), 2e-5 * expected.norm) << expected.name;
     }
   }

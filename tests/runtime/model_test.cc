@@ -67,6 +67,8 @@ OracleBatch random_batch(const ModelConfig& config, const BatchShape& shape, std
     batch.tokens.push_back(draw());
     batch.targets.push_back(random.chance(0.1) ? kIgnoredTarget : draw());
   }
+  for (std::int64_t row = 0; row < shape.micro_batch; ++row)
+    batch.row_keys.push_back(random.next());
   return batch;
 }
 
@@ -115,7 +117,7 @@ TEST(Model, MicroBatchesAddUpToTheWholeBatch) {
 
 // Of experts, too: what is dropped, and the routers' losses, are of each sequence by itself.
 TEST(Model, MicroBatchesOfExpertsAddUpToTheWholeBatch) {
-  for (const char* family : {"mixtral", "qwen3_moe"}) {
+  for (const char* family : {"mixtral", "qwen3_moe", "qwen2_moe"}) {
     SCOPED_TRACE(family);
     const auto config = small_config(family);
     BatchShape whole{4, 24, Precision::f32};
@@ -149,6 +151,88 @@ TEST(Model, MicroBatchesOfExpertsAddUpToTheWholeBatch) {
   }
 }
 
+// Of an encoder, too: what is dropped depends on a row's key and nothing else, and no row sees
+// another, nor a document another of its row.
+TEST(Model, MicroBatchesWithDropoutAddUpToTheWholeBatch) {
+  const auto config = small_config("bert");
+  BatchShape whole{4, 24, Precision::f32};
+  whole.documents = Documents::apart;
+  auto half = whole;
+  half.micro_batch = 2;
+  ThreadPool pool(kTwo);
+  const auto at_once = make_model(config, whole, pool), in_halves = make_model(config, half, pool);
+  for (const auto& model : {at_once.get(), in_halves.get()}) model->initialise(9);
+  auto batch = random_batch(config, whole, 2);
+  for (std::int32_t i = 0; i < whole.tokens(); ++i)
+    batch.document_starts.push_back(i % 24 < 11 ? 0 : 11);
+  const auto loss =
+      at_once->forward_backward(batch.tokens, batch.targets, batch.document_starts, batch.row_keys);
+  BatchLoss sum;
+  for (const std::size_t row : {std::size_t{0}, std::size_t{2}}) {
+    const auto of_rows = [&](const std::vector<std::int32_t>& all) {
+      return std::span(all).subspan(row * 24, std::size_t{2} * 24);
+    };
+    sum += in_halves->forward_backward(of_rows(batch.tokens), of_rows(batch.targets),
+                                       of_rows(batch.document_starts),
+                                       std::span(batch.row_keys).subspan(row, 2));
+  }
+  EXPECT_NEAR(sum.sum, loss.sum, 1e-6 * loss.sum);
+  const std::vector<float> zero(at_once->gradients().size());
+  EXPECT_LE(distance(at_once->gradients(), in_halves->gradients()),
+            1e-6 * distance(at_once->gradients(), zero));
+
+  batch.row_keys[3] ^= std::uint64_t{1} << 40;
+  const auto other =
+      at_once->forward_backward(batch.tokens, batch.targets, batch.document_starts, batch.row_keys);
+  EXPECT_GT(std::abs(other.sum - loss.sum), 1e-5 * loss.sum);
+}
+
+TEST(Model, EvaluationHasNoDropout) {
+  auto config = small_config("bert");
+  const BatchShape shape{2, 24, Precision::f32};
+  ThreadPool pool(kTwo);
+  const auto with = make_model(config, shape, pool);
+  config.dropout = config.attention_dropout = 0;
+  const auto without = make_model(config, shape, pool);
+  const auto batch = random_batch(config, shape, 2);
+  for (const auto& model : {with.get(), without.get()}) model->initialise(9);
+  const auto loss = without->forward_loss(batch.tokens, batch.targets).sum;
+  EXPECT_EQ(with->forward_loss(batch.tokens, batch.targets).sum, loss);
+  EXPECT_EQ(without->forward_backward(batch.tokens, batch.targets).sum, loss);
+  EXPECT_NE(with->forward_backward(batch.tokens, batch.targets, {}, batch.row_keys).sum, loss);
+}
+
+// A text is scored by itself, though there is room behind it.
+TEST(Model, AnEncoderSeesBothWaysAndNoFurtherThanItsText) {
+  const auto config = small_config("bert");
+  ThreadPool pool(kTwo);
+  const auto model = make_model(config, {1, 40, Precision::f32}, pool);
+  model->initialise(9);
+  const auto batch = random_batch(config, {1, 40, Precision::f32}, 3);
+  const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
+  const auto scores = [&](std::span<const std::int32_t> tokens) {
+    std::vector<float> out(tokens.size() * vocabulary);
+    model->logits(tokens, out);
+    return out;
+  };
+  const auto tokens = std::span(batch.tokens);
+  const auto of_33 = scores(tokens.first(33));
+  scores(tokens.first(40));  // leaves other tokens behind
+  EXPECT_EQ(scores(tokens.first(33)), of_33);
+  const auto of_34 = scores(tokens.first(34));
+  EXPECT_GT(distance(of_33, std::span(of_34).first(of_33.size())), 1e-4);
+  const std::vector<std::int32_t> one(tokens.begin(), tokens.begin() + 1);
+  EXPECT_EQ(scores(one).size(), vocabulary);
+}
+
+TEST(Model, AnEncoderContinuesNoText) {
+  ThreadPool pool(kOne);
+  const auto model = make_model(small_config("bert"), {1, 16, Precision::f32}, pool);
+  const auto decoding = model->decoding(1, 16);
+  ASSERT_FALSE(decoding);
+  EXPECT_EQ(decoding.error().code, ErrorCode::unsupported);
+}
+
 // Whatever training drops.
 TEST(Model, EvaluationOfExpertsDropsNothing) {
   const auto config = small_config("mixtral");
@@ -167,9 +251,9 @@ TEST(Model, EvaluationOfExpertsDropsNothing) {
 
 // Whatever the step before has left there.
 TEST(Model, AStepBeginsWithGradientsOfZero) {
-  for (const bool tied : {false, true}) {
-    auto config = two_layers();
-    config.tied = tied;
+  auto untied = two_layers();
+  untied.tied = false;
+  for (const auto& config : {untied, two_layers(), small_config("bert")}) {
     const BatchShape shape{2, 24, Precision::f32};
     ThreadPool pool(kTwo);
     const auto used = make_model(config, shape, pool), fresh = make_model(config, shape, pool);
@@ -179,7 +263,7 @@ TEST(Model, AStepBeginsWithGradientsOfZero) {
     used->zero_gradients();
     for (const auto& model : {used.get(), fresh.get()})
       for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
-        model->forward_backward(batch.tokens, batch.targets);
+        model->forward_backward(batch.tokens, batch.targets, {}, batch.row_keys);
     for (std::size_t i = 0; i < used->tensors().size(); ++i)
       EXPECT_EQ(copy_of(used->gradients(i)), copy_of(fresh->gradients(i)))
           << used->tensors()[i].name;
@@ -207,7 +291,7 @@ Trained train(Model& model, std::int64_t first_step, std::int64_t end_step,
     for (std::uint64_t m = 0; m < micro_batches; ++m) {
       const auto batch =
           random_batch(model.config(), model.shape(), static_cast<std::uint64_t>(step) * 2 + m);
-      loss += model.forward_backward(batch.tokens, batch.targets);
+      loss += model.forward_backward(batch.tokens, batch.targets, {}, batch.row_keys);
     }
     trained.losses.push_back(loss.sum);
     model.update({}, 1e-2, loss.counted);
@@ -223,8 +307,8 @@ class ModelThreads : public testing::TestWithParam<std::tuple<Precision, std::st
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelThreads,
                          testing::Combine(testing::Values(Precision::f32, Precision::bf16),
-                                          testing::Values("llama", "qwen3", "mixtral",
-                                                          "qwen3_moe")),
+                                          testing::Values("llama", "qwen3", "mixtral", "qwen3_moe",
+                                                          "qwen2_moe", "bert")),
                          [](const auto& value) {
                            return std::get<1>(value.param) + "_" +
                                   std::string(to_string(std::get<0>(value.param)));
@@ -242,9 +326,17 @@ TEST_P(ModelThreads, DoNotChangeBitsNorDoesRepetition) {
   config.head_dim = 8;
   config.ffn_width = 61;
   config.vocabulary = 131;
+  if (family == "bert") {
+    config.kv_heads = config.heads;
+    config.head_dim = 0;
+    config.token_types = 2;
+    config.dropout = 0.1;
+    config.attention_dropout = 0.2;
+  }
   if (find_family(family)->has_experts) {
     config.experts = 5;
     config.experts_per_token = 2;
+    if (family == "qwen2_moe") config.shared_expert_width = 23;
     shape.router = {.capacity = 1.1, .balance = 0.02, .z = 0.001};
   }
   std::vector<Trained> runs;

@@ -14,7 +14,7 @@ namespace {
 
 std::ifstream open_oracle(const std::string& file) {
   std::ifstream in(std::string(ISTHMUS_ORACLE_FOLDER) + "/" + file, std::ios::binary);
-  EXPECT_TRUE(in.good()) << file << ": run tools/oracle/make_decoder_vectors.py";
+  EXPECT_TRUE(in.good()) << file << ": run tools/oracle/make_model_vectors.py";
   return in;
 }
 
@@ -29,6 +29,16 @@ OracleBatch draw_batch(const OracleCase& c, std::int64_t m) {
     const bool counts = c.ignored == 0 || draw("ignored", i) % c.ignored != 0;
     batch.targets.push_back(counts ? static_cast<std::int32_t>(draw("targets", i) % vocabulary)
                                    : kIgnoredTarget);
+  }
+  const auto sequence = static_cast<std::uint64_t>(c.sequence);
+  for (std::uint64_t row = 0; row < static_cast<std::uint64_t>(c.micro_batch); ++row) {
+    batch.row_keys.push_back(draw("keys", row));
+    if (!c.padded) continue;
+    const auto length = sequence - draw("lengths", row) % (sequence / 2);
+    for (std::uint64_t i = 0; i < sequence; ++i) {
+      batch.document_starts.push_back(i < length ? 0 : static_cast<std::int32_t>(length));
+      if (i >= length) batch.targets[row * sequence + i] = kIgnoredTarget;
+    }
   }
   return batch;
 }
@@ -87,6 +97,20 @@ std::vector<int> numbers_of(const std::string& text) {
   return numbers;
 }
 
+void read_encoder(const std::map<std::string, std::string>& entries, OracleCase& c) {
+  c.config.sequence_max = std::stoll(entries.at("sequence_max"));
+  c.config.token_types = std::stoll(entries.at("token_types"));
+  c.config.dropout = std::stod(entries.at("dropout"));
+  c.config.attention_dropout = std::stod(entries.at("attention_dropout"));
+  c.padded = entries.at("padded") != "0";
+}
+
+void read_decoder(const std::map<std::string, std::string>& entries, OracleCase& c) {
+  c.config.head_dim = std::stoll(entries.at("head_dim"));
+  c.config.rope_theta = std::stod(entries.at("rope_theta"));
+  c.config.rope_scaling = rope_scaling_of(entries);
+}
+
 void read_experts(const std::map<std::string, std::string>& entries, OracleCase& c) {
   if (!entries.contains("experts")) return;
   const auto integer = [&](const std::string& key) { return std::stoll(entries.at(key)); };
@@ -94,6 +118,8 @@ void read_experts(const std::map<std::string, std::string>& entries, OracleCase&
   c.config.experts = integer("experts");
   c.config.experts_per_token = integer("experts_per_token");
   c.config.expert_width = integer("expert_width");
+  if (entries.contains("shared_expert_width"))
+    c.config.shared_expert_width = integer("shared_expert_width");
   c.config.normalise_top_k = integer("normalise_top_k") != 0;
   c.config.dense_layers = numbers_of(entries.at("dense_layers"));
   c.router.capacity = number("capacity");
@@ -104,7 +130,6 @@ void read_experts(const std::map<std::string, std::string>& entries, OracleCase&
                        : BalanceScope::micro_batch;
   c.balance_loss = number("balance_loss");
   c.z_loss = number("z_loss");
-  c.data = entries.at("data");
   c.margin = number("margin");
 }
 
@@ -163,12 +188,9 @@ OracleCase load_oracle_case(const std::string& name) {
   c.config.hidden = integer("hidden");
   c.config.heads = integer("heads");
   c.config.kv_heads = integer("kv_heads");
-  c.config.head_dim = integer("head_dim");
   c.config.ffn_width = integer("ffn_width");
   c.config.vocabulary = integer("vocabulary");
   c.config.tied = integer("tied") != 0;
-  c.config.rope_theta = std::stod(entries.at("rope_theta"));
-  c.config.rope_scaling = rope_scaling_of(entries);
   c.config.norm_eps = std::stod(entries.at("norm_eps"));
   c.micro_batch = integer("micro_batch");
   c.sequence = integer("sequence");
@@ -176,6 +198,11 @@ OracleCase load_oracle_case(const std::string& name) {
   c.loss = std::stod(entries.at("loss"));
   c.micro_batches = integer("micro_batches");
   c.ignored = static_cast<std::uint64_t>(integer("ignored"));
+  if (entries.contains("data")) c.data = entries.at("data");
+  if (c.config.family == "bert")
+    read_encoder(entries, c);
+  else
+    read_decoder(entries, c);
   read_experts(entries, c);
   c.batches = oracle_batches(c, 0);
 
@@ -244,15 +271,16 @@ void set_oracle_parameters(Model& model) {
     const auto has = [&](std::string_view part) {
       return tensor.name.find(part) != std::string::npos;
     };
+    const bool decides = has("q_proj") || has("k_proj") || has(".query.") || has(".key.");
     auto values = model.parameters(t);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const float drawn = oracle_uniform(tensor.name, i);
-      if (tensor.shape.rank() == 1)
+      if (tensor.name.ends_with(".bias"))
+        values[i] = drawn / 2;
+      else if (tensor.shape.rank() == 1)
         values[i] = (drawn / 2 + 1) * (has("q_norm") ? 3.0F : 1.0F);
       else
-        values[i] = drawn / (has(".gate.weight")              ? 2.0F
-                             : has("q_proj") || has("k_proj") ? 3.0F
-                                                              : 4.0F);
+        values[i] = drawn / (has(".gate.weight") ? 2.0F : decides ? 3.0F : 4.0F);
     }
   }
   model.parameters_changed();

@@ -1,4 +1,4 @@
-// The oracle vectors of tools/oracle/make_decoder_vectors.py, and the hash from which both sides
+// The oracle vectors of tools/oracle/make_model_vectors.py, and the hash from which both sides
 // draw parameters, tokens and targets.
 #pragma once
 
@@ -36,6 +36,8 @@ double distance(std::span<const float> values, const OracleTensor& tensor);
 struct OracleBatch {
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> targets;
+  std::vector<std::int32_t> document_starts = {};  // of a padded case: what is behind is another
+  std::vector<std::uint64_t> row_keys = {};
 };
 
 struct OracleCase {
@@ -47,6 +49,7 @@ struct OracleCase {
   std::int64_t sequence = 0;
   std::int64_t micro_batches = 0;
   std::uint64_t ignored = 0;  // one target of so many; 0: none
+  bool padded = false;        // rows end in what is no part of their text
   std::vector<OracleBatch> batches;
   std::int64_t counted = 0;
   double loss = 0;    // summed
@@ -56,8 +59,11 @@ struct OracleCase {
   OracleTensor logits;                  // of the first micro-batch
 
   BatchShape shape(Precision precision) const {
-    return {
-        .micro_batch = micro_batch, .sequence = sequence, .precision = precision, .router = router};
+    return {.micro_batch = micro_batch,
+            .sequence = sequence,
+            .precision = precision,
+            .documents = padded ? Documents::apart : Documents::joined,
+            .router = router};
   }
 };
 
@@ -88,7 +94,7 @@ std::map<std::string, std::string> load_oracle_text(const std::string& file);
 std::vector<float> load_oracle_floats(const std::string& file);
 
 // Queries and keys large enough that attention has peaks, routers that experts are chosen clearly,
-// norm weights away from 1.
+// norm weights away from 1, biases from 0.
 void set_oracle_parameters(Model& model);
 
 }  // namespace isthmus::runtime

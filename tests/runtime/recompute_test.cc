@@ -91,6 +91,22 @@ TEST(Recompute, OfExpertsKeepsTheInputsOfLayersAndTheirLoads) {
   EXPECT_NEAR((arena(14) - arena(6)) / 8, inputs + loads, 64);  // places begin at multiples of 64
 }
 
+// Of an encoder a layer ends in a norm, whose output is kept; two numbers per token stay with it.
+TEST(Recompute, OfAnEncoderKeepsTheInputsOfLayersAndTheirNorms) {
+  ModelConfig config = small_config("bert");
+  config.hidden = 384;
+  config.heads = config.kv_heads = 6;
+  config.ffn_width = 1536;
+  config.sequence_max = 256;
+  const auto arena = [&](int layers) {
+    config.layers = layers;
+    const BatchShape shape{.micro_batch = 2, .sequence = 256, .recompute = Recompute::all};
+    return training_memory(config, shape).activations;
+  };
+  const double inputs = 512 * 4 * (384 + 2);
+  EXPECT_NEAR((arena(14) - arena(6)) / 8, inputs, 64);  // places begin at multiples of 64
+}
+
 class RecomputedModel : public testing::TestWithParam<std::tuple<const char*, Precision>> {};
 
 TEST_P(RecomputedModel, HasTheSameBits) {
@@ -118,7 +134,7 @@ TEST_P(RecomputedModel, HasTheSameBits) {
           targets.push_back(static_cast<std::int32_t>(
               random.below(static_cast<std::uint64_t>(config.vocabulary))));
         }
-        loss += model->forward_backward(tokens, targets);
+        loss += model->forward_backward(tokens, targets, {}, std::vector<std::uint64_t>{3, 4});
       }
       EXPECT_TRUE(model->update({}, rate, loss.counted).finite);
     }
@@ -132,7 +148,8 @@ TEST_P(RecomputedModel, HasTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, RecomputedModel,
-                         testing::Combine(testing::Values("llama", "qwen3", "mixtral", "qwen3_moe"),
+                         testing::Combine(testing::Values("llama", "qwen3", "mixtral", "qwen3_moe",
+                                                          "qwen2_moe", "bert"),
                                           testing::Values(Precision::f32, Precision::bf16)),
                          [](const auto& tested) {
                            return std::string(std::get<0>(tested.param)) + "_" +

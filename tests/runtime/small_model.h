@@ -25,14 +25,22 @@ inline ModelConfig small_config() {
   return config;
 }
 
-// The same of any family; with experts where it has them.
+// The same of any family; with experts, or dropout, where it has them.
 inline ModelConfig small_config(const std::string& family) {
   auto config = small_config();
   config.family = family;
+  if (family == "bert") {
+    config.kv_heads = config.heads;
+    config.token_types = 2;
+    config.dropout = 0.1;
+    config.attention_dropout = 0.2;
+    return config;
+  }
   if (!find_family(family)->has_experts) return config;
   config.ffn_width = 20;
   config.experts = 5;
   config.experts_per_token = 2;
+  if (family == "qwen2_moe") config.shared_expert_width = 14;
   if (family == "qwen3_moe") {
     config.expert_width = 12;
     config.normalise_top_k = false;

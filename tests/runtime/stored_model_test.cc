@@ -113,6 +113,35 @@ TEST_F(StoredModelTest, WhatOlderProgramsWroteBesideIsPassedOver) {
   expect_read(all);
 }
 
+// As the first ones of 2018 still are.
+TEST_F(StoredModelTest, OldNamesOfABertAreThoseOfToday) {
+  const auto weight = tensor("bert.embeddings.LayerNorm.weight", {6}, 1);
+  const auto bias = tensor("bert.embeddings.LayerNorm.bias", {6}, 9);
+  auto old_weight = weight, old_bias = bias;
+  old_weight.name = "bert.embeddings.LayerNorm.gamma";
+  old_bias.name = "bert.embeddings.LayerNorm.beta";
+  write("model.safetensors",
+        {old_weight, old_bias, tensor("bert.embeddings.position_ids", {1, 4}, 0),
+         tensor("bert.pooler.dense.weight", {6, 6}, 1), tensor("bert.pooler.dense.bias", {6}, 1),
+         tensor("cls.seq_relationship.weight", {2, 6}, 1)});
+  expect_read({weight, bias});
+  write("model.safetensors", {old_weight, weight, bias});
+  const auto twice = StoredModel::open(*disk, folder.path());
+  ASSERT_FALSE(twice);
+  EXPECT_EQ(twice.error().code, ErrorCode::corrupt);
+}
+
+TEST_F(StoredModelTest, AHeadsBiasThatIsStoredTwiceMustBeTheSame) {
+  const auto bias = tensor("cls.predictions.bias", {6}, 1);
+  auto again = bias;
+  again.name = "cls.predictions.decoder.bias";
+  write("model.safetensors", {bias, again});
+  expect_read({bias});
+  again.values[5] += 1;
+  write("model.safetensors", {bias, again});
+  EXPECT_THAT(why(check({bias})), HasSubstr("has no tensor cls.predictions.decoder.bias"));
+}
+
 // Some save the head of a tied model too. Were it another one, somebody would not get their model.
 TEST_F(StoredModelTest, AHeadThatIsStoredTwiceMustBeTheEmbedding) {
   auto head = embedding;

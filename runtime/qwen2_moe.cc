@@ -1,0 +1,22 @@
+#include "runtime/decoder.h"
+
+namespace isthmus::runtime {
+
+Program qwen2_moe_program(const ModelConfig& config, const BatchShape& shape, Head head) {
+  const ExpertNames names{.block = "mlp",
+                          .gate_proj = "gate_proj",
+                          .up_proj = "up_proj",
+                          .down_proj = "down_proj",
+                          .shared = "shared_expert"};
+  Decoder decoder(config, shape, head);
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    decoder.add_attention(layer, HeadNorms::no, Biases::yes);
+    if (config.has_experts(layer))
+      decoder.add_experts(layer, names);
+    else
+      decoder.add_feed_forward(layer);
+  }
+  return decoder.finish();
+}
+
+}  // namespace isthmus::runtime
