@@ -78,6 +78,12 @@ std::vector<std::string_view> family_names_with_experts() {
   return names;
 }
 
+Objective objective_of(const ModelConfig& config) {
+  const auto* family = find_family(config.family);
+  ISTHMUS_ASSERT(family != nullptr);
+  return family->objective;
+}
+
 Program build_program(const ModelConfig& config, const BatchShape& shape, Head head) {
   const auto* family = find_family(config.family);
   ISTHMUS_ASSERT(family != nullptr);

@@ -33,6 +33,7 @@ struct Family {
   std::int64_t expert_width = 0;
   bool may_leave_weights = false;  // as they come out of softmax, over all experts
   bool may_have_dense_layers = false;
+  Objective objective = Objective::next_token;  // what its models are trained for
   Program (*program)(const ModelConfig& config, const BatchShape& shape, Head head) = nullptr;
 };
 
@@ -40,6 +41,9 @@ std::span<const Family> families();
 const Family* find_family(std::string_view name);  // nullptr: none
 std::vector<std::string_view> family_names();
 std::vector<std::string_view> family_names_with_experts();
+
+// Of a config that checks.
+Objective objective_of(const ModelConfig& config);
 
 // The forward list; of a config that checks, for a sequence of at most its sequence_max.
 Program build_program(const ModelConfig& config, const BatchShape& shape, Head head);

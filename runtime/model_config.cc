@@ -112,6 +112,10 @@ std::int64_t parameter_count(const ModelConfig& config) {
   return count;
 }
 
+std::string_view to_string(Objective objective) {
+  return objective == Objective::next_token ? "next_token" : "masked_tokens";
+}
+
 std::string_view to_string(Precision precision) {
   return precision == Precision::f32 ? "f32" : "bf16";
 }

@@ -47,6 +47,12 @@ Result<void> check(const ModelConfig& config);
 // The number of parameters; of a config that checks.
 std::int64_t parameter_count(const ModelConfig& config);
 
+// What a model learns to predict: each token from those before it, or hidden tokens from all that
+// is around them (masked-language modelling; runtime/masking.h).
+enum class Objective : std::uint8_t { next_token, masked_tokens };
+
+std::string_view to_string(Objective objective);
+
 // The numerical format of a site's training. bf16: matrices are multiplied in bf16 with f32 sums;
 // the residual stream, the norms, the loss, all gradients of parameters and the parameters
 // themselves stay f32.
