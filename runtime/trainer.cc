@@ -12,6 +12,7 @@
 #include "base/byte_stream.h"
 #include "base/counted.h"
 #include "runtime/checkpoint.h"
+#include "runtime/family.h"
 #include "runtime/metrics_log.h"
 #include "runtime/micro_batches.h"
 #include "runtime/run_checkpoints.h"
@@ -33,12 +34,15 @@ class Trainer {
         model_(parts.model),
         is_root_(parts.world.rank() == kRoot),
         observers_(parts.observers),
-        batches_(parts.data, parts.model.shape(), parts.world.rank(), parts.world.world_size()),
+        batches_(parts.data, parts.model.shape(), parts.world.rank(), parts.world.world_size(),
+                 options.seed, parts.masking),
         checkpoints_(parts, options, progress_, spikes_, observers_),
         trained_(parts.model) {
     ISTHMUS_ASSERT((parts.outer != nullptr) == (options.federated && is_root_));
     ISTHMUS_ASSERT(options.micro_batches > 0 && options.inner_steps > 0 &&
                    options.checkpoint_steps > 0 && options.lead_steps >= 0);
+    ISTHMUS_ASSERT(parts.masking != nullptr ||
+                   objective_of(parts.model.config()) == Objective::next_token);
     ISTHMUS_ASSERT(options.evaluate_steps == 0 ||
                    (parts.tokenizer != nullptr && !options.held_out.empty()));
   }
@@ -133,7 +137,8 @@ class Trainer {
       metrics_->write("resumed", {{"inner_step", progress_.inner_step},
                                   {"outer_step", progress_.outer_step},
                                   {"tokens", progress_.tokens},
-                                  {"tokens_contributed", contributed_tokens_}});
+                                  {"tokens_contributed", contributed_tokens_},
+                                  {"objective", to_string(objective())}});
     return {};
   }
 
@@ -303,6 +308,10 @@ class Trainer {
     return {};
   }
 
+  Objective objective() const {
+    return parts_.masking == nullptr ? Objective::next_token : Objective::masked_tokens;
+  }
+
   // Of all ranks.
   Result<void> sum_routing() {
     auto& routing = model_.routing();
@@ -352,6 +361,7 @@ class Trainer {
                           .gradient_norm = gradient_norm,
                           .skipped_steps = progress_.skipped_steps,
                           .tokens_counted = counted,
+                          .objective = objective(),
                           .routing = model_.routing().experts > 0 ? &model_.routing() : nullptr};
     for (auto* observer : observers_) observer->inner_step(step);
     report(false);
