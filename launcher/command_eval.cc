@@ -12,6 +12,7 @@
 #include "launcher/progress_line.h"
 #include "launcher/rank_setup.h"
 #include "launcher/site_check.h"
+#include "launcher/site_masking.h"
 #include "runtime/evaluate.h"
 #include "runtime/model_directory.h"
 
@@ -44,9 +45,14 @@ Result<void> evaluate(const Options& options, const SiteFile& file) {
   report["site"] = file.site.name;
   report["checkpoint"] = checkpoint;
   ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file, *disk));
+  ISTHMUS_TRY(const auto masking, site_masking(file, *tokenizer, (*opened)->config()));
   runtime::HeldOutOptions held_out{
       .format = token_format(file, *tokenizer, (*opened)->config().vocabulary),
-      .sequences_max = options.sequences};
+      .sequences_max = options.sequences,
+      .masking = pointer_to(masking)};
+  const auto of_what =
+      masking ? fmt::format(" of hidden tokens, {:.3g} % of all", 100 * masking->share())
+              : std::string();
   const auto clock = make_system_clock();
   for (const auto& text : file.data.held_out) {
     const auto began = clock->now();
@@ -62,10 +68,11 @@ Result<void> evaluate(const Options& options, const SiteFile& file) {
     line.clear();
     report["held_out"][text.name] = {{"bits_per_byte", loss.bits_per_byte},
                                      {"perplexity", loss.perplexity},
+                                     {"objective", runtime::to_string(loss.objective)},
                                      {"sequences", loss.sequences}};
     if (!options.json)
-      fmt::print("{:<12} {:7.4f} bits per byte  perplexity {:.2f}  ({})\n", text.name,
-                 loss.bits_per_byte, loss.perplexity, counted(loss.sequences, "sequence"));
+      fmt::print("{:<12} {:7.4f} bits per byte  perplexity {:.2f}{}  ({})\n", text.name,
+                 loss.bits_per_byte, loss.perplexity, of_what, counted(loss.sequences, "sequence"));
   }
   if (options.json) fmt::print("{}\n", report.dump());
   return {};
@@ -84,7 +91,8 @@ void add_eval(Command program) {
   const auto command = program.subcommand("eval",
                                           "Held-out loss of a site's model on each text of "
                                           "data.held_out: bits per byte, and perplexity "
-                                          "per token");
+                                          "per token (of a model that predicts hidden "
+                                          "tokens, of those)");
   const auto options = std::make_shared<Options>();
   add_site_arguments(command, options->site, HowManySites::one);
   const auto initial =

@@ -17,7 +17,9 @@
 #include "launcher/roster_file.h"
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
+#include "launcher/site_masking.h"
 #include "runtime/evaluate.h"
+#include "runtime/family.h"
 #include "runtime/generate.h"
 #include "runtime/model_directory.h"
 #include "runtime/utf8_state.h"
@@ -130,8 +132,11 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
   ISTHMUS_TRY(const auto trained, trained_model_of(file, *disk));
   ISTHMUS_TRY(const auto after, runtime::open_model(*disk, trained, shape, pool));
   ISTHMUS_TRY(const auto tokenizer, site_tokenizer(file, *disk));
+  report.objective = runtime::objective_of(after->config());
   const auto format = token_format(file, *tokenizer, after->config().vocabulary);
-  const runtime::HeldOutOptions how{.format = format, .sequences_max = options.sequences};
+  ISTHMUS_TRY(const auto masking, site_masking(file, *tokenizer, after->config()));
+  const runtime::HeldOutOptions how{
+      .format = format, .sequences_max = options.sequences, .masking = pointer_to(masking)};
   for (const auto& held_out : file.data.held_out) {
     HeldOutReport out{.name = held_out.name};
     if (!report.initial_replaced) {
@@ -143,7 +148,8 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
                 runtime::held_out_loss(*after, *tokenizer, *disk, held_out.path, how));
     out.after = last.bits_per_byte;
     ISTHMUS_TRY(auto prompt, prompt_of(*disk, held_out.path, *tokenizer, format));
-    if (runtime::is_utf8(prompt)) {  // else it is no text to go on with
+    // Else it is no text to go on with, or the model continues none.
+    if (runtime::is_utf8(prompt) && report.objective == runtime::Objective::next_token) {
       out.prompt = std::move(prompt);
       ISTHMUS_TRY(auto texts, runtime::generate(*after, *tokenizer, std::span(&out.prompt, 1),
                                                 {.bytes_max = 80, .stop_at_newline = true}));

@@ -25,9 +25,11 @@
 #include "launcher/rank_setup.h"
 #include "launcher/run_folder.h"
 #include "launcher/site_check.h"
+#include "launcher/site_masking.h"
 #include "launcher/stop_request.h"
 #include "launcher/tensorboard_log.h"
 #include "launcher/train_lines.h"
+#include "runtime/family.h"
 #include "runtime/frozen_digest.h"
 #include "runtime/model_description.h"
 #include "runtime/outer_sync.h"
@@ -132,8 +134,9 @@ class SiteRank {
     ISTHMUS_TRY(data_, runtime::TextDataset::open(*disk_, text_sources(file_), file_.train.sequence,
                                                   static_cast<std::uint64_t>(file_.train.seed),
                                                   token_format_, file_.data.documents));
+    ISTHMUS_TRY(masking_, site_masking(file_, *tokenizer_, model_->config()));
     settings_ = runtime::settings_text(model_->config(), model_->fine_tuning(), frozen_digest_) +
-                tokenizer_settings(*tokenizer_);
+                tokenizer_settings(*tokenizer_) + masking_settings(masking_);
     return {};
   }
 
@@ -172,12 +175,16 @@ class SiteRank {
          {"threads", pool_->workers()},
          {"parameters", runtime::parameter_count(model_->config())},
          {"trained", runtime::trained_parameter_count(model_->config(), model_->fine_tuning())},
-         {"precision", runtime::to_string(file_.train.precision)}});
+         {"precision", runtime::to_string(file_.train.precision)},
+         {"objective", runtime::to_string(runtime::objective_of(model_->config()))}});
     auto options = train_options(file_, folder_);
     options.frozen_digest = frozen_digest_;
-    options.evaluation = {.format = token_format_, .sequences_max = file_.train.evaluate_sequences};
+    options.evaluation = {.format = token_format_,
+                          .sequences_max = file_.train.evaluate_sequences,
+                          .masking = pointer_to(masking_)};
     const auto outcome = runtime::train({.model = *model_,
                                          .data = *data_,
+                                         .masking = pointer_to(masking_),
                                          .world = *world_,
                                          .disk = *disk_,
                                          .clock = *clock_,
@@ -226,7 +233,8 @@ class SiteRank {
   std::unique_ptr<runtime::Tokenizer> tokenizer_;
   runtime::TokenFormat token_format_;
   std::optional<runtime::TextDataset> data_;
-  std::string settings_;  // what sites must agree on
+  std::optional<runtime::Masking> masking_;  // where the model predicts hidden tokens
+  std::string settings_;                     // what sites must agree on
   std::unique_ptr<runtime::OuterSync> outer_;
   std::optional<TrainLines> lines_;
   std::unique_ptr<TensorBoardLog> tensorboard_;

@@ -118,7 +118,7 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
     const Labels which = {{"rank", fmt::format("{}", rank.rank)}};
     out.gauge("rank_inner_step", "Inner steps done", number(rank.inner_step), which);
     if (rank.loss > 0)  // none yet
-      out.gauge("rank_loss", "Nats per token, of the last inner step", rank.loss, which);
+      out.gauge("rank_loss", "Nats per predicted token, of the last inner step", rank.loss, which);
     out.gauge("rank_tokens_per_second", "Of all ranks of the site together", rank.tokens_per_second,
               which);
   }

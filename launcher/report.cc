@@ -65,6 +65,7 @@ Json json_of(const SiteReport& site) {
   json["outer_steps"] = site.outer_steps;
   json["outer_steps_planned"] = site.outer_steps_planned;
   json["inner_steps"] = site.inner_steps;
+  json["objective"] = to_string(site.objective);
   json["tokens"] = site.tokens;
   json["tokens_trained"] = site.tokens_trained;
   json["tokens_per_second"] = site.tokens_per_second;
@@ -129,6 +130,9 @@ std::string loss_table(const Report& report) {
       if (std::find(names.begin(), names.end(), text.name) == names.end())
         names.push_back(text.name);
   if (names.empty()) return {};
+  const bool of_hidden = std::ranges::any_of(columns, [](const auto& column) {
+    return column.second->objective == runtime::Objective::masked_tokens;
+  });
   std::string out = fmt::format("{:<14}{:>10}", "bits per byte", "before");
   for (const auto& [title, site] : columns) out += fmt::format("  {:>12}", title);
   out += '\n';
@@ -146,6 +150,7 @@ std::string loss_table(const Report& report) {
     }
     out += '\n';
   }
+  if (of_hidden) out += "of the bytes of hidden tokens\n";
   return out + '\n';
 }
 
@@ -172,11 +177,12 @@ std::string of_trained(const SiteReport& site) {
 }
 
 std::string site_text(const SiteReport& site) {
+  const auto* const hidden = site.objective == runtime::Objective::masked_tokens ? "hidden " : "";
   const auto tokens = [](std::uint64_t count) { return about_count(static_cast<double>(count)); };
   std::string out =
-      fmt::format("{}: {} of {}, {} tokens{}, {} tokens/s\n", site.site, site.outer_steps,
-                  counted(site.outer_steps_planned, "outer step"), tokens(site.tokens),
-                  of_trained(site), about_count(site.tokens_per_second));
+      fmt::format("{}: {} of {}, {} {}tokens{}, {} {}tokens/s\n", site.site, site.outer_steps,
+                  counted(site.outer_steps_planned, "outer step"), tokens(site.tokens), hidden,
+                  of_trained(site), about_count(site.tokens_per_second), hidden);
   const auto bytes = [](std::uint64_t count) { return about_bytes(static_cast<double>(count)); };
   for (const auto& [peer, link] : site.traffic.links) {
     out +=

@@ -9,6 +9,7 @@
 
 #include "inter/record.h"
 #include "launcher/traffic.h"
+#include "runtime/model_config.h"
 
 namespace isthmus::launcher {
 
@@ -24,6 +25,8 @@ struct SiteReport {
   std::string site;
   std::int64_t outer_steps = 0, outer_steps_planned = 0;
   std::int64_t inner_steps = 0;
+  // Where it is masked_tokens, all tokens here are hidden ones, and held-out losses are of those.
+  runtime::Objective objective = runtime::Objective::next_token;
   std::uint64_t tokens = 0;  // in its outer steps; of a site that trains alone, in its model
   std::uint64_t tokens_trained = 0;  // also what a crash lost, or no outer step names yet
   double tokens_per_second = 0;      // while it trained, waiting included

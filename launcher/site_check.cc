@@ -173,6 +173,7 @@ class ValueCheck {
     const auto& train = file_.train;
     if (!written("model.from")) check_context(text_);
     if (!written("model.from")) check_router(text_);
+    if (!written("model.from")) check_masking(text_);
     const auto total = file_.inner_steps_total();
     if (written("train.warmup_steps") && total > 0 && train.rate.warmup_steps > total)
       fault("train.warmup_steps",

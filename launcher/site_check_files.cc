@@ -34,6 +34,7 @@ void check_model_folder(SiteText& text, Disk& disk, bool adapter_readable) {
   text.file.model.config = *config;
   check_context(text);
   check_router(text);
+  check_masking(text);
   if (!check_tuning(text)) return;
   check_memory(text);
   if (!adapter_readable) return;
@@ -81,6 +82,7 @@ void check_tokenizer(SiteText& text, Disk& disk) {
   const auto wanted =
       is_byte_tokenizer(**tokenizer) ? kByteTokens : std::int64_t{(*tokenizer)->vocabulary()};
   check_tokens(text, disk, **tokenizer);
+  check_mask_token(text, **tokenizer);
   const auto vocabulary = text.file.model.config.vocabulary;
   if (vocabulary >= wanted) return;
   text.faults.add(text.region(text.written("model.vocabulary") ? "model.vocabulary" : key),

@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "launcher/site_masking.h"
 #include "launcher/units.h"
 #include "runtime/family.h"
 #include "runtime/rate_ranges.h"
@@ -47,6 +48,27 @@ void check_router(SiteText& text) {
       text.faults.add(
           text.region(key),
           fmt::format("{} has no effect on a {}, which has no experts", key, family->name));
+}
+
+void check_masking(SiteText& text) {
+  const auto* family = runtime::find_family(text.file.model.config.family);
+  if (family == nullptr || family->objective == runtime::Objective::masked_tokens) return;
+  for (const std::string_view key : {"masking.share", "masking.token"})
+    if (text.written(key))
+      text.faults.add(text.region(key),
+                      fmt::format("{} has no effect on a {}, which predicts the next token and "
+                                  "hides none",
+                                  key, family->name));
+}
+
+void check_mask_token(SiteText& text, const runtime::Tokenizer& tokenizer) {
+  const auto masking = site_masking(text.file, tokenizer, text.file.model.config);
+  if (masking) return;
+  const std::string_view key = text.written("masking.token")     ? "masking.token"
+                               : text.written("model.tokenizer") ? "model.tokenizer"
+                               : text.written("model.from")      ? "model.from"
+                                                                 : "model.family";
+  text.faults.add(text.region(key), fmt::format("{}: {}", key, masking.error().text()));
 }
 
 void check_context(SiteText& text) {

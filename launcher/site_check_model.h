@@ -3,6 +3,7 @@
 #pragma once
 
 #include "launcher/site_file.h"
+#include "runtime/tokenizer.h"
 
 namespace isthmus::launcher {
 
@@ -10,6 +11,10 @@ namespace isthmus::launcher {
 void check_context(SiteText& text);
 // [experts] says something of a model that has some, only.
 void check_router(SiteText& text);
+// [masking] says something of a model that predicts hidden tokens, only.
+void check_masking(SiteText& text);
+// Of such a model: there is a token to hide them by.
+void check_mask_token(SiteText& text, const runtime::Tokenizer& tokenizer);
 // Of a model that checks: the patterns of lora.targets or train.freeze, and of train.rates, are of
 // its names. False where they are not.
 bool check_tuning(SiteText& text);

@@ -70,6 +70,12 @@ struct DataOptions {
   runtime::Documents documents = runtime::Documents::joined;
 };
 
+// [masking]
+struct MaskingOptions {
+  double share = 0.15;      // of the tokens that may be hidden
+  std::int64_t token = -1;  // what stands in their place; -1: the tokenizer's own mask token
+};
+
 // [train]
 struct TrainOptions {
   std::int64_t micro_batch = 8;   // sequences a rank computes at once
@@ -132,6 +138,7 @@ struct SiteFile {
   runtime::RouterOptions experts = {.balance = 0.001};  // as transformers has it
   LoraOptions lora;
   DataOptions data;
+  MaskingOptions masking;
   TrainOptions train;
   intra::MeshShape mesh;
   SyncOptions sync;

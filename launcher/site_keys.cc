@@ -18,6 +18,10 @@ constexpr std::array kSections = {
                 "Low-rank adapters (LoRA) beside the products of a model that itself is frozen: "
                 "only they train, are exchanged, and lie in checkpoints, as PEFT has them."},
     SiteSection{"data", "This site's own text. It never leaves the site."},
+    SiteSection{"masking",
+                "How tokens are hidden from a model that predicts hidden ones instead of the "
+                "next: of those that are chosen 80 % are replaced by the mask token and 10 % by "
+                "any token, and the others stay (BERT)."},
     SiteSection{"train", "Inner steps: how this site trains between two outer steps."},
     SiteSection{"mesh", "The ranks of this site, as a grid of data x pipeline x tensor x expert."},
     SiteSection{"sync",

@@ -12,7 +12,7 @@ namespace isthmus::launcher {
 std::vector<SiteKey> model_keys();     // [model]
 std::vector<SiteKey> expert_keys();    // [experts]
 std::vector<SiteKey> lora_keys();      // [lora]
-std::vector<SiteKey> training_keys();  // [data], [train], [mesh]
+std::vector<SiteKey> training_keys();  // [data], [masking], [train], [mesh]
 std::vector<SiteKey> sync_keys();      // [sync]
 std::vector<SiteKey> gateway_keys();   // [gateway]
 

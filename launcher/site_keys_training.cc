@@ -10,6 +10,7 @@ std::vector<SiteKey> training_keys() {
   using runtime::AdamWOptions;
   using runtime::RateSchedule;
   constexpr auto data = &SiteFile::data;
+  constexpr auto masking = &SiteFile::masking;
   constexpr auto train = &SiteFile::train;
   constexpr auto mesh = &SiteFile::mesh;
 
@@ -52,6 +53,26 @@ std::vector<SiteKey> training_keys() {
            "it, or what is of its own document alone. \"apart\" needs to know where they "
            "begin: `isthmus data prepare` writes it for JSON lines; of other files of tokens "
            "one begins after each end token."},
+
+      {.section = "masking",
+       .name = "share",
+       .kind = number,
+       .field = field(masking, &MaskingOptions::share),
+       .min = 0,
+       .max = 0.999999,
+       .above_min = true,
+       .meaning = "Of the tokens that are chosen, each by itself: they are what is predicted. "
+                  "Special tokens never are, nor what a mask file hides.",
+       .shared = true},
+      {.section = "masking",
+       .name = "token",
+       .kind = whole_number,
+       .field = field(masking, &MaskingOptions::token),
+       .min = 0,
+       .max = (1 << 22) - 1,
+       .meaning = "Id of the mask token.",
+       .absent = "the tokenizer's `[MASK]` or `<mask>`, of bytes 259",
+       .shared = true},
 
       {.section = "train",
        .name = "micro_batch",

@@ -11,6 +11,7 @@
 #include "inter/returning_sites.h"
 #include "launcher/site_memory.h"
 #include "launcher/units.h"
+#include "runtime/family.h"
 
 namespace isthmus::launcher {
 
@@ -87,12 +88,16 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   else if (trained < parameters)
     line("frozen", fmt::format("all but {} parameters", about_count(static_cast<double>(trained))));
   const auto tokens = file.tokens_per_inner_step();
-  line("steps", fmt::format("{} of {}; {} tokens an inner step, {} in all",
-                            counted(file.sync.outer_steps, "outer step"),
-                            counted(file.sync.inner_steps, "inner step"),
-                            about_count(static_cast<double>(tokens)),
-                            about_count(static_cast<double>(tokens) *
-                                        static_cast<double>(file.inner_steps_total()))));
+  line(
+      "steps",
+      fmt::format(
+          "{} of {}; {} tokens an inner step, {} in all{}",
+          counted(file.sync.outer_steps, "outer step"),
+          counted(file.sync.inner_steps, "inner step"), about_count(static_cast<double>(tokens)),
+          about_count(static_cast<double>(tokens) * static_cast<double>(file.inner_steps_total())),
+          runtime::objective_of(model) == runtime::Objective::next_token
+              ? ""
+              : fmt::format("; {:.3g} % of them hidden, and predicted", 100 * file.masking.share)));
   const auto ranks = file.mesh.ranks();
   line("ranks",
        fmt::format("{}{} {}", counted(ranks, "rank"), ranks == 1 ? "," : ", each",

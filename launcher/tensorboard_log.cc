@@ -91,7 +91,9 @@ void TensorBoardLog::inner_step(const runtime::StepReport& step) {
   scalar(step.inner_step, "train/loss", step.loss);
   scalar(step.inner_step, "train/learning_rate", step.learning_rate);
   scalar(step.inner_step, "train/gradient_norm", step.gradient_norm);
-  scalar(step.inner_step, "train/tokens_per_second", step.tokens_per_second);
+  const bool of_hidden = step.objective == runtime::Objective::masked_tokens;
+  scalar(step.inner_step, of_hidden ? "train/hidden_tokens_per_second" : "train/tokens_per_second",
+         step.tokens_per_second);
   if (const auto* routing = step.routing; routing != nullptr) {
     scalar(step.inner_step, "experts/imbalance", routing->imbalance());
     scalar(step.inner_step, "experts/dropped_share", routing->dropped_share());
@@ -106,8 +108,11 @@ void TensorBoardLog::held_out(const runtime::HeldOutResult& held_out) {
   const auto tag = [&](const char* what) {
     return fmt::format("held_out/{}/{}", held_out.text, what);
   };
-  scalar(held_out.inner_step, tag("bits_per_byte"), held_out.loss.bits_per_byte);
-  scalar(held_out.inner_step, tag("perplexity"), held_out.loss.perplexity);
+  const bool of_hidden = held_out.loss.objective == runtime::Objective::masked_tokens;
+  scalar(held_out.inner_step, tag(of_hidden ? "bits_per_hidden_byte" : "bits_per_byte"),
+         held_out.loss.bits_per_byte);
+  scalar(held_out.inner_step, tag(of_hidden ? "hidden_perplexity" : "perplexity"),
+         held_out.loss.perplexity);
   write();
 }
 

@@ -1,7 +1,9 @@
 // TensorBoardLog: the steps of a training as an event file that TensorBoard shows: scalars
 // train/loss, train/learning_rate, train/gradient_norm, train/tokens_per_second, and
 // held_out/NAME/bits_per_byte and perplexity, over inner steps; of a model with experts also
-// experts/imbalance, dropped_share, balance_loss and z_loss.
+// experts/imbalance, dropped_share, balance_loss and z_loss. Of one that predicts hidden tokens the
+// loss is of those, and the others are train/hidden_tokens_per_second,
+// held_out/NAME/bits_per_hidden_byte and hidden_perplexity.
 //
 // The format is TensorFlow's: records (length, its CRC-32C, data, its CRC-32C; tsl/lib/io) of the
 // protocol buffer Event (tensorflow/core/util/event.proto), of which these few fields are written.

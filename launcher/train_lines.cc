@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <initializer_list>
 #include <utility>
+#include <vector>
 
 #include "base/event_log.h"
 #include "launcher/units.h"
@@ -32,35 +32,38 @@ void TrainLines::inner_step(const runtime::StepReport& step) {
   const double share = options_.peak > 0 ? step.flops_per_second / options_.peak : 0;
   const double imbalance = step.routing == nullptr ? 0 : step.routing->imbalance();
   const double dropped = step.routing == nullptr ? 0 : step.routing->dropped_share();
+  const bool of_hidden = step.objective == runtime::Objective::masked_tokens;
   if (options_.format == LogFormat::json) {
-    const std::initializer_list<Field> fields = {{"inner_step", step.inner_step},
-                                                 {"steps_left", step.steps_left},
-                                                 {"loss", step.loss},
-                                                 {"tokens", step.tokens},
-                                                 {"tokens_per_second", step.tokens_per_second},
-                                                 {"share_of_peak", share},
-                                                 {"learning_rate", step.learning_rate},
-                                                 {"gradient_norm", step.gradient_norm},
-                                                 {"skipped_steps", step.skipped_steps},
-                                                 {"seconds_left", left},
-                                                 {"expert_imbalance", imbalance},
-                                                 {"dropped_share", dropped}};
+    std::vector<Field> fields = {{"inner_step", step.inner_step},
+                                 {"steps_left", step.steps_left},
+                                 {"loss", step.loss},
+                                 {"tokens", step.tokens},
+                                 {"tokens_per_second", step.tokens_per_second},
+                                 {"share_of_peak", share},
+                                 {"learning_rate", step.learning_rate},
+                                 {"gradient_norm", step.gradient_norm},
+                                 {"skipped_steps", step.skipped_steps},
+                                 {"seconds_left", left}};
+    if (step.routing != nullptr) {
+      fields.emplace_back("expert_imbalance", imbalance);
+      fields.emplace_back("dropped_share", dropped);
+    }
+    if (of_hidden) fields.emplace_back("objective", to_string(step.objective));
     print(out_, to_json(Event{.unix_time = clock_.unix_time(),
                               .severity = Severity::info,
                               .id = "inner_step",
                               .site = options_.site,
                               .peer = {},
                               .outer_step = static_cast<std::int64_t>(step.outer_step),
-                              .fields = {fields.begin(),
-                                         fields.size() - (step.routing == nullptr ? 2 : 0)}}));
+                              .fields = fields}));
     return;
   }
   const auto now = clock_.now();
   if (step.steps_left > 0 && now < next_) return;
   next_ = now + options_.pause;
-  auto line = fmt::format("{} step {}/{}  loss {:.3f}  {} tokens/s", options_.site, step.inner_step,
-                          step.inner_step + step.steps_left, step.loss,
-                          about_count(step.tokens_per_second));
+  auto line = fmt::format("{} step {}/{}  loss {:.3f}  {} {}tokens/s", options_.site,
+                          step.inner_step, step.inner_step + step.steps_left, step.loss,
+                          about_count(step.tokens_per_second), of_hidden ? "hidden " : "");
   if (share > 0) line += fmt::format("  {:.0f} % of peak", 100 * share);
   line += fmt::format("  rate {:.3g}  gradient {:.3g}", step.learning_rate, step.gradient_norm);
   if (step.routing != nullptr) line += fmt::format("  busiest expert {:.2f}x", imbalance);

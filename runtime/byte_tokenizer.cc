@@ -33,7 +33,9 @@ class ByteTokenizer final : public Tokenizer {
   std::int32_t vocabulary() const override { return kTextVocabulary; }
   std::optional<std::int32_t> begin() const override { return std::nullopt; }
   std::optional<std::int32_t> end() const override { return kEndToken; }
-  std::optional<std::int32_t> special(std::string_view) const override { return std::nullopt; }
+  std::optional<std::int32_t> special(std::string_view name) const override {
+    return name == "[MASK]" ? std::optional(kMaskToken) : std::nullopt;
+  }
   const security::Digest& digest() const override { return digest_; }
   std::string description() const override { return "bytes"; }
 

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/counted.h"
+#include "base/random.h"
 #include "runtime/batch_loss.h"
 
 namespace isthmus::runtime {
@@ -55,6 +56,7 @@ Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk
   const bool apart = model.shape().documents == Documents::apart;
   std::vector<std::int32_t> tokens(rows * sequence), targets(rows * sequence);
   std::vector<std::int32_t> starts(apart ? tokens.size() : 0);
+  const auto row_random = Random(0).split("held_out_rows");  // the same in each run
   BatchLoss loss;
   std::uint64_t bytes = 0;
   for (std::uint64_t first = 0; first < count; first += rows) {
@@ -67,12 +69,15 @@ Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk
     ISTHMUS_CHECK(file.read(first * sequence + 1, next));
     ISTHMUS_CHECK(file.hide(first * sequence + 1, next));
     std::fill(starts.begin(), starts.end(), 0);
-    for (std::uint64_t row = 0; apart && file.knows_documents() && row < here; ++row) {
+    for (std::uint64_t row = 0; row < here; ++row) {
       const auto of_row = [&](std::vector<std::int32_t>& all) {
         return std::span(all).subspan(row * sequence, sequence);
       };
-      ISTHMUS_CHECK(
-          file.part((first + row) * sequence, of_row(tokens), of_row(starts), of_row(targets)));
+      if (apart && file.knows_documents())
+        ISTHMUS_CHECK(
+            file.part((first + row) * sequence, of_row(tokens), of_row(starts), of_row(targets)));
+      if (options.masking != nullptr)
+        options.masking->hide(row_random.at(first + row), of_row(tokens), of_row(targets));
     }
     ISTHMUS_TRY(const auto more, text_bytes(next, tokenizer, path));
     bytes += more;
@@ -81,12 +86,17 @@ Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk
       options.progress(static_cast<std::int64_t>(first + here), static_cast<std::int64_t>(count));
   }
   if (loss.counted == 0 || bytes == 0)
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("{} has nothing to predict in its first {}: its mask hides all of it",
-                             path, counted(count, "sequence"))};
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("{} has nothing to predict in its first {}: {}", path,
+                    counted(count, "sequence"),
+                    options.masking == nullptr
+                        ? "its mask hides all of it"
+                        : "its mask file excludes all of it, or none of so few tokens was chosen")};
   return HeldOutLoss{loss.sum / std::numbers::ln2 / static_cast<double>(bytes),
                      std::exp(loss.sum / static_cast<double>(loss.counted)),
-                     static_cast<std::int64_t>(count)};
+                     static_cast<std::int64_t>(count),
+                     options.masking == nullptr ? Objective::next_token : Objective::masked_tokens};
 }
 
 }  // namespace isthmus::runtime

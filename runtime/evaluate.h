@@ -2,7 +2,8 @@
 // text's tokens, one after the other without overlap, each from its own beginning, without a begin
 // token. By a model that keeps documents apart each is judged by itself, and a text of which it is
 // not known where they begin is one. Perplexity compares models with one tokenizer, bits per byte
-// any.
+// any. Of a model that predicts hidden tokens both are of those, and compare such models alone, of
+// one share; which ones are hidden is a function of the sequence's number, the same each time.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "base/disk.h"
 #include "base/result.h"
+#include "runtime/masking.h"
 #include "runtime/model.h"
 #include "runtime/token_file.h"
 #include "runtime/tokenizer.h"
@@ -26,13 +28,15 @@ struct HeldOutLoss {
   // Per byte of the text that the tokens stand for; those of special tokens count, and stand for
   // none.
   double bits_per_byte = 0;
-  double perplexity = 0;       // per token: e to the mean loss
-  std::int64_t sequences = 0;  // how many there were, at most as many as asked for
+  double perplexity = 0;                        // per token: e to the mean loss
+  std::int64_t sequences = 0;                   // how many there were, at most as many as asked for
+  Objective objective = Objective::next_token;  // what was predicted
 };
 
 struct HeldOutOptions {
   TokenFormat format = {};
   std::int64_t sequences_max = 24;
+  const Masking* masking = nullptr;  // where the model predicts hidden tokens
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};  // of sequences
 };
 

@@ -46,6 +46,7 @@ const Family* find_family(std::string_view name);  // nullptr: none
 std::vector<std::string_view> family_names();
 std::vector<std::string_view> family_names_with_experts();
 
+// Of a config that checks.
 Objective objective_of(const ModelConfig& config);
 
 // The forward list; of a config that checks, for a sequence of at most its sequence_max.

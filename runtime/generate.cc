@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "runtime/family.h"
 #include "runtime/utf8_state.h"
 
 namespace isthmus::runtime {
@@ -148,6 +149,10 @@ Result<std::vector<std::string>> generate(Model& model, const Tokenizer& tokeniz
                                           std::span<const std::string> prompts,
                                           const GenerateOptions& options) {
   ISTHMUS_CHECK(check(options));
+  if (objective_of(model.config()) == Objective::masked_tokens)
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("a {} predicts hidden tokens and continues no text", model.config().family)};
   ISTHMUS_TRY(const auto decoding,
               model.decoding(static_cast<std::int64_t>(prompts.size()), model.shape().sequence));
   std::vector<Text> texts;

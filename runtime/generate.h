@@ -31,7 +31,8 @@ struct GenerateOptions {
 // model sees the last tokens that fit its sequence, or at least half as many once a text has
 // outgrown it. A prompt follows what begins a text, where the tokenizer has that; else an empty one
 // is a new line. Errors: invalid_argument (no prompt, or one that is not UTF-8, an option out of
-// range, the vocabulary is not the tokenizer's), too_large, non_finite.
+// range, the vocabulary is not the tokenizer's), unsupported (the model predicts hidden tokens),
+// too_large, non_finite.
 Result<std::vector<std::string>> generate(Model& model, const Tokenizer& tokenizer,
                                           std::span<const std::string> prompts,
                                           const GenerateOptions& options);

@@ -22,7 +22,8 @@ std::optional<double> watch_held_out(const TrainParts& parts, const TrainOptions
                    {{"inner_step", progress.inner_step},
                     {"text", text.name},
                     {"bits_per_byte", loss->bits_per_byte},
-                    {"perplexity", loss->perplexity}});
+                    {"perplexity", loss->perplexity},
+                    {"objective", to_string(loss->objective)}});
     for (auto* observer : observers)
       observer->held_out({.inner_step = progress.inner_step,
                           .outer_step = progress.outer_step,

@@ -84,6 +84,7 @@ void MetricsLog::held_out(const HeldOutResult& held_out) {
                      {"text", std::string(held_out.text)},
                      {"bits_per_byte", held_out.loss.bits_per_byte},
                      {"perplexity", held_out.loss.perplexity},
+                     {"objective", to_string(held_out.loss.objective)},
                      {"sequences", held_out.loss.sequences}});
 }
 

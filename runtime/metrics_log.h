@@ -10,7 +10,9 @@
 //   merge         a new agreed state taken over, and the seconds waited for it
 //   initial_replaced  the run began with the first parameters of another site
 //   held_out      the loss on a text that is not trained on
-//   resumed       training goes on from a checkpoint: later lines may repeat earlier steps
+//   resumed       training begins, or goes on from a checkpoint: later lines may repeat earlier
+//                 steps; with its objective: where that is masked_tokens, losses and numbers of
+//                 tokens are of hidden ones
 //
 // `tokens` counts all tokens trained, `tokens_contributed` those in contributions so far: after a
 // crash the lines of the last process tell what was lost. Whole lines only

@@ -5,15 +5,18 @@
 namespace isthmus::runtime {
 
 MicroBatches::MicroBatches(const TextDataset& data, const BatchShape& shape, int rank,
-                           int world_size)
+                           int world_size, std::uint64_t seed, const Masking* masking)
     : data_(data),
       rows_(static_cast<std::uint64_t>(shape.micro_batch)),
       rank_(static_cast<std::uint64_t>(rank)),
       world_size_(static_cast<std::uint64_t>(world_size)),
       columns_(static_cast<std::size_t>(shape.sequence)),
+      row_random_(Random(seed).split("rows")),
+      masking_(masking),
       tokens_(static_cast<std::size_t>(shape.tokens())),
       targets_(tokens_.size()),
-      document_starts_(shape.documents == Documents::apart ? tokens_.size() : 0) {
+      document_starts_(shape.documents == Documents::apart ? tokens_.size() : 0),
+      row_keys_(rows_) {
   ISTHMUS_ASSERT(data.sequence() == shape.sequence && data.documents() == shape.documents);
 }
 
@@ -26,6 +29,8 @@ Result<void> MicroBatches::read(std::uint64_t position, std::int64_t micro) {
     };
     ISTHMUS_CHECK(
         data_.read(first + row, of_row(tokens_), of_row(targets_), of_row(document_starts_)));
+    row_keys_[row] = row_random_.at(first + row);
+    if (masking_ != nullptr) masking_->hide(row_keys_[row], of_row(tokens_), of_row(targets_));
   }
   return {};
 }

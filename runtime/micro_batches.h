@@ -1,12 +1,15 @@
 // MicroBatches: which samples a rank computes, in which inner step. The samples of a run are one
-// sequence; rank r takes the r-th of each run of world_size micro-batches.
+// sequence; rank r takes the r-th of each run of world_size micro-batches. Where the model predicts
+// hidden tokens, they come hidden.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/random.h"
 #include "base/result.h"
+#include "runtime/masking.h"
 #include "runtime/program.h"
 #include "runtime/text_dataset.h"
 
@@ -14,8 +17,10 @@ namespace isthmus::runtime {
 
 class MicroBatches {
  public:
-  // `data` outlives it.
-  MicroBatches(const TextDataset& data, const BatchShape& shape, int rank, int world_size);
+  // `data` and `masking` outlive it; without the latter tokens come as they are. `seed`: of all
+  // that is drawn for a row.
+  MicroBatches(const TextDataset& data, const BatchShape& shape, int rank, int world_size,
+               std::uint64_t seed, const Masking* masking = nullptr);
 
   // Samples of all ranks' micro-batches together.
   std::uint64_t samples() const { return rows_ * world_size_; }
@@ -26,13 +31,19 @@ class MicroBatches {
   std::span<const std::int32_t> tokens() const { return tokens_; }
   std::span<const std::int32_t> targets() const { return targets_; }
   std::span<const std::int32_t> document_starts() const { return document_starts_; }
+  // Of each row, a function of the seed and its sample number alone: what is drawn by it is the
+  // same for any micro-batch and number of ranks.
+  std::span<const std::uint64_t> row_keys() const { return row_keys_; }
 
  private:
   const TextDataset& data_;
   const std::uint64_t rows_, rank_, world_size_;
   const std::size_t columns_;
+  const Random row_random_;
+  const Masking* const masking_;
   std::vector<std::int32_t> tokens_, targets_;
   std::vector<std::int32_t> document_starts_;  // none where documents are joined
+  std::vector<std::uint64_t> row_keys_;
 };
 
 }  // namespace isthmus::runtime

@@ -155,7 +155,7 @@ std::int64_t parameter_count(const ModelConfig& config) {
 }
 
 std::string_view to_string(Objective objective) {
-  return objective == Objective::next_token ? "next token" : "masked tokens";
+  return objective == Objective::next_token ? "next_token" : "masked_tokens";
 }
 
 std::string_view to_string(Precision precision) {

@@ -52,7 +52,8 @@ Result<void> check(const ModelConfig& config);
 // The number of parameters; of a config that checks.
 std::int64_t parameter_count(const ModelConfig& config);
 
-// What a model learns to say: the token that follows, or those that were masked.
+// What a model learns to predict: each token from those before it, or hidden tokens from all that
+// is around them (masked-language modelling; runtime/masking.h).
 enum class Objective : std::uint8_t { next_token, masked_tokens };
 
 std::string_view to_string(Objective objective);

@@ -12,6 +12,7 @@
 #include "base/byte_stream.h"
 #include "base/counted.h"
 #include "runtime/checkpoint.h"
+#include "runtime/family.h"
 #include "runtime/metrics_log.h"
 #include "runtime/micro_batches.h"
 #include "runtime/run_checkpoints.h"
@@ -33,12 +34,15 @@ class Trainer {
         model_(parts.model),
         is_root_(parts.world.rank() == kRoot),
         observers_(parts.observers),
-        batches_(parts.data, parts.model.shape(), parts.world.rank(), parts.world.world_size()),
+        batches_(parts.data, parts.model.shape(), parts.world.rank(), parts.world.world_size(),
+                 options.seed, parts.masking),
         checkpoints_(parts, options, progress_, spikes_, observers_),
         trained_(parts.model) {
     ISTHMUS_ASSERT((parts.outer != nullptr) == (options.federated && is_root_));
     ISTHMUS_ASSERT(options.micro_batches > 0 && options.inner_steps > 0 &&
                    options.checkpoint_steps > 0 && options.lead_steps >= 0);
+    ISTHMUS_ASSERT(parts.masking != nullptr ||
+                   objective_of(parts.model.config()) == Objective::next_token);
     ISTHMUS_ASSERT(options.evaluate_steps == 0 ||
                    (parts.tokenizer != nullptr && !options.held_out.empty()));
   }
@@ -133,7 +137,8 @@ class Trainer {
       metrics_->write("resumed", {{"inner_step", progress_.inner_step},
                                   {"outer_step", progress_.outer_step},
                                   {"tokens", progress_.tokens},
-                                  {"tokens_contributed", contributed_tokens_}});
+                                  {"tokens_contributed", contributed_tokens_},
+                                  {"objective", to_string(objective())}});
     return {};
   }
 
@@ -274,7 +279,7 @@ class Trainer {
     for (std::int64_t micro = 0; micro < options_.micro_batches; ++micro) {
       ISTHMUS_CHECK(batches_.read(progress_.data_position, micro));
       total += model_.forward_backward(batches_.tokens(), batches_.targets(),
-                                       batches_.document_starts());
+                                       batches_.document_starts(), batches_.row_keys());
     }
     std::uint64_t counted = static_cast<std::uint64_t>(total.counted);
     ISTHMUS_CHECK(parts_.world.all_reduce(model_.gradients()));
@@ -301,6 +306,10 @@ class Trainer {
     tokens_per_second_ = static_cast<double>(counted) / seconds;
     note_inner_step(rate, update.gradient_norm, seconds, counted);
     return {};
+  }
+
+  Objective objective() const {
+    return parts_.masking == nullptr ? Objective::next_token : Objective::masked_tokens;
   }
 
   // Of all ranks.
@@ -352,6 +361,7 @@ class Trainer {
                           .gradient_norm = gradient_norm,
                           .skipped_steps = progress_.skipped_steps,
                           .tokens_counted = counted,
+                          .objective = objective(),
                           .routing = model_.routing().experts > 0 ? &model_.routing() : nullptr};
     for (auto* observer : observers_) observer->inner_step(step);
     report(false);

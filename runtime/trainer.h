@@ -30,6 +30,7 @@
 #include "intra/communicator.h"
 #include "runtime/evaluate.h"
 #include "runtime/inner_optimizer.h"
+#include "runtime/masking.h"
 #include "runtime/model.h"
 #include "runtime/outer_sync.h"
 #include "runtime/text_dataset.h"
@@ -49,7 +50,7 @@ struct TrainOptions {
   // changes nothing; 0: such steps are taken. One with gradients that are not finite never is.
   double spike_multiple = 0;
   std::int64_t skipped_steps_max = 10;  // so many in a row end the training
-  std::uint64_t seed = 1;               // kept in checkpoints, for the record
+  std::uint64_t seed = 1;  // of what is drawn for a row of a batch; kept in checkpoints
 
   bool federated = false;
   std::int64_t inner_steps = 10;  // from one contribution to the next
@@ -70,6 +71,7 @@ struct TrainOptions {
 struct TrainParts {
   Model& model;  // with the parameters of a new run
   const TextDataset& data;
+  const Masking* masking = nullptr;  // where the model predicts hidden tokens
   intra::Communicator& world;
   Disk& disk;
   const Clock& clock;

@@ -59,6 +59,19 @@ TEST(Report, TextForPeople) {
     EXPECT_THAT(text, HasSubstr(part));
 }
 
+TEST(Report, SaysWhatIsOfHiddenTokens) {
+  auto site = site_of("alpha", 2.75);
+  for (const bool hidden : {false, true}) {
+    if (hidden) site.objective = runtime::Objective::masked_tokens;
+    const auto text = to_text({{site}, {}});
+    EXPECT_EQ(text.find("of the bytes of hidden tokens\n") != text.npos, hidden) << text;
+    EXPECT_EQ(text.find("492 k hidden tokens, 2.84 k hidden tokens/s") != text.npos, hidden)
+        << text;
+    EXPECT_EQ(nlohmann::json::parse(to_json({{site}, {}}))["sites"][0]["objective"],
+              hidden ? "masked_tokens" : "next_token");
+  }
+}
+
 TEST(Report, JsonForPrograms) {
   const auto json = nlohmann::json::parse(to_json({{site_of("alpha", 2.75)}, {}}));
   const auto& site = json["sites"][0];

@@ -88,6 +88,19 @@ TEST(SiteCheck, ExpertsBelongToAFamilyThatHasThem) {
               testing::HasSubstr("experts.z has no effect on a llama"));
 }
 
+TEST(SiteCheck, MaskingBelongsToAFamilyThatPredictsHiddenTokens) {
+  for (const auto* key : {"share = 0.3", "token = 259"})
+    EXPECT_EQ(only_fault(checked(replaced("[train]", fmt::format("[masking]\n{}\n[train]", key)))),
+              fmt::format("masking.{} has no effect on a llama, which predicts the next token and "
+                          "hides none",
+                          std::string_view(key, 5)));
+  EXPECT_TRUE(checked(replaced("[train]", "[masking]\n[train]")).faults.empty());
+  for (const auto* wrong : {"share = 0", "share = 1", "share = -0.1", "token = -1"})
+    EXPECT_FALSE(
+        checked(replaced("[train]", fmt::format("[masking]\n{}\n[train]", wrong))).faults.empty())
+        << wrong;
+}
+
 // Should the table and the runtime ever differ.
 TEST(SiteCheck, WhatTheRuntimeRefusesIsAFaultAtItsKey) {
   auto text = parse_site_text("site.toml", replaced("ffn = 704", "ffn = 704\nnorm_eps = 0.01"));

@@ -94,6 +94,21 @@ TEST_F(TensorBoardLogTest, WritesRecordsOfScalars) {
   EXPECT_NE(found[7].find("held_out/en/perplexity"), std::string::npos);
 }
 
+TEST_F(TensorBoardLogTest, WhatIsOfHiddenTokensIsCalledSo) {
+  constexpr auto kHidden = runtime::Objective::masked_tokens;
+  auto log = TensorBoardLog::open(*disk_, folder_ / "board", *clock_);
+  ASSERT_TRUE(log);
+  (*log)->inner_step({.inner_step = 1, .objective = kHidden});
+  (*log)->held_out({.inner_step = 1, .outer_step = 0, .text = "en", .loss = {1.5, 9, 1, kHidden}});
+  std::string all;
+  for (const auto& record : records(files().front())) all += record;
+  for (const auto* tag : {"train/hidden_tokens_per_second", "held_out/en/bits_per_hidden_byte",
+                          "held_out/en/hidden_perplexity"})
+    EXPECT_NE(all.find(tag), std::string::npos) << tag;
+  for (const auto* tag : {"train/tokens_per_second", "en/bits_per_byte", "en/perplexity"})
+    EXPECT_EQ(all.find(tag), std::string::npos) << tag;
+}
+
 TEST_F(TensorBoardLogTest, EachTrainingHasAFileOfItsOwn) {
   for (int i = 0; i < 3; ++i) {
     auto log = TensorBoardLog::open(*disk_, folder_ / "board", *clock_);

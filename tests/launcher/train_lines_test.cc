@@ -23,6 +23,7 @@ class TrainLinesTest : public testing::Test {
  protected:
   TrainLines::Options options_{.site = "alpha", .peak = 1e9, .pause = 10 * kSecond};
   HandClock clock_;
+  runtime::Objective objective_ = runtime::Objective::next_token;
 
   std::vector<std::string> lines_of(int steps, Nanoseconds step_time) {
     std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::tmpfile(), &std::fclose);
@@ -39,7 +40,8 @@ class TrainLinesTest : public testing::Test {
                         .flops_per_second = 6.1e8,
                         .learning_rate = 0.0019,
                         .gradient_norm = 0.8333,
-                        .skipped_steps = step == steps ? 3U : 0U});
+                        .skipped_steps = step == steps ? 3U : 0U,
+                        .objective = objective_});
       lines.held_out({.inner_step = step, .outer_step = 2, .text = "en", .loss = {1, 2, 3}});
     }
     std::string text(std::size_t(1) << 20, '\0');
@@ -69,6 +71,16 @@ TEST_F(TrainLinesTest, APeakThatIsNotKnownIsNotNamed) {
   options_.peak = 0;
   EXPECT_EQ(lines_of(1, kSecond).front(),
             "alpha step 1/1  loss 2.812  12.3 k tokens/s  rate 0.0019  gradient 0.833  3 skipped");
+}
+
+TEST_F(TrainLinesTest, HiddenTokensAreCalledSo) {
+  objective_ = runtime::Objective::masked_tokens;
+  EXPECT_TRUE(lines_of(24, kSecond)[0].starts_with(
+      "alpha step 1/24  loss 2.812  12.3 k hidden tokens/s  "));
+  options_.format = LogFormat::json;
+  EXPECT_EQ(nlohmann::json::parse(lines_of(1, kSecond)[0])["objective"], "masked_tokens");
+  objective_ = runtime::Objective::next_token;
+  EXPECT_FALSE(nlohmann::json::parse(lines_of(1, kSecond)[0]).contains("objective"));
 }
 
 TEST_F(TrainLinesTest, WhereNothingCanBeWrittenNothingHappens) {

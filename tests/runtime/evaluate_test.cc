@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
+#include "base/random.h"
 #include "runtime/byte_tokenizer.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/runtime/small_model.h"
@@ -105,6 +107,66 @@ TEST_F(EvaluateTest, TokensCountByTheirBytes) {
   std::filesystem::remove(folder_ / "text.mask");
   const auto bytes_only = held_out_loss(*model, *bytes_, *disk_, folder_ / "text", options);
   EXPECT_THAT(bytes_only.error().text(), testing::HasSubstr("model.tokenizer"));
+}
+
+// Of a model that predicts hidden tokens: the same ones each time, whatever a batch holds, and bits
+// are per byte of those alone.
+TEST_F(EvaluateTest, HiddenTokensAreTheSameEachTime) {
+  const auto tokenizer =
+      open_tokenizer(*disk_, std::string(ISTHMUS_TOKENIZER_VECTORS) + "/qwen.json");
+  ASSERT_TRUE(tokenizer);
+  auto config = small_config();
+  const auto vocabulary = (*tokenizer)->vocabulary();
+  config.vocabulary = vocabulary;
+  std::vector<std::int32_t> ids;
+  ASSERT_TRUE((*tokenizer)->encode(sample_text(300, 3), ids));
+  std::string file;
+  for (const auto id : ids) file += {static_cast<char>(id), static_cast<char>(id >> 8)};
+  write_contents(folder_ / "text", file);
+  const std::int32_t mask = *(*tokenizer)->special("<|im_end|>");
+  const Masking masking(
+      {.token = mask, .vocabulary = vocabulary, .special = special_tokens(**tokenizer)});
+  const HeldOutOptions options{
+      .format = {TokenWidth::two, vocabulary}, .sequences_max = 8, .masking = &masking};
+  // What is hidden, by the definition.
+  std::size_t hidden = 0, bytes = 0;
+  for (std::size_t s = 0; s < 8; ++s) {
+    std::vector<std::int32_t> tokens(ids.begin() + static_cast<std::ptrdiff_t>(24 * s),
+                                     ids.begin() + static_cast<std::ptrdiff_t>(24 * s + 24));
+    std::vector<std::int32_t> targets(ids.begin() + static_cast<std::ptrdiff_t>(24 * s + 1),
+                                      ids.begin() + static_cast<std::ptrdiff_t>(24 * s + 25));
+    masking.hide(Random(0).split("held_out_rows").at(s), tokens, targets);
+    for (const auto target : targets)
+      if (target != kIgnoredTarget) ++hidden, bytes += (*tokenizer)->piece(target).size();
+  }
+  ASSERT_GT(hidden, 10U);
+  std::optional<HeldOutLoss> first;
+  for (const std::int64_t rows : {1, 1, 3, 8}) {
+    auto model = make_model(pool_, config, {.micro_batch = rows, .sequence = 24});
+    const auto loss = held_out_loss(*model, **tokenizer, *disk_, folder_ / "text", options);
+    ASSERT_TRUE(loss) << loss.error().text();
+    EXPECT_EQ(loss->objective, Objective::masked_tokens);
+    EXPECT_NEAR(
+        loss->bits_per_byte,
+        std::log2(loss->perplexity) * static_cast<double>(hidden) / static_cast<double>(bytes),
+        1e-9);
+    if (!first) first = *loss;
+    if (rows == 1) {
+      EXPECT_EQ(loss->bits_per_byte, first->bits_per_byte);
+      EXPECT_EQ(loss->perplexity, first->perplexity);
+    }
+    EXPECT_NEAR(loss->bits_per_byte, first->bits_per_byte, 1e-6);
+  }
+}
+
+TEST_F(EvaluateTest, SaysWhenNothingIsHidden) {
+  write_contents(folder_ / "text", sample_text(20, 3));
+  auto model = make_small_model(pool_);
+  const Masking masking({.share = 1e-9, .token = 259, .vocabulary = 260});
+  const auto loss = held_out_loss(*model, *bytes_, *disk_, folder_ / "text", {.masking = &masking});
+  ASSERT_FALSE(loss);
+  EXPECT_EQ(loss.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(loss.error().text(), testing::HasSubstr("none of so few tokens was chosen"));
 }
 
 TEST_F(EvaluateTest, SaysWhenThereIsTooLittleText) {

@@ -134,6 +134,9 @@ TEST_F(TokenizerTest, BytesAreTheirOwnTokens) {
   EXPECT_THAT(ids_of(*tokenizer, "a\xff"), ElementsAre('a', 255));
   EXPECT_EQ(tokenizer->end(), kEndToken);
   EXPECT_EQ(tokenizer->decode(std::vector<std::int32_t>{'o', kEndToken, 'k'}), "ok");
+  EXPECT_EQ(tokenizer->special("[MASK]"), kMaskToken);
+  EXPECT_EQ(tokenizer->special("<|im_start|>"), std::nullopt);
+  EXPECT_EQ(tokenizer->piece(kMaskToken), "");
   EXPECT_EQ(tokenizer->vocabulary(), kTextVocabulary);
 }
 

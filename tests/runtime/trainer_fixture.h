@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -59,6 +60,7 @@ class TrainerTest : public testing::Test {
     EXPECT_TRUE(data);
     return train({.model = model,
                   .data = *data,
+                  .masking = masking_ ? &*masking_ : nullptr,
                   .world = world_,
                   .disk = *disk_,
                   .clock = *clock_,
@@ -126,6 +128,7 @@ class TrainerTest : public testing::Test {
   ThreadPool pool_{{-1}};
   std::unique_ptr<Tokenizer> tokenizer_ = make_byte_tokenizer();
   TrainOptions options_;
+  std::optional<Masking> masking_;
   std::uint64_t machine_memory_ = machine_memory_bytes();
   ScriptedSync gateway_;
   std::atomic<bool> stop_{false};

@@ -86,6 +86,57 @@ TEST_F(TrainerTest, MicroBatchesAreOneBatch) {
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 2e-4);
 }
 
+TEST_F(TrainerTest, HiddenTokensAreThoseOfTheSamplesHoweverTheyAreDealt) {
+  masking_.emplace(MaskingOptions{.token = 259, .vocabulary = 260, .special = {256, 257, 258}});
+  options_.steps = 3;
+  auto together = make_model(pool_, small_config(), {.micro_batch = 4, .sequence = 24});
+  const auto one = run_well(*together);
+  options_.checkpoint_folder = folder_ / "accumulated";
+  options_.micro_batches = 4;
+  auto accumulated = make_model(pool_, small_config(), {.micro_batch = 1, .sequence = 24});
+  const auto four = run_well(*accumulated);
+  EXPECT_EQ(one.tokens, four.tokens);
+  EXPECT_GT(one.tokens, 20U);
+  EXPECT_LT(one.tokens, 80U);  // of 288
+  EXPECT_NEAR(one.loss, four.loss, 1e-5);
+  const auto a = canonical(*together), b = canonical(*accumulated);
+  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 2e-4);
+  for (const auto& line : metrics("resumed")) EXPECT_EQ(line["objective"], "masked_tokens");
+}
+
+TEST_F(TrainerTest, HiddenTokensAreTheSameAfterAResume) {
+  masking_.emplace(MaskingOptions{.token = 259, .vocabulary = 260});
+  options_.micro_batches = 2;
+  auto straight = make_small_model(pool_);
+  const auto whole = run_well(*straight);
+  options_.checkpoint_folder = folder_ / "resumed";
+  world_.on_gradients = [this, sums = 0]() mutable { stop_ = ++sums == 7; };
+  auto first = make_small_model(pool_);
+  EXPECT_FALSE(run_well(*first).finished);
+  world_.on_gradients = nullptr;
+  stop_ = false;
+  auto second = make_small_model(pool_, 99);
+  const auto outcome = run_well(*second);
+  EXPECT_EQ(outcome.tokens, whole.tokens);
+  EXPECT_EQ(canonical(*second), canonical(*straight));
+  // With another seed others are hidden.
+  options_.checkpoint_folder = folder_ / "other";
+  ++options_.seed;
+  auto third = make_small_model(pool_);
+  EXPECT_NE(run_well(*third).tokens, whole.tokens);
+}
+
+TEST_F(TrainerTest, AStepInWhichNothingIsHiddenChangesNothing) {
+  masking_.emplace(MaskingOptions{.share = 1e-9, .token = 259, .vocabulary = 260});
+  options_.steps = 2;
+  auto model = make_small_model(pool_);
+  const auto before = canonical(*model);
+  const auto outcome = run_well(*model);
+  EXPECT_EQ(outcome.inner_step, 2);
+  EXPECT_EQ(outcome.tokens, 0U);
+  EXPECT_EQ(canonical(*model), before);
+}
+
 TEST_F(TrainerTest, AFinishedRunStaysFinished) {
   auto model = make_small_model(pool_);
   run_well(*model);
