@@ -55,15 +55,20 @@ HWY_INLINE void mask_row(float* scores, std::int64_t columns, std::int64_t first
   for (std::int64_t i = end < 0 ? 0 : end; i < columns; ++i) scores[i] = kMasked;
 }
 
-// Of the weights of a query, those of the block of keys from `key` on.
-HWY_NOINLINE void drop_weights(const DropoutWords& dropout, std::int64_t head, std::int64_t query,
-                               std::int64_t key, std::int64_t columns, float* weights) {
-  const FloatTag d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  HWY_ALIGN float factors[kMaskBlock];
+// The dropout of a query's weights for the block of keys from `key` on.
+HWY_INLINE void weight_factors(const DropoutWords& dropout, std::int64_t head, std::int64_t query,
+                               std::int64_t key, float* factors) {
   make_dropout_factors(dropout, static_cast<std::uint32_t>(key / kBlock),
                        static_cast<std::uint32_t>(query), static_cast<std::uint32_t>(head),
                        factors);
+}
+
+HWY_NOINLINE void drop_weights(const DropoutWords& dropout, std::int64_t head, std::int64_t query,
+                               std::int64_t key, float* weights, std::int64_t columns) {
+  const FloatTag d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  HWY_ALIGN float factors[kMaskBlock];
+  weight_factors(dropout, head, query, key, factors);
   for (std::int64_t i = 0; i < columns; i += lanes)
     hn::StoreU(hn::Mul(hn::LoadU(d, weights + i), hn::LoadU(d, factors + i)), d, weights + i);
 }
@@ -140,8 +145,8 @@ void forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, con
                      soften_row(strip + r * kBlock, columns, largest + first + r, total + first + r,
                                 sums + (first + r) * w, w);
                      if (mask.dropout.drops())
-                       drop_weights(mask.dropout, h, query + first + r, key, columns,
-                                    strip + r * kBlock);
+                       drop_weights(mask.dropout, h, query + first + r, key, strip + r * kBlock,
+                                    columns);
                    }
                    multiply<Sum::add>(strip_rows, w, columns, {strip, kBlock, 1}, value_block, w,
                                       sums + first * w, w);
@@ -173,9 +178,17 @@ HWY_NOINLINE void dropped_gradient_row(const DropoutWords& dropout, std::int64_t
                                        std::int64_t query, std::int64_t key, float* scores,
                                        float* dscores, std::int64_t columns, float log_sum,
                                        float delta) {
-  drop_weights(dropout, head, query, key, columns, dscores);
-  gradient_row(scores, dscores, columns, log_sum, delta);
-  drop_weights(dropout, head, query, key, columns, scores);
+  const FloatTag d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  HWY_ALIGN float factors[kMaskBlock];
+  weight_factors(dropout, head, query, key, factors);
+  for (std::int64_t i = 0; i < columns; i += lanes) {
+    const auto p = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), hn::Set(d, log_sum)));
+    const auto m = hn::LoadU(d, factors + i);
+    const auto dp = hn::MulSub(m, hn::LoadU(d, dscores + i), hn::Set(d, delta));
+    hn::StoreU(hn::Mul(p, m), d, scores + i);
+    hn::StoreU(hn::Mul(p, dp), d, dscores + i);
+  }
 }
 
 // Where a backward task has what: of all keys, by block; of one block of queries; of one block of
@@ -346,6 +359,8 @@ namespace {
 
 constexpr std::int64_t kQueriesPerTask = 1024;  // keys are copied again for each task
 
+bool drops(const DropoutMask* dropout) { return dropout != nullptr && dropout->rate != 0; }
+
 void check(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows& v,
            std::span<const std::int32_t> first_keys, const DropoutMask* dropout, const Rows& out,
            std::size_t log_sums) {
@@ -357,7 +372,7 @@ void check(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows
                  k.columns == shape.kv_heads * shape.head_dim && k.same_shape(v));
   ISTHMUS_ASSERT(q.dtype == k.dtype && q.dtype == v.dtype && q.dtype == out.dtype);
   ISTHMUS_ASSERT(static_cast<std::int64_t>(log_sums) == shape.batch * shape.heads * shape.sequence);
-  if (dropout != nullptr && dropout->rate != 0)
+  if (drops(dropout))
     ISTHMUS_ASSERT(static_cast<std::int64_t>(dropout->keys.size()) == 2 * shape.batch);
   if (first_keys.empty()) return;
   ISTHMUS_ASSERT(static_cast<std::int64_t>(first_keys.size()) == shape.batch * shape.sequence);
@@ -373,15 +388,14 @@ void check(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows
 AttentionMask mask_of(std::span<const std::int32_t> first_keys, const DropoutMask* dropout,
                       const AttentionShape& shape, std::int64_t b) {
   const auto* of_item = first_keys.empty() ? nullptr : first_keys.data() + b * shape.sequence;
-  const bool drops = dropout != nullptr && dropout->rate != 0;
   return {.first_keys = {of_item, shape.sequence - 1},
           .causal = shape.causal,
-          .dropout = drops ? DropoutWords(*dropout, b) : DropoutWords()};
+          .dropout = drops(dropout) ? DropoutWords(*dropout, b) : DropoutWords()};
 }
 
 // The native tasks are causal and drop nothing.
 bool native_tasks_can(const AttentionShape& shape, const DropoutMask* dropout) {
-  return shape.causal && (dropout == nullptr || dropout->rate == 0);
+  return shape.causal && !drops(dropout);
 }
 
 float* scratch_of(std::span<std::byte> scratch, const AttentionShape& shape, std::size_t worker) {
