@@ -74,11 +74,28 @@ class ValueCheck {
   void model() {
     const auto before = text_.faults.size();
     const auto& model = file_.model.config;
-    static constexpr std::array kShape = {
-        "layers",     "hidden",       "heads",          "kv_heads", "ffn",
-        "vocabulary", "tied",         "context",        "family",   "rope_theta",
-        "norm_eps",   "seed",         "head_dim",       "experts",  "experts_per_token",
-        "expert_ffn", "dense_layers", "normalise_top_k"};
+    static constexpr std::array kShape = {"layers",
+                                          "hidden",
+                                          "heads",
+                                          "kv_heads",
+                                          "ffn",
+                                          "vocabulary",
+                                          "tied",
+                                          "context",
+                                          "family",
+                                          "rope_theta",
+                                          "norm_eps",
+                                          "seed",
+                                          "head_dim",
+                                          "experts",
+                                          "experts_per_token",
+                                          "expert_ffn",
+                                          "dense_layers",
+                                          "normalise_top_k",
+                                          "shared_expert_ffn",
+                                          "token_types",
+                                          "dropout",
+                                          "attention_dropout"};
     if (written("model.from")) {
       for (const std::string_view key : kShape)
         if (const auto full = fmt::format("model.{}", key); written(full))
@@ -91,15 +108,18 @@ class ValueCheck {
     if (model.hidden <= 0 || model.heads <= 0) return;
     const auto* family = runtime::find_family(model.family);
     if (family != nullptr) experts(*family);
+    if (family != nullptr) structure(*family);
+    const bool rotates = family == nullptr || family->objective == runtime::Objective::next_token;
     const bool must_divide =
         !written("model.head_dim") || (family != nullptr && family->heads_divide_hidden);
     if (must_divide && model.hidden % model.heads != 0) {
       fault("model.heads", "model.heads = {} does not divide model.hidden = {}; {}", model.heads,
             model.hidden,
-            model.hidden % 2 == 0
+            !rotates ? near_divisors(model.hidden, model.heads)
+            : model.hidden % 2 == 0
                 ? near_divisors(model.hidden / 2, model.heads)
                 : "choose an even model.hidden, as rotary positions turn pairs of elements");
-    } else if (!written("model.head_dim") && model.hidden / model.heads % 2 != 0) {
+    } else if (rotates && !written("model.head_dim") && model.hidden / model.heads % 2 != 0) {
       fault("model.heads",
             "model.hidden / model.heads = {} is odd, but rotary positions turn pairs of elements; "
             "choose heads so that it is even",
@@ -116,16 +136,41 @@ class ValueCheck {
   }
 
   void experts(const runtime::Family& family) {
-    for (const std::string_view key : {"experts", "experts_per_token"})
-      if (const auto full = fmt::format("model.{}", key); family.has_experts && !written(full))
-        fault("model.family", "model.family = \"{}\" needs {}", family.name, full);
+    const auto need = [&](std::string_view key, bool has) {
+      if (has && !written(key))
+        fault("model.family", "model.family = \"{}\" needs {}", family.name, key);
+    };
+    need("model.experts", family.has_experts);
+    need("model.experts_per_token", family.has_experts);
+    need("model.shared_expert_ffn", family.has_shared_expert);
+    if (written("model.shared_expert_ffn") && family.has_experts && !family.has_shared_expert)
+      fault(
+          "model.shared_expert_ffn",
+          "model.shared_expert_ffn has no effect on a {}: only a qwen2_moe has an expert that all "
+          "tokens share",
+          family.name);
     if (family.has_experts) return;
     for (const std::string_view key :
          {"model.experts", "model.experts_per_token", "model.expert_ffn", "model.dense_layers",
-          "model.normalise_top_k"})
+          "model.normalise_top_k", "model.shared_expert_ffn"})
       if (written(key))
         fault(key, "{} has no effect on a {}: families with experts are {}", key, family.name,
               fmt::join(runtime::family_names_with_experts(), " and "));
+  }
+
+  // What encoders have and decoders have not, and the other way round.
+  void structure(const runtime::Family& family) {
+    const auto refuse = [&](std::initializer_list<std::string_view> keys, std::string_view why) {
+      for (const auto key : keys)
+        if (written(key)) fault(key, "{} has no effect on a {}, {}", key, family.name, why);
+    };
+    if (family.objective == runtime::Objective::masked_tokens)
+      refuse({"model.rope_theta", "model.kv_heads", "model.head_dim", "model.tied"},
+             "which has learnt positions, heads that share nothing, and a head that is its "
+             "embedding");
+    else
+      refuse({"model.token_types", "model.dropout", "model.attention_dropout"},
+             "which is no encoder");
   }
 
   bool faulty_model_key() const {
@@ -144,6 +189,7 @@ class ValueCheck {
     if (field == "ffn_width") return "model.ffn";
     if (field == "sequence_max") return "model.context";
     if (field == "expert_width") return "model.expert_ffn";
+    if (field == "shared_expert_width") return "model.shared_expert_ffn";
     return fmt::format("model.{}", field);
   }
 

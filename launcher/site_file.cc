@@ -499,7 +499,10 @@ SiteText parse_site_text(std::string path, std::string source,
   SiteText text{.path = std::move(path), .source = std::move(source)};
   SiteReader(text).run(overrides);
   auto& file = text.file;
-  if (file.model.config.kv_heads == 0) file.model.config.kv_heads = file.model.config.heads;
+  auto& config = file.model.config;
+  if (config.kv_heads == 0) config.kv_heads = config.heads;
+  const auto* family = runtime::find_family(config.family);
+  if (config.token_types == 0 && family != nullptr) config.token_types = family->token_types;
   file.train.rate.steps = file.inner_steps_total();
   return text;
 }

@@ -56,7 +56,7 @@ struct TrainText {
 struct LoraOptions {
   std::int64_t rank = 0;  // 0: all of the model trains, but for train.freeze
   double alpha = 0;       // 0: twice the rank
-  std::vector<std::string> targets = {"*_proj"};
+  std::vector<std::string> targets = {"all-linear"};
   std::string from;  // directory of an adapter to begin with; "": new ones
 };
 

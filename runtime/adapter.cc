@@ -21,7 +21,6 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::uint64_t kAdapterConfigBytesMax = std::uint64_t{1} << 20;
 constexpr std::string_view kPrefix = "base_model.model.";  // PEFT's wrapper around the base
-constexpr std::string_view kAllProducts = "all-linear";
 
 // What PEFT writes besides, and what changes nothing of what an adapter computes once it is made.
 constexpr std::string_view kOtherFields[] = {
@@ -56,7 +55,7 @@ Result<void> check_others(const OrderedJson& json) {
 }
 
 Result<std::vector<std::string>> targets_of(const OrderedJson& json) {
-  if (json == kAllProducts) return std::vector<std::string>{"*_proj"};
+  if (json == kAllProducts) return std::vector<std::string>{std::string(kAllProducts)};
   if (!json.is_array() || json.empty())
     return adapter_fault("target_modules", "is no list of names of modules, nor \"all-linear\"");
   std::vector<std::string> targets;
@@ -98,16 +97,19 @@ Result<AdapterDescription> from_adapter_json(std::string_view text) {
 }
 
 std::string to_adapter_json(const AdapterDescription& description,
-                            std::span<const std::string> modules) {
+                            std::span<const std::string> modules, Objective objective) {
   const auto& lora = description.lora;
-  const bool plain = std::ranges::none_of(
-      lora.targets, [](const auto& t) { return t.find_first_of("*?[.") != std::string::npos; });
+  const bool plain = std::ranges::none_of(lora.targets, [](const auto& t) {
+    return t == kAllProducts || t.find_first_of("*?[.") != std::string::npos;
+  });
   auto targets = plain ? lora.targets : std::vector<std::string>(modules.begin(), modules.end());
   // A whole number as such, as PEFT has it.
   const bool whole = lora.alpha == std::floor(lora.alpha) && lora.alpha < 1e9;
   const OrderedJson json = {
       {"peft_type", "LORA"},
-      {"task_type", "CAUSAL_LM"},
+      // PEFT has no name for what predicts masked tokens.
+      {"task_type",
+       objective == Objective::next_token ? OrderedJson("CAUSAL_LM") : OrderedJson(nullptr)},
       {"base_model_name_or_path", description.base},
       {"r", lora.rank},
       {"lora_alpha",
@@ -206,9 +208,10 @@ Result<SafetensorsWriter> start_adapter(Disk& disk, const std::string& directory
   const AdapterDescription description{
       .lora = tuning.lora,
       .base = tuning.base.empty() ? "" : std::filesystem::absolute(tuning.base).string()};
-  ISTHMUS_CHECK(replace_file(
-      disk, directory + "/" + kAdapterConfigFile,
-      bytes_of(to_adapter_json(description, adapted_modules(tuning, model.config())))));
+  ISTHMUS_CHECK(
+      replace_file(disk, directory + "/" + kAdapterConfigFile,
+                   bytes_of(to_adapter_json(description, adapted_modules(tuning, model.config()),
+                                            objective_of(model.config())))));
   std::vector<TensorToStore> tensors;
   for (std::size_t i = 0; i < model.tensors().size(); ++i)
     if (const auto& tensor = model.tensors()[i]; tensor.trains)

@@ -29,7 +29,7 @@ struct AdapterDescription {
 // unsupported (another kind of adapter, or a field that would change what it computes; named).
 Result<AdapterDescription> from_adapter_json(std::string_view text);
 std::string to_adapter_json(const AdapterDescription& description,
-                            std::span<const std::string> modules);
+                            std::span<const std::string> modules, Objective objective);
 
 Result<bool> holds_adapter(const Disk& disk, const std::string& directory);
 

@@ -76,12 +76,13 @@ constexpr std::array kFamilies{
            .architecture = "BertForMaskedLM",
            .meaning =
                "a BERT encoder (both ways, LayerNorm after each part, learnt positions, GELU), "
-               "which learns to fill in masked tokens",
+               "which learns to predict hidden tokens",
            .heads_divide_hidden = true,
            .head_dim = 0,
            .kv_heads = 0,
            .sequence_max = 512,
            .objective = Objective::masked_tokens,
+           .token_types = 2,
            .program = bert_program},
 };
 

@@ -35,9 +35,10 @@ struct Family {
   bool may_have_dense_layers = false;
   bool has_shared_expert = false;
   std::int64_t shared_expert_width = 0;
-  // What it learns to say. What predicts masked tokens is an encoder: it sees both ways, has learnt
-  // positions and continues no text.
+  // What its models are trained for. What predicts hidden tokens is an encoder: it sees both ways,
+  // has learnt positions and continues no text.
   Objective objective = Objective::next_token;
+  std::int64_t token_types = 0;
   Program (*program)(const ModelConfig& config, const BatchShape& shape, Head head) = nullptr;
 };
 

@@ -19,7 +19,8 @@ constexpr std::string_view kWeight = ".weight";
 bool is_target(const LowRankOptions& lora, std::string_view module) {
   const auto last = module.substr(module.rfind('.') + 1);
   return std::ranges::any_of(lora.targets, [&](const std::string& pattern) {
-    return fits_pattern(pattern, pattern.find('.') == std::string::npos ? last : module);
+    return pattern == kAllProducts ||
+           fits_pattern(pattern, pattern.find('.') == std::string::npos ? last : module);
   });
 }
 
@@ -54,7 +55,7 @@ class Adapters {
       for (auto& id : op.inputs)
         if (id != kNoValue) id = renamed[static_cast<std::size_t>(id)];
       p_.ops.push_back(op);
-      if (op.kind == OpKind::linear) {
+      if (op.kind == OpKind::linear && !op.attributes.of_head) {
         const auto y = static_cast<std::size_t>(op.outputs[0]);
         renamed[y] = adapt(op);
       }

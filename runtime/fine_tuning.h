@@ -25,7 +25,7 @@ struct LowRankOptions {
   std::int64_t rank = 0;  // 0: no adapters
   double alpha = 0;
   // Patterns of modules: "q_proj" is any module of that name, "model.layers.1?.mlp.*" are those
-  // whose whole name it fits.
+  // whose whole name it fits; "all-linear", as in PEFT, are all but the head.
   std::vector<std::string> targets = {};
 
   double scale() const { return alpha / static_cast<double>(rank); }
@@ -41,6 +41,8 @@ struct FineTuning {
   bool all_trains() const { return frozen.empty() && lora.rank == 0; }
   bool operator==(const FineTuning&) const = default;
 };
+
+inline constexpr std::string_view kAllProducts = "all-linear";
 
 // `*` is any text, `?` a character, `[ab]` one of these.
 bool fits_pattern(std::string_view pattern, std::string_view name);

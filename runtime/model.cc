@@ -179,7 +179,7 @@ class CpuModel final : public Model {
     if (objective_of(config_) != Objective::next_token)
       return Error{
           ErrorCode::unsupported,
-          fmt::format("a {} fills in masked tokens and continues no text", config_.family)};
+          fmt::format("a {} predicts hidden tokens and continues no text", config_.family)};
     if (texts < 1 || length < 1 || length > config_.sequence_max)
       return Error{ErrorCode::invalid_argument,
                    fmt::format("{} of {} tokens: there must be one at least, of 1 to {} tokens",

@@ -295,7 +295,7 @@ Result<void> read_decoder(const OrderedJson& json, const Family& family, ModelCo
   return {};
 }
 
-Result<void> read_encoder(const OrderedJson& json, ModelConfig& config) {
+Result<void> read_encoder(const OrderedJson& json, const Family& family, ModelConfig& config) {
   ISTHMUS_CHECK(must_be(json, "hidden_act", "gelu"));
   ISTHMUS_CHECK(must_be(json, "position_embedding_type", "absolute"));
   ISTHMUS_CHECK(must_be(json, "is_decoder", false));
@@ -303,7 +303,7 @@ Result<void> read_encoder(const OrderedJson& json, ModelConfig& config) {
   ISTHMUS_CHECK(must_be(json, "tie_word_embeddings", true));
   config.kv_heads = config.heads;
   ISTHMUS_TRY(config.norm_eps, number(json, "layer_norm_eps", 1e-12));
-  ISTHMUS_TRY(config.token_types, whole_number(json, "type_vocab_size", 2));
+  ISTHMUS_TRY(config.token_types, whole_number(json, "type_vocab_size", family.token_types));
   ISTHMUS_TRY(config.dropout, number(json, "hidden_dropout_prob", 0.1));
   ISTHMUS_TRY(config.attention_dropout, number(json, "attention_probs_dropout_prob", 0.1));
   return {};
@@ -372,7 +372,7 @@ Result<ModelConfig> from_config_json(std::string_view text) {
   if (family->objective == Objective::next_token)
     ISTHMUS_CHECK(read_decoder(json, *family, config));
   else
-    ISTHMUS_CHECK(read_encoder(json, config));
+    ISTHMUS_CHECK(read_encoder(json, *family, config));
   ISTHMUS_CHECK(check(config));
   return config;
 }

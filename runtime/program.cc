@@ -408,8 +408,9 @@ void ProgramBuilder::head_loss(ValueId x, std::size_t weight, std::optional<std:
 }
 
 void ProgramBuilder::head_logits(ValueId x, std::size_t weight, std::optional<std::size_t> bias) {
-  program_.logits =
-      bias ? biased_linear(x, weight, *bias, DType::f32) : linear(x, weight, DType::f32);
+  program_.logits = linear(x, weight, DType::f32);
+  program_.ops.back().attributes.of_head = true;
+  if (bias) program_.logits = add_rows(program_.logits, *bias, 1);
 }
 
 void ProgramBuilder::no_head() {

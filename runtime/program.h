@@ -122,6 +122,7 @@ struct Attributes {
   std::int64_t period = 0;        // add_rows
   double dropout = 0;             // dropout, attention: the share of elements that become 0
   std::uint32_t stream = 0;       // dropout, attention: no two ops drop by the same draws
+  bool of_head = false;           // linear: makes logits, so that no adapter goes beside it
   std::int64_t first_column = 0;  // low_rank: of y, where it adds
   double scale = 0;               // low_rank: of what it adds
   Routing routing;                // route, grouped_linear

@@ -218,8 +218,8 @@ TEST(AdapterDescription, NamesModulesWhereThereArePatterns) {
   const FineTuning tuning{
       .frozen = {}, .lora = {.rank = 2, .alpha = 4, .targets = {"*.1.mlp.*"}}, .base = "b"};
   const auto modules = adapted_modules(tuning, small_config());
-  const auto json =
-      nlohmann::json::parse(to_adapter_json({.lora = tuning.lora, .base = "b"}, modules));
+  const auto json = nlohmann::json::parse(
+      to_adapter_json({.lora = tuning.lora, .base = "b"}, modules, Objective::next_token));
   EXPECT_EQ(json["target_modules"],
             nlohmann::json({"model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj",
                             "model.layers.1.mlp.down_proj"}));

@@ -127,6 +127,7 @@ TEST_P(SteadyState, AllocatesNothing) {
   std::string family;
   std::tie(family, shape.precision, shape.recompute, shape.documents) = GetParam();
   shape.router = {.capacity = 1.25, .balance = 0.01, .z = 0.001};
+  if (family == "bert") masking_.emplace(MaskingOptions{.token = kMaskToken, .vocabulary = 260});
   const auto model = make_model(pool, small_config(family), shape);
   allocations = mappings = products = 0;
   int step = 0;
@@ -140,7 +141,7 @@ TEST_P(SteadyState, AllocatesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SteadyState,
-                         testing::Combine(testing::Values("llama", "qwen3_moe"),
+                         testing::Combine(testing::Values("llama", "qwen2_moe", "qwen3_moe", "bert"),
                                           testing::Values(Precision::f32, Precision::bf16),
                                           testing::Values(Recompute::off, Recompute::all),
                                           testing::Values(Documents::joined, Documents::apart)),
