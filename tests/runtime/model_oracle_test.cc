@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, DrawsOfExpertsInBf16,
                          testing::Values("mixtral", "qwen3_moe", "qwen3_moe_untied"), name_of_case);
 
 // 0 of a gradient that is 0 everywhere, of an expert that no token chose.
-double relative_distance(std::span<const float> gradient, const OracleTensor& expected) {
+double distance_in_norms(std::span<const float> gradient, const OracleTensor& expected) {
   double squares = 0;
   for (const float x : expected.samples) squares += static_cast<double>(x) * static_cast<double>(x);
   const auto scale =
@@ -150,7 +150,7 @@ TEST_P(DrawsOfExpertsInBf16, GradientsAreAsGoodAsAutocast) {
       EXPECT_EQ(model->routing().chosen, chosen[i]) << draw.data;
       for (std::size_t t = 0; t < draw.tensors.size(); ++t)
         errors[compared_as(draw.tensors[t].name)].ours +=
-            std::pow(relative_distance(model->gradients(t), draw.tensors[t]), 2);
+            std::pow(distance_in_norms(model->gradients(t), draw.tensors[t]), 2);
     }
   }
   for (std::size_t t = 0; t < draws.autocast_errors.size(); ++t) {
