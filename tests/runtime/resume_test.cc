@@ -15,6 +15,7 @@
 #include <ostream>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "base/random.h"
@@ -90,7 +91,8 @@ class ResumeTest : public testing::Test {
   }
   // Starts a run again and again, each time with other threads, and kills it at a random moment
   // while it starts or does its next few steps; two a time at most, so that it does not end.
-  Kills kill_often(const std::string& run, const std::vector<std::string>& more, int times) {
+  Kills kill_often(const std::string& run, const std::vector<std::string>& more, int times,
+                   std::uint64_t seed) {
     const auto seconds_of = [&](int steps) {
       const auto begin = std::chrono::steady_clock::now();
       finish(train_once("paced", more, steps));
@@ -98,7 +100,7 @@ class ResumeTest : public testing::Test {
     };
     const double start_up = seconds_of(1);
     const double step = std::max(seconds_of(21) - start_up, 1e-3) / 20;
-    Random random(1);
+    Random random(seed);
     Kills kills;
     std::int64_t done_before = -1;
     for (int i = 0; i < times; ++i) {
@@ -171,20 +173,24 @@ TEST_F(ResumeTest, KeepsItsPositionWithOtherMicroBatches) {
 
 struct KilledCase {
   const char* name;
-  int times;
   std::vector<std::string> arguments;
 };
 
 void PrintTo(const KilledCase& tested, std::ostream* out) { *out << tested.name; }
 
-class KilledAtAnyMoment : public ResumeTest, public testing::WithParamInterface<KilledCase> {};
+class KilledAtAnyMoment
+    : public ResumeTest,
+      public testing::WithParamInterface<std::tuple<KilledCase, std::uint64_t>> {};
 
+// At 50 moments of each kind, in two tests.
 TEST_P(KilledAtAnyMoment, EndsWithTheSameBits) {
+  constexpr int kTimes = 25;
+  const auto& [tested, seed] = GetParam();
   std::vector<std::string> more{"every=2", "micro_batches=3", "rows=1"};
-  more.insert(more.end(), GetParam().arguments.begin(), GetParam().arguments.end());
+  more.insert(more.end(), tested.arguments.begin(), tested.arguments.end());
   finish(train_once("straight", more));
-  const auto kills = kill_often("killed", more, GetParam().times);
-  EXPECT_EQ(kills.running, GetParam().times) << "it ended before it was killed";
+  const auto kills = kill_often("killed", more, kTimes, seed);
+  EXPECT_EQ(kills.running, kTimes) << "it ended before it was killed";
   EXPECT_GE(kills.with_a_step, 5);
   EXPECT_GE(kills.writing, 1);
   EXPECT_GE(kills.accumulating, 1);
@@ -194,12 +200,15 @@ TEST_P(KilledAtAnyMoment, EndsWithTheSameBits) {
                   adapted ? "adapter_model.safetensors" : "model.safetensors");
 }
 
-INSTANTIATE_TEST_SUITE_P(While, KilledAtAnyMoment,
-                         testing::Values(KilledCase{"all_train", 50, {}},
-                                         KilledCase{"adapters_train", 30, {"lora", "bf16"}},
-                                         KilledCase{
-                                             "experts_train", 30, {"family=qwen3_moe", "bf16"}}),
-                         [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    While, KilledAtAnyMoment,
+    testing::Combine(testing::Values(KilledCase{"all_train", {}},
+                                     KilledCase{"adapters_train", {"lora", "bf16"}},
+                                     KilledCase{"experts_train", {"family=qwen3_moe", "bf16"}}),
+                     testing::Values(1, 2)),
+    [](const auto& drawn) {
+      return fmt::format("{}_{}", std::get<0>(drawn.param).name, std::get<1>(drawn.param));
+    });
 
 TEST_F(ResumeTest, StoppedByASignalGoesOnWhereItWas) {
   finish(train_once("straight"));
