@@ -155,7 +155,7 @@ class ValueCheck {
           "model.normalise_top_k", "model.shared_expert_ffn"})
       if (written(key))
         fault(key, "{} has no effect on a {}: families with experts are {}", key, family.name,
-              fmt::join(runtime::family_names_with_experts(), " and "));
+              fmt::join(runtime::family_names_with_experts(), ", "));
   }
 
   // What encoders have and decoders have not, and the other way round.
@@ -478,10 +478,12 @@ void check_trust(CheckedSite& checked, const Disk& disk, const Machine& machine)
 
 namespace {
 
-// What all processes of a site together need; 0 of a model that does not check.
+// What all processes of a site together need; 0 of a model that does not check, or sequences longer
+// than it knows.
 double memory_needed(const CheckedSite& checked) {
   const auto& file = checked.file();
-  if (!runtime::check(file.model.config)) return 0;
+  if (!runtime::check(file.model.config) || file.train.sequence > file.model.config.sequence_max)
+    return 0;
   const auto memory = memory_of(file, checked.roster ? checked.roster->sites.size() : 1);
   return static_cast<double>(file.mesh.ranks()) * memory.rank() + memory.gateway();
 }

@@ -217,7 +217,9 @@ std::vector<SiteKey> model_keys() {
        .min = 1,
        .max = 1 << 24,
        .unit = "tokens",
-       .meaning = "Longest sequence the model is meant for (max_position_embeddings)."},
+       .meaning =
+           "Longest sequence the model is meant for (max_position_embeddings). A bert learns "
+           "an embedding for each position, so that all sites have the same number."},
       {.section = "model",
        .name = "rope_theta",
        .kind = number,

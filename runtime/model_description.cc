@@ -298,8 +298,8 @@ Result<void> read_decoder(const OrderedJson& json, const Family& family, ModelCo
 Result<void> read_encoder(const OrderedJson& json, const Family& family, ModelConfig& config) {
   ISTHMUS_CHECK(must_be(json, "hidden_act", "gelu"));
   ISTHMUS_CHECK(must_be(json, "position_embedding_type", "absolute"));
-  ISTHMUS_CHECK(must_be(json, "is_decoder", false));
   ISTHMUS_CHECK(must_be(json, "add_cross_attention", false));
+  ISTHMUS_CHECK(must_be(json, "is_decoder", false));
   ISTHMUS_CHECK(must_be(json, "tie_word_embeddings", true));
   config.kv_heads = config.heads;
   ISTHMUS_TRY(config.norm_eps, number(json, "layer_norm_eps", 1e-12));

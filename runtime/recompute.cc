@@ -22,7 +22,9 @@ class Recomputation {
     std::vector<std::vector<Op>> before(p_.ops.size());  // what is inserted before each op
     for (std::size_t b = 0; b + 1 < p_.blocks.size(); ++b) {
       const auto at = find_missed(p_.blocks[b]);
-      if (at < p_.ops.size()) before[at] = make_again(p_.blocks[b]);
+      if (at == p_.ops.size()) continue;
+      ISTHMUS_ASSERT(before[at].empty());  // each block is missed by its own backward
+      before[at] = make_again(p_.blocks[b]);
     }
     std::vector<Op> all;
     for (std::size_t at = 0; at < p_.ops.size(); ++at) {

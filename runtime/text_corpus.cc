@@ -417,7 +417,8 @@ class Preparation {
     for (const auto part : parts()) {
       const auto path = temporary(facts_path(paths_[part]));
       ISTHMUS_TRY(auto file, disk_.open(path, Disk::Open::create));
-      ISTHMUS_CHECK(file->write_at(0, bytes_of(to_json(facts_of(part)))));
+      ISTHMUS_TRY(const auto facts, facts_of(part));
+      ISTHMUS_CHECK(file->write_at(0, bytes_of(to_json(facts))));
       ISTHMUS_CHECK(file->sync());
       ISTHMUS_CHECK(disk_.sync_folder(folder_of(path)));
     }
@@ -442,10 +443,22 @@ class Preparation {
                         options_.source, counted(documents, "paragraph"), kHeldOutPlace + 1)};
   }
 
-  TokenFileFacts facts_of(Part part) const {
+  // Of its list of documents, whether it has its name already or not.
+  Result<std::string> documents_digest(Part part) const {
+    const auto file = 4 + part;
+    if (!has(file)) return std::string();
+    ISTHMUS_TRY(const bool waits, disk_.exists(temporary(paths_[file])));
+    ISTHMUS_TRY(const auto list,
+                disk_.open(waits ? temporary(paths_[file]) : paths_[file], Disk::Open::read));
+    ISTHMUS_TRY(const auto digest, sampled_digest(*list, last_.file_bytes[file]));
+    return digest.hex();
+  }
+
+  Result<TokenFileFacts> facts_of(Part part) const {
     const auto& counts = last_.parts[part];
     const auto& tokenizer = layout_.tokenizer != nullptr ? *layout_.tokenizer : *bytes_;
-    return {
+    ISTHMUS_TRY(auto digest, documents_digest(part));
+    return TokenFileFacts{
         .width = layout_.width,
         .tokenizer = tokenizer.digest().hex(),
         .tokenizer_name = tokenizer.description(),
@@ -455,6 +468,7 @@ class Preparation {
         .text_bytes = counts.text_bytes,
         .has_mask = layout_.has_mask(),
         .has_documents = layout_.has_documents(),
+        .documents_digest = std::move(digest),
         .source = options_.source,
         .split = !layout_.holds_out
                      ? "all documents"
@@ -466,10 +480,10 @@ class Preparation {
   Result<PreparedText> publish_all() {
     for (const auto part : parts()) ISTHMUS_CHECK(publish(part));
     ISTHMUS_CHECK(disk_.remove(journal_path()));
-    return PreparedText{.documents = last_.source.documents,
-                        .train = facts_of(kTrain),
-                        .held_out = facts_of(kHeldOut),
-                        .went_on = went_on_};
+    PreparedText prepared{.documents = last_.source.documents, .went_on = went_on_};
+    ISTHMUS_TRY(prepared.train, facts_of(kTrain));
+    ISTHMUS_TRY(prepared.held_out, facts_of(kHeldOut));
+    return prepared;
   }
 
   // The tokens get their name last, and those that had it lose it first: what lies beside tokens

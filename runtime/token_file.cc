@@ -11,6 +11,7 @@
 #include "base/byte_stream.h"
 #include "base/counted.h"
 #include "runtime/batch_loss.h"
+#include "runtime/sampled_digest.h"
 #include "runtime/shallow_json.h"
 
 namespace isthmus::runtime {
@@ -126,6 +127,7 @@ std::string to_json(const TokenFileFacts& facts) {
       {"mask", facts.has_mask},       {"document_starts", facts.has_documents},
       {"source", facts.source},       {"split", facts.split}};
   if (!facts.tells_documents) json.erase("document_starts");
+  if (!facts.documents_digest.empty()) json["document_starts_digest"] = facts.documents_digest;
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -167,6 +169,9 @@ Result<TokenFileFacts> parse_token_file_facts(std::string_view text) {
   if (starts != json.end() && !starts->is_boolean()) return damaged();
   facts.tells_documents = starts != json.end();
   facts.has_documents = facts.tells_documents && starts->get<bool>();
+  if (json.contains("document_starts_digest") &&
+      !words("document_starts_digest", facts.documents_digest))
+    return damaged();
   return facts;
 }
 
@@ -233,15 +238,21 @@ Result<void> TokenFile::open_documents(Disk& disk, const std::optional<TokenFile
     ISTHMUS_CHECK(read_documents(0, std::span(&first, 1)));
     ISTHMUS_CHECK(read_documents(document_count_ - 1, std::span(&last, 1)));
   }
-  if (document_count_ == facts->documents && first == 0 &&
-      last < std::max<std::uint64_t>(tokens_, 1))
-    return {};
-  return Error{
-      ErrorCode::corrupt,
-      fmt::format("{} has {} from token {} to token {}, but {} says {} in {}; prepare it "
-                  "again",
-                  path, counted(document_count_, "document"), first, last, facts_path(path_),
-                  counted(facts->documents, "document"), counted(tokens_, "token"))};
+  if (document_count_ != facts->documents || first != 0 ||
+      last >= std::max<std::uint64_t>(tokens_, 1))
+    return Error{
+        ErrorCode::corrupt,
+        fmt::format("{} has {} from token {} to token {}, but {} says {} in {}; prepare it "
+                    "again",
+                    path, counted(document_count_, "document"), first, last, facts_path(path_),
+                    counted(facts->documents, "document"), counted(tokens_, "token"))};
+  if (facts->documents_digest.empty()) return {};
+  ISTHMUS_TRY(const auto digest, sampled_digest(*documents_, bytes));
+  if (digest.hex() == facts->documents_digest) return {};
+  return Error{ErrorCode::corrupt,
+               fmt::format("{} is not the list that {} means, though it has as many documents: it "
+                           "belongs to another file; put that of {} there, or prepare it again",
+                           path, facts_path(path_), path_)};
 }
 
 Result<void> TokenFile::read(std::uint64_t first, std::span<std::int32_t> out) const {

@@ -48,8 +48,10 @@ struct TokenFileFacts {
   bool has_mask = false;
   bool has_documents = false;   // X.documents
   bool tells_documents = true;  // whether there is one; the first versions wrote none
-  std::string source = {};      // for people
-  std::string split = {};       // for people: which documents these are
+  // sampled_digest() of X.documents, hex; "": there is none, or a version before wrote it.
+  std::string documents_digest = {};
+  std::string source = {};  // for people
+  std::string split = {};   // for people: which documents these are
 
   bool operator==(const TokenFileFacts&) const = default;
 };

@@ -75,8 +75,15 @@ TEST(SiteCheck, ExpertsBelongToAFamilyThatHasThem) {
   EXPECT_EQ(only_fault(with("mixtral", "experts = 8")),
             "model.family = \"mixtral\" needs model.experts_per_token");
   EXPECT_EQ(only_fault(with("llama", "experts = 8")),
-            "model.experts has no effect on a llama: families with experts are mixtral and "
-            "qwen3_moe");
+            "model.experts has no effect on a llama: families with experts are mixtral, qwen3_moe, "
+            "qwen2_moe");
+  EXPECT_TRUE(with("qwen2_moe", "experts = 8\nexperts_per_token = 2\nshared_expert_ffn = 9")
+                  .faults.empty());
+  EXPECT_EQ(only_fault(with("qwen2_moe", "experts = 8\nexperts_per_token = 2")),
+            "model.family = \"qwen2_moe\" needs model.shared_expert_ffn");
+  EXPECT_THAT(
+      only_fault(with("mixtral", "experts = 8\nexperts_per_token = 2\nshared_expert_ffn = 9")),
+      testing::HasSubstr("only a qwen2_moe"));
   EXPECT_THAT(only_fault(with("mixtral", "experts = 4\nexperts_per_token = 5")),
               testing::HasSubstr("experts_per_token is 5"));
   EXPECT_THAT(only_fault(with("mixtral", "experts = 4\nexperts_per_token = 1\nexpert_ffn = 9")),
@@ -86,6 +93,23 @@ TEST(SiteCheck, ExpertsBelongToAFamilyThatHasThem) {
       testing::HasSubstr("dense_layers"));
   EXPECT_THAT(only_fault(checked(replaced("[data]", "[experts]\nz = 0.1\n[data]"))),
               testing::HasSubstr("experts.z has no effect on a llama"));
+}
+
+TEST(SiteCheck, AnEncoderHasKeysOfItsOwn) {
+  const auto with = [](std::string_view family, std::string_view more) {
+    auto text =
+        replaced("layers = 6", fmt::format("layers = 6\nfamily = \"{}\"\n{}", family, more));
+    if (const auto at = text.find("kv_heads = 4\n"); family == "bert" && at != std::string::npos)
+      text.erase(at, 13);
+    return checked(text);
+  };
+  const auto text = with("bert", "dropout = 0.1\nattention_dropout = 0.2");
+  EXPECT_TRUE(text.faults.empty());
+  EXPECT_EQ(text.file.model.config.token_types, 2);
+  for (const auto* key : {"rope_theta = 5000", "kv_heads = 2", "head_dim = 64", "tied = true"})
+    EXPECT_THAT(only_fault(with("bert", key)), testing::HasSubstr("has no effect on a bert"));
+  for (const auto* key : {"token_types = 2", "dropout = 0.1", "attention_dropout = 0.1"})
+    EXPECT_THAT(only_fault(with("llama", key)), testing::HasSubstr("which is no encoder"));
 }
 
 TEST(SiteCheck, MaskingBelongsToAFamilyThatPredictsHiddenTokens) {

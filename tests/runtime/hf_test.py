@@ -74,7 +74,7 @@ NOT_OF_BERT = ("num_key_value_heads", "head_dim", "rms_norm_eps", "attention_bia
                "rope_theta", "rope_scaling", "partial_rotary_factor")
 FIELDS["Bert"] = {key: value for key, value in COMMON.items() if key not in NOT_OF_BERT} | dict(
     hidden_act="relu", layer_norm_eps=1e-2, type_vocab_size=5, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.4,
-    classifier_dropout=0.2, is_decoder=True, add_cross_attention=dict(is_decoder=True, add_cross_attention=True),
+    classifier_dropout=0.2, chunk_size_feed_forward=len(TOKENS), is_decoder=True, add_cross_attention=dict(is_decoder=True, add_cross_attention=True),
     position_embedding_type="relative_key", tie_word_embeddings=False)
 OLDER_FIELDS = {"Qwen2Moe": ("rope_theta", "rope_scaling", "torch_dtype"),
                 "Bert": ("torch_dtype", "position_embedding_type"),

@@ -21,8 +21,8 @@ const std::vector<int> kOne{-1};
 const std::vector<int> kTwo{-1, -1};
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, const BatchShape& shape,
-                                  ThreadPool& pool) {
-  auto model = Model::create(config, shape, pool);
+                                  ThreadPool& pool, const FineTuning& tuning = {}) {
+  auto model = Model::create(config, shape, pool, tuning);
   EXPECT_TRUE(model.has_value()) << model.error().text();
   return std::move(*model);
 }
@@ -308,7 +308,7 @@ class ModelThreads : public testing::TestWithParam<std::tuple<Precision, std::st
 INSTANTIATE_TEST_SUITE_P(Families, ModelThreads,
                          testing::Combine(testing::Values(Precision::f32, Precision::bf16),
                                           testing::Values("llama", "qwen3", "mixtral", "qwen3_moe",
-                                                          "qwen2_moe", "bert")),
+                                                          "qwen2_moe", "bert", "adapters")),
                          [](const auto& value) {
                            return std::get<1>(value.param) + "_" +
                                   std::string(to_string(std::get<0>(value.param)));
@@ -320,7 +320,11 @@ TEST_P(ModelThreads, DoNotChangeBitsNorDoesRepetition) {
   const auto& [precision, family] = GetParam();
   BatchShape shape{2, 107, precision};
   auto config = two_layers();
-  config.family = family;
+  FineTuning tuning;
+  if (family == "adapters")
+    tuning.lora = {.rank = 3, .alpha = 6, .targets = {"*_proj"}};
+  else
+    config.family = family;
   config.hidden = 42;
   config.heads = 6;
   config.head_dim = 8;
@@ -333,7 +337,7 @@ TEST_P(ModelThreads, DoNotChangeBitsNorDoesRepetition) {
     config.dropout = 0.1;
     config.attention_dropout = 0.2;
   }
-  if (find_family(family)->has_experts) {
+  if (find_family(config.family)->has_experts) {
     config.experts = 5;
     config.experts_per_token = 2;
     if (family == "qwen2_moe") config.shared_expert_width = 23;
@@ -343,7 +347,7 @@ TEST_P(ModelThreads, DoNotChangeBitsNorDoesRepetition) {
   std::vector<std::vector<std::uint64_t>> chosen;
   for (const std::size_t threads : {1, 2, 3, 5, 2}) {
     ThreadPool pool(std::vector<int>(threads, -1));
-    const auto model = make_model(config, shape, pool);
+    const auto model = make_model(config, shape, pool, tuning);
     model->initialise(3);
     runs.push_back(train(*model, 0, 20, 1));
     chosen.push_back(model->routing().chosen);

@@ -220,6 +220,36 @@ OracleCase load_oracle_case(const std::string& name) {
   return c;
 }
 
+OracleDraws load_oracle_draws(const std::string& name) {
+  constexpr std::size_t kSamples = 12;
+  auto drawn = load_oracle_case(name);
+  drawn.micro_batches = drawn.micro_batch = 1;
+  drawn.tensors.clear();
+  OracleDraws draws;
+  const auto values = load_oracle_floats(name + "_draws.bin");
+  auto rest = std::span(values);
+  auto in = open_oracle(name + "_draws.txt");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string kind;
+    words >> kind;
+    if (kind == "draw") {
+      words >> drawn.data;
+      drawn.batches = oracle_batches(drawn, 0);
+      draws.cases.push_back(drawn);
+      continue;
+    }
+    OracleTensor tensor;
+    words >> tensor.name >> tensor.elements >> draws.autocast_errors.emplace_back();
+    for (auto& c : draws.cases) {
+      tensor.samples = taken(rest, std::min(tensor.elements, kSamples));
+      c.tensors.push_back(tensor);
+    }
+  }
+  EXPECT_TRUE(rest.empty());
+  return draws;
+}
+
 std::vector<OracleBatch> oracle_batches(const OracleCase& c, std::int64_t step) {
   std::vector<OracleBatch> batches;
   for (std::int64_t m = 0; m < c.micro_batches; ++m)

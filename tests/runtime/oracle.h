@@ -71,6 +71,16 @@ inline constexpr std::size_t kOracleSamples = 256;  // of each tensor
 
 OracleCase load_oracle_case(const std::string& name);
 
+// A case of experts again with other tokens and targets, of one sequence each, so few that no
+// choice is a near tie. In bf16 what a single case comes to is chance; together they average it.
+struct OracleDraws {
+  std::vector<OracleCase> cases;  // of their tensors the samples alone
+  // Of each tensor, by the samples: the L2 error relative to the gradient, and of these of all
+  // cases the root of the summed squares.
+  std::vector<double> autocast_errors;
+};
+OracleDraws load_oracle_draws(const std::string& name);
+
 // The same case, computed wrongly in one place: loss and tensors differ.
 struct OracleFault {
   std::string name, model;  // of the fault and of the case

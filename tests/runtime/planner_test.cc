@@ -15,7 +15,7 @@ bool overlap(std::size_t a, std::size_t a_bytes, std::size_t b, std::size_t b_by
 }
 
 // Replays the list on the arena's bytes: a value must still be the last that was written to its
-// place when it is read.
+// place when it is read, by an op or in the end by the caller.
 void expect_no_value_is_overwritten(const Program& program, const Plan& plan) {
   std::vector<bool> intact(program.values.size(), false);
   const auto write = [&](ValueId id) {
@@ -61,6 +61,9 @@ void expect_no_value_is_overwritten(const Program& program, const Plan& plan) {
             << name_of(op) << " at " << at;
       }
   }
+  for (const auto id : {program.logits, program.loads})
+    EXPECT_TRUE(id == kNoValue || intact[static_cast<std::size_t>(id)])
+        << program.value(id).name << " at the end";
 }
 
 ModelConfig random_config(Random& random) {

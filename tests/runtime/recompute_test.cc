@@ -1,9 +1,11 @@
 #include "runtime/recompute.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <memory>
+#include <string>
 
 #include "base/random.h"
 #include "runtime/model.h"
@@ -105,6 +107,21 @@ TEST(Recompute, OfAnEncoderKeepsTheInputsOfLayersAndTheirNorms) {
   };
   const double inputs = 512 * 4 * (384 + 2);
   EXPECT_NEAR((arena(14) - arena(6)) / 8, inputs, 64);  // places begin at multiples of 64
+}
+
+// Each layer's right before its own backward, though the losses of all routers read all loads.
+TEST(Recompute, RoutesAgainLayerByLayer) {
+  auto config = small_config("mixtral");
+  config.layers = 4;
+  auto shape = shape_of(Precision::f32, Recompute::all);
+  shape.router = {.balance = 0.1, .scope = BalanceScope::micro_batch};
+  const auto program = training_program(config, shape);
+  std::string order;
+  for (const auto& op : program.ops)
+    if (op.kind == OpKind::route)
+      order +=
+          fmt::format("{}{} ", op.pass == Pass::forward ? "" : "-", op.attributes.routing.layer);
+  EXPECT_EQ(order, "0 1 2 3 -3 2 -2 1 -1 0 -0 ");
 }
 
 class RecomputedModel : public testing::TestWithParam<std::tuple<const char*, Precision>> {};

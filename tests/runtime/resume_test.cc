@@ -6,13 +6,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <ostream>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "base/random.h"
@@ -76,26 +79,34 @@ class ResumeTest : public testing::Test {
       std::this_thread::sleep_for(milliseconds(1));
   }
   struct Kills {
-    int running = 0;      // when the signal came
-    int writing = 0;      // of these: in the middle of a checkpoint
-    int with_a_step = 0;  // of these: after an inner step of theirs
+    int running = 0;       // when the signal came
+    int writing = 0;       // of these: in the middle of a checkpoint
+    int accumulating = 0;  // of these: in the first or second micro-batch of a step's three
+    int with_a_step = 0;   // of these: after an inner step of theirs
   };
+  // A row's tokens are read, then the target of its last one: of a step of three rows, six times.
+  bool is_accumulating(const std::string& run) {
+    const auto reads = contents_of((folder_ / run) + "/reads").size() % 6;
+    return 1 <= reads && reads <= 4;
+  }
   // Starts a run again and again, each time with other threads, and kills it at a random moment
   // while it starts or does its next few steps; two a time at most, so that it does not end.
-  Kills kill_often(const std::string& run, const std::vector<std::string>& more, int times) {
+  Kills kill_often(const std::string& run, const std::vector<std::string>& more, int times,
+                   std::uint64_t seed) {
     const auto seconds_of = [&](int steps) {
       const auto begin = std::chrono::steady_clock::now();
       finish(train_once("paced", more, steps));
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     };
     const double start_up = seconds_of(1);
-    const double step = std::max(seconds_of(41) - start_up, 1e-3) / 40;
-    Random random(1);
+    const double step = std::max(seconds_of(21) - start_up, 1e-3) / 20;
+    Random random(seed);
     Kills kills;
     std::int64_t done_before = -1;
     for (int i = 0; i < times; ++i) {
       auto arguments = train_once(run, more);
       arguments.push_back(fmt::format("threads={}", 1 + i % 3));
+      std::filesystem::remove((folder_ / run) + "/reads");
       const pid_t pid = start(arguments);
       wait_for_step(run, 2 * i + 1,
                     std::chrono::duration<double>(random.uniform() * (start_up + 4 * step)));
@@ -105,6 +116,7 @@ class ResumeTest : public testing::Test {
       const auto done = step_of(run);
       kills.with_a_step += done != done_before;
       done_before = done;
+      kills.accumulating += is_accumulating(run);
       const std::string checkpoints = (folder_ / run) + "/checkpoints";
       std::error_code none;
       for (const auto& entry : std::filesystem::directory_iterator(checkpoints, none))
@@ -159,28 +171,44 @@ TEST_F(ResumeTest, KeepsItsPositionWithOtherMicroBatches) {
   expect_nearly_same_end("straight", "dealt");
 }
 
-class KilledAtAnyMoment : public ResumeTest, public testing::WithParamInterface<const char*> {};
+struct KilledCase {
+  const char* name;
+  std::vector<std::string> arguments;
+};
 
+void PrintTo(const KilledCase& tested, std::ostream* out) { *out << tested.name; }
+
+class KilledAtAnyMoment
+    : public ResumeTest,
+      public testing::WithParamInterface<std::tuple<KilledCase, std::uint64_t>> {};
+
+// At 50 moments of each kind, in two tests.
 TEST_P(KilledAtAnyMoment, EndsWithTheSameBits) {
-  constexpr int kTimes = 50;
-  const std::string with = GetParam();
+  constexpr int kTimes = 25;
+  const auto& [tested, seed] = GetParam();
   std::vector<std::string> more{"every=2", "micro_batches=3", "rows=1"};
-  if (!with.empty()) more.push_back(with);
+  more.insert(more.end(), tested.arguments.begin(), tested.arguments.end());
   finish(train_once("straight", more));
-  const auto kills = kill_often("killed", more, kTimes);
+  const auto kills = kill_often("killed", more, kTimes, seed);
   EXPECT_EQ(kills.running, kTimes) << "it ended before it was killed";
   EXPECT_GE(kills.with_a_step, 5);
   EXPECT_GE(kills.writing, 1);
+  EXPECT_GE(kills.accumulating, 1);
   finish(train_once("killed", more));
+  const bool adapted = std::ranges::count(more, "lora") > 0;
   expect_same_end("straight", "killed",
-                  with == "lora" ? "adapter_model.safetensors" : "model.safetensors");
+                  adapted ? "adapter_model.safetensors" : "model.safetensors");
 }
 
-INSTANTIATE_TEST_SUITE_P(While, KilledAtAnyMoment, testing::Values("", "lora"),
-                         [](const auto& tested) {
-                           const std::string with = tested.param;
-                           return with.empty() ? std::string("all_train") : with;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    While, KilledAtAnyMoment,
+    testing::Combine(testing::Values(KilledCase{"all_train", {}},
+                                     KilledCase{"adapters_train", {"lora", "bf16"}},
+                                     KilledCase{"experts_train", {"family=qwen3_moe", "bf16"}}),
+                     testing::Values(1, 2)),
+    [](const auto& drawn) {
+      return fmt::format("{}_{}", std::get<0>(drawn.param).name, std::get<1>(drawn.param));
+    });
 
 TEST_F(ResumeTest, StoppedByASignalGoesOnWhereItWas) {
   finish(train_once("straight"));

@@ -17,6 +17,7 @@
 #include <string>
 #include <tuple>
 
+#include "runtime/text_tokens.h"
 #include "runtime/training_memory.h"
 #include "tests/runtime/trainer_fixture.h"
 
@@ -140,18 +141,17 @@ TEST_P(SteadyState, AllocatesNothing) {
   EXPECT_GT(products, 18 * 2 * 20);  // or what happens in them would count as ours
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, SteadyState,
-                         testing::Combine(testing::Values("llama", "qwen2_moe", "qwen3_moe", "bert"),
-                                          testing::Values(Precision::f32, Precision::bf16),
-                                          testing::Values(Recompute::off, Recompute::all),
-                                          testing::Values(Documents::joined, Documents::apart)),
-                         [](const auto& tested) {
-                           return std::get<0>(tested.param) + "_" +
-                                  std::string(to_string(std::get<1>(tested.param))) +
-                                  "_recompute_" +
-                                  std::string(to_string(std::get<2>(tested.param))) + "_" +
-                                  std::string(to_string(std::get<3>(tested.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, SteadyState,
+    testing::Combine(testing::Values("llama", "qwen2_moe", "qwen3_moe", "bert"),
+                     testing::Values(Precision::f32, Precision::bf16),
+                     testing::Values(Recompute::off, Recompute::all),
+                     testing::Values(Documents::joined, Documents::apart)),
+    [](const auto& tested) {
+      return std::get<0>(tested.param) + "_" + std::string(to_string(std::get<1>(tested.param))) +
+             "_recompute_" + std::string(to_string(std::get<2>(tested.param))) + "_" +
+             std::string(to_string(std::get<3>(tested.param)));
+    });
 
 // Bytes of this process that are in memory: now, or at most so far.
 double resident(const std::string& key) {

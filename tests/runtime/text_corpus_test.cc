@@ -271,6 +271,30 @@ TEST_F(TextCorpusTest, TextsNeedNoMaskAndRemoveAnOldOne) {
   EXPECT_FALSE(TokenFile::open(*disk_, how.train, {})->knows_documents());
 }
 
+// Another file's, though as long and with the same ends.
+TEST_F(TextCorpusTest, AListOfDocumentsBelongsToItsTokens) {
+  auto how = options("texts.jsonl");
+  how.held_out.clear();
+  std::string lists[2];
+  for (int i = 0; i < 2; ++i) {
+    write_contents(folder_ / "texts.jsonl",
+                   i == 0 ? "{\"text\": \"one\"}\n{\"text\": \"three\"}\n{\"text\": \"two\"}"
+                          : "{\"text\": \"three\"}\n{\"text\": \"one\"}\n{\"text\": \"two\"}");
+    const auto prepared = prepare_text(*disk_, pool_, how);
+    ASSERT_TRUE(prepared) << prepared.error().text();
+    lists[i] = contents_of(documents_path(how.train));
+    const auto facts = parse_token_file_facts(contents_of(facts_path(how.train)));
+    ASSERT_TRUE(facts);
+    EXPECT_EQ(*facts, prepared->train);
+    EXPECT_TRUE(TokenFile::open(*disk_, how.train, {.vocabulary = 260}));
+  }
+  ASSERT_EQ(lists[0].size(), lists[1].size());
+  write_contents(documents_path(how.train), lists[0]);
+  const auto file = TokenFile::open(*disk_, how.train, {.vocabulary = 260});
+  ASSERT_FALSE(file);
+  EXPECT_THAT(file.error().text(), HasSubstr("belongs to another file"));
+}
+
 TEST_F(TextCorpusTest, ABadLineIsNamed) {
   const std::string good = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
   for (const auto& [bad, what] :

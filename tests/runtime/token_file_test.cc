@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "runtime/batch_loss.h"
+#include "runtime/sampled_digest.h"
 #include "tests/base/temporary_folder.h"
 
 namespace isthmus::runtime {
@@ -94,6 +95,7 @@ TEST_F(TokenFileTest, FactsSayHowItIsWritten) {
                        .targets = 1,
                        .documents = 1,
                        .text_bytes = 9,
+                       .documents_digest = "12ab",
                        .source = "a \"b\" \xff",
                        .split = "all"};
   write_contents(facts_path(path_), to_json(facts));
@@ -191,6 +193,31 @@ TEST_F(DocumentsTest, AListMustBeTheOneThatTheFactsMean) {
   write<std::uint16_t>({});
   list({});
   write_contents(facts_path(path_), to_json({.width = TokenWidth::two, .has_documents = true}));
+  EXPECT_TRUE(open({TokenWidth::two, 10}));
+}
+
+// Of as many documents, of which the first and the last begin where ours do.
+TEST_F(DocumentsTest, AListOfAnotherFileIsRefused) {
+  list({0, 3, 5, 6, 11});
+  const auto disk = make_system_disk();
+  const auto digest = sampled_digest(**disk->open(documents_path(path_), Disk::Open::read), 40);
+  TokenFileFacts facts{.width = TokenWidth::two,
+                       .tokens = 13,
+                       .documents = 5,
+                       .has_documents = true,
+                       .documents_digest = digest->hex()};
+  write_contents(facts_path(path_), to_json(facts));
+  expect_as_by_ends();
+  list({0, 3, 4, 6, 11});
+  const auto file = open({TokenWidth::two, 10});
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code, ErrorCode::corrupt);
+  EXPECT_THAT(file.error().text(),
+              AllOf(HasSubstr("tokens.bin.documents"), HasSubstr("belongs to another file"),
+                    HasSubstr("prepare it again")));
+  // As versions wrote it that kept no digest.
+  facts.documents_digest.clear();
+  write_contents(facts_path(path_), to_json(facts));
   EXPECT_TRUE(open({TokenWidth::two, 10}));
 }
 
