@@ -56,8 +56,8 @@ class Encoder(Case):
             config = json.loads((federation.folder / "exported" / "config.json").read_text())
             self.assertEqual(config["architectures"], ["BertForMaskedLM"])
             self.assertEqual(config["hidden_dropout_prob"], 0.1)
-            self.assertEqual(json.loads(federation.run("eval", "alpha.toml", "--checkpoint", "exported", "--json"))["texts"],
-                             loss["texts"])
+            self.assertEqual(json.loads(federation.run("eval", "alpha.toml", "--checkpoint", "exported", "--json"))["held_out"],
+                             loss["held_out"])
 
     def test_sites_that_hide_otherwise_refuse_each_other(self):
         with Federation("alpha", "beta", outer_steps=OUTER_STEPS) as federation:
