@@ -127,15 +127,6 @@ INSTANTIATE_TEST_SUITE_P(Cases, DrawsOfExpertsInBf16,
                          testing::Values("mixtral", "qwen3_moe", "qwen3_moe_untied", "qwen2_moe"),
                          name_of_case);
 
-// 0 of a gradient that is 0 everywhere, of an expert that no token chose.
-double distance_in_norms(std::span<const float> gradient, const OracleTensor& expected) {
-  double squares = 0;
-  for (const float x : expected.samples) squares += static_cast<double>(x) * static_cast<double>(x);
-  const auto scale =
-      static_cast<double>(expected.elements) / static_cast<double>(expected.samples.size());
-  return squares == 0 ? 0 : distance(gradient, expected) / std::sqrt(squares * scale);
-}
-
 // What is compared as one: a tensor, or those of one kind of all experts of a layer, as hardly any
 // draw chooses some of them.
 std::string compared_as(const std::string& name) {
@@ -166,7 +157,7 @@ TEST_P(DrawsOfExpertsInBf16, GradientsAreAsGoodAsAutocast) {
       EXPECT_EQ(model->routing().chosen, chosen[i]) << draw.data;
       for (std::size_t t = 0; t < draw.tensors.size(); ++t)
         errors[compared_as(draw.tensors[t].name)].ours +=
-            std::pow(distance_in_norms(model->gradients(t), draw.tensors[t]), 2);
+            std::pow(distance(model->gradients(t), draw.tensors[t]), 2);
     }
   }
   for (std::size_t t = 0; t < draws.autocast_errors.size(); ++t) {

@@ -12,8 +12,8 @@ targets come from a hash that tests/runtime/oracle.h repeats, so only results ar
     NAME.bin   f32, little-endian: of the gradient of the summed loss at most 256 elements of each tensor, in that order,
                then 256 of the first micro-batch's logits; which, the hash says. Of padding they are 0
     NAME_draws.txt of a model with experts, `draw DATA` lines: other tokens and targets, of one sequence, by the name that
-               they are drawn by; then `draws_of name elements error`: of errors under autocast, relative to the gradient and
-               by the samples below, the root of the summed squares of all draws
+               they are drawn by; then `draws_of name elements error`: the L2 error of all draws' gradients under
+               autocast, by the samples below
     NAME_draws.bin of each tensor, of each draw 12 elements of the gradient
     faults.txt `fault NAME CASE loss` and `tensor` lines as above, of the same models computed wrongly in one place
     faults.bin of each fault 16 elements of each tensor
@@ -698,7 +698,7 @@ def write_draws(folder, name):
     lines, floats = [f"draw {c['data']}" for c in of_draws], []
     for n in exact[0]:
         pairs = [(sampled(n, a[n], DRAW_SAMPLES), sampled(n, b[n], DRAW_SAMPLES)) for a, b in zip(coarse, exact)]
-        error = math.sqrt(sum(((a - b).norm() / b.norm()).item() ** 2 for a, b in pairs if b.norm() > 0))
+        error = math.sqrt(sum((a - b).norm().item() ** 2 for a, b in pairs) * exact[0][n].numel() / len(pairs[0][0]))
         lines.append(f"draws_of {n} {exact[0][n].numel()} {error:.9e}")
         floats += [sampled(n, g[n], DRAW_SAMPLES) for g in exact]
     (folder / f"{name}_draws.txt").write_text("\n".join(lines) + "\n")
