@@ -52,7 +52,14 @@ void check_router(SiteText& text) {
 
 void check_masking(SiteText& text) {
   const auto* family = runtime::find_family(text.file.model.config.family);
-  if (family == nullptr || family->objective == runtime::Objective::masked_tokens) return;
+  if (family == nullptr) return;
+  if (family->objective == runtime::Objective::masked_tokens) {
+    if (text.file.train.sequence < 2)
+      text.faults.add(text.region("train.sequence"),
+                      "train.sequence = 1 leaves nothing to predict: the first token of a sequence "
+                      "is never hidden");
+    return;
+  }
   for (const std::string_view key : {"masking.share", "masking.token"})
     if (text.written(key))
       text.faults.add(text.region(key),

@@ -70,9 +70,8 @@ std::vector<SiteKey> training_keys() {
        .field = field(masking, &MaskingOptions::token),
        .min = 0,
        .max = (1 << 22) - 1,
-       .meaning = "Id of the mask token.",
-       .absent = "the tokenizer's `[MASK]` or `<mask>`, of bytes 259",
-       .shared = true},
+       .meaning = "Id of the mask token; the same one at all sites.",
+       .absent = "the tokenizer's `[MASK]` or `<mask>`, of bytes 259"},
 
       {.section = "train",
        .name = "micro_batch",

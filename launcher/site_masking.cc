@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/family.h"
+#include "runtime/text_tokens.h"
 
 namespace isthmus::launcher {
 
@@ -25,11 +26,18 @@ Result<runtime::Masking> masking_of(const MaskingOptions& options,
             "{} = {} is not below the model's vocabulary of {}: {}",
             options.token < 0 ? "the tokenizer's mask token" : "masking.token", token, vocabulary,
             options.token < 0 ? "raise model.vocabulary" : "name an id that the model has")};
-  return runtime::Masking({.share = options.share,
-                           .token = static_cast<std::int32_t>(token),
-                           .vocabulary = static_cast<std::int32_t>(
-                               std::min(vocabulary, std::int64_t{tokenizer.vocabulary()})),
-                           .special = runtime::special_tokens(tokenizer)});
+  runtime::MaskingOptions masking{.share = options.share,
+                                  .token = static_cast<std::int32_t>(token),
+                                  .vocabulary = static_cast<std::int32_t>(
+                                      std::min(vocabulary, std::int64_t{tokenizer.vocabulary()})),
+                                  .special = runtime::special_tokens(tokenizer)};
+  // A model that knows more than bytes has tokens that were made elsewhere: which of them are
+  // special nobody says.
+  if (tokenizer.vocabulary() == runtime::kTextVocabulary && vocabulary > runtime::kTextVocabulary) {
+    masking.vocabulary = static_cast<std::int32_t>(vocabulary);
+    masking.special = {masking.token};
+  }
+  return runtime::Masking(masking);
 }
 
 Result<std::optional<runtime::Masking>> site_masking(const SiteFile& file,

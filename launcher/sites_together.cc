@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "launcher/site_schema.h"
+#include "runtime/family.h"
 
 namespace isthmus::launcher {
 namespace {
@@ -41,6 +42,12 @@ std::vector<std::tuple<std::string_view, int, std::string_view>> taken_ports(
   return taken;
 }
 
+// An embedding for each position is part of the model.
+bool learns_positions(const SiteFile& file) {
+  const auto* family = runtime::find_family(file.model.config.family);
+  return family != nullptr && family->objective == runtime::Objective::masked_tokens;
+}
+
 }  // namespace
 
 std::string resolved_path(const std::string& path) {
@@ -71,13 +78,20 @@ void check_together(std::span<CheckedSite> sites) {
         fault(key, fmt::format("needs port {}{}, which {} takes in", port,
                                key == "gateway.listen" ? " (it uses its own and the next)" : "",
                                other_key));
-      for (const auto& key : site_keys())
-        if (key.shared && key.value_text(mine) != key.value_text(theirs) &&
-            differing.insert(key.full_name()).second)
-          text.faults.add(text.region(key.full_name()),
+      const auto differ = [&](const std::string& key, const std::string& own,
+                              const std::string& others) {
+        if (differing.insert(key).second)
+          text.faults.add(text.region(key),
                           fmt::format("{} = {} here and {} in {}; it must be equal at all sites",
-                                      key.full_name(), key.value_text(mine), key.value_text(theirs),
-                                      other.path));
+                                      key, own, others, other.path));
+      };
+      if (learns_positions(mine) && learns_positions(theirs) &&
+          mine.model.config.sequence_max != theirs.model.config.sequence_max)
+        differ("model.context", std::to_string(mine.model.config.sequence_max),
+               std::to_string(theirs.model.config.sequence_max));
+      for (const auto& key : site_keys())
+        if (key.shared && key.value_text(mine) != key.value_text(theirs))
+          differ(key.full_name(), key.value_text(mine), key.value_text(theirs));
     }
   }
 }

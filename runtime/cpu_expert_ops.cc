@@ -10,6 +10,7 @@
 #include "runtime/cpu_device.h"
 #include "runtime/cpu_ops.h"
 #include "runtime/cpu_views.h"
+#include "runtime/planner.h"
 #include "runtime/products.h"
 
 namespace isthmus::runtime::cpu {
@@ -209,15 +210,28 @@ PreparedOp expert_glu_forward(const BoundOp& bound, CpuDevice& device) {
   };
 }
 
+// The kernel makes both gradients; one that is not wanted goes nowhere.
 PreparedOp expert_glu_backward(const BoundOp& bound, CpuDevice& device) {
-  return [&pool = device.pool, x = bound.inputs[0], weights = flat<const float>(bound.inputs[1]),
+  const auto& x = bound.inputs[0];
+  const auto weights_bytes = static_cast<std::size_t>(x.shape[0]) * sizeof(float);
+  const auto unused_at = (weights_bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+  device.reserve_scratch(unused_at + (bound.outputs[0].data == nullptr ? x.bytes() : 0));
+  return [&device, x, unused_at, weights = flat<const float>(bound.inputs[1]),
           offsets = flat<const std::int32_t>(bound.inputs[2]), dy = bound.inputs[4],
-          dx = bound.outputs[0], dweights = flat(bound.outputs[1]), y = bound.outputs[3]] {
+          to = bound.outputs[0], to_weights = flat(bound.outputs[1]), y = bound.outputs[3]] {
+    auto dx = to;
+    if (dx.data == nullptr) {
+      dx = x;
+      dx.data = device.scratch().data() + unused_at;
+    }
+    const auto dweights =
+        to_weights.empty() ? device.scratch_of<float>(weights.size()) : to_weights;
     const Halves halves(used(x, offsets)), gradients(used(dx, offsets));
     const auto again = y.data == nullptr ? Rows() : used(y, offsets);
-    kernels::weighted_swiglu_backward(
-        pool, used(dy, offsets), halves.gate, halves.up, used(weights, offsets), gradients.gate,
-        gradients.up, used(dweights, offsets), y.data == nullptr ? nullptr : &again);
+    kernels::weighted_swiglu_backward(device.pool, used(dy, offsets), halves.gate, halves.up,
+                                      used(weights, offsets), gradients.gate, gradients.up,
+                                      used(dweights, offsets),
+                                      y.data == nullptr ? nullptr : &again);
   };
 }
 

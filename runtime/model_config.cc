@@ -62,7 +62,7 @@ Result<void> check_experts(const ModelConfig& config, const Family& family) {
 
 // A probability of dropping.
 Result<void> check_dropout(std::string_view name, double value) {
-  if (value >= 0 && value < 1) return {};
+  if (value >= 0 && static_cast<float>(value) < 1) return {};  // which is what is computed with
   return Error{ErrorCode::invalid_argument,
                fmt::format("{} is {}, but must be from 0 to below 1", name, value)};
 }

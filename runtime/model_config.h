@@ -14,12 +14,12 @@ namespace isthmus::runtime {
 
 struct ModelConfig {
   std::string family = "llama";  // of families() (runtime/family.h)
-  std::int64_t layers = 0;       // decoder blocks
+  std::int64_t layers = 0;       // blocks of attention and feed-forward layer
   std::int64_t hidden = 0;       // width of the residual stream
   std::int64_t heads = 0;        // query heads
   std::int64_t kv_heads = 0;     // key and value heads; divides heads
-  std::int64_t head_dim = 0;     // elements of a head, even; 0: hidden / heads
-  std::int64_t ffn_width = 0;    // width of SwiGLU
+  std::int64_t head_dim = 0;   // elements of a head, even where they are rotated; 0: hidden / heads
+  std::int64_t ffn_width = 0;  // width of the feed-forward layer
   // A mixture of experts: in place of one SwiGLU a layer has several, of which a token takes some.
   std::int64_t experts = 0;              // of a layer; 0: none, the layer is dense
   std::int64_t experts_per_token = 0;    // the likeliest ones by its router
@@ -31,7 +31,7 @@ struct ModelConfig {
   bool tied = true;                      // the head is the embedding
   double rope_theta = 10000.0;           // base of the rotary frequencies
   RopeScaling rope_scaling = {};         // how they are stretched
-  double norm_eps = 1e-5;                // added to the mean square
+  double norm_eps = 1e-5;                // added to the mean square, or variance
   std::int64_t sequence_max = 2048;      // longest sequence, in tokens (max_position_embeddings)
   // Of an encoder.
   std::int64_t token_types = 0;  // that the embedding knows; what is trained is of type 0
@@ -106,7 +106,7 @@ struct BatchShape {
   Recompute recompute = Recompute::off;
   Documents documents = Documents::joined;
   RouterOptions router = {};
-  bool drops = false;  // as the model's dropout says: while it trains
+  bool drops = false;  // as the model's dropout says; training_program() alone sets it
   // Of a list that continues texts (runtime/decoding.h): of how many texts, and how many tokens of
   // each, the keys and values are kept. Then micro_batch * sequence is the number of rows of a run,
   // each of which is a token of any text.

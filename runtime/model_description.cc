@@ -295,6 +295,12 @@ Result<void> read_decoder(const OrderedJson& json, const Family& family, ModelCo
   return {};
 }
 
+Result<double> dropout(const OrderedJson& json, const char* key) {
+  ISTHMUS_TRY(const auto share, number(json, key, 0.1));
+  if (share >= 0 && static_cast<float>(share) < 1) return share;
+  return config_fault(key, fmt::format("is {}, but must be from 0 to below 1", share));
+}
+
 Result<void> read_encoder(const OrderedJson& json, const Family& family, ModelConfig& config) {
   ISTHMUS_CHECK(must_be(json, "hidden_act", "gelu"));
   ISTHMUS_CHECK(must_be(json, "position_embedding_type", "absolute"));
@@ -304,8 +310,9 @@ Result<void> read_encoder(const OrderedJson& json, const Family& family, ModelCo
   config.kv_heads = config.heads;
   ISTHMUS_TRY(config.norm_eps, number(json, "layer_norm_eps", 1e-12));
   ISTHMUS_TRY(config.token_types, whole_number(json, "type_vocab_size", family.token_types));
-  ISTHMUS_TRY(config.dropout, number(json, "hidden_dropout_prob", 0.1));
-  ISTHMUS_TRY(config.attention_dropout, number(json, "attention_probs_dropout_prob", 0.1));
+  if (config.token_types < 1) return config_fault("type_vocab_size", "is 0");
+  ISTHMUS_TRY(config.dropout, dropout(json, "hidden_dropout_prob"));
+  ISTHMUS_TRY(config.attention_dropout, dropout(json, "attention_probs_dropout_prob"));
   return {};
 }
 

@@ -35,9 +35,12 @@ bool is_plain_name(std::string_view name) {
 
 // What lies beside a model's parameters and is none of them: what old programs wrote, and of a BERT
 // the heads of other objectives. transformers leaves it out as well.
-bool is_left_over(std::string_view name) {
-  return name.ends_with(".rotary_emb.inv_freq") || name == "bert.embeddings.position_ids" ||
-         name.starts_with("bert.pooler.dense.") || name.starts_with("cls.seq_relationship.");
+bool is_left_over(std::string_view name, bool is_bert) {
+  constexpr std::string_view kOfBert[] = {
+      "bert.embeddings.position_ids", "bert.pooler.dense.weight", "bert.pooler.dense.bias",
+      "cls.seq_relationship.weight", "cls.seq_relationship.bias"};
+  return name.ends_with(".rotary_emb.inv_freq") ||
+         (is_bert && std::ranges::find(kOfBert, name) != std::end(kOfBert));
 }
 
 // Of a head that is its embedding, the same parameter under its other name.
@@ -83,8 +86,8 @@ Result<void> StoredModel::add_file(Disk& disk, const std::string& name) {
   files_.push_back(std::move(reader));
   for (const auto& tensor : files_.back().tensors())
     if (!tensors_.try_emplace(name_today(tensor.name), Place{files_.size() - 1, &tensor}).second)
-      return Error{ErrorCode::corrupt,
-                   fmt::format("{}: two files hold the tensor {}", directory_, tensor.name)};
+      return Error{ErrorCode::corrupt, fmt::format("{}: the tensor {} is there twice", directory_,
+                                                   name_today(tensor.name))};
   return {};
 }
 
@@ -141,8 +144,9 @@ Result<void> StoredModel::check(std::span<const CanonicalTensor> tensors) const 
     if (const auto fits = check_shape(*place->second.tensor, tensor.shape); !fits)
       misshapen.push_back(fits.error().message);
   }
+  const bool is_bert = known.contains("bert.embeddings.word_embeddings.weight");
   for (const auto& [name, place] : tensors_) {
-    if (known.contains(name) || is_left_over(name)) continue;
+    if (known.contains(name) || is_left_over(name, is_bert)) continue;
     ISTHMUS_TRY(const bool is_repetition, repeats(place, repeated_by(name)));
     if (!is_repetition) extra.push_back(name);
   }

@@ -71,7 +71,7 @@ TEST(SiteMasking, SaysWhatToDoWithoutOne) {
 // Nothing but text is hidden, and what comes in its place is a token of the tokenizer.
 TEST(SiteMasking, KnowsTheTokenizersTokens) {
   const auto bytes = runtime::make_byte_tokenizer();
-  const auto masking = masking_of({.share = 0.99}, *bytes, 1000);
+  const auto masking = masking_of({.share = 0.99}, *bytes, 260);
   ASSERT_TRUE(masking);
   std::vector<std::int32_t> tokens(4000, 'a'), targets(4000, 'a');
   for (std::size_t i = 0; i < tokens.size(); i += 2)
@@ -80,6 +80,19 @@ TEST(SiteMasking, KnowsTheTokenizersTokens) {
   for (std::size_t i = 0; i < tokens.size(); i += 2) EXPECT_EQ(targets[i], runtime::kIgnoredTarget);
   EXPECT_LT(std::ranges::max(tokens), 260);
   EXPECT_GT(std::ranges::count(targets, 'a'), 1900);
+}
+
+// Tokens of bytes' ids are words of theirs; all ids come in place of others.
+TEST(SiteMasking, OfTokensMadeElsewhereKnowsTheMaskTokenAlone) {
+  const auto bytes = runtime::make_byte_tokenizer();
+  const auto masking = masking_of({.share = 0.99, .token = 103}, *bytes, 1000);
+  ASSERT_TRUE(masking);
+  std::vector<std::int32_t> tokens(4000, 257), targets(4000, 257);
+  for (std::size_t i = 0; i < tokens.size(); i += 2) tokens[i] = 103;
+  masking->hide(1, tokens, targets);
+  for (std::size_t i = 0; i < tokens.size(); i += 2) EXPECT_EQ(targets[i], runtime::kIgnoredTarget);
+  EXPECT_GT(std::ranges::max(tokens), 800);
+  EXPECT_GT(std::ranges::count(targets, 257), 1900);
 }
 
 TEST(SiteMasking, IsOfModelsThatPredictHiddenTokensOnly) {

@@ -242,6 +242,39 @@ TEST(Freezing, LeavesTheOtherGradientsAlone) {
   }
 }
 
+// What is frozen around it changes nothing of a tensor's gradient: no op needs another one's.
+TEST(FineTuning, EachTensorMayTrainAlone) {
+  ThreadPool pool({-1, -1});
+  for (const std::string family : {"llama", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "bert"}) {
+    const auto config = small_config(family);
+    auto shape = small_shape();
+    shape.router = {.capacity = 1, .balance = 0.02, .z = 0.001};
+    const Batch batch;
+    const auto gradients_of = [&](Model& model) {
+      model.initialise(5);
+      model.zero_gradients();
+      model.forward_backward(batch.tokens, batch.targets, {}, std::vector<std::uint64_t>{1, 2});
+    };
+    const auto whole = *Model::create(config, shape, pool);
+    gradients_of(*whole);
+    const auto program = build_program(config, shape, Head::loss);
+    for (const auto& alone : program.parameters) {
+      SCOPED_TRACE(family + " " + alone.canonical[0].name);
+      FineTuning tuning;
+      for (const auto& parameter : program.parameters)
+        if (parameter.canonical[0].name != alone.canonical[0].name)
+          for (const auto& part : parameter.canonical) tuning.frozen.push_back(part.name);
+      const auto model = *Model::create(config, shape, pool, tuning);
+      gradients_of(*model);
+      for (std::size_t t = 0; t < model->tensors().size(); ++t) {
+        if (!model->tensors()[t].trains) continue;
+        const auto all = whole->gradients(t);
+        EXPECT_TRUE(std::ranges::equal(model->gradients(t), all)) << model->tensors()[t].name;
+      }
+    }
+  }
+}
+
 // Experts and routers have no adapters beside them, and are frozen all the same.
 TEST(Adapters, OfAModelWithExpertsTrainBesideItsOtherProducts) {
   ThreadPool pool({-1, -1});

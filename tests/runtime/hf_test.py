@@ -159,8 +159,8 @@ class HuggingFace(unittest.TestCase):
     def test_adapters_load_as_they_are_in_peft_and_here(self):
         for case in CASES:
             with self.subTest(case), tempfile.TemporaryDirectory() as folder:
-                if case in WITH_EXPERTS:
-                    self.skipTest("adapters of ours are of attention and dense layers, not of experts")
+                if case in ("mixtral", "qwen3_moe"):
+                    self.skipTest("adapters of ours are of attention and dense layers, not of experts that are chosen")
                 base = run("make", case, folder).strip()
                 ours = run("adapt", base, os.path.join(folder, "adapted")).strip()
                 theirs = peft.PeftModel.from_pretrained(load(base), ours)

@@ -75,8 +75,7 @@ OracleCase load_oracle_case(const std::string& name);
 // choice is a near tie. In bf16 what a single case comes to is chance; together they average it.
 struct OracleDraws {
   std::vector<OracleCase> cases;  // of their tensors the samples alone
-  // Of each tensor, by the samples: the L2 error relative to the gradient, and of these of all
-  // cases the root of the summed squares.
+  // Of each tensor, by the samples: the L2 error of the gradients of all cases.
   std::vector<double> autocast_errors;
 };
 OracleDraws load_oracle_draws(const std::string& name);

@@ -161,14 +161,23 @@ class ResumeTest : public testing::Test {
 };
 
 // The position counts samples, however they are dealt: each is drawn once, and none left out.
+// Of an encoder, what is hidden and dropped of it goes with it.
 TEST_F(ResumeTest, KeepsItsPositionWithOtherMicroBatches) {
-  finish(train_once("straight", {"rows=4"}));
-  const auto first = start(train_once("dealt", {"rows=1", "micro_batches=4", "every=1000"}));
-  wait_for_step("dealt", 3);
-  ::kill(first, SIGTERM);
-  EXPECT_EQ(wait_for(first), 3);
-  finish(train_once("dealt", {"rows=2", "micro_batches=2"}));
-  expect_nearly_same_end("straight", "dealt");
+  for (const std::string family : {"llama", "bert"}) {
+    SCOPED_TRACE(family);
+    const auto of = [&](std::vector<std::string> more) {
+      more.push_back("family=" + family);
+      return more;
+    };
+    const auto straight = family + "_straight", dealt = family + "_dealt";
+    finish(train_once(straight, of({"rows=4"})));
+    const auto first = start(train_once(dealt, of({"rows=1", "micro_batches=4", "every=1000"})));
+    wait_for_step(dealt, 3);
+    ::kill(first, SIGTERM);
+    EXPECT_EQ(wait_for(first), 3);
+    finish(train_once(dealt, of({"rows=2", "micro_batches=2"})));
+    expect_nearly_same_end(straight, dealt);
+  }
 }
 
 struct KilledCase {
@@ -204,6 +213,7 @@ INSTANTIATE_TEST_SUITE_P(
     While, KilledAtAnyMoment,
     testing::Combine(testing::Values(KilledCase{"all_train", {}},
                                      KilledCase{"adapters_train", {"lora", "bf16"}},
+                                     KilledCase{"encoder_trains", {"family=bert", "bf16"}},
                                      KilledCase{"experts_train", {"family=qwen3_moe", "bf16"}}),
                      testing::Values(1, 2)),
     [](const auto& drawn) {

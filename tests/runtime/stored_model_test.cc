@@ -117,14 +117,16 @@ TEST_F(StoredModelTest, WhatOlderProgramsWroteBesideIsPassedOver) {
 TEST_F(StoredModelTest, OldNamesOfABertAreThoseOfToday) {
   const auto weight = tensor("bert.embeddings.LayerNorm.weight", {6}, 1);
   const auto bias = tensor("bert.embeddings.LayerNorm.bias", {6}, 9);
+  const auto words = tensor("bert.embeddings.word_embeddings.weight", {7, 6}, 2);
   auto old_weight = weight, old_bias = bias;
   old_weight.name = "bert.embeddings.LayerNorm.gamma";
   old_bias.name = "bert.embeddings.LayerNorm.beta";
   write("model.safetensors",
-        {old_weight, old_bias, tensor("bert.embeddings.position_ids", {1, 4}, 0),
+        {old_weight, old_bias, words, tensor("bert.embeddings.position_ids", {1, 4}, 0),
          tensor("bert.pooler.dense.weight", {6, 6}, 1), tensor("bert.pooler.dense.bias", {6}, 1),
          tensor("cls.seq_relationship.weight", {2, 6}, 1)});
-  expect_read({weight, bias});
+  expect_read({weight, bias, words});
+  EXPECT_THAT(why(check({weight, bias})), HasSubstr("cls.seq_relationship"));  // of no BERT
   write("model.safetensors", {old_weight, weight, bias});
   const auto twice = StoredModel::open(*disk, folder.path());
   ASSERT_FALSE(twice);
@@ -195,7 +197,7 @@ TEST_F(StoredModelTest, AnIndexIsBelievedNothing) {
   refused(ErrorCode::corrupt, first + " holds the tensor " + matrix.name + ", which it does not");
   two_files();
   write("model-00002-of-00002.safetensors", {matrix, norm});
-  refused(ErrorCode::corrupt, "two files hold the tensor " + norm.name);
+  refused(ErrorCode::corrupt, "the tensor " + norm.name + " is there twice");
 }
 
 }  // namespace

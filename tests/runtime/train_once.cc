@@ -12,6 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/family.h"
+#include "runtime/masking.h"
+#include "runtime/text_tokens.h"
 #include "runtime/trainer.h"
 #include "tests/base/passing_disk.h"
 #include "tests/runtime/small_model.h"
@@ -104,8 +107,11 @@ int run(int argc, char** argv) {
   auto model = Model::create(config, shape, pool, tuning);
   if (!model) return fail(model.error());
   (*model)->initialise(options.seed);
+  const Masking masking({.token = kMaskToken, .vocabulary = kTextVocabulary});
+  const bool hides = objective_of(config) == Objective::masked_tokens;
   const auto outcome = train({.model = **model,
                               .data = *data,
+                              .masking = hides ? &masking : nullptr,
                               .world = **world,
                               .disk = *disk,
                               .clock = *clock,

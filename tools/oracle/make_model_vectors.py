@@ -12,8 +12,8 @@ targets come from a hash that tests/runtime/oracle.h repeats, so only results ar
     NAME.bin   f32, little-endian: of the gradient of the summed loss at most 256 elements of each tensor, in that order,
                then 256 of the first micro-batch's logits; which, the hash says. Of padding they are 0
     NAME_draws.txt of a model with experts, `draw DATA` lines: other tokens and targets, of one sequence, by the name that
-               they are drawn by; then `draws_of name elements error`: the L2 error of all draws' gradients under
-               autocast, by the samples below
+               they are drawn by; then `draws_of name elements error`: the L2 error of all draws' gradients under autocast,
+               by the samples below
     NAME_draws.bin of each tensor, of each draw 12 elements of the gradient
     faults.txt `fault NAME CASE loss` and `tensor` lines as above, of the same models computed wrongly in one place
     faults.bin of each fault 16 elements of each tensor
