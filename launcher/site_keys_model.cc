@@ -200,9 +200,9 @@ std::vector<SiteKey> model_keys() {
        .name = "tokenizer",
        .kind = path,
        .field = field(model, &ModelOptions::tokenizer),
-       .meaning = "What turns text into tokens: a Hugging Face tokenizer.json (byte-level BPE), a "
-                  "SentencePiece model, or a folder with one of them. Its content is part of the "
-                  "fingerprint.",
+       .meaning = "What turns text into tokens: a Hugging Face tokenizer.json (byte-level BPE or "
+                  "WordPiece), a SentencePiece model, or a folder with one of them. Its content is "
+                  "part of the fingerprint.",
        .absent = "that of model.from, where it has one, else bytes"},
       {.section = "model",
        .name = "tied",

@@ -14,6 +14,7 @@
 
 #include "base/assert.h"
 #include "base/byte_stream.h"
+#include "runtime/added_tokens.h"
 #include "runtime/tokenizer_file.h"
 #include "runtime/unicode_nfc.h"
 #include "runtime/utf8_state.h"
@@ -23,13 +24,6 @@ namespace isthmus::runtime {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
-
-struct TextHash {
-  using is_transparent = void;
-  std::size_t operator()(std::string_view text) const {
-    return std::hash<std::string_view>()(text);
-  }
-};
 
 // Pairs of tokens that become one: open addressing, at most half full.
 class MergeTable {
@@ -169,57 +163,6 @@ class WordCache {
   mutable std::array<Shelf, 64> shelves_;  // so that threads seldom wait for each other
 };
 
-// Finds added tokens: from the left, of several at one place the longest.
-class AddedTokens {
- public:
-  void add(std::string content, const AddedToken& token) {
-    if (content.empty()) return;
-    begins_[static_cast<std::uint8_t>(content.front())] = true;
-    lengths_.push_back(content.size());
-    std::sort(lengths_.begin(), lengths_.end(), std::greater<>());
-    lengths_.erase(std::unique(lengths_.begin(), lengths_.end()), lengths_.end());
-    tokens_.emplace(std::move(content), token);
-  }
-
-  // Calls `text` for what is between tokens, which is not empty, and `token` for their ids. Special
-  // ones that are text stand in the way of others, and stay where they are.
-  template <class OnText, class OnToken>
-  Result<void> part(std::string_view all, Tokenizer::Specials specials, const OnText& text,
-                    const OnToken& token) const {
-    std::size_t done = 0;
-    for (std::size_t at = 0; at < all.size() && !tokens_.empty();) {
-      const auto* const found = at_front(all.substr(at));
-      if (found == nullptr) {
-        ++at;
-        continue;
-      }
-      const auto first = at;
-      at += found->first.size();
-      if (found->second.special && specials == Tokenizer::Specials::are_text) continue;
-      if (first > done) ISTHMUS_CHECK(text(all.substr(done, first - done)));
-      token(found->second.id);
-      done = at;
-    }
-    if (done < all.size()) return text(all.substr(done));
-    return {};
-  }
-
- private:
-  const std::pair<const std::string, AddedToken>* at_front(std::string_view text) const {
-    if (!begins_[static_cast<std::uint8_t>(text.front())]) return nullptr;
-    for (const auto length : lengths_) {
-      if (length > text.size()) continue;
-      const auto found = tokens_.find(text.substr(0, length));
-      if (found != tokens_.end()) return &*found;
-    }
-    return nullptr;
-  }
-
-  std::unordered_map<std::string, AddedToken, TextHash, std::equal_to<>> tokens_;
-  std::vector<std::size_t> lengths_;  // longest first
-  std::array<bool, 256> begins_ = {};
-};
-
 struct Step {
   bool adds_space = false;
   std::optional<WordPattern> pattern = {};
@@ -234,17 +177,8 @@ class BpeTokenizer final : public Tokenizer {
         steps_(std::move(steps)),
         end_(end),
         digest_(digest),
-        merges_(file_.merges) {
-    is_special_.resize(file_.pieces.size());
-    for (const auto& token : file_.added) {
-      const auto id = static_cast<std::size_t>(token.id);
-      is_special_[id] = token.special;
-      names_.emplace(token.content, token.id);
-      if (token.normalized)
-        in_normal_form_.add(file_.normal_form_c ? to_nfc(token.content) : token.content, token);
-      else
-        in_raw_text_.add(token.content, token);
-    }
+        merges_(file_.merges),
+        added_(file_.added, file_.normal_form_c ? to_nfc : AddedTokens::Normalise()) {
     if (file_.ignore_merges) {
       for (std::size_t id = 0; id < file_.pieces.size(); ++id)
         if (file_.is_word[id])
@@ -259,16 +193,9 @@ class BpeTokenizer final : public Tokenizer {
       return Error{ErrorCode::invalid_argument,
                    "the text is not UTF-8, which this tokenizer needs; convert it (iconv)"};
     WordMerger merger(merges_, file_.byte_ids);
-    const auto token = [&ids](std::int32_t id) { ids.push_back(id); };
-    return in_raw_text_.part(
-        text, specials,
-        [&](std::string_view raw) -> Result<void> {
-          const auto normal = file_.normal_form_c ? to_nfc(raw) : std::string();
-          return in_normal_form_.part(
-              file_.normal_form_c ? std::string_view(normal) : raw, specials,
-              [&](std::string_view part) { return words(part, steps_, merger, ids); }, token);
-        },
-        token);
+    return added_.part(
+        text, specials, [&](std::string_view part) { return words(part, steps_, merger, ids); },
+        [&ids](std::int32_t id) { ids.push_back(id); });
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {
@@ -278,9 +205,8 @@ class BpeTokenizer final : public Tokenizer {
   }
   std::string_view piece(std::int32_t id) const override {
     ISTHMUS_ASSERT(id >= 0 && id < vocabulary());
-    const auto at = static_cast<std::size_t>(id);
-    if (is_special_[at]) return {};
-    return file_.pieces[at];
+    if (added_.is_special(id)) return {};
+    return file_.pieces[static_cast<std::size_t>(id)];
   }
   std::int32_t vocabulary() const override {
     return static_cast<std::int32_t>(file_.pieces.size());
@@ -288,9 +214,7 @@ class BpeTokenizer final : public Tokenizer {
   std::optional<std::int32_t> begin() const override { return file_.begin; }
   std::optional<std::int32_t> end() const override { return end_; }
   std::optional<std::int32_t> special(std::string_view name) const override {
-    const auto found = names_.find(name);
-    if (found == names_.end()) return std::nullopt;
-    return found->second;
+    return added_.find(name);
   }
   const security::Digest& digest() const override { return digest_; }
   std::string description() const override {
@@ -332,9 +256,7 @@ class BpeTokenizer final : public Tokenizer {
   const std::optional<std::int32_t> end_;
   const security::Digest digest_;
   const MergeTable merges_;
-  std::vector<bool> is_special_;
-  AddedTokens in_raw_text_, in_normal_form_;
-  std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> names_;
+  const AddedTokens added_;
   std::unordered_map<std::string_view, std::int32_t> whole_words_;  // views of pieces
   const WordCache cache_;
 };

@@ -7,6 +7,8 @@
 #include "runtime/byte_tokenizer.h"
 #include "runtime/sentencepiece_tokenizer.h"
 #include "runtime/shallow_json.h"
+#include "runtime/tokenizer_json.h"
+#include "runtime/wordpiece_tokenizer.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -64,6 +66,7 @@ Result<std::unique_ptr<Tokenizer>> open_file(const Disk& disk, const std::string
   const bool is_json = first != std::string_view::npos && text[first] == '{';
   auto opened = [&]() -> Result<std::unique_ptr<Tokenizer>> {
     if (!is_json) return make_sentencepiece_tokenizer(text);
+    if (tokenizer_json::model_type(text) == "WordPiece") return make_wordpiece_tokenizer(text);
     const auto folder = folder_of(path);
     ISTHMUS_TRY(const auto end, text_end(disk, folder.empty() ? "" : folder + "/"));
     return make_bpe_tokenizer(text, end);

@@ -1,6 +1,7 @@
-// Tokenizer: text ↔ token ids, as the model was trained with it. Three kinds: bytes, SentencePiece
-// models (tokenizer.model), and byte-level BPE as Hugging Face writes it (tokenizer.json). What is
-// between documents, and how prompts and answers are laid out, is runtime/document_layout.h.
+// Tokenizer: text ↔ token ids, as the model was trained with it. Four kinds: bytes, SentencePiece
+// models (tokenizer.model), and byte-level BPE and WordPiece as Hugging Face writes them
+// (tokenizer.json). What is between documents, and how prompts and answers are laid out, is
+// runtime/document_layout.h.
 //
 // Files come from anybody: a damaged one is an error, and one that asks for what we would compute
 // differently is refused by name. All functions may be called from several threads at once.
@@ -22,8 +23,8 @@ namespace isthmus::runtime {
 
 class Tokenizer {
  public:
-  // Names of special tokens in a text: plain text, which anybody may write, or the tokens. Only
-  // byte-level BPE knows such names.
+  // Names of special tokens in a text: plain text, which anybody may write, or the tokens. Only a
+  // tokenizer.json knows such names.
   enum class Specials { are_text, are_tokens };
 
   virtual ~Tokenizer() = default;

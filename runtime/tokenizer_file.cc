@@ -2,106 +2,18 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <initializer_list>
-#include <limits>
-#include <unordered_map>
 #include <utility>
 
-#include "base/printable.h"
 #include "runtime/shallow_json.h"
+#include "runtime/tokenizer_json.h"
 
 namespace isthmus::runtime {
+namespace tokenizer_json {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr std::int32_t kIdMax = (1 << 24) - 1;
 // What ByteLevel parts words by when it is asked to (GPT-2).
 constexpr const char* kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-Error corrupt(std::string what) {
-  return {ErrorCode::corrupt, fmt::format("the tokenizer's JSON is damaged: {}", what)};
-}
-Error unsupported(std::string what) {
-  return {ErrorCode::unsupported, fmt::format("the tokenizer has {}, which is not understood here: "
-                                              "only byte-level BPE as Llama 3's and Qwen's is",
-                                              what)};
-}
-
-std::string shown(const Json& value) {
-  constexpr std::size_t kShownMax = 80;
-  auto text = value.dump(-1, ' ', /*ensure_ascii=*/true);
-  if (text.size() > kShownMax) text = text.substr(0, kShownMax) + "…";
-  return text;
-}
-
-// A member of an object, or null.
-const Json& member(const Json& object, const char* key) {
-  static const Json none;
-  const auto at = object.find(key);
-  return at == object.end() ? none : *at;
-}
-
-// "Metaspace {"type": …".
-std::string named(const Json& part) {
-  const auto& type = member(part, "type");
-  return fmt::format("{} {}", type.is_string() ? printable(type.get<std::string>()) : "",
-                     shown(part));
-}
-
-// A flag that may be left out.
-Result<bool> flag(const Json& object, const char* key, bool absent) {
-  const auto& value = member(object, key);
-  if (value.is_null()) return absent;
-  if (!value.is_boolean()) return corrupt(fmt::format("{} is {}", key, shown(value)));
-  return value.get<bool>();
-}
-
-// Each of these, where it is there, has no effect: it is null, false, 0 or "".
-Result<void> without_effect(const Json& object, std::initializer_list<const char*> keys,
-                            std::string_view of) {
-  for (const auto* key : keys) {
-    const auto& value = member(object, key);
-    if (!value.is_null() && value != false && value != 0 && value != "")
-      return unsupported(fmt::format("{}{} = {}", of, key, shown(value)));
-  }
-  return {};
-}
-
-Result<void> only(const Json& object, std::initializer_list<std::string_view> known,
-                  std::string_view of) {
-  for (const auto& [key, value] : object.items())
-    if (std::find(known.begin(), known.end(), key) == known.end())
-      return unsupported(fmt::format("{}{} = {}", of, shown(key), shown(value)));
-  return {};
-}
-
-// "BPE" of {"type": "BPE", …}; "" for null.
-Result<std::string> type_of(const Json& part, std::string_view what) {
-  if (part.is_null()) return std::string();
-  const auto& type = part.is_object() ? member(part, "type") : part;
-  if (!part.is_object() || !type.is_string())
-    return corrupt(fmt::format("{} is {}", what, shown(part)));
-  return type.get<std::string>();
-}
-
-// The parts of a Sequence, or the one that it is; none for null.
-Result<std::vector<const Json*>> parts_of(const Json& part, const char* list,
-                                          std::string_view what) {
-  ISTHMUS_TRY(const auto type, type_of(part, what));
-  std::vector<const Json*> parts;
-  if (type.empty()) return parts;
-  if (type != "Sequence") return std::vector<const Json*>{&part};
-  const auto& members = member(part, list);
-  if (!members.is_array()) return corrupt(fmt::format("{}.{} is no list", what, list));
-  for (const auto& inner : members) {
-    ISTHMUS_TRY(auto of_inner, parts_of(inner, list, what));
-    parts.insert(parts.end(), of_inner.begin(), of_inner.end());
-  }
-  return parts;
-}
 
 // ---- the characters that stand for bytes
 
@@ -143,13 +55,10 @@ class Decoder {
   explicit Decoder(const Json& json) : json_(json) {}
 
   Result<TokenizerFile> decode() {
-    ISTHMUS_CHECK(only(json_,
-                       {"version", "truncation", "padding", "added_tokens", "normalizer",
-                        "pre_tokenizer", "post_processor", "decoder", "model"},
-                       ""));
-    ISTHMUS_CHECK(without_effect(json_, {"truncation", "padding"}, ""));
+    ISTHMUS_CHECK(check_members(json_));
     ISTHMUS_CHECK(model());
-    ISTHMUS_CHECK(added_tokens());
+    ISTHMUS_CHECK(tokens_.read_added(member(json_, "added_tokens")));
+    pieces();
     ISTHMUS_CHECK(normalizer());
     ISTHMUS_CHECK(pre_tokenizer());
     ISTHMUS_CHECK(post_processor());
@@ -179,13 +88,7 @@ class Decoder {
   }
 
   Result<void> vocabulary(const Json& vocab) {
-    if (!vocab.is_object() || vocab.empty()) return corrupt("model.vocab is no object");
-    for (const auto& [token, id] : vocab.items()) {
-      if (!id.is_number_unsigned() || id.get<std::uint64_t>() > kIdMax)
-        return corrupt(fmt::format("model.vocab: {} has the id {}", shown(token), shown(id)));
-      ISTHMUS_CHECK(add(token, id.get<std::int32_t>(), false));
-    }
-    model_tokens_ = static_cast<std::int32_t>(ids_.size());
+    ISTHMUS_CHECK(tokens_.read_vocabulary(vocab));
     for (std::size_t character = 0; character < kCharacters; ++character) {
       const auto byte = kByteCharacters.byte_of[character];
       if (byte < 0) continue;
@@ -196,35 +99,25 @@ class Decoder {
         token = static_cast<char>(0xC0 | character >> 6);
         token += static_cast<char>(0x80 | (character & 0x3F));
       }
-      const auto found = ids_.find(token);
-      if (found == ids_.end())
-        return unsupported(fmt::format("no token for the byte {:#04x}", byte));
-      file_.byte_ids[static_cast<std::size_t>(byte)] = found->second;
+      const auto found = tokens_.find(token);
+      if (!found) return unsupported(fmt::format("no token for the byte {:#04x}", byte));
+      file_.byte_ids[static_cast<std::size_t>(byte)] = *found;
     }
     return {};
   }
 
-  // Memory follows the largest id, which must not be far from how many there are.
-  Result<void> add(const std::string& token, std::int32_t id, bool is_added) {
-    constexpr std::int32_t kHolesMax = 1 << 16;
-    const auto at = static_cast<std::size_t>(id);
-    if (at >= file_.pieces.size()) {
-      if (at > ids_.size() + static_cast<std::size_t>(vocab_size()) + kHolesMax)
-        return corrupt(fmt::format("{} has the id {}, far above all others", shown(token), id));
-      file_.pieces.resize(at + 1);
-      file_.is_word.resize(at + 1);
-      taken_.resize(at + 1);
+  // What is added to the model's tokens is text, not written with the characters of bytes.
+  void pieces() {
+    const auto count = tokens_.texts.size();
+    file_.pieces.resize(count);
+    file_.is_word.resize(count);
+    for (std::size_t id = 0; id < count; ++id) {
+      auto bytes = tokens_.of_model[id] ? bytes_of_token(tokens_.texts[id]) : std::nullopt;
+      file_.is_word[id] = bytes.has_value();
+      file_.pieces[id] = std::move(bytes).value_or(tokens_.texts[id]);
     }
-    if (taken_[at]) return corrupt(fmt::format("two tokens have the id {}", id));
-    taken_[at] = true;
-    // What is added to the model's tokens is text, not written with the characters of bytes.
-    auto bytes = is_added ? std::nullopt : bytes_of_token(token);
-    file_.is_word[at] = bytes.has_value();
-    file_.pieces[at] = std::move(bytes).value_or(token);
-    ids_.emplace(token, id);
-    return {};
+    file_.added = std::move(tokens_.added);
   }
-  std::size_t vocab_size() const { return member(member(json_, "model"), "vocab").size(); }
 
   Result<void> merges(const Json& merges) {
     if (!merges.is_array()) return corrupt("model.merges is no list");
@@ -245,41 +138,10 @@ class Decoder {
       } else {
         return corrupt(fmt::format("the merge {} is no pair", shown(merge)));
       }
-      const auto a = ids_.find(left), b = ids_.find(right), c = ids_.find(left + right);
-      if (a == ids_.end() || b == ids_.end() || c == ids_.end())
+      const auto a = tokens_.find(left), b = tokens_.find(right), c = tokens_.find(left + right);
+      if (!a || !b || !c)
         return corrupt(fmt::format("the merge {} is of or to no token", shown(merge)));
-      file_.merges.push_back({a->second, b->second, c->second});
-    }
-    return {};
-  }
-
-  Result<void> added_tokens() {
-    const auto& added = member(json_, "added_tokens");
-    if (added.is_null()) return {};
-    if (!added.is_array()) return corrupt("added_tokens is no list");
-    std::int32_t next = model_tokens_;  // the id of one that the vocabulary has not
-    for (const auto& token : added) {
-      if (!token.is_object() || !member(token, "content").is_string() ||
-          !member(token, "id").is_number_unsigned() ||
-          member(token, "id").get<std::uint64_t>() > kIdMax)
-        return corrupt(fmt::format("the added token {} has no content or id", shown(token)));
-      AddedToken read{.content = token["content"].get<std::string>(),
-                      .id = token["id"].get<std::int32_t>()};
-      const auto name = shown(token["content"]);
-      ISTHMUS_CHECK(without_effect(token, {"single_word", "lstrip", "rstrip"},
-                                   fmt::format("an added token {} with ", name)));
-      ISTHMUS_TRY(read.special, flag(token, "special", false));
-      ISTHMUS_TRY(read.normalized, flag(token, "normalized", !read.special));
-      if (read.content.empty()) return unsupported("an added token without text");
-      const auto known = ids_.find(read.content);
-      const auto expected = known != ids_.end() ? known->second : next;
-      if (read.id != expected)
-        return unsupported(fmt::format("the added token {} with the id {}, where {} comes next",
-                                       name, read.id, expected));
-      if (known == ids_.end()) ISTHMUS_CHECK(add(read.content, read.id, true));
-      next = std::max(next, read.id + 1);
-      const auto same = [&](const AddedToken& other) { return other.content == read.content; };
-      if (std::none_of(file_.added.begin(), file_.added.end(), same)) file_.added.push_back(read);
+      file_.merges.push_back({*a, *b, *c});
     }
     return {};
   }
@@ -326,12 +188,6 @@ class Decoder {
     file_.steps.push_back({false, pattern.get<std::string>(), keeps_matches});
     return {};
   }
-  static const Json& member_object(const Json& object, const char* key) {
-    static const Json empty = Json::object();
-    const auto& value = member(object, key);
-    return value.is_object() ? value : empty;
-  }
-
   Result<void> post_processor() {
     ISTHMUS_TRY(const auto parts,
                 parts_of(member(json_, "post_processor"), "processors", "post_processor"));
@@ -353,19 +209,12 @@ class Decoder {
     if (!single.is_array() || single.empty() || single.size() > 2 || file_.begin) return no();
     if (!single.back().is_object() || !single.back().contains("Sequence")) return no();
     if (single.size() == 1) return {};
-    const auto& id = member(member_object_or_empty(single.front(), "SpecialToken"), "id");
+    const auto& id = member(member_object(single.front(), "SpecialToken"), "id");
     if (!id.is_string()) return no();
-    const auto found = ids_.find(id.get<std::string>());
-    if (found == ids_.end())
-      return corrupt(fmt::format("the template's {} is no token", shown(id)));
-    file_.begin = found->second;
+    file_.begin = tokens_.find(id.get<std::string>());
+    if (!file_.begin) return corrupt(fmt::format("the template's {} is no token", shown(id)));
     return {};
   }
-  static const Json& member_object_or_empty(const Json& object, const char* key) {
-    static const Json empty = Json::object();
-    return object.is_object() ? member_object(object, key) : empty;
-  }
-
   Result<void> decoder() {
     ISTHMUS_TRY(const auto parts, parts_of(member(json_, "decoder"), "decoders", "decoder"));
     for (const auto* part : parts)
@@ -376,17 +225,16 @@ class Decoder {
 
   const Json& json_;
   TokenizerFile file_;
-  std::unordered_map<std::string, std::int32_t> ids_;
-  std::vector<bool> taken_;
-  std::int32_t model_tokens_ = 0;
+  TokenTable tokens_;
 };
 
 }  // namespace
+}  // namespace tokenizer_json
 
 Result<TokenizerFile> decode_tokenizer_file(std::string_view json) {
   const auto parsed = parse_shallow_json(json);
-  if (!parsed.is_object()) return corrupt("it is no JSON object");
-  return Decoder(parsed).decode();
+  if (!parsed.is_object()) return tokenizer_json::corrupt("it is no JSON object");
+  return tokenizer_json::Decoder(parsed).decode();
 }
 
 }  // namespace isthmus::runtime

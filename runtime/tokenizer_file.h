@@ -1,4 +1,4 @@
-// TokenizerFile: what a tokenizer.json says, checked: every part is one that
+// TokenizerFile: what a tokenizer.json of byte-level BPE says, checked: every part is one that
 // runtime/bpe_tokenizer.h understands, ids agree, and each merge joins two tokens to a third.
 #pragma once
 
@@ -10,15 +10,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "runtime/added_tokens.h"
 
 namespace isthmus::runtime {
-
-struct AddedToken {
-  std::string content;
-  std::int32_t id = 0;
-  bool special = false;
-  bool normalized = false;  // looked for in the normalised text
-};
 
 struct TokenMerge {
   std::int32_t left = 0, right = 0, whole = 0;  // earlier ones first

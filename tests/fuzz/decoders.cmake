@@ -22,9 +22,10 @@ set(DECODERS
         status sync_options tcp_address tcp_facts tls_connection tls_lane sim/access_link
         sim/scenario sim/simulated_disk sim/simulated_network sim/storm sim/tcp_stream
         sim/vote_watch
-  runtime bpe_tokenizer byte_tokenizer decoder document_layout family llama metrics_log mixtral model_config model_description program qwen3 qwen3_moe rope_scaling routing routing_report
+  runtime added_tokens bert bert_text bpe_tokenizer byte_tokenizer decoder document_layout family llama metrics_log mixtral model_config model_description program qwen2_moe qwen3 qwen3_moe rope_scaling routing routing_report
           safetensors sampled_digest
-          stored_model token_file tokenizer_file trainer_file unicode_nfc utf8_state word_pattern
+          stored_model token_file tokenizer_file tokenizer_json trainer_file unicode_nfc utf8_state word_pattern
+          wordpiece_file wordpiece_tokenizer
   launcher event_sentence event_tail fault nearest_name rate_windows report roster_file scenario_file
            seed_record site_file site_keys site_keys_gateway site_keys_model site_keys_sync
            site_keys_training site_schema toml_reader traffic units wrapped_text)

@@ -3,13 +3,16 @@
 
 #include "base/assert.h"
 #include "runtime/bpe_tokenizer.h"
+#include "runtime/tokenizer_json.h"
 #include "runtime/utf8_state.h"
+#include "runtime/wordpiece_tokenizer.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace isthmus::runtime {
 namespace {
 
-void check_text(const Tokenizer& tokenizer, std::string_view text) {
+// What byte-level BPE decodes is its pieces; WordPiece leaves out the space before the first.
+void check_text(const Tokenizer& tokenizer, std::string_view text, bool comes_of_pieces) {
   using enum Tokenizer::Specials;
   for (const auto specials : {are_text, are_tokens}) {
     std::vector<std::int32_t> ids;
@@ -24,7 +27,8 @@ void check_text(const Tokenizer& tokenizer, std::string_view text) {
       ISTHMUS_ASSERT(id >= 0 && id < tokenizer.vocabulary());
       pieces += tokenizer.piece(id);
     }
-    ISTHMUS_ASSERT(pieces == tokenizer.decode(ids));
+    const auto decoded = tokenizer.decode(ids);
+    ISTHMUS_ASSERT(decoded == pieces || !comes_of_pieces);
   }
 }
 
@@ -75,6 +79,53 @@ std::string small_tokenizer(bool with_pattern) {
   return json.dump();
 }
 
+std::string small_word_piece(bool lowercase) {
+  const nlohmann::ordered_json json = {
+      {"added_tokens",
+       {{{"id", 0}, {"content", "[UNK]"}, {"special", true}, {"normalized", false}},
+        {{"id", 1}, {"content", "[CLS]"}, {"special", true}, {"normalized", false}},
+        {{"id", 2}, {"content", "[SEP]"}, {"special", true}, {"normalized", false}},
+        {{"id", 9}, {"content", "W\u00f6rd"}, {"special", false}, {"normalized", true}}}},
+      {"normalizer",
+       {{"type", "BertNormalizer"},
+        {"clean_text", lowercase},
+        {"handle_chinese_chars", true},
+        {"strip_accents", nullptr},
+        {"lowercase", lowercase}}},
+      {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+      {"post_processor",
+       {{"type", "BertProcessing"}, {"sep", {"[SEP]", 2}}, {"cls", {"[CLS]", 1}}}},
+      {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", lowercase}}},
+      {"model",
+       {{"type", "WordPiece"},
+        {"unk_token", "[UNK]"},
+        {"continuing_subword_prefix", "##"},
+        {"max_input_chars_per_word", 20},
+        {"vocab",
+         {{"[UNK]", 0},
+          {"[CLS]", 1},
+          {"[SEP]", 2},
+          {"the", 3},
+          {"t", 4},
+          {"##he", 5},
+          {"##at", 6},
+          {"\u4e00", 7},
+          {".", 8}}}}}};
+  return json.dump();
+}
+
+void check_word_piece(std::string_view json, std::string_view text) {
+  const auto tokenizer = make_wordpiece_tokenizer(json);
+  if (tokenizer) {
+    check_text(**tokenizer, "The theatre's 1234 [CLS] w\u00f6rd\r\n  \xc3\xa9 \u4e00.", false);
+    check_text(**tokenizer, text, false);
+    return;
+  }
+  const auto& error = tokenizer.error();
+  ISTHMUS_ASSERT(error.code == ErrorCode::corrupt || error.code == ErrorCode::unsupported);
+  ISTHMUS_ASSERT(is_utf8(error.text()));
+}
+
 }  // namespace
 }  // namespace isthmus::runtime
 
@@ -82,15 +133,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace isthmus;
   const auto input = text_of(fuzz_input(data, size));
   const auto end = std::min(input.find('\0'), input.size());
-  const auto tokenizer = runtime::make_bpe_tokenizer(input.substr(0, end));
+  const auto json = input.substr(0, end);
+  const auto text = end < input.size() ? input.substr(end + 1) : std::string_view();
+  if (runtime::tokenizer_json::model_type(json) == "WordPiece") {
+    runtime::check_word_piece(json, text);
+    return 0;
+  }
+  const auto tokenizer = runtime::make_bpe_tokenizer(json);
   if (!tokenizer) {
     const auto& error = tokenizer.error();
     ISTHMUS_ASSERT(error.code == ErrorCode::corrupt || error.code == ErrorCode::unsupported);
     ISTHMUS_ASSERT(runtime::is_utf8(error.text()));
     return 0;
   }
-  runtime::check_text(**tokenizer, "The theatre's 1234 <end> word\r\n  \xc3\xa9");
-  if (end < input.size()) runtime::check_text(**tokenizer, input.substr(end + 1));
+  runtime::check_text(**tokenizer, "The theatre's 1234 <end> word\r\n  \xc3\xa9", true);
+  runtime::check_text(**tokenizer, text, true);
   return 0;
 }
 
@@ -98,13 +155,14 @@ namespace isthmus {
 
 std::vector<Bytes> fuzz_seeds() {
   std::vector<Bytes> seeds;
-  for (const bool with_pattern : {false, true}) {
-    auto text = runtime::small_tokenizer(with_pattern);
+  const auto add = [&seeds](std::string text) {
     text += '\0';
     text += "a the <end>\xcc\x81 other's word \xe2\x80\x83 123456";
     const auto bytes = bytes_of(text);
     seeds.emplace_back(bytes.begin(), bytes.end());
-  }
+  };
+  for (const bool with_pattern : {false, true}) add(runtime::small_tokenizer(with_pattern));
+  for (const bool lowercase : {false, true}) add(runtime::small_word_piece(lowercase));
   return seeds;
 }
 

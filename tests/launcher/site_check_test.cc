@@ -244,8 +244,8 @@ TEST_F(SiteFiles, AnAddressThatIsNoneAnywhere) {
 }
 
 TEST_F(SiteFiles, TheTokenizerMustBeOneThatModelAndFilesKnow) {
-  write("model/tokenizer.json", R"({"model": {"type": "WordPiece"}})");
-  EXPECT_THAT(faults("text"), AllOf(HasSubstr("model.from: "), HasSubstr("WordPiece")));
+  write("model/tokenizer.json", R"({"model": {"type": "Unigram"}})");
+  EXPECT_THAT(faults("text"), AllOf(HasSubstr("model.from: "), HasSubstr("Unigram")));
   std::filesystem::remove(folder_ / "model/tokenizer.json");
   EXPECT_THAT(faults("text", {"model.tokenizer=" + (folder_ / "none")}),
               AllOf(HasSubstr("model.tokenizer: "), HasSubstr("none")));

@@ -2,7 +2,7 @@
 //
 //   tokenize PATH [specials]    a JSON array of texts on stdin; on stdout an object with
 //   `vocabulary`,
-//                               `begin`, `ids` of each and `text`, what these decode to
+//                               `begin`, `end`, `ids` of each and `text`, what these decode to
 #include <fmt/format.h>
 
 #include <iostream>
@@ -19,6 +19,7 @@ Result<nlohmann::json> tokenize(const std::string& path, Tokenizer::Specials spe
   ISTHMUS_TRY(const auto tokenizer, open_tokenizer(*disk, path));
   nlohmann::json out = {{"vocabulary", tokenizer->vocabulary()},
                         {"begin", tokenizer->begin().value_or(-1)},
+                        {"end", tokenizer->end().value_or(-1)},
                         {"ids", nlohmann::json::array()},
                         {"text", nlohmann::json::array()}};
   const auto texts = nlohmann::json::parse(

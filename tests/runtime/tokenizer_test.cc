@@ -14,12 +14,15 @@
 #include <thread>
 
 #include "base/random.h"
+#include "runtime/bert_text.h"
 #include "runtime/bpe_tokenizer.h"
+#include "runtime/masking.h"
 #include "runtime/sentencepiece_tokenizer.h"
 #include "runtime/text_tokens.h"
 #include "runtime/unicode_nfc.h"
 #include "runtime/utf8_state.h"
 #include "runtime/word_pattern.h"
+#include "runtime/wordpiece_tokenizer.h"
 #include "tests/base/temporary_folder.h"
 
 namespace isthmus::runtime {
@@ -88,8 +91,8 @@ class TokenizerTest : public testing::Test {
 };
 
 TEST_F(TokenizerTest, TokensAreThoseOfTheirPackages) {
-  for (const std::string file :
-       {"llama3.json", "qwen.json", "gpt2.json", "unigram.model", "bpe.model"}) {
+  for (const std::string file : {"llama3.json", "qwen.json", "gpt2.json", "unigram.model",
+                                 "bpe.model", "bert_uncased.json", "bert_cased.json"}) {
     const auto tokenizer = open_vector(file);
     ASSERT_NE(tokenizer, nullptr);
     const auto vectors = vectors_of(file);
@@ -141,7 +144,7 @@ TEST_F(TokenizerTest, BytesAreTheirOwnTokens) {
 }
 
 TEST_F(TokenizerTest, TextThatIsNotUtf8IsRefused) {
-  for (const char* file : {"qwen.json", "unigram.model"}) {
+  for (const char* file : {"qwen.json", "unigram.model", "bert_cased.json"}) {
     std::vector<std::int32_t> ids;
     const auto done = open_vector(file)->encode("caf\xe9", ids, Specials::are_text);
     ASSERT_FALSE(done);
@@ -252,6 +255,107 @@ TEST_F(TokenizerTest, DamagedModelsOfSentencePieceAreAnError) {
   EXPECT_EQ(make_sentencepiece_tokenizer("no model").error().code, ErrorCode::corrupt);
   EXPECT_EQ(make_sentencepiece_tokenizer(model.substr(0, model.size() / 2 + 1)).error().code,
             ErrorCode::corrupt);
+}
+
+// ---- WordPiece
+
+TEST_F(TokenizerTest, WordPieceOpensEndsAndHides) {
+  for (const char* file : {"bert_uncased.json", "bert_cased.json"}) {
+    const auto tokenizer = open_vector(file);
+    EXPECT_THAT(tokenizer->description(), HasSubstr("WordPiece"));
+    ASSERT_TRUE(tokenizer->begin());
+    EXPECT_EQ(tokenizer->begin(), tokenizer->special("[CLS]"));
+    EXPECT_EQ(tokenizer->end(), tokenizer->special("[SEP]"));
+    EXPECT_EQ(mask_token(*tokenizer), tokenizer->special("[MASK]"));
+    EXPECT_THAT(special_tokens(*tokenizer), ElementsAre(0, 1, 2, 3, 4));
+    EXPECT_THAT(ids_of(*tokenizer, "[MASK]", Specials::are_tokens), ElementsAre(4));
+    EXPECT_GT(ids_of(*tokenizer, "[MASK]").size(), 2U);
+  }
+}
+
+Json small_word_piece() {
+  return Json::parse(R"({
+    "added_tokens": [{"id": 0, "content": "[UNK]", "special": true, "normalized": false}],
+    "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                   "strip_accents": null, "lowercase": true},
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+    "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+              "max_input_chars_per_word": 7,
+              "vocab": {"[UNK]": 0, "is": 1, "isth": 2, "##mus": 3, "##m": 4, "!": 5, "##th": 6,
+                        "\u4e00": 7}}})");
+}
+
+TEST_F(TokenizerTest, WordPieceTakesTheLongestFromTheLeft) {
+  const auto made = make_wordpiece_tokenizer(small_word_piece().dump());
+  ASSERT_TRUE(made) << made.error().text();
+  const auto& tokenizer = **made;
+  EXPECT_THAT(ids_of(tokenizer, " \u00cdsthm\u00fbs! is\u4e00is "), ElementsAre(2, 3, 5, 1, 7, 1));
+  EXPECT_THAT(ids_of(tokenizer, "isthmu is"), ElementsAre(0, 1));    // ##m is, ##u is not
+  EXPECT_THAT(ids_of(tokenizer, "isththth is"), ElementsAre(0, 1));  // eight characters
+  EXPECT_EQ(tokenizer.decode(std::vector<std::int32_t>{2, 3, 0, 5, 1}), "isthmus! is");
+  EXPECT_EQ(tokenizer.piece(1), " is");
+  EXPECT_EQ(tokenizer.piece(3), "mus");
+  EXPECT_EQ(tokenizer.piece(5), "!");
+  EXPECT_EQ(tokenizer.begin(), std::nullopt);
+}
+
+TEST_F(TokenizerTest, WhatWordPieceWouldComputeOtherwiseIsRefusedByName) {
+  const auto expect = [](ErrorCode code, const Json& change, const std::string& name) {
+    auto json = json_of("bert_uncased.json");
+    json.merge_patch(change);
+    const auto made = make_wordpiece_tokenizer(json.dump());
+    ASSERT_FALSE(made) << name;
+    EXPECT_EQ(made.error().code, code) << made.error().text();
+    EXPECT_THAT(made.error().text(), HasSubstr(name));
+  };
+  const auto expect_refused = [&](const Json& change, const std::string& name) {
+    expect(ErrorCode::unsupported, change, name);
+  };
+  const auto expect_corrupt = [&](const Json& change, const std::string& name) {
+    expect(ErrorCode::corrupt, change, name);
+  };
+  expect_refused({{"padding", {{"strategy", "x"}}}}, "padding");
+  expect_refused({{"model", {{"type", "BPE"}}}}, "BPE");
+  expect_refused({{"model", {{"novel", 1}}}}, "novel");
+  expect_refused({{"model", {{"max_input_chars_per_word", 1001}}}}, "max_input_chars_per_word");
+  expect_refused({{"normalizer", {{"type", "NFC"}}}}, "NFC");
+  expect_refused({{"normalizer", {{"novel", true}}}}, "novel");
+  expect_refused({{"pre_tokenizer", nullptr}}, "pre_tokenizer");
+  expect_refused({{"pre_tokenizer", {{"type", "Whitespace"}}}}, "Whitespace");
+  expect_refused({{"decoder", nullptr}}, "decoder");
+  expect_refused({{"decoder", {{"prefix", "@@"}}}}, "prefix");
+  expect_refused({{"post_processor", {{"type", "RobertaProcessing"}}}}, "RobertaProcessing");
+  expect_refused({{"post_processor", {{"special_tokens", {{"[CLS]", {{"ids", {7}}}}}}}}}, "[CLS]");
+  expect_refused({{"post_processor", {{"single", Json::array()}}}}, "template");
+  const auto next = json_of("bert_uncased.json")["model"]["vocab"].size();
+  expect_refused({{"added_tokens", {{{"content", "\u0301"}, {"id", next}, {"normalized", true}}}}},
+                 "nothing in normalised text");
+  expect_corrupt({{"model", nullptr}}, "model");
+  expect_corrupt({{"model", {{"unk_token", "[NONE]"}}}}, "unk_token");
+  expect_corrupt({{"model", {{"continuing_subword_prefix", 1}}}}, "continuing_subword_prefix");
+  expect_corrupt({{"model", {{"max_input_chars_per_word", -1}}}}, "max_input_chars_per_word");
+  expect_corrupt({{"normalizer", {{"lowercase", 1}}}}, "lowercase");
+}
+
+TEST_F(TokenizerTest, DamagedWordPieceIsAnError) {
+  const auto text = small_word_piece().dump();
+  Random random(2);
+  for (std::size_t i = 0; i < 1000; ++i) {
+    const auto cut = random.below(text.size());
+    EXPECT_FALSE(make_wordpiece_tokenizer(std::string_view(text).substr(0, cut)));
+    auto damaged = text;
+    damaged[cut] = static_cast<char>(random.below(256));
+    if (const auto made = make_wordpiece_tokenizer(damaged)) ids_of(**made, "isthmus! \u4e00");
+  }
+}
+
+TEST(BertText, EachSettingByItself) {
+  EXPECT_EQ(BertText().normalise("\u00c9\t\u4e00"), "\u00c9\t\u4e00");
+  EXPECT_EQ(BertText{.clean_text = true}.normalise("a\tb\u200b\u0085\ufffd\x01"), "a b");
+  EXPECT_EQ(BertText{.space_han = true}.normalise("a\u4e00"), "a \u4e00 ");
+  EXPECT_EQ(BertText{.strip_accents = true}.normalise("\u00c9\u0301"), "E");
+  EXPECT_EQ(BertText{.lowercase = true}.normalise("\u00c9\u0130\u1c89"), "\u00e9i\u0307\u1c8a");
 }
 
 // ---- what parts words

@@ -41,6 +41,7 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 QWEN = LLAMA3.replace("{1,3}", "")
 SPECIAL = {"llama3": ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"),
            "qwen": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), "gpt2": ("<|endoftext|>",)}
+BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def quickstart_texts():
@@ -51,7 +52,7 @@ def quickstart_texts():
     return texts
 
 
-def characters(seed):
+def characters(seed, bert=()):
     """Whole numbers and characters, as a random string takes them: from all of Unicode, and from where rules differ."""
     drawn = random.Random(seed)
     blocks = [(0x20, 0x7F), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x600), (0x900, 0xE00), (0x1100, 0x1200),
@@ -74,7 +75,7 @@ def characters(seed):
             elif pick == 1:
                 pieces.append(drawn.choice(["'s", "'S", "'LL", "'ſ", "’s", "don't", "12345", "٣٤", "Ⅷ", "e\u0301\u0323"]))
             elif pick == 2 and kind != 0:
-                pieces.append(drawn.choice(["<|endoftext|>", "<|im_start|>", "<|eot_id|>", "<|", "|>", "<extra>", "Ångström"]))
+                pieces.append(drawn.choice(["<|endoftext|>", "<|im_start|>", "<|eot_id|>", "<|", "|>", "<extra>", "Ångström", *bert]))
             elif kind == 1:
                 pieces.append(any_character())
             elif kind == 2:
@@ -86,8 +87,8 @@ def characters(seed):
     return text
 
 
-def random_texts(count=10_000, seed=7):
-    text = characters(seed)
+def random_texts(count=10_000, seed=7, bert=()):
+    text = characters(seed, bert)
     return [text() for _ in range(count)]
 
 
@@ -133,6 +134,45 @@ def bpe(kind, vocabulary, texts):
     return tokenizer
 
 
+def every_letter():
+    """What BERT's normaliser makes of each character: after a letter, before one, and as a word; marks among others."""
+    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    return ["".join(f"a{chr(code)}b {chr(code)}\u302e\U0001d165\u0301 " for code in codes[i:i + 512]) for i in range(0, len(codes), 512)]
+
+
+def word_piece(kind, vocabulary, texts):
+    """As bert-base-uncased and bert-base-cased are; "bare" has the other value of each setting."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=12 if kind == "bare" else 100))
+    if kind == "bare":
+        tokenizer.normalizer = normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True)
+    else:
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=kind == "uncased")
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(cleanup=kind != "bare")
+    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=list(BERT_SPECIAL), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken("<extra>", normalized=False), AddedToken("Ångström", normalized=True)])
+    around = [(name, tokenizer.token_to_id(name)) for name in ("[SEP]", "[CLS]")]
+    if kind == "cased":
+        tokenizer.post_processor = processors.BertProcessing(*around)
+    else:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=around)
+    return tokenizer
+
+
+def with_every_character(path):
+    """Each character of the planes in use is a piece, so that none hides in an unknown word."""
+    written = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    vocab, added = written["model"]["vocab"], written["added_tokens"]
+    written["added_tokens"] = [token for token in added if token["content"] in vocab]
+    for code in (*range(0x21, 0x34000), *range(0xE0000, 0xE0200)):
+        for piece in (chr(code), "##" + chr(code)) if not 0xD800 <= code < 0xE000 else ():
+            vocab.setdefault(piece, len(vocab))
+    pathlib.Path(path).write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
+    return Tokenizer.from_file(path)
+
+
 def sentencepiece_model(folder, kind, vocabulary, byte_fallback, texts):
     prefix = os.path.join(folder, f"{kind}{byte_fallback}")
     lines = [line for text in texts for line in text.splitlines() if line.strip()]
@@ -167,8 +207,12 @@ class SameTokens(unittest.TestCase):
             if tokens != theirs(text) and not (ties and equally_likely(tokens, theirs(text), decode)):
                 self.fail(f"{text!r}: {tokens}, not {theirs(text)}")
         for text, tokens, decoded in zip(texts, read["ids"], read["text"], strict=True):
-            if "Ångström" not in text:  # theirs takes an added token's characters for those of bytes
+            if "Ångström" not in text:  # theirs takes an added one for characters of bytes, or normalises it
                 self.assertEqual(decoded, decode(tokens), text)
+
+    def assert_same_ids(self, texts, read, theirs):
+        for text, tokens in zip(texts, read["ids"], strict=True):
+            self.assertEqual(tokens, theirs(text))
 
     def test_of_byte_level_bpe(self):
         for kind in SPECIAL:
@@ -185,6 +229,25 @@ class SameTokens(unittest.TestCase):
                     self.assertEqual((read["vocabulary"], read["begin"]), (tokenizer.get_vocab_size(), begin))
                     self.assert_same(texts, read, lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
                                      lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
+
+    def test_of_word_piece(self):
+        for kind in ("uncased", "cased", "bare"):
+            tokenizer = word_piece(kind, 3000, self.quickstart)
+            path = os.path.join(self.folder, "tokenizer.json")
+            tokenizer.save(path)
+            texts = [*random_texts(bert=BERT_SPECIAL), "", "[MASK]", "a" * 100, "a" * 101, *self.quickstart]
+            for specials in ("", "specials"):
+                with self.subTest(kind, specials=specials):
+                    tokenizer.encode_special_tokens = not specials
+                    read = ours(path, texts, *filter(None, [specials]))
+                    around = tokenizer.encode("", add_special_tokens=True).ids
+                    self.assertEqual((read["vocabulary"], [read["begin"], read["end"]]), (tokenizer.get_vocab_size(), around))
+                    self.assert_same(texts, read, lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+                                     lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
+            with self.subTest(kind, characters="all"):
+                tokenizer = with_every_character(path)
+                self.assert_same_ids(every_letter(), ours(path, every_letter(), "specials"),
+                                     lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
 
     def test_of_sentencepiece(self):
         for kind, byte_fallback in (("unigram", False), ("unigram", True), ("bpe", True), ("bpe", False)):
@@ -214,6 +277,12 @@ def write_vectors():
             model = sentencepiece.SentencePieceProcessor(model_file=path)
             for line in lines:
                 line[f"{kind}.model"] = model.encode(line["text"])
+    for kind in ("uncased", "cased"):
+        tokenizer = word_piece(kind, 420, [text[:100_000] for text in texts])
+        tokenizer.encode_special_tokens = True
+        tokenizer.save(str(VECTORS / f"bert_{kind}.json"), pretty=False)
+        for line in lines:
+            line[f"bert_{kind}.json"] = tokenizer.encode(line["text"], add_special_tokens=False).ids
     written = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
     (VECTORS / "tokens.jsonl.gz").write_bytes(gzip.compress(written.encode(), mtime=0))
 
