@@ -508,7 +508,7 @@ Task<void> Gateway::take_initial(LargeVector<float> parameters) {
   initial.state.agreed = std::move(parameters);
   bool finite = false;
   auto check = [this, &initial, &finite] {
-    finite = kernels::all_finite(initial.state.agreed);
+    finite = kernels::all_within(initial.state.agreed, compress::kLargestValue);
     if (!finite) return;
     if (options_.sync.outer.has_momentum())
       initial.state.momentum.resize(initial.state.agreed.size());
@@ -518,7 +518,8 @@ Task<void> Gateway::take_initial(LargeVector<float> parameters) {
   if (!finite && ranks_)
     ranks_->refuse(
         Error{ErrorCode::non_finite,
-              "the ranks' first parameters are not all finite: no run begins with them"});
+              "the ranks' first parameters are not all finite and at most 2^64: no run begins "
+              "with them"});
   if (!finite || state_) co_return;
   initial_ = std::move(initial);
   changed_.notify();
