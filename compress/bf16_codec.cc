@@ -47,9 +47,9 @@ class Bf16Codec final : public Codec {
     for (std::size_t at = 0; at < count; at += kBatch) {
       const std::size_t n = std::min(kBatch, count - at);
       const auto part = values.subspan(at, n);
-      if (!kernels::all_finite(part))
-        return Error{ErrorCode::non_finite, "bf16 encode: a value is not finite"};
-      kernels::float_to_bf16(part, std::span(batch).first(n));  // saturates: finite stays finite
+      if (!kernels::all_within(part, kLargestValue))
+        return Error{ErrorCode::non_finite, "bf16 encode: a value is not finite, or above 2^64"};
+      kernels::float_to_bf16(part, std::span(batch).first(n));  // rounds none above 2^64
       split_planes(batch, high, low);
       std::memcpy(out + at, high.data(), n);
       std::memcpy(out + frame_values + at, low.data(), n);
@@ -73,8 +73,8 @@ class Bf16Codec final : public Codec {
       std::memcpy(low.data(), in + frame_values + at, n);
       join_planes(high, low, batch);
       kernels::bf16_to_float(std::span(batch).first(n), values.subspan(at, n));
-      if (!kernels::all_finite(values.subspan(at, n)))
-        return Error{ErrorCode::bad_frame, "bf16 decode: a value is not finite"};
+      if (!kernels::all_within(values.subspan(at, n), kLargestValue))
+        return Error{ErrorCode::bad_frame, "bf16 decode: a value is not finite, or above 2^64"};
     }
     return {};
   }

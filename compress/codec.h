@@ -20,6 +20,11 @@ namespace isthmus::compress {
 
 inline constexpr std::size_t kFrameAlignment = 256;  // elements
 
+// No value on the wire is larger in magnitude. With it weighted sums, momentum and states stay far
+// from where floats end, for as many steps as anybody takes: finite values near the end would add
+// up to an infinite state. No training's change of a parameter comes near it.
+inline constexpr float kLargestValue = 0x1p64F;
+
 // Values are the wire's; never reused.
 enum class CodecId : std::uint8_t { none = 0, bf16 = 1, int8 = 2 };
 
@@ -41,12 +46,13 @@ class Codec {
   virtual std::size_t encoded_bytes_max(std::size_t value_count) const = 0;
 
   // Fills the front of `out`; returns the bytes used. Equal values give equal bytes on every
-  // machine. Fails with non_finite, because one NaN would spoil every replica: also for finite
-  // values that are too large to come back finite.
+  // machine. Fails with non_finite, because one NaN would spoil every replica: also for
+  // values above kLargestValue, and those that would come back above it.
   Result<std::size_t> encode(std::span<const float> values, std::span<std::byte> out) const;
 
   // `in` comes from a peer: never assumed well-formed, and needs no alignment. Fails with bad_frame
-  // when it has not exactly the bytes of `values.size()` values or a value would not be finite;
+  // when it has not exactly the bytes of `values.size()` values or one would not be finite, or be
+  // above kLargestValue;
   // every machine reaches the same verdict and the same bits. After a failure `values` holds
   // garbage.
   Result<void> decode(std::span<const std::byte> in, std::span<float> values) const;

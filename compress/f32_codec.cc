@@ -17,8 +17,8 @@ class F32Codec final : public Codec {
   Result<void> encode_part(std::span<const float> values, std::size_t first,
                            std::size_t frame_values, std::span<std::byte> frame) const override {
     ISTHMUS_ASSERT(frame.size() == 4 * frame_values && first + values.size() <= frame_values);
-    if (!kernels::all_finite(values))
-      return Error{ErrorCode::non_finite, "f32 encode: a value is not finite"};
+    if (!kernels::all_within(values, kLargestValue))
+      return Error{ErrorCode::non_finite, "f32 encode: a value is not finite, or above 2^64"};
     if (!values.empty()) std::memcpy(frame.data() + 4 * first, values.data(), values.size_bytes());
     return {};
   }
@@ -30,8 +30,8 @@ class F32Codec final : public Codec {
                    fmt::format("f32 decode: {} bytes for {} values", frame.size(), frame_values)};
     ISTHMUS_ASSERT(first + values.size() <= frame_values);
     if (!values.empty()) std::memcpy(values.data(), frame.data() + 4 * first, values.size_bytes());
-    if (!kernels::all_finite(values))
-      return Error{ErrorCode::bad_frame, "f32 decode: a value is not finite"};
+    if (!kernels::all_within(values, kLargestValue))
+      return Error{ErrorCode::bad_frame, "f32 decode: a value is not finite, or above 2^64"};
     return {};
   }
 };

@@ -22,8 +22,8 @@ static_assert(kFrameAlignment % kInt8Block == 0, "a frame starts with a whole bl
 constexpr std::size_t kBatchBlocks = 16;
 using Scales = std::array<float, kBatchBlocks>;
 
-// Below it every one of the 256 codes gives a finite value, so nobody need look at the values.
-constexpr float kScaleEnd = 0x1p120F;
+// Below it every one of the 256 codes gives an allowed value, so nobody need look at the values.
+constexpr float kScaleEnd = kLargestValue / 128;
 
 bool allowed(float scale) {
   return scale >= 0 && scale < kScaleEnd && !std::signbit(scale);  // false for NaN
@@ -113,7 +113,7 @@ class Int8Codec final : public Codec {
       const auto scales = std::span(batch).first(int8_blocks(size));
       ISTHMUS_CHECK(encode(at, scales, std::span(codes + at, size)));
       if (!std::all_of(scales.begin(), scales.end(), allowed))
-        return Error{ErrorCode::non_finite, "int8 encode: a value of 127 * 2^120 or more"};
+        return Error{ErrorCode::non_finite, "int8 encode: a value of 127 * 2^57 or more"};
       std::memcpy(scales_out, scales.data(), scales.size_bytes());
       scales_out += scales.size_bytes();
     }

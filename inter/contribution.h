@@ -201,8 +201,8 @@ class Contribution final : public ChunkSource {
   std::uint64_t bytes_ = 0;
 };
 
-// Checks a sealed chunk from a peer: size, seal of `origin`, that it decodes to finite values. Any
-// thread. `seals`: of its contribution.
+// Checks a sealed chunk from a peer: size, seal of `origin`, that it decodes to values that are
+// allowed. Any thread. `seals`: of its contribution.
 struct CheckedChunk {
   SealedChunk sealed;
   CodedChunk coded;

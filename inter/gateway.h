@@ -137,7 +137,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,
                   state_fetches = 0, votes_lost = 0, readmitted = 0, view_changes = 0,
                   relayed_messages = 0, divergences = 0, voters_changed = 0, votes_under_way = 0,
-                  bad_signatures = 0;
+                  bad_signatures = 0, signatures_checked = 0, signed_dropped = 0;
   };
   Counters counters() const;
 
@@ -347,6 +347,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void check_own_word(Link* from, const Signed& message);
   std::string forgotten_in(const Signed& message) const;
   bool is_signed_well(Link* from, const Signed& message);
+  bool within_pace(Link* from, const Signed& message);
   void receive_saved(Link* from, const Signed& message);
   void receive_founding(Link* from, const Signed& message);
   void receive_in_step(Link* from, const Signed& message);

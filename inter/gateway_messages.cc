@@ -210,6 +210,7 @@ bool Gateway::is_signed_well(Link* from, const Signed& message) {
                : peer->site == message.signer ? &peer->bad_own
                                               : &peer->bad_passed_on;
   if (pace != nullptr && !pace->may(now)) return false;
+  ++counters_.signatures_checked;
   if (verify(world_.verifier, message)) return true;
   ++counters_.bad_signatures;
   if (pace != nullptr) pace->take(now);
@@ -220,9 +221,33 @@ bool Gateway::is_signed_well(Link* from, const Signed& message) {
   return false;
 }
 
+// Of one peer no more are looked at than a step may need.
+bool Gateway::within_pace(Link* from, const Signed& message) {
+  auto* peer = from != nullptr ? peers_.of(*from) : nullptr;
+  if (peer == nullptr) return true;
+  const bool own = peer->site == message.signer;
+  const auto sites = roster_.sites.size();
+  auto& pace = own ? peer->own_words : peer->passed_on;
+  const auto budget = own ? SignedPace::Budget::own(sites) : SignedPace::Budget::passed_on(sites);
+  const auto now = world_.loop.now();
+  if (pace.take(message.type, budget, working_step(), now)) return true;
+  ++counters_.signed_dropped;
+  if (const auto left_out = peer->floods.due(now))
+    world_.log.alarm("message_flood",
+                     {.peer = peer->name, .outer_step = static_cast<std::int64_t>(working_step())},
+                     {{"signer", message.signer},
+                      {"kind", static_cast<std::uint64_t>(message.type)},
+                      {"left_out", *left_out},
+                      {"why", "it sends more signed messages of a kind than a step has use for"},
+                      {"then", "what is beyond that is dropped"}});
+  return false;
+}
+
 void Gateway::receive_saved(Link* from, const Signed& message) {
   const auto saved = decode_saved(message.body);
-  if (!saved || saved->id.run != run_ || !is_signed_well(from, message)) return;
+  if (!saved || saved->id.run != run_ || !within_pace(from, message) ||
+      !is_signed_well(from, message))
+    return;
   if (transfer_) transfer_->on_saved(from, message.signer, *saved);
   const bool from_signer = from != nullptr && from->peer().site == message.signer;
   if (!note_saved(message, *saved, from_signer)) return;
@@ -233,7 +258,9 @@ void Gateway::receive_saved(Link* from, const Signed& message) {
 // An Accept of record 0.
 void Gateway::receive_founding(Link* from, const Signed& message) {
   const auto ballot = decode_ballot(message.type, message.body);
-  if (!ballot || ballot->id.step != 0 || !is_signed_well(from, message)) return;
+  if (!ballot || ballot->id.step != 0 || !within_pace(from, message) ||
+      !is_signed_well(from, message))
+    return;
   // Its signer says it every second; it is passed on no more often, so that it cannot go round.
   auto& relayed = genesis_relayed_[message.signer];
   if (world_.loop.now() - relayed >= kSecond / 2 || relayed == 0) {
@@ -253,6 +280,7 @@ void Gateway::receive_in_step(Link* from, const Signed& message) {
   if (id != step_id() ||
       (known && message.type != MessageType::open && message.type != MessageType::close))
     return;
+  if (!within_pace(from, message)) return;
   if (!known && !is_signed_well(from, message)) return;
   if (!known && counts_in_step(message) && said_.note(message)) relay(message, from);
   switch (message.type) {

@@ -156,10 +156,11 @@ Task<void> Gateway::contribute_task(std::shared_ptr<const ContributedValues> par
                        {.outer_step = static_cast<std::int64_t>(working_step())},
                        {{"why", made.error().text()}});
     if (made.error().code == ErrorCode::non_finite && ranks_)
-      ranks_->refuse(Error{ErrorCode::non_finite,
-                           "the ranks contributed values that are not finite: the training has "
-                           "diverged; lower the learning rate or go back to a checkpoint",
-                           made.error()});
+      ranks_->refuse(
+          Error{ErrorCode::non_finite,
+                "the ranks contributed values that are not finite, or above 2^64: the "
+                "training has diverged; lower the learning rate or go back to a checkpoint",
+                made.error()});
     changed_.notify();
     // The ranks still have what they contributed: they give it again when the state is published
     // again.

@@ -71,7 +71,10 @@ Result<void> Gateway::load() {
                              options_.folder, name_of(*owner))};
   ISTHMUS_TRY(restored_to_, store_.contributions().newest());
   ISTHMUS_CHECK(take_up_feedback(std::move(loaded.feedbacks)));
-  if (loaded.feedback_damaged) ISTHMUS_CHECK(take_up_without_feedback());
+  // A site's first contribution has written one slot, and one on a new disk none. But where one of
+  // two is missing while the other counts, that may be the one before, which rode already.
+  if (loaded.feedback_damaged || (loaded.feedback_missing && pending_))
+    ISTHMUS_CHECK(take_up_without_feedback());
   world_.log.info("state_loaded",
                   {.outer_step = state_ ? static_cast<std::int64_t>(state_->step) : -1},
                   {{"boot", boot_},
@@ -140,9 +143,10 @@ Result<void> Gateway::take_up_feedback(std::vector<Feedback> newest_first) {
   return {};
 }
 
-// A slot of feedback is damaged: by a crash while it was written, so that its contribution was
-// never closed; or the disk has forgotten what it had synced. Then of the newest contribution what
-// coding cut off is lost, and what rode in it must not ride again.
+// A slot of feedback is damaged, or missing: by a crash while it was written, so that its
+// contribution was never closed; or the disk has forgotten what it had synced. Then of the newest
+// contribution what coding cut off is lost, and what rode in it must not ride again. Which of the
+// two it is, a newer contribution tells that was closed: its feedback was on the disk before.
 Result<void> Gateway::take_up_without_feedback() {
   const auto settled = pending_ ? pending_->step : 0;
   for (auto step = std::max<std::uint64_t>(restored_to_, chain_.size()); step > settled; --step) {
@@ -165,9 +169,10 @@ Result<void> Gateway::take_up_without_feedback() {
     ISTHMUS_TRY(const auto closed, was_closed(none));
     if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, step);
     if (closed != Closed::yes) continue;
-    world_.log.alarm("feedback_lost", {.outer_step = static_cast<std::int64_t>(step)},
-                     {{"why", "it is damaged on this disk, and its contribution counts"},
-                      {"then", "what the codec cut off of that contribution is lost"}});
+    world_.log.alarm(
+        "feedback_lost", {.outer_step = static_cast<std::int64_t>(step)},
+        {{"why", "it is damaged on this disk, or missing, and its contribution counts"},
+         {"then", "what the codec cut off of that contribution is lost"}});
     none.residual.resize(layout_->elements());
     std::fill(none.residual.begin(), none.residual.end(), 0.0F);
     contributed_step_ = step;
@@ -508,7 +513,7 @@ Task<void> Gateway::take_initial(LargeVector<float> parameters) {
   initial.state.agreed = std::move(parameters);
   bool finite = false;
   auto check = [this, &initial, &finite] {
-    finite = kernels::all_finite(initial.state.agreed);
+    finite = kernels::all_within(initial.state.agreed, compress::kLargestValue);
     if (!finite) return;
     if (options_.sync.outer.has_momentum())
       initial.state.momentum.resize(initial.state.agreed.size());
@@ -518,7 +523,8 @@ Task<void> Gateway::take_initial(LargeVector<float> parameters) {
   if (!finite && ranks_)
     ranks_->refuse(
         Error{ErrorCode::non_finite,
-              "the ranks' first parameters are not all finite: no run begins with them"});
+              "the ranks' first parameters are not all finite and at most 2^64: no run begins "
+              "with them"});
   if (!finite || state_) co_return;
   initial_ = std::move(initial);
   changed_.notify();

@@ -130,6 +130,10 @@ class Link {
   bool sends_bulk() const { return bulk_.sends_any(); }
   // When something of chunks came to the peer, the last time; 0: never.
   Nanoseconds last_arrival() const { return bulk_.last_arrival(); }
+  // In all: chunks, parts of them too, and what the wire adds. No control messages.
+  std::uint64_t bulk_bytes_received() const {
+    return wire_.bytes_received(peer_) - control_received_;
+  }
   // Chunks that the peer acknowledged in this session.
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const {
     return bulk_.acknowledged_chunks();

@@ -195,6 +195,7 @@ Result<void> OuterStore::load_run(Loaded& loaded) {
     ISTHMUS_TRY(const bool whole,
                 counts(read, loaded.damaged, fmt::format("the other slot counts: {}", kTorn)));
     loaded.feedback_damaged = loaded.feedback_damaged || loaded.damaged.size() > damaged;
+    loaded.feedback_missing |= !read && read.error().code == ErrorCode::not_found;
     if (!whole || read->residual.size() != loaded.layout->elements()) continue;
     const bool newest = loaded.feedbacks.empty() || loaded.feedbacks.front().step < read->step;
     on_disk_.feedback_names[slot] = FeedbackName(read->step, read->root);

@@ -102,6 +102,7 @@ class OuterStore {
     Fingerprint fingerprint;          // of the run, with its genesis
     std::vector<Feedback> feedbacks;  // those that check, the newest first
     bool feedback_damaged = false;    // one is here that does not
+    bool feedback_missing = false;    // one is not here at all
     std::vector<Damaged> damaged;     // what does not: torn by a crash, or the disk forgets
   };
   // `new_vote_file`: random, not zero; the vote file's number, if it has to be made. First of all;

@@ -12,7 +12,9 @@
 
 #include "inter/burst_pace.h"
 #include "inter/link.h"
+#include "inter/log_pace.h"
 #include "inter/messages.h"
+#include "inter/signed_pace.h"
 #include "security/roster.h"
 
 namespace isthmus::inter {
@@ -49,6 +51,9 @@ struct PeerSite {
   // than to send, and an honest site looks itself before it passes one on. Where rosters differ
   // that may fail; its own words count then.
   BurstPace bad_own{64, kSecond / 8}, bad_passed_on{64, kSecond / 8};
+  // And of those that do.
+  SignedPace own_words, passed_on;
+  LogPace floods{60 * kSecond};
 };
 
 class Peers {

@@ -20,6 +20,11 @@ constexpr Nanoseconds kAskEvery = 2 * kSecond;
 constexpr Nanoseconds kPatienceAtFirst = 60 * kSecond;
 constexpr Nanoseconds kPatienceMin = 5 * kSecond;
 constexpr Nanoseconds kPatienceWithoutLink = 10 * kSecond;
+// A slow line takes minutes for a leaf. While its bytes come as fast as this at least, it may take
+// twice as long as at the rate at which they came since the last leaf; and so long at most, which
+// suffices from 3.5 kB/s on: below about 5 kB/s a site could not even keep its sessions.
+constexpr double kSlowestBytesPerSecond = 2048;
+constexpr Nanoseconds kPatienceWithSlowLine = 600 * kSecond;
 // A server that needs longer than this for what is missing, as some seconds tell, is left for one
 // of so many that were not tried yet, or for one that was so much faster.
 constexpr Nanoseconds kTrial = 3 * kSecond;
@@ -85,8 +90,9 @@ struct StateTransfer::Incoming {
   std::vector<bool> have;
   std::uint32_t missing = 0;
   Nanoseconds last_arrival = 0;
-  Nanoseconds rated_from = 0;  // when the first of this server came, or later; 0: none yet
-  std::uint32_t arrived = 0;   // after that
+  std::uint64_t bytes_until_then = 0;  // of chunks, from this server
+  Nanoseconds rated_from = 0;          // when the first of this server came, or later; 0: none yet
+  std::uint32_t arrived = 0;           // after that
   bool manifest_refused = false;
   bool refused = false;  // something of what this server sent
   bool lacked = false;   // by this server, by now
@@ -343,6 +349,7 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   in.rated_from = 0;
   in.arrived = 0;
   in.last_arrival = context_.loop.now();
+  in.bytes_until_then = server.link->bulk_bytes_received();
   auto asked = in.last_arrival;
   std::uint64_t session = 0;
   const auto patience = [&] {
@@ -350,9 +357,17 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
     if (in.last_arrival <= asked) return kPatienceAtFirst;
     return std::max(kPatienceMin, server.link->chunk_patience(kLeafBytesMax));
   };
+  // Of a slow line chunk_patience() knows no more than the last seconds.
+  const auto slow_line_brings_it = [&] {
+    const auto since = context_.loop.now() - in.last_arrival;
+    const auto bytes = static_cast<double>(server.link->bulk_bytes_received()) -
+                       static_cast<double>(in.bytes_until_then);
+    return server.link->up() && since < kPatienceWithSlowLine &&
+           bytes >= kSlowestBytesPerSecond * seconds_of(since) && bytes < 2.0 * kLeafBytesMax;
+  };
   bool slow = false;
   while (in.missing > 0 && !in.refused && !in.lacked && !give_up() && !slow &&
-         context_.loop.now() - in.last_arrival < patience()) {
+         (context_.loop.now() - in.last_arrival < patience() || slow_line_brings_it())) {
     if (server.link->up() && server.link->session() != session) {
       session = server.link->session();
       asked = context_.loop.now();
@@ -497,6 +512,7 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
   }
   if (good) {
     in.last_arrival = context_.loop.now();
+    in.bytes_until_then = link.bulk_bytes_received();
     if (in.rated_from == 0)
       in.rated_from = in.last_arrival;
     else

@@ -28,6 +28,20 @@ bool every_value_is_finite(const float* x, std::size_t count) {
   return true;
 }
 
+bool every_value_is_within(const float* x, std::size_t count, float limit) {
+  const FloatTag d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto within = [=](auto tag, std::size_t i) {
+    return hn::AllTrue(tag, hn::Le(hn::Abs(hn::LoadU(tag, x + i)), hn::Set(tag, limit)));
+  };
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes)
+    if (!within(d, i)) return false;
+  for (; i < count; ++i)
+    if (!within(OneFloatTag(), i)) return false;
+  return true;
+}
+
 void subtract_values(const float* a, const float* b, std::size_t count, float* out) {
   for_lanes(count, [=](auto d, std::size_t i) {
     hn::StoreU(hn::Sub(hn::LoadU(d, a + i), hn::LoadU(d, b + i)), d, out + i);
@@ -60,6 +74,7 @@ HWY_AFTER_NAMESPACE();
 namespace isthmus::kernels {
 
 HWY_EXPORT(every_value_is_finite);
+HWY_EXPORT(every_value_is_within);
 HWY_EXPORT(subtract_values);
 HWY_EXPORT(add_values);
 HWY_EXPORT(scale_values);
@@ -67,6 +82,10 @@ HWY_EXPORT(accumulate_values);
 
 bool all_finite(std::span<const float> x) {
   return HWY_DYNAMIC_DISPATCH(every_value_is_finite)(x.data(), x.size());
+}
+
+bool all_within(std::span<const float> x, float limit) {
+  return HWY_DYNAMIC_DISPATCH(every_value_is_within)(x.data(), x.size(), limit);
 }
 
 void subtract(std::span<const float> a, std::span<const float> b, std::span<float> out) {

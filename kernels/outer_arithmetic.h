@@ -9,6 +9,8 @@
 namespace isthmus::kernels {
 
 bool all_finite(std::span<const float> x);
+// No value is larger in magnitude than `limit`, or NaN.
+bool all_within(std::span<const float> x, float limit);
 
 // out = a - b
 void subtract(std::span<const float> a, std::span<const float> b, std::span<float> out);

@@ -41,6 +41,8 @@ void FederationRun::check(std::uint32_t index) {
   }
   if (gateway.state()) check_state(index);
   check_chunks(site);
+  if (gateway.counters().signed_dropped > 0)
+    violation(fmt::format("s{} dropped signed messages of honest sites", site.id));
   if (away_until_ && !returned_at_ && &site == &sites_.back()) note_return(site);
 }
 

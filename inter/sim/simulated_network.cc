@@ -393,7 +393,12 @@ std::uint64_t SimulatedWire::bytes_sent(GatewayId peer) const {
 
 std::uint64_t SimulatedWire::bytes_received(GatewayId peer) const {
   const auto found = received_.find(peer);
-  return found == received_.end() ? 0 : found->second;
+  auto bytes = found == received_.end() ? 0 : found->second;
+  for (const auto& [id, told] : told_)
+    if (told.peer == peer && told.lane == Lane::bulk && !told.dropped)
+      bytes += told.in->bytes_of_a_part();
+  auto& most = received_most_[peer];  // a part is read, also of what never comes whole
+  return most = std::max(most, bytes);
 }
 
 }  // namespace isthmus::inter::sim

@@ -182,6 +182,7 @@ class SimulatedWire final : public Wire {
   ConnectionId newest(GatewayId peer, Lane lane) const;  // 0: none
   std::map<ConnectionId, Told> told_;
   std::map<GatewayId, std::uint64_t> sent_, received_;
+  mutable std::map<GatewayId, std::uint64_t> received_most_;
   std::set<ConnectionId> blocked_;
 };
 

@@ -225,6 +225,7 @@ void TcpStream::receive(const Piece& piece) {
   if (!ended_) pump_later();
   while (!arriving_.empty() && arriving_.front().end <= received_) {
     const auto arrived = std::move(arriving_.front().then);
+    whole_until_ = arriving_.front().end;
     arriving_.pop_front();
     arrived();
   }

@@ -56,6 +56,8 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   // As the sender's kernel has them; not what came to it on the connection.
   TcpFacts facts();
   Nanoseconds last_arrival() const { return last_arrival_; }  // at the receiver; 0: none yet
+  // Of a message that has not arrived whole, what the receiver could read.
+  std::uint64_t bytes_of_a_part() const { return received_ - whole_until_; }
 
   double window() const { return window_; }
   std::uint64_t in_flight() const { return in_flight_; }
@@ -133,6 +135,7 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   // The receiver.
   std::deque<Message> arriving_;
   std::uint64_t received_ = 0;
+  std::uint64_t whole_until_ = 0;                  // the end of the last message that has arrived
   std::map<std::uint64_t, std::uint64_t> beyond_;  // begin and end of what came behind a gap
   Nanoseconds last_arrival_ = 0;
 };

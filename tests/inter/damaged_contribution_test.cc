@@ -57,7 +57,10 @@ TEST_P(DamagedContributionTest, IsMadeAnewWhereNobodyHasIt) {
 
 // The disk has forgotten what the codec cut off of a contribution that others have: the residual
 // before rode in that contribution, and does not ride once more.
-TEST(ForgottenFeedbackTest, TheOneBeforeDoesNotCountTwice) {
+class ForgottenFeedbackTest : public testing::TestWithParam<bool> {};
+
+TEST_P(ForgottenFeedbackTest, TheOneBeforeDoesNotCountTwice) {
+  const bool missing = GetParam();
   constexpr SiteId kSite = 3;
   ScriptedFederation federation(options_of({20 * kSecond, 20 * kSecond, kSecond}));
   const auto at_step = [&](std::uint64_t step) {
@@ -78,7 +81,7 @@ TEST(ForgottenFeedbackTest, TheOneBeforeDoesNotCountTwice) {
     in.raw(8 + 4);
     if (in.get<std::uint64_t>() != 2) continue;
     bytes.back() ^= std::byte{1};
-    ASSERT_TRUE(replace_file(disk, slot, bytes));
+    ASSERT_TRUE(missing ? disk.remove(slot) : replace_file(disk, slot, bytes));
     ++forgotten;
   }
   ASSERT_EQ(forgotten, 1U);
@@ -92,6 +95,35 @@ TEST(ForgottenFeedbackTest, TheOneBeforeDoesNotCountTwice) {
                                    200 * kSecond));
   EXPECT_EQ(lost(), 1U);
   EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+}
+
+// Nor is anything lost of who has contributed once, or of whose slots the older one is missing.
+TEST(MissingFeedbackTest, ThatIsNotTheNewestIsNotMissed) {
+  constexpr SiteId kSite = 3;
+  for (const std::uint64_t steps : {0, 1}) {
+    ScriptedFederation federation(options_of({20 * kSecond, 20 * kSecond, kSecond}));
+    ASSERT_TRUE(federation.run_until(
+        [&] {
+          const auto& gateway = federation.gateway(kSite);
+          return gateway.state() && gateway.state()->step == steps &&
+                 federation.gateway(1).held().contains(kSite);
+        },
+        200 * kSecond));
+    federation.kill(kSite);
+    auto& disk = federation.disk(kSite);
+    for (const auto* slot : {"outer/feedback.0", "outer/feedback.1"}) {
+      const auto bytes = read_file(disk, slot, 1 << 20);
+      if (!bytes) continue;
+      ByteReader in(*bytes);
+      in.raw(8 + 4);
+      if (in.get<std::uint64_t>() == steps) {
+        ASSERT_TRUE(disk.remove(slot));
+      }
+    }
+    federation.start(kSite);
+    EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+    EXPECT_EQ(federation.events(kSite, "feedback_lost"), 0U) << steps;
+  }
 }
 
 // A crash tore a chunk of another site's contribution, which came again then: it is there twice.
@@ -120,6 +152,8 @@ TEST(TornContributionTest, CountsWithWhatCameAgain) {
   EXPECT_TRUE(federation.run_until(holds, 10 * kSecond));
 }
 
+INSTANTIATE_TEST_SUITE_P(Slots, ForgottenFeedbackTest, testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "Missing" : "Damaged"; });
 INSTANTIATE_TEST_SUITE_P(Others, DamagedContributionTest, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "HaveIt" : "DoNot"; });
 

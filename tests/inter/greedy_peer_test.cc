@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 
+#include "inter/contribution.h"
 #include "tests/inter/hostile_peer.h"
 
 namespace isthmus::inter {
@@ -134,6 +136,85 @@ TEST_F(HostilePeerTest, AnswersAboutAStateDoNotTakeTheRateLimit) {
   answers = 0;
   EXPECT_GE(3 * steps_of(150), 2 * quiet);
   EXPECT_GE(answers, 30U) << "who asks in earnest is answered";
+}
+
+// Each is well signed and another one, of some kinds. Of each kind no more are looked at than a
+// step may need, the operator hears of it now and then, and steps go on.
+TEST_F(HostilePeerTest, OfAFloodOfWhatItSignsLittleIsLookedAt) {
+  ScriptedFederation federation(endless_with_puppet());
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+  };
+  auto& second = federation.gateway(2);
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 8; }, 120 * kSecond));
+  std::uint64_t number = 0, sent = 0;
+  const auto steps_of = [&](int each_100_ms) {
+    const auto before = federation.step(2);
+    for (int i = 0; i < 300; ++i) {
+      const StepId id{.run = second.genesis()->record.hash(),
+                      .view = second.view().digest(),
+                      .step = federation.step(2) + 1,
+                      .fragment = 0};
+      Saved saved{.id = id, .state_root = {}, .strong_root = {}, .spot_root = {}};
+      for (int k = 0; k < each_100_ms; ++k) {
+        saved.revision = static_cast<std::uint32_t>(++number);
+        puppet.link(2).send(sign(puppet.signer, 1, id, Prepare{number}).encode());
+        puppet.link(2).send(sign(puppet.signer, 1, MessageType::saved, encode(saved)).encode());
+        sent += 2;
+      }
+      federation.run_for(100 * kMillisecond);
+    }
+    return federation.step(2) - before;
+  };
+  const auto quiet = steps_of(0);
+  const auto looked_at = [&] { return second.counters().signatures_checked; };
+  const auto before = looked_at();
+  const auto steps = steps_of(50);
+  EXPECT_EQ(sent, 30'000U);
+  EXPECT_GE(steps, quiet * 3 / 4);
+  EXPECT_LE(looked_at() - before, (steps + 1) * 200 + 30 * 20U);
+  EXPECT_EQ(federation.events(2, "message_flood"), 1U);
+  for (const SiteId site : {3, 4}) EXPECT_EQ(federation.events(site, "message_flood"), 0U);
+  steps_of(50);
+  EXPECT_LE(federation.events(2, "message_flood"), 2U) << "once a minute";
+}
+
+// Announcements are files on the disk of who takes them.
+TEST_F(HostilePeerTest, OfAFloodOfAttemptsLittleIsTaken) {
+  auto options = endless_with_puppet();
+  ScriptedFederation federation(options);
+  const auto plan = std::make_shared<ChunkPlan>(
+      federation.layout(), 0, options.gateway.sync.chunk_elements, options.gateway.sync.codec);
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [](const Status&, Status& mine) {
+      mine.vote_file = 77;
+      mine.contributes = mine.wants_in = true;
+    });
+  };
+  auto& second = federation.gateway(2);
+  ASSERT_TRUE(federation.run_until([&] { return second.view().is_member(1); }, 120 * kSecond));
+  const auto before = second.counters();
+  std::uint64_t attempt = 0;
+  for (int i = 0; i < 20; ++i) {
+    const auto& chain = second.chain();
+    const auto open = [&] {
+      return plan->announce({.run = second.genesis()->record.hash(),
+                             .view = second.view().digest(),
+                             .step = federation.step(2) + 1,
+                             .fragment = 0},
+                            100, chain.back().record.hash(), ++attempt);
+    };
+    for (int k = 0; k < 200; ++k)
+      puppet.link(2).send(sign(puppet.signer, 1, MessageType::open, encode(open())).encode());
+    federation.run_for(20 * kMillisecond);
+  }
+  federation.run_for(kSecond);
+  EXPECT_LE(second.counters().signatures_checked - before.signatures_checked, 500U) << "of 4000";
+  EXPECT_GE(second.counters().signed_dropped, 3000U);
+  const auto step = federation.step(2);
+  EXPECT_TRUE(federation.run_until([&] { return federation.step(2) >= step + 3; }, 300 * kSecond));
 }
 
 }  // namespace

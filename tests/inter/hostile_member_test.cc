@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -16,46 +17,59 @@ namespace {
 
 // ---- Values
 
-constexpr float kLargestScale = 0x1.fffffep119F;  // that a frame may have
+constexpr float kLargestScale = 0x1.fffffep56F;  // that a frame may have
 
-// A member whose contributions have these scales, and codes of both signs.
+// A member whose contributions are spoilt: have these scales and codes of both signs, say.
 class ExtremeValuesTest : public HostilePeerTest {
  protected:
+  using SpoilFrame =
+      std::function<void(std::uint32_t chunk, std::span<std::byte> frame, std::size_t values)>;
   void run(const std::vector<float>& scales) {
+    const auto spoil = [scales](std::uint32_t chunk, std::span<std::byte> frame,
+                                std::size_t values) {
+      const auto blocks = (frame.size() - values) / sizeof(float);
+      for (std::size_t block = 0; block < blocks; ++block) {
+        const auto scale = scales[(chunk + block) % scales.size()];
+        std::memcpy(frame.data() + block * sizeof scale, &scale, sizeof scale);
+      }
+      for (std::size_t i = 0; i < values; ++i)
+        frame[blocks * sizeof(float) + i] = static_cast<std::byte>(i % 2 == 0 ? 127 : -128);
+    };
+    run(compress::CodecId::int8, 3, spoil);
+  }
+  void run(compress::CodecId codec, std::size_t made_max, SpoilFrame spoil) {
+    spoil_ = std::move(spoil);
+    made_max_ = made_max;
+    made_.clear();
+    told_.clear();
     auto options = endless_with_puppet();
-    options.gateway.sync.codec = compress::CodecId::int8;
+    options.gateway.sync.codec = codec;
     const auto plan_of = [&](const ModelLayout& layout) {
       return std::make_shared<ChunkPlan>(layout, 0, options.gateway.sync.chunk_elements,
                                          options.gateway.sync.codec);
     };
     federation_.emplace(options);
     plan_ = plan_of(federation_->layout());
-    federation_->puppet(1).heard = [this, scales](Link& from, MessageType type, ByteReader& in) {
+    federation_->puppet(1).heard = [this](Link& from, MessageType type, ByteReader& in) {
       std::uint64_t step = 0;
       Puppet::follow(from, type, in, [&](const Status& theirs, Status& mine) {
         mine.vote_file = 77;
         mine.contributes = mine.wants_in = true;
         step = theirs.step;
       });
-      contribute(from, step, scales);
+      contribute(from, step);
     };
   }
-  void contribute(Link& from, std::uint64_t step, const std::vector<float>& scales) {
+  void contribute(Link& from, std::uint64_t step) {
     auto& gateway = federation_->gateway(2);
     if (!gateway.state() || gateway.state()->step + 1 != step || !gateway.view().is_member(1) ||
-        made_.size() > 2 || !told_.insert({from.peer().site, step}).second)
+        made_.size() >= made_max_ || !told_.insert({from.peer().site, step}).second)
       return;
     const auto spoil = [&](std::uint32_t chunk, std::span<std::byte> frames) {
       for (const auto& range : plan_->ranges(chunk)) {
         const auto frame = frames.first(plan_->frames().encoded_bytes_max(range.count));
         frames = frames.subspan(frame.size());
-        const auto blocks = (frame.size() - range.count) / sizeof(float);
-        for (std::size_t block = 0; block < blocks; ++block) {
-          const auto scale = scales[(chunk + block) % scales.size()];
-          std::memcpy(frame.data() + block * sizeof scale, &scale, sizeof scale);
-        }
-        for (std::size_t i = 0; i < range.count; ++i)
-          frame[blocks * sizeof(float) + i] = static_cast<std::byte>(i % 2 == 0 ? 127 : -128);
+        spoil_(chunk, frame, range.count);
       }
     };
     if (!made_.contains(step))
@@ -93,6 +107,8 @@ class ExtremeValuesTest : public HostilePeerTest {
 
   std::optional<ScriptedFederation> federation_;
   std::shared_ptr<const ChunkPlan> plan_;
+  SpoilFrame spoil_;
+  std::size_t made_max_ = 0;
   std::map<std::uint64_t, HandMade> made_;
   std::set<std::pair<SiteId, std::uint64_t>> told_;
 };
@@ -109,13 +125,53 @@ TEST_F(ExtremeValuesTest, WhatIsNotAllowedIsRefusedEverywhere) {
   for (const auto scale :
        {std::numeric_limits<float>::max(), 0x1p120F, std::numeric_limits<float>::infinity(),
         std::numeric_limits<float>::quiet_NaN(), -1.0F, -0.0F}) {
-    made_.clear();
-    told_.clear();
     run({scale});
     ASSERT_TRUE(reaches(6)) << scale;
     EXPECT_EQ(named(), 0U) << scale;
     EXPECT_GE(federation_->events(2, "chunk_refused"), 1U) << scale;
   }
+  expect_finite_and_equal();
+}
+
+// Each of them is finite; of some such contributions the sum is not, nor a state that they led to.
+TEST_F(ExtremeValuesTest, WhatWouldAddUpToAnInfiniteStateIsRefusedEverywhere) {
+  static constexpr auto kLargest = std::numeric_limits<float>::max();
+  const auto all_largest = [](std::uint32_t, std::span<std::byte> frame, std::size_t values) {
+    for (std::size_t i = 0; i < values; ++i)
+      std::memcpy(frame.data() + 4 * i, &kLargest, sizeof kLargest);
+  };
+  const auto all_7f7f = [](std::uint32_t, std::span<std::byte> frame, std::size_t) {
+    std::ranges::fill(frame, std::byte{0x7f});
+  };
+  const auto scales_of_old = [](std::uint32_t, std::span<std::byte> frame, std::size_t values) {
+    constexpr float kScale = 0x1.fffffep119F;
+    const auto scales = frame.size() - values;
+    for (std::size_t at = 0; at < scales; at += sizeof kScale)
+      std::memcpy(frame.data() + at, &kScale, sizeof kScale);
+    std::ranges::fill(frame.subspan(scales), std::byte{127});
+  };
+  const std::pair<compress::CodecId, SpoilFrame> spoilt[] = {
+      {compress::CodecId::none, all_largest},
+      {compress::CodecId::bf16, all_7f7f},
+      {compress::CodecId::int8, scales_of_old}};
+  for (const auto& [codec, spoil] : spoilt) {
+    run(codec, 100, spoil);
+    ASSERT_TRUE(reaches(12)) << to_string(codec);
+    EXPECT_EQ(named(), 0U) << to_string(codec);
+    for (const SiteId site : {2, 3, 4})
+      EXPECT_GE(federation_->events(site, "chunk_refused"), 1U) << to_string(codec);
+    expect_finite_and_equal();
+  }
+}
+
+TEST_F(ExtremeValuesTest, TheLargestThatAreAllowedNeverGiveAnInfiniteState) {
+  const auto spoil = [](std::uint32_t, std::span<std::byte> frame, std::size_t values) {
+    for (std::size_t i = 0; i < values; ++i)
+      std::memcpy(frame.data() + 4 * i, &compress::kLargestValue, sizeof(float));
+  };
+  run(compress::CodecId::none, 100, spoil);
+  ASSERT_TRUE(reaches(30));
+  EXPECT_GE(named(), 20U);
   expect_finite_and_equal();
 }
 

@@ -149,6 +149,29 @@ TEST_F(ThinLineReturnTest, IsWaitedFor) {
   EXPECT_EQ(federation_.gateway(kReturning).counters().state_fetches, 1U);
 }
 
+// A leaf of the state takes more than three minutes, all of it a quarter of an hour.
+TEST(SlowLineReturnTest, AStateIsFetchedInItsTime) {
+  constexpr SiteId kServer = 1, kComes = 2;
+  auto options = options_of({kSecond, kSecond});
+  options.late = {kComes};
+  options.without_vote = {kComes};
+  options.elements = 1'000'000;
+  options.gateway.sync.min_sites = 1;
+  options.gateway.sync.chunk_elements = 1 << 16;
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(kServer) >= 3; }, 600 * kSecond));
+  federation.end_ranks(kServer);
+  federation.run_for(60 * kSecond);
+  federation.set_access(kComes, 5000);
+  federation.start(kComes);
+  const auto came = federation.now();
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(kComes) >= 2; }, 1800 * kSecond));
+  EXPECT_GE(federation.now() - came, 800 * kSecond);
+  EXPECT_EQ(federation.gateway(kComes).counters().state_fetches, 1U);
+  EXPECT_EQ(federation.events(kComes, "state_fetch_stopped"), 0U);
+}
+
 // Who asks for states and goes on from none costs a bounded room on the disk, and only while it is
 // there; and holds nobody up.
 TEST(StateAskerTest, CostsBoundedRoom) {

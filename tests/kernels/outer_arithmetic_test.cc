@@ -32,6 +32,23 @@ TEST(OuterArithmetic, AllFinite) {
   });
 }
 
+TEST(OuterArithmetic, AllWithin) {
+  on_every_target([] {
+    for (const std::size_t length : kLengths) {
+      std::vector<float> x(length, -1.5F);
+      EXPECT_TRUE(all_within(x, 1.5F));
+      for (std::size_t i = 0; i < length; ++i) {
+        for (const float bad : {std::nextafter(1.5F, 2.0F), -1.6F, INFINITY, -INFINITY,
+                                std::nanf(""), value_of(0xff800001)}) {
+          x[i] = bad;
+          EXPECT_FALSE(all_within(x, 1.5F)) << i << " of " << length;
+        }
+        x[i] = 1.5F;
+      }
+    }
+  });
+}
+
 TEST(OuterArithmetic, Arithmetic) {
   on_every_target([] {
     for (const std::size_t length : kLengths) {
