@@ -74,7 +74,7 @@ Result<double> train(const Options& options, const Kind& kind, std::uint64_t see
   model->initialise(seed);
   if (kind.rounds_masters) round_parameters(*model);
   const RateSchedule schedule{.peak = options.rate, .steps = options.steps};
-  MicroBatches batches(data, shape, 0, 1);
+  MicroBatches batches(data, shape, 0, 1, seed);
   for (std::int64_t step = 0; step < options.steps; ++step) {
     model->zero_gradients();
     ISTHMUS_CHECK(batches.read(static_cast<std::uint64_t>(step) * batches.samples(), 0));
