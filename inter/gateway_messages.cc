@@ -8,11 +8,6 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
-constexpr Nanoseconds kRecordsApart = 5 * kMillisecond;
-constexpr Nanoseconds kRefusedAgain = 60 * kSecond;  // whose run is not this site's is asked
-constexpr int kRecordsShare = 4;  // of a rate limit records take no more than one in so many bytes
-
 bool sees(const std::optional<Status>& status, SiteId site) {
   return status && std::ranges::count(status->sees, site) > 0;
 }
@@ -486,98 +481,6 @@ void Gateway::note_return(const PeerSite& peer) {
     returning_->is_member(peer.site);
   else
     consider_ballot();
-}
-
-// One after another, and no more than a part of a rate limit: bulk would pay for it.
-void Gateway::on_record_request(Link& link, const RecordRequest& request) {
-  if (!genesis_) return;
-  const auto site = link.peer().site;
-  const auto before = std::ranges::find(records_wanted_, site, &RecordsWanted::by);
-  if (before != records_wanted_.end())
-    before->from = request.from;
-  else
-    records_wanted_.push_back({site, request.from});
-  send_wanted_records();
-}
-
-void Gateway::send_wanted_records() {
-  if (sending_records_ || records_wanted_.empty()) return;
-  sending_records_ = true;
-  world_.loop.call_at(std::max(world_.loop.now(), records_due_), [this] {
-    const auto wanted = records_wanted_.front();
-    records_wanted_.pop_front();
-    std::size_t bytes = 0;
-    if (auto* peer = peers_.find(wanted.by)) bytes = send_records(*peer->link, wanted.from);
-    records_due_ = world_.loop.now() + kRecordsApart + kRecordsShare * limit_.cost(bytes);
-    sending_records_ = false;
-    send_wanted_records();
-  });
-}
-
-// How many bytes.
-std::size_t Gateway::send_records(Link& link, std::uint64_t from) {
-  Records records;
-  std::size_t bytes = 0;
-  const auto add = [&](const Certificate& certificate) {
-    ByteWriter encoded;
-    certificate.encode(encoded);
-    if (bytes > 0 && bytes + encoded.size() > kRecordsBytes) return false;
-    bytes += encoded.size();
-    records.certificates.push_back(certificate);
-    return true;
-  };
-  if (from == 0)
-    add(*genesis_);  // alone: who does not take that asks for no more
-  else
-    for (; from <= chain_.size(); ++from)
-      if (!add(chain_[from - 1])) break;
-  if (!records.certificates.empty()) link.send(encode(records));
-  return bytes;
-}
-
-void Gateway::refuse_genesis(const Link& link, const Record& record, bool ours) {
-  const auto run = record.hash().hex();
-  const std::string why =
-      ours ? "its record does not prove itself"
-           : "it was not begun by the roster's voters; if it is the right one, the operator names "
-             "it (isthmus roster add or remove --run)";
-  genesis_refused_ = fmt::format("{} knows a run {} that this site does not take for its own: {}",
-                                 link.peer_name(), run.substr(0, 16), why);
-  records_asked_[link.peer().site] = world_.loop.now() + kRefusedAgain;
-  if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
-    world_.log.alarm("genesis_refused", {.peer = link.peer_name()},
-                     {{"run", run}, {"why", why}, {"left_out", *left_out}});
-}
-
-void Gateway::on_records(Link& link, const Records& records) {
-  for (const auto& certificate : records.certificates) {
-    if (certificate.record.step == 0) {
-      if (genesis_ || adopting_run_ || !layout_) continue;
-      const auto& record = certificate.record;
-      // The run that the roster names, the one that this site has voted for, or one of the roster's
-      // voters: not of those that whoever sends this would like.
-      const bool voted_for = genesis_vote_ && genesis_vote_->accepted->record == record;
-      const bool ours = roster_.run ? record.hash() == *roster_.run
-                                    : voted_for || record.view.voters == view_of_roster().voters;
-      if (record.fingerprint != run_fingerprint_.digest() || !ours ||
-          !certificate.proves(record.view, world_.verifier)) {
-        refuse_genesis(link, record, ours);
-        return;
-      }
-      adopting_run_ = true;
-      auto adopt = [](Gateway& self, Certificate genesis) -> Task<void> {
-        auto adopted = co_await self.adopt_run(std::move(genesis));
-        self.adopting_run_ = false;
-        if (!adopted) self.fail(adopted.error());
-        self.changed_.notify();
-      };
-      world_.loop.spawn(adopt(*this, certificate));
-      return;  // the rest comes again
-    }
-    if (genesis_) learn(certificate, peers_.of(link));
-  }
-  records_asked_.erase(link.peer().site);
-  changed_.notify();
 }
 
 // --- Saved

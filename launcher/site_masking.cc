@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/byte_tokenizer.h"
 #include "runtime/family.h"
 #include "runtime/text_tokens.h"
 
@@ -31,9 +32,9 @@ Result<runtime::Masking> masking_of(const MaskingOptions& options,
                                   .vocabulary = static_cast<std::int32_t>(
                                       std::min(vocabulary, std::int64_t{tokenizer.vocabulary()})),
                                   .special = runtime::special_tokens(tokenizer)};
-  // A model that knows more than bytes has tokens that were made elsewhere: which of them are
-  // special nobody says.
-  if (tokenizer.vocabulary() == runtime::kTextVocabulary && vocabulary > runtime::kTextVocabulary) {
+  // A model of bytes that knows more than them has tokens that were made elsewhere: which of these
+  // are special nobody says.
+  if (runtime::is_byte_tokenizer(tokenizer) && vocabulary > runtime::kTextVocabulary) {
     masking.vocabulary = static_cast<std::int32_t>(vocabulary);
     masking.special = {masking.token};
   }

@@ -74,6 +74,7 @@ void Decoder::add_feed_forward(std::int64_t layer) {
 }
 
 void Decoder::add_experts(std::int64_t layer, const ExpertNames& names) {
+  if (!config_.has_experts(layer)) return add_feed_forward(layer);
   auto& b = builder_;
   const auto width = config_.expert_elements();
   const auto of_block = [&](const std::string& part) {

@@ -36,7 +36,8 @@ class Decoder {
   void add_attention(std::int64_t layer, HeadNorms norms, Biases biases = Biases::no);
   // SwiGLU on the norm of x.
   void add_feed_forward(std::int64_t layer);
-  // A mixture of experts, each a SwiGLU, on the norm of x, and the shared one where there is one.
+  // A mixture of experts, each a SwiGLU, on the norm of x, and the shared one where there is one;
+  // in a dense layer one SwiGLU.
   void add_experts(std::int64_t layer, const ExpertNames& names);
 
   Program finish();

@@ -11,10 +11,7 @@ Program qwen2_moe_program(const ModelConfig& config, const BatchShape& shape, He
   Decoder decoder(config, shape, head);
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     decoder.add_attention(layer, HeadNorms::no, Biases::yes);
-    if (config.has_experts(layer))
-      decoder.add_experts(layer, names);
-    else
-      decoder.add_feed_forward(layer);
+    decoder.add_experts(layer, names);
   }
   return decoder.finish();
 }

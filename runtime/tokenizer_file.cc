@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "runtime/shallow_json.h"
 #include "runtime/tokenizer_json.h"
 
 namespace isthmus::runtime {
@@ -232,8 +231,7 @@ class Decoder {
 }  // namespace tokenizer_json
 
 Result<TokenizerFile> decode_tokenizer_file(std::string_view json) {
-  const auto parsed = parse_shallow_json(json);
-  if (!parsed.is_object()) return tokenizer_json::corrupt("it is no JSON object");
+  ISTHMUS_TRY(const auto parsed, tokenizer_json::parse(json));
   return tokenizer_json::Decoder(parsed).decode();
 }
 

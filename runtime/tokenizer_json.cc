@@ -32,6 +32,12 @@ Error unsupported(std::string what) {
                       what)};
 }
 
+Result<Json> parse(std::string_view file) {
+  auto parsed = parse_shallow_json(file);
+  if (!parsed.is_object()) return corrupt("it is no JSON object");
+  return parsed;
+}
+
 std::string shown(const Json& value) {
   constexpr std::size_t kShownMax = 80;
   auto text = value.dump(-1, ' ', /*ensure_ascii=*/true);

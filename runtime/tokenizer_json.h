@@ -24,6 +24,9 @@ inline constexpr std::int32_t kIdMax = (1 << 24) - 1;
 Error corrupt(std::string what);
 Error unsupported(std::string what);
 
+// The whole of a file's text. Errors: corrupt.
+Result<Json> parse(std::string_view file);
+
 // For messages: cut off where it is long.
 std::string shown(const Json& value);
 // "Metaspace {"type": …".

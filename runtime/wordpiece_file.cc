@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/shallow_json.h"
 #include "runtime/tokenizer_json.h"
 
 namespace isthmus::runtime {
@@ -192,8 +191,7 @@ class WordPieceDecoder {
 }  // namespace tokenizer_json
 
 Result<WordPieceFile> decode_wordpiece_file(std::string_view json) {
-  const auto parsed = parse_shallow_json(json);
-  if (!parsed.is_object()) return tokenizer_json::corrupt("it is no JSON object");
+  ISTHMUS_TRY(const auto parsed, tokenizer_json::parse(json));
   return tokenizer_json::WordPieceDecoder(parsed).decode();
 }
 

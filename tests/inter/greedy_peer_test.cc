@@ -152,10 +152,7 @@ TEST_F(HostilePeerTest, OfAFloodOfWhatItSignsLittleIsLookedAt) {
   const auto steps_of = [&](int each_100_ms) {
     const auto before = federation.step(2);
     for (int i = 0; i < 300; ++i) {
-      const StepId id{.run = second.genesis()->record.hash(),
-                      .view = second.view().digest(),
-                      .step = federation.step(2) + 1,
-                      .fragment = 0};
+      const auto id = federation.step_at_hand(2);
       Saved saved{.id = id, .state_root = {}, .strong_root = {}, .spot_root = {}};
       for (int k = 0; k < each_100_ms; ++k) {
         saved.revision = static_cast<std::uint32_t>(++number);
@@ -201,11 +198,7 @@ TEST_F(HostilePeerTest, OfAFloodOfAttemptsLittleIsTaken) {
   for (int i = 0; i < 20; ++i) {
     const auto& parent = second.chain().empty() ? *second.genesis() : second.chain().back();
     const auto open = [&] {
-      return plan->announce({.run = second.genesis()->record.hash(),
-                             .view = second.view().digest(),
-                             .step = federation.step(2) + 1,
-                             .fragment = 0},
-                            100, parent.record.hash(), ++attempt);
+      return plan->announce(federation.step_at_hand(2), 100, parent.record.hash(), ++attempt);
     };
     for (int k = 0; k < 200; ++k)
       puppet.link(2).send(sign(puppet.signer, 1, MessageType::open, encode(open())).encode());

@@ -189,10 +189,7 @@ TEST_F(HostilePeerTest, BadSignaturesAreLookedAtNowAndThen) {
   const auto steps_of = [&](int forged_each_100_ms) {
     const auto before = federation.step(2);
     for (int i = 0; i < 300; ++i) {
-      const StepId id{.run = second.genesis()->record.hash(),
-                      .view = second.view().digest(),
-                      .step = federation.step(2) + 1,
-                      .fragment = 0};
+      const auto id = federation.step_at_hand(2);
       Saved saved;
       saved.id = id;
       for (int k = 0; k < forged_each_100_ms; ++k)

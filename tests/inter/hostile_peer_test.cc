@@ -137,10 +137,7 @@ TEST_F(HostilePeerTest, WhatItSignsIsPassedOnOnlyIfItCounts) {
   for (const SiteId site : {3, 4}) federation.cut(1, site, true);
   federation.run_for(20 * kSecond);
   const auto passed_on = second.counters().relayed_messages;
-  const StepId id{.run = second.genesis()->record.hash(),
-                  .view = second.view().digest(),
-                  .step = second.state()->step + 1,
-                  .fragment = 0};
+  const auto id = federation.step_at_hand(2);
   for (const auto type : {MessageType::open, MessageType::close, MessageType::prepare,
                           MessageType::promise, MessageType::accept}) {
     for (int i = 0; i < 40; ++i) {

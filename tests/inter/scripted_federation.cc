@@ -122,6 +122,14 @@ bool ScriptedFederation::finished() const {
   });
 }
 
+StepId ScriptedFederation::step_at_hand(SiteId site) {
+  const auto& of = gateway(site);
+  return {.run = of.genesis()->record.hash(),
+          .view = of.view().digest(),
+          .step = step(site) + 1,
+          .fragment = 0};
+}
+
 std::uint64_t ScriptedFederation::step(SiteId site) {
   const auto state = gateway(site).state();
   return state ? state->step : 0;

@@ -70,7 +70,8 @@ class ScriptedFederation {
   // From everyone.
   void cut_off(SiteId site, bool cut);
   Nanoseconds now() const { return simulation_.now(); }
-  std::uint64_t step(SiteId site);  // of its state; 0: none yet
+  std::uint64_t step(SiteId site);   // of its state; 0: none yet
+  StepId step_at_hand(SiteId site);  // the one after it, of a site that has a run
   bool finished() const;
   // Of the site, in this run.
   std::size_t events(SiteId site, std::string_view id) const;
