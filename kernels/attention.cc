@@ -34,7 +34,7 @@ HWY_INLINE void soften_row(float* scores, std::int64_t columns, float* largest, 
   const auto shift = hn::Set(d, now);
   auto added = hn::Zero(d);
   for (std::int64_t i = 0; i < columns; i += lanes) {
-    const auto weight = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), shift));
+    const auto weight = exponential(d, hn::Sub(hn::LoadU(d, scores + i), shift));
     added = hn::Add(added, weight);
     hn::StoreU(weight, d, scores + i);
   }
@@ -165,7 +165,7 @@ HWY_INLINE void gradient_row(float* scores, float* dscores, std::int64_t columns
   const FloatTag d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   for (std::int64_t i = 0; i < columns; i += lanes) {
-    const auto p = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), hn::Set(d, log_sum)));
+    const auto p = exponential(d, hn::Sub(hn::LoadU(d, scores + i), hn::Set(d, log_sum)));
     const auto dp = hn::Sub(hn::LoadU(d, dscores + i), hn::Set(d, delta));
     hn::StoreU(p, d, scores + i);
     hn::StoreU(hn::Mul(p, dp), d, dscores + i);
@@ -183,7 +183,7 @@ HWY_NOINLINE void dropped_gradient_row(const DropoutWords& dropout, std::int64_t
   HWY_ALIGN float factors[kMaskBlock];
   weight_factors(dropout, head, query, key, factors);
   for (std::int64_t i = 0; i < columns; i += lanes) {
-    const auto p = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), hn::Set(d, log_sum)));
+    const auto p = exponential(d, hn::Sub(hn::LoadU(d, scores + i), hn::Set(d, log_sum)));
     const auto m = hn::LoadU(d, factors + i);
     const auto dp = hn::MulSub(m, hn::LoadU(d, dscores + i), hn::Set(d, delta));
     hn::StoreU(hn::Mul(p, m), d, scores + i);

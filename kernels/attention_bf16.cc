@@ -86,7 +86,7 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t pairs, const PairFact
 
 // exp for x <= 88: 2^n * 2^f by a polynomial (relative error below 2e-7), 0 for very small x.
 inline __attribute__((always_inline)) __m512 exponential(__m512 x) {
-  x = _mm512_max_ps(x, _mm512_set1_ps(-150.0F));
+  x = _mm512_max_ps(_mm512_set1_ps(-150.0F), x);  // in this order NaN stays
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504F)), 8);
   __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752F), x);
   r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6F), r);

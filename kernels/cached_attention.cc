@@ -34,7 +34,7 @@ HWY_INLINE float score(const T* query, const T* keys, std::size_t count, std::si
 HWY_INLINE float soften(float* scores, std::size_t count, float largest) {
   for_lanes(count, [=](auto tag, std::size_t i) {
     const auto x = hn::Sub(hn::LoadU(tag, scores + i), hn::Set(tag, largest));
-    hn::StoreU(hn::Exp(tag, x), tag, scores + i);
+    hn::StoreU(exponential(tag, x), tag, scores + i);
   });
   return sum_over(count, [=](auto tag, std::size_t i) { return hn::LoadU(tag, scores + i); });
 }

@@ -39,10 +39,16 @@ double one_token(const In* in, std::size_t vocabulary, std::size_t target, float
   const OneFloatTag one;
   const float largest = largest_of(in, vocabulary);
   const auto power = [=](auto tag, std::size_t i) {
-    return hn::Exp(tag, hn::Sub(load_as_float(tag, in + i), hn::Set(tag, largest)));
+    return exponential(tag, hn::Sub(load_as_float(tag, in + i), hn::Set(tag, largest)));
   };
-  const float sum = sum_over(vocabulary, power);
   const float at_target = hn::GetLane(load_as_float(one, in + target));
+  // f32 keeps the powers where the gradient will be; bf16 would round them.
+  constexpr bool kKeeps = sizeof(Out) == sizeof(float);
+  const float sum = sum_over(vocabulary, [=](auto tag, std::size_t i) {
+    const auto p = power(tag, i);
+    if (kKeeps && out != nullptr) store_float(p, tag, out + i);
+    return p;
+  });
   const double loss = std::log(static_cast<double>(sum)) + static_cast<double>(largest) -
                       static_cast<double>(at_target);
   if (out == nullptr) return loss;
@@ -50,7 +56,13 @@ double one_token(const In* in, std::size_t vocabulary, std::size_t target, float
   const float inverse = factor / sum;
   const float target_gradient = std::exp(at_target - largest) * inverse - factor;
   for_lanes(vocabulary, [=](auto tag, std::size_t i) {
-    store_float(hn::Mul(power(tag, i), hn::Set(tag, inverse)), tag, out + i);
+    const auto p = [=] {
+      if constexpr (kKeeps)
+        return hn::LoadU(tag, out + i);
+      else
+        return power(tag, i);
+    }();
+    store_float(hn::Mul(p, hn::Set(tag, inverse)), tag, out + i);
   });
   store_float(hn::Set(one, target_gradient), one, out + target);
   return loss;

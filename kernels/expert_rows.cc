@@ -21,12 +21,10 @@ void gather_rows(const Rows& x, const std::int32_t* row_tokens, const Rows& out,
   with_element(x.dtype, [&](auto in) {
     with_element(out.dtype, [&](auto result) {
       for (auto row = first; row < end; ++row) {
-        const auto token = row_tokens[row];
-        const auto* from =
-            token == kNoToken ? nullptr : static_cast<const decltype(in)*>(x.at(token, 0));
+        const auto* from = static_cast<const decltype(in)*>(x.at(row_tokens[row], 0));
         auto* to = static_cast<decltype(result)*>(out.at(row, 0));
         for_lanes(static_cast<std::size_t>(out.columns), [=](auto tag, std::size_t i) {
-          store_float(from == nullptr ? hn::Zero(tag) : load_as_float(tag, from + i), tag, to + i);
+          store_float(load_as_float(tag, from + i), tag, to + i);
         });
       }
     });

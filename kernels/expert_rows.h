@@ -9,7 +9,7 @@
 
 namespace isthmus::kernels {
 
-// out row r = x row row_tokens[r], or zeros for kNoToken; of the first row_tokens.size() rows.
+// out row r = x row row_tokens[r]; of the first row_tokens.size() rows.
 void gather_expert_rows(ThreadPool& pool, const Rows& x, std::span<const std::int32_t> row_tokens,
                         const Rows& out);
 

@@ -35,7 +35,9 @@ HWY_INLINE void multiply_block(const In* x, std::int64_t x_stride, const In* wei
     for (int r = 0; r < kRows; ++r) left[r] = load_as_float(d, x + r * x_stride + i);
     ISTHMUS_UNROLL
     for (int o = 0; o < kOutputs; ++o) {
-      const auto right = load_as_float(d, weight + o * weight_stride + i);
+      const In* at = weight + o * weight_stride + i;
+      prefetch_to_l2(at + kOutputs * weight_stride);  // of the block after this one
+      const auto right = load_as_float(d, at);
       ISTHMUS_UNROLL
       for (int r = 0; r < kRows; ++r) sums[r][o] = hn::MulAdd(left[r], right, sums[r][o]);
     }

@@ -42,7 +42,7 @@ HWY_INLINE Normal<D> normal_of(D tag, hn::Vec<D> x) {
   // What rounding took from a² would be 5e-6 of the power at 13.
   const auto square = hn::Mul(a, a);
   const auto lost = hn::MulSub(a, a, square);
-  auto power = hn::Exp(tag, hn::Mul(square, hn::Set(tag, -0.5F)));
+  auto power = exponential(tag, hn::Mul(square, hn::Set(tag, -0.5F)));
   power = hn::NegMulAdd(hn::Mul(power, half), lost, power);
   const auto tail = hn::Mul(power, hn::Mul(t, q));
   return {hn::IfThenElse(hn::Lt(x, hn::Zero(tag)), tail, hn::Sub(one, tail)), power};

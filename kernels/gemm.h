@@ -1,18 +1,11 @@
-// GEMM: the three products of a linear layer, by oneDNN, cut into tiles by shape alone, so that the
-// result does not depend on the number of threads. A plan is made once per shape, before the first
-// step; running it allocates nothing of ours.
+// GEMM: the three products of a linear layer, by our own loops over panels (kernels/panels.h).
+// A plan is made once per shape, before the first step; running it allocates nothing, and the
+// result depends neither on the number of threads nor, but for bf16, on the CPU.
 //
 // With tokens T, inputs I, outputs O, X [T, I], W [O, I], dY [T, O], all dense and row-major:
 //   nt   Y  = X · Wᵀ      m = T, n = O, k = I    a = X,  b = W
 //   nn   dX = dY · W      m = T, n = I, k = O    a = dY, b = W
 //   tn   dW = dYᵀ · X     m = O, n = I, k = T    a = dY, b = X   (accumulate: dW += dYᵀ · X)
-//
-//            n                                  Each tile is one oneDNN primitive with one OpenMP
-//       ┌─────────┐ ┐                           thread, run by one thread of the pool. OpenMP never
-//     m │ tile 0  │ │ 192 rows at most          starts a team.
-//       ├─────────┤ ┘
-//       │ tile 1  │
-//       └─────────┘
 //
 // Inputs f32: output f32. Inputs bf16: output f32 or bf16, sums in f32. A CPU that does not
 // multiply bf16 natively keeps it in memory and multiplies in f32.

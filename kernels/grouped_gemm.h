@@ -10,10 +10,8 @@
 //            ├───────────┤ offsets[2]        tn   dW_g [O, I] = dyᵀ · x over the rows of g
 //            └───────────┘
 //
-// A group's rows are a multiple of kGroupRowStep, filled up with rows of zeros, so that there is a
-// primitive for each size a tile can have before the first step, and running a plan allocates
-// nothing of ours. All tiles of all groups are handed out at once. Results depend on the shapes,
-// the offsets and the values alone. Dtypes are those of kernels/gemm.h.
+// Running a plan allocates nothing. The pieces of all groups are handed out at once. Results depend
+// on the shapes, the offsets and the values alone. Dtypes are those of kernels/gemm.h.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +22,10 @@
 
 namespace isthmus::kernels {
 
-inline constexpr std::int64_t kGroupRowStep = 16;
-
 struct GroupedGemmShape {
   GemmForm form = GemmForm::nt;
   std::int64_t groups = 0;
-  std::int64_t rows_max = 0;  // of all groups together, with those that fill them up
+  std::int64_t rows_max = 0;  // of all groups together
   std::int64_t out = 0;       // of a W_g
   std::int64_t in = 0;
   DType input = DType::f32;   // of both operands
@@ -51,7 +47,7 @@ class GroupedGemmPlan {
 
   // nt, nn: a are rows, b the weights of all groups one after another, c rows. tn: a are the rows
   // of dy, b those of x, c the gradients of all weights. `offsets`: groups + 1 of them, ascending
-  // from 0, multiples of kGroupRowStep. Rows from the last one on are neither read nor written. c
+  // from 0. Rows from the last one on are neither read nor written. c
   // must not overlap a or b.
   void run(ThreadPool& pool, const void* a, const void* b, void* c,
            std::span<const std::int32_t> offsets) const;

@@ -62,7 +62,7 @@ double weight_divisor(const RoutingShape& shape, const Softmax& p, const std::in
 }
 
 void check(const RoutingShape& shape, const Rows& logits) {
-  ISTHMUS_ASSERT(shape.top_k >= 1 && shape.top_k <= shape.experts && shape.row_step >= 1);
+  ISTHMUS_ASSERT(shape.top_k >= 1 && shape.top_k <= shape.experts);
   ISTHMUS_ASSERT(shape.experts <= kExpertsMax);
   ISTHMUS_ASSERT(logits.dtype == DType::f32 && logits.rows == shape.tokens() &&
                  logits.columns == shape.experts);
@@ -95,10 +95,6 @@ void share_out(const RoutingShape& shape, const Routes& routes, Share* shares) {
           shape.capacity > 0 ? std::min(load, static_cast<std::int32_t>(shape.capacity)) : load;
       shares[at] = {row, taken};
       row += taken;
-    }
-    for (; row % shape.row_step != 0; ++row) {
-      routes.row_tokens[index(row)] = kNoToken;
-      routes.row_weights[index(row)] = 0;
     }
   }
   routes.offsets[index(shape.experts)] = row;

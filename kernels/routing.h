@@ -3,9 +3,9 @@
 //
 //   token    experts        rows in the order of the experts, each expert's in that of its tokens
 //     0      2, 0                 ┌──────────┬──────────┬──────────┐
-//     1      0, 1                 │ 0: 0 1 ─ │ 1: 1 ─ ─ │ 2: 0 ─ ─ │
+//     1      0, 1                 │ 0: 0 1   │ 1: 1     │ 2: 0     │
 //                                 └──────────┴──────────┴──────────┘
-//                                 offsets    ─ fills up to a whole number of row_step rows
+//                        offsets  0            2          3          4
 //
 // p = softmax(logits) over all experts; the top_k largest are chosen, of equal ones the first.
 // Their weights are p, or, normalised, p over the sum of the chosen: softmax before, or after
@@ -24,8 +24,7 @@
 namespace isthmus::kernels {
 
 inline constexpr std::int64_t kExpertsMax = 1024;
-inline constexpr std::int32_t kNoRow = -1;    // of a choice that was dropped
-inline constexpr std::int32_t kNoToken = -1;  // of a row that fills up
+inline constexpr std::int32_t kNoRow = -1;  // of a choice that was dropped
 
 struct RoutingShape {
   std::int64_t batch = 0;
@@ -33,27 +32,24 @@ struct RoutingShape {
   std::int64_t experts = 0;
   std::int64_t top_k = 0;     // experts of a token
   std::int64_t capacity = 0;  // tokens that an expert takes of a sequence; 0: all
-  std::int64_t row_step = 1;
   bool normalised = false;
 
   std::int64_t tokens() const { return batch * sequence; }
   std::int64_t choices() const { return tokens() * top_k; }
-  // Of all experts, at most, with those that fill up.
+  // Of all experts, at most.
   std::int64_t rows_max() const {
-    const auto taken = capacity > 0 ? std::min(choices(), batch * experts * capacity) : choices();
-    const auto filled = taken + std::min(experts, taken) * (row_step - 1);
-    return filled / row_step * row_step;
+    return capacity > 0 ? std::min(choices(), batch * experts * capacity) : choices();
   }
 };
 
 // Where each choice goes. Of `choices()`: experts, rows; of `rows_max()`: row_tokens, row_weights.
 struct Routes {
-  std::span<std::int32_t> experts;     // [tokens, top_k], the likeliest first
-  std::span<std::int32_t> rows;        // [tokens, top_k], or kNoRow
-  std::span<std::int32_t> row_tokens;  // or kNoToken
-  std::span<float> row_weights;        // 0 where a row fills up
-  std::span<std::int32_t> offsets;     // [experts + 1], of an expert's first row
-  std::span<std::int32_t> loads;       // [batch, experts]: choices, those dropped too
+  std::span<std::int32_t> experts;  // [tokens, top_k], the likeliest first
+  std::span<std::int32_t> rows;     // [tokens, top_k], or kNoRow
+  std::span<std::int32_t> row_tokens;
+  std::span<float> row_weights;
+  std::span<std::int32_t> offsets;  // [experts + 1], of an expert's first row
+  std::span<std::int32_t> loads;    // [batch, experts]: choices, those dropped too
 };
 
 // logits f32 [tokens, experts]; `scratch` of routing_scratch_bytes().

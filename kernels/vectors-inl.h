@@ -11,7 +11,6 @@
 #endif
 
 #include <hwy/cache_control.h>
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include <cstddef>
@@ -48,6 +47,9 @@ HWY_INLINE void for_lanes(std::size_t count, const Body& body) {
   for (; i + four_lanes <= count; i += four_lanes) body(four, i);
   for (; i < count; ++i) body(OneFloatTag(), i);
 }
+
+// For what is read once, soon, and is too much for the first-level cache until then.
+HWY_INLINE void prefetch_to_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // The sum of term(tag, i), a vector, over [0, count). In lanes: for inner training only.
 template <class Term>
@@ -91,13 +93,43 @@ HWY_INLINE hn::Vec<D> load_as_float(D d, const bf16_t* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
-// to_bf16 of kernels/bf16.h, lane by lane; Highway's own conversion truncates.
+// x · 2^n for whole n from -151 to 151.
 template <class D>
-HWY_INLINE void store_float(hn::Vec<D> value, D /*d*/, bf16_t* p) {
+HWY_INLINE hn::Vec<D> scale_by_power_of_two(D d, hn::Vec<D> x, hn::Vec<D> n) {
+#if HWY_TARGET == HWY_AVX3_DL
+  if constexpr (sizeof(x.raw) == 64) return hn::Vec<D>{_mm512_scalef_ps(x.raw, n.raw)};
+#endif
+  // By a half of n twice, as 2^-150 is no float.
   const hn::RebindToSigned<D> i32;
-  const hn::RebindToUnsigned<D> u32;
-  const hn::Rebind<std::uint16_t, D> u16;
-  const auto bits = hn::BitCast(i32, value);
+  const auto whole = hn::ConvertTo(i32, n);
+  const auto half = hn::ShiftRight<1>(whole);
+  const auto power = [=](auto exponent) {
+    return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(exponent, hn::Set(i32, 127))));
+  };
+  return hn::Mul(hn::Mul(x, power(half)), power(hn::Sub(whole, half)));
+}
+
+// exp(x), for x up to 104: 2^n · exp(r), |r| <= ln 2 / 2, by the polynomial of Cephes' expf;
+// relative error below 2e-7; 0 for very small x, NaN for NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> exponential(D d, hn::Vec<D> x) {
+  x = hn::Max(hn::Set(d, -104.0F), x);  // in this order NaN stays
+  const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504F)));
+  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), x);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), r);
+  auto p = hn::Set(d, 1.9875691500e-4F);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.3981999507e-3F));
+  p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3F));
+  p = hn::MulAdd(p, r, hn::Set(d, 4.1665795894e-2F));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1F));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1F));
+  p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0F));
+  return scale_by_power_of_two(d, p, n);
+}
+
+// What store_float does where a magnitude is so large that it needs care.
+template <class I>
+HWY_NOINLINE hn::Vec<I> round_special(I i32, hn::Vec<I> bits) {
   const auto magnitude = hn::And(bits, hn::Set(i32, 0x7fffffff));
   const auto sign = hn::AndNot(hn::Set(i32, 0x7fffffff), bits);
   // The largest magnitude that rounds to a finite value; what lies above it saturates.
@@ -108,7 +140,22 @@ HWY_INLINE void store_float(hn::Vec<D> value, D /*d*/, bf16_t* p) {
   const auto quiet_nan = hn::Or(magnitude, hn::Set(i32, 0x00400000));
   auto chosen = hn::IfThenElse(hn::Lt(magnitude, infinity), rounded, magnitude);
   chosen = hn::IfThenElse(hn::Gt(magnitude, infinity), quiet_nan, chosen);
-  const auto high = hn::ShiftRight<16>(hn::BitCast(u32, hn::Or(chosen, sign)));
+  return hn::Or(chosen, sign);
+}
+
+// to_bf16 of kernels/bf16.h, lane by lane; Highway's own conversion truncates.
+template <class D>
+HWY_INLINE void store_float(hn::Vec<D> value, D /*d*/, bf16_t* p) {
+  const hn::RebindToSigned<D> i32;
+  const hn::RebindToUnsigned<D> u32;
+  const hn::Rebind<std::uint16_t, D> u16;
+  const auto bits = hn::BitCast(i32, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(i32, 1));
+  auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(i32, 0x7fff)));
+  const auto magnitude = hn::And(bits, hn::Set(i32, 0x7fffffff));
+  if (HWY_UNLIKELY(!hn::AllFalse(i32, hn::Gt(magnitude, hn::Set(i32, 0x7f7f7fff)))))
+    rounded = round_special(i32, bits);
+  const auto high = hn::ShiftRight<16>(hn::BitCast(u32, rounded));
   hn::StoreU(hn::TruncateTo(u16, high), u16, reinterpret_cast<std::uint16_t*>(p));
 }
 template <class D>

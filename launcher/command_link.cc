@@ -82,7 +82,7 @@ Result<nlohmann::json> run_test(const std::string& socket, const inter::attach::
                                 bool quiet) {
   constexpr Nanoseconds kPatience = 2 * kSecond;
   constexpr auto kAskEvery = std::chrono::milliseconds(250), kLook = std::chrono::milliseconds(50);
-  const auto& stop = watch_for_stop();
+  const auto& stop = catch_stop();
   ISTHMUS_TRY(auto gateway, inter::LinkTestClient::connect(socket));
   std::string doing;
   while (!stop) {

@@ -92,7 +92,7 @@ ExitCode show_top(const Options& options) {
   constexpr Nanoseconds kLook = 100 * kMillisecond;
   auto sites = watched_sites(options.sites);
   if (!sites) return fail(sites.error());
-  const auto& stop = watch_for_stop();
+  const auto& stop = catch_stop();
   auto terminal = Terminal::open();
   if (!terminal)
     return fail(Error{terminal.error().code, "top needs a terminal (isthmus status does not)",

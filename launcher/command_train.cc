@@ -78,7 +78,7 @@ class SiteRank {
         log_(*clock_, file.site.name) {}
 
   Result<ExitCode> run() {
-    stop_ = &watch_for_stop();
+    stop_ = &catch_stop();
     ISTHMUS_CHECK(join_ranks());
     if (first_) ISTHMUS_CHECK(take_folder());
     ISTHMUS_CHECK(open_model_and_data());

@@ -150,7 +150,7 @@ PreparedOp grouped_linear_forward(const BoundOp& bound, CpuDevice& device) {
   const auto& y = bound.outputs[0];
   const auto offsets = flat<const std::int32_t>(bound.inputs[2]);
   const auto out = y.shape[1];
-  if (routing.row_step == 1)
+  if (routing.tokens <= kernels::kFewRows)
     return [&pool = device.pool, x = Rows(x), weight = Rows(weight), y = Rows(y), offsets, out] {
       for (std::int64_t e = 0; e + 1 < std::ssize(offsets); ++e) {
         const auto first = offsets[static_cast<std::size_t>(e)];

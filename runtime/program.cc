@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "kernels/few_rows.h"
-#include "kernels/grouped_gemm.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -335,8 +333,6 @@ ValueId ProgramBuilder::experts(ValueId x, std::size_t router, std::size_t gate_
   routing.tokens = tokens;
   routing.sequence = shape_.sequence;
   routing.experts = program_.value(logits).shape[1];
-  const bool few_rows = !trains_ && tokens <= kernels::kFewRows;
-  routing.row_step = few_rows ? 1 : kernels::kGroupRowStep;
   if (trains_) routing.options = shape_.router;
   const auto rows = routing.shape().rows_max();
   const auto weights = program_.add("row weights." + std::to_string(program_.ops.size()), {rows, 1},

@@ -15,7 +15,6 @@ kernels::RoutingShape Routing::shape() const {
           .experts = experts,
           .top_k = top_k,
           .capacity = capacity(),
-          .row_step = row_step,
           .normalised = normalised};
 }
 

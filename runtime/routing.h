@@ -14,8 +14,7 @@ struct Routing {
   std::int64_t experts = 0;
   std::int64_t top_k = 0;
   bool normalised = false;
-  std::int64_t row_step = 1;  // an expert's rows are a multiple of it
-  std::int64_t layer = 0;     // of those that have experts
+  std::int64_t layer = 0;  // of those that have experts
   std::int64_t layers = 0;
   RouterOptions options;
 

@@ -28,8 +28,6 @@ HOMES = {
     "fmt/": EVERYWHERE,
     "tl/expected.hpp": ["base"],
     "hwy/": ["kernels"],
-    "oneapi/dnnl/": ["kernels"],
-    "dnnl": ["kernels"],
     "xxhash.h": ["kernels"],
     "xxh_x86dispatch.h": ["kernels"],
     "sodium": ["security"],
