@@ -18,6 +18,7 @@ constexpr std::int64_t kPieceColumns = 64;
 constexpr std::int64_t kSharedBytes = 16 << 20;
 constexpr std::int64_t kBlockUnitsMin = 512;
 constexpr std::int64_t kBlockUnitsMax = 8192;
+constexpr std::int64_t kSharedWork = 1 << 19;  // multiply-adds that several threads are worth
 // Of a task that lays out steps of all lines of a shared factor.
 constexpr std::int64_t kSharedUnits = 32;
 
@@ -270,6 +271,13 @@ void PanelProducts::run_blocks(ThreadPool& pool, std::span<const Product> produc
 }
 
 void PanelProducts::run_block(ThreadPool& pool, std::span<const Product> products) const {
+  std::int64_t work = 0;  // multiply-adds
+  for (const auto& product : products) work += product.m * product.n * product.k;
+  // Other threads would be woken for less than it takes to wake them.
+  const auto for_tasks = [&](std::size_t count, const auto& body) {
+    if (work >= kSharedWork) return pool.parallel_for(count, body);
+    for (std::size_t task = 0; task < count; ++task) body(task, 0);
+  };
   auto& ends = scratch_->tasks_end;
   auto& begins = scratch_->shared_begin;
   const auto list = [&](const auto& tasks_of) {
@@ -298,14 +306,14 @@ void PanelProducts::run_block(ThreadPool& pool, std::span<const Product> product
     bytes += static_cast<std::size_t>(lines * kernels_->units(product.k)) * kUnitBytes;
   }
   ISTHMUS_ASSERT(bytes <= scratch_->shared.size());
-  pool.parallel_for(panels, [&](std::size_t task, std::size_t) {
+  for_tasks(panels, [&](std::size_t task, std::size_t) {
     find(task, [&](std::size_t i, std::int64_t panel) {
       share(products[i], panel, scratch_->shared.data() + begins[i]);
     });
   });
 
   const auto tasks = list([&](const Product& product) { return pieces(product); });
-  pool.parallel_for(tasks, [&](std::size_t task, std::size_t worker) {
+  for_tasks(tasks, [&](std::size_t task, std::size_t worker) {
     find(task, [&](std::size_t i, std::int64_t piece) {
       const auto* shared = scratch_->shared.data() + begins[i];
       if (shared_ == SharedFactor::a)
