@@ -1,6 +1,7 @@
 // GEMM: the three products of a linear layer, by our own loops over panels (kernels/panels.h).
-// A plan is made once per shape, before the first step; running it allocates nothing, and the
-// result depends neither on the number of threads nor, but for bf16, on the CPU.
+// A plan is made once per shape, before the first step; running it allocates nothing. The result
+// does not depend on the number of threads; in f32, CPUs that multiply and add in one rounding have
+// the same.
 //
 // With tokens T, inputs I, outputs O, X [T, I], W [O, I], dY [T, O], all dense and row-major:
 //   nt   Y  = X · Wᵀ      m = T, n = O, k = I    a = X,  b = W

@@ -13,9 +13,9 @@
 //    pieces├─┤ │           │
 //          └─┘ └───────────┘
 //
-// A long k is worked through in blocks, so that the shared panels take 16 MiB or little more. What
-// is computed does not depend on how a product is cut, but for the stretches of k, whose sums are
-// added to each other in order.
+// A long k is worked through in blocks, so that the shared panels take 16 MiB, or 512 units of
+// every line where that is more. What is computed does not depend on how a product is cut, but for
+// the stretches and blocks of k, whose sums are added to each other in order.
 #pragma once
 
 #include <cstdint>

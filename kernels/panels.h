@@ -14,8 +14,8 @@
 // four bytes: one f32, or two bf16 that are neighbours along k, the first one lower, and a zero
 // beyond an odd k.
 //
-// A sum is made in the order of k, whatever the CPU and wherever the tiles begin; so a row of a
-// result does not depend on how many others there are.
+// A sum is made in the order of k, wherever the tiles begin; so a row of a result does not depend
+// on how many others there are.
 #pragma once
 
 #include <cstdint>

@@ -113,8 +113,10 @@ HWY_INLINE hn::Vec<D> scale_by_power_of_two(D d, hn::Vec<D> x, hn::Vec<D> n) {
 // relative error below 2e-7; 0 for very small x, NaN for NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> exponential(D d, hn::Vec<D> x) {
-  x = hn::Max(hn::Set(d, -104.0F), x);  // in this order NaN stays
-  const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504F)));
+  const auto least = hn::Set(d, -104.0F);
+  // In this order Max makes a number of NaN, which n must be; r stays NaN.
+  const auto n = hn::Round(hn::Mul(hn::Max(x, least), hn::Set(d, 1.44269504F)));
+  x = hn::IfThenElse(hn::Lt(x, least), least, x);
   auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), x);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), r);
   auto p = hn::Set(d, 1.9875691500e-4F);
@@ -149,13 +151,13 @@ HWY_INLINE void store_float(hn::Vec<D> value, D /*d*/, bf16_t* p) {
   const hn::RebindToSigned<D> i32;
   const hn::RebindToUnsigned<D> u32;
   const hn::Rebind<std::uint16_t, D> u16;
-  const auto bits = hn::BitCast(i32, value);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(i32, 1));
-  auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(i32, 0x7fff)));
-  const auto magnitude = hn::And(bits, hn::Set(i32, 0x7fffffff));
+  const auto bits = hn::BitCast(u32, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u32, 1));
+  auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(u32, 0x7fff)));
+  const auto magnitude = hn::BitCast(i32, hn::And(bits, hn::Set(u32, 0x7fffffff)));
   if (HWY_UNLIKELY(!hn::AllFalse(i32, hn::Gt(magnitude, hn::Set(i32, 0x7f7f7fff)))))
-    rounded = round_special(i32, bits);
-  const auto high = hn::ShiftRight<16>(hn::BitCast(u32, rounded));
+    rounded = hn::BitCast(u32, round_special(i32, hn::BitCast(i32, bits)));
+  const auto high = hn::ShiftRight<16>(rounded);
   hn::StoreU(hn::TruncateTo(u16, high), u16, reinterpret_cast<std::uint16_t*>(p));
 }
 template <class D>

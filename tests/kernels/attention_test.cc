@@ -282,6 +282,30 @@ TEST(AttentionRange, LargeScores) {
   });
 }
 
+// A key that is not a number makes all that see it so.
+TEST(AttentionRange, NaNStays) {
+  const AttentionShape s = shape_of(1, 70, 1, 1, 16);
+  for (const DType dtype : kDTypes)
+    for (const bool native : {false, true}) {
+      if (native && __builtin_cpu_supports("avx512bf16") == 0) continue;
+      SCOPED_TRACE(testing::Message() << to_string(dtype) << " " << native);
+      const Matrix q = Matrix::random("q", dtype, 70, 16);
+      Matrix k = Matrix::random("k", dtype, 70, 16);
+      k.set(3, 5, NAN);
+      const Matrix v = Matrix::random("v", dtype, 70, 16);
+      on_every_target_and_thread_count([&](ThreadPool& pool) {
+        Matrix out(dtype, 70, 16);
+        Matrix log_sums(DType::f32, 1, 70);
+        std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()));
+        attention_forward(pool, s, q.view(), k.view(), v.view(), {}, nullptr, out.view(),
+                          floats(log_sums), scratch, native);
+        for (std::int64_t row = 0; row < 70; ++row)
+          EXPECT_EQ(std::isnan(out.at(row, 7)), row >= 3) << row;
+        return std::vector<Matrix>{};
+      });
+    }
+}
+
 // What is beside a document is nothing to it: its results are those of a sequence of its own, bit
 // for bit where it begins with a block. The blocks after it are not even read.
 TEST(AttentionDocuments, AreAsEachAlone) {

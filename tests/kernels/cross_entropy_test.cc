@@ -88,5 +88,17 @@ TEST(CrossEntropy, LargeLogitsStayFinite) {
   });
 }
 
+// A step that is not finite must be noticed by its loss.
+TEST(CrossEntropy, NaNStays) {
+  on_every_target_and_thread_count([](ThreadPool& pool) {
+    Matrix logits(DType::f32, 1, 37);
+    for (std::int64_t c = 0; c < 37; ++c) logits.set(0, c, c == 5 ? NAN : 1.0);
+    std::vector<double> losses(1);
+    const std::vector<std::int32_t> targets = {7};
+    EXPECT_TRUE(std::isnan(cross_entropy_forward(pool, logits.view(), targets, losses).loss));
+    return std::vector<Matrix>{};
+  });
+}
+
 }  // namespace
 }  // namespace isthmus::kernels

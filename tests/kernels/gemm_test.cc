@@ -50,6 +50,32 @@ TEST_P(Gemm, AgreesWithDoubleAndNotOnThreads) {
   }
 }
 
+// What is multiplied in f32.
+class GemmOnTargets : public Gemm {};
+
+TEST_P(GemmOnTargets, AgreesWithDoubleAndOthers) {
+  const GemmShape s = GetParam().shape;
+  const bool tn = s.form == GemmForm::tn;
+  const bool nt = s.form == GemmForm::nt;
+  const Matrix a = Matrix::random("a", s.input, tn ? s.k : s.m, tn ? s.m : s.k);
+  const Matrix b = Matrix::random("b", s.input, nt ? s.n : s.k, nt ? s.k : s.n);
+  const Matrix before = Matrix::random("c", s.output, s.m, s.n);
+  const auto expected = reference(s, a, b, before);
+  std::vector<Matrix> fused;  // of targets that multiply and add without rounding between
+  for (const VectorTarget& target : vector_targets()) {
+    SCOPED_TRACE(target.name);
+    const ForcedVectorTarget forced(target);
+    ThreadPool pool(unpinned(2));
+    GemmScratch scratch(2);
+    const GemmPlan plan(s, scratch, false);
+    Matrix c = before;
+    plan.run(pool, a.data(), b.data(), c.data());
+    EXPECT_LT(relative_error(c.values(), expected), tolerance(s.output));
+    if (target.name.starts_with("AVX")) fused.push_back(c);
+  }
+  for (const auto& c : fused) EXPECT_TRUE(c.same_bits(fused.front()));
+}
+
 std::vector<ProductCase> product_cases() {
   std::vector<ProductCase> all;
   const std::int64_t sizes[][3] = {{1, 1, 1},      {1, 97, 48},     {7, 5, 3},      {33, 260, 80},
@@ -72,6 +98,12 @@ std::vector<ProductCase> product_cases() {
   return all;
 }
 
+std::vector<ProductCase> f32_cases() {
+  auto all = product_cases();
+  std::erase_if(all, [](const auto& c) { return c.shape.input == DType::bf16 && c.native; });
+  return all;
+}
+
 std::string name_of(const testing::TestParamInfo<ProductCase>& info) {
   const GemmShape& s = info.param.shape;
   const char* form = s.form == GemmForm::nt ? "nt" : s.form == GemmForm::nn ? "nn" : "tn";
@@ -81,6 +113,7 @@ std::string name_of(const testing::TestParamInfo<ProductCase>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Gemm, testing::ValuesIn(product_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Shapes, GemmOnTargets, testing::ValuesIn(f32_cases()), name_of);
 
 }  // namespace
 }  // namespace isthmus::kernels

@@ -139,5 +139,18 @@ TEST(Swiglu, ExtremeGates) {
   });
 }
 
+TEST(Swiglu, NaNStays) {
+  on_every_target_and_thread_count([](ThreadPool& pool) {
+    Matrix gate(DType::f32, 1, 21), up(DType::f32, 1, 21), out(DType::f32, 1, 21);
+    for (std::int64_t i = 0; i < 21; ++i) {
+      gate.set(0, i, i % 2 == 0 ? NAN : 1.0);
+      up.set(0, i, 1);
+    }
+    swiglu_forward(pool, gate.view(), up.view(), out.view());
+    for (std::int64_t i = 0; i < 21; ++i) EXPECT_EQ(std::isnan(out.at(0, i)), i % 2 == 0) << i;
+    return std::vector<Matrix>{};
+  });
+}
+
 }  // namespace
 }  // namespace isthmus::kernels
