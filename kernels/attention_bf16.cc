@@ -2,6 +2,7 @@
 
 #include "base/assert.h"
 #include "kernels/attention_layout.h"
+#include "kernels/panels.h"
 
 #if defined(__x86_64__)
 // g++ 12 warns of the values its own intrinsics leave undefined on purpose.
@@ -28,7 +29,9 @@ constexpr std::int64_t kBlock = AttentionLayout::kBlock;
 constexpr std::int64_t kLanes = 16;
 constexpr std::int64_t kStrip = 16;
 constexpr int kTileRows = 4;
+constexpr std::int64_t kRowsAhead = 16;  // asked of memory
 constexpr float kMasked = -1e30F;
+constexpr float kBitsPerNat = 1.44269504F;
 
 struct PairFactor {
   const Pair* data;
@@ -84,18 +87,16 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t pairs, const PairFact
                              b + column, b_stride, c + row * c_stride + column, c_stride);
 }
 
-// exp for x <= 88: 2^n * 2^f by a polynomial (relative error below 2e-7), 0 for very small x.
-inline __attribute__((always_inline)) __m512 exponential(__m512 x) {
-  x = _mm512_max_ps(_mm512_set1_ps(-150.0F), x);  // in this order NaN stays
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504F)), 8);
-  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752F), x);
-  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6F), r);
-  __m512 p = _mm512_set1_ps(1.0F / 720.0F);
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F / 120.0F));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F / 24.0F));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F / 6.0F));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5F));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F));
+// 2^x for x <= 127 by a polynomial (relative error below 3e-6, as what it gives becomes bf16, and
+// none at 0), 0 for very small x.
+inline __attribute__((always_inline)) __m512 power_of_two(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-200.0F), x);  // in this order NaN stays
+  const __m512 n = _mm512_roundscale_ps(x, 8);
+  const __m512 r = _mm512_sub_ps(x, n);
+  __m512 p = _mm512_set1_ps(0.00958283711F);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0559064373F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.240240991F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.693124175F));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F));
   return _mm512_scalef_ps(p, n);
 }
@@ -116,6 +117,8 @@ void copy_block(const Rows& from, std::int64_t first_row, std::int64_t column, s
     std::int64_t filled = 0;
     if (r < rows) {
       const auto* in = static_cast<const std::uint16_t*>(from.at(first_row + r, column));
+      for (std::int64_t i = 0; i < layout.head_dim; i += 32)
+        __builtin_prefetch(in + kRowsAhead * from.stride + i);
       for (; filled + kLanes <= layout.head_dim; filled += kLanes)
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + filled),
                             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + filled)));
@@ -127,15 +130,12 @@ void copy_block(const Rows& from, std::int64_t first_row, std::int64_t column, s
 
 std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) / 2; }
 
-void lay_across(const Pair* block, const AttentionLayout& layout, Pair* to) {
-  const std::int64_t stride = layout.width / 2;
-  const __m512i down =
-      _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                         _mm512_set1_epi32(static_cast<int>(stride)));
-  for (std::int64_t i = 0; i < pairs_of(layout.head_dim); ++i)
-    for (std::int64_t r = 0; r < kBlock; r += kLanes)
-      _mm512_storeu_si512(to + i * kBlock + r,
-                          _mm512_i32gather_epi32(down, block + r * stride + i, 4));
+// Rows of a head across; those beyond `rows` are zeros.
+void lay_across(const Rows& from, std::int64_t first_row, std::int64_t column, std::int64_t rows,
+                const AttentionLayout& layout, Pair* to) {
+  const auto d = layout.head_dim;
+  bf16_panels().pack(Factor::rows(from.at(first_row, column), DType::bf16, from.stride),
+                     {rows, kBlock, true, pairs_of(d), 0, d}, to);
 }
 
 inline __attribute__((always_inline)) __m512i stacked(__m256i upper, __m256i lower) {
@@ -176,28 +176,84 @@ void mask_row(float* scores, std::int64_t columns, std::int64_t first, std::int6
   for (std::int64_t i = end < 0 ? 0 : end; i < columns; ++i) scores[i] = kMasked;
 }
 
-// As in attention.cc, but scores are scaled here, and the weights leave as bf16.
-void soften_row(const float* scores, std::int64_t columns, float scale, float* largest,
-                float* total, float* sums, std::int64_t width, std::uint16_t* weights) {
-  const __m512 factor = _mm512_set1_ps(scale);
-  __m512 wide = _mm512_set1_ps(kMasked);
-  for (std::int64_t i = 0; i < columns; i += kLanes)
-    wide = _mm512_max_ps(wide, _mm512_mul_ps(_mm512_loadu_ps(scores + i), factor));
-  const float highest = _mm512_reduce_max_ps(wide);
-  const float now = highest > *largest ? highest : *largest;
-  const __m512 shift = _mm512_set1_ps(now);
-  __m512 added = _mm512_setzero_ps();
-  for (std::int64_t i = 0; i < columns; i += kLanes) {
-    const __m512 weight = exponential(_mm512_fmsub_ps(_mm512_loadu_ps(scores + i), factor, shift));
-    added = _mm512_add_ps(added, weight);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + i), rounded(weight));
+// Of each row so far: its largest score, in bits, the sum of its weights, and of what they weigh.
+struct Softened {
+  float* largest;
+  float* total;
+  float* sums;
+  std::int64_t width;
+
+  Softened from(std::int64_t row) const {
+    return {largest + row, total + row, sums + row * width, width};
   }
-  const __m512 shrink = exponential(_mm512_set1_ps(*largest - now));
-  *total = *total * _mm512_cvtss_f32(shrink) + _mm512_reduce_add_ps(added);
-  if (now == *largest) return;
-  *largest = now;
-  for (std::int64_t i = 0; i < width; i += kLanes)
-    _mm512_storeu_ps(sums + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), shrink));
+};
+
+// As in attention.cc, but scores are scaled here, to bits, and the weights leave as bf16. kRows at
+// once, so that they need not wait for each other's sums over lanes.
+template <int kRows>
+void soften_rows(const float* scores, std::int64_t columns, float scale, const Softened& to,
+                 Pair* weights) {
+  const __m512 factor = _mm512_set1_ps(scale);
+  __m512 largest[kRows], added[kRows];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    largest[r] = _mm512_set1_ps(to.largest[r]);
+    added[r] = _mm512_setzero_ps();
+  }
+  for (std::int64_t i = 0; i < columns; i += kLanes)
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r)
+      largest[r] = _mm512_max_ps(largest[r],
+                                 _mm512_mul_ps(_mm512_loadu_ps(scores + r * kBlock + i), factor));
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) largest[r] = _mm512_set1_ps(_mm512_reduce_max_ps(largest[r]));
+  for (std::int64_t i = 0; i < columns; i += kLanes)
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 weight = power_of_two(
+          _mm512_fmsub_ps(_mm512_loadu_ps(scores + r * kBlock + i), factor, largest[r]));
+      added[r] = _mm512_add_ps(added[r], weight);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + (r * kBlock + i) / 2),
+                          rounded(weight));
+    }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    const float now = _mm512_cvtss_f32(largest[r]);
+    const __m512 shrink = power_of_two(_mm512_set1_ps(to.largest[r] - now));
+    to.total[r] = to.total[r] * _mm512_cvtss_f32(shrink) + _mm512_reduce_add_ps(added[r]);
+    if (now == to.largest[r]) continue;
+    to.largest[r] = now;
+    float* row = to.sums + r * to.width;
+    for (std::int64_t i = 0; i < to.width; i += kLanes)
+      _mm512_storeu_ps(row + i, _mm512_mul_ps(_mm512_loadu_ps(row + i), shrink));
+  }
+}
+
+// The scores of queries from `query` on with the keys from `key` on; a multiple of four of them.
+void soften_strip(const FirstKeys& first_keys, std::int64_t query, std::int64_t rows,
+                  std::int64_t key, std::int64_t columns, float scale, float* scores,
+                  const Softened& to, Pair* weights) {
+  const auto sees = [&](std::int64_t row) { return first_keys.at(query + row) < key + columns; };
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t first = first_keys.at(query + row) - key, end = query + row + 1 - key;
+    if (sees(row) && (first > 0 || end < columns))
+      mask_row(scores + row * kBlock, columns, first, end);
+  }
+  for (std::int64_t row = 0; row < rows; row += kTileRows) {
+    if (sees(row + kTileRows - 1)) {  // and so do those before
+      soften_rows<kTileRows>(scores + row * kBlock, columns, scale, to.from(row),
+                             weights + row * kBlock / 2);
+      continue;
+    }
+    for (std::int64_t r = row; r < row + kTileRows; ++r) {
+      Pair* of_row = weights + r * kBlock / 2;
+      if (sees(r)) {
+        soften_rows<1>(scores + r * kBlock, columns, scale, to.from(r), of_row);
+        continue;
+      }
+      for (std::int64_t i = 0; i < columns / 2; ++i) of_row[i] = 0;
+    }
+  }
 }
 
 template <class Strip>
@@ -211,7 +267,7 @@ inline __attribute__((always_inline)) void for_strips(std::int64_t rows, bool di
     strip(first, rows - first < kStrip ? rows - first : kStrip, first + kStrip);
 }
 
-// Two rows: p = exp(scale * score - log_sum), ds = p * (dp - delta), both as bf16, by rows and
+// Two rows: p = 2^(scale * score - log_sum), ds = p * (dp - delta), both as bf16, by rows and
 // stacked.
 void gradient_rows(const float* scores, const float* dscores, std::int64_t columns, float scale,
                    const float* log_sum, const float* delta, Pair* p_stacked, Pair* ds_stacked,
@@ -222,7 +278,7 @@ void gradient_rows(const float* scores, const float* dscores, std::int64_t colum
     for (int r = 0; r < 2; ++r) {
       const __m512 score = _mm512_loadu_ps(scores + r * kBlock + i);
       const __m512 weight =
-          exponential(_mm512_fmsub_ps(score, _mm512_set1_ps(scale), _mm512_set1_ps(log_sum[r])));
+          power_of_two(_mm512_fmsub_ps(score, _mm512_set1_ps(scale), _mm512_set1_ps(log_sum[r])));
       const __m512 dp =
           _mm512_sub_ps(_mm512_loadu_ps(dscores + r * kBlock + i), _mm512_set1_ps(delta[r]));
       p[r] = rounded(weight);
@@ -281,7 +337,7 @@ struct BackwardScratch {
   float* dqueries;
   float *scores, *dscores;
   Pair *p_stacked, *ds_stacked, *ds_rows;
-  float *delta, *log_sum;  // of the queries
+  float *delta, *log_sum;  // of the queries; log_sum in bits
 };
 
 void load_keys(const AttentionShape& shape, const AttentionLayout& layout, const Rows& k,
@@ -292,11 +348,10 @@ void load_keys(const AttentionShape& shape, const AttentionLayout& layout, const
   for (std::int64_t block = 0; block < layout.key_blocks; ++block) {
     const std::int64_t key = block * kBlock;
     const std::int64_t rows = rows_from(key, shape.sequence);
+    lay_across(k, first_row + key, column, rows, layout, s.keys_across + block * across);
+    lay_across(v, first_row + key, column, rows, layout, s.values_across + block * across);
     copy_block(k, first_row + key, column, rows, layout, s.staging);
-    lay_across(s.staging, layout, s.keys_across + block * across);
     stack_rows(s.staging, kBlock, layout.width, s.keys_stacked + block * plain);
-    copy_block(v, first_row + key, column, rows, layout, s.staging);
-    lay_across(s.staging, layout, s.values_across + block * across);
   }
   for (std::int64_t i = 0; i < 2 * layout.key_blocks * plain; ++i) s.dkeys[i] = 0.0F;
 }
@@ -313,7 +368,7 @@ void load_queries(const AttentionLayout& layout, const Rows& q, const Rows& out,
   copy_block(out, row, column, count, layout, s.staging);
   for (std::int64_t r = 0; r < kBlock; ++r) {
     s.delta[r] = dot(s.douts + r * w / 2, s.staging + r * w / 2, w);
-    s.log_sum[r] = r < count ? log_sums[r] : 0.0F;
+    s.log_sum[r] = r < count ? log_sums[r] * kBitsPerNat : 0.0F;
   }
   for (std::int64_t i = 0; i < layout.plain_floats(); ++i) s.dqueries[i] = 0.0F;
 }
@@ -395,13 +450,13 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
   auto* weights = reinterpret_cast<Pair*>(scores + kBlock * kBlock);
   auto* largest = reinterpret_cast<float*>(weights + kBlock * kBlock);
   float* total = largest + kBlock;
+  const float scale = shape.scale * kBitsPerNat;
 
   const std::int64_t first_key = b * shape.sequence;
   for (std::int64_t block = first_keys.block_at(first_query) / kBlock; block < blocks; ++block) {
     const std::int64_t key = block * kBlock;
     const std::int64_t rows = end_query - key < kBlock ? end_query - key : kBlock;
-    copy_block(k, first_key + key, key_column, rows, layout, queries);
-    lay_across(queries, layout, keys + block * across);
+    lay_across(k, first_key + key, key_column, rows, layout, keys + block * across);
     copy_block(v, first_key + key, key_column, rows, layout, queries);
     stack_rows(queries, kBlock, w, values + block * plain);
   }
@@ -419,7 +474,6 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
     for (std::int64_t key = first_keys.block_at(query); key < query + count; key += kBlock) {
       const Pair* key_block = keys + key / kBlock * across;
       const Pair* value_block = values + key / kBlock * plain;
-      const bool masked = key + kBlock > query + 1;
       for_strips(rows, key == query,
                  [&](std::int64_t first, std::int64_t strip_rows, std::int64_t columns) {
                    float* strip = scores + first * kBlock;
@@ -427,26 +481,16 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
                    multiply<Sum::set>(strip_rows, columns, pairs_of(d),
                                       {queries + first * w / 2, w / 2, 1}, key_block, kBlock, strip,
                                       kBlock);
-                   for (std::int64_t r = 0; r < strip_rows; ++r) {
-                     auto* row_weights =
-                         reinterpret_cast<std::uint16_t*>(weight_strip + r * kBlock / 2);
-                     const std::int64_t seen = first_keys.at(query + first + r) - key;
-                     if (seen >= columns) {  // the block is before this row's document
-                       for (std::int64_t i = 0; i < columns; ++i) row_weights[i] = 0;
-                       continue;
-                     }
-                     if (masked || seen > 0)
-                       mask_row(strip + r * kBlock, columns, seen, query + first + r + 1 - key);
-                     soften_row(strip + r * kBlock, columns, shape.scale, largest + first + r,
-                                total + first + r, sums + (first + r) * w, w, row_weights);
-                   }
+                   soften_strip(first_keys, query + first, strip_rows, key, columns, scale, strip,
+                                {largest + first, total + first, sums + first * w, w},
+                                weight_strip);
                    multiply<Sum::add>(strip_rows, w, columns / 2, {weight_strip, kBlock / 2, 1},
                                       value_block, w, sums + first * w, w);
                  });
     }
     for (std::int64_t r = 0; r < count; ++r) {
       store_block(sums + r * w, 1, 1.0F / total[r], layout, out, row + r, h * d);
-      log_sums[query + r] = largest[r] + __builtin_logf(total[r]);
+      log_sums[query + r] = largest[r] / kBitsPerNat + __builtin_logf(total[r]);
     }
   }
 }
@@ -468,7 +512,7 @@ void bf16_backward_task(const AttentionShape& shape, const Rows& q, const Rows& 
       const std::int64_t row = b * length + query;
       load_queries(layout, q, out, dout, log_sums + h * length + query, row, h * d, count, s);
       for (std::int64_t key = first_keys.block_at(query); key <= query; key += kBlock) {
-        to_queries(layout, shape.scale, first_keys, query, rows, key, s);
+        to_queries(layout, shape.scale * kBitsPerNat, first_keys, query, rows, key, s);
         to_keys(layout, rows, key / kBlock, key == query, s);
       }
       store_block(s.dqueries, count, shape.scale, layout, dq, row, h * d);

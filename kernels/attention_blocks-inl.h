@@ -12,6 +12,7 @@
 
 #include "kernels/attention_layout.h"
 #include "kernels/elements.h"
+#include "kernels/panels.h"
 #include "kernels/rows.h"
 #include "kernels/vectors-inl.h"
 
@@ -44,15 +45,12 @@ void copy_block(const Rows& from, std::int64_t first_row, std::int64_t column, s
   });
 }
 
-// [64][width] to [head_dim][64].
-void transpose_block(const float* from, const AttentionLayout& layout, float* to) {
-  const FloatTag d;
-  const hn::RebindToSigned<FloatTag> i32;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const auto steps = hn::Mul(hn::Iota(i32, 0), hn::Set(i32, static_cast<int>(layout.width)));
-  for (std::int64_t i = 0; i < layout.head_dim; ++i)
-    for (std::int64_t r = 0; r < kBlock; r += lanes)
-      hn::StoreU(hn::GatherIndex(d, from + r * layout.width + i, steps), d, to + i * kBlock + r);
+// Rows of a head to f32 [head_dim][64]; those beyond `rows` are zeros.
+void turn_block(const Rows& from, std::int64_t first_row, std::int64_t column, std::int64_t rows,
+                const AttentionLayout& layout, float* to) {
+  const auto d = layout.head_dim;
+  float_panels().pack(Factor::rows(from.at(first_row, column), from.dtype, from.stride),
+                      {rows, kBlock, true, d, 0, d}, to);
 }
 
 // `rows` rows of [64][width], times a factor, to rows of a head.

@@ -23,7 +23,7 @@ constexpr int kTileVectors = 2;  // 8 sums, of 16 registers
 
 // A factor of a product: element (row, column) is at data[row * row_stride + column *
 // column_stride], so that a transposed one is the same kernel.
-struct Factor {
+struct FloatFactor {
   const float* data;
   std::int64_t row_stride;
   std::int64_t column_stride;
@@ -33,7 +33,7 @@ enum class Sum { set, add };
 
 // c [4, kVectors vectors] = or += a [4, k] · b [k, kVectors vectors]
 template <Sum kSum, int kVectors>
-HWY_INLINE void multiply_tile(std::int64_t k, const Factor& a, const float* b,
+HWY_INLINE void multiply_tile(std::int64_t k, const FloatFactor& a, const float* b,
                               std::int64_t b_stride, float* c, std::int64_t c_stride) {
   const FloatTag d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -64,7 +64,7 @@ HWY_INLINE void multiply_tile(std::int64_t k, const Factor& a, const float* b,
 
 // c [m, n] = or += a [m, k] · b [k, n]; m a multiple of 4, n of 16.
 template <Sum kSum>
-void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Factor& a, const float* b,
+void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const FloatFactor& a, const float* b,
               std::int64_t b_stride, float* c, std::int64_t c_stride) {
   const FloatTag d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));

@@ -22,6 +22,10 @@ constexpr int kRowsAtOnce = 6;
 
 // What is loaded now is used after so many steps along k, later than memory answers.
 constexpr std::int64_t kStepsAhead = 16;
+constexpr std::int64_t kLinesAhead = 12;  // the same of lines that lie along k
+// Steps that are laid out in one panel before the next one's turn: so few, and whole lines of the
+// cache are written even if those of all panels have one place in it.
+constexpr std::int64_t kStepsTogether = 4;
 
 // Columns [column, column + 2 vectors) of a row of sums.
 template <class V>
@@ -147,7 +151,7 @@ void pack_turned(const T* in, std::int64_t line_stride, std::int64_t lines, std:
     const std::int64_t whole = first + (end - first) / 4 * 4;
     for (std::int64_t line = 0; line < lines; line += 4) {
       const std::int64_t from = line + 4 <= lines ? line : lines - 4;  // the last four, again
-      const T* ahead = in + (from + 4) * line_stride;  // what comes next, in this panel or another
+      const T* ahead = in + (from + kLinesAhead) * line_stride;        // of this panel or another
       for (std::int64_t l = first; l < whole; l += 4) {
         if (l % 16 == 0)
           for (std::int64_t i = 0; i < 4; ++i) prefetch_to_l2(ahead + i * line_stride + l);
@@ -163,21 +167,45 @@ void pack_turned(const T* in, std::int64_t line_stride, std::int64_t lines, std:
       hn::StoreU(load_as_float(one, in + line * line_stride + l), one, out + l * width + line);
 }
 
-// Of so many panels, a step of k: lines side by side.
+// So many steps of a whole panel, of lines that lie side by side.
 template <int kWidth, class T>
-HWY_INLINE void pack_whole_step(const T* in, const T* ahead, std::int64_t panels,
-                                std::int64_t panel_floats, float* out) {
+HWY_INLINE void pack_whole_panel(const T* in, std::int64_t step_stride, std::int64_t steps,
+                                 float* out) {
   using Tag = hn::CappedTag<float, kWidth % 16 == 0 ? 16 : 4>;
   const Tag d;
   constexpr auto kLanes = static_cast<int>(hn::MaxLanes(Tag()));
-  for (std::int64_t panel = 0; panel < panels; ++panel) {
-    prefetch_to_l2(ahead);
-    if (kWidth * sizeof(T) > 64) prefetch_to_l2(ahead + 64 / sizeof(T));
+  for (std::int64_t l = 0; l < steps; ++l, in += step_stride, out += kWidth) {
     ISTHMUS_UNROLL
     for (int i = 0; i < kWidth; i += kLanes) hn::StoreU(load_as_float(d, in + i), d, out + i);
-    in += kWidth;
-    ahead += kWidth;
-    out += panel_floats;
+  }
+}
+
+// Steps [first, end) of k, of lines that lie side by side.
+template <class T>
+void pack_straight(const T* in, std::int64_t step_stride, const PanelLayout& layout,
+                   std::int64_t first, std::int64_t end, float* out) {
+  const auto panels = layout.panels();
+  for (std::int64_t begin = first; begin < end; begin += kStepsTogether) {
+    const auto steps = end - begin < kStepsTogether ? end - begin : kStepsTogether;
+    for (std::int64_t l = begin + kStepsAhead; l < begin + kStepsAhead + steps; ++l)
+      for (std::int64_t line = 0; line < layout.lines; line += 64 / sizeof(T))
+        prefetch_to_l2(in + l * step_stride + line);
+    for (std::int64_t panel = 0; panel < panels; ++panel) {
+      const auto lines = layout.lines_of(panel), width = layout.width_of(panel);
+      const T* from = in + begin * step_stride + panel * layout.width;
+      float* to = out + panel * layout.width * layout.units + begin * width;
+      const bool whole = lines == layout.width;
+      if (whole && lines == kPanelColumns) {
+        pack_whole_panel<kPanelColumns>(from, step_stride, steps, to);
+      } else if (whole && lines == kPanelRows) {
+        pack_whole_panel<kPanelRows>(from, step_stride, steps, to);
+      } else {
+        for (std::int64_t l = 0; l < steps; ++l)
+          for_lanes(static_cast<std::size_t>(lines), [=](auto tag, std::size_t i) {
+            hn::StoreU(load_as_float(tag, from + l * step_stride + i), tag, to + l * width + i);
+          });
+      }
+    }
   }
 }
 
@@ -194,19 +222,7 @@ void pack_lines(const T* in, const Factor& factor, const PanelLayout& layout, fl
                     layout.lines_of(panel), l, l + kAtOnce < end ? l + kAtOnce : end,
                     layout.width_of(panel), out + panel * panel_floats);
   } else {
-    for (std::int64_t l = first; l < end; ++l) {
-      const T* step = in + l * factor.inner_stride;
-      const T* ahead = step + kStepsAhead * factor.inner_stride;
-      if (width == kPanelColumns)
-        pack_whole_step<kPanelColumns>(step, ahead, whole, panel_floats, out + l * width);
-      else
-        pack_whole_step<kPanelRows>(step, ahead, whole, panel_floats, out + l * width);
-      if (whole == panels) continue;
-      float* last = out + whole * panel_floats + l * layout.width_of(whole);
-      for_lanes(static_cast<std::size_t>(layout.lines_of(whole)), [=](auto tag, std::size_t i) {
-        hn::StoreU(load_as_float(tag, step + whole * width + i), tag, last + i);
-      });
-    }
+    pack_straight(in, factor.inner_stride, layout, first, end, out);
   }
   if (whole == panels || !layout.fills) return;
   for (std::int64_t l = first; l < end; ++l)

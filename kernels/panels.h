@@ -1,5 +1,6 @@
 // Panels: the factors of a matrix product as the registers want them, and the product of two of
-// them. Private to kernels/: gemm.cc and grouped_gemm.cc cut products into panels.
+// them. Private to kernels/: gemm.cc and grouped_gemm.cc cut products into panels; attention lays
+// keys and values out with it.
 //
 //      c [m, n]  =  a [m, k] · b [k, n]
 //

@@ -21,7 +21,10 @@ using Half = std::uint16_t;
 constexpr std::int64_t kLanes = 16;
 static_assert(kPanelColumns == 2 * kLanes);
 
-constexpr std::int64_t kStepsAhead = 16;  // as in panels.cc
+// As in panels.cc.
+constexpr std::int64_t kStepsAhead = 16;
+constexpr std::int64_t kLinesAhead = 12;
+constexpr std::int64_t kStepsTogether = 4;
 
 inline __attribute__((always_inline)) __m512bh pairs_at(const Pair* p) {
   return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
@@ -123,7 +126,7 @@ void pack_turned(const Half* in, std::int64_t line_stride, std::int64_t lines, s
     const std::int64_t whole = first + (full - first) / 4 * 4;
     for (std::int64_t line = 0; line < lines; line += 4) {
       const std::int64_t from = line + 4 <= lines ? line : lines - 4;  // the last four, again
-      const Half* ahead = in + (from + 4) * line_stride;  // what comes next, here or in a panel
+      const Half* ahead = in + (from + kLinesAhead) * line_stride;     // of this panel or another
       for (std::int64_t l = first; l < whole; l += 4) {
         if (l % 16 == 0)
           for (std::int64_t i = 0; i < 4; ++i) prefetch_to_l2(ahead + i * line_stride + 2 * l);
@@ -154,6 +157,74 @@ inline __attribute__((always_inline)) void pack_side_by_side(const Half* first, 
   _mm512_mask_storeu_epi32(out, lanes, pairs);
 }
 
+// The same of 32 lines.
+inline __attribute__((always_inline)) void pack_32_side_by_side(const Half* first,
+                                                                const Half* second, Pair* out) {
+  const __m512i low = _mm512_loadu_si512(first);
+  const __m512i high = _mm512_loadu_si512(second);
+  // Four pairs in each 128 bits: 0 to 3, 8 to 11, 16 to 19, 24 to 27; and those between.
+  const __m512i even = _mm512_unpacklo_epi16(low, high);
+  const __m512i odd = _mm512_unpackhi_epi16(low, high);
+  const __m512i to_first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+  const __m512i to_last = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+  _mm512_storeu_si512(out, _mm512_permutex2var_epi64(even, to_first, odd));
+  _mm512_storeu_si512(out + kLanes, _mm512_permutex2var_epi64(even, to_last, odd));
+}
+
+// Of 12 lines four pairs each: three vectors. Four lines more must be there to be read.
+inline __attribute__((always_inline)) void pack_12_by_four(const Half* in, std::int64_t step_stride,
+                                                           Pair* out) {
+  static_assert(kPanelRows == 12 && kStepsTogether == 4);
+  __m512i pairs[4];  // of 16 lines
+#pragma GCC unroll 4
+  for (int l = 0; l < 4; ++l) {
+    const Half* step = in + 2 * l * step_stride;
+    pairs[l] = _mm512_or_si512(halves_at(step, 0xffff),
+                               _mm512_slli_epi32(halves_at(step + step_stride, 0xffff), 16));
+  }
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19);
+  const __m512i second =
+      _mm512_setr_epi32(4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23);
+  const __m512i third =
+      _mm512_setr_epi32(8, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27);
+  _mm512_storeu_si512(out, _mm512_permutex2var_epi32(pairs[0], first, pairs[1]));
+  _mm512_storeu_si512(out + 16, _mm512_permutex2var_epi32(pairs[1], second, pairs[2]));
+  _mm512_storeu_si512(out + 32, _mm512_permutex2var_epi32(pairs[2], third, pairs[3]));
+}
+
+// Pairs [first, end) of k steps, of lines that lie side by side.
+void pack_straight(const Half* in, std::int64_t step_stride, const PanelLayout& layout,
+                   std::int64_t first, std::int64_t end, std::int64_t k, Pair* out) {
+  static_assert(kPanelColumns == 32);
+  const auto panels = layout.panels();
+  for (std::int64_t begin = first; begin < end; begin += kStepsTogether) {
+    const auto stop = begin + kStepsTogether < end ? begin + kStepsTogether : end;
+    for (std::int64_t step = 2 * begin; step < 2 * stop; ++step)
+      for (std::int64_t line = 0; line < layout.lines; line += 32)
+        prefetch_to_l2(in + (step + 2 * kStepsAhead) * step_stride + line);
+    for (std::int64_t panel = 0, line = 0; panel < panels; ++panel, line += layout.width) {
+      const auto lines = layout.lines_of(panel), width = layout.width_of(panel);
+      if (stop - begin == kStepsTogether && 2 * stop <= k && layout.width == kPanelRows &&
+          line + kLanes <= layout.lines) {
+        pack_12_by_four(in + 2 * begin * step_stride + line, step_stride,
+                        out + panel * layout.width * layout.units + begin * width);
+        continue;
+      }
+      for (std::int64_t l = begin; l < stop; ++l) {
+        const Half* step = in + 2 * l * step_stride + line;
+        const Half* next = 2 * l + 1 < k ? step + step_stride : nullptr;
+        Pair* to = out + panel * layout.width * layout.units + l * width;
+        if (next != nullptr && lines == kPanelColumns) {
+          pack_32_side_by_side(step, next, to);
+        } else {
+          for (std::int64_t i = 0; i < lines; i += kLanes)
+            pack_side_by_side(step + i, next == nullptr ? nullptr : next + i, lines - i, to + i);
+        }
+      }
+    }
+  }
+}
+
 void pack_pairs(const Factor& factor, const PanelLayout& layout, void* panels_memory) {
   constexpr std::int64_t kAtOnce = 128;  // pairs, where lines lie along k
   ISTHMUS_ASSERT(factor.dtype == DType::bf16 && layout.first_step % 2 == 0);
@@ -170,19 +241,7 @@ void pack_pairs(const Factor& factor, const PanelLayout& layout, void* panels_me
                     layout.lines_of(panel), l, l + kAtOnce < end ? l + kAtOnce : end, k,
                     layout.width_of(panel), out + panel * panel_pairs);
   } else {
-    for (std::int64_t l = first; l < end; ++l) {
-      const Half* step = in + 2 * l * factor.inner_stride;
-      const Half* next = 2 * l + 1 < k ? step + factor.inner_stride : nullptr;
-      for (std::int64_t panel = 0, line = 0; panel < panels; ++panel, line += width) {
-        const auto lines = layout.lines - line < width ? layout.lines - line : width;
-        Pair* to = out + panel * panel_pairs + l * (layout.fills ? width : lines);
-        prefetch_to_l2(step + kStepsAhead * factor.inner_stride + line);
-        prefetch_to_l2(step + (kStepsAhead + 1) * factor.inner_stride + line);
-        for (std::int64_t i = 0; i < lines; i += kLanes)
-          pack_side_by_side(step + line + i, next == nullptr ? nullptr : next + line + i, lines - i,
-                            to + i);
-      }
-    }
+    pack_straight(in, factor.inner_stride, layout, first, end, k, out);
   }
   const auto whole = layout.lines / width;
   if (whole == panels || !layout.fills) return;

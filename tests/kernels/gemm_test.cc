@@ -80,7 +80,7 @@ std::vector<ProductCase> product_cases() {
   std::vector<ProductCase> all;
   const std::int64_t sizes[][3] = {{1, 1, 1},      {1, 97, 48},     {7, 5, 3},      {33, 260, 80},
                                    {300, 97, 64},  {513, 200, 7},   {97, 1500, 33}, {130, 260, 513},
-                                   {1024, 33, 70}, {64, 64, 16384}, {5, 35, 16411}};
+                                   {1024, 33, 70}, {64, 64, 16384}, {5, 35, 16411}, {90, 44, 41}};
   for (const auto& [m, n, k] : sizes)
     for (const GemmForm form : {GemmForm::nt, GemmForm::nn, GemmForm::tn}) {
       // A long k: the gradient of a weight from many tokens, and of the head's input.
