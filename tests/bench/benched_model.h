@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -56,10 +57,16 @@ struct BenchedModel {
     return all;
   }
   // Of random parameters; null, and why is said, where there is no room.
-  std::unique_ptr<runtime::Model> create(std::int64_t batch, std::int64_t sequence,
-                                         ThreadPool& pool) const {
+  std::unique_ptr<runtime::Model> create(
+      std::int64_t batch, std::int64_t sequence, ThreadPool& pool,
+      runtime::Recompute recompute = runtime::Recompute::off) const {
     const auto of = precision == "bf16" ? runtime::Precision::bf16 : runtime::Precision::f32;
-    auto made = runtime::Model::create(models().at(model), {batch, sequence, of}, pool);
+    auto config = models().at(model);
+    config.sequence_max = std::max(config.sequence_max, sequence);
+    auto made = runtime::Model::create(
+        config,
+        {.micro_batch = batch, .sequence = sequence, .precision = of, .recompute = recompute},
+        pool);
     if (!made) {
       fmt::print(stderr, "{}\n", made.error().text());
       return nullptr;

@@ -31,6 +31,7 @@ using namespace runtime;  // what is measured here
 struct Options : BenchedModel {
   std::int64_t batch = 4;
   std::int64_t sequence = 256;
+  std::string recompute = "off";
   double seconds = 20;
   bool gemm_only = false;
   bool json = false;
@@ -204,7 +205,8 @@ void report_table(const Options& o, const Model& model, const Measured& measured
 
 int run(const Options& options) {
   ThreadPool pool(options.cpus());
-  const auto model = options.create(options.batch, options.sequence, pool);
+  const auto model = options.create(options.batch, options.sequence, pool,
+                                    options.recompute == "all" ? Recompute::all : Recompute::off);
   if (!model) return 1;
   const auto measured = Trainer(options, *model, pool).run();
   (options.json ? report_json : report_table)(options, *model, measured);
@@ -221,6 +223,8 @@ int main(int argc, char** argv) {
   options.ask(line);
   line.number("--batch", options.batch, 1, 1 << 20, "sequences per step");
   line.number("--sequence", options.sequence, 1, 1 << 20, "tokens per sequence");
+  line.choice("--recompute", options.recompute, {"off", "all"},
+              "what of the activations is made again");
   line.number("--seconds", options.seconds, 0, 86'400, "how long to measure");
   line.flag("--gemm-only", options.gemm_only,
             "time the step's matrix products alone too, in turn with the steps");
