@@ -364,7 +364,7 @@ void check(const AttentionShape& shape, const Rows& q, const Rows& k, const Rows
            std::span<const std::int32_t> first_keys, const DropoutMask* dropout, const Rows& out,
            std::size_t log_sums) {
   ISTHMUS_ASSERT(shape.batch > 0 && shape.sequence > 0 && shape.head_dim > 0 &&
-                 shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0);
+                 shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.scale > 0);
   ISTHMUS_ASSERT(q.rows == shape.batch * shape.sequence &&
                  q.columns == shape.heads * shape.head_dim && q.same_shape(out));
   ISTHMUS_ASSERT(k.rows == shape.batch * shape.sequence &&

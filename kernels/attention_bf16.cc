@@ -87,8 +87,8 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t pairs, const PairFact
                              b + column, b_stride, c + row * c_stride + column, c_stride);
 }
 
-// 2^x for x <= 127 by a polynomial (relative error below 3e-6, as what it gives becomes bf16, and
-// none at 0), 0 for very small x.
+// 2^x for x <= 127 by a polynomial (relative error below 3e-6, as weights become bf16 and sums of
+// them need be no more exact; none at 0), 0 for very small x.
 inline __attribute__((always_inline)) __m512 power_of_two(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-200.0F), x);  // in this order NaN stays
   const __m512 n = _mm512_roundscale_ps(x, 8);
@@ -112,7 +112,8 @@ inline __attribute__((always_inline)) __m512 widened(__m256i bits) {
 // Rows of a head to [64][width] bf16, zeros beyond `rows` and head_dim.
 void copy_block(const Rows& from, std::int64_t first_row, std::int64_t column, std::int64_t rows,
                 const AttentionLayout& layout, Pair* to) {
-  auto* out = reinterpret_cast<std::uint16_t*>(to);
+  using Half [[gnu::may_alias]] = std::uint16_t;  // of a Pair
+  auto* out = reinterpret_cast<Half*>(to);
   for (std::int64_t r = 0; r < kBlock; ++r, out += layout.width) {
     std::int64_t filled = 0;
     if (r < rows) {

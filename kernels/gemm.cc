@@ -13,19 +13,24 @@ bool bf16_gemm_is_native() {
   return fast;
 }
 
+namespace {
+
+// The smaller factor is the shared one.
+ProductsAtOnce at_once(const GemmShape& s) {
+  return {1, std::min(s.m, s.n), s.k, s.m * s.n, s.output};
+}
+
+}  // namespace
+
 struct GemmPlan::Parts {
   Parts(const GemmShape& plan_shape, GemmScratch::Memory& memory, bool native_bf16)
       : shape(plan_shape),
         workers(memory.workers.size()),
-        // The smaller factor is the shared one.
-        shared(shape.m <= shape.n ? SharedFactor::a : SharedFactor::b),
-        products(panels_of(shape.input, native_bf16), shared, 1, memory) {
-    products.reserve(std::min(shape.m, shape.n), shape.k, shape.m * shape.n, shape.output);
-  }
+        products(panels_of(shape.input, native_bf16),
+                 shape.m <= shape.n ? SharedFactor::a : SharedFactor::b, at_once(shape), memory) {}
 
   GemmShape shape;
   std::size_t workers;
-  SharedFactor shared;
   PanelProducts products;
 };
 

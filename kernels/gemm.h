@@ -48,10 +48,13 @@ struct GemmShape {
 // made, never when they run. Two plans that share it must not run at the same time.
 class GemmScratch {
  public:
-  explicit GemmScratch(std::size_t workers);
+  // `counted`: for plans that never run; bytes() tells what they would work in.
+  explicit GemmScratch(std::size_t workers, bool counted = false);
   ~GemmScratch();
   GemmScratch(const GemmScratch&) = delete;
   GemmScratch& operator=(const GemmScratch&) = delete;
+
+  std::size_t bytes() const;
 
   struct Memory;
   Memory& memory() const { return *memory_; }

@@ -19,24 +19,24 @@ std::int64_t round_up(std::int64_t lines) {
   return (lines + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
 }
 
+ProductsAtOnce at_once(const GroupedGemmShape& s) {
+  const auto groups = static_cast<std::size_t>(s.groups);
+  // Of a weight's gradient each group shares its own rows, over which it sums.
+  if (s.form == GemmForm::tn)
+    return {groups, s.groups * round_up(std::min(s.out, s.in)), s.rows_max, s.groups * s.out * s.in,
+            s.output};
+  const bool forward = s.form == GemmForm::nt;
+  return {groups, s.rows_max, forward ? s.in : s.out, s.rows_max * (forward ? s.out : s.in),
+          s.output};
+}
+
 }  // namespace
 
 struct GroupedGemmPlan::Parts {
   Parts(const GroupedGemmShape& plan_shape, GemmScratch::Memory& memory, bool native_bf16)
       : shape(plan_shape),
         scratch(&memory),
-        panels(panels_of(shape.input, native_bf16), shared_factor(shape),
-               static_cast<std::size_t>(shape.groups), memory) {
-    const auto& s = shape;
-    // Of a weight's gradient each group shares its own rows, over which it sums.
-    if (s.form == GemmForm::tn)
-      panels.reserve(s.groups * round_up(std::min(s.out, s.in)), s.rows_max,
-                     s.groups * s.out * s.in, s.output);
-    else if (s.form == GemmForm::nt)
-      panels.reserve(s.rows_max, s.in, s.rows_max * s.out, s.output);
-    else
-      panels.reserve(s.rows_max, s.out, s.rows_max * s.in, s.output);
-  }
+        panels(panels_of(shape.input, native_bf16), shared_factor(shape), at_once(shape), memory) {}
 
   Product product(std::int64_t group, std::int64_t first, std::int64_t rows, const void* a,
                   const void* b, void* c) const;

@@ -82,6 +82,16 @@ const std::byte* at_unit(const std::byte* p, std::int64_t units) {
   return p + units * static_cast<std::int64_t>(kUnitBytes);
 }
 
+// Lines with those that fill the last panel.
+std::int64_t filled(std::int64_t lines) { return ceiling(lines, kPanelColumns) * kPanelColumns; }
+
+// Of k at once.
+std::int64_t units_of_block(const PanelKernels& kernels, const ProductsAtOnce& products) {
+  const auto line_bytes = filled(products.shared_lines) * static_cast<std::int64_t>(kUnitBytes);
+  return std::min(kernels.units(products.k_max),
+                  std::clamp(kSharedBytes / line_bytes, kBlockUnitsMin, kBlockUnitsMax));
+}
+
 PanelLayout layout_of_a(const PanelKernels& kernels, std::int64_t rows, std::int64_t k) {
   return {rows, kPanelRows, false, kernels.units(k), 0, k};
 }
@@ -91,39 +101,57 @@ PanelLayout layout_of_b(const PanelKernels& kernels, std::int64_t columns, std::
 
 }  // namespace
 
-GemmScratch::GemmScratch(std::size_t workers) : memory_(std::make_unique<Memory>()) {
+GemmScratch::GemmScratch(std::size_t workers, bool counted) : memory_(std::make_unique<Memory>()) {
   memory_->workers.resize(workers);
+  memory_->counted = counted;
 }
 GemmScratch::~GemmScratch() = default;
 
-PanelProducts::PanelProducts(const PanelKernels& kernels, SharedFactor shared, std::size_t products,
-                             GemmScratch::Memory& scratch)
-    : kernels_(&kernels), shared_(shared), scratch_(&scratch) {
-  scratch.products.reserve(products);
-  scratch.block.reserve(products);
-  scratch.tasks_end.reserve(products);
-  scratch.shared_begin.reserve(products);
+std::size_t GemmScratch::bytes() const { return memory_->needed.bytes(memory_->workers.size()); }
+
+void GemmMemory::cover(const GemmMemory& other) {
+  shared = std::max(shared, other.shared);
+  sums = std::max(sums, other.sums);
+  piece = std::max(piece, other.piece);
+  tiles = std::max(tiles, other.tiles);
 }
 
-void PanelProducts::reserve(std::int64_t shared_lines, std::int64_t k_max, std::int64_t results,
-                            DType output) {
+GemmMemory PanelProducts::memory(const PanelKernels& kernels, const ProductsAtOnce& products) {
   const auto bytes = [](std::int64_t values) {
     return static_cast<std::size_t>(values) * kUnitBytes;
   };
+  const auto lines = filled(products.shared_lines);
+  const auto units = units_of_block(kernels, products);
+  const bool several = kernels.units(products.k_max) > units;
+  const bool is_bf16 = products.output == DType::bf16;
+  return {.shared = bytes(lines * units),
+          .sums = is_bf16 && several ? bytes(products.results) : 0,
+          .piece = std::max<std::size_t>(kPieceBytes, bytes(kPanelColumns * units)),
+          .tiles = is_bf16 && stretch_count(units) > 1
+                       ? bytes(std::max(kPieceRows * kPanelColumns, kPanelRows * kPieceColumns))
+                       : 0};
+}
+
+PanelProducts::PanelProducts(const PanelKernels& kernels, SharedFactor shared,
+                             const ProductsAtOnce& products, GemmScratch::Memory& scratch)
+    : kernels_(&kernels),
+      shared_(shared),
+      scratch_(&scratch),
+      block_units_(units_of_block(kernels, products)) {
+  scratch.products.reserve(products.count);
+  scratch.block.reserve(products.count);
+  scratch.tasks_end.reserve(products.count);
+  scratch.shared_begin.reserve(products.count);
   const auto grow = [](LargeVector<std::byte>& memory, std::size_t size) {
     if (memory.size() < size) memory = LargeVector<std::byte>(size);
   };
-  const auto lines = ceiling(shared_lines, kPanelColumns) * kPanelColumns;
-  const auto fitting = kSharedBytes / (lines * static_cast<std::int64_t>(kUnitBytes));
-  block_units_ =
-      std::min(kernels_->units(k_max), std::clamp(fitting, kBlockUnitsMin, kBlockUnitsMax));
-  grow(scratch_->shared, bytes(lines * block_units_));
-  if (output == DType::bf16 && blocks(k_max) > 1) grow(scratch_->sums, bytes(results));
-  const bool rounds = output == DType::bf16 && stretch_count(block_units_) > 1;
-  for (auto& worker : scratch_->workers) {
-    grow(worker.piece, std::max<std::size_t>(kPieceBytes, bytes(kPanelColumns * block_units_)));
-    if (rounds)
-      grow(worker.tiles, bytes(std::max(kPieceRows * kPanelColumns, kPanelRows * kPieceColumns)));
+  scratch.needed.cover(memory(kernels, products));
+  if (scratch.counted) return;
+  grow(scratch.shared, scratch.needed.shared);
+  grow(scratch.sums, scratch.needed.sums);
+  for (auto& worker : scratch.workers) {
+    grow(worker.piece, scratch.needed.piece);
+    grow(worker.tiles, scratch.needed.tiles);
   }
 }
 

@@ -40,11 +40,34 @@ struct Product {
   TileTarget c;
 };
 
+// What is multiplied at once, at most.
+struct ProductsAtOnce {
+  std::size_t count = 0;
+  std::int64_t shared_lines = 0;  // of their shared factors together
+  std::int64_t k_max = 0;
+  std::int64_t results = 0;  // elements, together
+  DType output = DType::f32;
+};
+
+// Bytes that products work in: of all threads together, and of each.
+struct GemmMemory {
+  std::size_t shared = 0;  // panels of one factor
+  std::size_t sums = 0;
+  std::size_t piece = 0;  // panels of the other one: a thread's
+  std::size_t tiles = 0;
+
+  // What suffices for these products and for those, one after another.
+  void cover(const GemmMemory& other);
+  std::size_t bytes(std::size_t workers) const { return shared + sums + workers * (piece + tiles); }
+};
+
 struct GemmScratch::Memory {
   struct Worker {
     LargeVector<std::byte> piece;  // panels of a task
     LargeVector<std::byte> tiles;  // sums in f32, of a bf16 result with several stretches of k
   };
+  bool counted = false;           // not allocated
+  GemmMemory needed;              // by any plan
   LargeVector<std::byte> shared;  // panels of all tasks
   LargeVector<std::byte> sums;    // in f32, of bf16 results with several blocks of k
   std::vector<Worker> workers;
@@ -57,13 +80,11 @@ struct GemmScratch::Memory {
 
 class PanelProducts {
  public:
-  // For at most so many products at once. `scratch` must outlive this.
-  PanelProducts(const PanelKernels& kernels, SharedFactor shared, std::size_t products,
+  // Enlarges `scratch`, which must outlive this.
+  PanelProducts(const PanelKernels& kernels, SharedFactor shared, const ProductsAtOnce& products,
                 GemmScratch::Memory& scratch);
 
-  // Memory for products whose shared factors have so many lines together, with no more than k_max
-  // along k, and whose results have so many elements together.
-  void reserve(std::int64_t shared_lines, std::int64_t k_max, std::int64_t results, DType output);
+  static GemmMemory memory(const PanelKernels& kernels, const ProductsAtOnce& products);
 
   // Allocates nothing.
   void run(ThreadPool& pool, std::span<const Product> products) const;
@@ -83,7 +104,7 @@ class PanelProducts {
   const PanelKernels* kernels_;
   SharedFactor shared_;
   GemmScratch::Memory* scratch_;
-  std::int64_t block_units_ = 0;  // of k at once
+  std::int64_t block_units_;  // of k at once
 };
 
 }  // namespace isthmus::kernels

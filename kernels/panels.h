@@ -1,6 +1,6 @@
 // Panels: the factors of a matrix product as the registers want them, and the product of two of
 // them. Private to kernels/: gemm.cc and grouped_gemm.cc cut products into panels; attention lays
-// keys and values out with it.
+// keys and values out with them.
 //
 //      c [m, n]  =  a [m, k] · b [k, n]
 //
@@ -10,7 +10,8 @@
 //      ┌ k units ┐                    ┌────────────┐
 //      └─────────┘ 12 rows at most    └────────────┘  a tile of c: its sums stay in registers
 //
-// A panel lies [k][12] or [k][32], so that what is multiplied together lies together. The last
+// A panel lies [k][12] or [k][32] (attention's, [k][64], are multiplied by itself), so that what is
+// multiplied together lies together. The last
 // panel of a is as narrow as the rows it has, that of b has zeros beyond its columns. A unit is
 // four bytes: one f32, or two bf16 that are neighbours along k, the first one lower, and a zero
 // beyond an odd k.

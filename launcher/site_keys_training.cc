@@ -116,7 +116,8 @@ std::vector<SiteKey> training_keys() {
        .choices = {"off", "all"},
        .meaning =
            "What of the activations is made again for the backward pass instead of kept: all but "
-           "the inputs of layers takes about a third more time and a fraction of the memory, and "
+           "the inputs of layers takes a sixth to a third more time and a fraction of the memory, "
+           "and "
            "changes no bit of the result. `isthmus plan` prints both.",
        .example = "\"off\""},
       {.section = "train",

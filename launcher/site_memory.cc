@@ -1,5 +1,6 @@
 #include "launcher/site_memory.h"
 
+#include "base/thread_pool.h"
 #include "inter/exchange.h"
 #include "launcher/rank_setup.h"
 
@@ -7,8 +8,9 @@ namespace isthmus::launcher {
 
 SiteMemory memory_of(const SiteFile& file, std::size_t sites) {
   const auto& model = file.model.config;
-  SiteMemory memory{.training =
-                        runtime::training_memory(model, training_shape(file), file.fine_tuning())};
+  const auto threads = rank_cpus(file, 0, static_cast<int>(available_cpus().size())).size();
+  SiteMemory memory{.training = runtime::training_memory(model, training_shape(file), threads,
+                                                         file.fine_tuning())};
   if (file.alone()) return memory;
   const auto parameters =
       static_cast<double>(runtime::trained_parameter_count(model, file.fine_tuning()));

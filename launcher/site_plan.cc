@@ -49,6 +49,7 @@ std::string text_of(const SitePlan& plan) {
   line("optimizer", training.optimizer, "AdamW's two moments, f32");
   line("activations", training.activations,
        "and their gradients, and the head's logits: one arena, laid out before the first step");
+  line("working", training.working, "of its threads: panels of products, blocks of attention");
   if (!plan.alone) line("exchange", memory.exchange, "base, contribution and new state");
   line("in all", memory.rank(), "");
   if (!plan.alone) {
@@ -89,6 +90,7 @@ std::string json_of(const SitePlan& plan) {
                   {"gradients", memory.training.gradients},
                   {"optimizer", memory.training.optimizer},
                   {"activations", memory.training.activations},
+                  {"working", memory.training.working},
                   {"exchange", memory.exchange},
                   {"all", memory.rank()}};
   json["gateway"] = {{"state", memory.gateway_state}, {"shared", memory.gateway_shared}};

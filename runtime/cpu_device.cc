@@ -44,7 +44,9 @@ void CpuDevice::fill_zero(std::span<float> values) {
 }
 
 void CpuDevice::reserve_scratch(std::size_t bytes) {
-  if (bytes > scratch_.bytes().size()) scratch_ = AlignedMemory(bytes);
+  if (bytes <= reserved_) return;
+  reserved_ = bytes;
+  if (!counted_) scratch_ = AlignedMemory(bytes);
 }
 
 }  // namespace isthmus::runtime

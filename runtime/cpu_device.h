@@ -36,7 +36,10 @@ class AlignedMemory {
 class CpuDevice {
  public:
   explicit CpuDevice(ThreadPool& thread_pool)
-      : pool(thread_pool), gemm_scratch_(thread_pool.workers()) {}
+      : pool(thread_pool), workers(thread_pool.workers()), gemm_scratch_(workers) {}
+  // For ops that are prepared and never run, as if there were so many threads: what they reserve is
+  // counted alone.
+  static CpuDevice counted(ThreadPool& nobody, std::size_t threads) { return {nobody, threads}; }
   CpuDevice(const CpuDevice&) = delete;
   CpuDevice& operator=(const CpuDevice&) = delete;
 
@@ -50,20 +53,28 @@ class CpuDevice {
   // same memory.
   void reserve_scratch(std::size_t bytes);
   std::span<std::byte> scratch() const { return scratch_.bytes(); }
+  // Bytes that all ops prepared so far work in, their products too.
+  std::size_t working_bytes() const { return reserved_ + gemm_scratch_.bytes(); }
   template <class T>
   std::span<T> scratch_of(std::size_t elements) const {
     return scratch_.of<T>().first(elements);
   }
 
   ThreadPool& pool;
+  const std::size_t workers;
   BatchLoss loss;                         // of the run so far
   kernels::RouterLossSums router_losses;  // likewise; means over the layers that have experts
   bool first_micro_batch = false;         // of a step: the run's
 
  private:
+  CpuDevice(ThreadPool& nobody, std::size_t threads)
+      : pool(nobody), workers(threads), gemm_scratch_(threads, true), counted_(true) {}
+
   kernels::GemmScratch gemm_scratch_;
   std::vector<std::unique_ptr<kernels::GemmPlan>> plans_;
   std::vector<std::unique_ptr<kernels::GroupedGemmPlan>> grouped_plans_;
+  std::size_t reserved_ = 0;
+  bool counted_ = false;
   AlignedMemory scratch_;
 };
 

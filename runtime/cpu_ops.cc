@@ -337,7 +337,7 @@ PreparedOp norm_rope_backward(const BoundOp& bound, CpuDevice& device) {
 
 PreparedOp attention_forward(const BoundOp& bound, CpuDevice& device) {
   const auto shape = attention_shape(bound.op.attributes, bound.inputs[0]);
-  device.reserve_scratch(kernels::attention_scratch_bytes(shape, device.pool.workers()));
+  device.reserve_scratch(kernels::attention_scratch_bytes(shape, device.workers));
   return [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes), y = bound.outputs[0],
           first_keys = flat<const std::int32_t>(bound.inputs[1]), mask = attention_mask(bound),
           log_sums = flat(bound.outputs[1])] {
@@ -348,7 +348,7 @@ PreparedOp attention_forward(const BoundOp& bound, CpuDevice& device) {
 
 PreparedOp attention_backward(const BoundOp& bound, CpuDevice& device) {
   const auto shape = attention_shape(bound.op.attributes, bound.inputs[0]);
-  device.reserve_scratch(kernels::attention_scratch_bytes(shape, device.pool.workers()));
+  device.reserve_scratch(kernels::attention_scratch_bytes(shape, device.workers));
   return [&device, shape, x = Heads(bound.inputs[0], bound.op.attributes),
           first_keys = flat<const std::int32_t>(bound.inputs[1]), mask = attention_mask(bound),
           y = bound.inputs[3], log_sums = flat(bound.inputs[4]), dy = bound.inputs[5],
@@ -366,7 +366,7 @@ PreparedOp cached_attention_forward(const BoundOp& bound, CpuDevice& device) {
                                             .kv_heads = a.kv_heads,
                                             .head_dim = a.head_dim,
                                             .scale = scale_of(a)};
-  device.reserve_scratch(kernels::cached_attention_scratch_bytes(shape, device.pool.workers()));
+  device.reserve_scratch(kernels::cached_attention_scratch_bytes(shape, device.workers));
   return [&device, shape, x = Heads(bound.inputs[0], a), texts = tokens_of(bound.inputs[1]),
           positions = tokens_of(bound.inputs[2]), keys = bound.inputs[3], values = bound.inputs[4],
           y = bound.outputs[0]] {

@@ -22,6 +22,25 @@ void* place_of_parameter(const Program& program, ValueId id, const ParameterPlac
   return id == program.parameters[index].master ? places.masters[index] : places.operands[index];
 }
 
+// `places`: per value.
+TensorView view_at(const Program& program, const std::vector<void*>& places, ValueId id) {
+  if (id == kNoValue) return {};
+  const auto& value = program.value(id);
+  return {places[static_cast<std::size_t>(id)], value.dtype, value.shape};
+}
+
+BoundOp bound_of(const Program& program, const std::vector<void*>& places, const Op& op) {
+  BoundOp bound{op, {}, {}};
+  for (const auto id : op.inputs) bound.inputs.push_back(view_at(program, places, id));
+  for (const auto id : op.outputs) bound.outputs.push_back(view_at(program, places, id));
+  return bound;
+}
+
+PreparedOp prepare(const BoundOp& bound, CpuDevice& device) {
+  const auto& row = row_of(bound.op.kind);
+  return (bound.op.pass == Pass::forward ? row.forward_on_cpu : row.backward_on_cpu)(bound, device);
+}
+
 }  // namespace
 
 CpuExecutor::CpuExecutor(Program program, const Plan& plan, std::span<std::byte> arena,
@@ -43,12 +62,9 @@ CpuExecutor::CpuExecutor(Program program, const Plan& plan, std::span<std::byte>
       places_.push_back(memory.bytes().data());
     }
   }
-  for (const auto& op : program_.once) row_of(op.kind).forward_on_cpu(bind(op), device_)();
-  for (const auto& op : program_.ops) {
-    const auto& row = row_of(op.kind);
-    const auto prepare = op.pass == Pass::forward ? row.forward_on_cpu : row.backward_on_cpu;
-    prepared_.push_back(prepare(bind(op), device_));
-  }
+  for (const auto& op : program_.once) prepare(bound_of(program_, places_, op), device_)();
+  for (const auto& op : program_.ops)
+    prepared_.push_back(prepare(bound_of(program_, places_, op), device_));
   find_cleared();
   seconds_.assign(program_.ops.size(), 0.0);
 }
@@ -65,18 +81,7 @@ void CpuExecutor::find_cleared() {
     }
 }
 
-TensorView CpuExecutor::view_of(ValueId id) const {
-  if (id == kNoValue) return {};
-  const auto& value = program_.value(id);
-  return {places_[static_cast<std::size_t>(id)], value.dtype, value.shape};
-}
-
-BoundOp CpuExecutor::bind(const Op& op) const {
-  BoundOp bound{op, {}, {}};
-  for (const auto id : op.inputs) bound.inputs.push_back(view_of(id));
-  for (const auto id : op.outputs) bound.outputs.push_back(view_of(id));
-  return bound;
-}
+TensorView CpuExecutor::view_of(ValueId id) const { return view_at(program_, places_, id); }
 
 std::span<const std::int32_t> CpuExecutor::loads() const {
   const auto view = view_of(program_.loads);
@@ -119,6 +124,20 @@ StandaloneExecutor::StandaloneExecutor(Program program, const ParameterPlaces& p
     : plan(plan_memory(program)),
       arena(plan.arena_bytes),
       executor(std::move(program), plan, arena.bytes(), places, device) {}
+
+std::size_t working_bytes(const Program& program, const Plan& plan, std::size_t workers) {
+  ThreadPool nobody({-1});
+  auto device = CpuDevice::counted(nobody, workers);
+  // Ops ask whether a value is there, and look at none before they run.
+  alignas(kPlaceAlignment) std::byte somewhere[kPlaceAlignment] = {};
+  std::vector<void*> places;
+  for (std::size_t v = 0; v < program.values.size(); ++v) {
+    const bool is_nowhere = lives_in_arena(program.values[v]) && plan.offsets[v] == kNoOffset;
+    places.push_back(is_nowhere ? nullptr : somewhere);
+  }
+  for (const auto& op : program.ops) prepare(bound_of(program, places, op), device);
+  return device.working_bytes();
+}
 
 std::vector<OpTime> op_times(const CpuExecutor& executor) {
   std::vector<OpTime> times;

@@ -60,7 +60,6 @@ class CpuExecutor {
 
  private:
   TensorView view_of(ValueId id) const;
-  BoundOp bind(const Op& op) const;
   void find_cleared();
   std::span<std::int32_t> ints(ValueId id);
 
@@ -83,6 +82,10 @@ struct StandaloneExecutor {
   AlignedMemory arena;
   CpuExecutor executor;
 };
+
+// What the ops of a program would reserve on a device of so many threads, with the products'
+// panels; nothing of it is allocated.
+std::size_t working_bytes(const Program& program, const Plan& plan, std::size_t workers);
 
 // Sums per name, in order of first appearance in the list.
 std::vector<OpTime> op_times(const CpuExecutor& executor);

@@ -240,7 +240,7 @@ class CpuModel final : public Model {
   double flops() const override { return flops_; }
 
   std::size_t memory_bytes() const override {
-    std::size_t bytes = arena_.bytes().size() + device_.scratch().size();
+    std::size_t bytes = arena_.bytes().size() + device_.working_bytes();
     for (const auto* memory :
          {&parameters_, &gradients_, &first_moments_, &second_moments_, &copies_})
       bytes += memory->bytes().size();
@@ -399,7 +399,7 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, const Ba
                  fmt::format("sequence is {}, but must be from 1 to the model's sequence_max, {}",
                              shape.sequence, config.sequence_max)};
   ISTHMUS_CHECK(fits_in_memory("training this model",
-                               training_memory(config, shape, tuning).total(),
+                               training_memory(config, shape, pool.workers(), tuning).total(),
                                "a smaller micro_batch, sequence or model"));
   return std::unique_ptr<Model>(
       std::make_unique<CpuModel>(config, tuning, shape, pool, Lists(config, tuning, shape)));

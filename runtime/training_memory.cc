@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "runtime/canonical_tensor.h"
+#include "runtime/executor.h"
 #include "runtime/op_table.h"
 #include "runtime/planner.h"
 #include "runtime/training_program.h"
@@ -12,27 +13,41 @@ namespace {
 
 // Beyond it the planner's sums would overflow; no machine is near.
 constexpr double kPlannedMax = 1e18;
+// And beyond this what threads work in makes no difference.
+constexpr double kWorkedMax = 1e13;
 
-double arena_bytes(const Program& program) {
+struct ArenaMemory {
+  double bytes = 0;
+  double working = 0;
+};
+
+ArenaMemory arena_memory(const Program& program, std::size_t threads) {
   double unshared = 0;
   for (const auto& value : program.values)
     if (lives_in_arena(value)) unshared += static_cast<double>(value.bytes());
-  return unshared > kPlannedMax ? unshared : static_cast<double>(plan_memory(program).arena_bytes);
+  if (unshared > kPlannedMax) return {.bytes = unshared};
+  const auto plan = plan_memory(program);
+  ArenaMemory memory{.bytes = static_cast<double>(plan.arena_bytes)};
+  if (threads > 0 && memory.bytes < kWorkedMax)
+    memory.working = static_cast<double>(working_bytes(program, plan, threads));
+  return memory;
 }
 
 }  // namespace
 
 TrainingMemory training_memory(const ModelConfig& config, const BatchShape& shape,
-                               const FineTuning& tuning) {
+                               std::size_t threads, const FineTuning& tuning) {
   const auto program = training_program(config, shape, tuning);
   const auto layout = lay_out_parameters(program);
   const double copies = shape.precision == Precision::bf16 ? sizeof(bf16_t) : 0;
   const double trained = sizeof(float) * static_cast<double>(layout.trained_elements);
+  const auto arena = arena_memory(program, threads);
   return {.weights = sizeof(float) * static_cast<double>(layout.elements) +
                      copies * static_cast<double>(layout.copy_elements()),
           .gradients = trained,
           .optimizer = 2 * trained,
-          .activations = arena_bytes(program)};
+          .activations = arena.bytes,
+          .working = arena.working};
 }
 
 RecomputationPlan recomputation_plan(const ModelConfig& config, const BatchShape& shape,
@@ -48,7 +63,8 @@ RecomputationPlan recomputation_plan(const ModelConfig& config, const BatchShape
                          .flops_without = flops(kept)};
   if (plan.blocks < 1) return plan;
   const auto blocks = static_cast<double>(plan.blocks);
-  plan.saved_bytes_per_block = (arena_bytes(kept) - arena_bytes(made_again)) / blocks;
+  plan.saved_bytes_per_block =
+      (arena_memory(kept, 0).bytes - arena_memory(made_again, 0).bytes) / blocks;
   plan.flops_per_block = (flops(made_again) - plan.flops_without) / blocks;
   return plan;
 }

@@ -17,14 +17,15 @@ struct TrainingMemory {
   double gradients = 0;  // of parameters
   double optimizer = 0;  // AdamW's two moments
   double activations =
-      0;  // the arena: gradients of activations and the head's logits lie there too
+      0;               // the arena: gradients of activations and the head's logits lie there too
+  double working = 0;  // of the threads: panels of products, blocks of attention
 
-  double total() const { return weights + gradients + optimizer + activations; }
+  double total() const { return weights + gradients + optimizer + activations + working; }
 };
 
-// Of a config that checks.
+// Of a config that checks, with so many threads.
 TrainingMemory training_memory(const ModelConfig& config, const BatchShape& shape,
-                               const FineTuning& tuning = {});
+                               std::size_t threads, const FineTuning& tuning = {});
 
 // What recomputation changes, whether `shape` has it or not: of each block that is made again (all
 // but the last) the bytes that it saves and the operations that it costs, for a micro-batch.

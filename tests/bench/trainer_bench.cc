@@ -141,8 +141,8 @@ double sum(const std::vector<double>& values) {
 void report_json(const Options& o, const Model& model, const Measured& measured) {
   const Report report(true);
   const auto row = [&](std::string_view name, double value, std::string_view unit) {
-    report.row(fmt::format("trainer_bench {} {}, {} threads, {} x {} tokens: {}", o.model,
-                           o.precision, o.threads, o.batch, o.sequence, name),
+    report.row(fmt::format("trainer_bench {} {}, {} threads, {} x {} tokens, recompute {}: {}",
+                           o.model, o.precision, o.threads, o.batch, o.sequence, o.recompute, name),
                value, unit);
   };
   const auto steps = static_cast<double>(measured.steps.size());
@@ -165,9 +165,10 @@ void report_json(const Options& o, const Model& model, const Measured& measured)
 void report_table(const Options& o, const Model& model, const Measured& measured) {
   const auto steps = static_cast<double>(measured.steps.size());
   const double step = sum(measured.steps) / steps;
-  fmt::print("model {}: {} parameters, {}, {} threads, batch {} x {} tokens, {:.0f} MiB\n", o.model,
-             parameter_count(model.config()), o.precision, o.threads, o.batch, o.sequence,
-             static_cast<double>(model.memory_bytes()) / (1 << 20));
+  fmt::print(
+      "model {}: {} parameters, {}, {} threads, batch {} x {} tokens, recompute {}, {:.0f} MiB\n",
+      o.model, parameter_count(model.config()), o.precision, o.threads, o.batch, o.sequence,
+      o.recompute, static_cast<double>(model.memory_bytes()) / (1 << 20));
   if (o.precision == "bf16" && !kernels::bf16_gemm_is_native())
     fmt::print(
         "this CPU multiplies faster in f32 than in bf16: bf16 is stored, f32 is multiplied\n");

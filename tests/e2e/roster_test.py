@@ -72,7 +72,10 @@ class Roster(Case):
             for site in federation.sites:
                 site.interrupt()
                 site.wait(30)
+                if site is alpha:
+                    applied = len(alpha.events("step_applied"))
                 site.launch()
+            alpha.wait_for_event("step_applied", count=applied + 1)  # its gateway is there again
             wait_until(lambda: sorted(alpha.status()["voters"]) == ["alpha", "beta", "gamma"], 60, alpha.output)
             # And it counts: without beta two of three decide.
             beta.kill_tree()

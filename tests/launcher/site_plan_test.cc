@@ -29,11 +29,13 @@ TEST(SitePlan, SaysWhatEachKindTakes) {
   EXPECT_EQ(memory.training.optimizer, 2 * memory.training.weights);
   EXPECT_EQ(memory.exchange, 12 * parameters);
   const auto text = text_of(plan);
-  for (const auto* kind : {"weights", "gradients", "optimizer", "activations", "exchange",
-                           "the gateway", "of the 8.00 GB that this machine has"})
+  for (const auto* kind : {"weights", "gradients", "optimizer", "activations", "working",
+                           "exchange", "the gateway", "of the 8.00 GB that this machine has"})
     EXPECT_THAT(text, HasSubstr(kind));
   const auto json = nlohmann::json::parse(json_of(plan));
   EXPECT_EQ(json["rank"]["activations"], memory.training.activations);
+  EXPECT_GT(memory.training.working, 0);
+  EXPECT_EQ(json["rank"]["working"], memory.training.working);
   EXPECT_EQ(json["rank"]["all"], memory.rank());
   EXPECT_EQ(json["site_bytes"], plan.all_bytes());
 }

@@ -337,9 +337,9 @@ TEST(Freezing, ExpertsLeaveTheOtherGradientsAlone) {
 
 TEST(Freezing, CostsNoOptimizerMemory) {
   const auto config = small_config();
-  const auto all = training_memory(config, small_shape());
+  const auto all = training_memory(config, small_shape(), 2);
   const FineTuning tuning = lora({"q_proj"});
-  const auto adapted = training_memory(config, small_shape(), tuning);
+  const auto adapted = training_memory(config, small_shape(), 2, tuning);
   const auto trained = static_cast<double>(trained_parameter_count(config, tuning));
   EXPECT_EQ(trained, 2 * (4 * 32 + 32 * 4));
   EXPECT_EQ(adapted.gradients, 4 * trained);

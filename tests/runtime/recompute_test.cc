@@ -65,7 +65,7 @@ TEST(Recompute, KeepsTheInputsOfLayersOnly) {
       config.layers = layers;
       const BatchShape shape{
           .micro_batch = 2, .sequence = 256, .precision = precision, .recompute = Recompute::all};
-      return training_memory(config, shape).activations;
+      return training_memory(config, shape, 2).activations;
     };
     EXPECT_EQ((arena(14) - arena(6)) / 8 / 512, 4 * 384);
   }
@@ -87,7 +87,7 @@ TEST(Recompute, OfExpertsKeepsTheInputsOfLayersAndTheirLoads) {
                            .sequence = 256,
                            .recompute = Recompute::all,
                            .router = {.balance = 0.1, .scope = BalanceScope::micro_batch}};
-    return training_memory(config, shape).activations;
+    return training_memory(config, shape, 2).activations;
   };
   const double inputs = 512 * 4 * 96, loads = 2 * 4 * 4;
   EXPECT_NEAR((arena(14) - arena(6)) / 8, inputs + loads, 64);  // places begin at multiples of 64
@@ -103,7 +103,7 @@ TEST(Recompute, OfAnEncoderKeepsTheInputsOfLayersAndTheirNorms) {
   const auto arena = [&](int layers) {
     config.layers = layers;
     const BatchShape shape{.micro_batch = 2, .sequence = 256, .recompute = Recompute::all};
-    return training_memory(config, shape).activations;
+    return training_memory(config, shape, 2).activations;
   };
   const double inputs = 512 * 4 * (384 + 2);
   EXPECT_NEAR((arena(14) - arena(6)) / 8, inputs, 64);  // places begin at multiples of 64

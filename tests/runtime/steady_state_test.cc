@@ -145,9 +145,9 @@ TEST(PlannedMemory, IsWhatThePeakIs) {
   config.heads = config.kv_heads = 1;
   config.vocabulary = 100;
   BatchShape shape{.micro_batch = 1, .sequence = 64};
-  while (training_memory(config, shape).total() < 1.0e9)
+  while (training_memory(config, shape, 2).total() < 1.0e9)
     shape.micro_batch += shape.micro_batch / 16 + 1;
-  const auto plan = training_memory(config, shape);
+  const auto plan = training_memory(config, shape, 2);
   ThreadPool pool({-1, -1});
   const double idle = resident("VmRSS");
   const auto model = make_model(pool, config, shape);
