@@ -108,8 +108,8 @@ void forward_task(const AttentionShape& shape, const Rows& q, const Rows& k, con
   for (std::int64_t key = mask.first_keys.block_at(first_query); key < end_key; key += kBlock) {
     const std::int64_t block = key / kBlock;
     const std::int64_t rows = rows_from(key, end_key);
-    turn_block(k, first_key + key, key_column, rows, layout,
-               keys + block * layout.transposed_floats());
+    transpose_block(k, first_key + key, key_column, rows, layout,
+                    keys + block * layout.transposed_floats());
     copy_block(v, first_key + key, key_column, rows, layout, 1.0F,
                values + block * layout.plain_floats());
   }
@@ -224,8 +224,8 @@ void load_keys(const AttentionShape& shape, const AttentionLayout& layout, const
     const std::int64_t key = block * kBlock;
     const std::int64_t rows = rows_from(key, shape.sequence);
     copy_block(k, first_row + key, column, rows, layout, 1.0F, s.keys + block * plain);
-    turn_block(k, first_row + key, column, rows, layout, s.keys_t + block * transposed);
-    turn_block(v, first_row + key, column, rows, layout, s.values_t + block * transposed);
+    transpose_block(k, first_row + key, column, rows, layout, s.keys_t + block * transposed);
+    transpose_block(v, first_row + key, column, rows, layout, s.values_t + block * transposed);
   }
   for (std::int64_t i = 0; i < 2 * layout.key_blocks * plain; ++i) s.dkeys[i] = 0.0F;
 }

@@ -129,6 +129,11 @@ void copy_block(const Rows& from, std::int64_t first_row, std::int64_t column, s
   }
 }
 
+// Of the block of rows that begins at `first`.
+std::int64_t rows_from(std::int64_t first, std::int64_t length) {
+  return length - first < kBlock ? length - first : kBlock;
+}
+
 std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) / 2; }
 
 // Rows of a head across; those beyond `rows` are zeros.
@@ -192,9 +197,9 @@ struct Softened {
 // As in attention.cc, but scores are scaled here, to bits, and the weights leave as bf16. kRows at
 // once, so that they need not wait for each other's sums over lanes.
 template <int kRows>
-void soften_rows(const float* scores, std::int64_t columns, float scale, const Softened& to,
+void soften_rows(const float* scores, std::int64_t columns, float bit_scale, const Softened& to,
                  Pair* weights) {
-  const __m512 factor = _mm512_set1_ps(scale);
+  const __m512 factor = _mm512_set1_ps(bit_scale);
   __m512 largest[kRows], added[kRows];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
@@ -232,7 +237,7 @@ void soften_rows(const float* scores, std::int64_t columns, float scale, const S
 
 // The scores of queries from `query` on with the keys from `key` on; a multiple of four of them.
 void soften_strip(const FirstKeys& first_keys, std::int64_t query, std::int64_t rows,
-                  std::int64_t key, std::int64_t columns, float scale, float* scores,
+                  std::int64_t key, std::int64_t columns, float bit_scale, float* scores,
                   const Softened& to, Pair* weights) {
   const auto sees = [&](std::int64_t row) { return first_keys.at(query + row) < key + columns; };
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -242,14 +247,14 @@ void soften_strip(const FirstKeys& first_keys, std::int64_t query, std::int64_t 
   }
   for (std::int64_t row = 0; row < rows; row += kTileRows) {
     if (sees(row + kTileRows - 1)) {  // and so do those before
-      soften_rows<kTileRows>(scores + row * kBlock, columns, scale, to.from(row),
+      soften_rows<kTileRows>(scores + row * kBlock, columns, bit_scale, to.from(row),
                              weights + row * kBlock / 2);
       continue;
     }
     for (std::int64_t r = row; r < row + kTileRows; ++r) {
       Pair* of_row = weights + r * kBlock / 2;
       if (sees(r)) {
-        soften_rows<1>(scores + r * kBlock, columns, scale, to.from(r), of_row);
+        soften_rows<1>(scores + r * kBlock, columns, bit_scale, to.from(r), of_row);
         continue;
       }
       for (std::int64_t i = 0; i < columns / 2; ++i) of_row[i] = 0;
@@ -268,9 +273,9 @@ inline __attribute__((always_inline)) void for_strips(std::int64_t rows, bool di
     strip(first, rows - first < kStrip ? rows - first : kStrip, first + kStrip);
 }
 
-// Two rows: p = 2^(scale * score - log_sum), ds = p * (dp - delta), both as bf16, by rows and
+// Two rows: p = 2^(bit_scale * score - log_sum), ds = p * (dp - delta), both as bf16, by rows and
 // stacked.
-void gradient_rows(const float* scores, const float* dscores, std::int64_t columns, float scale,
+void gradient_rows(const float* scores, const float* dscores, std::int64_t columns, float bit_scale,
                    const float* log_sum, const float* delta, Pair* p_stacked, Pair* ds_stacked,
                    std::uint16_t* ds) {
   for (std::int64_t i = 0; i < columns; i += kLanes) {
@@ -278,8 +283,8 @@ void gradient_rows(const float* scores, const float* dscores, std::int64_t colum
     __m256i s[2];
     for (int r = 0; r < 2; ++r) {
       const __m512 score = _mm512_loadu_ps(scores + r * kBlock + i);
-      const __m512 weight =
-          power_of_two(_mm512_fmsub_ps(score, _mm512_set1_ps(scale), _mm512_set1_ps(log_sum[r])));
+      const __m512 weight = power_of_two(
+          _mm512_fmsub_ps(score, _mm512_set1_ps(bit_scale), _mm512_set1_ps(log_sum[r])));
       const __m512 dp =
           _mm512_sub_ps(_mm512_loadu_ps(dscores + r * kBlock + i), _mm512_set1_ps(delta[r]));
       p[r] = rounded(weight);
@@ -300,11 +305,6 @@ float dot(const Pair* a, const Pair* b, std::int64_t width) {
                           widened(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(right + i))),
                           sum);
   return _mm512_reduce_add_ps(sum);
-}
-
-// Of the block of rows that begins at `first`.
-std::int64_t rows_from(std::int64_t first, std::int64_t length) {
-  return length - first < kBlock ? length - first : kBlock;
 }
 
 // Where a backward task has what: of all keys, by block; of one block of queries; of one block of
@@ -375,7 +375,7 @@ void load_queries(const AttentionLayout& layout, const Rows& q, const Rows& out,
 }
 
 // p and ds of the block of keys from `key` on, stacked, and dqueries += ds k.
-void to_queries(const AttentionLayout& layout, float scale, const FirstKeys& first_keys,
+void to_queries(const AttentionLayout& layout, float bit_scale, const FirstKeys& first_keys,
                 std::int64_t query, std::int64_t rows, std::int64_t key, const BackwardScratch& s) {
   const bool diagonal = key == query;
   const std::int64_t block = key / kBlock;
@@ -400,7 +400,7 @@ void to_queries(const AttentionLayout& layout, float scale, const FirstKeys& fir
               mask_row(s.scores + row * kBlock, columns, seen, query + row + 1 - key);
           }
           const std::int64_t at = (first + r) / 2 * kBlock;
-          gradient_rows(strip + r * kBlock, dstrip + r * kBlock, columns, scale,
+          gradient_rows(strip + r * kBlock, dstrip + r * kBlock, columns, bit_scale,
                         s.log_sum + first + r, s.delta + first + r, s.p_stacked + at,
                         s.ds_stacked + at,
                         reinterpret_cast<std::uint16_t*>(ds_strip + r * kBlock / 2));
@@ -451,19 +451,19 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
   auto* weights = reinterpret_cast<Pair*>(scores + kBlock * kBlock);
   auto* largest = reinterpret_cast<float*>(weights + kBlock * kBlock);
   float* total = largest + kBlock;
-  const float scale = shape.scale * kBitsPerNat;
+  const float bit_scale = shape.scale * kBitsPerNat;
 
   const std::int64_t first_key = b * shape.sequence;
   for (std::int64_t block = first_keys.block_at(first_query) / kBlock; block < blocks; ++block) {
     const std::int64_t key = block * kBlock;
-    const std::int64_t rows = end_query - key < kBlock ? end_query - key : kBlock;
+    const std::int64_t rows = rows_from(key, end_query);
     lay_across(k, first_key + key, key_column, rows, layout, keys + block * across);
     copy_block(v, first_key + key, key_column, rows, layout, queries);
     stack_rows(queries, kBlock, w, values + block * plain);
   }
 
   for (std::int64_t query = first_query; query < end_query; query += kBlock) {
-    const std::int64_t count = end_query - query < kBlock ? end_query - query : kBlock;
+    const std::int64_t count = rows_from(query, end_query);
     const std::int64_t rows = (count + kTileRows - 1) / kTileRows * kTileRows;
     const std::int64_t row = b * shape.sequence + query;
     copy_block(q, row, h * d, count, layout, queries);
@@ -482,8 +482,8 @@ void bf16_forward_task(const AttentionShape& shape, const Rows& q, const Rows& k
                    multiply<Sum::set>(strip_rows, columns, pairs_of(d),
                                       {queries + first * w / 2, w / 2, 1}, key_block, kBlock, strip,
                                       kBlock);
-                   soften_strip(first_keys, query + first, strip_rows, key, columns, scale, strip,
-                                {largest + first, total + first, sums + first * w, w},
+                   soften_strip(first_keys, query + first, strip_rows, key, columns, bit_scale,
+                                strip, {largest + first, total + first, sums + first * w, w},
                                 weight_strip);
                    multiply<Sum::add>(strip_rows, w, columns / 2, {weight_strip, kBlock / 2, 1},
                                       value_block, w, sums + first * w, w);

@@ -46,8 +46,8 @@ void copy_block(const Rows& from, std::int64_t first_row, std::int64_t column, s
 }
 
 // Rows of a head to f32 [head_dim][64]; those beyond `rows` are zeros.
-void turn_block(const Rows& from, std::int64_t first_row, std::int64_t column, std::int64_t rows,
-                const AttentionLayout& layout, float* to) {
+void transpose_block(const Rows& from, std::int64_t first_row, std::int64_t column,
+                     std::int64_t rows, const AttentionLayout& layout, float* to) {
   const auto d = layout.head_dim;
   float_panels().pack(Factor::rows(from.at(first_row, column), from.dtype, from.stride),
                       {rows, kBlock, true, d, 0, d}, to);

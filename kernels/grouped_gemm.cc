@@ -14,16 +14,11 @@ SharedFactor shared_factor(const GroupedGemmShape& shape) {
   return shape.form != GemmForm::tn || shape.out <= shape.in ? SharedFactor::a : SharedFactor::b;
 }
 
-// Lines of a factor with those that fill its last panel.
-std::int64_t round_up(std::int64_t lines) {
-  return (lines + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
-}
-
 ProductsAtOnce at_once(const GroupedGemmShape& s) {
   const auto groups = static_cast<std::size_t>(s.groups);
   // Of a weight's gradient each group shares its own rows, over which it sums.
   if (s.form == GemmForm::tn)
-    return {groups, s.groups * round_up(std::min(s.out, s.in)), s.rows_max, s.groups * s.out * s.in,
+    return {groups, s.groups * filled(std::min(s.out, s.in)), s.rows_max, s.groups * s.out * s.in,
             s.output};
   const bool forward = s.form == GemmForm::nt;
   return {groups, s.rows_max, forward ? s.in : s.out, s.rows_max * (forward ? s.out : s.in),

@@ -82,14 +82,27 @@ const std::byte* at_unit(const std::byte* p, std::int64_t units) {
   return p + units * static_cast<std::int64_t>(kUnitBytes);
 }
 
-// Lines with those that fill the last panel.
-std::int64_t filled(std::int64_t lines) { return ceiling(lines, kPanelColumns) * kPanelColumns; }
-
 // Of k at once.
 std::int64_t units_of_block(const PanelKernels& kernels, const ProductsAtOnce& products) {
   const auto line_bytes = filled(products.shared_lines) * static_cast<std::int64_t>(kUnitBytes);
   return std::min(kernels.units(products.k_max),
                   std::clamp(kSharedBytes / line_bytes, kBlockUnitsMin, kBlockUnitsMax));
+}
+
+GemmMemory memory_of(const PanelKernels& kernels, const ProductsAtOnce& products) {
+  const auto bytes = [](std::int64_t values) {
+    return static_cast<std::size_t>(values) * kUnitBytes;
+  };
+  const auto lines = filled(products.shared_lines);
+  const auto units = units_of_block(kernels, products);
+  const bool several = kernels.units(products.k_max) > units;
+  const bool is_bf16 = products.output == DType::bf16;
+  return {.shared = bytes(lines * units),
+          .sums = is_bf16 && several ? bytes(products.results) : 0,
+          .piece = std::max<std::size_t>(kPieceBytes, bytes(kPanelColumns * units)),
+          .tiles = is_bf16 && stretch_count(units) > 1
+                       ? bytes(std::max(kPieceRows * kPanelColumns, kPanelRows * kPieceColumns))
+                       : 0};
 }
 
 PanelLayout layout_of_a(const PanelKernels& kernels, std::int64_t rows, std::int64_t k) {
@@ -116,22 +129,6 @@ void GemmMemory::cover(const GemmMemory& other) {
   tiles = std::max(tiles, other.tiles);
 }
 
-GemmMemory PanelProducts::memory(const PanelKernels& kernels, const ProductsAtOnce& products) {
-  const auto bytes = [](std::int64_t values) {
-    return static_cast<std::size_t>(values) * kUnitBytes;
-  };
-  const auto lines = filled(products.shared_lines);
-  const auto units = units_of_block(kernels, products);
-  const bool several = kernels.units(products.k_max) > units;
-  const bool is_bf16 = products.output == DType::bf16;
-  return {.shared = bytes(lines * units),
-          .sums = is_bf16 && several ? bytes(products.results) : 0,
-          .piece = std::max<std::size_t>(kPieceBytes, bytes(kPanelColumns * units)),
-          .tiles = is_bf16 && stretch_count(units) > 1
-                       ? bytes(std::max(kPieceRows * kPanelColumns, kPanelRows * kPieceColumns))
-                       : 0};
-}
-
 PanelProducts::PanelProducts(const PanelKernels& kernels, SharedFactor shared,
                              const ProductsAtOnce& products, GemmScratch::Memory& scratch)
     : kernels_(&kernels),
@@ -145,7 +142,7 @@ PanelProducts::PanelProducts(const PanelKernels& kernels, SharedFactor shared,
   const auto grow = [](LargeVector<std::byte>& memory, std::size_t size) {
     if (memory.size() < size) memory = LargeVector<std::byte>(size);
   };
-  scratch.needed.cover(memory(kernels, products));
+  scratch.needed.cover(memory_of(kernels, products));
   if (scratch.counted) return;
   grow(scratch.shared, scratch.needed.shared);
   grow(scratch.sums, scratch.needed.sums);
@@ -329,8 +326,7 @@ void PanelProducts::run_block(ThreadPool& pool, std::span<const Product> product
   std::size_t bytes = 0;
   for (const auto& product : products) {
     begins.push_back(bytes);
-    const auto lines =
-        shared_ == SharedFactor::a ? product.m : ceiling(product.n, kPanelColumns) * kPanelColumns;
+    const auto lines = shared_ == SharedFactor::a ? product.m : filled(product.n);
     bytes += static_cast<std::size_t>(lines * kernels_->units(product.k)) * kUnitBytes;
   }
   ISTHMUS_ASSERT(bytes <= scratch_->shared.size());

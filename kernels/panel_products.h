@@ -84,8 +84,6 @@ class PanelProducts {
   PanelProducts(const PanelKernels& kernels, SharedFactor shared, const ProductsAtOnce& products,
                 GemmScratch::Memory& scratch);
 
-  static GemmMemory memory(const PanelKernels& kernels, const ProductsAtOnce& products);
-
   // Allocates nothing.
   void run(ThreadPool& pool, std::span<const Product> products) const;
 

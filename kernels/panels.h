@@ -29,6 +29,11 @@ namespace isthmus::kernels {
 inline constexpr std::int64_t kPanelRows = 12;
 inline constexpr std::int64_t kPanelColumns = 32;
 
+// Lines of b with those that fill its last panel.
+inline std::int64_t filled(std::int64_t lines) {
+  return (lines + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
+}
+
 inline const void* advance(const void* p, std::int64_t elements, DType dtype) {
   return static_cast<const char*>(p) + elements * static_cast<std::int64_t>(size_of(dtype));
 }

@@ -195,7 +195,6 @@ inline __attribute__((always_inline)) void pack_12_by_four(const Half* in, std::
 // Pairs [first, end) of k steps, of lines that lie side by side.
 void pack_straight(const Half* in, std::int64_t step_stride, const PanelLayout& layout,
                    std::int64_t first, std::int64_t end, std::int64_t k, Pair* out) {
-  static_assert(kPanelColumns == 32);
   const auto panels = layout.panels();
   for (std::int64_t begin = first; begin < end; begin += kStepsTogether) {
     const auto stop = begin + kStepsTogether < end ? begin + kStepsTogether : end;

@@ -1,6 +1,5 @@
 // The CPU column of the op table for mixtures of experts.
 #include <algorithm>
-#include <vector>
 
 #include "kernels/expert_rows.h"
 #include "kernels/few_rows.h"
@@ -30,45 +29,52 @@ std::span<T> used(std::span<T> of_rows, Ints offsets) {
   return offsets.empty() ? of_rows : of_rows.first(static_cast<std::size_t>(offsets.back()));
 }
 
+// Where something begins behind so many bytes.
+std::size_t place_behind(std::size_t bytes) {
+  return (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+}
+
 // What the losses of a layer's router are weighed by, made anew in each run.
 class RouterWeights {
  public:
   RouterWeights(const Routing& routing, Ints targets, Ints loads)
-      : routing_(routing),
-        targets_(targets),
-        loads_(loads),
-        counted_(static_cast<std::size_t>(routing.batch())),
-        shares_(static_cast<std::size_t>(routing.batch() * routing.experts)) {}
+      : routing_(routing), targets_(targets), loads_(loads) {}
+
+  // Of what losses() works in.
+  std::size_t scratch_bytes() const { return batch() * (1 + experts()) * sizeof(double); }
 
   // A sequence weighs as much as it has targets that count, so that the sum over a step is the same
   // however it is cut into micro-batches.
-  kernels::RouterLosses losses() {
+  kernels::RouterLosses losses(std::span<std::byte> scratch) const {
+    const std::span counted(reinterpret_cast<double*>(scratch.data()), batch());
+    const std::span shares(counted.data() + batch(), batch() * experts());  // [batch, experts]
     const auto sequence = static_cast<std::size_t>(routing_.sequence);
     double all = 0;
-    for (std::size_t b = 0; b < counted_.size(); ++b) {
+    for (std::size_t b = 0; b < batch(); ++b) {
       const auto of_sequence = targets_.subspan(b * sequence, sequence);
-      counted_[b] = static_cast<double>(sequence) -
-                    static_cast<double>(std::ranges::count(of_sequence, kIgnoredTarget));
-      all += counted_[b];
+      counted[b] = static_cast<double>(sequence) -
+                   static_cast<double>(std::ranges::count(of_sequence, kIgnoredTarget));
+      all += counted[b];
     }
-    for (std::size_t b = 0; b < counted_.size(); ++b)
+    for (std::size_t b = 0; b < batch(); ++b)
       for (std::size_t e = 0; e < experts(); ++e)
-        shares_[b * experts() + e] =
+        shares[b * experts() + e] =
             routing_.options.scope == BalanceScope::sequence
-                ? counted_[b] * share_of_sequence(b, e)
-                : all / static_cast<double>(counted_.size()) * share_of_micro_batch(e);
+                ? counted[b] * share_of_sequence(b, e)
+                : all / static_cast<double>(batch()) * share_of_micro_batch(e);
     const auto layers = static_cast<double>(routing_.layers);
     return {.balance = routing_.options.balance / layers,
             .z = routing_.options.z / layers,
-            .shares = shares_,
-            .weights = counted_};
+            .shares = shares,
+            .weights = counted};
   }
 
  private:
+  std::size_t batch() const { return static_cast<std::size_t>(routing_.batch()); }
   std::size_t experts() const { return static_cast<std::size_t>(routing_.experts); }
 
   double share_of_sequence(std::size_t b, std::size_t e) const {
-    const auto row = static_cast<std::size_t>(routing_.layer) * counted_.size() + b;
+    const auto row = static_cast<std::size_t>(routing_.layer) * batch() + b;
     return loads_[row * experts() + e] / static_cast<double>(routing_.sequence);
   }
   // Of all layers, too.
@@ -80,8 +86,6 @@ class RouterWeights {
 
   Routing routing_;
   Ints targets_, loads_;
-  std::vector<double> counted_;  // per sequence
-  std::vector<double> shares_;   // [batch, experts]
 };
 
 }  // namespace
@@ -112,17 +116,21 @@ PreparedOp route_forward(const BoundOp& bound, CpuDevice& device) {
 PreparedOp route_backward(const BoundOp& bound, CpuDevice& device) {
   const auto& routing = bound.op.attributes.routing;
   const auto shape = routing.shape();
-  device.reserve_scratch(kernels::routing_scratch_bytes(shape));
-  return [&device, shape, logits = Rows(bound.inputs[0]),
+  const RouterWeights weights(routing, flat<const std::int32_t>(bound.inputs[1]),
+                              flat<const std::int32_t>(bound.inputs[7]));
+  const auto kernel_bytes = kernels::routing_scratch_bytes(shape);
+  const auto weights_at = place_behind(kernel_bytes);
+  device.reserve_scratch(weights_at + weights.scratch_bytes());
+  return [&device, shape, weights, kernel_bytes, weights_at, logits = Rows(bound.inputs[0]),
           experts = flat<const std::int32_t>(bound.inputs[3]),
           rows = flat<const std::int32_t>(bound.inputs[4]),
           drow_weights = flat<const float>(bound.inputs[8]), dlogits = Rows(bound.outputs[0]),
-          layers = static_cast<double>(routing.layers),
-          weights = RouterWeights(routing, flat<const std::int32_t>(bound.inputs[1]),
-                                  flat<const std::int32_t>(bound.inputs[7]))]() mutable {
+          layers = static_cast<double>(routing.layers)] {
+    const auto losses =
+        weights.losses(device.scratch().subspan(weights_at, weights.scratch_bytes()));
     const auto sums =
-        kernels::routing_backward(device.pool, shape, logits, experts, rows, drow_weights,
-                                  weights.losses(), dlogits, device.scratch());
+        kernels::routing_backward(device.pool, shape, logits, experts, rows, drow_weights, losses,
+                                  dlogits, device.scratch().first(kernel_bytes));
     device.router_losses.balance += sums.balance / layers;
     device.router_losses.z += sums.z / layers;
   };
@@ -214,7 +222,7 @@ PreparedOp expert_glu_forward(const BoundOp& bound, CpuDevice& device) {
 PreparedOp expert_glu_backward(const BoundOp& bound, CpuDevice& device) {
   const auto& x = bound.inputs[0];
   const auto weights_bytes = static_cast<std::size_t>(x.shape[0]) * sizeof(float);
-  const auto unused_at = (weights_bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+  const auto unused_at = place_behind(weights_bytes);
   device.reserve_scratch(unused_at + (bound.outputs[0].data == nullptr ? x.bytes() : 0));
   return [&device, x, unused_at, weights = flat<const float>(bound.inputs[1]),
           offsets = flat<const std::int32_t>(bound.inputs[2]), dy = bound.inputs[4],

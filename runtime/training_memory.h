@@ -13,12 +13,11 @@ namespace isthmus::runtime {
 
 // Bytes of one Model, by kind.
 struct TrainingMemory {
-  double weights = 0;    // f32, and their copies in bf16
-  double gradients = 0;  // of parameters
-  double optimizer = 0;  // AdamW's two moments
-  double activations =
-      0;               // the arena: gradients of activations and the head's logits lie there too
-  double working = 0;  // of the threads: panels of products, blocks of attention
+  double weights = 0;      // f32, and their copies in bf16
+  double gradients = 0;    // of parameters
+  double optimizer = 0;    // AdamW's two moments
+  double activations = 0;  // the arena; their gradients and the head's logits lie there too
+  double working = 0;      // of the threads: panels of products, blocks of attention
 
   double total() const { return weights + gradients + optimizer + activations + working; }
 };

@@ -139,6 +139,21 @@ std::vector<Variant> variants() {
   return all;
 }
 
+struct Forward {
+  Matrix out, log_sums;
+};
+// Of one batch item with garbage in the scratch.
+Forward forward_of(ThreadPool& pool, const AttentionShape& s, const Variant& variant,
+                   const Matrix& q, const Matrix& k, const Matrix& v,
+                   const FirstKeys& first_keys = {}) {
+  Forward made{Matrix(variant.dtype, s.sequence, s.heads * s.head_dim),
+               Matrix(DType::f32, 1, s.heads * s.sequence)};
+  std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()), std::byte{0xff});
+  attention_forward(pool, s, q.view(), k.view(), v.view(), first_keys, nullptr, made.out.view(),
+                    floats(made.log_sums), scratch, variant.native);
+  return made;
+}
+
 // Of up to three batch items.
 const std::vector<std::int32_t> kAttentionKeys = {1, -2, 3000000, -400000000, 5, 6};
 
@@ -254,10 +269,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Attention, testing::ValuesIn(attention_cases())
 
 // More queries than one task takes; the second document lies in two.
 TEST(AttentionLong, ForwardInPieces) {
-  for (const auto& [dtype, native] : variants()) {
-    const Matrix q = Matrix::random("q", dtype, 1100, 16);
-    const Matrix k = Matrix::random("k", dtype, 1100, 16);
-    const Matrix v = Matrix::random("v", dtype, 1100, 16);
+  for (const auto& variant : variants()) {
+    const Matrix q = Matrix::random("q", variant.dtype, 1100, 16);
+    const Matrix k = Matrix::random("k", variant.dtype, 1100, 16);
+    const Matrix v = Matrix::random("v", variant.dtype, 1100, 16);
     for (const auto& [causal, lengths] : std::vector<std::pair<bool, std::vector<std::int64_t>>>{
              {true, {}}, {true, {900, 90, 40}}, {false, {}}, {false, {900, 190}}}) {
       AttentionShape s = shape_of(1, 1100, 1, 1, 16);
@@ -265,13 +280,10 @@ TEST(AttentionLong, ForwardInPieces) {
       const auto first_keys = documents_of(s, lengths);
       const Reference expected =
           reference(s, {q.values(), k.values(), v.values()}, first_keys, nullptr, {});
-      on_every_target_and_thread_count([&, of = dtype, is_native = native](ThreadPool& pool) {
-        Matrix out(of, 1100, 16);
-        Matrix log_sums(DType::f32, 1, 1100);
-        std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()), std::byte{0xff});
-        attention_forward(pool, s, q.view(), k.view(), v.view(), first_keys, nullptr, out.view(),
-                          floats(log_sums), scratch, is_native);
-        EXPECT_LT(relative_error(out.values(), expected.out), (is_native ? 2 : 1) * tolerance(of));
+      on_every_target_and_thread_count([&](ThreadPool& pool) {
+        const auto [out, log_sums] = forward_of(pool, s, variant, q, k, v, first_keys);
+        EXPECT_LT(relative_error(out.values(), expected.out),
+                  (variant.native ? 2 : 1) * tolerance(variant.dtype));
         return std::vector<Matrix>{out, log_sums};
       });
     }
@@ -282,19 +294,15 @@ TEST(AttentionLong, ForwardInPieces) {
 TEST(AttentionRange, LargeScores) {
   AttentionShape s = shape_of(1, 90, 1, 1, 16);
   s.scale = 20.0F;
-  for (const auto& [dtype, native] : variants()) {
-    const Matrix q = Matrix::random("q", dtype, 90, 16, 0, 2.0);
-    const Matrix k = Matrix::random("k", dtype, 90, 16, 0, 2.0);
-    const Matrix v = Matrix::random("v", dtype, 90, 16);
+  for (const auto& variant : variants()) {
+    const Matrix q = Matrix::random("q", variant.dtype, 90, 16, 0, 2.0);
+    const Matrix k = Matrix::random("k", variant.dtype, 90, 16, 0, 2.0);
+    const Matrix v = Matrix::random("v", variant.dtype, 90, 16);
     const Reference expected = reference(s, {q.values(), k.values(), v.values()}, {}, nullptr, {});
-    on_every_target_and_thread_count([&, of = dtype, is_native = native](ThreadPool& pool) {
-      Matrix out(of, 90, 16);
-      Matrix log_sums(DType::f32, 1, 90);
-      std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()));
-      attention_forward(pool, s, q.view(), k.view(), v.view(), {}, nullptr, out.view(),
-                        floats(log_sums), scratch, is_native);
+    on_every_target_and_thread_count([&](ThreadPool& pool) {
+      const auto [out, log_sums] = forward_of(pool, s, variant, q, k, v);
       EXPECT_LT(relative_error(out.values(), expected.out),
-                of == DType::f32 ? 1e-4 : 2 * tolerance(of));
+                variant.dtype == DType::f32 ? 1e-4 : 2 * tolerance(variant.dtype));
       EXPECT_LT(relative_error(log_sums.values(), expected.log_sums), 2e-6);
       return std::vector<Matrix>{out};
     });
@@ -304,19 +312,16 @@ TEST(AttentionRange, LargeScores) {
 // A key that is not a number makes all that see it so.
 TEST(AttentionRange, NaNStays) {
   const AttentionShape s = shape_of(1, 70, 1, 1, 16);
-  for (const auto& [dtype, native] : variants())
+  for (const auto& variant : variants())
     for (const std::int64_t key : {3, 60}) {
-      SCOPED_TRACE(testing::Message() << to_string(dtype) << " " << native << " " << key);
-      const Matrix q = Matrix::random("q", dtype, 70, 16);
-      Matrix k = Matrix::random("k", dtype, 70, 16);
+      SCOPED_TRACE(testing::Message()
+                   << to_string(variant.dtype) << " " << variant.native << " " << key);
+      const Matrix q = Matrix::random("q", variant.dtype, 70, 16);
+      Matrix k = Matrix::random("k", variant.dtype, 70, 16);
       k.set(key, 5, NAN);
-      const Matrix v = Matrix::random("v", dtype, 70, 16);
-      on_every_target_and_thread_count([&, of = dtype, is_native = native](ThreadPool& pool) {
-        Matrix out(of, 70, 16);
-        Matrix log_sums(DType::f32, 1, 70);
-        std::vector<std::byte> scratch(attention_scratch_bytes(s, pool.workers()));
-        attention_forward(pool, s, q.view(), k.view(), v.view(), {}, nullptr, out.view(),
-                          floats(log_sums), scratch, is_native);
+      const Matrix v = Matrix::random("v", variant.dtype, 70, 16);
+      on_every_target_and_thread_count([&](ThreadPool& pool) {
+        const auto [out, log_sums] = forward_of(pool, s, variant, q, k, v);
         for (std::int64_t row = 0; row < 70; ++row)
           EXPECT_EQ(std::isnan(out.at(row, 7)), row >= key) << row;
         return std::vector<Matrix>{};

@@ -13,6 +13,7 @@
 
 #include "runtime/text_tokens.h"
 #include "runtime/training_memory.h"
+#include "tests/runtime/resident.h"
 #include "tests/runtime/trainer_fixture.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -126,15 +127,6 @@ INSTANTIATE_TEST_SUITE_P(
              "_recompute_" + std::string(to_string(std::get<2>(tested.param))) + "_" +
              std::string(to_string(std::get<3>(tested.param)));
     });
-
-// Bytes of this process that are in memory: now, or at most so far.
-double resident(const std::string& key) {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;)
-    if (double kib = 0; word == key + ":" && status >> kib) return kib * 1024;
-  ADD_FAILURE() << "no " << key;
-  return 0;
-}
 
 // A small model on so many tokens that its activations are a gigabyte.
 TEST(PlannedMemory, IsWhatThePeakIs) {

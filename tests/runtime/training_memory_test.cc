@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "runtime/model.h"
+#include "tests/runtime/resident.h"
 #include "tests/runtime/small_model.h"
 
 namespace isthmus::runtime {
@@ -51,6 +52,16 @@ TEST(TrainingMemory, AttentionOfLongSequencesCountsOncePerThread) {
   const auto of_a_thread = working(1 << 14, 9) - working(1 << 14, 8);
   EXPECT_NEAR(of_a_thread, working(1 << 14, 5) - working(1 << 14, 4), 1);
   EXPECT_GT(of_a_thread, 1.5 * (working(1 << 13, 9) - working(1 << 13, 8)));
+}
+
+// Of a batch by mistake as large as this nothing is allocated, to plan it.
+TEST(TrainingMemory, IsKnownWithoutTakingIt) {
+  auto config = small_config("qwen3_moe");
+  config.experts = 1024;
+  const double before = resident("VmHWM");
+  const auto plan = training_memory(config, {.micro_batch = 1 << 16, .sequence = 8}, 2);
+  EXPECT_GT(plan.total(), 4e9);
+  EXPECT_LT(resident("VmHWM"), before + 1e8);
 }
 
 }  // namespace
