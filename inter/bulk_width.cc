@@ -131,8 +131,8 @@ void BulkWidth::carried(Nanoseconds now, const BulkTotals& totals) {
   const auto sending = long_enough ? full : std::clamp(totals.busy - before.busy, full, took);
   const auto windows = bytes / seconds_of(sending) * seconds_of(totals_.round_trip_min) /
                        (bbr ? kBbrWindowBytesMin : kWindowBytesMin);
-  // Where losses keep windows small, fewer connections would only be slower: not so under BBR.
-  const auto least = bbr ? 1 : std::min(kSome, wanted_);
+  // With windows kept small fewer connections would only be slower: not so under BBR.
+  const auto least = bbr ? 1 : std::min(kLossyMin, wanted_);
   const auto enough =
       std::max(least, static_cast<std::uint32_t>(std::min<double>(windows, wanted_)));
   if (long_enough || enough > enough_) enough_ = enough;

@@ -28,8 +28,10 @@ class BulkWidth {
  public:
   // What the congestion control in force is best served by.
   enum class Most { one, some, many };
-  static constexpr std::uint32_t kSome = 4;
+  // Each loss holds one of them up for a round trip or two, which is a part of a whole exchange.
+  static constexpr std::uint32_t kSome = 8;
   static constexpr std::uint32_t kManyAtFirst = 8;
+  static constexpr std::uint32_t kLossyMin = 4;  // where losses keep windows small
   static constexpr double kGrowth = 1.1;
 
   static Most best_for(std::span<const BulkPath> paths);

@@ -169,7 +169,7 @@ TEST_F(BulkWidthTest, UsesNoMoreThanAThinLineHasWindowsFor) {
   carry(125'000, 0);
   EXPECT_EQ(width_.enough(), BulkWidth::kManyAtFirst) << "who sends little tells nothing of it";
   carry(125'000, kSecond);
-  EXPECT_EQ(width_.enough(), BulkWidth::kSome);
+  EXPECT_EQ(width_.enough(), BulkWidth::kLossyMin);
   carry(450'000, kSecond);
   EXPECT_EQ(width_.enough(), 7U) << "the line has become another one";
   width_.widen_to(BulkWidth::Most::some);
