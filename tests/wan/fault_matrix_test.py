@@ -245,7 +245,7 @@ class SlowLine(Row):
 class ThinLine(Row):
     """Row 6: bulk fills 1 Mbit/s both ways for many seconds. What control says beside it takes two round trips longer at
     most, though the line's queues hold ten. The first step is for the links, which do not know the line yet, and the second
-    for the one connection that is left of four, whose BBR knows a quarter of it."""
+    for the one connection that is left of eight, whose BBR knows an eighth of it."""
 
     elements = 8 * ELEMENTS_OF_CHUNK
     congestion_control = "bbr"
@@ -319,6 +319,7 @@ class OfThree(Row):
 
 class KilledInExchange(OfThree):
     """Row 7: the step ends without who is killed in it; who comes back takes part again, with what it had contributed."""
+    elements = 4 * ELEMENTS  # more than its kernel has taken from it by then, and goes on sending
 
     def test(self):
         self.transfer_to(self.alpha)
@@ -345,6 +346,7 @@ class StandsStill(OfThree):
 
 class SlowReader(Row):
     """Row 20: who reads slowly holds its peer up, and fills nothing but the window."""
+    elements = 4 * ELEMENTS  # it still reads when it may again
 
     def test(self):
         alpha, beta = self.faulty.sites
