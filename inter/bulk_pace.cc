@@ -1,7 +1,9 @@
 #include "inter/bulk_pace.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include "inter/bulk_width.h"
 
@@ -12,6 +14,22 @@ namespace {
 // Bytes per second. The kernel lets a packet wait for as long as it takes at the pace that there is
 // when the one before leaves, whatever the pace is after that.
 constexpr double kSlowestLane = 2000;
+constexpr double kNarrow = 0.5;  // of a share: a window for less is of the moment
+
+// Bytes per second of the line for each of those that share it, of which each can carry so much at
+// most. BBR lets each stand still for a moment every ten seconds, to see the shortest round trip:
+// what such a one leaves is the others'.
+double share_of(double line, std::vector<double> most) {
+  std::ranges::sort(most);
+  auto left = most.size();
+  auto free = line;
+  for (const auto can : most) {
+    if (can >= kNarrow * free / static_cast<double>(left)) return free / static_cast<double>(left);
+    free -= can;
+    --left;
+  }
+  return line / static_cast<double>(most.size());
+}
 
 }  // namespace
 
@@ -67,7 +85,7 @@ void BulkPace::share_line(std::span<const BulkPath> facts) {
   const auto note_shortest = [](Nanoseconds& shortest, Nanoseconds time) {
     if (time > 0 && (shortest == 0 || time < shortest)) shortest = time;
   };
-  std::size_t sharing = 0;
+  std::vector<double> sharing;  // as much as each can carry
   for (const auto& fact : facts) {
     const auto path = paths_.find(fact.connection);
     if (path == paths_.end()) continue;
@@ -75,7 +93,10 @@ void BulkPace::share_line(std::span<const BulkPath> facts) {
     const auto before = std::exchange(path->second.delivered_bytes, tcp.delivered_bytes);
     const bool delivers = before && tcp.delivered_bytes > *before;
     sample.full |= tcp.unsent_bytes > 0;
-    sharing += delivers || tcp.unsent_bytes > 0;  // who delivers may have more at any time
+    if (delivers || tcp.unsent_bytes > 0)  // who delivers may have more at any time
+      sharing.push_back(tcp.window_bytes > 0 && tcp.round_trip > 0
+                            ? static_cast<double>(tcp.window_bytes) / seconds_of(tcp.round_trip)
+                            : std::numeric_limits<double>::infinity());
     note_shortest(sample.round_trip_min, tcp.round_trip_min);
     if (!delivers) continue;
     delivered_bytes_ += tcp.delivered_bytes - *before;
@@ -88,10 +109,11 @@ void BulkPace::share_line(std::span<const BulkPath> facts) {
     sample.waits = waits->there;
   line_.look(sample);
   const auto line = line_.bytes_per_second();
-  if (sharing == 0) sharing = std::clamp<std::size_t>(paths_.size(), 1, enough_);
+  if (sharing.empty())
+    sharing.resize(std::clamp<std::size_t>(paths_.size(), 1, enough_),
+                   std::numeric_limits<double>::infinity());
   const auto share =
-      line ? std::optional(std::max(*line / static_cast<double>(sharing), kSlowestLane))
-           : std::nullopt;
+      line ? std::optional(std::max(share_of(*line, sharing), kSlowestLane)) : std::nullopt;
   for (auto& [connection, path] : paths_) set(connection, path, share);
   tasks_.start_timer(line_.next_look(), [this] { look(); });
 }

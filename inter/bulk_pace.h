@@ -2,6 +2,7 @@
 //
 //     polite       as polite_rate.h says; nothing to do here
 //     BBR          all of them together as fast as the line carries (line_pace.h), in equal shares
+//                  but for those that cannot use theirs at the moment
 //     otherwise    as fast as the congestion control likes; those of the first, and all on a slow
 //                  line, spread over each round trip (kSpread)
 #pragma once

@@ -41,9 +41,11 @@ Nanoseconds LinePace::next_look() const {
   return std::clamp(base_ / 4, 10 * kMillisecond, 50 * kMillisecond);
 }
 
-// Acknowledgements that waited come in bursts: they even out over what they may have waited.
+// Acknowledgements that waited come in bursts: they even out over what they may have waited. But
+// what is sent as fast as can be may be over by then: where it is known whose queue there is, less
+// tells of the line too.
 Nanoseconds LinePace::stretch() const {
-  return std::max(kStretchMin, base_ + 2 * (round_trip_ - base_));
+  return std::max(kStretchMin, hurries() ? base_ : base_ + 2 * (round_trip_ - base_));
 }
 
 Nanoseconds LinePace::target() const {
@@ -59,7 +61,7 @@ void LinePace::begin(Nanoseconds now) {
   moments_.clear();
   less_ = 0;
   less_since_ = now;
-  counts_from_ = now + 3 * base_ / 2;
+  counts_from_ = now + (hurries() ? base_ + base_ / 8 : 3 * base_ / 2);
   slowed_since_.reset();
   short_since_.reset();
   doubt_.reset();
@@ -90,13 +92,18 @@ void LinePace::note_base(const Sample& sample) {
   base_ = sample.round_trip_min > 0 ? std::min(sample.round_trip_min, round_trip_) : round_trip_;
   if (sample.now >= others_until_) others_ = 0;
   queue_ = std::max<Nanoseconds>(round_trip_ - base_ - others_, 0);
-  if (sample.waits) queue_ = std::min(queue_, *sample.waits);
+  waits_known_ = sample.waits.has_value();
+  if (waits_known_) queue_ = std::min(queue_, *sample.waits);
 }
 
 void LinePace::measure(const Sample& sample) {
-  // With nothing left to send and no queue less arrives than the line carries.
-  if (!sample.full && queue_ < target()) moments_.clear();
-  moments_.push_back({sample.now, sample.delivered_bytes, round_trip_});
+  // With nothing left to send and no queue less arrives than the line carries; and so before the
+  // first queue, while windows still widen.
+  if (queue_ < (hurries() ? target() / 2 : target()) && (hurries() || !sample.full))
+    moments_.clear();
+  const auto waited = round_trip_ - base_;
+  moments_.push_back({sample.now, sample.delivered_bytes, round_trip_,
+                      waited - std::min(sample.waits.value_or(waited), waited)});
   const auto suffices = [&](const Moment& from) {
     return sample.now - from.time >= stretch() &&
            sample.delivered_bytes - from.delivered_bytes >= kBytesMin;
@@ -104,11 +111,16 @@ void LinePace::measure(const Sample& sample) {
   while (moments_.size() > 2 && suffices(moments_[1])) moments_.pop_front();
   const auto& first = moments_.front();
   if (!suffices(first)) return;
-  const auto took = sample.now - first.time;
   const auto bytes = sample.delivered_bytes - first.delivered_bytes;
-  carried_ = static_cast<double>(bytes) / seconds_of(took);
+  auto took = sample.now - first.time;
+  // In a short stretch: acknowledgements that wait for longer and longer come more slowly than what
+  // they tell of.
+  if (hurries())
+    took -= std::clamp<Nanoseconds>(moments_.back().wait_back - first.wait_back, 0, took / 2);
   // Where acknowledgements wait for less and less, more arrives than the line carries.
   const auto sooner = std::max<Nanoseconds>(first.round_trip - round_trip_, 0);
+  if (hurries() && sooner > took / 4) return;
+  carried_ = static_cast<double>(bytes) / seconds_of(took);
   at_least_ = static_cast<double>(bytes) / seconds_of(took + sooner);
   note_carried(sample.now);
 }

@@ -61,6 +61,7 @@ class LinePace {
     Nanoseconds time = 0;
     std::uint64_t delivered_bytes = 0;
     Nanoseconds round_trip = 0;
+    Nanoseconds wait_back = 0;  // of it: acknowledgements in queues, about
   };
   struct Doubt {
     double line = 0;  // line_ before what arrives was taken for it
@@ -75,6 +76,7 @@ class LinePace {
   double paced() const;
   void set_pace(Nanoseconds now, std::optional<double> pace);
   double sent_at_most(Nanoseconds now) const;
+  bool hurries() const { return free_ && waits_known_; }
   Nanoseconds stretch() const;
   Nanoseconds target() const;
 
@@ -90,6 +92,7 @@ class LinePace {
 
   Nanoseconds counts_from_ = 0;  // what arrives before was sent before the pause
   Nanoseconds round_trip_ = 0, base_ = 0, queue_ = 0;
+  bool waits_known_ = false;  // as of the last look
   Nanoseconds others_ = 0, others_until_ = 0;  // of the round trip, beyond base_
   std::optional<Nanoseconds> slowed_since_, short_since_;
   std::optional<Doubt> doubt_;

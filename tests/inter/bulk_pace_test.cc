@@ -59,6 +59,26 @@ TEST(Link, APaceIsKeptUpWhateverElsePacedTheConnection) {
   EXPECT_EQ(peer.paces, paces);
 }
 
+// BBR looks for the shortest round trip: four packets are on their way.
+TEST(Link, WhatOneCannotUseIsForTheOthers) {
+  ScriptedPeer peer;
+  peer.paths = {path_with("bbr", 2), path_with("bbr", 3)};
+  for (auto& path : peer.paths) path.tcp.window_bytes = 4'000'000;
+  begin_on_two_connections(peer, 1000);
+  peer.link.offer(5, 0, 1000, std::make_shared<NumberedChunks>(100), false);
+  send_for(peer, 3 * kSecond);
+  ASSERT_TRUE(peer.paces[2]);
+  const auto shared = *peer.paces[2];
+  EXPECT_EQ(peer.paces[3], shared);
+  peer.paths[1].tcp.window_bytes = 4 * 1448;
+  peer.run_for(50 * kMillisecond);
+  EXPECT_NEAR(*peer.paces[2], 2 * shared, 0.05 * shared);
+  for (auto& path : peer.paths) path.tcp.window_bytes = 4 * 1448;
+  peer.run_for(50 * kMillisecond);
+  EXPECT_NEAR(*peer.paces[2], shared, 0.05 * shared) << "nobody can: their windows will widen";
+  EXPECT_EQ(peer.paces[3], peer.paces[2]);
+}
+
 // After a moment without any: who sends again is not known yet.
 TEST(BulkPace, TheLineIsSharedByThoseThatWillBeSentOn) {
   ScriptedPeer peer;

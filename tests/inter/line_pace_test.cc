@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -30,10 +31,11 @@ class Eager final : public Sender {
                  .round_trip = news ? static_cast<Nanoseconds>(smoothed_ * 1e9) : 0,
                  .round_trip_min = static_cast<Nanoseconds>(least_ * 1e9),
                  .waits = waits(),
-                 .full = sends});
+                 .full = sends && sent_ < has});
       next_look_ = now + seconds_of(pace.next_look());
     }
-    if (!sends || sent_ - delivered_ - lost_ >= 2.5 * kFaster * line * route) return 0;
+    if (!sends || sent_ >= has || sent_ - delivered_ - lost_ >= 2.5 * kFaster * line * route)
+      return 0;
     const auto rate =
         std::min(paced ? pace.bytes_per_second().value_or(1e12) : 1e12, kFaster * line);
     sent_ += rate * kStep;
@@ -52,7 +54,8 @@ class Eager final : public Sender {
   double pace_of_line() const { return pace.bytes_per_second().value_or(0) / line; }
 
   LinePace pace;
-  double line = kLine, route;  // as BBR knows it, the latter in seconds
+  double line = kLine, route;                            // as BBR knows it, the latter in seconds
+  double has = std::numeric_limits<double>::infinity();  // bytes, ever
   bool sends = true, paced = true;
 
  private:
@@ -115,6 +118,32 @@ TEST_P(LinePaceTest, ANextSendingLosesNothing) {
     EXPECT_NEAR(eager.pace_of_line(), 1.1, 0.06);
     EXPECT_GE(share_of_line(line, eager, 6 * round_trip), 0.8);
     EXPECT_EQ(eager.lost_bytes() - lost, 0);
+  }
+}
+
+// At the eager rate all has left before the first round trip that would tell what arrives is over.
+TEST_P(LinePaceTest, SendingsOfAFewRoundTripsTeachItToo) {
+  Bottleneck line(round_trip, 1.25 * target);
+  Eager eager(round_trip);
+  line.add(eager);
+  eager.has = 0;
+  double now = 0;
+  for (int sending = 0; sending < 6; ++sending) {
+    const double lost = eager.lost_bytes();
+    const double bytes = 2.75 * kLine * std::max(round_trip, 0.1);
+    eager.has += bytes;
+    eager.begin();
+    for (int i = 0; i < 40; ++i) {
+      line.run_for(0.2 * std::max(round_trip, 0.1));
+      eager.hear_waits(now += 0.2 * std::max(round_trip, 0.1), line.queue_seconds());
+    }
+    if (sending >= 2) {
+      EXPECT_LE(eager.lost_bytes() - lost, 0.002 * bytes) << sending;
+      EXPECT_GE(eager.pace_of_line(), 0.9) << sending;
+      EXPECT_LE(eager.pace_of_line(), 1.2) << sending;
+    }
+    line.run_for(2);
+    now += 2;
   }
 }
 
