@@ -66,11 +66,11 @@ function(isthmus_layer name)
   endif()
 endfunction()
 
-# isthmus_test(kernels adamw_test.cc … [USES isthmus::kernels] [LIBS …] [LABEL …] [TIMEOUT s])
+# isthmus_test(kernels adamw_test.cc … [USES isthmus::kernels] [LIBS …] [LABEL …] [TIMEOUT s] [PROPERTIES …])
 # One test binary per folder, tests/<folder>; each case is a ctest test with the label LABEL, the folder's name if left out
 # (gtest_discover_tests can give a test only one).
 function(isthmus_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT;LABEL" "SOURCES;USES;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT;LABEL" "SOURCES;USES;LIBS;PROPERTIES")
   add_executable(${name}_test ${test_SOURCES})
   target_link_libraries(${name}_test PRIVATE ${test_USES} isthmus_flags ${test_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_options(${name}_test PRIVATE ${ISTHMUS_TEST_FLAGS})
@@ -84,5 +84,6 @@ function(isthmus_test name)
   if(NOT test_LABEL)
     set(test_LABEL ${name})
   endif()
-  gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${test_TIMEOUT} LABELS ${test_LABEL})
+  gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT ${test_TIMEOUT} LABELS ${test_LABEL} ${test_PROPERTIES})
 endfunction()

@@ -94,8 +94,8 @@ void BulkPace::share_line(std::span<const BulkPath> facts) {
     const bool delivers = before && tcp.delivered_bytes > *before;
     sample.full |= tcp.unsent_bytes > 0;
     if (delivers || tcp.unsent_bytes > 0)  // who delivers may have more at any time
-      sharing.push_back(tcp.window_bytes > 0 && tcp.round_trip > 0
-                            ? static_cast<double>(tcp.window_bytes) / seconds_of(tcp.round_trip)
+      sharing.push_back(tcp.window_bytes > 0 && tcp.round_trip_min > 0
+                            ? static_cast<double>(tcp.window_bytes) / seconds_of(tcp.round_trip_min)
                             : std::numeric_limits<double>::infinity());
     note_shortest(sample.round_trip_min, tcp.round_trip_min);
     if (!delivers) continue;

@@ -129,8 +129,10 @@ void BulkWidth::carried(Nanoseconds now, const BulkTotals& totals) {
   const bool long_enough =
       took >= kStretchMin && static_cast<double>(full) >= kFullShare * static_cast<double>(took);
   const auto sending = long_enough ? full : std::clamp(totals.busy - before.busy, full, took);
-  const auto windows = bytes / seconds_of(sending) * seconds_of(totals_.round_trip_min) /
-                       (bbr ? kBbrWindowBytesMin : kWindowBytesMin);
+  const auto on_the_way = bytes / seconds_of(sending) * seconds_of(totals_.round_trip_min);
+  if (bbr && on_the_way >= kSomeOfWide * kWideWindowBytesMin && wanted_ < kSomeOfWide)
+    wanted_ = enough_ = std::min(kSomeOfWide, limit_);
+  const auto windows = on_the_way / (bbr ? kBbrWindowBytesMin : kWindowBytesMin);
   // With windows kept small fewer connections would only be slower: not so under BBR.
   const auto least = bbr ? 1 : std::min(kLossyMin, wanted_);
   const auto enough =

@@ -28,8 +28,9 @@ class BulkWidth {
  public:
   // What the congestion control in force is best served by.
   enum class Most { one, some, many };
-  // Each loss holds one of them up for a round trip or two, which is a part of a whole exchange.
-  static constexpr std::uint32_t kSome = 8;
+  // On a line that is wide enough there are more: each loss holds one of them up for a round trip
+  // or two. On a thin one BBR would have to find the rate of the few that are left anew.
+  static constexpr std::uint32_t kSome = 4, kSomeOfWide = 8;
   static constexpr std::uint32_t kManyAtFirst = 8;
   static constexpr std::uint32_t kLossyMin = 4;  // where losses keep windows small
   static constexpr double kGrowth = 1.1;
@@ -74,6 +75,7 @@ class BulkWidth {
   // Several connections under BBR take themselves for rivals, and keep a queue of one another's
   // packets: on a thin line it would be felt.
   static constexpr double kBbrWindowBytesMin = 48'000;
+  static constexpr double kWideWindowBytesMin = 256'000;  // then each has enough to be one of more
   static constexpr double kFullShare = 0.8;  // of a time that tells what the line carries
 
   void begin_stretch(Nanoseconds now);

@@ -27,6 +27,7 @@ constexpr Nanoseconds kStretchMin = 100 * kMillisecond;
 constexpr int kLessRoundTrips = 8;
 constexpr Nanoseconds kLessMin = kSecond;
 constexpr std::uint64_t kBytesMin = 32'000;
+constexpr std::uint64_t kShortBytesMin = 1'000'000;  // acknowledgements of less come in few bursts
 // Below it scheduling has more of a round trip than queues.
 constexpr Nanoseconds kBaseMin = 2 * kMillisecond;
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
@@ -41,11 +42,9 @@ Nanoseconds LinePace::next_look() const {
   return std::clamp(base_ / 4, 10 * kMillisecond, 50 * kMillisecond);
 }
 
-// Acknowledgements that waited come in bursts: they even out over what they may have waited. But
-// what is sent as fast as can be may be over by then: where it is known whose queue there is, less
-// tells of the line too.
+// Acknowledgements that waited come in bursts: they even out over what they may have waited.
 Nanoseconds LinePace::stretch() const {
-  return std::max(kStretchMin, hurries() ? base_ : base_ + 2 * (round_trip_ - base_));
+  return std::max(kStretchMin, base_ + 2 * (round_trip_ - base_));
 }
 
 Nanoseconds LinePace::target() const {
@@ -62,6 +61,7 @@ void LinePace::begin(Nanoseconds now) {
   less_ = 0;
   less_since_ = now;
   counts_from_ = now + (hurries() ? base_ + base_ / 8 : 3 * base_ / 2);
+  queued_since_.reset();
   slowed_since_.reset();
   short_since_.reset();
   doubt_.reset();
@@ -94,13 +94,15 @@ void LinePace::note_base(const Sample& sample) {
   queue_ = std::max<Nanoseconds>(round_trip_ - base_ - others_, 0);
   waits_known_ = sample.waits.has_value();
   if (waits_known_) queue_ = std::min(queue_, *sample.waits);
+  if (queue_ < target() / 2)
+    queued_since_.reset();
+  else if (!queued_since_)
+    queued_since_ = sample.now;
 }
 
 void LinePace::measure(const Sample& sample) {
-  // With nothing left to send and no queue less arrives than the line carries; and so before the
-  // first queue, while windows still widen.
-  if (queue_ < (hurries() ? target() / 2 : target()) && (hurries() || !sample.full))
-    moments_.clear();
+  // With nothing left to send and no queue less arrives than the line carries.
+  if (!sample.full && queue_ < target()) moments_.clear();
   const auto waited = round_trip_ - base_;
   moments_.push_back({sample.now, sample.delivered_bytes, round_trip_,
                       waited - std::min(sample.waits.value_or(waited), waited)});
@@ -109,20 +111,36 @@ void LinePace::measure(const Sample& sample) {
            sample.delivered_bytes - from.delivered_bytes >= kBytesMin;
   };
   while (moments_.size() > 2 && suffices(moments_[1])) moments_.pop_front();
-  const auto& first = moments_.front();
-  if (!suffices(first)) return;
-  const auto bytes = sample.delivered_bytes - first.delivered_bytes;
-  auto took = sample.now - first.time;
-  // In a short stretch: acknowledgements that wait for longer and longer come more slowly than what
-  // they tell of.
-  if (hurries())
-    took -= std::clamp<Nanoseconds>(moments_.back().wait_back - first.wait_back, 0, took / 2);
+  if (const auto* first = hurries() ? first_of_short_stretch(sample) : nullptr)
+    // Acknowledgements that wait for longer and longer come more slowly than what they tell of.
+    note_arrivals(*first, std::max<Nanoseconds>(moments_.back().wait_back - first->wait_back, 0));
+  else if (suffices(moments_.front()))
+    note_arrivals(moments_.front(), 0);
+}
+
+// What is sent as fast as can be may be over before a whole stretch of its acknowledgements is:
+// where it is known whose queue there is, a round trip with one tells of a fast line too.
+const LinePace::Moment* LinePace::first_of_short_stretch(const Sample& sample) const {
+  if (!queued_since_) return nullptr;
+  const auto first = std::ranges::find_if(
+      moments_, [&](const Moment& moment) { return moment.time >= *queued_since_; });
+  const bool suffices = first != moments_.end() &&
+                        sample.now - first->time >= std::max(kStretchMin, base_) &&
+                        sample.delivered_bytes - first->delivered_bytes >= kShortBytesMin;
+  // Where acknowledgements wait for much less than before it tells little.
+  return suffices && first->round_trip - round_trip_ <= (sample.now - first->time) / 4 ? &*first
+                                                                                       : nullptr;
+}
+
+void LinePace::note_arrivals(const Moment& first, Nanoseconds later) {
+  const auto& last = moments_.back();
+  const auto bytes = static_cast<double>(last.delivered_bytes - first.delivered_bytes);
+  const auto all = last.time - first.time, took = all - std::min(later, all / 2);
+  carried_ = bytes / seconds_of(took);
   // Where acknowledgements wait for less and less, more arrives than the line carries.
-  const auto sooner = std::max<Nanoseconds>(first.round_trip - round_trip_, 0);
-  if (hurries() && sooner > took / 4) return;
-  carried_ = static_cast<double>(bytes) / seconds_of(took);
-  at_least_ = static_cast<double>(bytes) / seconds_of(took + sooner);
-  note_carried(sample.now);
+  const auto sooner = std::max<Nanoseconds>(first.round_trip - last.round_trip, 0);
+  at_least_ = bytes / seconds_of(took + sooner);
+  note_carried(last.time);
 }
 
 void LinePace::note_carried(Nanoseconds now) {

@@ -70,6 +70,8 @@ class LinePace {
 
   void note_base(const Sample& sample);
   void measure(const Sample& sample);
+  const Moment* first_of_short_stretch(const Sample& sample) const;
+  void note_arrivals(const Moment& first, Nanoseconds later);
   void note_carried(Nanoseconds now);
   void look_for_others(const Sample& sample);
   void choose(const Sample& sample);
@@ -92,7 +94,8 @@ class LinePace {
 
   Nanoseconds counts_from_ = 0;  // what arrives before was sent before the pause
   Nanoseconds round_trip_ = 0, base_ = 0, queue_ = 0;
-  bool waits_known_ = false;  // as of the last look
+  bool waits_known_ = false;                   // as of the last look
+  std::optional<Nanoseconds> queued_since_;    // half a target or more
   Nanoseconds others_ = 0, others_until_ = 0;  // of the round trip, beyond base_
   std::optional<Nanoseconds> slowed_since_, short_since_;
   std::optional<Doubt> doubt_;

@@ -65,8 +65,9 @@ std::vector<SiteKey> gateway_keys() {
        .max = 256,
        .unit = "connections",
        .meaning =
-           "TCP connections for bulk data to one other site, at most. With BBR there are eight, in "
-           "a polite gateway one; else eight, and twice as many where losses or the kernel's "
+           "TCP connections for bulk data to one other site, at most. With BBR there are four, "
+           "eight once the line has proved wide, in a polite gateway one; else eight, and twice as "
+           "many where losses or the kernel's "
            "limits keep windows narrow, as long as that makes it faster by more than a tenth."},
       {.section = "gateway",
        .name = "metrics",

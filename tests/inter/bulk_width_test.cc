@@ -65,6 +65,32 @@ TEST_F(BulkWidthTest, NoMoreThanServeTheCongestionControl) {
   EXPECT_EQ(limited.wanted(), 2U);
 }
 
+TEST_F(BulkWidthTest, AWideLineHasMoreOfThemUnderBbr) {
+  width_.widen_to(BulkWidth::Most::some);
+  const auto carry = [&](BulkWidth& width, std::uint64_t bytes_per_second) {
+    width.full(now_, true);
+    now_ += kSecond;
+    totals_.acknowledged_bytes += bytes_per_second;
+    totals_.busy += kSecond;
+    totals_.round_trip_min = 100 * kMillisecond;
+    width.carried(now_, totals_);
+  };
+  carry(width_, 12'500'000);
+  EXPECT_EQ(width_.wanted(), BulkWidth::kSome) << "1.25 MB are on their way";
+  carry(width_, 125'000'000);
+  EXPECT_EQ(width_.wanted(), BulkWidth::kSomeOfWide);
+  EXPECT_EQ(width_.enough(), BulkWidth::kSomeOfWide);
+  carry(width_, 12'500'000);
+  EXPECT_EQ(width_.wanted(), BulkWidth::kSomeOfWide);
+  BulkWidth limited(5);
+  limited.widen_to(BulkWidth::Most::some);
+  carry(limited, 125'000'000);
+  EXPECT_EQ(limited.wanted(), 5U);
+  width_.widen_to(BulkWidth::Most::one);
+  carry(width_, 125'000'000);
+  EXPECT_EQ(width_.wanted(), 1U) << "a polite one";
+}
+
 // 0.1 % loss at 100 ms: each connection of cubic carries a hundredth of the line.
 TEST_F(BulkWidthTest, GrowsToTheLimitWhereEachConnectionCarriesLittle) {
   width_.widen_to(BulkWidth::Most::many);

@@ -245,7 +245,7 @@ class SlowLine(Row):
 class ThinLine(Row):
     """Row 6: bulk fills 1 Mbit/s both ways for many seconds. What control says beside it takes two round trips longer at
     most, though the line's queues hold ten. The first step is for the links, which do not know the line yet, and the second
-    for the one connection that is left of eight, whose BBR knows an eighth of it."""
+    for the one connection that is left of four, whose BBR knows a quarter of it."""
 
     elements = 8 * ELEMENTS_OF_CHUNK
     congestion_control = "bbr"
