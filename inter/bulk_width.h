@@ -75,7 +75,8 @@ class BulkWidth {
   // Several connections under BBR take themselves for rivals, and keep a queue of one another's
   // packets: on a thin line it would be felt.
   static constexpr double kBbrWindowBytesMin = 48'000;
-  static constexpr double kWideWindowBytesMin = 256'000;  // then each has enough to be one of more
+  // Of each of kSomeOfWide: the line is wide.
+  static constexpr double kWideWindowBytesMin = 256'000;
   static constexpr double kFullShare = 0.8;  // of a time that tells what the line carries
 
   void begin_stretch(Nanoseconds now);

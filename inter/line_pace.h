@@ -4,6 +4,8 @@
 // carries, and fill its queue until it drops packets. Nobody but who owns them all can tell.
 //
 //     carried: delivered ÷ time, over a round trip in which there was more to send or a queue
+//              (without a pace yet, and where `waits` is known, one with a queue of ours suffices:
+//              a whole sending may be over in three)
 //     line:    the most that was carried, until less than the pace is for eight round trips
 //     queue:   round trip − the shortest one, or what is sent waits on its way there, if that is
 //              known and less; a quarter of the shortest round trip is the target

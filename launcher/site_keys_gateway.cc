@@ -67,8 +67,8 @@ std::vector<SiteKey> gateway_keys() {
        .meaning =
            "TCP connections for bulk data to one other site, at most. With BBR there are four, "
            "eight once the line has proved wide, in a polite gateway one; else eight, and twice as "
-           "many where losses or the kernel's "
-           "limits keep windows narrow, as long as that makes it faster by more than a tenth."},
+           "many where losses or the kernel's limits keep windows narrow, as long as that makes it "
+           "faster by more than a tenth."},
       {.section = "gateway",
        .name = "metrics",
        .kind = address,

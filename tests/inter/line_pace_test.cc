@@ -147,6 +147,39 @@ TEST_P(LinePaceTest, SendingsOfAFewRoundTripsTeachItToo) {
   }
 }
 
+// Each one's acknowledgements wait for longer and longer behind what the other sends.
+TEST(LinePace, ShortSendingsBothWaysTeachItTheWholeLine) {
+  for (const double round_trip : {0.1, 0.2, 0.3}) {
+    SCOPED_TRACE(round_trip);
+    Bottleneck there(round_trip, 2 * round_trip), back(round_trip, 2 * round_trip);
+    there.acknowledged_by(back);
+    back.acknowledged_by(there);
+    Eager one(round_trip), other(round_trip);
+    there.add(one);
+    back.add(other);
+    one.has = other.has = 0;
+    double now = 0;
+    for (int sending = 0; sending < 6; ++sending) {
+      for (auto* each : {&one, &other}) {
+        each->has += 2.75 * kLine * round_trip;
+        each->begin();
+        if (sending < 2) continue;
+        EXPECT_GE(each->pace_of_line(), 0.95) << sending;
+        EXPECT_LE(each->pace_of_line(), 1.3) << sending;
+      }
+      const auto end = now + 10 * round_trip;
+      for (int i = 0; now < end; now += kStep, ++i) {
+        there.run_for(kStep);
+        back.run_for(kStep);
+        if (i % 20 > 0) continue;
+        const auto arrives = now + round_trip + there.queue_seconds() + back.queue_seconds();
+        one.hear_waits(arrives, there.queue_seconds());
+        other.hear_waits(arrives, back.queue_seconds());
+      }
+    }
+  }
+}
+
 TEST_P(LinePaceTest, ASlowerLineIsFollowed) {
   Bottleneck line(round_trip, 10);
   Eager eager(round_trip);
