@@ -171,7 +171,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   }
   void note_removed(std::uint64_t below);
   Result<void> take_up_feedback(std::vector<Feedback> newest_first);
-  Result<void> take_up_without_feedback();
+  Result<void> take_up_without_feedback(bool this_disk_had_some);
   Result<void> take_up_records(const std::vector<Certificate>& records);
   enum class Closed { no, damaged, yes };
   Result<Closed> was_closed(const Feedback& feedback) const;

@@ -18,27 +18,38 @@ constexpr Nanoseconds kTooFewWait = 60 * kSecond;  // longer than ranks take to 
 
 }  // namespace
 
-// Says what the agreement wants said, each message after the vote that it stands on.
+// Says what the agreement wants said, each message after the vote that it stands on. While nothing
+// waits to be said the vote goes into the other slot as well: what a disk forgets of one is then no
+// vote that was never cast.
 Task<void> Gateway::vote_writer() {
+  std::optional<std::pair<std::uint64_t, Vote>> in_one_slot;
   for (;;) {
-    if (!agreement_) {
-      co_await votes_.wait();
-      continue;
-    }
-    auto outgoing = agreement_->take_outgoing();
-    if (outgoing.empty() && agreement_->vote_version() <= persisted_version_) {
-      co_await votes_.wait();
+    std::vector<Agreement::Outgoing> outgoing;
+    if (agreement_) outgoing = agreement_->take_outgoing();
+    const auto version = agreement_ ? agreement_->vote_version() : 0;
+    if (outgoing.empty() && version <= persisted_version_) {
+      if (!in_one_slot) {
+        co_await votes_.wait();
+        continue;
+      }
+      // A disk that does not take it has the first one still.
+      auto write_again = [this, &in_one_slot] {
+        static_cast<void>(store_.write_vote(in_one_slot->first, in_one_slot->second));
+      };
+      co_await run_on(world_.workers, world_.loop, std::move(write_again), 4096, Urgency::prompt);
+      in_one_slot.reset();
       continue;
     }
     const auto of = agreements_;
     const auto id = step_id();
-    const auto version = agreement_->vote_version();
     if (version > persisted_version_) {
-      const Vote vote = agreement_->vote();
+      in_one_slot = std::pair(id.step, agreement_->vote());
       Result<void> written;
       std::uint64_t removed_below = 0;
-      auto write = [this, &written, &vote, &removed_below, step = id.step] {
-        written = with_room(removed_below, [&] { return store_.write_vote(step, vote); });
+      auto write = [this, &written, &in_one_slot, &removed_below] {
+        written = with_room(removed_below, [&] {
+          return store_.write_vote(in_one_slot->first, in_one_slot->second);
+        });
       };
       co_await run_on(world_.workers, world_.loop, std::move(write), 4096, Urgency::prompt);
       note_removed(removed_below);

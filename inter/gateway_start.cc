@@ -71,10 +71,11 @@ Result<void> Gateway::load() {
                              options_.folder, name_of(*owner))};
   ISTHMUS_TRY(restored_to_, store_.contributions().newest());
   ISTHMUS_CHECK(take_up_feedback(std::move(loaded.feedbacks)));
-  // A site's first contribution has written one slot, and one on a new disk none. But where one of
-  // two is missing while the other counts, that may be the one before, which rode already.
-  if (loaded.feedback_damaged || (loaded.feedback_missing && pending_))
-    ISTHMUS_CHECK(take_up_without_feedback());
+  // A site's first contribution has written one slot, and one on a new disk none: of who had the disk
+  // before nothing is missing here. But where one of two is missing while the other counts, that may
+  // be the one before, which rode already.
+  if (loaded.feedback_damaged || loaded.feedback_missing)
+    ISTHMUS_CHECK(take_up_without_feedback(loaded.feedback_damaged || pending_));
   world_.log.info("state_loaded",
                   {.outer_step = state_ ? static_cast<std::int64_t>(state_->step) : -1},
                   {{"boot", boot_},
@@ -146,10 +147,12 @@ Result<void> Gateway::take_up_feedback(std::vector<Feedback> newest_first) {
 // A slot of feedback is damaged, or missing: by a crash while it was written, so that its
 // contribution was never closed; or the disk has forgotten what it had synced. Then of the newest
 // contribution what coding cut off is lost, and what rode in it must not ride again. Which of the
-// two it is, a newer contribution tells that was closed: its feedback was on the disk before.
-Result<void> Gateway::take_up_without_feedback() {
+// two it is, a newer contribution tells that was closed: its feedback was on the disk before. Where
+// no slot says that this disk had any, its vote file tells which views it took part in.
+Result<void> Gateway::take_up_without_feedback(bool this_disk_had_some) {
   const auto settled = pending_ ? pending_->step : 0;
   for (auto step = std::max<std::uint64_t>(restored_to_, chain_.size()); step > settled; --step) {
+    if (!this_disk_had_some && view_of_step(step).vote_file_of(self_) != vote_file_) continue;
     Feedback none{.step = step, .root = {}, .tokens = 0, .residual = {}};
     const auto* part = step <= chain_.size() ? chain_[step - 1].record.part_of(self_) : nullptr;
     if (part != nullptr) {

@@ -97,6 +97,21 @@ TEST_P(ForgottenFeedbackTest, TheOneBeforeDoesNotCountTwice) {
   EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
 }
 
+// Nor of both slots is it silent.
+TEST(MissingFeedbackTest, OfBothSlotsIsTold) {
+  constexpr SiteId kSite = 3;
+  ScriptedFederation federation(options_of({20 * kSecond, 20 * kSecond, kSecond}));
+  const auto named = [&] { return federation.gateway(kSite).state()->step >= 2; };
+  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(kSite).state() && named(); },
+                                   200 * kSecond));
+  federation.kill(kSite);
+  for (const auto* slot : {"outer/feedback.0", "outer/feedback.1"})
+    ASSERT_TRUE(federation.disk(kSite).remove(slot));
+  federation.start(kSite);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  EXPECT_EQ(federation.events(kSite, "feedback_lost"), 1U);
+}
+
 // Nor is anything lost of who has contributed once, or of whose slots the older one is missing.
 TEST(MissingFeedbackTest, ThatIsNotTheNewestIsNotMissed) {
   constexpr SiteId kSite = 3;
