@@ -66,13 +66,15 @@ Result<void> evaluate(const Options& options, const SiteFile& file) {
     ISTHMUS_TRY(const auto loss,
                 runtime::held_out_loss(**opened, *tokenizer, *disk, text.path, held_out));
     line.clear();
-    report["held_out"][text.name] = {{"bits_per_byte", loss.bits_per_byte},
+    const bool per_byte = loss.bits_per_byte.has_value();
+    report["held_out"][text.name] = {{per_byte ? "bits_per_byte" : "bits_per_token", loss.bits()},
                                      {"perplexity", loss.perplexity},
                                      {"objective", runtime::to_string(loss.objective)},
                                      {"sequences", loss.sequences}};
     if (!options.json)
-      fmt::print("{:<12} {:7.4f} bits per byte  perplexity {:.2f}{}  ({})\n", text.name,
-                 loss.bits_per_byte, loss.perplexity, of_what, counted(loss.sequences, "sequence"));
+      fmt::print("{:<12} {:7.4f} bits per {}  perplexity {:.2f}{}  ({})\n", text.name, loss.bits(),
+                 per_byte ? "byte" : "token", loss.perplexity, of_what,
+                 counted(loss.sequences, "sequence"));
   }
   if (options.json) fmt::print("{}\n", report.dump());
   return {};

@@ -142,11 +142,12 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
     if (!report.initial_replaced) {
       ISTHMUS_TRY(const auto first,
                   runtime::held_out_loss(*before, *tokenizer, *disk, held_out.path, how));
-      out.before = first.bits_per_byte;
+      out.before = first.bits();
     }
     ISTHMUS_TRY(const auto last,
                 runtime::held_out_loss(*after, *tokenizer, *disk, held_out.path, how));
-    out.after = last.bits_per_byte;
+    out.per_token = !last.bits_per_byte;
+    out.after = last.bits();
     ISTHMUS_TRY(auto prompt, prompt_of(*disk, held_out.path, *tokenizer, format));
     // Else it is no text to go on with, or the model continues none.
     if (runtime::is_utf8(prompt) && report.objective == runtime::Objective::next_token) {

@@ -72,8 +72,9 @@ Json json_of(const SiteReport& site) {
   json["held_out"] = Json::object();
   for (const auto& text : site.held_out) {
     auto& to = json["held_out"][text.name];
-    to["bits_per_byte_before"] = text.before ? Json(*text.before) : Json();
-    to["bits_per_byte_after"] = text.after;
+    const std::string bits = text.per_token ? "bits_per_token" : "bits_per_byte";
+    to[bits + "_before"] = text.before ? Json(*text.before) : Json();
+    to[bits + "_after"] = text.after;
     if (!text.generated.empty()) {
       to["prompt"] = text.prompt;
       to["generated"] = text.generated;
@@ -133,15 +134,21 @@ std::string loss_table(const Report& report) {
   const bool of_hidden = std::ranges::any_of(columns, [](const auto& column) {
     return column.second->objective == runtime::Objective::masked_tokens;
   });
+  bool any_per_token = false;
   std::string out = fmt::format("{:<14}{:>10}", "bits per byte", "before");
   for (const auto& [title, site] : columns) out += fmt::format("  {:>12}", title);
   out += '\n';
   for (const auto& name : names) {
     const HeldOutReport* first = nullptr;
-    for (const auto& [title, site] : columns)
-      if (const auto* text = find(*site, name); first == nullptr && text != nullptr && text->before)
-        first = text;
-    out += fmt::format("{:<14}{:>10}", name,
+    bool per_token = false;
+    for (const auto& [title, site] : columns) {
+      const auto* text = find(*site, name);
+      if (text == nullptr) continue;
+      per_token |= text->per_token;
+      if (first == nullptr && text->before) first = text;
+    }
+    any_per_token |= per_token;
+    out += fmt::format("{:<14}{:>10}", per_token ? name + " (token)" : name,
                        first != nullptr ? fmt::format("{:.3f}", *first->before) : "-");
     for (const auto& [title, site] : columns) {
       const auto* text = find(*site, name);
@@ -150,6 +157,8 @@ std::string loss_table(const Report& report) {
     }
     out += '\n';
   }
+  if (any_per_token)
+    out += "(token): bits per token, as no tokenizer says what its tokens stand for\n";
   if (of_hidden) out += "of the bytes of hidden tokens\n";
   return out + '\n';
 }

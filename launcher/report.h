@@ -15,7 +15,8 @@ namespace isthmus::launcher {
 
 struct HeldOutReport {
   std::string name;                   // "en"
-  std::optional<double> before = {};  // bits per byte; none: of a model that is elsewhere
+  bool per_token = false;             // what its tokens stand for is not known; else per byte
+  std::optional<double> before = {};  // bits; none: of a model that is elsewhere
   double after = 0;
   std::string prompt = {}, generated = {};  // "": nothing was generated
 };

@@ -287,8 +287,8 @@ std::vector<SiteKey> training_keys() {
        .meaning =
            "After each inner step whose number it divides, and at the end, the loss on each of "
            "data.held_out is logged, computed in train.precision; where their mean (bits per byte) "
-           "is the lowest "
-           "so far there is a checkpoint, which stays (`isthmus eval --best`). 0: never."},
+           "is the lowest so far there is a checkpoint, which stays (`isthmus eval --best`). 0: "
+           "never."},
       {.section = "train",
        .name = "evaluate_sequences",
        .kind = whole_number,

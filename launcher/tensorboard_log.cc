@@ -109,8 +109,9 @@ void TensorBoardLog::held_out(const runtime::HeldOutResult& held_out) {
     return fmt::format("held_out/{}/{}", held_out.text, what);
   };
   const bool of_hidden = held_out.loss.objective == runtime::Objective::masked_tokens;
-  scalar(held_out.inner_step, tag(of_hidden ? "bits_per_hidden_byte" : "bits_per_byte"),
-         held_out.loss.bits_per_byte);
+  if (held_out.loss.bits_per_byte)
+    scalar(held_out.inner_step, tag(of_hidden ? "bits_per_hidden_byte" : "bits_per_byte"),
+           *held_out.loss.bits_per_byte);
   scalar(held_out.inner_step, tag(of_hidden ? "hidden_perplexity" : "perplexity"),
          held_out.loss.perplexity);
   write();

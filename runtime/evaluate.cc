@@ -12,6 +12,7 @@
 #include "base/counted.h"
 #include "base/random.h"
 #include "runtime/batch_loss.h"
+#include "runtime/byte_tokenizer.h"
 
 namespace isthmus::runtime {
 namespace {
@@ -35,6 +36,8 @@ Result<std::uint64_t> text_bytes(std::span<const std::int32_t> targets, const To
 
 }  // namespace
 
+double HeldOutLoss::bits() const { return bits_per_byte.value_or(std::log2(perplexity)); }
+
 Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk& disk,
                                   const std::string& path, const HeldOutOptions& options) {
   ISTHMUS_ASSERT(options.sequences_max > 0);
@@ -53,6 +56,8 @@ Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk
                  fmt::format("{} has {}: to judge by it, at least {} are needed", path,
                              counted(length, file.width() == TokenWidth::byte ? "byte" : "token"),
                              sequence + 1)};
+  // A site that names no tokenizer has bytes, or ids of one that it does not know.
+  const bool knows_bytes = !is_byte_tokenizer(tokenizer) || file.width() == TokenWidth::byte;
   const bool apart = model.shape().documents == Documents::apart;
   std::vector<std::int32_t> tokens(rows * sequence), targets(rows * sequence);
   std::vector<std::int32_t> starts(apart ? tokens.size() : 0);
@@ -79,13 +84,15 @@ Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk
       if (options.masking != nullptr)
         options.masking->hide(row_random.at(first + row), of_row(tokens), of_row(targets));
     }
-    ISTHMUS_TRY(const auto more, text_bytes(next, tokenizer, path));
-    bytes += more;
+    if (knows_bytes) {
+      ISTHMUS_TRY(const auto more, text_bytes(next, tokenizer, path));
+      bytes += more;
+    }
     loss += model.forward_loss(tokens, targets, starts);
     if (options.progress)
       options.progress(static_cast<std::int64_t>(first + here), static_cast<std::int64_t>(count));
   }
-  if (loss.counted == 0 || bytes == 0)
+  if (loss.counted == 0 || (knows_bytes && bytes == 0))
     return Error{
         ErrorCode::invalid_argument,
         fmt::format("{} has nothing to predict in its first {}: {}", path,
@@ -93,10 +100,12 @@ Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk
                     options.masking == nullptr
                         ? "its mask hides all of it"
                         : "its mask file excludes all of it, or none of so few tokens was chosen")};
-  return HeldOutLoss{loss.sum / std::numbers::ln2 / static_cast<double>(bytes),
-                     std::exp(loss.sum / static_cast<double>(loss.counted)),
-                     static_cast<std::int64_t>(count),
-                     options.masking == nullptr ? Objective::next_token : Objective::masked_tokens};
+  HeldOutLoss result{
+      .perplexity = std::exp(loss.sum / static_cast<double>(loss.counted)),
+      .sequences = static_cast<std::int64_t>(count),
+      .objective = options.masking == nullptr ? Objective::next_token : Objective::masked_tokens};
+  if (knows_bytes) result.bits_per_byte = loss.sum / std::numbers::ln2 / static_cast<double>(bytes);
+  return result;
 }
 
 }  // namespace isthmus::runtime

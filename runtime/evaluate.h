@@ -2,12 +2,15 @@
 // text's tokens, one after the other without overlap, each from its own beginning, without a begin
 // token. By a model that keeps documents apart each is judged by itself, and a text of which it is
 // not known where they begin is one. Perplexity compares models with one tokenizer, bits per byte
-// any. Of a model that predicts hidden tokens both are of those, and compare such models alone, of
-// one share; which ones are hidden is a function of the sequence's number, the same each time.
+// any; of tokens that were made elsewhere, where no tokenizer says what bytes they stand for, there
+// is perplexity alone. Of a model that predicts hidden tokens both are of those, and compare such
+// models alone, of one share; which ones are hidden is a function of the sequence's number, the
+// same each time.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/disk.h"
@@ -26,11 +29,14 @@ struct HeldOutText {
 
 struct HeldOutLoss {
   // Per byte of the text that the tokens stand for; those of special tokens count, and stand for
-  // none.
-  double bits_per_byte = 0;
+  // none. Nothing: what they stand for is not known.
+  std::optional<double> bits_per_byte = {};
   double perplexity = 0;                        // per token: e to the mean loss
   std::int64_t sequences = 0;                   // how many there were, at most as many as asked for
   Objective objective = Objective::next_token;  // what was predicted
+
+  // Per byte, or per token where bytes are not known.
+  double bits() const;
 };
 
 struct HeldOutOptions {

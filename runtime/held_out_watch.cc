@@ -17,11 +17,11 @@ std::optional<double> watch_held_out(const TrainParts& parts, const TrainOptions
           {{"text", text.name}, {"why", loss.error().text()}, {"then", "training goes on"}});
       return std::nullopt;
     }
-    sum += loss->bits_per_byte;
+    sum += loss->bits();
     parts.log.info("held_out_loss", {},
                    {{"inner_step", progress.inner_step},
                     {"text", text.name},
-                    {"bits_per_byte", loss->bits_per_byte},
+                    {loss->bits_per_byte ? "bits_per_byte" : "bits_per_token", loss->bits()},
                     {"perplexity", loss->perplexity},
                     {"objective", to_string(loss->objective)}});
     for (auto* observer : observers)

@@ -79,13 +79,14 @@ void MetricsLog::inner_step(const StepReport& step) {
 }
 
 void MetricsLog::held_out(const HeldOutResult& held_out) {
-  write("held_out", {{"inner_step", held_out.inner_step},
-                     {"outer_step", held_out.outer_step},
-                     {"text", std::string(held_out.text)},
-                     {"bits_per_byte", held_out.loss.bits_per_byte},
-                     {"perplexity", held_out.loss.perplexity},
-                     {"objective", to_string(held_out.loss.objective)},
-                     {"sequences", held_out.loss.sequences}});
+  write("held_out",
+        {{"inner_step", held_out.inner_step},
+         {"outer_step", held_out.outer_step},
+         {"text", std::string(held_out.text)},
+         {held_out.loss.bits_per_byte ? "bits_per_byte" : "bits_per_token", held_out.loss.bits()},
+         {"perplexity", held_out.loss.perplexity},
+         {"objective", to_string(held_out.loss.objective)},
+         {"sequences", held_out.loss.sequences}});
 }
 
 void MetricsLog::write(std::string_view kind, std::initializer_list<Field> fields) {

@@ -3,13 +3,13 @@
 //   inner_step    after each: loss (nats per token), tokens/s, learning rate, gradient norm,
 //                 and the steps skipped so far
 //   experts       beside it, of a model that has them: how many tokens chose each expert (layer
-//   after
-//                 layer), the busiest one's load over an even share, the share of choices that was
-//                 dropped, and the routers' losses
+//                 after layer), the busiest one's load over an even share, the share of choices
+//                 that was dropped, and the routers' losses
 //   contribution  parameters handed to the gateway for outer step k
 //   merge         a new agreed state taken over, and the seconds waited for it
 //   initial_replaced  the run began with the first parameters of another site
-//   held_out      the loss on a text that is not trained on
+//   held_out      the loss on a text that is not trained on: bits per byte, or per token where its
+//                 bytes are not known
 //   resumed       training begins, or goes on from a checkpoint: later lines may repeat earlier
 //                 steps; with its objective: where that is masked_tokens, losses and numbers of
 //                 tokens are of hidden ones

@@ -11,7 +11,7 @@ Bytes encode(const Progress& p) {
   out.string(p.frozen_digest).put(p.skipped_steps);
   out.put(static_cast<std::uint32_t>(p.gradient_norms.size()));
   for (const double norm : p.gradient_norms) out.put(norm);
-  out.put(p.best_step).put(p.best_bits_per_byte);
+  out.put(p.best_step).put(p.best_bits);
   out.put(p.outer_step).string(p.record).string(p.run).put(p.steps_since).put(p.tokens_since);
   out.put(p.handed_steps).put(p.handed_tokens);
   return out.take();
@@ -31,7 +31,7 @@ Progress decode_progress(std::span<const std::byte> bytes) {
   p.gradient_norms.resize(in.count(SpikeGuard::kNorms, sizeof(double)));
   for (auto& norm : p.gradient_norms) norm = in.get<double>();
   p.best_step = in.get<std::int64_t>();
-  p.best_bits_per_byte = in.get<double>();
+  p.best_bits = in.get<double>();
   p.outer_step = in.get<std::uint64_t>();
   p.record = in.string(kTextMax);
   p.run = in.string(kTextMax);

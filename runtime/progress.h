@@ -22,9 +22,10 @@ struct Progress {
   std::uint64_t skipped_steps = 0;          // that changed nothing
   std::vector<double> gradient_norms = {};  // of the last steps: SpikeGuard's, where there is one
 
-  // With the lowest held-out loss so far: the mean over texts of bits per byte. Step 0: none yet.
+  // With the lowest held-out loss so far: the mean over texts of HeldOutLoss::bits(). Step 0: none
+  // yet.
   std::int64_t best_step = 0;
-  double best_bits_per_byte = 0;
+  double best_bits = 0;
 
   // In a federation: the state the parameters are based on, and what was trained upon it.
   std::uint64_t outer_step = 0;

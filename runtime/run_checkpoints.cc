@@ -23,11 +23,10 @@ bool RunCheckpoints::due() const {
 // Whether the model was never better.
 bool RunCheckpoints::is_best() {
   judged_ = true;
-  const auto bits_per_byte = watch_held_out(parts_, options_, progress_, observers_);
-  if (!bits_per_byte || (progress_.best_step > 0 && *bits_per_byte >= progress_.best_bits_per_byte))
-    return false;
+  const auto bits = watch_held_out(parts_, options_, progress_, observers_);
+  if (!bits || (progress_.best_step > 0 && *bits >= progress_.best_bits)) return false;
   progress_.best_step = progress_.inner_step;
-  progress_.best_bits_per_byte = *bits_per_byte;
+  progress_.best_bits = *bits;
   return true;
 }
 
@@ -102,7 +101,7 @@ void RunCheckpoints::note(const std::optional<Result<CheckpointWriter::Written>>
 void RunCheckpoints::forget_unwritten_best() {
   if (progress_.best_step != begun_.inner_step) return;
   progress_.best_step = written_.best_step;
-  progress_.best_bits_per_byte = written_.best_bits_per_byte;
+  progress_.best_bits = written_.best_bits;
   judged_ = false;
 }
 

@@ -55,7 +55,7 @@ std::string encode(const TrainerFile& content) {
                       {"skipped_steps", p.skipped_steps},
                       {"gradient_norms", p.gradient_norms},
                       {"best_step", p.best_step},
-                      {"best_bits_per_byte", p.best_bits_per_byte},
+                      {"best_bits_per_byte", p.best_bits},
                       {"outer_step", p.outer_step},
                       {"record", p.record},
                       {"run", p.run},
@@ -100,8 +100,7 @@ Result<TrainerFile> decode_trainer_file(std::string_view text) {
     if (json.contains("skipped_steps")) take("skipped_steps", p.skipped_steps);
     if (json.contains("gradient_norms")) json["gradient_norms"].get_to(p.gradient_norms);
     if (json.contains("best_step")) take("best_step", p.best_step);
-    if (json.contains("best_bits_per_byte"))
-      json["best_bits_per_byte"].get_to(p.best_bits_per_byte);
+    if (json.contains("best_bits_per_byte")) json["best_bits_per_byte"].get_to(p.best_bits);
     take("outer_step", p.outer_step);
     json.at("record").get_to(p.record);
     json.at("run").get_to(p.run);

@@ -72,6 +72,17 @@ TEST(Report, SaysWhatIsOfHiddenTokens) {
   }
 }
 
+TEST(Report, SaysWhatIsPerToken) {
+  auto site = site_of("alpha", 2.75);
+  site.held_out.front().per_token = true;
+  const auto text = to_text({{site}, {}});
+  EXPECT_THAT(text, HasSubstr("en (token)         8.020         2.750\n(token): bits per token"));
+  const auto json = nlohmann::json::parse(to_json({{site}, {}}));
+  const auto& english = json["sites"][0]["held_out"]["en"];
+  EXPECT_EQ(english["bits_per_token_after"], 2.75);
+  EXPECT_FALSE(english.contains("bits_per_byte_after"));
+}
+
 TEST(Report, JsonForPrograms) {
   const auto json = nlohmann::json::parse(to_json({{site_of("alpha", 2.75)}, {}}));
   const auto& site = json["sites"][0];

@@ -198,7 +198,7 @@ TEST_F(DocumentsApartInFiles, AreJudgedApart) {
   const auto bits = [&](Model& model) {
     const auto loss = held_out_loss(model, *tokenizer_, *disk_, folder_ / "held");
     EXPECT_TRUE(loss) << loss.error().text();
-    return loss->bits_per_byte;
+    return loss->bits();
   };
   EXPECT_EQ(bits(*apart), bits(*joined));
   // From the second sequence on one begins at the third token.

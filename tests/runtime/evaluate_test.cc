@@ -58,8 +58,9 @@ TEST_F(EvaluateTest, IsTheMeanOverTheFirstSequences) {
     const auto loss = held_out_loss(*model, *bytes_, *disk_, folder_ / "text");
     ASSERT_TRUE(loss) << loss.error().text();
     EXPECT_EQ(loss->sequences, 24);
-    EXPECT_NEAR(loss->bits_per_byte, bits_plainly(*model, text, 24), 1e-4);
-    EXPECT_NEAR(std::log2(loss->perplexity), loss->bits_per_byte, 1e-9);
+    ASSERT_TRUE(loss->bits_per_byte);
+    EXPECT_NEAR(*loss->bits_per_byte, bits_plainly(*model, text, 24), 1e-4);
+    EXPECT_NEAR(std::log2(loss->perplexity), *loss->bits_per_byte, 1e-9);
   }
 }
 
@@ -79,7 +80,7 @@ TEST_F(EvaluateTest, TokensCountByTheirBytes) {
       open_tokenizer(*disk_, std::string(ISTHMUS_TOKENIZER_VECTORS) + "/qwen.json");
   ASSERT_TRUE(tokenizer);
   auto config = small_config();
-  config.vocabulary = (*tokenizer)->vocabulary();
+  config.vocabulary = (*tokenizer)->vocabulary() + 1;
   auto model = make_model(pool_, config, {.micro_batch = 1, .sequence = 24});
   std::vector<std::int32_t> ids;
   ASSERT_TRUE((*tokenizer)->encode("The system, the packages and their configuration.\n", ids));
@@ -93,7 +94,8 @@ TEST_F(EvaluateTest, TokensCountByTheirBytes) {
   ASSERT_TRUE(loss) << loss.error().text();
   std::uint64_t bytes = 0;
   for (std::size_t i = 1; i <= 48; ++i) bytes += (*tokenizer)->piece(ids[i]).size();
-  EXPECT_NEAR(loss->bits_per_byte, std::log2(loss->perplexity) * 48 / static_cast<double>(bytes),
+  ASSERT_TRUE(loss->bits_per_byte);
+  EXPECT_NEAR(*loss->bits_per_byte, std::log2(loss->perplexity) * 48 / static_cast<double>(bytes),
               1e-9);
 
   std::fill(mask.begin(), mask.begin() + 30, '\0');
@@ -105,8 +107,20 @@ TEST_F(EvaluateTest, TokensCountByTheirBytes) {
   EXPECT_THAT(held_out_loss(*model, **tokenizer, *disk_, folder_ / "text", options).error().text(),
               testing::HasSubstr("mask hides"));
   std::filesystem::remove(folder_ / "text.mask");
-  const auto bytes_only = held_out_loss(*model, *bytes_, *disk_, folder_ / "text", options);
-  EXPECT_THAT(bytes_only.error().text(), testing::HasSubstr("model.tokenizer"));
+  // Of tokens that were made elsewhere nobody says what they stand for.
+  const auto unknown = held_out_loss(*model, *bytes_, *disk_, folder_ / "text", options);
+  ASSERT_TRUE(unknown) << unknown.error().text();
+  EXPECT_EQ(unknown->perplexity, loss->perplexity);
+  EXPECT_FALSE(unknown->bits_per_byte);
+  EXPECT_EQ(unknown->bits(), std::log2(unknown->perplexity));
+  // One that is none of the tokenizer's was made with another one.
+  const auto stranger = (*tokenizer)->vocabulary();
+  file[10] = static_cast<char>(stranger);
+  file[11] = static_cast<char>(stranger >> 8);
+  write_contents(folder_ / "text", file);
+  const HeldOutOptions more{.format = {TokenWidth::two, stranger + 1}, .sequences_max = 2};
+  EXPECT_THAT(held_out_loss(*model, **tokenizer, *disk_, folder_ / "text", more).error().text(),
+              testing::HasSubstr("model.tokenizer"));
 }
 
 // Of a model that predicts hidden tokens: the same ones each time, whatever a batch holds, and bits
@@ -146,8 +160,9 @@ TEST_F(EvaluateTest, HiddenTokensAreTheSameEachTime) {
     const auto loss = held_out_loss(*model, **tokenizer, *disk_, folder_ / "text", options);
     ASSERT_TRUE(loss) << loss.error().text();
     EXPECT_EQ(loss->objective, Objective::masked_tokens);
+    ASSERT_TRUE(loss->bits_per_byte);
     EXPECT_NEAR(
-        loss->bits_per_byte,
+        *loss->bits_per_byte,
         std::log2(loss->perplexity) * static_cast<double>(hidden) / static_cast<double>(bytes),
         1e-9);
     if (!first) first = *loss;
@@ -155,7 +170,7 @@ TEST_F(EvaluateTest, HiddenTokensAreTheSameEachTime) {
       EXPECT_EQ(loss->bits_per_byte, first->bits_per_byte);
       EXPECT_EQ(loss->perplexity, first->perplexity);
     }
-    EXPECT_NEAR(loss->bits_per_byte, first->bits_per_byte, 1e-6);
+    EXPECT_NEAR(*loss->bits_per_byte, *first->bits_per_byte, 1e-6);
   }
 }
 
