@@ -51,7 +51,7 @@ void print_texts(const Options& options, std::span<const std::string> prompts,
   }
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     // A terminal would obey what a young model says.
-    const auto text = prompts[i] + more[i];
+    const auto text = options.generate.answers ? more[i] : prompts[i] + more[i];
     fmt::print("{}{}\n", i == 0 ? "" : "\n",
                ::isatty(STDOUT_FILENO) != 0 ? printable_lines(text) : text);
   }
@@ -107,11 +107,14 @@ void add_generate(Command program) {
       .type_name("NUMBER")
       .whole_number()
       .shows_default();
+  command.flag("--answer", generate.answers,
+               "Each prompt is what a user says, laid out as `isthmus data prepare` lays out "
+               "messages, and the model answers");
   command.flag("--line", generate.stop_at_newline, "Stop at the end of the line");
   command.flag("--json", options->json, "One JSON array");
   command.footer(
       "Example:\n  isthmus generate alpha.toml --prompt \"The package manager\" --line --samples "
-      "3");
+      "3\n  isthmus generate alpha.toml --answer --prompt \"What is a package?\"");
   command.runs([options] { return run(*options); });
 }
 

@@ -10,7 +10,7 @@
 namespace isthmus::runtime {
 namespace {
 
-constexpr std::string_view kAssistant = "assistant";
+constexpr std::string_view kAssistant = "assistant", kUser = "user";
 
 Error no_record(std::string_view what) {
   return {ErrorCode::corrupt,
@@ -75,22 +75,32 @@ Template template_of(const Tokenizer& tokenizer) {
   return {{}, {}, {}, ":\n", "\n\n"};
 }
 
+// What ends an assistant's message.
+std::optional<std::int32_t> answer_end(const Template& form, const Tokenizer& tokenizer) {
+  return form.message_end ? form.message_end : tokenizer.end();
+}
+
+Result<void> begin_message(std::string_view role, const Template& form, Writer& out) {
+  out.token(form.header, false);
+  ISTHMUS_CHECK(out.text(role, false));
+  out.token(form.header_end, false);
+  return out.text(form.after_role, false);
+}
+
+Result<void> lay_out_message(const Message& message, const Template& form,
+                             const Tokenizer& tokenizer, Writer& out) {
+  const bool is_target = message.role == kAssistant;
+  ISTHMUS_CHECK(begin_message(message.role, form, out));
+  ISTHMUS_CHECK(out.text(message.content, is_target));
+  out.token(is_target ? answer_end(form, tokenizer) : form.message_end, is_target);
+  return out.text(form.after_message, false);
+}
+
 Result<void> lay_out_messages(const Record& record, const Tokenizer& tokenizer, Writer& out) {
   const auto form = template_of(tokenizer);
   if (form.has_begin) out.token(tokenizer.begin(), false);
-  for (const auto& message : record.messages) {
-    const bool is_target = message.role == kAssistant;
-    out.token(form.header, false);
-    ISTHMUS_CHECK(out.text(message.role, false));
-    out.token(form.header_end, false);
-    ISTHMUS_CHECK(out.text(form.after_role, false));
-    ISTHMUS_CHECK(out.text(message.content, is_target));
-    out.token(form.message_end ? form.message_end
-              : is_target      ? tokenizer.end()
-                               : std::nullopt,
-              is_target);
-    ISTHMUS_CHECK(out.text(form.after_message, false));
-  }
+  for (const auto& message : record.messages)
+    ISTHMUS_CHECK(lay_out_message(message, form, tokenizer, out));
   if (form.message_end && form.message_end != tokenizer.end()) out.token(tokenizer.end(), false);
   return {};
 }
@@ -126,6 +136,16 @@ Result<void> lay_out(const Record& record, const Tokenizer& tokenizer, Tokens& t
   }
   out.token(tokenizer.end(), true);
   return {};
+}
+
+Result<Question> lay_out_question(std::string_view content, const Tokenizer& tokenizer) {
+  const auto form = template_of(tokenizer);
+  Tokens tokens;
+  Writer out(tokenizer, tokens);
+  if (form.has_begin) out.token(tokenizer.begin(), false);
+  ISTHMUS_CHECK(lay_out_message({std::string(kUser), std::string(content)}, form, tokenizer, out));
+  ISTHMUS_CHECK(begin_message(kAssistant, form, out));
+  return Question{std::move(tokens.ids), answer_end(form, tokenizer)};
 }
 
 }  // namespace isthmus::runtime

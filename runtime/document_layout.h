@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,5 +52,13 @@ struct Tokens {
 
 // Appends the record's tokens. Errors: those of Tokenizer::encode.
 Result<void> lay_out(const Record& record, const Tokenizer& tokenizer, Tokens& tokens);
+
+// What a model that learnt from messages is asked with: one of a user, up to where the assistant's
+// answer begins.
+struct Question {
+  std::vector<std::int32_t> ids;
+  std::optional<std::int32_t> answer_end;  // nothing: no token ends an answer
+};
+Result<Question> lay_out_question(std::string_view content, const Tokenizer& tokenizer);
 
 }  // namespace isthmus::runtime

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
+#include "runtime/document_layout.h"
 #include "runtime/family.h"
 #include "runtime/utf8_state.h"
 
@@ -46,14 +49,14 @@ bool keeps_text(Utf8State state, std::string_view more) {
 
 // The tokens that may follow, and the end where the text may end.
 std::vector<Candidate> candidates(std::span<const float> scores, const Tokenizer& tokenizer,
-                                  const Utf8State& state) {
+                                  std::optional<std::int32_t> end, const Utf8State& state) {
   std::vector<Candidate> allowed;
   const auto count = std::min(scores.size(), static_cast<std::size_t>(tokenizer.vocabulary()));
   for (std::size_t i = 0; i < count; ++i) {
     const auto token = static_cast<std::int32_t>(i);
     const auto piece = tokenizer.piece(token);
     const bool may_follow =
-        piece.empty() ? token == tokenizer.end() && state.complete() : keeps_text(state, piece);
+        piece.empty() ? token == end && state.complete() : keeps_text(state, piece);
     if (may_follow) allowed.push_back({token, scores[i]});
   }
   // Likeliest first; of equals the lower token, so that the draw is the same everywhere.
@@ -90,6 +93,7 @@ std::int32_t draw(std::vector<Candidate> allowed, const GenerateOptions& options
 // One of the texts that are continued.
 struct Text {
   std::vector<std::int32_t> tokens = {};  // with its prompt
+  std::optional<std::int32_t> end = {};   // the token that ends it
   std::size_t read = 0;                   // so many of them, by the model
   Utf8State state;
   Random random;
@@ -98,12 +102,18 @@ struct Text {
 };
 
 Result<Text> begin(const Model& model, const Tokenizer& tokenizer, std::string_view prompt,
-                   Random random) {
+                   bool answers, Random random) {
   ISTHMUS_TRY(const auto state, state_after(prompt));
-  Text text{.state = state, .random = random};
-  if (tokenizer.begin()) text.tokens.push_back(*tokenizer.begin());
-  ISTHMUS_CHECK(tokenizer.encode(prompt, text.tokens));
-  if (text.tokens.empty()) ISTHMUS_CHECK(tokenizer.encode("\n", text.tokens));
+  Text text{.end = tokenizer.end(), .state = state, .random = random};
+  if (answers) {
+    ISTHMUS_TRY(auto question, lay_out_question(prompt, tokenizer));
+    text.tokens = std::move(question.ids);
+    text.end = question.answer_end;
+  } else {
+    if (tokenizer.begin()) text.tokens.push_back(*tokenizer.begin());
+    ISTHMUS_CHECK(tokenizer.encode(prompt, text.tokens));
+    if (text.tokens.empty()) ISTHMUS_CHECK(tokenizer.encode("\n", text.tokens));
+  }
   const auto largest = std::max_element(text.tokens.begin(), text.tokens.end());
   if (largest == text.tokens.end() || *largest >= model.config().vocabulary)
     return Error{ErrorCode::invalid_argument,
@@ -157,7 +167,7 @@ Result<std::vector<std::string>> generate(Model& model, const Tokenizer& tokeniz
               model.decoding(static_cast<std::int64_t>(prompts.size()), model.shape().sequence));
   std::vector<Text> texts;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    ISTHMUS_TRY(auto text, begin(model, tokenizer, prompts[i],
+    ISTHMUS_TRY(auto text, begin(model, tokenizer, prompts[i], options.answers,
                                  Random(options.seed).split("generate").split(i)));
     texts.push_back(std::move(text));
   }
@@ -179,7 +189,8 @@ Result<std::vector<std::string>> generate(Model& model, const Tokenizer& tokeniz
       const auto row = scores.subspan(i * vocabulary, vocabulary);
       if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); }))
         return Error{ErrorCode::non_finite, "the model's scores are NaN or infinite"};
-      const auto token = draw(candidates(row, tokenizer, texts[i].state), options, texts[i].random);
+      const auto token =
+          draw(candidates(row, tokenizer, texts[i].end, texts[i].state), options, texts[i].random);
       go_on(texts[i], token, tokenizer, options);
     }
   }

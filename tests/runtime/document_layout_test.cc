@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/random.h"
@@ -88,6 +89,27 @@ TEST_F(DocumentLayoutTest, MessagesOfLlama3) {
 TEST_F(DocumentLayoutTest, MessagesOfAnyOther) {
   EXPECT_EQ(shown(*make_byte_tokenizer(), kChat),
             "user:\nHi <|im_end|>\n\nassistant:\n[Yes.#]\n\n");
+}
+
+// What a model is asked with is what it learnt from, up to the answer.
+TEST_F(DocumentLayoutTest, AQuestionIsTheBeginningOfMessages) {
+  const auto qwen =
+      with("qwen.json", {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, "<|endoftext|>");
+  const auto bytes = make_byte_tokenizer();
+  for (const auto* tokenizer : {qwen.get(), bytes.get()}) {
+    Tokens learnt;
+    ASSERT_TRUE(lay_out(*parse_record(kChat), *tokenizer, learnt));
+    const auto question = lay_out_question("Hi <|im_end|>", *tokenizer);
+    ASSERT_TRUE(question);
+    const auto first = std::ranges::find(learnt.targets, std::byte{1});
+    const auto answer = learnt.ids.begin() + (first - learnt.targets.begin());
+    EXPECT_EQ(question->ids, std::vector<std::int32_t>(learnt.ids.begin(), answer));
+    const auto last =
+        std::ranges::find(learnt.targets.rbegin(), learnt.targets.rend(), std::byte{1});
+    ASSERT_TRUE(question->answer_end);
+    EXPECT_EQ(*question->answer_end,
+              learnt.ids[static_cast<std::size_t>(learnt.targets.rend() - last) - 1]);
+  }
 }
 
 TEST_F(DocumentLayoutTest, AnybodysLinesAreRecordsOrErrors) {

@@ -188,32 +188,63 @@ TEST_F(GenerateTest, GoesOnPastTheSequenceOfTheModel) {
   }
 }
 
+// All scores equal but one: the last norm is made constant, the head picks a row.
+void favour(Model& model, std::int32_t token) {
+  for (std::size_t i = 0; i < model.tensors().size(); ++i) {
+    if (model.tensors()[i].name != "model.embed_tokens.weight") continue;
+    auto rows = model.parameters(i);
+    std::fill(rows.begin(), rows.end(), 0.01F);
+    const auto width = static_cast<std::size_t>(model.config().hidden);
+    for (std::size_t j = 0; j < width; ++j) rows[static_cast<std::size_t>(token) * width + j] = 1;
+  }
+  model.parameters_changed();
+}
+
 TEST_F(GenerateTest, StopsAtTheEndTokenAndAtANewline) {
   auto model = make_small_model(pool_);
-  // All scores equal but one: the last norm is made constant, the head picks a row.
-  const auto favour = [&](std::int32_t token) {
-    for (std::size_t i = 0; i < model->tensors().size(); ++i) {
-      const auto& tensor = model->tensors()[i];
-      if (tensor.name == "model.embed_tokens.weight") {
-        auto rows = model->parameters(i);
-        std::fill(rows.begin(), rows.end(), 0.01F);
-        const auto width = static_cast<std::size_t>(model->config().hidden);
-        for (std::size_t j = 0; j < width; ++j)
-          rows[static_cast<std::size_t>(token) * width + j] = 1;
-      }
-    }
-    model->parameters_changed();
-  };
-  favour('b');
+  favour(*model, 'b');
   EXPECT_EQ(*continued(*model, "a", {.bytes_max = 5, .temperature = 0}), "bbbbb");
-  favour(kEndToken);
+  favour(*model, kEndToken);
   EXPECT_EQ(*continued(*model, "a", {.bytes_max = 5, .temperature = 0}), "");
-  favour('\n');
+  favour(*model, '\n');
   EXPECT_EQ(*continued(*model, "a", {.bytes_max = 3, .temperature = 0}), "\n\n\n");
   EXPECT_EQ(*continued(*model, "a", {.bytes_max = 3, .temperature = 0, .stop_at_newline = true}),
             "");
-  favour(kPadToken);  // never text
+  favour(*model, kPadToken);  // never text
   EXPECT_TRUE(is_utf8(*continued(*model, "a", {.bytes_max = 3, .temperature = 0})));
+}
+
+// An answer is what follows a question laid out as messages are: the same as of a text that is.
+TEST_F(GenerateTest, AnswersFollowWhatIsLaidOut) {
+  auto model = noisy_model(3);
+  for (const std::string said : {"Is it so?", ""}) {
+    GenerateOptions options{.bytes_max = 20, .temperature = 0};
+    const auto text = continued(*model, "user:\n" + said + "\n\nassistant:\n", options);
+    options.answers = true;
+    const auto answer = continued(*model, said, options);
+    ASSERT_TRUE(answer) << answer.error().text();
+    EXPECT_EQ(*answer, *text);
+    EXPECT_FALSE(answer->empty());
+  }
+}
+
+// The token that ends a message ends an answer, whatever ends a text.
+TEST_F(GenerateTest, AnAnswerEndsWhereItsMessageDoes) {
+  const auto disk = make_system_disk();
+  const auto qwen = open_tokenizer(*disk, std::string(ISTHMUS_TOKENIZER_VECTORS) + "/qwen.json");
+  ASSERT_TRUE(qwen) << qwen.error().text();
+  const auto end = (*qwen)->special("<|im_end|>");
+  ASSERT_TRUE(end);
+  ASSERT_NE((*qwen)->end(), end);
+  auto config = small_config();
+  config.vocabulary = (*qwen)->vocabulary();
+  auto model = make_model(pool_, config, {.micro_batch = 1, .sequence = 24});
+  favour(*model, *end);
+  GenerateOptions options{.bytes_max = 5, .temperature = 0};
+  const std::vector<std::string> said = {"a"};
+  EXPECT_EQ(generate(*model, **qwen, said, options)->front().size(), 5U);
+  options.answers = true;
+  EXPECT_EQ(generate(*model, **qwen, said, options)->front(), "");
 }
 
 TEST_F(GenerateTest, RefusesWhatItCannotContinue) {
