@@ -31,13 +31,15 @@ class RedialDelay {
   Nanoseconds ended(Nanoseconds now, bool was_up) {
     if (was_up) last_up_ = now;
     if (was_up && now - up_ >= kGoodConnection) next_ = min_;
-    if (!was_up && now - dialed_ >= std::min(patience_, kSilence)) return min_;
+    if (!was_up && now - dialed_ + kTimerError >= std::min(patience_, kSilence)) return min_;
     return std::exchange(next_, std::min(2 * next_, max_));
   }
 
  private:
   // An attempt that took this long met silence rather than a refusal.
   static constexpr Nanoseconds kSilence = kSecond;
+  // Whoever ends an attempt counts whole milliseconds, from a moment of its own.
+  static constexpr Nanoseconds kTimerError = 20 * kMillisecond;
   static constexpr Nanoseconds kGoodConnection = 5 * kSecond;
   // For as long it is taken for certain that the way has not become longer than it was.
   static constexpr Nanoseconds kSoon = 60 * kSecond;

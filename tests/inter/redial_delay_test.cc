@@ -49,6 +49,15 @@ TEST_F(RedialDelayTest, AttemptsAreShortAfterAConnectionThatCameUpSoon) {
   EXPECT_EQ(delay_.ended(now_, false), 200 * kMs) << "that is silence";
 }
 
+// libzmq is told whole milliseconds, and counts them from another moment.
+TEST_F(RedialDelayTest, SilenceThatATimerEndsEarlyIsNoRefusal) {
+  comes_up_after(437'900 * kMicrosecond);
+  ends_after(10 * kSecond);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(fails_after(436 * kMs), 200 * kMs) << i;
+  EXPECT_EQ(fails_after(300 * kMs), 400 * kMs) << "that is a refusal";
+  EXPECT_EQ(fails_after(300 * kMs), 800 * kMs);
+}
+
 TEST_F(RedialDelayTest, ALongWayHasItsTime) {
   comes_up_after(1500 * kMs);
   ends_after(10 * kSecond);
