@@ -179,6 +179,7 @@ bool Gateway::append(const Certificate& certificate) {
   for (const auto& part : record.parts) last_named_[part.site] = record.step;
   for (const auto site : record.next_view.members)
     if (!record.view.is_member(site)) last_named_[site] = record.step;
+  if (const auto* part = record.part_of(self_)) tokens_named_ += part->tokens;
   readmission_.note(record);
   chain_.push_back(certificate);
   return true;

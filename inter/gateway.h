@@ -501,7 +501,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Nanoseconds last_status_ = 0;
   Bytes last_status_bytes_;  // encode_own
   Counters counters_;
-  std::uint64_t tokens_named_ = 0, tokens_unnamed_ = 0;
+  std::uint64_t tokens_named_ = 0;  // in the chain
   WaitStatus waits_;
   double WaitStatus::*waits_for_ = nullptr;  // null: nothing that is counted
   Nanoseconds waits_counted_ = 0;            // up to here

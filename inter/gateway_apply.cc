@@ -265,14 +265,12 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
     co_return Result<void>();
   const auto* part = chain_[pending_->step - 1].record.part_of(self_);
   if (part != nullptr && part->root == pending_->root) {
-    tokens_named_ += pending_->tokens;
     take_feedback();
     carried_tokens_ = 0;
     pending_.reset();
     co_return Result<void>();
   }
   ++counters_.unnamed;
-  tokens_unnamed_ += pending_->tokens;
   if (options_.link.bug == PlantedBug::drop_feedback) {
     take_feedback();
     pending_.reset();

@@ -25,8 +25,9 @@ GatewayStatus Gateway::status() const {
   for (const auto id : view.voters) s.voters.push_back(name_of(id));
   s.attention = attention();
   s.waits = waits_;
-  if (const auto since = waiting_since();
-      since && agreement_ && !agreement_->decided() && !finished_ && !applying_) {
+  // What the step waits for without an end has no deadline.
+  if (const auto since = waiting_since(); since && missed_sites().empty() && agreement_ &&
+                                          !agreement_->decided() && !finished_ && !applying_) {
     const auto until = deadline(*since);
     s.deadline = fmt::format("{}; {:.1f} s left", said(until, *since),
                              std::max(0.0, seconds_of(until.at - world_.loop.now())));
