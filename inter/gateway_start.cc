@@ -71,9 +71,9 @@ Result<void> Gateway::load() {
                              options_.folder, name_of(*owner))};
   ISTHMUS_TRY(restored_to_, store_.contributions().newest());
   ISTHMUS_CHECK(take_up_feedback(std::move(loaded.feedbacks)));
-  // A site's first contribution has written one slot, and one on a new disk none: of who had the disk
-  // before nothing is missing here. But where one of two is missing while the other counts, that may
-  // be the one before, which rode already.
+  // A site's first contribution has written one slot, and one on a new disk none: of who had the
+  // disk before nothing is missing here. But where one of two is missing while the other counts,
+  // that may be the one before, which rode already.
   if (loaded.feedback_damaged || loaded.feedback_missing)
     ISTHMUS_CHECK(take_up_without_feedback(loaded.feedback_damaged || pending_));
   world_.log.info("state_loaded",

@@ -36,8 +36,6 @@ Result<std::uint64_t> text_bytes(std::span<const std::int32_t> targets, const To
 
 }  // namespace
 
-double HeldOutLoss::bits() const { return bits_per_byte.value_or(std::log2(perplexity)); }
-
 Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk& disk,
                                   const std::string& path, const HeldOutOptions& options) {
   ISTHMUS_ASSERT(options.sequences_max > 0);

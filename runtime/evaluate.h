@@ -8,6 +8,7 @@
 // same each time.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -36,7 +37,7 @@ struct HeldOutLoss {
   Objective objective = Objective::next_token;  // what was predicted
 
   // Per byte, or per token where bytes are not known.
-  double bits() const;
+  double bits() const { return bits_per_byte.value_or(std::log2(perplexity)); }
 };
 
 struct HeldOutOptions {
