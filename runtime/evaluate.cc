@@ -55,7 +55,8 @@ Result<HeldOutLoss> held_out_loss(Model& model, const Tokenizer& tokenizer, Disk
                              counted(length, file.width() == TokenWidth::byte ? "byte" : "token"),
                              sequence + 1)};
   // A site that names no tokenizer has bytes, or ids of one that it does not know.
-  const bool knows_bytes = !is_byte_tokenizer(tokenizer) || file.width() == TokenWidth::byte;
+  const bool knows_bytes =
+      !is_byte_tokenizer(tokenizer) || file.width() == TokenWidth::byte || file.names_tokenizer();
   const bool apart = model.shape().documents == Documents::apart;
   std::vector<std::int32_t> tokens(rows * sequence), targets(rows * sequence);
   std::vector<std::int32_t> starts(apart ? tokens.size() : 0);

@@ -190,6 +190,7 @@ Result<TokenFile> TokenFile::open(Disk& disk, const std::string& path, const Tok
     ISTHMUS_TRY(facts, read_facts(disk, path));
     ISTHMUS_CHECK(check_facts(*facts, path, bytes, format));
     opened.width_ = facts->width;
+    opened.names_tokenizer_ = !format.tokenizer.empty();
     has_mask = facts->has_mask;
     has_documents = facts->has_documents;
     if (!facts->tells_documents) opened.to_know_documents_ = kMakeAgain;

@@ -72,6 +72,8 @@ class TokenFile {
   std::uint64_t tokens() const { return tokens_; }
   TokenWidth width() const { return width_; }
   bool has_mask() const { return mask_ != nullptr; }
+  // Whether its X.json names the tokenizer, which is the format's then.
+  bool names_tokenizer() const { return names_tokenizer_; }
   const File& file() const { return *file_; }
   const File* mask() const { return mask_.get(); }
   // Whether it is known where documents begin: by a file, or by end tokens.
@@ -105,6 +107,7 @@ class TokenFile {
   std::uint64_t document_count_ = 0;  // of documents_
   TokenWidth width_ = TokenWidth::byte;
   std::int32_t vocabulary_ = 0;
+  bool names_tokenizer_ = false;
 };
 
 }  // namespace isthmus::runtime

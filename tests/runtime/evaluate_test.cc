@@ -123,6 +123,25 @@ TEST_F(EvaluateTest, TokensCountByTheirBytes) {
               testing::HasSubstr("model.tokenizer"));
 }
 
+// Bytes that were prepared as tokens, as JSON lines without a tokenizer are, are bytes.
+TEST_F(EvaluateTest, PreparedTokensOfBytesCountAsBytes) {
+  auto model = make_small_model(pool_);
+  std::string file;
+  for (const char c : sample_text(60, 4)) file += {c, '\0'};
+  write_contents(folder_ / "text", file);
+  const auto digest = bytes_->digest().hex();
+  HeldOutOptions options{.format = {TokenWidth::two, 256, digest}, .sequences_max = 2};
+  EXPECT_FALSE(held_out_loss(*model, *bytes_, *disk_, folder_ / "text", options)->bits_per_byte);
+  write_contents(facts_path(folder_ / "text"), to_json({.width = TokenWidth::two,
+                                                        .tokenizer = digest,
+                                                        .tokens = file.size() / 2,
+                                                        .targets = file.size() / 2}));
+  const auto loss = held_out_loss(*model, *bytes_, *disk_, folder_ / "text", options);
+  ASSERT_TRUE(loss) << loss.error().text();
+  ASSERT_TRUE(loss->bits_per_byte);
+  EXPECT_NEAR(*loss->bits_per_byte, std::log2(loss->perplexity), 1e-9);
+}
+
 // Of a model that predicts hidden tokens: the same ones each time, whatever a batch holds, and bits
 // are per byte of those alone.
 TEST_F(EvaluateTest, HiddenTokensAreTheSameEachTime) {
