@@ -35,9 +35,10 @@ void Gateway::on_down(GatewayId from, Lane lane, ConnectionId connection) {
     peer->link->wire_down(lane, connection);
   else
     return;
-  if (const auto& peer = *peers_.find(from.site);
-      peer.status && peer.status->leaving && !peer.link->connected())
-    peer.link->end("it was stopped");
+  const auto& peer = *peers_.find(from.site);
+  if (peer.link->connected()) return;
+  link_tester_->on_lost(from);
+  if (peer.status && peer.status->leaving) peer.link->end("it was stopped");
 }
 void Gateway::on_writable(GatewayId from, Lane lane, ConnectionId connection) {
   if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)

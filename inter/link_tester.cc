@@ -102,9 +102,7 @@ Result<std::string> LinkTester::ask(std::uint64_t number, const Wish& wish) {
     return last_;
   }
   if (current_)
-    return Error{ErrorCode::busy,
-                 fmt::format("a test of the link to {} is going on: ask again in a minute",
-                             current_->peer_name)};
+    return Error{ErrorCode::busy, fmt::format("{}: ask again in a minute", who_tests(*current_))};
   if (!ending_.expired())
     return Error{
         ErrorCode::busy,
@@ -127,12 +125,32 @@ Result<std::string> LinkTester::ask(std::uint64_t number, const Wish& wish) {
 
 void LinkTester::stop(std::uint64_t number) {
   if (number != number_ || !current_ || !current_->asked_here) return;
-  const Error why{ErrorCode::cancelled, "who asked for it has gone"};
-  last_ = why;
-  context_.log.info("link_test_stopped", {.peer = current_->peer_name}, {{"why", why.text()}});
+  abandon(Error{ErrorCode::cancelled, "who asked for it has gone"});
+}
+
+void LinkTester::on_lost(GatewayId peer) {
+  if (!current_ || current_->peer != peer) return;
+  abandon(Error{ErrorCode::unavailable,
+                fmt::format("the connection with {} is gone, and the test with it: begin another "
+                            "one when `isthmus status` shows it again",
+                            current_->peer_name)});
+}
+
+// Before its coroutines have noticed.
+void LinkTester::abandon(const Error& why) {
+  if (current_->asked_here) {
+    last_ = why;
+    context_.log.info("link_test_stopped", {.peer = current_->peer_name}, {{"why", why.text()}});
+  }
   end(current_, why);
   news_.notify();
   writable_.notify();
+}
+
+std::string LinkTester::who_tests(const Test& test) const {
+  const auto &asker = test.asked_here ? context_.self : test.peer_name,
+             &other = test.asked_here ? test.peer_name : context_.self;
+  return fmt::format("{} tests its link to {} just now", asker, other);
 }
 
 TestedBytes::Count LinkTester::carried(GatewayId peer) const {
@@ -222,10 +240,13 @@ void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
   if (!ask) return;
   LinkTestAnswer answer;
   const bool again = is_current(from, id);
+  // Who tests one link at a time and asks for another test has given up the last one: its gateway
+  // was killed, say. It asks again until that has ended here too.
+  if (current_ && !again && current_->peer == from && !current_->asked_here)
+    return abandon(Error{ErrorCode::cancelled, "another one was asked for"});
   const auto test = again ? current_ : asked_by(from, id, ask->force);
   if (current_ && !again)
-    answer.refusal =
-        fmt::format("{} tests its link to {} just now", context_.self, current_->peer_name);
+    answer.refusal = who_tests(*current_);
   else if (!again && !ending_.expired())
     answer.refusal = fmt::format(
         "at {} the last test waits for its turn at the rate limit to end: ask again in a moment",

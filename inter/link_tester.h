@@ -71,6 +71,8 @@ class LinkTester {
   // From the wire: what follows kLinkTestFrame.
   void on_message(GatewayId from, Lane lane, std::span<const std::byte> message);
   void on_writable();
+  // No control connection with the peer stands: what it was to say next does not come.
+  void on_lost(GatewayId peer);
 
  private:
   struct Test;
@@ -99,6 +101,8 @@ class LinkTester {
   void widen(GatewayId peer);
   template <class Body>
   void send(GatewayId to, LinkTestFrame kind, LinkTestId id, const Body& body);
+  std::string who_tests(const Test& test) const;
+  void abandon(const Error& why);
   void end(const TestPointer& test, const Error& why);
   void leave(const TestPointer& test);
   void note_force(const Test& test);

@@ -425,6 +425,50 @@ TEST_F(LinkTesterTest, APeerThatSendsNoMoreIsWaitedForTenSeconds) {
   EXPECT_EQ(ended.error().code, ErrorCode::timeout);
 }
 
+// As when its gateway is killed: the other end does not wait for what will not come.
+TEST_F(LinkTesterTest, ALostConnectionEndsItAtBothEnds) {
+  for (const auto moved : {kSecond, 3 * kSecond, 7 * kSecond}) {  // there, and back
+    const auto number = ++numbers;
+    ASSERT_TRUE(ask(alpha, number));
+    run_for(moved);
+    alpha.tester.on_lost(kGamma);  // another one's
+    EXPECT_TRUE(ask(alpha, number));
+    alpha.tester.on_lost(kBeta);
+    beta.tester.on_lost(kAlpha);
+    const auto ended = ask(alpha, number);
+    ASSERT_FALSE(ended);
+    EXPECT_EQ(ended.error().code, ErrorCode::unavailable);
+    EXPECT_THAT(ended.error().text(), HasSubstr("the connection with beta is gone"));
+    run_for(300 * kMillisecond);
+    EXPECT_TRUE(ask(beta, ++numbers, {.peer = kGamma, .time = kSecond}));
+    run_for(5 * kSecond);
+    EXPECT_EQ(nlohmann::json::parse(*ask(beta, numbers, {}))["state"], "done");
+  }
+}
+
+// Its gateway was killed, and asks anew before this end has heard of that.
+TEST_F(LinkTesterTest, WhoAsksAnewHasGivenUpItsLastTest) {
+  ASSERT_TRUE(ask(alpha, 1));
+  run_for(3 * kSecond);
+  alpha.deaf = true;
+  ByteWriter anew = link_test_frame(LinkTestFrame::ask, 77);
+  LinkTestAsk{}.write(anew);
+  ASSERT_TRUE(alpha.wire.send(kBeta, Lane::control, anew.take(), 0));
+  run_for(300 * kMillisecond);
+  anew = link_test_frame(LinkTestFrame::ask, 77);
+  LinkTestAsk{}.write(anew);
+  std::optional<std::string> refusal;
+  alpha.deaf = false;
+  alpha.hears = [&](std::span<const std::byte> frame) {
+    ByteReader in(frame);
+    if (in.get<LinkTestFrame>() != LinkTestFrame::answer || in.get<LinkTestId>() != 77) return;
+    if (const auto answer = LinkTestAnswer::read(in)) refusal = answer->refusal;
+  };
+  ASSERT_TRUE(alpha.wire.send(kBeta, Lane::control, anew.take(), 0));
+  run_for(300 * kMillisecond);
+  EXPECT_EQ(refusal, "");
+}
+
 TEST_F(LinkTesterTest, NobodyWhoWantsItEndsItAtBothEnds) {
   for (const auto moved :
        {10 * kMillisecond, 2 * kSecond, 6 * kSecond}) {  // asked, there, and back
@@ -457,7 +501,7 @@ TEST_F(LinkTesterTest, OneAtATimeWhoeverAsks) {
   run_for(kSecond);
   const auto second = ask(alpha, 2);
   ASSERT_FALSE(second);
-  EXPECT_THAT(second.error().text(), HasSubstr("a test of the link to beta is going on"));
+  EXPECT_THAT(second.error().text(), HasSubstr("alpha tests its link to beta just now"));
   // Also at the site that is tested.
   const auto third = ask(beta, 3, {.peer = kGamma});
   EXPECT_FALSE(third);
@@ -465,7 +509,7 @@ TEST_F(LinkTesterTest, OneAtATimeWhoeverAsks) {
   run_for(2 * kSecond);
   const auto fourth = ask(gamma, 4, {.peer = kBeta, .force = true});
   ASSERT_FALSE(fourth);
-  EXPECT_THAT(fourth.error().text(), HasSubstr("beta tests its link to alpha just now"));
+  EXPECT_THAT(fourth.error().text(), HasSubstr("alpha tests its link to beta just now"));
   run_for(20 * kSecond);
   EXPECT_EQ(nlohmann::json::parse(*ask(alpha, 1))["state"], "done");
 }
