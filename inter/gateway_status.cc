@@ -29,8 +29,8 @@ GatewayStatus Gateway::status() const {
   if (const auto since = waiting_since(); since && missed_sites().empty() && agreement_ &&
                                           !agreement_->decided() && !finished_ && !applying_) {
     const auto until = deadline(*since);
-    s.deadline = fmt::format("{}; {:.1f} s left", said(until, *since),
-                             std::max(0.0, seconds_of(until.at - world_.loop.now())));
+    s.deadline_s = std::max(0.0, seconds_of(until.at - world_.loop.now()));
+    s.deadline = fmt::format("{}; {:.1f} s left", said(until, *since), *s.deadline_s);
   }
   const auto behind = this->behind();
   s.phase = finished_                                          ? "finished"

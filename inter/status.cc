@@ -88,6 +88,7 @@ void describe(Fields&& field, Status& s) {
   field("attention", s.attention);
   field("waits", s.waits);
   field("deadline", s.deadline);
+  field("deadline_s", s.deadline_s);
   field("links", s.links);
   field("ranks", s.ranks);
 }

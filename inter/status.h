@@ -80,6 +80,7 @@ struct GatewayStatus {
   std::vector<std::string> attention;  // what holds it up and an operator should know, in sentences
   WaitStatus waits;
   std::string deadline;  // whom the step at hand waits for, how long, and why so long; "": nobody
+  std::optional<double> deadline_s;  // so long it still waits
   std::vector<LinkStatus> links;
   std::vector<RankStatus> ranks;
 };

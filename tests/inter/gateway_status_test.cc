@@ -36,6 +36,7 @@ TEST_F(GatewayStatusTest, WithoutAMajorityThereIsNoDeadline) {
   bool had_one = false;
   ASSERT_TRUE(until([&] {
     had_one |= !status(2).deadline.empty();
+    EXPECT_EQ(status(2).deadline.empty(), !status(2).deadline_s);
     return federation_.step(2) >= 2 && had_one;
   }));
   federation_.cut(1, 2, true);

@@ -30,6 +30,7 @@ GatewayStatus a_status() {
   status.attention = {"it waits: for \"beta\""};
   status.waits = {1.5, 2.5e-9, 3e300, 0, -0.0};
   status.deadline = "beta, at most 2.0 s";
+  status.deadline_s = 1.5;
   status.links.push_back({.peer = "beta",
                           .address = "10.0.0.1:7700",
                           .state = "refused: another model",
@@ -101,9 +102,10 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_EQ(status->links[0].queue_ms, 3.5);
   EXPECT_EQ(status->links[0].queue_target_ms, 8);
   EXPECT_FALSE(status->links[1].polite_mbit_s);
+  EXPECT_EQ(status->deadline_s, 1.5);
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
-  EXPECT_EQ(nlohmann::json::parse(json).size(), 19u);
+  EXPECT_EQ(nlohmann::json::parse(json).size(), 20u);
   EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 28u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);
