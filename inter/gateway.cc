@@ -33,6 +33,7 @@ Gateway::Gateway(World world, security::Roster roster, SiteId self, GatewayOptio
       limit_(options_.rate_limit_bytes_per_second),
       store_(world_.disk, options_.folder),
       saved_(self_),
+      straggler_wait_(options_.straggler_wait),
       changed_(world_.loop),
       votes_(world_.loop) {
   ISTHMUS_ASSERT(roster_.find(self_) != nullptr);

@@ -37,6 +37,7 @@
 #include "inter/state_transfer.h"
 #include "inter/status.h"
 #include "inter/step_computation.h"
+#include "inter/straggler_wait.h"
 #include "security/roster.h"
 
 namespace isthmus::inter {
@@ -47,9 +48,9 @@ struct GatewayOptions {
   double rate_limit_bytes_per_second = 0;  // 0: none
   // The lowest that set_rate_limit() will ever say; 0: it says nothing lower.
   double rate_limit_bytes_per_second_min = 0;
-  bool polite = false;                         // of the wire; here to be told to others
-  Nanoseconds straggler_wait = 600 * kSecond;  // for a member that shows progress
-  // For a member's contribution while fewer than five are known.
+  bool polite = false;                        // of the wire; here to be told to others
+  std::optional<Nanoseconds> straggler_wait;  // as inter/straggler_wait.h takes it
+  // For a member's contribution while none of it is known.
   Nanoseconds first_wait = 60 * kSecond;
   // At the end, for members that have not saved the last step and cannot be reached.
   Nanoseconds linger = 10 * kSecond;
@@ -314,13 +315,16 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool all_held() const;                              // here, all members' contributions
   bool all_held_by_majority(const View& view) const;  // as far as it is known: all contributions
   bool progresses(const PeerSite& peer) const;
+  // A member's contribution usually comes so long after the first one; our own as well.
+  const Learnt& lateness_of(SiteId member) const;
+  Nanoseconds usual_wait(SiteId member) const;
   void note_promises();
   bool contributions_may_suffice() const;
   // Until when the step at hand waits, for whom longest, and why.
   struct Deadline {
     enum class Why {
       learnt,
-      too_few_known,
+      none_known,
       progress,
       own_ranks,
       away,
@@ -488,6 +492,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Nanoseconds records_due_ = 0;
   LogPace bad_signatures_, refused_records_, differing_spots_;
 
+  Learnt own_lateness_;
+  StragglerWait straggler_wait_;
   RankPulse rank_pulse_;
   bool ranks_leaving_ = false, stopping_ = false, finished_ = false,
        end_told_ = false,       // the last state is right, for all that can be known

@@ -250,6 +250,15 @@ bool Gateway::progresses(const PeerSite& peer) const {
   return peer.last_progress > 0 && world_.loop.now() - peer.last_progress < options_.link.silence;
 }
 
+const Learnt& Gateway::lateness_of(SiteId member) const {
+  return member == self_ ? own_lateness_ : peers_.all().at(member).lateness;
+}
+
+Nanoseconds Gateway::usual_wait(SiteId member) const {
+  const auto& lateness = lateness_of(member);
+  return lateness.samples() > 0 ? lateness.spread() + kGrace : options_.first_wait;
+}
+
 // The step before this one is decided. Who is named has kept what it promised; who says that its
 // ranks compute, and was waited for in vain to the last, is waited for as one that says nothing
 // after a second time, until it has contributed to some more. What is here and not named came in
@@ -259,10 +268,11 @@ void Gateway::note_promises() {
   if (!first_held_at_ || !agreement_ || agreement_step_ != decided || working_step() != decided + 1)
     return;
   const auto& record = chain_[decided - 1].record;
-  const bool to_the_last = world_.loop.now() - *first_held_at_ >= options_.straggler_wait;
+  const auto waited = world_.loop.now() - *first_held_at_;
   for (auto& [site, peer] : peers_.all()) {
     if (!record.view.is_member(site)) continue;
     if (record.part_of(site) == nullptr) {
+      const bool to_the_last = waited >= usual_wait(site) + straggler_wait_.most();
       if (!to_the_last || !progresses(peer) || agreement_->held().contains(site)) continue;
       peer.promises_broken = std::min(peer.promises_broken + 1, kPromisesBrokenMax);
       peer.promises_kept = 0;
@@ -319,23 +329,22 @@ Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
     }
     if (member == self_) {
       // Our own ranks: as patient with them as with others.
-      if (rank_pulse_.live(now)) wait(options_.straggler_wait, Why::own_ranks, member);
+      if (rank_pulse_.live(now))
+        wait(usual_wait(self_) + straggler_wait_.most(), Why::own_ranks, member);
       continue;
     }
-    const auto& lateness = found->second.lateness;
-    const bool known = lateness.samples() >= 5;
-    const auto usual = known ? lateness.spread() + kGrace : options_.first_wait;
+    const auto usual = usual_wait(member);
     if (progresses(found->second) && found->second.promises_broken < kPromisesBrokenMax &&
         now - since >= usual)
-      wait(options_.straggler_wait, Why::progress, member);
+      wait(usual + straggler_wait_.most(), Why::progress, member);
     else
-      wait(usual, known ? Why::learnt : Why::too_few_known, member);
+      wait(usual, lateness_of(member).samples() > 0 ? Why::learnt : Why::none_known, member);
   }
   // Everything is here and yet nothing is decided: the votes are late, or not everything is there.
   if (all_here && all_held_by_majority(view))
     wait(votes_late(), Why::votes);
   else if (all_here)
-    wait(options_.straggler_wait, Why::on_their_way);
+    wait(straggler_wait_.most(), Why::on_their_way);
   if (const auto* peer = awaited_return(); peer != nullptr && now - since + kGrace >= longest)
     wait(now - since + kGrace, Why::returns, peer->site);
   latest.at = since + longest + turn() * (kGrace + peers_.longest_round_trip(view));
@@ -348,24 +357,23 @@ std::string Gateway::said(const Deadline& deadline, Nanoseconds since) const {
   const auto site = name_of(deadline.site);
   switch (deadline.why) {
     case Why::learnt: {
-      const auto& lateness = peers_.all().at(deadline.site).lateness;
+      const auto& lateness = lateness_of(deadline.site);
       return fmt::format(
           "{}, at most {} after the first contribution: its own usually comes after {:.1f} s, give "
           "or take {:.1f} s ({} known)",
           site, in_all, seconds_of(lateness.mean()), seconds_of(lateness.deviation()),
           lateness.samples());
     }
-    case Why::too_few_known:
+    case Why::none_known:
       return fmt::format("{}, at most {}: how late it usually is, is not known yet", site, in_all);
     case Why::progress:
       return fmt::format(
-          "{}, at most {} (straggler_wait), and only while it shows progress: it is later than "
-          "usual",
-          site, in_all);
+          "{}, at most {} ({}), and only while it shows progress: it is later than usual", site,
+          in_all, straggler_wait_.why());
     case Why::own_ranks:
       return fmt::format(
-          "its own ranks, at most {} (straggler_wait), and only while something is heard of them",
-          in_all);
+          "its own ranks, at most {} ({}), and only while something is heard of them", in_all,
+          straggler_wait_.why());
     case Why::away:
       return fmt::format("{}, {} and no more: it leaves, or nobody reaches it", site, in_all);
     case Why::unnamed_disk:
@@ -380,8 +388,8 @@ std::string Gateway::said(const Deadline& deadline, Nanoseconds since) const {
       return fmt::format("votes, {}: four round trips, of {:.0f} ms at most, and 2 s", in_all,
                          seconds_of(peers_.longest_round_trip(current_view())) * 1e3);
     case Why::on_their_way:
-      return fmt::format("contributions on their way to other sites, at most {} (straggler_wait)",
-                         in_all);
+      return fmt::format("contributions on their way to other sites, at most {} ({})", in_all,
+                         straggler_wait_.why());
     case Why::returns:
       return fmt::format(
           "{}, at most {} if it comes no nearer: it was away, and replays what it missed", site,

@@ -62,7 +62,7 @@ Task<Result<void>> Gateway::serve_the_end() {
   auto alone_since = began;
   auto told = began;
   std::set<SiteId> came_for_it;
-  ComingNearer nearer(std::max(options_.straggler_wait, kComesNearerMin), began);
+  ComingNearer nearer(std::max(straggler_wait_.most(), kComesNearerMin), began);
   int checked_alone = 0;
   while (!stopping_ && !failure_) {
     const auto now = world_.loop.now();

@@ -68,7 +68,8 @@ void Gateway::offer_initial(LargeVector<float> parameters) {
 Result<void> Gateway::contribute(std::uint64_t step,
                                  std::shared_ptr<const ContributedValues> parameters,
                                  std::uint64_t tokens) {
-  rank_pulse_.handed_over(world_.loop.now());
+  if (const auto computed = rank_pulse_.handed_over(world_.loop.now()))
+    straggler_wait_.add_step(*computed);
   if (!state_ || !exchange_ || finished_)
     return Error{ErrorCode::unavailable, "there is no state to contribute to"};
   if (tokens > kTokensMax - carried_tokens_)
@@ -205,7 +206,7 @@ bool Gateway::ranks_have_the_end(Nanoseconds told) const {
   if (ranks_reading()) return false;
   if (!ranks_know_end_) return now - told >= options_.linger;
   // They may write a checkpoint first, which of a large model takes its time.
-  if (rank_pulse_.here() && !ranks_->all_took()) return now - told >= options_.straggler_wait;
+  if (rank_pulse_.here() && !ranks_->all_took()) return now - told >= straggler_wait_.most();
   return now - std::max(told, rank_pulse_.last()) >= kRankFarewell;
 }
 

@@ -294,7 +294,10 @@ void Gateway::start_links() {
       [this](const Part& part) {
         const auto now = world_.loop.now();
         if (!first_held_at_) first_held_at_ = now;
-        if (auto* peer = peers_.find(part.site)) peer->lateness.add(now - *first_held_at_);
+        if (part.site == self_)
+          own_lateness_.add(now - *first_held_at_);
+        else if (auto* peer = peers_.find(part.site))
+          peer->lateness.add(now - *first_held_at_);
         if (agreement_) agreement_->hold(part);
         count_waits();
         votes_.notify();

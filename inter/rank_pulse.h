@@ -3,6 +3,9 @@
 // notes were apart so far, they are no progress any more.
 #pragma once
 
+#include <optional>
+#include <utility>
+
 #include "base/clock.h"
 #include "inter/peers.h"
 
@@ -14,8 +17,12 @@ class RankPulse {
     here_ = true;
     noted_ = in_a_row_ = waiting_ = false;
     last_ = now;
+    computing_since_ = now;
   }
-  void detached() { here_ = noted_ = waiting_ = false; }
+  void detached() {
+    here_ = noted_ = waiting_ = false;
+    computing_since_.reset();
+  }
   // A sign of life.
   void note(Nanoseconds now) {
     if (in_a_row_) intervals_.add(now - last_);
@@ -23,15 +30,18 @@ class RankPulse {
     last_ = now;
   }
   // They have made their contribution, taken or not: until they are told a state they may be
-  // silent.
-  void handed_over(Nanoseconds now) {
+  // silent. So long they computed for it; nothing where they went on without a state.
+  std::optional<Nanoseconds> handed_over(Nanoseconds now) {
     note(now);
     waiting_ = true;
+    const auto began = std::exchange(computing_since_, std::nullopt);
+    return began ? std::optional(now - *began) : std::nullopt;
   }
   void told(Nanoseconds now) {
     if (!waiting_) return;
     waiting_ = in_a_row_ = false;
     last_ = now;
+    computing_since_ = now;
   }
 
   bool here() const { return here_; }
@@ -55,6 +65,7 @@ class RankPulse {
   Learnt intervals_;  // between notes of one stretch of work
   bool here_ = false, noted_ = false, in_a_row_ = false, waiting_ = false;
   Nanoseconds last_ = 0;
+  std::optional<Nanoseconds> computing_since_;
 };
 
 }  // namespace isthmus::inter

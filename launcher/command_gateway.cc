@@ -205,7 +205,7 @@ class Site {
     options.rate_limit_bytes_per_second_min =
         static_cast<double>(file_.gateway.rate_limit_min()) / 8;
     options.polite = file_.gateway.polite;
-    options.straggler_wait = file_.sync.straggler_wait;
+    if (file_.sync.straggler_wait >= 0) options.straggler_wait = file_.sync.straggler_wait;
     options.link.bulk_connections_max = static_cast<std::uint32_t>(file_.gateway.bulk_connections);
     ISTHMUS_TRY(options.at_point,
                 make_kill_point(folder_.path(), [this] { return rank_processes(); }));

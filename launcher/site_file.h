@@ -111,7 +111,9 @@ struct SyncOptions {
   std::int64_t min_sites = 1;     // parts that make a step worth committing
   std::int64_t absent_steps = 3;  // a member absent from so many records in a row is dropped
   std::int64_t max_lead = 1;      // how far a separated site trains on, in times inner_steps
-  Nanoseconds straggler_wait = 600 * kSecond;  // for a member whose heartbeats show progress
+  // For a member whose heartbeats show progress, at most; below 0: as inter/straggler_wait.h
+  // learns.
+  Nanoseconds straggler_wait = -1;
 };
 
 // [gateway]

@@ -107,7 +107,10 @@ std::vector<SiteKey> sync_keys() {
        .field = field(sync, &SyncOptions::straggler_wait),
        .min = 0,
        .max = 30.0 * 86400 * 1e9,
-       .meaning = "How long a step waits for a site that is late but makes progress."},
+       .meaning = "How much longer than usual a step waits for a site that is late but makes "
+                  "progress, at most.",
+       .absent = "as long as the ranks of this site compute for a step, as it was measured (mean "
+                 "and 4 deviations), 10 min at least"},
   };
 }
 

@@ -238,7 +238,7 @@ void FederationRun::check_dead_ranks() {
     ++unnamed;
     const auto took = k > 1 ? decided_at_[k] - decided_at_[k - 1] : 0;
     // The first one finds out; until the view has changed others may ask again, for a while.
-    const auto bound = unnamed == 1                        ? options.straggler_wait + 2 * usual
+    const auto bound = unnamed == 1                        ? *options.straggler_wait + 2 * usual
                        : unnamed <= scenario_.absent_steps ? options.first_wait + usual
                                                            : usual;
     if (took > bound)

@@ -244,7 +244,7 @@ TEST_F(HostilePeerTest, WhenItContributesOnceAMembershipItHoldsFewStepsUp) {
 TEST_F(HostilePeerTest, WhatItSaysOfWhoIsAwayHoldsTwoStepsUp) {
   auto options = endless_with_puppet();
   options.gateway.sync.absent_steps = 100'000;
-  const auto straggler_wait = options.gateway.straggler_wait;
+  const auto straggler_wait = *options.gateway.straggler_wait;
   ScriptedFederation federation(std::move(options));
   bool lies = false;
   federation.puppet(1).heard = [&](Link& from, MessageType type, ByteReader& in) {
