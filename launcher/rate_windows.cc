@@ -59,6 +59,13 @@ std::optional<std::pair<std::size_t, std::size_t>> overlapping(
   return std::nullopt;
 }
 
+bool cover_the_day(std::span<const RateWindow> windows) {
+  for (int minute = 0; minute < kMinutesPerDay; ++minute)
+    if (std::ranges::none_of(windows, [&](const RateWindow& w) { return w.holds(minute); }))
+      return false;
+  return true;
+}
+
 RateNow rate_at(std::span<const RateWindow> windows, std::int64_t otherwise, int minute) {
   const auto rate = [&](int at) {
     const auto found =

@@ -38,6 +38,9 @@ std::string time_of_day(int minute);
 // Places of two that hold in the same minute.
 std::optional<std::pair<std::size_t, std::size_t>> overlapping(std::span<const RateWindow> windows);
 
+// One of them holds in each minute.
+bool cover_the_day(std::span<const RateWindow> windows);
+
 struct RateNow {
   std::int64_t rate_limit = 0;  // bits per second; 0: unlimited
   int until = 0;                // minute of the day at which it may change

@@ -69,7 +69,8 @@ site may be another one (the address to listen at, for example), is a note and n
 
 - Relative paths are relative to the folder of the file.
 - Sizes, rates and durations are text with a unit: `"64 MiB"` (B, kB, MB, GB, KiB, MiB, GiB), `"20 Mbit/s"` (bit/s,
-  kbit/s, Mbit/s, Gbit/s, kB/s, MB/s, KiB/s, MiB/s, or `"unlimited"`), `"60 s"` (ns, us, ms, s, min, h, d; `"1 h 30 min"`).
+  kbit/s, Mbit/s, Gbit/s, or Mb/s and Mbps for the same, kB/s, MB/s, KiB/s, MiB/s, or `"unlimited"`), `"60 s"` (ns, us,
+  ms, s, min, h, d; `"1 h 30 min"`).
 - *Shared* keys must be equal at all sites of a run: they are part of the fingerprint that gateways compare before they
   exchange anything. A site that differs is refused, and both ends name the key; of [model] they name the first tensor
   whose shape differs, as each site has it.

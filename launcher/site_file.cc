@@ -279,6 +279,8 @@ class SiteReader {
     if (!fits) {
       if (written.empty() && !key.absent.empty())
         fault(key, node, fmt::format("is empty; leave it out when {}", key.absent));
+      else if (written.empty() && !key.default_text().empty())
+        fault(key, node, fmt::format("is empty; leave it out for {}", key.default_text()));
       else
         refuse(key, node);
       return std::nullopt;
@@ -481,7 +483,7 @@ class SiteReader {
 }  // namespace
 
 std::int64_t GatewayOptions::rate_limit_min() const {
-  std::int64_t least = rate_limit;
+  std::int64_t least = cover_the_day(windows) ? 0 : rate_limit;
   for (const auto& window : windows)
     if (window.rate_limit > 0 && (least == 0 || window.rate_limit < least))
       least = window.rate_limit;

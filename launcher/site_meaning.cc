@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string_view>
 
@@ -60,7 +62,38 @@ std::vector<std::string> loss_lines(const security::Roster& roster, const SyncOp
   return lines;
 }
 
+namespace {
+
 constexpr double kStepsKept = 3;
+
+// How long it takes to send so many bytes to one other site, as far as limits say it.
+std::string rates_text(const GatewayOptions& gateway, double bytes) {
+  constexpr std::size_t kWindowsShown = 4;
+  const auto at = [&](std::int64_t rate) {
+    return rate == 0
+               ? std::string("as fast as the line goes")
+               : fmt::format("{} each at {}", about_duration(8 * bytes / static_cast<double>(rate)),
+                             exact_rate(rate));
+  };
+  const auto& windows = gateway.windows;
+  if (windows.empty()) return gateway.rate_limit > 0 ? "; " + at(gateway.rate_limit) : "";
+  std::string text;
+  if (windows.size() > kWindowsShown) {
+    const auto [least, most] = std::ranges::minmax(windows, {}, [](const RateWindow& w) {
+      return static_cast<std::uint64_t>(w.rate_limit) - 1;
+    });
+    text = fmt::format("; in {} windows {}", windows.size(), at(least.rate_limit));
+    if (most.rate_limit != least.rate_limit) text += " to " + at(most.rate_limit);
+  } else {
+    for (const auto& window : windows)
+      text += fmt::format("; {} from {} to {}", at(window.rate_limit), time_of_day(window.from),
+                          time_of_day(window.to));
+  }
+  if (!cover_the_day(windows)) text += fmt::format("; else {}", at(gateway.rate_limit));
+  return text + fmt::format(" (time of {})", gateway.zone.empty() ? "this machine" : gateway.zone);
+}
+
+}  // namespace
 
 std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   std::string out;
@@ -121,16 +154,7 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   const double coded = bytes * codec_share(file.sync.codec);
   std::string exchange = fmt::format("{} of parameters, about {} on the wire to each other site",
                                      about_bytes(bytes), about_bytes(coded));
-  if (file.gateway.rate_limit > 0)
-    exchange += fmt::format(
-        "; {} each at {}", about_duration(8 * coded / static_cast<double>(file.gateway.rate_limit)),
-        exact_rate(file.gateway.rate_limit));
-  for (const auto& window : file.gateway.windows)
-    if (window.rate_limit > 0)
-      exchange += fmt::format("; {} each at {} from {} to {}",
-                              about_duration(8 * coded / static_cast<double>(window.rate_limit)),
-                              exact_rate(window.rate_limit), time_of_day(window.from),
-                              time_of_day(window.to));
+  exchange += rates_text(file.gateway, coded);
   if (file.gateway.polite) exchange += "; it yields to whoever else uses the line";
   line("exchange", exchange);
   // Two states, two feedbacks, and what every site contributed to the steps that some may still ask

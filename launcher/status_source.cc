@@ -20,7 +20,10 @@ constexpr Nanoseconds kPatience = 500 * kMillisecond;
 
 // How far a run has come that nobody runs now.
 Error not_running(std::uint64_t steps, std::int64_t planned, bool complete) {
-  const auto of = fmt::format("{} of {}", steps, counted(planned, "outer step"));
+  // More than are planned, where sync.outer_steps has been lowered since.
+  const auto of = static_cast<std::int64_t>(steps) > planned
+                      ? counted(steps, "outer step")
+                      : fmt::format("{} of {}", steps, counted(planned, "outer step"));
   return Error{ErrorCode::unavailable,
                complete     ? fmt::format("its run is complete: {}", counted(steps, "outer step"))
                : steps == 0 ? "it does not run, and no outer step is done yet"

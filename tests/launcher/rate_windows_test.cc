@@ -52,6 +52,15 @@ TEST(RateWindows, TimesOfTheDayAreReadAsTheyAreWritten) {
     EXPECT_FALSE(parse_time_of_day(wrong)) << wrong;
 }
 
+TEST(RateWindows, TheyCoverTheDayWhenNoMinuteIsLeft) {
+  EXPECT_FALSE(cover_the_day({}));
+  EXPECT_FALSE(cover_the_day(kWindows));
+  EXPECT_TRUE(cover_the_day(std::vector<RateWindow>{{0, kMinutesPerDay, 1}}));
+  EXPECT_TRUE(cover_the_day(std::vector<RateWindow>{{8 * 60, 18 * 60, 1}, {18 * 60, 8 * 60, 0}}));
+  EXPECT_FALSE(
+      cover_the_day(std::vector<RateWindow>{{8 * 60, 18 * 60, 1}, {18 * 60 + 1, 8 * 60, 0}}));
+}
+
 TEST(RateWindows, OverlapsAreFoundAcrossMidnight) {
   EXPECT_FALSE(overlapping(kWindows));
   const auto with = [](int from, int to) {

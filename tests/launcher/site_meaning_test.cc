@@ -14,8 +14,10 @@
 namespace isthmus::launcher {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 security::Roster roster_of(const std::vector<bool>& voters) {
   static constexpr std::array kNames = {"alpha", "beta", "gamma", "delta"};
@@ -80,6 +82,29 @@ TEST(Meaning, ThereMustBeRoomForTheBestCheckpointToo) {
   file.train.evaluate_every = 10;
   EXPECT_THAT(meaning_of(file, &roster),
               HasSubstr(about_bytes((3 * 4 + 2) * vector) + " for checkpoints"));
+}
+
+TEST(Meaning, WhatHoldsInEachHourIsSaidAndWhatNeverHoldsIsNot) {
+  auto file = checked(std::string(kGood)).file;
+  const auto roster = roster_of({true, true});
+  auto& gateway = file.gateway;
+  gateway.rate_limit = 20'000'000;
+  gateway.zone = "Europe/Berlin";
+  gateway.windows = {{8 * 60, 18 * 60, 1'000'000}, {18 * 60, 22 * 60, 0}};
+  EXPECT_THAT(meaning_of(file, &roster),
+              ContainsRegex("each at 1 Mbit/s from 08:00 to 18:00; as fast as the line goes from "
+                            "18:00 to 22:00; else [^;]* each at 20 Mbit/s .time of Europe/Berlin"));
+  gateway.windows[1].to = 8 * 60;
+  EXPECT_THAT(meaning_of(file, &roster), Not(HasSubstr("20 Mbit/s")));
+  EXPECT_EQ(gateway.rate_limit_min(), 1'000'000);
+  gateway.rate_limit = 100'000;
+  EXPECT_EQ(gateway.rate_limit_min(), 1'000'000);
+  gateway.windows.clear();
+  for (int hour = 0; hour < 6; ++hour)
+    gateway.windows.push_back({60 * hour, 60 * hour + 60, hour % 2 == 0 ? 0 : 64'000 * hour});
+  EXPECT_THAT(meaning_of(file, &roster),
+              ContainsRegex("in 6 windows [^;]* each at 64 kbit/s to as fast as the line goes; "
+                            "else [^;]* at 100 kbit/s"));
 }
 
 }  // namespace

@@ -266,7 +266,7 @@ class Reports(unittest.TestCase):
         self.assertIn("every invariant holds", report.text())
         self.assertIn("longest 4.5 s (round 1), median 3.0 s", report.text())
         report.violations.append("beta: something")
-        self.assertIn("1 VIOLATIONS\n  beta: something\nagain: tools/soak --seed 7 --minutes 5 --sites 3", report.text())
+        self.assertIn("1 VIOLATION\n  beta: something\nagain: tools/soak --seed 7 --minutes 5 --sites 3", report.text())
         self.assertEqual(json.loads(report.json())["violations"], ["beta: something"])
 
 

@@ -69,7 +69,7 @@ class Report:
                   "tokens: " + "; ".join(f"{s}: {counts(t)}" for s, t in self.tokens.items()),
                   f"alarms, all explained by faults unless named below: {counts(self.alarms)}"]
         if self.violations:
-            lines += [f"{len(self.violations)} VIOLATIONS", *(f"  {v}" for v in self.violations), f"again: {self.command()}"]
+            lines += [f"{len(self.violations)} VIOLATION{'S' if len(self.violations) > 1 else ''}", *(f"  {v}" for v in self.violations), f"again: {self.command()}"]
         else:
             lines.append("every invariant holds")
         return "\n".join(lines)
