@@ -439,6 +439,38 @@ Task<Result<void>> Gateway::fetch_first_state() {
   co_return co_await adopt_state(std::move(*fetched));
 }
 
+// A site that is far behind is nearer with a state than with all that led to it: from that step on,
+// or nothing, while it is not. Once until it is current again, or twice as far behind: what it
+// misses meanwhile it replays.
+std::optional<std::uint64_t> Gateway::nearer_state() const {
+  constexpr std::uint64_t kDearer = 4;  // than a state, in bytes, so that it shortens the way
+  const auto missing = behind();
+  if (missing <= options_.sync.absent_steps) return std::nullopt;  // it is still waited for
+  if (state_wanted_behind_ > 0 && missing < 2 * state_wanted_behind_) return std::nullopt;
+  const auto vectors = options_.sync.outer.has_momentum() ? 2U : 1U;
+  const auto of_state = vectors * sizeof(float) * layout_->elements();
+  const auto of_step = current_view().members.size() * plan_->bytes_max();
+  if (missing * of_step <= kDearer * of_state) return std::nullopt;
+  return working_step() + missing / 2;
+}
+
+// False: it is replayed, as nobody gives one.
+Task<Result<bool>> Gateway::fetch_nearer_state(std::uint64_t at_least) {
+  constexpr std::uint32_t kTries = 5;  // states are written over while they are asked for
+  state_wanted_behind_ = behind();
+  const auto began = world_.loop.now();
+  auto fetched = co_await transfer_->fetch(
+      at_least, current_view(), [this](std::uint64_t step) { return record_of(step); },
+      [this, began] {
+        const bool none = !transfer_->receives() && world_.loop.now() - began > kBytesPatience;
+        return stopping_ || failure_.has_value() || none || transfer_->in_vain() >= kTries;
+      });
+  if (!fetched) co_return false;
+  auto adopted = co_await adopt_state(std::move(*fetched));
+  if (!adopted) co_return adopted.error();
+  co_return true;
+}
+
 // Applies the record of the step at hand once it is decided and its bytes are here; waits for that,
 // or fetches a state when nobody has the bytes any more.
 Task<Result<void>> Gateway::advance() {
@@ -446,12 +478,18 @@ Task<Result<void>> Gateway::advance() {
   const auto k = working_step();
   while (!stopping_ && !failure_ && working_step() == k && !disputed()) {
     if (!bears_difference()) co_return dispute_without_end();
+    if (behind() == 0) state_wanted_behind_ = 0;
     if (agreement_ && agreement_->decided() && chain_.size() < k) learn(*agreement_->decided());
     if (chain_.size() >= k) {
       const Certificate certificate = chain_[k - 1];
       auto applied = co_await apply(certificate);
       if (!applied) co_return applied.error();
       if (*applied) co_return Result<void>();
+      if (const auto step = nearer_state(); step && !saving_ && !taking_contribution_) {
+        auto nearer = co_await fetch_nearer_state(*step);
+        if (!nearer) co_return nearer.error();
+        if (*nearer) co_return Result<void>();
+      }
       exchange_->want(certificate.record.parts, Exchange::Named::by_record);
       exchange_->consider_fetching();
       if (!exchange_->nobody_has(certificate.record.parts) || peers_.seen().empty()) {

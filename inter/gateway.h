@@ -229,6 +229,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> start_steps();
   Task<Result<void>> steps();
   Task<Result<void>> fetch_first_state();
+  std::optional<std::uint64_t> nearer_state() const;
+  Task<Result<bool>> fetch_nearer_state(std::uint64_t at_least);
   Task<Result<void>> advance();
   Task<Result<void>> serve_the_end();
   Task<void> say_farewell();
@@ -436,6 +438,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::string not_saved_why_;  // "": it is, or is being saved
   bool saved_any_ = false, saving_ = false, applying_ = false, pruning_ = false;
   SavedStates saved_;
+  std::uint64_t state_wanted_behind_ = 0;    // so far behind a state was fetched to be nearer
   std::uint64_t kept_from_ = 1;              // named bytes of this step and later are here
   std::uint64_t at_hand_from_ = 1;           // and of this one and later in memory
   std::optional<ReturningSites> returning_;  // once the model is known

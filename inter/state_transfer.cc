@@ -396,6 +396,7 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
                                                      std::function<bool()> give_up) {
   fetching_ = true;
   failed_.clear();
+  in_vain_ = 0;
   chunks_per_second_.clear();
   std::optional<OuterState> result;
   std::uint64_t wanted_step = 0;
@@ -444,6 +445,7 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
       context_.log.warning("state_fetch_stopped", {.peer = server->name, .outer_step = step},
                            {{"chunks_missing", in.missing}, {"refused", in.refused}});
       failed_[server->site] = context_.loop.now();
+      ++in_vain_;
     }
     if (in.missing == 0 || in.manifest_refused) incoming_.reset();
   }

@@ -56,6 +56,9 @@ class StateTransfer {
                 const SharedBytes& bytes);  // false: not of a state
   void session_ended(Link& link);
   bool fetching() const { return fetching_; }
+  // Since fetch() began: whether a state is on its way, and how often none came of it.
+  bool receives() const { return incoming_ != nullptr; }
+  std::uint32_t in_vain() const { return in_vain_; }
 
  private:
   struct Snapshot;
@@ -89,6 +92,7 @@ class StateTransfer {
   };
   std::map<SiteId, Postponed> postponed_;  // what a peer asked to be sent, the last
   bool fetching_ = false;
+  std::uint32_t in_vain_ = 0;
   std::unique_ptr<Incoming> incoming_;
   std::deque<TransferId> left_;                 // of which nothing more is taken
   std::map<SiteId, Saved> offers_;              // the newest with a strong root

@@ -76,6 +76,26 @@ TEST_F(ShortStepsReturnTest, TakesOneFetch) {
   for (SiteId site = 1; site <= 3; ++site) EXPECT_LE(files(site), 15U) << "site " << site;
 }
 
+// Cut off again while it replays, so that the others keep all that it lacks from there on: to
+// replay that takes many times the bytes of a state.
+TEST_F(ShortStepsReturnTest, AStateIsFetchedThoughAllIsKeptWhereItIsNearer) {
+  be_away();
+  const auto fetches = [&] { return federation_.gateway(kReturning).counters().state_fetches; };
+  ASSERT_TRUE(federation_.run_until([&] { return fetches() == 1; }, 60 * kSecond));
+  federation_.run_for(300 * kMillisecond);
+  ASSERT_LT(step(kReturning) + 1, step(1)) << "it replays";
+  federation_.cut_off(kReturning, true);
+  ASSERT_TRUE(reaches(1, step(1) + 40));
+  const auto kept = files(1);
+  EXPECT_GE(kept, 2 * 30U) << "else it would have to fetch one";
+  federation_.cut_off(kReturning, false);
+  ASSERT_TRUE(federation_.run_until([&] { return sees(); }, 60 * kSecond));
+  const auto steps = comes_back(60 * kSecond);
+  ASSERT_TRUE(steps);
+  EXPECT_LE(*steps, 12U) << "44 where it replays all of them";
+  EXPECT_EQ(fetches(), 2U);
+}
+
 // To replay a step takes two round trips, to make one takes less.
 ScriptedFederation::Options far_away(std::uint64_t seed) {
   auto options = options_of({50 * kMillisecond, 50 * kMillisecond, 50 * kMillisecond});
