@@ -426,10 +426,16 @@ int run(const Options& options) {
   std::vector<Measured> measured(cases.size());
   for (std::uint64_t i = 0; i < options.runs; ++i)
     for (std::size_t j = 0; j < cases.size(); ++j) {
-      if (::isatty(STDERR_FILENO) == 1)
-        fmt::print(stderr, "run {} of {}: {}\n", i * cases.size() + j + 1,
-                   options.runs * cases.size(), cases[j].name());
-      measure(options, cases[j], measured[j]);
+      // Each as it comes: whoever ends this before all are done has those that are.
+      fmt::print(stderr, "run {} of {}: {}: ", i * cases.size() + j + 1,
+                 options.runs * cases.size(), cases[j].name());
+      auto& m = measured[j];
+      const auto before = m.warm.size();
+      measure(options, cases[j], m);
+      fmt::print(stderr, "{:.2f} times the ideal, the first exchange {:.2f}\n",
+                 median({m.warm.begin() + static_cast<std::ptrdiff_t>(before), m.warm.end()}) /
+                     cases[j].ideal(),
+                 m.first.back() / cases[j].ideal());
     }
   const Report all(options.json, {{"sites", options.sites},
                                   {"codec", options.codec},
