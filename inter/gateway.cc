@@ -439,13 +439,21 @@ Task<Result<void>> Gateway::fetch_first_state() {
   co_return co_await adopt_state(std::move(*fetched));
 }
 
+// Decided steps that are not applied here: what records prove, and not what peers say.
+std::uint64_t Gateway::missing() const {
+  return chain_.size() - std::min<std::uint64_t>(chain_.size(), state_ ? state_->step : 0);
+}
+
 // A site that is far behind is nearer with a state than with all that led to it: from that step on,
 // or nothing, while it is not. Once until it is current again, or twice as far behind: what it
 // misses meanwhile it replays.
-std::optional<std::uint64_t> Gateway::nearer_state() const {
+std::optional<std::uint64_t> Gateway::nearer_state() {
   constexpr std::uint64_t kDearer = 4;  // than a state, in bytes, so that it shortens the way
-  const auto missing = behind();
-  if (missing <= options_.sync.absent_steps) return std::nullopt;  // it is still waited for
+  const auto missing = this->missing();
+  if (missing <= options_.sync.absent_steps) {  // it is still waited for
+    state_wanted_behind_ = 0;
+    return std::nullopt;
+  }
   if (state_wanted_behind_ > 0 && missing < 2 * state_wanted_behind_) return std::nullopt;
   const auto vectors = options_.sync.outer.has_momentum() ? 2U : 1U;
   const auto of_state = vectors * sizeof(float) * layout_->elements();
@@ -456,16 +464,23 @@ std::optional<std::uint64_t> Gateway::nearer_state() const {
 
 // False: it is replayed, as nobody gives one.
 Task<Result<bool>> Gateway::fetch_nearer_state(std::uint64_t at_least) {
-  constexpr std::uint32_t kTries = 5;  // states are written over while they are asked for
-  state_wanted_behind_ = behind();
+  constexpr std::uint32_t kTries = 5;          // states are written over while they are asked for
+  constexpr auto kNoneOffered = 15 * kSecond;  // a server reads and hashes one before it offers it
+  state_wanted_behind_ = missing();
   const auto began = world_.loop.now();
+  const auto step = static_cast<std::int64_t>(working_step());
+  world_.log.info("state_is_nearer", {.outer_step = step}, {{"steps_missing", missing()}});
   auto fetched = co_await transfer_->fetch(
-      at_least, current_view(), [this](std::uint64_t step) { return record_of(step); },
+      at_least, current_view(), [this](std::uint64_t of) { return record_of(of); },
       [this, began] {
-        const bool none = !transfer_->receives() && world_.loop.now() - began > kBytesPatience;
+        const bool none = !transfer_->receives() && transfer_->in_vain() == 0 &&
+                          world_.loop.now() - began > kNoneOffered;
         return stopping_ || failure_.has_value() || none || transfer_->in_vain() >= kTries;
       });
-  if (!fetched) co_return false;
+  if (!fetched) {
+    world_.log.info("state_not_fetched", {.outer_step = step}, {{"then", "all is replayed"}});
+    co_return false;
+  }
   auto adopted = co_await adopt_state(std::move(*fetched));
   if (!adopted) co_return adopted.error();
   co_return true;
@@ -478,8 +493,8 @@ Task<Result<void>> Gateway::advance() {
   const auto k = working_step();
   while (!stopping_ && !failure_ && working_step() == k && !disputed()) {
     if (!bears_difference()) co_return dispute_without_end();
-    if (behind() == 0) state_wanted_behind_ = 0;
     if (agreement_ && agreement_->decided() && chain_.size() < k) learn(*agreement_->decided());
+    if (chain_.size() < k) state_wanted_behind_ = 0;
     if (chain_.size() >= k) {
       const Certificate certificate = chain_[k - 1];
       auto applied = co_await apply(certificate);

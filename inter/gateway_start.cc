@@ -294,10 +294,9 @@ void Gateway::start_links() {
       [this](const Part& part) {
         const auto now = world_.loop.now();
         if (!first_held_at_) first_held_at_ = now;
-        if (part.site == self_)
-          own_lateness_.add(now - *first_held_at_);
-        else if (auto* peer = peers_.find(part.site))
-          peer->lateness.add(now - *first_held_at_);
+        if (auto* peer = peers_.find(part.site); peer != nullptr || part.site == self_)
+          straggler_wait_.learn(peer != nullptr ? peer->lateness : own_lateness_,
+                                now - *first_held_at_);
         if (agreement_) agreement_->hold(part);
         count_waits();
         votes_.notify();

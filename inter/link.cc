@@ -233,7 +233,7 @@ void Link::wire_message(Lane which, ConnectionId connection, const SharedBytes& 
 }
 
 void Link::receive_control(ConnectionId connection, std::span<const std::byte> message) {
-  control_received_ += message.size();
+  control_received_ += wire_.bytes_of(Lane::control, message.size());
   ByteReader in(message);
   const auto frame = in.get<Frame>();
   const auto of_session = [&](std::uint64_t session) {

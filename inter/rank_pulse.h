@@ -17,7 +17,7 @@ class RankPulse {
     here_ = true;
     noted_ = in_a_row_ = waiting_ = false;
     last_ = now;
-    computing_since_ = now;
+    computing_since_.reset();
   }
   void detached() {
     here_ = noted_ = waiting_ = false;
@@ -30,18 +30,20 @@ class RankPulse {
     last_ = now;
   }
   // They have made their contribution, taken or not: until they are told a state they may be
-  // silent. So long they computed for it; nothing where they went on without a state.
+  // silent. So long they computed for it since they were told the last one; nothing where they went
+  // on without a new one.
   std::optional<Nanoseconds> handed_over(Nanoseconds now) {
     note(now);
     waiting_ = true;
     const auto began = std::exchange(computing_since_, std::nullopt);
     return began ? std::optional(now - *began) : std::nullopt;
   }
+  // A state. They may have waited for the first one as long as for others.
   void told(Nanoseconds now) {
+    if (here_ && (waiting_ || !noted_)) computing_since_ = now;
     if (!waiting_) return;
     waiting_ = in_a_row_ = false;
     last_ = now;
-    computing_since_ = now;
   }
 
   bool here() const { return here_; }

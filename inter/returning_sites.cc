@@ -32,6 +32,7 @@ void ReturningSites::asks_for_state(SiteId site, std::uint64_t step, bool begins
   auto& s = sites_[site];
   s.away_since.reset();
   s.needs_from = begins || !s.needs_from ? first : std::min(*s.needs_from, first);
+  if (begins) s.needs_after_state = first;
 }
 
 void ReturningSites::works_on(SiteId site, std::uint64_t step, std::uint64_t newest,
@@ -45,6 +46,7 @@ void ReturningSites::works_on(SiteId site, std::uint64_t step, std::uint64_t new
   }
   if (step > s.step) s.said_at = now;  // to go back is no progress
   s.step = step;
+  if (step >= newest || step >= s.needs_after_state) s.needs_after_state.reset();
   if (step >= newest) {
     s.needs_from.reset();
     s.behind = 0;
@@ -72,9 +74,16 @@ std::uint64_t ReturningSites::keep_from(std::uint64_t not_needed, Nanoseconds no
   });
   auto from = not_needed;
   for (auto& [site, s] : sites_) {
-    if (s.away_since && now - *s.away_since > kAwayPatience) s.needs_from.reset();
-    // Whoever is that late fetches another state.
-    if (s.needs_from && *s.needs_from + steps_kept_max_ < not_needed) s.needs_from.reset();
+    const auto too_old = [&](const auto& step) {
+      return step && *step + steps_kept_max_ < not_needed;
+    };
+    if (s.away_since && now - *s.away_since > kAwayPatience) {
+      s.needs_from.reset();
+      s.needs_after_state.reset();
+    }
+    // Whoever is that late goes on from the state that it fetches, or from another one.
+    if (too_old(s.needs_from)) s.needs_from = s.needs_after_state;
+    if (too_old(s.needs_from)) s.needs_from.reset();
     if (s.needs_from) from = std::min(from, *s.needs_from);
   }
   return from;

@@ -113,6 +113,8 @@ StateTransfer::StateTransfer(Context context, const ModelLayout& layout, bool ha
 
 StateTransfer::~StateTransfer() = default;
 
+bool StateTransfer::receives() const { return incoming_ != nullptr && incoming_->server != 0; }
+
 std::uint32_t StateTransfer::manifest_chunks() const {
   return static_cast<std::uint32_t>((leaf_count(layout_, has_momentum_) + kManifestLeaves - 1) /
                                     kManifestLeaves);

@@ -57,7 +57,7 @@ class StateTransfer {
   void session_ended(Link& link);
   bool fetching() const { return fetching_; }
   // Since fetch() began: whether a state is on its way, and how often none came of it.
-  bool receives() const { return incoming_ != nullptr; }
+  bool receives() const;
   std::uint32_t in_vain() const { return in_vain_; }
 
  private:

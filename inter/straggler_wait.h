@@ -28,6 +28,11 @@ class StragglerWait {
   void add_step(Nanoseconds took) { steps_.add(took); }
 
   Nanoseconds most() const { return chosen_ ? *chosen_ : std::max(kLeast, steps_.spread()); }
+  // A contribution that came so late. What is later than all of this teaches no more than that, or
+  // who contributes ever later would be waited for ever longer.
+  void learn(Learnt& lateness, Nanoseconds late) const {
+    lateness.add(std::min(late, std::max(kLeast, most())));
+  }
   // Where that is from.
   std::string why() const {
     if (chosen_) return "straggler_wait";

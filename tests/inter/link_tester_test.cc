@@ -433,7 +433,11 @@ TEST_F(LinkTesterTest, ALostConnectionEndsItAtBothEnds) {
     run_for(moved);
     alpha.tester.on_lost(kGamma);  // another one's
     EXPECT_TRUE(ask(alpha, number));
+    beta.deaf = true;  // to alpha's last word, which would end it too
     alpha.tester.on_lost(kBeta);
+    run_for(200 * kMillisecond);
+    beta.deaf = false;
+    EXPECT_FALSE(ask(beta, ++numbers, {.peer = kGamma}));
     beta.tester.on_lost(kAlpha);
     const auto ended = ask(alpha, number);
     ASSERT_FALSE(ended);

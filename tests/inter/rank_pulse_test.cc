@@ -72,5 +72,23 @@ TEST_F(RankPulseTest, RanksThatComeBackComputeWhenTheySaySo) {
   EXPECT_TRUE(pulse.compute(now));
 }
 
+TEST(ComputedFor, IsFromAStateToTheContribution) {
+  RankPulse pulse;
+  pulse.attached(0);
+  EXPECT_EQ(pulse.handed_over(kSecond), std::nullopt) << "of no state";
+  pulse.detached();
+  pulse.attached(2 * kSecond);
+  pulse.told(50'000 * kSecond);  // the run begins when the last site has come
+  pulse.note(50'003 * kSecond);
+  EXPECT_EQ(pulse.handed_over(50'010 * kSecond), 10 * kSecond);
+  pulse.told(50'400 * kSecond);
+  EXPECT_EQ(pulse.handed_over(50'411 * kSecond), 11 * kSecond);
+  EXPECT_EQ(pulse.handed_over(50'420 * kSecond), std::nullopt) << "they went on without a new one";
+  pulse.told(50'430 * kSecond);
+  pulse.detached();
+  pulse.attached(50'500 * kSecond);
+  EXPECT_EQ(pulse.handed_over(50'501 * kSecond), std::nullopt);
+}
+
 }  // namespace
 }  // namespace isthmus::inter

@@ -34,6 +34,24 @@ TEST(ReturningSites, WhatFollowsAStateIsKeptUntilItIsReplayed) {
   EXPECT_EQ(sites.keep_from(22, 0), 22U);
 }
 
+// While it fetches a state it says that it works on an old step; when that is too old to be kept,
+// it goes on from the state all the same.
+TEST(ReturningSites, WhatFollowsAStateIsKeptAlsoWhereWhatCameBeforeIsTooOld) {
+  ReturningSites sites(5);
+  sites.works_on(kSite, 3, 9, 3, 0);
+  EXPECT_EQ(sites.keep_from(8, 0), 3U);
+  sites.asks_for_state(kSite, 8, true, 3);
+  sites.works_on(kSite, 3, 10, 3, 0);  // heartbeats
+  EXPECT_EQ(sites.keep_from(8, 0), 3U) << "it may replay after all";
+  EXPECT_EQ(sites.keep_from(9, 0), 9U);
+  sites.works_on(kSite, 3, 12, 9, 0);
+  EXPECT_EQ(sites.keep_from(11, 0), 9U);
+  sites.works_on(kSite, 9, 13, 9, 0);
+  EXPECT_EQ(sites.keep_from(12, 0), 9U);
+  sites.works_on(kSite, 13, 13, 9, 0);
+  EXPECT_EQ(sites.keep_from(12, 0), 12U);
+}
+
 TEST(ReturningSites, WhatIsGoneIsNotPromised) {
   ReturningSites sites(100);
   sites.asks_for_state(kSite, 7, true, 9);

@@ -31,5 +31,16 @@ TEST(StragglerWait, IsWhatWasChosenWhateverStepsTake) {
   }
 }
 
+// As late as it is waited for, each time: what is learnt of that stays bounded.
+TEST(StragglerWait, WhoContributesEverLaterIsNotWaitedForEverLonger) {
+  const StragglerWait wait(std::nullopt);
+  Learnt lateness;
+  for (int i = 0; i < 1000; ++i) {
+    const auto late = i % 7 == 0 ? 0 : lateness.spread() + wait.most();
+    wait.learn(lateness, late);
+  }
+  EXPECT_LT(lateness.spread(), 3 * wait.most());
+}
+
 }  // namespace
 }  // namespace isthmus::inter
