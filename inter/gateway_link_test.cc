@@ -76,7 +76,7 @@ Result<std::string> Gateway::test_link(std::uint64_t number, std::string_view pe
                      fmt::format("neither {} nor {} has an address in the roster, so no line joins "
                                  "them: what they exchange goes over other sites",
                                  name_of(self_), other.name)};
-      if (!other.link->connected())
+      if (!other.link->connected() && !link_tester_->has_begun(number))
         return Error{ErrorCode::unavailable,
                      fmt::format("{} is not connected: is its gateway up, and the address of {} in "
                                  "the roster right? This gateway's log says what became of it",

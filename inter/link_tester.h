@@ -59,6 +59,9 @@ class LinkTester {
   // cannot begin: busy (an exchange, another test), unavailable, timeout, cancelled.
   Result<std::string> ask(std::uint64_t number, const Wish& wish);
 
+  // It has begun, and may be over.
+  bool has_begun(std::uint64_t number) const { return number == number_; }
+
   // Nobody wants its outcome any more: it ends at both ends. Nothing when it is over.
   void stop(std::uint64_t number);
 

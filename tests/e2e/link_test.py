@@ -101,6 +101,22 @@ class LinkTest(Case):
                         return link_test(federation, peer, here, "--time", "1 s", "--bytes", "128 KiB")
                     wait_until(lambda: tested().returncode == DONE, 5, lambda: tested().stdout)
 
+    def test_a_killed_gateway_ends_it_at_the_other_one(self):
+        limit = ("--set", 'gateway.rate_limit="16 Mbit/s"')
+        with Federation("alpha", "beta") as federation, Gateways(federation, *limit) as gateways:
+            command = [ISTHMUS, "link", "test", "beta", federation["alpha"].file, "--time", "30 s"]
+            asker = subprocess.Popen(command, cwd=federation.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT, text=True)
+            while "alpha to beta" not in asker.stdout.readline():
+                self.assertIsNone(asker.poll())
+            time.sleep(0.5)
+            began = time.monotonic()
+            gateways.processes[1].kill()
+            said, _ = asker.communicate(timeout=20)
+            self.assertEqual(asker.returncode, UNAVAILABLE, said)
+            self.assertIn("the connection with beta is gone, and the test with it", said)
+            self.assertLess(time.monotonic() - began, 3)
+
     def test_an_exchange_comes_first_unless_the_test_is_forced(self):
         # 0.8 million parameters: more than ten seconds at this rate.
         with Federation("alpha", "beta", layers=2, hidden=192, ffn=512, outer_steps=1, inner_steps=4) as federation:
