@@ -447,13 +447,10 @@ std::uint64_t Gateway::missing() const {
 // A site that is far behind is nearer with a state than with all that led to it: from that step on,
 // or nothing, while it is not. Once until it is current again, or twice as far behind: what it
 // misses meanwhile it replays.
-std::optional<std::uint64_t> Gateway::nearer_state() {
+std::optional<std::uint64_t> Gateway::nearer_state() const {
   constexpr std::uint64_t kDearer = 4;  // than a state, in bytes, so that it shortens the way
   const auto missing = this->missing();
-  if (missing <= options_.sync.absent_steps) {  // it is still waited for
-    state_wanted_behind_ = 0;
-    return std::nullopt;
-  }
+  if (missing <= options_.sync.absent_steps) return std::nullopt;  // it is still waited for
   if (state_wanted_behind_ > 0 && missing < 2 * state_wanted_behind_) return std::nullopt;
   const auto vectors = options_.sync.outer.has_momentum() ? 2U : 1U;
   const auto of_state = vectors * sizeof(float) * layout_->elements();
@@ -494,7 +491,7 @@ Task<Result<void>> Gateway::advance() {
   while (!stopping_ && !failure_ && working_step() == k && !disputed()) {
     if (!bears_difference()) co_return dispute_without_end();
     if (agreement_ && agreement_->decided() && chain_.size() < k) learn(*agreement_->decided());
-    if (chain_.size() < k) state_wanted_behind_ = 0;
+    if (missing() <= options_.sync.absent_steps) state_wanted_behind_ = 0;
     if (chain_.size() >= k) {
       const Certificate certificate = chain_[k - 1];
       auto applied = co_await apply(certificate);

@@ -230,7 +230,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> steps();
   Task<Result<void>> fetch_first_state();
   std::uint64_t missing() const;
-  std::optional<std::uint64_t> nearer_state();
+  std::optional<std::uint64_t> nearer_state() const;
   Task<Result<bool>> fetch_nearer_state(std::uint64_t at_least);
   Task<Result<void>> advance();
   Task<Result<void>> serve_the_end();

@@ -6,16 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "inter/bulk_pace.h"
 #include "inter/bulk_width.h"
-#include "inter/sending_watch.h"
+#include "inter/link_test_run.h"
 
 namespace isthmus::inter {
 
 namespace {
 
-constexpr Nanoseconds kPatience = 10 * kSecond;  // for the peer's next word
-constexpr Nanoseconds kWhileItIsHeard = -1;      // as the end of a wait: so long after the last one
+constexpr Nanoseconds kWhileItIsHeard = -1;  // as the end of a wait: so long after the last one
 constexpr Nanoseconds kAskPeerEvery = kSecond;
 constexpr int kAsks = 5;
 constexpr int kPings = 20;
@@ -23,57 +21,15 @@ constexpr Nanoseconds kLook = 100 * kMillisecond;  // for what ends a test
 // Between tests that a site forces upon another one, whose exchange they delay.
 constexpr int kForcedApartMinutes = 10;
 constexpr Nanoseconds kForcedApart = kForcedApartMinutes * 60 * kSecond;
-constexpr Nanoseconds kSampleEvery = 20 * kMillisecond;
 
 // Long enough that congestion control has found its rate in the first two fifths.
 constexpr Nanoseconds kTimeMin = 4 * kSecond;
 constexpr int kTimeRoundTrips = 40;
 constexpr std::uint64_t kBytesUnlessAsked = 256 << 20;
 
-constexpr std::uint64_t kFirstData = 4 << 10;
-constexpr std::uint64_t kDataShare = 16;  // a message is so small a part of what has left
-constexpr double kDataSeconds = 0.05;     // and of this time at a rate limit
 constexpr std::size_t kEndTextMax = 500;
 
 }  // namespace
-
-struct LinkTester::Test {
-  GatewayId peer;
-  std::string peer_name;
-  LinkTestId id = 0;
-  std::uint64_t number = 0;  // of the operator's, if it is asked for here
-  bool asked_here = false;
-  bool force = false;
-  Nanoseconds began = 0;
-  std::optional<Nanoseconds> forced_before;  // by the same site, so that it may not now
-  Wish wish;
-  std::string doing = "asking";
-  std::optional<Error> ended;
-  Nanoseconds heard = 0;
-  bool moving = false;                          // data are sent or received
-  bool has_sent = false, has_received = false;  // for who asked, each once
-  bool receiving = false;                       // of those: received
-  bool beside_exchange = false;                 // they went beside one
-  std::uint64_t data_bytes = 0;
-  std::optional<LinkTestAnswer> answer;
-  std::optional<Nanoseconds> pinged, pong;
-  int pongs = 0;  // said
-  std::optional<LinkTestSent> sent;
-  std::optional<LinkTestGot> got;
-};
-
-// As outer steps are paced: unpaced, several connections under BBR would fill the queue on the way
-// until it drops packets (inter/line_pace.h).
-struct LinkTester::Pacing {
-  Pacing(Loop& loop, Wire& wire, TestPointer whose, std::span<const ConnectionId> connections)
-      : test(std::move(whose)), pace(loop, wire, test->peer) {
-    pace.use(connections);
-    pace.sending_begins();
-  }
-
-  const TestPointer test;
-  BulkPace pace;
-};
 
 LinkTester::LinkTester(Context context)
     : context_(std::move(context)), news_(context_.loop), writable_(context_.loop) {}
@@ -329,7 +285,7 @@ Task<Result<void>> LinkTester::wait(TestPointer test, Nanoseconds until, bool (*
     if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};
     const auto now = context_.loop.now();
     const auto end = until == kWhileItIsHeard
-                         ? std::min(test->heard + kPatience, test->began + kLinkTestLongest)
+                         ? std::min(test->heard + kLinkTestPatience, test->began + kLinkTestLongest)
                          : until;
     if (now >= end)
       co_return Error{ErrorCode::timeout, fmt::format("{} {}", test->peer_name, what)};
@@ -378,7 +334,7 @@ Task<Result<void>> LinkTester::ping(TestPointer test, LinkTestReport& report) {
     send(test->peer, test->id,
          std::move(link_test_frame(LinkTestFrame::ping, test->id).put(stamp)));
     auto came = co_await wait(
-        test, stamp + kPatience, [](const Test& t) { return t.pong == t.pinged; },
+        test, stamp + kLinkTestPatience, [](const Test& t) { return t.pong == t.pinged; },
         "does not answer a ping");
     if (!came) co_return came;
     report.round_trips.push_back(context_.loop.now() - stamp);
@@ -410,7 +366,7 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
   if (!sent) co_return sent.error();
   send(test->peer, LinkTestFrame::sent, test->id, *sent);
   auto told = co_await wait(
-      test, context_.loop.now() + plan.time + kPatience,
+      test, context_.loop.now() + plan.time + kLinkTestPatience,
       [](const Test& t) { return t.got.has_value(); }, "does not say what it got");
   if (!told) co_return told.error();
   report.to_peer = {*sent, *test->got, test->beside_exchange};
@@ -452,7 +408,7 @@ Task<void> LinkTester::watch(TestPointer test) {
     if (test->ended) break;
     if (const auto why = refusal(*test); !why.empty())
       end(test, Error{ErrorCode::busy, why});
-    else if (!test->moving && context_.loop.now() - test->heard > kPatience)
+    else if (!test->moving && context_.loop.now() - test->heard > kLinkTestPatience)
       end(test, Error{ErrorCode::timeout, "nothing more was said"});
     else if (context_.loop.now() - test->began > kLinkTestLongest)
       end(test, Error{ErrorCode::timeout, "it takes longer than any test"});
@@ -474,129 +430,6 @@ Task<void> LinkTester::serve_receiving(TestPointer test, LinkTestPlan plan) {
   test->heard = context_.loop.now();
   if (!got) co_return end(test, got.error());
   send(test->peer, LinkTestFrame::got, test->id, *got);
-}
-
-// ---- Data
-
-void LinkTester::end_pacing() {
-  if (pacing_) pacing_->pace.sending_ends();
-  pacing_.reset();
-}
-
-Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan plan) {
-  auto paths = context_.wire.bulk_paths(test->peer);
-  std::vector<ConnectionId> connections;
-  for (const auto& path : paths) connections.push_back(path.connection);
-  end_pacing();  // of a test that has ended and does not know it yet
-  pacing_ = std::make_unique<Pacing>(context_.loop, context_.wire, test, connections);
-  auto sent = co_await send_on(test, plan, std::move(paths));
-  if (pacing_ && pacing_->test == test) end_pacing();
-  co_return sent;
-}
-
-Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan plan,
-                                               std::vector<BulkPath> paths) {
-  auto& loop = context_.loop;
-  SendingWatch watch(paths);
-  // On all connections; on the newest one where the wire does not tell.
-  std::vector<ConnectionId> connections(1, 0);
-  if (!paths.empty()) connections.clear();
-  for (const auto& path : paths) connections.push_back(path.connection);
-  std::size_t next = 0;
-  const auto send_on_one = [&](const Bytes& message) {
-    std::optional<Error> busy, gone;
-    for (std::size_t i = 0; i < connections.size(); ++i) {
-      const auto connection = connections[next++ % connections.size()];
-      const auto sent = context_.wire.send(test->peer, Lane::bulk, message, connection);
-      if (sent) {
-        count(test->peer, test->id, {.sent = context_.wire.bytes_of(Lane::bulk, message.size())});
-        return sent;
-      }
-      (sent.error().code == ErrorCode::busy ? busy : gone) = sent.error();
-    }
-    return Result<void>(busy ? *busy : *gone);
-  };
-  const auto until = loop.now() + plan.time;
-  Nanoseconds next_look = loop.now();
-  const auto look = [&] {
-    if (loop.now() < next_look) return;
-    next_look = loop.now() + kSampleEvery;
-    watch.look(loop.now(), context_.wire.bulk_paths(test->peer));
-  };
-  std::uint64_t bytes = 0;
-  while (loop.now() < until && bytes < plan.bytes_max) {
-    auto size = std::clamp<std::uint64_t>(bytes / kDataShare, kFirstData, kLinkTestDataMax);
-    if (const auto rate = context_.limit.bytes_per_second(); rate > 0)
-      size = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(kDataSeconds * rate), 512, size);
-    size = std::min(size, plan.bytes_max - bytes);
-    look();
-    if (test->ended) co_return *test->ended;
-    note_exchange(*test);
-    co_await loop.sleep_until(context_.limit.reserve(loop.now(), size));
-    if (test->ended) context_.limit.give_back(size);
-    auto frame = link_test_frame(LinkTestFrame::data, test->id);
-    frame.raw(std::vector<std::byte>(size));
-    const Bytes message = frame.take();
-    for (;;) {
-      if (test->ended) co_return *test->ended;
-      if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};
-      const auto sent = send_on_one(message);
-      if (sent) bytes += message.size() - 1;  // as the other end counts it
-      if (sent) break;
-      if (sent.error().code != ErrorCode::busy)
-        co_return Error{
-            ErrorCode::unavailable,
-            fmt::format(
-                "no bulk connection with {} stands: try again when `isthmus status` shows one",
-                test->peer_name)};
-      if (loop.now() >= until) break;
-      co_await writable_.wait_until(std::min(until, loop.now() + kSampleEvery));
-      look();
-    }
-  }
-  // Few bytes have been handed over at once, since the last look: what is of interest is on its
-  // way.
-  next_look = loop.now();
-  for (look(); loop.now() < until && !watch.all_arrived(); look()) {
-    if (test->ended) co_return *test->ended;
-    if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};
-    co_await loop.sleep(kSampleEvery);
-  }
-  auto sent = watch.warm();
-  sent.bytes = bytes;
-  co_return sent;
-}
-
-Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPlan plan) {
-  auto& loop = context_.loop;
-  test->receiving = true;
-  test->data_bytes = 0;
-  auto began = co_await wait(
-      test, loop.now() + kPatience, [](const Test& t) { return t.data_bytes > 0; },
-      "sends no data");
-  std::vector<LinkTestSample> samples;
-  const auto until = loop.now() + plan.time;
-  while (began && loop.now() < until) {
-    samples.push_back({loop.now(), context_.wire.bytes_received(test->peer)});
-    note_exchange(*test);
-    if (test->sent && test->data_bytes >= test->sent->bytes) break;
-    if (test->data_bytes > plan.bytes_max + kLinkTestDataMax)
-      began = Error{ErrorCode::too_large, "it sends more than was asked for"};
-    else if (test->ended)
-      began = *test->ended;
-    else if (loop.now() - test->heard > kPatience)
-      began = Error{ErrorCode::timeout, fmt::format("nothing more comes from {}", test->peer_name)};
-    else if (auto why = refusal(*test); !why.empty())
-      began = Error{ErrorCode::busy, std::move(why)};
-    else
-      co_await loop.sleep(kSampleEvery);
-  }
-  test->receiving = false;
-  if (!began) co_return began.error();
-  auto got = warm_rate(samples);
-  // The test's own; most may have come before the first look.
-  got.bytes = test->data_bytes;
-  co_return got;
 }
 
 }  // namespace isthmus::inter

@@ -52,8 +52,8 @@ class ReturningSites {
  private:
   struct Site {
     std::optional<std::uint64_t> needs_from;  // this step's bytes and later
-    std::optional<std::uint64_t>
-        needs_after_state;  // of them, once the state that it fetches is there
+    // And these alone, once the state that it fetches is there.
+    std::optional<std::uint64_t> needs_after_state;
     std::optional<Nanoseconds> away_since;
     std::uint64_t step = 0;      // that it works on, as it said last
     Nanoseconds said_at = 0;     // when it came to it from an earlier one

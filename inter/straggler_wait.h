@@ -36,7 +36,7 @@ class StragglerWait {
   // Where that is from.
   std::string why() const {
     if (chosen_) return "straggler_wait";
-    if (steps_.spread() < kLeast) return "ten minutes more than usual";
+    if (steps_.spread() < kLeast) return "ten minutes, as no straggler_wait is set";
     return fmt::format("a step takes {:.0f} s here, give or take {:.0f} s",
                        seconds_of(steps_.mean()), seconds_of(steps_.deviation()));
   }

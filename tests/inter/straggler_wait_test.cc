@@ -19,7 +19,7 @@ TEST(StragglerWait, IsTenMinutesAtLeast) {
   EXPECT_EQ(wait.most(), 600 * kSecond);
   for (int i = 0; i < 100; ++i) wait.add_step(400 * kMillisecond);
   EXPECT_EQ(wait.most(), 600 * kSecond);
-  EXPECT_EQ(wait.why(), "ten minutes more than usual");
+  EXPECT_EQ(wait.why(), "ten minutes, as no straggler_wait is set");
 }
 
 TEST(StragglerWait, IsWhatWasChosenWhateverStepsTake) {
