@@ -215,11 +215,14 @@ void Link::ack_soon(Nanoseconds apart) {
 
 void Link::handle_cumulative(std::uint64_t acknowledged) {
   if (acknowledged >= next_sequence_) return;  // of messages never sent: ignored
+  const auto before = unacknowledged_.size();
   for (auto n = next_sequence_ - unacknowledged_.size();
        n <= acknowledged && !unacknowledged_.empty(); ++n) {
     unacknowledged_bytes_ -= unacknowledged_.front().message.size();
     unacknowledged_.pop_front();
   }
+  // Who waits for nothing more does not wake up for it: a gateway without work uses next to nothing.
+  if (before > 0 && unacknowledged_.empty()) arm_timer();
 }
 
 // --- Control lane, receiving

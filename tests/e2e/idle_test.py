@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Gateways that have nothing to do use next to nothing: no busy waiting, whatever they wait for."""
+"""Gateways that have nothing to do use next to nothing: no busy waiting, whatever they wait for.
+
+CPU time of processes that wake up for a moment depends on what else a machine does, by half and more: what counts is
+the quietest of a few stretches. Busy waiting is in all of them."""
 import contextlib
-import os
 import pathlib
 import subprocess
 import sys
@@ -13,12 +15,13 @@ from federation import Case, Federation, ISTHMUS, wait_until
 RANK = pathlib.Path(__file__).resolve().parents[1] / "wan/scripted_rank.py"
 ELEMENTS = 1 << 20
 SHARE_MAX = 0.005  # of a core
-MEASURED_S = 12.0
+STRETCH_S = 12.0
+STRETCHES_MAX = 4
 
 
 def cpu_seconds(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Of all its threads, those that ended included, to the nanosecond: a tick is a tenth of what is measured."""
+    return time.clock_gettime((~pid << 3) | 2)  # the CPU clock of a process (clock_getcpuclockid)
 
 
 class Idle(Case):
@@ -41,12 +44,18 @@ class Idle(Case):
             for site in f.sites[:2]:
                 wait_until(lambda: site.events("session_began"), 60, said)
             time.sleep(3)
-            before = {name: cpu_seconds(process.pid) for name, process in gateways.items()}
-            time.sleep(MEASURED_S)
-            for name, process in gateways.items():
-                self.assertIsNone(process.poll(), said())
-                share = (cpu_seconds(process.pid) - before[name]) / MEASURED_S
-                print(f"{name}: {100 * share:.2f} % of a core")
+            least = dict.fromkeys(gateways, float("inf"))
+            for _ in range(STRETCHES_MAX):
+                before = {name: cpu_seconds(process.pid) for name, process in gateways.items()}
+                time.sleep(STRETCH_S)
+                for name, process in gateways.items():
+                    self.assertIsNone(process.poll(), said())
+                    share = (cpu_seconds(process.pid) - before[name]) / STRETCH_S
+                    print(f"{name}: {100 * share:.2f} % of a core")
+                    least[name] = min(least[name], share)
+                if max(least.values()) < SHARE_MAX:
+                    break
+            for name, share in least.items():
                 self.assertLess(share, SHARE_MAX, name)
 
 
