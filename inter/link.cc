@@ -221,7 +221,8 @@ void Link::handle_cumulative(std::uint64_t acknowledged) {
     unacknowledged_bytes_ -= unacknowledged_.front().message.size();
     unacknowledged_.pop_front();
   }
-  // Who waits for nothing more does not wake up for it: a gateway without work uses next to nothing.
+  // Who waits for nothing more does not wake up for it: a gateway without work uses next to
+  // nothing.
   if (before > 0 && unacknowledged_.empty()) arm_timer();
 }
 
