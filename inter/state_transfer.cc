@@ -20,17 +20,24 @@ constexpr Nanoseconds kAskEvery = 2 * kSecond;
 constexpr Nanoseconds kPatienceAtFirst = 60 * kSecond;
 constexpr Nanoseconds kPatienceMin = 5 * kSecond;
 constexpr Nanoseconds kPatienceWithoutLink = 10 * kSecond;
-// A slow line takes minutes for a leaf. While its bytes come as fast as this at least, it may take
-// twice as long as at the rate at which they came since the last leaf; and so long at most, which
-// suffices from 3.5 kB/s on: below about 5 kB/s a site could not even keep its sessions.
-constexpr double kSlowestBytesPerSecond = 2048;
-constexpr Nanoseconds kPatienceWithSlowLine = 600 * kSecond;
+// A slow line takes minutes for a leaf. While bytes come as fast as this at least, but for a pause
+// as long as a leaf has taken until now, none need be whole before there is one more than are on
+// their way at once: one on each connection, of so many at most. And so long at most, which
+// suffices from 4.4 kB/s on with four: below about 5 kB/s a site could not even keep its sessions.
+constexpr double kSlowestBytesPerSecond = 1024;
+constexpr Nanoseconds kPatienceWithSlowLine = 1200 * kSecond;
+constexpr Nanoseconds kPauseMax = 120 * kSecond;
+constexpr std::uint32_t kAtOnceMax = 8;
 // A server that needs longer than this for what is missing, as some seconds tell, is left for one
 // of so many that were not tried yet, or for one that was so much faster.
 constexpr Nanoseconds kTrial = 3 * kSecond;
 constexpr double kLongSeconds = 10;
 constexpr std::size_t kTriedMax = 4;
 constexpr double kMuchFaster = 2;
+// What it has under way comes first. Where that takes longer than this, as the line here may be
+// what is slow, a server is left only for the sake of so many times as much.
+constexpr double kLongUnderWay = 150;
+constexpr std::uint32_t kWorthWhile = 10;
 constexpr std::size_t kSnapshots = 2;  // as many as the disk has
 constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
 constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on what one peer asks
@@ -91,6 +98,8 @@ struct StateTransfer::Incoming {
   std::uint32_t missing = 0;
   Nanoseconds last_arrival = 0;
   std::uint64_t bytes_until_then = 0;  // of chunks, from this server
+  Nanoseconds asked = 0;               // this server, for the first time
+  std::uint64_t asked_bytes = 0;       // of chunks, from it until then
   Nanoseconds rated_from = 0;          // when the first of this server came, or later; 0: none yet
   std::uint32_t arrived = 0;           // after that
   bool manifest_refused = false;
@@ -303,15 +312,24 @@ PeerSite* StateTransfer::server_of(std::uint64_t step, const security::Digest& s
 
 // There may be a faster one. Each reads and hashes all of its state first, so few are tried, and
 // one that was is gone back to where it was much faster than this one was in the last seconds.
-bool StateTransfer::leave_slow_server() {
+bool StateTransfer::leave_slow_server(const PeerSite& server) {
   auto& in = *incoming_;
   const auto now = context_.loop.now();
   if (in.rated_from == 0 || now - in.rated_from < kTrial || in.missing == 0) return false;
   const auto rate = in.arrived / seconds_of(now - in.rated_from);
   in.rated_from = now;
   in.arrived = 0;
-  chunks_per_second_[in.server] = rate;
+  const auto bytes_per_second =
+      static_cast<double>(server.link->bulk_bytes_received() - in.asked_bytes) /
+      seconds_of(now - in.asked);
+  // A few seconds may be less than a leaf takes.
+  chunks_per_second_[in.server] = std::max(rate, bytes_per_second / kLeafBytesMax);
   if (in.missing <= kLongSeconds * rate) return false;
+  const auto under_way = std::min(server.link->chunks_at_once(), kAtOnceMax);
+  if (bytes_per_second >= kSlowestBytesPerSecond &&
+      bytes_per_second * kLongUnderWay < static_cast<double>(under_way * kLeafBytesMax) &&
+      in.missing < kWorthWhile * under_way)
+    return false;
   const auto* better = server_of(in.step, in.strong);
   if (better == nullptr || better->site == in.server) return false;
   const auto known = chunks_per_second_.find(better->site);
@@ -351,21 +369,32 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   in.rated_from = 0;
   in.arrived = 0;
   in.last_arrival = context_.loop.now();
-  in.bytes_until_then = server.link->bulk_bytes_received();
-  auto asked = in.last_arrival;
+  in.bytes_until_then = in.asked_bytes = server.link->bulk_bytes_received();
+  auto asked = in.asked = in.last_arrival;
   std::uint64_t session = 0;
   const auto patience = [&] {
     if (!server.link->up()) return kPatienceWithoutLink;
     if (in.last_arrival <= asked) return kPatienceAtFirst;
     return std::max(kPatienceMin, server.link->chunk_patience(kLeafBytesMax));
   };
+  const auto leaves_missing = [&] {
+    const auto all = static_cast<std::uint32_t>(leaf_count(layout_, has_momentum_));
+    return std::min(in.missing, all);
+  };
+  const auto missing_at_first = leaves_missing();
+  const auto pause_max = [&] {
+    const auto came = missing_at_first - leaves_missing();
+    return came == 0 ? kPatienceAtFirst : std::min((in.last_arrival - in.asked) / came, kPauseMax);
+  };
   // Of a slow line chunk_patience() knows no more than the last seconds.
   const auto slow_line_brings_it = [&] {
     const auto since = context_.loop.now() - in.last_arrival;
     const auto bytes = static_cast<double>(server.link->bulk_bytes_received()) -
                        static_cast<double>(in.bytes_until_then);
+    const auto at_once = std::min(server.link->chunks_at_once(), kAtOnceMax);
     return server.link->up() && since < kPatienceWithSlowLine &&
-           bytes >= kSlowestBytesPerSecond * seconds_of(since) && bytes < 2.0 * kLeafBytesMax;
+           bytes < (1.0 + at_once) * kLeafBytesMax &&
+           bytes >= kSlowestBytesPerSecond * seconds_of(since - pause_max());
   };
   bool slow = false;
   while (in.missing > 0 && !in.refused && !in.lacked && !give_up() && !slow &&
@@ -376,7 +405,7 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
       server.link->send(encode(StateRequest{in.step, true}));
     }
     co_await news_.wait_until(context_.loop.now() + kSecond);
-    slow = leave_slow_server();
+    slow = leave_slow_server(server);
   }
   in.server = 0;
   for (const auto& leaf : std::exchange(in.unlisted, {})) leaf.link->settle(leaf.arrival, false);

@@ -67,7 +67,7 @@ class StateTransfer {
   std::optional<Saved> choose(std::uint64_t at_least, const View& view, const RecordOf& record_of,
                               bool last_call) const;
   PeerSite* server_of(std::uint64_t step, const security::Digest& strong_root);
-  bool leave_slow_server();
+  bool leave_slow_server(const PeerSite& server);
   Task<void> begin_incoming(Saved chosen, security::Digest record);
   Task<bool> receive_from(PeerSite& server, std::function<bool()> give_up);
   std::uint32_t manifest_chunks() const;
