@@ -9,6 +9,15 @@
 #include "compress/error_feedback.h"
 
 namespace isthmus::inter {
+
+namespace {
+
+// Those of two steps come back at once where a record names the later one while the earlier one was
+// still kept for others, and the next two take them again.
+constexpr std::uint64_t kPooledContributions = 2;
+
+}  // namespace
+
 class ChunkPlan::Stage {
  public:
   explicit Stage(const ChunkPlan& plan) : plan_(plan) {
@@ -49,7 +58,8 @@ ChunkPlan::ChunkPlan(const ModelLayout& layout, std::uint32_t fragment,
     all_elements_ += elements;
     codec_bytes_.push_back(bytes);
   }
-  memory_ = std::make_shared<BufferPool>(chunks() * kSealBytes + bytes_max());
+  memory_ =
+      std::make_shared<BufferPool>(kPooledContributions * (chunks() * kSealBytes + bytes_max()));
 }
 
 std::uint64_t ChunkPlan::payload_bytes_max(std::uint32_t chunk) const {

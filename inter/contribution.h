@@ -52,7 +52,7 @@ class ChunkPlan {
   // A peer's has the same cut and codec, and asks for no more memory.
   bool fits(const Open& open) const;
 
-  // For the bytes of its chunks: as many as one contribution has are kept for the next one.
+  // For the bytes of its chunks: as many as two contributions have are kept for the next ones.
   BufferPool& memory() const { return *memory_; }
 
   // Fills the front of `out`, which has room for the longest, with the payload that zstd makes of a

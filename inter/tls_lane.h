@@ -60,7 +60,8 @@ class TlsLane {
   const CongestionControl& congestion() const { return congestion_; }
 
  private:
-  static constexpr std::size_t kBufferedBytesMax = 64 << 20;  // of a link's credit
+  // Peers' contributions of two steps, of 64 million parameters at a byte each, come back at once.
+  static constexpr std::size_t kBufferedBytesMax = 160 << 20;
 
   struct Thread {
     boost::asio::io_context io{1};
