@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <bit>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <cstring>
@@ -24,13 +23,6 @@ namespace {
 
 // What one connection moves before others of its thread have their turn.
 constexpr std::size_t kTurnBytes = 1 << 20;
-
-// In the midst of a message a connection waits for as much as comes in a moment, and not for each
-// segment: waking up costs more than what one brings. What is its last part never waits.
-constexpr Nanoseconds kGatherTime = 5 * kMillisecond;
-constexpr std::size_t kGatherBytesMax = 1 << 17;
-// Read from the socket and not yet of use: a part of a record.
-constexpr std::size_t kPartBytesMax = security::kTlsRecordBytesMax + security::kTlsRecordOverhead;
 
 std::chrono::nanoseconds duration(Nanoseconds time) { return std::chrono::nanoseconds(time); }
 
@@ -246,35 +238,12 @@ bool TlsConnection::read_some(std::span<std::byte> into, std::size_t& got) {
   if (!moved) return fail(moved.error()), false;
   if (moved->wants != TlsWants::nothing) {
     watch_silence();
-    if (moved->wants == TlsWants::read) gather();
     wait(moved->wants, &TlsConnection::read_on);
     return false;
   }
   got += moved->bytes;
   last_byte_ = std::chrono::steady_clock::now();
   return true;
-}
-
-void TlsConnection::gather() {
-  const auto now = std::chrono::steady_clock::now();
-  const auto time = std::exchange(gathered_, now);
-  const std::chrono::nanoseconds passed = now - time;
-  const auto received = stream_->bytes_received();
-  const auto bytes = received - std::exchange(gathered_bytes_, received);
-  std::size_t enough = 1;
-  if (const auto left = message_bytes_ - message_got_;
-      message_ != nullptr && left > kPartBytesMax) {
-    const auto in_a_moment = static_cast<double>(bytes) * static_cast<double>(kGatherTime) /
-                             static_cast<double>(std::max<Nanoseconds>(passed.count(), 1));
-    const auto most = std::min(left - kPartBytesMax, kGatherBytesMax);
-    if (in_a_moment < static_cast<double>(most))
-      enough = std::max<std::size_t>(std::bit_floor(static_cast<std::size_t>(in_a_moment)), 1);
-    else
-      enough = most;
-  }
-  if (std::exchange(enough_bytes_, enough) == enough) return;
-  boost::system::error_code ignored;
-  socket_.set_option(tcp::socket::receive_low_watermark(static_cast<int>(enough)), ignored);
 }
 
 void TlsConnection::deliver() {
@@ -306,10 +275,6 @@ void TlsConnection::watch_silence() {
   deadline_.async_wait([self = shared_from_this()](boost::system::error_code error) {
     self->silence_watched_ = false;
     if (error || self->stage_ != Stage::up) return;
-    // What came may be too little to wake us up for.
-    if (const auto facts = read_tcp_facts(self->socket_.native_handle()); facts && facts->silence)
-      self->last_byte_ =
-          std::max(self->last_byte_, std::chrono::steady_clock::now() - duration(*facts->silence));
     const auto silence = std::chrono::steady_clock::now() - self->last_byte_;
     if (self->within_message() && silence >= duration(self->lane_.options().bulk_timeout))
       self->fail({ErrorCode::timeout, "silence within a message"});

@@ -117,7 +117,6 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   Result<security::TlsStream::Moved> write_piece();
   bool within_message() const { return header_got_ > 0 || message_ != nullptr; }
   void watch_silence();
-  void gather();
   void wait(security::TlsWants wants, Step next);
   void limit(Nanoseconds time, std::string what);
   void fail(Error why);
@@ -158,9 +157,6 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   std::size_t message_bytes_ = 0, message_got_ = 0;
   bool reading_ = false;  // waits, or works; not while the loop has enough to do
   std::chrono::steady_clock::time_point last_byte_{};
-  std::chrono::steady_clock::time_point gathered_{};
-  std::uint64_t gathered_bytes_ = 0;  // received until then
-  std::size_t enough_bytes_ = 1;      // so many make it readable
   bool silence_watched_ = false;
 
   std::deque<WireMessage> out_;
