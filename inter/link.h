@@ -106,7 +106,8 @@ class Link {
   // contribution's chunks, or of others of at most so many bytes.
   Nanoseconds chunk_patience() const { return chunk_patience(chunk_bytes_max_); }
   Nanoseconds chunk_patience(std::uint64_t chunk_bytes) const;
-  // So many chunks may be on their way at once, of which none is whole: one on each connection.
+  // So many chunks may be on their way at once, of which none is whole: one on each connection that
+  // both ends together would like to have.
   std::uint32_t chunks_at_once() const { return width_for_both(); }
 
   // Reliable and ordered within the session; dropped with it, so the owner says what stands again

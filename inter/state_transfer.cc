@@ -35,9 +35,10 @@ constexpr double kLongSeconds = 10;
 constexpr std::size_t kTriedMax = 4;
 constexpr double kMuchFaster = 2;
 // What it has under way comes first. Where that takes longer than this, as the line here may be
-// what is slow, a server is left only for the sake of so many times as much.
+// what is slow, a server is left only for the sake of so many times as much, or after an hour.
 constexpr double kLongUnderWay = 150;
 constexpr std::uint32_t kWorthWhile = 10;
+constexpr Nanoseconds kPatienceWithSlowServer = 3600 * kSecond;
 constexpr std::size_t kSnapshots = 2;  // as many as the disk has
 constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
 constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on what one peer asks
@@ -49,6 +50,12 @@ constexpr Nanoseconds kSnapshotIdle = 120 * kSecond;  // then its memory is free
 constexpr std::size_t kUnlistedMax = 32;              // leaves
 constexpr std::size_t kLeftMax = 16;                  // transfers
 constexpr std::uint64_t kPriority = 1;  // before contributions: who returns holds the others up
+
+// Of chunks, since there were so many; a count may fall behind when a connection ends.
+double bytes_since(const Link& link, std::uint64_t before) {
+  return std::max(0.0,
+                  static_cast<double>(link.bulk_bytes_received()) - static_cast<double>(before));
+}
 
 }  // namespace
 
@@ -99,9 +106,11 @@ struct StateTransfer::Incoming {
   Nanoseconds last_arrival = 0;
   std::uint64_t bytes_until_then = 0;  // of chunks, from this server
   Nanoseconds asked = 0;               // this server, for the first time
-  std::uint64_t asked_bytes = 0;       // of chunks, from it until then
-  Nanoseconds rated_from = 0;          // when the first of this server came, or later; 0: none yet
-  std::uint32_t arrived = 0;           // after that
+  std::uint64_t bytes_until_asked = 0;
+  Nanoseconds first_arrival = 0;  // of this server's; 0: none yet
+  std::uint32_t leaves_came = 0;  // from it
+  Nanoseconds rated_from = 0;     // its first arrival, or later
+  std::uint32_t arrived = 0;      // after that
   bool manifest_refused = false;
   bool refused = false;  // something of what this server sent
   bool lacked = false;   // by this server, by now
@@ -218,9 +227,20 @@ void StateTransfer::claim(const std::shared_ptr<Snapshot>& snapshot, Link& link)
   snapshot->sent.clear();
 }
 
+// A leaf may take minutes on its way: who comes nearer to having one more still uses it.
+bool StateTransfer::on_its_way(const Snapshot& snapshot) const {
+  const auto transfer = transfer_of_state(snapshot.run, snapshot.state.step, snapshot.strong);
+  return std::ranges::any_of(snapshot.claimed_by, [&](SiteId site) {
+    const auto* peer = context_.peers.find(site);
+    return peer != nullptr && peer->link->up() && peer->link->sends(transfer) &&
+           context_.loop.now() - peer->link->last_arrival() < kSnapshotIdle;
+  });
+}
+
 void StateTransfer::drop_snapshots(Nanoseconds unused_for) {
   std::erase_if(snapshots_, [&](const auto& old) {
     if (context_.loop.now() - old->last_used < unused_for) return false;
+    if (unused_for == kSnapshotIdle && on_its_way(*old)) return false;
     const auto transfer = transfer_of_state(old->run, old->state.step, old->strong);
     for (auto& [site, peer] : context_.peers.all()) peer.link->withdraw(transfer);
     return true;
@@ -311,29 +331,33 @@ PeerSite* StateTransfer::server_of(std::uint64_t step, const security::Digest& s
 }
 
 // There may be a faster one. Each reads and hashes all of its state first, so few are tried, and
-// one that was is gone back to where it was much faster than this one was in the last seconds.
-bool StateTransfer::leave_slow_server(const PeerSite& server) {
+// one that was is gone back to where it was much faster than this one is.
+bool StateTransfer::leave_slow_server(const Link& link) {
   auto& in = *incoming_;
   const auto now = context_.loop.now();
-  if (in.rated_from == 0 || now - in.rated_from < kTrial || in.missing == 0) return false;
-  const auto rate = in.arrived / seconds_of(now - in.rated_from);
+  if (in.first_arrival == 0 || now - in.rated_from < kTrial || in.missing == 0) return false;
+  const auto lately = in.arrived / seconds_of(now - in.rated_from);
   in.rated_from = now;
   in.arrived = 0;
-  const auto bytes_per_second =
-      static_cast<double>(server.link->bulk_bytes_received() - in.asked_bytes) /
-      seconds_of(now - in.asked);
-  // A few seconds may be less than a leaf takes.
-  chunks_per_second_[in.server] = std::max(rate, bytes_per_second / kLeafBytesMax);
-  if (in.missing <= kLongSeconds * rate) return false;
-  const auto under_way = std::min(server.link->chunks_at_once(), kAtOnceMax);
-  if (bytes_per_second >= kSlowestBytesPerSecond &&
-      bytes_per_second * kLongUnderWay < static_cast<double>(under_way * kLeafBytesMax) &&
-      in.missing < kWorthWhile * under_way)
+  // A few seconds may be less than a leaf takes. Of bytes that did not check yet count as many as
+  // can be under way.
+  const auto under_way = std::min(link.chunks_at_once(), kAtOnceMax);
+  const auto leaves =
+      std::min(bytes_since(link, in.bytes_until_asked) / static_cast<double>(kLeafBytesMax),
+               1.0 * in.leaves_came + under_way);
+  const auto on_average = leaves / seconds_of(now - in.asked);
+  chunks_per_second_[in.server] = std::max(lately, on_average);
+  if (in.missing <= kLongSeconds * lately) return false;
+  const bool line_may_be_slow = on_average * kLeafBytesMax >= kSlowestBytesPerSecond &&
+                                on_average * kLongUnderWay < under_way;
+  if (line_may_be_slow && in.missing < kWorthWhile * under_way &&
+      now - in.asked < kPatienceWithSlowServer)
     return false;
   const auto* better = server_of(in.step, in.strong);
   if (better == nullptr || better->site == in.server) return false;
   const auto known = chunks_per_second_.find(better->site);
-  return known == chunks_per_second_.end() || known->second > kMuchFaster * rate;
+  return known == chunks_per_second_.end() ||
+         known->second > kMuchFaster * chunks_per_second_[in.server];
 }
 
 // What has come of this very state from another server stays.
@@ -366,31 +390,25 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   auto& in = *incoming_;
   in.server = server.site;
   in.refused = in.lacked = false;
-  in.rated_from = 0;
-  in.arrived = 0;
-  in.last_arrival = context_.loop.now();
-  in.bytes_until_then = in.asked_bytes = server.link->bulk_bytes_received();
-  auto asked = in.asked = in.last_arrival;
+  in.first_arrival = in.rated_from = 0;
+  in.leaves_came = in.arrived = 0;
+  in.last_arrival = in.asked = context_.loop.now();
+  in.bytes_until_then = in.bytes_until_asked = server.link->bulk_bytes_received();
+  auto asked = in.asked;
   std::uint64_t session = 0;
   const auto patience = [&] {
     if (!server.link->up()) return kPatienceWithoutLink;
     if (in.last_arrival <= asked) return kPatienceAtFirst;
     return std::max(kPatienceMin, server.link->chunk_patience(kLeafBytesMax));
   };
-  const auto leaves_missing = [&] {
-    const auto all = static_cast<std::uint32_t>(leaf_count(layout_, has_momentum_));
-    return std::min(in.missing, all);
-  };
-  const auto missing_at_first = leaves_missing();
   const auto pause_max = [&] {
-    const auto came = missing_at_first - leaves_missing();
-    return came == 0 ? kPatienceAtFirst : std::min((in.last_arrival - in.asked) / came, kPauseMax);
+    if (in.leaves_came == 0) return kPatienceAtFirst;
+    return std::min((in.last_arrival - in.first_arrival) / in.leaves_came, kPauseMax);
   };
   // Of a slow line chunk_patience() knows no more than the last seconds.
   const auto slow_line_brings_it = [&] {
     const auto since = context_.loop.now() - in.last_arrival;
-    const auto bytes = static_cast<double>(server.link->bulk_bytes_received()) -
-                       static_cast<double>(in.bytes_until_then);
+    const auto bytes = bytes_since(*server.link, in.bytes_until_then);
     const auto at_once = std::min(server.link->chunks_at_once(), kAtOnceMax);
     return server.link->up() && since < kPatienceWithSlowLine &&
            bytes < (1.0 + at_once) * kLeafBytesMax &&
@@ -405,7 +423,7 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
       server.link->send(encode(StateRequest{in.step, true}));
     }
     co_await news_.wait_until(context_.loop.now() + kSecond);
-    slow = leave_slow_server(server);
+    slow = leave_slow_server(*server.link);
   }
   in.server = 0;
   for (const auto& leaf : std::exchange(in.unlisted, {})) leaf.link->settle(leaf.arrival, false);
@@ -546,10 +564,11 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
   if (good) {
     in.last_arrival = context_.loop.now();
     in.bytes_until_then = link.bulk_bytes_received();
-    if (in.rated_from == 0)
-      in.rated_from = in.last_arrival;
+    if (in.first_arrival == 0)
+      in.first_arrival = in.rated_from = in.last_arrival;
     else
       ++in.arrived;
+    if (arrival.index >= manifest) ++in.leaves_came;
     in.have[arrival.index] = true;
     --in.missing;
   } else {

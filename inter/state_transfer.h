@@ -67,12 +67,13 @@ class StateTransfer {
   std::optional<Saved> choose(std::uint64_t at_least, const View& view, const RecordOf& record_of,
                               bool last_call) const;
   PeerSite* server_of(std::uint64_t step, const security::Digest& strong_root);
-  bool leave_slow_server(const PeerSite& server);
+  bool leave_slow_server(const Link& link);
   Task<void> begin_incoming(Saved chosen, security::Digest record);
   Task<bool> receive_from(PeerSite& server, std::function<bool()> give_up);
   std::uint32_t manifest_chunks() const;
   std::uint32_t chunk_count() const;
 
+  bool on_its_way(const Snapshot& snapshot) const;
   void drop_snapshots(Nanoseconds unused_for);
   bool room_for_snapshot();
   void claim(const std::shared_ptr<Snapshot>& snapshot, Link& link);

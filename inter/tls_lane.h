@@ -60,7 +60,8 @@ class TlsLane {
   const CongestionControl& congestion() const { return congestion_; }
 
  private:
-  // Peers' contributions of two steps, of 64 million parameters at a byte each, come back at once.
+  // Peers' contributions of two steps come back at once: those of one peer with 64 million
+  // parameters, a byte each, fit. What is beyond is freed, and costs fresh pages the next time.
   static constexpr std::size_t kBufferedBytesMax = 160 << 20;
 
   struct Thread {

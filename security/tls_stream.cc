@@ -316,7 +316,8 @@ Result<TlsWants> TlsStream::handshake() {
   ISTHMUS_ASSERT(peer_.has_value() && SSL_version(ssl_.get()) == TLS1_3_VERSION);
   SSL_set_read_ahead(ssl_.get(), 1);
   SSL_set_default_read_buffer_len(ssl_.get(), kReadBufferBytes);
-  SSL_clear_mode(ssl_.get(), SSL_MODE_RELEASE_BUFFERS);  // but for whoever is no peer
+  // A peer's are used all the time. Those of strangers, who may be many, are still released.
+  SSL_clear_mode(ssl_.get(), SSL_MODE_RELEASE_BUFFERS);
   return TlsWants::nothing;
 }
 

@@ -213,7 +213,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(SlowLine{1, sim::SimulatedTcp::reno, 1},
                     SlowLine{1, sim::SimulatedTcp::reno, 2}, SlowLine{1, sim::SimulatedTcp::bbr, 1},
                     SlowLine{1, sim::SimulatedTcp::bbr, 2}, SlowLine{2, sim::SimulatedTcp::reno, 1},
-                    SlowLine{2, sim::SimulatedTcp::bbr, 1}, SlowLine{2, sim::SimulatedTcp::bbr, 2}),
+                    SlowLine{2, sim::SimulatedTcp::reno, 2}, SlowLine{2, sim::SimulatedTcp::bbr, 1},
+                    SlowLine{2, sim::SimulatedTcp::bbr, 2}),
     testing::PrintToStringParamName());
 
 // Who asks for states and goes on from none costs a bounded room on the disk, and only while it is
