@@ -17,8 +17,7 @@ namespace isthmus::inter::sim {
 class RunModel {
  public:
   // Knows the codecs none and bf16.
-  RunModel(std::size_t elements, OuterRule rule, compress::CodecId codec)
-      : elements_(elements), rule_(rule), codec_(codec) {}
+  RunModel(std::size_t elements, OuterRule rule, compress::CodecId codec);
 
   // A site's `life` ends with its disk: what rides at its end is gone, and what it had closed may
   // still be named, for others have it.
@@ -39,7 +38,7 @@ class RunModel {
   };
   using Lives = std::map<SiteId, std::uint64_t>;  // the one that each site is in
   State after(std::uint64_t last, const std::map<std::uint64_t, Record>& records,
-              const Lives& lives, std::vector<std::string>& wrong) const;
+              const Lives& lives, std::vector<std::string>& wrong);
 
  private:
   struct Made {
@@ -53,6 +52,16 @@ class RunModel {
     std::uint64_t tokens = 0;
   };
   using Life = std::pair<SiteId, std::uint64_t>;
+  // The run after some steps.
+  struct Progress {
+    std::uint64_t step = 0;
+    std::vector<double> agreed, momentum;
+    std::map<Life, Riding> riding;
+    std::vector<std::string> wrong;
+  };
+  Progress beginning() const;
+  void apply(std::uint64_t step, const Record& record, Progress& run) const;
+  void changed(std::uint64_t step);  // what was made for it
   const std::pair<const Life, std::map<std::uint64_t, Made>>* maker(const Part& part,
                                                                     std::uint64_t step) const;
 
@@ -60,6 +69,7 @@ class RunModel {
   OuterRule rule_;
   compress::CodecId codec_;
   std::map<Life, std::map<std::uint64_t, Made>> made_;  // by step
+  Progress settled_;  // of a few steps before the newest one that was asked for: not made again
 };
 
 }  // namespace isthmus::inter::sim
