@@ -13,12 +13,17 @@ target_compile_options(isthmus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow
                        # g++ 12 takes the two halves of a coroutine promise's operator new and delete for a mismatch
                        -Wno-mismatched-new-delete)
 
-# More than half of a compiler's time goes into reading headers and into what each file makes of their templates. Tests
-# read the libraries' headers once for each target; the sanitizers' builds do so for the layers too, and compile eight
-# files at a time, as tools/test does with the tests. Then a file may lack an include, or use a name that a neighbour has
-# as well, and nobody sees it: of the layers release does.
-option(ISTHMUS_PRECOMPILED_HEADERS "Precompile the headers of libraries that most files of the layers include" OFF)
-function(isthmus_precompile target)
+# More than half of a compiler's time goes into reading headers and into what each file makes of their templates. So all
+# presets but debug read the libraries' headers once for all layers and once for all tests, and compile eight files at a
+# time. Then a file may lack an include, or use a name that a neighbour has as well, and nobody sees it: debug does.
+option(ISTHMUS_PRECOMPILED_HEADERS "Precompile the headers of libraries that most files include" OFF)
+function(isthmus_precompile target first)
+  if(NOT ISTHMUS_PRECOMPILED_HEADERS)
+    return()
+  elseif(NOT target STREQUAL first)
+    target_precompile_headers(${target} REUSE_FROM ${first})  # all have the same flags
+    return()
+  endif()
   target_precompile_headers(${target} PRIVATE ${ARGN}
     <fmt/format.h> <algorithm> <array> <chrono> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string> <vector>)
 endfunction()
@@ -53,9 +58,7 @@ function(isthmus_layer name)
   target_link_libraries(isthmus_${name} PUBLIC ${layer_USES} ${layer_PUBLIC_LIBS} PRIVATE isthmus_flags ${layer_LIBS})
   set_target_properties(isthmus_${name} PROPERTIES
     VERIFY_INTERFACE_HEADER_SETS ON INTERFACE_HEADER_SETS_TO_VERIFY without_source)
-  if(ISTHMUS_PRECOMPILED_HEADERS)
-    isthmus_precompile(isthmus_${name})
-  endif()
+  isthmus_precompile(isthmus_${name} isthmus_base)
   if(ISTHMUS_UNITY STREQUAL "all")
     isthmus_unity(isthmus_${name})
     set(alone ${layer_SOURCES})
@@ -74,7 +77,7 @@ function(isthmus_test name)
   add_executable(${name}_test ${test_SOURCES})
   target_link_libraries(${name}_test PRIVATE ${test_USES} isthmus_flags ${test_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_options(${name}_test PRIVATE ${ISTHMUS_TEST_FLAGS})
-  isthmus_precompile(${name}_test <gtest/gtest.h> <gmock/gmock.h>)
+  isthmus_precompile(${name}_test base_test <gtest/gtest.h> <gmock/gmock.h>)
   if(NOT ISTHMUS_UNITY STREQUAL "none")
     isthmus_unity(${name}_test)
   endif()
