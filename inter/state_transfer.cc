@@ -35,10 +35,11 @@ constexpr double kLongSeconds = 10;
 constexpr std::size_t kTriedMax = 4;
 constexpr double kMuchFaster = 2;
 // What it has under way comes first. Where that takes longer than this, as the line here may be
-// what is slow, a server is left only for the sake of so many times as much, or after an hour.
+// what is slow, a server that is not known to be slower than another one is left only for the sake
+// of so many times as much, or after half an hour.
 constexpr double kLongUnderWay = 150;
 constexpr std::uint32_t kWorthWhile = 10;
-constexpr Nanoseconds kPatienceWithSlowServer = 3600 * kSecond;
+constexpr Nanoseconds kPatienceWithSlowServer = 1800 * kSecond;
 constexpr std::size_t kSnapshots = 2;  // as many as the disk has
 constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
 constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on what one peer asks
@@ -107,7 +108,6 @@ struct StateTransfer::Incoming {
   std::uint64_t bytes_until_then = 0;  // of chunks, from this server
   Nanoseconds asked = 0;               // this server, for the first time
   std::uint64_t bytes_until_asked = 0;
-  Nanoseconds first_arrival = 0;  // of this server's; 0: none yet
   std::uint32_t leaves_came = 0;  // from it
   Nanoseconds rated_from = 0;     // its first arrival, or later
   std::uint32_t arrived = 0;      // after that
@@ -227,20 +227,9 @@ void StateTransfer::claim(const std::shared_ptr<Snapshot>& snapshot, Link& link)
   snapshot->sent.clear();
 }
 
-// A leaf may take minutes on its way: who comes nearer to having one more still uses it.
-bool StateTransfer::on_its_way(const Snapshot& snapshot) const {
-  const auto transfer = transfer_of_state(snapshot.run, snapshot.state.step, snapshot.strong);
-  return std::ranges::any_of(snapshot.claimed_by, [&](SiteId site) {
-    const auto* peer = context_.peers.find(site);
-    return peer != nullptr && peer->link->up() && peer->link->sends(transfer) &&
-           context_.loop.now() - peer->link->last_arrival() < kSnapshotIdle;
-  });
-}
-
 void StateTransfer::drop_snapshots(Nanoseconds unused_for) {
   std::erase_if(snapshots_, [&](const auto& old) {
     if (context_.loop.now() - old->last_used < unused_for) return false;
-    if (unused_for == kSnapshotIdle && on_its_way(*old)) return false;
     const auto transfer = transfer_of_state(old->run, old->state.step, old->strong);
     for (auto& [site, peer] : context_.peers.all()) peer.link->withdraw(transfer);
     return true;
@@ -335,7 +324,7 @@ PeerSite* StateTransfer::server_of(std::uint64_t step, const security::Digest& s
 bool StateTransfer::leave_slow_server(const Link& link) {
   auto& in = *incoming_;
   const auto now = context_.loop.now();
-  if (in.first_arrival == 0 || now - in.rated_from < kTrial || in.missing == 0) return false;
+  if (in.rated_from == 0 || now - in.rated_from < kTrial || in.missing == 0) return false;
   const auto lately = in.arrived / seconds_of(now - in.rated_from);
   in.rated_from = now;
   in.arrived = 0;
@@ -350,14 +339,12 @@ bool StateTransfer::leave_slow_server(const Link& link) {
   if (in.missing <= kLongSeconds * lately) return false;
   const bool line_may_be_slow = on_average * kLeafBytesMax >= kSlowestBytesPerSecond &&
                                 on_average * kLongUnderWay < under_way;
-  if (line_may_be_slow && in.missing < kWorthWhile * under_way &&
-      now - in.asked < kPatienceWithSlowServer)
-    return false;
   const auto* better = server_of(in.step, in.strong);
   if (better == nullptr || better->site == in.server) return false;
-  const auto known = chunks_per_second_.find(better->site);
-  return known == chunks_per_second_.end() ||
-         known->second > kMuchFaster * chunks_per_second_[in.server];
+  if (const auto known = chunks_per_second_.find(better->site); known != chunks_per_second_.end())
+    return known->second > kMuchFaster * chunks_per_second_[in.server];
+  return !line_may_be_slow || in.missing >= kWorthWhile * under_way ||
+         now - in.asked >= kPatienceWithSlowServer;
 }
 
 // What has come of this very state from another server stays.
@@ -390,7 +377,7 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   auto& in = *incoming_;
   in.server = server.site;
   in.refused = in.lacked = false;
-  in.first_arrival = in.rated_from = 0;
+  in.rated_from = 0;
   in.leaves_came = in.arrived = 0;
   in.last_arrival = in.asked = context_.loop.now();
   in.bytes_until_then = in.bytes_until_asked = server.link->bulk_bytes_received();
@@ -403,7 +390,7 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   };
   const auto pause_max = [&] {
     if (in.leaves_came == 0) return kPatienceAtFirst;
-    return std::min((in.last_arrival - in.first_arrival) / in.leaves_came, kPauseMax);
+    return std::min((in.last_arrival - in.asked) / in.leaves_came, kPauseMax);
   };
   // Of a slow line chunk_patience() knows no more than the last seconds.
   const auto slow_line_brings_it = [&] {
@@ -564,8 +551,8 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
   if (good) {
     in.last_arrival = context_.loop.now();
     in.bytes_until_then = link.bulk_bytes_received();
-    if (in.first_arrival == 0)
-      in.first_arrival = in.rated_from = in.last_arrival;
+    if (in.rated_from == 0)
+      in.rated_from = in.last_arrival;
     else
       ++in.arrived;
     if (arrival.index >= manifest) ++in.leaves_came;

@@ -233,14 +233,14 @@ class Launch {
     return fmt::format("{:%H:%M:%S}", fmt::localtime(static_cast<std::time_t>(unix_seconds)));
   }
 
-  // One line for each outer step, and everything that is worth a warning.
+  // One line for each outer step, everything that is worth a warning, and what rate limit holds.
   void show_events() {
     for (std::size_t i = 0; i < sites_.size(); ++i) {
       const auto events = events_[i].poll();
       for (const auto& event : events) step_lines_[i].note(event);
       for (const auto& line : metrics_[i].poll()) on_metrics(i, line);
       for (const auto& event : events) {
-        if (event.severity != "warning" && event.severity != "alarm") continue;
+        if (!is_for_people(event)) continue;
         if (event.fields.contains("process")) continue;  // our own, said already
         const auto sentence = sentence_of(event);
         if (sentence.empty()) continue;

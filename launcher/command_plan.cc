@@ -30,7 +30,8 @@ ExitCode run(const Options& options) {
 
 void add_plan(Command program) {
   const auto command = program.subcommand(
-      "plan", "Memory that a site will need, by kind, before anything is started");
+      "plan",
+      "Memory that a site will need, by kind, and what it writes, before anything is started");
   const auto options = std::make_shared<Options>();
   add_site_arguments(command, options->site, HowManySites::one);
   command.flag("--json", options->json, "One JSON object; bytes");

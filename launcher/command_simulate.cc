@@ -126,15 +126,10 @@ std::string replay_command(const Options& options, std::uint64_t seed, const Par
   return command;
 }
 
-bool happens(const PartOfRun& part, std::uint32_t place) {
-  return !part.faults || std::ranges::binary_search(*part.faults, place);
-}
-
-void print_faults(const std::vector<inter::sim::Fault>& faults, const PartOfRun& part,
-                  std::string_view margin) {
-  for (std::uint32_t i = 0; i < faults.size(); ++i)
-    if (happens(part, i))
-      fmt::print("{}{:>4}  {}: {}\n", margin, i, time_text_of(faults[i]), text_of(faults[i]));
+void print_faults(const std::vector<inter::sim::Fault>& faults,
+                  const std::vector<std::uint32_t>& places, std::string_view margin) {
+  for (const auto i : places)
+    fmt::print("{}{:>4}  {}: {}\n", margin, i, time_text_of(faults[i]), text_of(faults[i]));
 }
 
 // What is wrong with a run; "": nothing.
@@ -179,7 +174,7 @@ void print_shrunk(const Options& options, std::uint64_t seed, const ShrunkSeed& 
   const auto& [shrunk, faults] = seed_shrunk;
   fmt::print("{}shrunk from {} to {} in {}:\n", margin, counted(faults.size(), "fault"),
              shrunk.part.faults->size(), counted(shrunk.runs, "run"));
-  print_faults(faults, shrunk.part, margin);
+  print_faults(faults, *shrunk.part.faults, margin);
   fmt::print("{}  {}\n{}replay: {}\n", margin, shrunk.violation, margin,
              replay_command(options, seed, shrunk.part));
 }
@@ -209,8 +204,7 @@ Result<PartOfRun> part_of(const Options& options, const Scenario& scenario) {
   return part;
 }
 
-nlohmann::ordered_json json_of(const Options& options, const Outcome& outcome,
-                               const PartOfRun& part) {
+nlohmann::ordered_json json_of(const Options& options, const Outcome& outcome) {
   nlohmann::ordered_json json;
   json["scenario"] = options.name();
   json["seed"] = options.seed;
@@ -221,11 +215,10 @@ nlohmann::ordered_json json_of(const Options& options, const Outcome& outcome,
   json["events"] = outcome.events;
   json["counters"] = outcome.counters;
   json["faults"] = nlohmann::ordered_json::array();
-  for (std::uint32_t i = 0; i < outcome.faults.size(); ++i)
-    if (happens(part, i))
-      json["faults"].push_back({{"place", i},
-                                {"when", time_text_of(outcome.faults[i])},
-                                {"what", text_of(outcome.faults[i])}});
+  for (const auto i : outcome.happened)
+    json["faults"].push_back({{"place", i},
+                              {"when", time_text_of(outcome.faults[i])},
+                              {"what", text_of(outcome.faults[i])}});
   json["log_hash"] = outcome.log_hash;
   if (options.log) json["log"] = outcome.log;
   return json;
@@ -237,8 +230,9 @@ ExitCode run_one(const Options& options, const Scenario& scenario) {
   const auto outcome = inter::sim::run_federation(scenario, options.seed, options.log, *part);
   const auto violation = violation_of(outcome);
   if (options.json) {
-    fmt::print("{}\n", json_of(options, outcome, *part)
-                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print(
+        "{}\n",
+        json_of(options, outcome).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return violation.empty() ? ExitCode::done : ExitCode::failed;
   }
   for (const auto& line : outcome.log) fmt::print("{}\n", line);
@@ -246,7 +240,7 @@ ExitCode run_one(const Options& options, const Scenario& scenario) {
              options.seed, counted(part->sites.value_or(scenario.sites), "site"),
              counted(outcome.steps, "outer step"), outcome.simulated_seconds,
              counted(outcome.events, "event"));
-  if (part->faults || !violation.empty()) print_faults(outcome.faults, *part, "");
+  if (part->faults || !violation.empty()) print_faults(outcome.faults, outcome.happened, "");
   for (const auto& [name, count] : outcome.counters) fmt::print("  {:<24} {}\n", name, count);
   for (const auto& violated : outcome.violations) fmt::print("  VIOLATED: {}\n", violated);
   fmt::print("  log {}\n{}\n", outcome.log_hash,
@@ -345,7 +339,7 @@ class ManySeeds {
     const auto outcome = inter::sim::run_federation(scenarios_(seed), seed);
     return {.seed = seed,
             .events = outcome.events,
-            .faults = outcome.faults.size(),
+            .faults = outcome.happened.size(),
             .simulated_seconds = outcome.simulated_seconds,
             .violation = violation_of(outcome)};
   }

@@ -108,6 +108,7 @@ std::string plain(const LoggedEvent& event) {
                        event.field("then"));
   if (id == "file_damaged")
     return fmt::format("a file is damaged: {}; {}", event.field("what"), event.field("then"));
+  if (id == "rate_limit") return fmt::format("the rate limit is {}", event.field("holds"));
   if (id == "traffic_not_written")
     return fmt::format("what the report says of traffic is not saved: {}", why);
   if (id == "genesis_refused")
@@ -123,9 +124,14 @@ std::string plain(const LoggedEvent& event) {
 
 }  // namespace
 
+bool is_for_people(const LoggedEvent& event) {
+  return event.severity == "warning" || event.severity == "alarm" || event.id == "rate_limit";
+}
+
 std::string sentence_of(const LoggedEvent& event) {
   const auto text = plain(event);
-  return text.empty() ? text : fmt::format("{}: {}", event.severity, text);
+  if (text.empty() || event.severity == "info") return text;
+  return fmt::format("{}: {}", event.severity, text);
 }
 
 }  // namespace isthmus::launcher

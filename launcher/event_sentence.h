@@ -8,6 +8,8 @@
 
 namespace isthmus::launcher {
 
+// Whoever watches wants to know: warnings, alarms, and the rate limit that holds from now on.
+bool is_for_people(const LoggedEvent& event);
 // "warning: the session with beta has ended: …"; "" for what another event says as well.
 std::string sentence_of(const LoggedEvent& event);
 

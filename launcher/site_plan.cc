@@ -11,6 +11,21 @@
 
 namespace isthmus::launcher {
 
+namespace {
+
+StepWrites writes_of(const SiteFile& file, std::size_t sites) {
+  if (file.alone()) return {};
+  const double vector = sizeof(float) * static_cast<double>(runtime::trained_parameter_count(
+                                            file.model.config, file.fine_tuning()));
+  const double coded = codec_share(file.sync.codec) * vector;
+  const bool momentum = file.sync.outer == inter::OuterRuleKind::nesterov;
+  return {.contribution = coded + vector,
+          .others = coded * static_cast<double>(sites - 1),
+          .state = vector * (momentum ? 2 : 1)};
+}
+
+}  // namespace
+
 SitePlan plan_of(const SiteFile& file, std::size_t sites, double machine_bytes) {
   const auto& model = file.model.config;
   const auto shape = training_shape(file);
@@ -21,6 +36,7 @@ SitePlan plan_of(const SiteFile& file, std::size_t sites, double machine_bytes) 
           .alone = file.alone(),
           .shape = shape,
           .memory = memory_of(file, sites),
+          .writes = writes_of(file, sites),
           .recomputation = runtime::recomputation_plan(model, shape, file.fine_tuning()),
           .machine_bytes = machine_bytes};
 }
@@ -58,6 +74,11 @@ std::string text_of(const SitePlan& plan) {
          "agreed parameters, feedback, momentum, coded contributions");
     line("shared", memory.gateway_shared, "with the first rank");
     line("in all", memory.gateway(), "");
+    out += "its disk, for each outer step\n";
+    line("contribution", plan.writes.contribution,
+         "and what coding cut off: synced before others may go on with it");
+    line("others'", plan.writes.others, "contributions, as they arrive");
+    line("state", plan.writes.state, "while the next step goes on");
   }
   out += "the site\n";
   line("in all", plan.all_bytes(),
@@ -94,6 +115,9 @@ std::string json_of(const SitePlan& plan) {
                   {"exchange", memory.exchange},
                   {"all", memory.rank()}};
   json["gateway"] = {{"state", memory.gateway_state}, {"shared", memory.gateway_shared}};
+  json["writes_per_outer_step"] = {{"contribution", plan.writes.contribution},
+                                   {"others", plan.writes.others},
+                                   {"state", plan.writes.state}};
   json["site_bytes"] = plan.all_bytes();
   json["machine_bytes"] = plan.machine_bytes;
   const auto& again = plan.recomputation;

@@ -1,5 +1,5 @@
-// SitePlan: what `isthmus plan` tells of a site: its peak memory by kind, and what recomputation
-// would change.
+// SitePlan: what `isthmus plan` tells of a site: its peak memory by kind, what recomputation would
+// change, and what its gateway writes.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,13 @@
 
 namespace isthmus::launcher {
 
+// Bytes that a gateway writes to its disk for each outer step.
+struct StepWrites {
+  double contribution = 0;  // coded, and the feedback: synced before a record may name it
+  double others = 0;        // contributions, as they arrive
+  double state = 0;         // once the step is done, while the next one goes on
+};
+
 struct SitePlan {
   std::string site;
   std::int64_t parameters = 0;
@@ -19,6 +26,7 @@ struct SitePlan {
   bool alone = false;
   runtime::BatchShape shape;
   SiteMemory memory;
+  StepWrites writes;
   runtime::RecomputationPlan recomputation;
   double machine_bytes = 0;  // 0: unknown
 

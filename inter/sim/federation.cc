@@ -207,8 +207,9 @@ bool FederationRun::all_finished() const {
 
 Outcome FederationRun::run() {
   std::set<std::uint32_t> late;
-  for (const auto& fault : faults_)
-    if (fault.kind == FaultKind::late_start) late.insert(fault.site);
+  for (const auto place : places_)
+    if (const auto& fault = outcome_.faults[place]; fault.kind == FaultKind::late_start)
+      late.insert(fault.site);
   for (std::uint32_t i = 0; i < scenario_.sites; ++i)
     if (late.count(i) == 0) start_after(i, static_cast<Nanoseconds>(2e9 * chance_.uniform()));
   schedule_faults();
@@ -253,6 +254,7 @@ Outcome FederationRun::run() {
   for (auto& site : sites_)
     if (site.process) collect(site.process->gateway());
   if (outcome_.violations.empty()) check_at_end();
+  std::ranges::sort(outcome_.happened);
   outcome_.steps = newest_step();
   outcome_.simulated_seconds = seconds_of(simulation_.now());
   outcome_.log_hash = log_hash_.finish().hex();

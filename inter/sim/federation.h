@@ -19,6 +19,7 @@ struct Outcome {
   bool finished = false;
   std::vector<std::string> violations;  // empty: all is well
   std::vector<Fault> faults;            // all that the seed gives, also those that were left out
+  std::vector<std::uint32_t> happened;  // places of those whose time came before the end, ascending
   std::map<std::string, std::uint64_t> counters;
   std::uint64_t steps = 0;
   double simulated_seconds = 0;

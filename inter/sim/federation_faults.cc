@@ -258,25 +258,31 @@ void FederationRun::choose_faults(const PartOfRun& part) {
   for (std::uint32_t i = 0; i < outcome_.faults.size(); ++i) {
     if (part.faults && !std::ranges::binary_search(*part.faults, i)) continue;
     const auto& fault = outcome_.faults[i];
-    if (fault.site < scenario_.sites && fault.other < scenario_.sites) faults_.push_back(fault);
+    if (fault.site < scenario_.sites && fault.other < scenario_.sites) places_.push_back(i);
   }
 }
 
 void FederationRun::schedule_faults() {
-  for (const auto& fault : faults_) {
-    if (fault.when == kAtAThird) continue;
-    if (fault.when == 0)
-      apply(fault);
+  for (const auto place : places_) {
+    const auto when = outcome_.faults[place].when;
+    if (when == kAtAThird) continue;
+    if (when == 0)
+      apply(place);
     else
-      simulation_.at(fault.when, -1, [this, &fault] { apply(fault); });
+      simulation_.at(when, -1, [this, place] { apply(place); });
   }
   simulation_.at(scenario_.trouble_ends, -1, [this] { heal_all(); });
 }
 
 void FederationRun::at_a_third() {
-  for (const auto& fault : faults_)
-    if (fault.when == kAtAThird) apply(fault);
+  for (const auto place : places_)
+    if (outcome_.faults[place].when == kAtAThird) apply(place);
   if (scenario_.away > 0) away_until_ = simulation_.now() + scenario_.away;
+}
+
+void FederationRun::apply(std::uint32_t place) {
+  outcome_.happened.push_back(place);
+  apply(outcome_.faults[place]);
 }
 
 void FederationRun::apply(const Fault& fault) {

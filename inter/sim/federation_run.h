@@ -106,6 +106,7 @@ class FederationRun {
   // --- Faults (federation_faults.cc, federation_conditions.cc, federation_once.cc)
   void choose_faults(const PartOfRun& part);
   void schedule_faults();
+  void apply(std::uint32_t place);
   void apply(const Fault& fault);
   void crash_by(const Fault& fault);
   void leave(std::uint32_t index, Nanoseconds length);
@@ -169,8 +170,8 @@ class FederationRun {
 
   Scenario scenario_;
   Random random_;
-  Random chance_;              // what a fault leaves open: who restarts when
-  std::vector<Fault> faults_;  // those that happen
+  Random chance_;                      // what a fault leaves open: who restarts when
+  std::vector<std::uint32_t> places_;  // in Outcome::faults, of those that are to happen
   Simulation simulation_;
   SimulatedNetwork network_;
   ModelLayout layout_;

@@ -44,6 +44,15 @@ TEST(EventSentence, SaysWhatToDoWhereOneCan) {
       "alarm: beta refuses a session: sync.codec: int8 at alpha, bf16 at beta");
 }
 
+TEST(EventSentence, ARateLimitThatChangesIsForPeopleOtherNewsAreNot) {
+  const auto limit = event_of(
+      R"({"severity":"info","event":"rate_limit","holds":"2 Mbit/s until 18:00, then 10 Mbit/s"})");
+  EXPECT_TRUE(is_for_people(limit));
+  EXPECT_EQ(sentence_of(limit), "the rate limit is 2 Mbit/s until 18:00, then 10 Mbit/s");
+  EXPECT_FALSE(is_for_people(event_of(R"({"severity":"info","event":"record_decided"})")));
+  EXPECT_TRUE(is_for_people(event_of(R"({"severity":"warning","event":"gateway_away"})")));
+}
+
 TEST(EventSentence, SaysWhoLacksTheLastStep) {
   EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"end_not_everywhere",)"
                                  R"("outer_step":8,"sites":"gamma"})")),

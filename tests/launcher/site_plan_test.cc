@@ -21,6 +21,7 @@ TEST(SitePlan, SaysWhatEachKindTakes) {
   auto file = sample();
   file.train.precision = runtime::Precision::f32;
   file.site.roster = "roster.toml";
+  file.sync.outer = inter::OuterRuleKind::nesterov;
   const auto plan = plan_of(file, 2, 8e9);
   const auto& memory = plan.memory;
   const auto parameters = static_cast<double>(plan.parameters);
@@ -38,6 +39,12 @@ TEST(SitePlan, SaysWhatEachKindTakes) {
   EXPECT_EQ(json["rank"]["working"], memory.training.working);
   EXPECT_EQ(json["rank"]["all"], memory.rank());
   EXPECT_EQ(json["site_bytes"], plan.all_bytes());
+  // int8 with a scale for 256 values; a state with momentum.
+  const auto& writes = json["writes_per_outer_step"];
+  EXPECT_EQ(file.sync.codec, compress::CodecId::int8);
+  EXPECT_EQ(writes["contribution"], (4 + 65.0 / 64) * parameters);
+  EXPECT_EQ(writes["others"], 65.0 / 64 * parameters);
+  EXPECT_EQ(writes["state"], 8 * parameters);
 }
 
 TEST(SitePlan, OfASiteAloneHasNoGateway) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "inter/sim/federation.h"
 
@@ -60,6 +61,21 @@ TEST(Storm, OneSeedTwiceIsOneRun) {
     EXPECT_EQ(a.log_hash, b.log_hash) << seed;
     EXPECT_EQ(a.events, b.events) << seed;
   }
+}
+
+TEST(Storm, WhatWouldComeAfterTheEndDidNotHappen) {
+  std::size_t too_late = 0;
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    const auto run = run_federation(storm_scenario(seed), seed);
+    std::vector<std::uint32_t> came;
+    for (std::uint32_t i = 0; i < run.faults.size(); ++i)
+      if (run.faults[i].when == kAtAThird ||
+          seconds_of(run.faults[i].when) <= run.simulated_seconds)
+        came.push_back(i);
+    EXPECT_EQ(run.happened, came) << seed;
+    too_late += run.faults.size() - came.size();
+  }
+  EXPECT_GT(too_late, 0U);
 }
 
 // Two steps of one site; nothing but the disk differs.
