@@ -204,7 +204,6 @@ TEST_P(SlowLineReturnTest, AStateIsFetchedInItsTime) {
   ASSERT_TRUE(federation.run_until([&] { return federation.step(comes) >= 2; }, 1800 * kSecond));
   EXPECT_GE(federation.now() - came, 800 * kSecond);
   EXPECT_EQ(federation.gateway(comes).counters().state_fetches, 1U);
-  // The line stands still for minutes now and then.
   EXPECT_EQ(federation.events(comes, "state_fetch_stopped"), 0U);
 }
 
