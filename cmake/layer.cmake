@@ -2,9 +2,9 @@
 #
 # One static library per folder. CMake accepts link cycles between static libraries without a word, so USES refuses a
 # layer that is not defined yet: with folders added bottom-up, a cycle cannot be configured. LIBS are third-party
-# packages, private to the folder. FLAGS are the folder's own. ALONE names, by a regular expression, files that share no unit with others. Every
-# header compiles alone: those without a .cc are compiled by the target all_verify_interface_header_sets, the others by
-# the preset debug, since their .cc includes them first (tests/structure).
+# packages, private to the folder; FLAGS are its own. ALONE names, by a regular expression, files that share no unit with
+# others. Every header compiles alone: its .cc includes it first (tests/structure), and those without a .cc are compiled
+# by the target all_verify_interface_header_sets.
 
 # The one set of flags of all our code. No contraction anywhere: the arithmetic of outer state is specified to the
 # rounding (README of kernels), and g++ fuses even intrinsics otherwise.
@@ -13,17 +13,15 @@ target_compile_options(isthmus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow
                        # g++ 12 takes the two halves of a coroutine promise's operator new and delete for a mismatch
                        -Wno-mismatched-new-delete)
 
-# More than half of a compiler's time goes into reading headers and into what each file makes of their templates. So all
-# presets but debug and fuzz read the libraries' headers once for all layers and once for all tests, and compile eight
-# files at a time. Then a file may lack an include, or use a name that a neighbour has as well, and nobody sees it: debug
-# does.
-option(ISTHMUS_TOGETHER "Compile eight files at a time, and the libraries' headers once" OFF)
+# More than half of a compiler's time goes into reading headers and into what each file makes of their templates. So
+# release reads the libraries' headers once for all tests, and compiles eight of their files at a time; the sanitizers'
+# presets do so with the layers too. Then a file may lack an include, or use a name that a neighbour has as well, and
+# nobody sees it: of the layers release does, of the tests debug.
+set(ISTHMUS_TOGETHER none CACHE STRING "What is compiled eight files at a time, with precompiled headers: none, tests, all")
+set_property(CACHE ISTHMUS_TOGETHER PROPERTY STRINGS none tests all)
 # isthmus_together(target first [HEADERS …]): `first` is the one of all targets with the same flags whose precompiled
 # headers, to which these are added, the others use too.
 function(isthmus_together target first)
-  if(NOT ISTHMUS_TOGETHER)
-    return()
-  endif()
   if(target STREQUAL first)
     target_precompile_headers(${target} PRIVATE ${ARGN}
       <fmt/format.h> <algorithm> <array> <chrono> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string> <vector>)
@@ -57,11 +55,13 @@ function(isthmus_layer name)
   target_link_libraries(isthmus_${name} PUBLIC ${layer_USES} ${layer_PUBLIC_LIBS} PRIVATE isthmus_flags ${layer_LIBS})
   set_target_properties(isthmus_${name} PROPERTIES
     VERIFY_INTERFACE_HEADER_SETS ON INTERFACE_HEADER_SETS_TO_VERIFY without_source)
-  if(layer_FLAGS)
-    target_compile_options(isthmus_${name} PRIVATE ${layer_FLAGS})
-    isthmus_together(isthmus_${name} isthmus_${name})
-  else()
-    isthmus_together(isthmus_${name} isthmus_base)
+  target_compile_options(isthmus_${name} PRIVATE ${layer_FLAGS})
+  if(ISTHMUS_TOGETHER STREQUAL "all")
+    if(layer_FLAGS)
+      isthmus_together(isthmus_${name} isthmus_${name})
+    else()
+      isthmus_together(isthmus_${name} isthmus_base)
+    endif()
   endif()
   set(alone ${layer_SOURCES})
   list(FILTER alone INCLUDE REGEX "${layer_ALONE}")
@@ -81,7 +81,9 @@ function(isthmus_test name)
   add_executable(${name}_test ${test_SOURCES})
   target_link_libraries(${name}_test PRIVATE ${test_USES} isthmus_flags ${test_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_options(${name}_test PRIVATE ${ISTHMUS_TEST_FLAGS})
-  isthmus_together(${name}_test base_test <gtest/gtest.h> <gmock/gmock.h>)
+  if(NOT ISTHMUS_TOGETHER STREQUAL "none")
+    isthmus_together(${name}_test base_test <gtest/gtest.h> <gmock/gmock.h>)
+  endif()
   if(NOT test_TIMEOUT)
     set(test_TIMEOUT 300)
   endif()

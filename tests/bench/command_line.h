@@ -2,76 +2,42 @@
 // always there. Ends the process when there is nothing to run (--help, a wrong argument).
 #pragma once
 
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace isthmus::bench {
 
 class CommandLine {
  public:
-  CommandLine(const std::string& purpose, bool& json) : app_(purpose) {
-    app_.add_flag("--json", json, "one object a line: name, value, unit");
-  }
-  // Below the options: what the exit status says.
-  void ends(const std::string& statuses) { app_.footer(statuses); }
+  CommandLine(const std::string& purpose, bool& json);
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
 
+  // Below the options: what the exit status says.
+  void ends(const std::string& statuses);
+
+  // Of int, unsigned, std::int64_t, std::uint64_t and double.
   template <class T>
   void number(const std::string& name, T& value, std::type_identity_t<T> least,
-              std::type_identity_t<T> most, const std::string& meaning) {
-    auto* option = app_.add_option(name, value, meaning)->check(CLI::Range(least, most));
-    // Nothing is less than "nan", nor more.
-    if constexpr (std::is_floating_point_v<T>)
-      option->check([](const std::string& text) {
-        T number = 0;
-        const bool is_one = CLI::detail::lexical_cast(text, number) && std::isfinite(number);
-        return is_one ? std::string() : text + " is no number";
-      });
-    option->capture_default_str();
-  }
-  void flag(const std::string& name, bool& value, const std::string& meaning) {
-    app_.add_flag(name, value, meaning);
-  }
+              std::type_identity_t<T> most, const std::string& meaning);
+  void flag(const std::string& name, bool& value, const std::string& meaning);
   void choice(const std::string& name, std::string& value, std::vector<std::string> choices,
-              const std::string& meaning) {
-    app_.add_option(name, value, meaning)
-        ->check(CLI::IsMember(std::move(choices)))
-        ->capture_default_str();
-  }
-  void text(const std::string& name, std::string& value, const std::string& meaning) {
-    app_.add_option(name, value, meaning)->check([](const std::string& text) {
-      return text.empty() ? std::string("it says nothing; leave it out instead") : std::string();
-    });
-  }
+              const std::string& meaning);
+  void text(const std::string& name, std::string& value, const std::string& meaning);
+  // One in which files can be made.
+  void folder(const std::string& name, std::string& value, const std::string& meaning);
 
-  void folder(const std::string& name, std::string& value, const std::string& meaning) {
-    text(name, value, meaning);
-    app_.get_option(name)->check([](const std::string& path) {
-      if (::access((path + "/.").c_str(), W_OK | X_OK) == 0) return std::string();
-      return fmt::format("{}: {}; name a folder in which files can be made", path,
-                         std::strerror(errno));
-    });
-  }
-
-  void parse(int argc, char** argv) {
-    try {
-      app_.parse(argc, argv);
-    } catch (const CLI::ParseError& end) {
-      constexpr int kBadUsage = 2;  // as isthmus itself says it
-      std::exit(app_.exit(end) == 0 ? 0 : kBadUsage);
-    }
-  }
+  void parse(int argc, char** argv);
 
  private:
-  CLI::App app_;
+  const std::unique_ptr<CLI::App> app_;
 };
 
 }  // namespace isthmus::bench

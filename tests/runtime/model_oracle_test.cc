@@ -2,9 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <regex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -275,32 +278,38 @@ TEST_F(ModelOracle, UpdatesAreThoseOfTorchAdamW) {
   EXPECT_TRUE(rest.empty());
 }
 
-TEST_F(ModelOracle, AHundredStepsOfTrainingAreThoseOfFp64) {
+const std::vector<std::string> kTrainings = {"bert_trained", "grouped", "qwen3", "mixtral_trained"};
+
+class TrainingOracle : public ModelOracle {};
+
+TEST_P(TrainingOracle, AHundredStepsAreThoseOfFp64) {
   const auto options = load_oracle_text("training.txt");
   const auto number = [&](const std::string& key) { return std::stod(options.at(key)); };
   const auto adamw = oracle_adamw();
   const auto steps_of_data = std::stoll(options.at("steps_of_data"));
   const auto trainings = load_oracle_trainings();
-  ASSERT_EQ(trainings.size(), 4U);
-  for (const auto& training : trainings) {
-    SCOPED_TRACE(training.name);
-    ASSERT_NO_FATAL_FAILURE(make(training.name, Precision::f32));
-    ASSERT_EQ(training.losses.size(), 100U);
-    for (std::int64_t step = 0; step < 100; ++step) {
-      const auto loss = forward_backward(oracle_batches(c, step % steps_of_data));
-      const auto expected = training.losses[static_cast<std::size_t>(step)];
-      EXPECT_NEAR(loss.sum / static_cast<double>(loss.counted), expected, 2e-5 * expected) << step;
-      const auto warmed_up = static_cast<double>(step + 1) / number("warmup");
-      model->update(adamw, number("rate") * std::min(1.0, warmed_up), loss.counted);
-    }
-    ASSERT_EQ(training.parameters.size(), model->tensors().size());
-    for (std::size_t t = 0; t < model->tensors().size(); ++t) {
-      const auto& expected = training.parameters.at(t);
-      if (has_no_gradient(expected.name)) continue;
-      EXPECT_LE(distance(model->parameters(t), expected), 2e-5 * expected.norm) << expected.name;
-    }
+  ASSERT_EQ(trainings.size(), kTrainings.size());
+  const auto found = std::ranges::find(trainings, GetParam(), &OracleTraining::name);
+  ASSERT_NE(found, trainings.end());
+  const auto& training = *found;
+  ASSERT_NO_FATAL_FAILURE(make(training.name, Precision::f32));
+  ASSERT_EQ(training.losses.size(), 100U);
+  for (std::int64_t step = 0; step < 100; ++step) {
+    const auto loss = forward_backward(oracle_batches(c, step % steps_of_data));
+    const auto expected = training.losses[static_cast<std::size_t>(step)];
+    EXPECT_NEAR(loss.sum / static_cast<double>(loss.counted), expected, 2e-5 * expected) << step;
+    const auto warmed_up = static_cast<double>(step + 1) / number("warmup");
+    model->update(adamw, number("rate") * std::min(1.0, warmed_up), loss.counted);
+  }
+  ASSERT_EQ(training.parameters.size(), model->tensors().size());
+  for (std::size_t t = 0; t < model->tensors().size(); ++t) {
+    const auto& expected = training.parameters.at(t);
+    if (has_no_gradient(expected.name)) continue;
+    EXPECT_LE(distance(model->parameters(t), expected), 2e-5 * expected.norm) << expected.name;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Cases, TrainingOracle, testing::ValuesIn(kTrainings), name_of_case);
 
 }  // namespace
 }  // namespace isthmus::runtime
