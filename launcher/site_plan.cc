@@ -10,7 +10,6 @@
 #include "launcher/units.h"
 
 namespace isthmus::launcher {
-
 namespace {
 
 StepWrites writes_of(const SiteFile& file, std::size_t sites) {

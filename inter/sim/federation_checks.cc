@@ -138,20 +138,18 @@ void FederationRun::check_state(std::uint32_t index) {
     violation(fmt::format("s{} holds {} bytes of contributions", site.id, gateway.memory_bytes()));
 }
 
-// An acknowledged chunk is there. Peers take turns: with many, all of them after each event took
-// half of a run's time, and what is missing stays so for a while.
-void FederationRun::check_chunks(Site& site) {
+// An acknowledged chunk is there.
+void FederationRun::check_chunks(const Site& site) {
   const auto& gateway = site.process->gateway();
-  site.next_peer = (site.next_peer + 1) % sites_.size();
-  if (sites_[site.next_peer].id == site.id) site.next_peer = (site.next_peer + 1) % sites_.size();
-  const auto& peer = sites_[site.next_peer];
-  if (peer.id == site.id || !peer.process || peer.dying) return;
-  const auto& theirs = peer.process->gateway();
-  const auto session = gateway.session_with(peer.id);
-  if (session == 0 || session != theirs.session_with(site.id)) return;
-  if (const auto missing = theirs.first_missing(gateway.acknowledged_chunks(peer.id)))
-    violation(fmt::format("s{} acknowledged chunk {} of a transfer of s{} and does not have it",
-                          peer.id, missing->second, site.id));
+  for (const auto& peer : sites_) {
+    if (peer.id == site.id || !peer.process || peer.dying) continue;
+    const auto& theirs = peer.process->gateway();
+    const auto session = gateway.session_with(peer.id);
+    if (session == 0 || session != theirs.session_with(site.id)) continue;
+    if (const auto missing = theirs.first_missing(gateway.acknowledged_chunks(peer.id)))
+      violation(fmt::format("s{} acknowledged chunk {} of a transfer of s{} and does not have it",
+                            peer.id, missing->second, site.id));
+  }
 }
 
 std::string FederationRun::where_all_are() const {

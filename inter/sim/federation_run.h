@@ -64,8 +64,7 @@ class FederationRun {
       std::map<SiteId, Part> parts;
       bool operator==(const Held&) const = default;
     };
-    std::optional<Held> held;   // that was checked last
-    std::size_t next_peer = 0;  // whose acknowledgements are checked
+    std::optional<Held> held;  // that was checked last
     // The named point at which it crashes, and how.
     struct CrashAt {
       std::string_view point;
@@ -159,7 +158,7 @@ class FederationRun {
   void check_records(std::uint32_t index);
   void check_state(std::uint32_t index);
   void note_taken_back(Site& site);
-  void check_chunks(Site& site);
+  void check_chunks(const Site& site);
   void check_at_end();
   void check_work(Site& site);
   void check_dead_ranks();
