@@ -47,7 +47,7 @@ constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on w
 // of no use or a session ended.
 constexpr int kAnswersAtOnce = 16;
 constexpr Nanoseconds kAnswersApart = kSecond;
-constexpr Nanoseconds kSnapshotIdle = 120 * kSecond;  // then its memory is free again
+constexpr Nanoseconds kSnapshotIdle = 120 * kSecond;  // then its memory is free again, if all came
 constexpr std::size_t kUnlistedMax = 32;              // leaves
 constexpr std::size_t kLeftMax = 16;                  // transfers
 constexpr std::uint64_t kPriority = 1;  // before contributions: who returns holds the others up
@@ -227,9 +227,20 @@ void StateTransfer::claim(const std::shared_ptr<Snapshot>& snapshot, Link& link)
   snapshot->sent.clear();
 }
 
+// Leaves that were read last may take minutes on their way; whoever waits for one does so as long.
+bool StateTransfer::on_its_way(const Snapshot& snapshot) const {
+  const auto transfer = transfer_of_state(snapshot.run, snapshot.state.step, snapshot.strong);
+  return context_.loop.now() - snapshot.last_used < kPatienceWithSlowLine &&
+         std::ranges::any_of(snapshot.claimed_by, [&](SiteId site) {
+           const auto* peer = context_.peers.find(site);
+           return peer != nullptr && peer->link->up() && peer->link->sends(transfer);
+         });
+}
+
 void StateTransfer::drop_snapshots(Nanoseconds unused_for) {
   std::erase_if(snapshots_, [&](const auto& old) {
     if (context_.loop.now() - old->last_used < unused_for) return false;
+    if (unused_for == kSnapshotIdle && on_its_way(*old)) return false;
     const auto transfer = transfer_of_state(old->run, old->state.step, old->strong);
     for (auto& [site, peer] : context_.peers.all()) peer.link->withdraw(transfer);
     return true;

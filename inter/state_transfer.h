@@ -73,6 +73,7 @@ class StateTransfer {
   std::uint32_t manifest_chunks() const;
   std::uint32_t chunk_count() const;
 
+  bool on_its_way(const Snapshot& snapshot) const;
   void drop_snapshots(Nanoseconds unused_for);
   bool room_for_snapshot();
   void claim(const std::shared_ptr<Snapshot>& snapshot, Link& link);
