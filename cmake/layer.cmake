@@ -11,20 +11,24 @@
 add_library(isthmus_flags INTERFACE)
 target_compile_options(isthmus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Werror -ffp-contract=off
                        # g++ 12 takes the two halves of a coroutine promise's operator new and delete for a mismatch
-                       -Wno-mismatched-new-delete)
+                       -Wno-mismatched-new-delete
+                       # g++ collects its garbage from 128 MiB on, which takes a tenth of its time or more
+                       $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=524288>)
 
-# More than half of a compiler's time goes into reading headers and into what each file makes of their templates. So
-# release reads the libraries' headers once for all tests, and compiles eight of their files at a time; the sanitizers'
-# presets do so with the layers too. Then a file may lack an include, or use a name that a neighbour has as well, and
-# nobody sees it: of the layers release does, of the tests debug.
-set(ISTHMUS_TOGETHER none CACHE STRING "What is compiled eight files at a time, with precompiled headers: none, tests, all")
-set_property(CACHE ISTHMUS_TOGETHER PROPERTY STRINGS none tests all)
+# Most of what CI does is compiling. So headers that most files include are read once for all layers and once for all tests,
+# and eight files are compiled together: what they make of templates is compiled once for them all. A file that lacks an
+# include, or uses a name that a neighbour has as well, is found by debug, which compiles each by itself (in part also by
+# tests/structure, which knows the names and what is precompiled).
+option(ISTHMUS_TOGETHER "Compile eight files at a time, with precompiled headers" OFF)
+set(PRECOMPILED
+  <fmt/format.h> <algorithm> <array> <chrono> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string> <vector>)
 # isthmus_together(target first [HEADERS …]): `first` is the one of all targets with the same flags whose precompiled
 # headers, to which these are added, the others use too.
 function(isthmus_together target first)
-  if(target STREQUAL first)
-    target_precompile_headers(${target} PRIVATE ${ARGN}
-      <fmt/format.h> <algorithm> <array> <chrono> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string> <vector>)
+  if(NOT ISTHMUS_TOGETHER)
+    return()
+  elseif(target STREQUAL first)
+    target_precompile_headers(${target} PRIVATE ${ARGN} ${PRECOMPILED})
   else()
     target_precompile_headers(${target} REUSE_FROM ${first})
   endif()
@@ -56,12 +60,10 @@ function(isthmus_layer name)
   set_target_properties(isthmus_${name} PROPERTIES
     VERIFY_INTERFACE_HEADER_SETS ON INTERFACE_HEADER_SETS_TO_VERIFY without_source)
   target_compile_options(isthmus_${name} PRIVATE ${layer_FLAGS})
-  if(ISTHMUS_TOGETHER STREQUAL "all")
-    if(layer_FLAGS)
-      isthmus_together(isthmus_${name} isthmus_${name})
-    else()
-      isthmus_together(isthmus_${name} isthmus_base)
-    endif()
+  if(layer_FLAGS)
+    isthmus_together(isthmus_${name} isthmus_${name})
+  else()
+    isthmus_together(isthmus_${name} isthmus_base)
   endif()
   set(alone ${layer_SOURCES})
   list(FILTER alone INCLUDE REGEX "${layer_ALONE}")
@@ -81,9 +83,7 @@ function(isthmus_test name)
   add_executable(${name}_test ${test_SOURCES})
   target_link_libraries(${name}_test PRIVATE ${test_USES} isthmus_flags ${test_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_options(${name}_test PRIVATE ${ISTHMUS_TEST_FLAGS})
-  if(NOT ISTHMUS_TOGETHER STREQUAL "none")
-    isthmus_together(${name}_test base_test <gtest/gtest.h> <gmock/gmock.h>)
-  endif()
+  isthmus_together(${name}_test base_test <gtest/gtest.h> <gmock/gmock.h>)
   if(NOT test_TIMEOUT)
     set(test_TIMEOUT 300)
   endif()

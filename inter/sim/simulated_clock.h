@@ -2,6 +2,8 @@
 // fast or too slow, and its calendar jumps. Timers of who lives by it are due by its own time.
 #pragma once
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "inter/sim/simulation.h"
 

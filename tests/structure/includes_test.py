@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Who may include whom: our folders, by the table in README.md, and third-party packages, by their homes.
 
-A package has one home (two where it is said), so that it can be replaced by changing one folder, or one file.
+A package has one home (two where it is said), so that it can be replaced by changing one folder, or one file. And who must
+include what: a compiler that finds headers precompiled does not miss them.
 """
 import pathlib
 import re
@@ -109,9 +110,64 @@ def documented_table(text):
     return table
 
 
+# Precompiled header (cmake/layer.cmake) -> what a file has from it.
+GIVES = {
+    "fmt/format.h": r"fmt::",
+    "algorithm": r"std::(?:ranges::(?!subrange|views)\w+|(?:stable_|partial_)?sort|find(?:_if)?|(?:any|all|none)_of|min|max|clamp|"
+                 r"copy(?:_n|_if)?|fill(?:_n)?|transform|lower_bound|upper_bound|reverse|count(?:_if)?|(?:min|max|minmax)_element|"
+                 r"equal|remove_if|unique|nth_element|for_each|rotate)\b(?=[(<])",
+    "array": r"std::(?:array|to_array)\b",
+    "chrono": r"std::chrono\b",
+    "filesystem": r"std::filesystem\b",
+    "functional": r"std::(?:function|less|greater|hash|bind_front|reference_wrapper)\b",
+    "map": r"std::(?:multi)?map\b",
+    "memory": r"std::(?:unique_ptr|shared_ptr|weak_ptr|make_unique|make_shared|enable_shared_from_this)\b",
+    "optional": r"std::(?:optional|nullopt)\b",
+    "set": r"std::(?:multi)?set\b",
+    "span": r"std::(?:span|as_bytes|as_writable_bytes)\b",
+    "string": r"std::(?:string|to_string)\b",
+    "vector": r"std::vector\b",
+}
+# Numbers' ranges and the like are of other headers.
+OF_RANGES = re.compile(r"std::ranges::(?:begin|end|size|data|empty|iota|swap|equal_to|less|greater|range|\w+_range|\w+_t)\b")
+
+
+def includes_of(root, path, seen):
+    """What a file includes of others' headers, by ours too."""
+    found = set()
+    for bracket, name in INCLUDE.findall(path.read_text(encoding="utf-8")):
+        if bracket == "<":
+            found.add("fmt/format.h" if name.startswith("fmt/") else name)
+        elif name not in seen and (root / name).is_file():
+            seen.add(name)
+            found |= includes_of(root, root / name, seen)
+    return found
+
+
+def lacking(root):
+    """One line for each precompiled header that a file needs and does not include."""
+    found = []
+    for folder in MAY_INCLUDE:
+        for path in tree.files(pathlib.Path(root, folder), ".h", ".cc"):
+            if path.name.endswith("-inl.h"):
+                continue
+            text = OF_RANGES.sub("", re.sub(r"//.*", "", path.read_text(encoding="utf-8")))
+            includes = includes_of(root, path, set())
+            found += [f"{path.relative_to(root)}: <{header}> is not included, for {used[0]}" for header, names in GIVES.items()
+                      if header not in includes and (used := re.search(names, text))]
+    return found
+
+
 class Includes(unittest.TestCase):
     def test_follow_the_table(self):
         self.assertEqual(faults(tree.ROOT), [])
+
+    def test_lack_nothing_that_is_precompiled(self):
+        self.assertEqual(lacking(tree.ROOT), [])
+
+    def test_all_that_is_precompiled_is_looked_for(self):
+        listed = re.search(r"set\(PRECOMPILED\n(.*?)\)", (tree.ROOT / "cmake/layer.cmake").read_text(encoding="utf-8"), re.S)
+        self.assertEqual(re.findall(r"<(.*?)>", listed[1]), list(GIVES))
 
     def test_the_table_is_the_one_in_the_readme(self):
         documented = documented_table((tree.ROOT / "README.md").read_text(encoding="utf-8"))
@@ -169,6 +225,14 @@ class PlantedFaults(unittest.TestCase):
     def test_a_header_that_its_own_source_does_not_include_first_is_found(self):
         self.assertIn('"base/a.h" comes first', self.fault_of("base/a.cc", '#include <vector>\n#include "base/a.h"', "base/a.h"))
         self.assertEqual("", self.fault_of("base/a.cc", '#include "base/a.h"\n#include <vector>', "base/a.h"))
+
+    def test_a_header_that_is_only_precompiled_is_found(self):
+        with tempfile.TemporaryDirectory() as root:
+            folder = pathlib.Path(root, "base")
+            folder.mkdir()
+            (folder / "a.h").write_text("#include <vector>\n")
+            (folder / "b.cc").write_text('#include "base/a.h"\nstd::vector<int> v;  // std::set\nstd::map<int, int> m;\n')
+            self.assertEqual(lacking(pathlib.Path(root)), ["base/b.cc: <map> is not included, for std::map"])
 
     def test_what_is_allowed_passes(self):
         self.assertEqual("", self.fault_of("inter/a.cc", '#include <zmq.h>\n#include <vector>\n#include "base/b.h"',

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Files of a folder compile as one unit, in whichever order: no two give a name of their own to different things.
 
-The sanitizers' presets compile eight files at a time, release those of tests, and which eight changes with every new file.
+Eight files are compiled at a time (cmake/layer.cmake), and which eight changes with every new file.
 """
 import collections
 import pathlib
