@@ -23,9 +23,9 @@ constexpr Nanoseconds kPatienceWithoutLink = 10 * kSecond;
 // A slow line takes minutes for a leaf. While bytes come as fast as this at least, but for a pause
 // as long as a leaf has taken until now, none need be whole before there is one more than are on
 // their way at once: one on each connection, of so many at most. And so long at most, which
-// suffices from 4.4 kB/s on with four: below about 5 kB/s a site could not even keep its sessions.
+// suffices from 4 kB/s on with eight: below about 5 kB/s a site could not even keep its sessions.
 constexpr double kSlowestBytesPerSecond = 1024;
-constexpr Nanoseconds kPatienceWithSlowLine = 1200 * kSecond;
+constexpr Nanoseconds kPatienceWithSlowLine = 2400 * kSecond;
 constexpr Nanoseconds kPauseMax = 120 * kSecond;
 constexpr std::uint32_t kAtOnceMax = 8;
 // A server that needs longer than this for what is missing, as some seconds tell, is left for one
@@ -227,14 +227,15 @@ void StateTransfer::claim(const std::shared_ptr<Snapshot>& snapshot, Link& link)
   snapshot->sent.clear();
 }
 
-// Leaves that were read last may take minutes on their way; whoever waits for one does so as long.
+// Leaves may all have been read long before they arrive; whoever waits for one does so as long.
 bool StateTransfer::on_its_way(const Snapshot& snapshot) const {
   const auto transfer = transfer_of_state(snapshot.run, snapshot.state.step, snapshot.strong);
-  return context_.loop.now() - snapshot.last_used < kPatienceWithSlowLine &&
-         std::ranges::any_of(snapshot.claimed_by, [&](SiteId site) {
-           const auto* peer = context_.peers.find(site);
-           return peer != nullptr && peer->link->up() && peer->link->sends(transfer);
-         });
+  return std::ranges::any_of(snapshot.claimed_by, [&](SiteId site) {
+    const auto* peer = context_.peers.find(site);
+    if (peer == nullptr || !peer->link->up() || !peer->link->sends(transfer)) return false;
+    const auto moved = std::max(snapshot.last_used, peer->link->last_arrival());
+    return context_.loop.now() - moved < kPatienceWithSlowLine;
+  });
 }
 
 void StateTransfer::drop_snapshots(Nanoseconds unused_for) {
