@@ -345,6 +345,41 @@ TEST_F(HostilePeerTest, AStateIsSentWhenTheTurnComes) {
   EXPECT_EQ(lacking, last - 2);
 }
 
+// Leaves of a state may take minutes each: longer than a server keeps it for who asks no more.
+TEST_F(HostilePeerTest, AStateIsKeptWhileItIsOnItsWay) {
+  constexpr std::size_t kChunks = 17;  // a list of hashes, and a leaf for each MiB
+  auto options = endless_with_puppet();
+  options.elements = 4'000'000;
+  options.gateway.sync.chunk_elements = 1 << 18;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+    if (type != MessageType::saved) return;
+    const auto message = decode_signed(type, in);
+    const auto saved = message ? decode_saved(message->body) : std::nullopt;
+    if (saved && saved->strong_root)
+      from.have(transfer_of_state(saved->id.run, saved->id.step, *saved->strong_root),
+                std::vector<bool>(kChunks, false));
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 3; }, 600 * kSecond));
+  for (SiteId site = 2; site <= 4; ++site) federation.end_ranks(site);
+  federation.run_for(60 * kSecond);
+  std::vector<ChunkArrival> held;
+  std::set<std::uint32_t> all;
+  puppet.came = [&](Link&, const ChunkArrival& arrival) {
+    held.push_back(arrival);
+    all.insert(arrival.index);
+  };
+  auto& link = puppet.link(2);
+  link.send(encode(StateRequest{federation.step(2), true}));
+  for (int i = 0; i < 10; ++i) {
+    federation.run_for(180 * kSecond);
+    for (const auto& arrival : std::exchange(held, {})) link.settle(arrival, true);
+  }
+  EXPECT_EQ(all.size(), kChunks);
+}
+
 // A listed site without a vote says that its vote file has the number of another one's. That one
 // starts again all the same.
 TEST_F(HostilePeerTest, TheVoteFileOfAnotherKeepsNobodyFromStarting) {

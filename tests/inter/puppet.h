@@ -60,6 +60,9 @@ class Puppet final : public WireReceiver, public LinkOwner {
   // What comes on the control lane, without the byte that says what it is.
   std::function<void(Link& from, MessageType, ByteReader&)> heard = [](Link&, MessageType,
                                                                        ByteReader&) {};
+  // A chunk, which must be settled once.
+  std::function<void(Link& from, const ChunkArrival&)> came =
+      [](Link& from, const ChunkArrival& arrival) { from.settle(arrival, true); };
 
  private:
   void on_message(GatewayId from, Lane lane, ConnectionId connection,
@@ -84,7 +87,7 @@ class Puppet final : public WireReceiver, public LinkOwner {
     if (in.ok()) heard(from, type, in);
   }
   void on_chunk(Link& from, const ChunkArrival& arrival, const SharedBytes&) override {
-    from.settle(arrival, true);
+    came(from, arrival);
   }
 
   EventLog log_;
