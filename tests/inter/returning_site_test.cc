@@ -78,22 +78,46 @@ TEST_F(ShortStepsReturnTest, TakesOneFetch) {
 
 // Cut off again while it replays, so that the others keep all that it lacks from there on: to
 // replay that takes many times the bytes of a state.
-TEST_F(ShortStepsReturnTest, AStateIsFetchedThoughAllIsKeptWhereItIsNearer) {
-  be_away();
-  const auto fetches = [&] { return federation_.gateway(kReturning).counters().state_fetches; };
-  ASSERT_TRUE(federation_.run_until([&] { return fetches() == 1; }, 60 * kSecond));
-  federation_.run_for(300 * kMillisecond);
-  ASSERT_LT(step(kReturning) + 1, step(1)) << "it replays";
-  federation_.cut_off(kReturning, true);
-  ASSERT_TRUE(reaches(1, step(1) + 40));
-  const auto kept = files(1);
-  EXPECT_GE(kept, 2 * 30U) << "else it would have to fetch one";
-  federation_.cut_off(kReturning, false);
-  ASSERT_TRUE(federation_.run_until([&] { return sees(); }, 60 * kSecond));
+class NearerStateTest : public ShortStepsReturnTest {
+ protected:
+  std::uint64_t fetches() { return federation_.gateway(kReturning).counters().state_fetches; }
+  void be_away_again() {
+    be_away();
+    ASSERT_TRUE(federation_.run_until([&] { return fetches() == 1; }, 60 * kSecond));
+    federation_.run_for(300 * kMillisecond);
+    ASSERT_LT(step(kReturning) + 1, step(1)) << "it replays";
+    federation_.cut_off(kReturning, true);
+    ASSERT_TRUE(reaches(1, step(1) + 40));
+    const auto kept = files(1);
+    EXPECT_GE(kept, 2 * 30U) << "else it would have to fetch one";
+  }
+  void come() {
+    federation_.cut_off(kReturning, false);
+    ASSERT_TRUE(federation_.run_until([&] { return sees(); }, 60 * kSecond));
+  }
+};
+
+TEST_F(NearerStateTest, IsFetchedThoughAllIsKept) {
+  ASSERT_NO_FATAL_FAILURE(be_away_again());
+  ASSERT_NO_FATAL_FAILURE(come());
   const auto steps = comes_back(60 * kSecond);
   ASSERT_TRUE(steps);
   EXPECT_LE(*steps, 12U) << "44 where it replays all of them";
   EXPECT_EQ(fetches(), 2U);
+}
+
+// The others' disks read no states: they offer none.
+TEST_F(NearerStateTest, AllIsReplayedWhereNobodyGivesOne) {
+  ASSERT_NO_FATAL_FAILURE(be_away_again());
+  for (SiteId site = 1; site <= 2; ++site)
+    federation_.disk(site).set_faults({.unreadable = "outer/state."});
+  const auto wanted = [&] { return federation_.events(kReturning, "state_is_nearer"); };
+  const auto before = wanted();
+  ASSERT_NO_FATAL_FAILURE(come());
+  EXPECT_TRUE(comes_back(120 * kSecond));
+  EXPECT_EQ(wanted(), before + 1) << "and not again";
+  EXPECT_EQ(federation_.events(kReturning, "state_not_fetched"), 1U);
+  EXPECT_EQ(fetches(), 1U);
 }
 
 // To replay a step takes two round trips, to make one takes less.
