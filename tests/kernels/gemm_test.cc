@@ -14,15 +14,16 @@ struct ProductCase {
 
 std::vector<double> reference(const GemmShape& s, const Matrix& a, const Matrix& b,
                               const Matrix& c) {
+  const auto x = a.values();
+  const auto y = b.values();
+  const bool tn = s.form == GemmForm::tn;
+  const bool nt = s.form == GemmForm::nt;
   std::vector<double> out;
   for (std::int64_t i = 0; i < s.m; ++i)
-    for (std::int64_t j = 0; j < s.n; ++j) {
-      double sum = s.accumulate ? c.at(i, j) : 0.0;
-      for (std::int64_t l = 0; l < s.k; ++l)
-        sum += (s.form == GemmForm::tn ? a.at(l, i) : a.at(i, l)) *
-               (s.form == GemmForm::nt ? b.at(j, l) : b.at(l, j));
-      out.push_back(sum);
-    }
+    for (std::int64_t j = 0; j < s.n; ++j)
+      out.push_back(sum_of_products(s.accumulate ? c.at(i, j) : 0.0, s.k,
+                                    x.data() + (tn ? i : i * s.k), tn ? s.m : 1,
+                                    y.data() + (nt ? j * s.k : j), nt ? 1 : s.n));
   return out;
 }
 

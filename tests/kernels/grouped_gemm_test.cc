@@ -26,6 +26,8 @@ class GroupedGemm : public testing::TestWithParam<GroupedCase> {
   std::vector<double> reference(const Matrix& a, const Matrix& b, const Matrix& before,
                                 const std::vector<std::int32_t>& offsets) const {
     const auto& s = GetParam().shape;
+    const auto x = a.values();
+    const auto y = b.values();
     auto out = before.values();
     const auto width = before.columns();
     for (std::size_t g = 0; g + 1 < offsets.size(); ++g) {
@@ -34,19 +36,18 @@ class GroupedGemm : public testing::TestWithParam<GroupedCase> {
         for (std::int64_t o = 0; o < s.out; ++o)
           for (std::int64_t i = 0; i < s.in; ++i) {
             auto& sum = out[static_cast<std::size_t>((weight + o) * width + i)];
-            if (!s.accumulate) sum = 0;
-            for (std::int64_t r = offsets[g]; r < offsets[g + 1]; ++r)
-              sum += a.at(r, o) * b.at(r, i);
+            sum = sum_of_products(s.accumulate ? sum : 0, offsets[g + 1] - offsets[g],
+                                  x.data() + offsets[g] * s.out + o, s.out,
+                                  y.data() + offsets[g] * s.in + i, s.in);
           }
         continue;
       }
       for (std::int64_t r = offsets[g]; r < offsets[g + 1]; ++r)
         for (std::int64_t c = 0; c < width; ++c) {
-          double sum = 0;
-          for (std::int64_t l = 0; l < a.columns(); ++l)
-            sum +=
-                a.at(r, l) * (s.form == GemmForm::nt ? b.at(weight + c, l) : b.at(weight + l, c));
-          out[static_cast<std::size_t>(r * width + c)] = sum;
+          const bool nt = s.form == GemmForm::nt;
+          out[static_cast<std::size_t>(r * width + c)] = sum_of_products(
+              0, a.columns(), x.data() + r * a.columns(), 1,
+              y.data() + (nt ? (weight + c) * s.in : weight * s.in + c), nt ? 1 : s.in);
         }
     }
     return out;

@@ -64,9 +64,10 @@ class Matrix {
       bf16_[i] = to_bf16(static_cast<float>(value));
   }
   std::vector<double> values() const {
-    std::vector<double> all;
+    std::vector<double> all(static_cast<std::size_t>(rows_ * columns_));
+    auto* value = all.data();
     for (std::int64_t r = 0; r < rows_; ++r)
-      for (std::int64_t c = 0; c < columns_; ++c) all.push_back(at(r, c));
+      for (std::int64_t c = 0; c < columns_; ++c) *value++ = at(r, c);
     return all;
   }
   bool padding_is_untouched() const {
@@ -104,6 +105,13 @@ inline double relative_error(const std::vector<double>& got, const std::vector<d
     norm += expected[i] * expected[i];
   }
   return std::sqrt(difference / (norm > 0 ? norm : 1.0));
+}
+
+// From `sum` on: of n products, which lie so many elements apart in x and in y.
+inline double sum_of_products(double sum, std::int64_t n, const double* x, std::int64_t x_step,
+                              const double* y, std::int64_t y_step) {
+  for (std::int64_t i = 0; i < n; ++i) sum += x[i * x_step] * y[i * y_step];
+  return sum;
 }
 
 // What rounding one result to `dtype` may cost, in L2: f32 sums, or half a unit of 8 bits.

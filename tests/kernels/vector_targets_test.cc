@@ -12,10 +12,10 @@ namespace {
 // Highway, so that a target which silently went missing is noticed.
 std::size_t targets_expected() {
   std::size_t count = 1;  // the baseline
+#if !defined(ISTHMUS_ONE_HIGHWAY_TARGET)
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
                     __builtin_cpu_supports("bmi2") != 0;
   count += avx2;
-#if !defined(ISTHMUS_TWO_HIGHWAY_TARGETS)
   const bool avx3_dl =
       avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
       __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
