@@ -13,12 +13,12 @@
 namespace isthmus::launcher {
 namespace {
 
-struct Options {
+struct CheckArguments {
   SiteArguments sites;
   bool document = false;
 };
 
-ExitCode run(const Options& options) {
+ExitCode run(const CheckArguments& options) {
   if (options.document) {
     fmt::print("{}", configuration_document());
     return ExitCode::done;
@@ -39,7 +39,8 @@ void add_check(Command program) {
   const auto command = program.subcommand(
       "check",
       "Check site files whole, and say what they mean and what happens when a site is lost");
-  const auto options = std::make_shared<Options>();  // outlives the parsing, held by the action
+  const auto options =
+      std::make_shared<CheckArguments>();  // outlives the parsing, held by the action
   add_site_arguments(command, options->sites, HowManySites::some).required(false);
   command.flag("--document", options->document, "Print docs/configuration.md instead");
   command.footer(

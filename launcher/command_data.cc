@@ -18,7 +18,7 @@ namespace {
 
 using runtime::DocumentFormat;
 
-struct Options {
+struct DataArguments {
   std::string source;
   std::string train;
   std::string held_out;
@@ -37,7 +37,7 @@ std::string targets(const runtime::TokenFileFacts& facts) {
   return facts.has_mask ? fmt::format(", {} of them targets", facts.targets) : "";
 }
 
-void print_result(const Options& options, DocumentFormat format,
+void print_result(const DataArguments& options, DocumentFormat format,
                   const runtime::PreparedText& prepared) {
   const auto* const thing = format == DocumentFormat::text ? "paragraph" : "record";
   fmt::print("{}: {}; {} to train on{} in {}", options.source, counted(prepared.documents, thing),
@@ -48,7 +48,7 @@ void print_result(const Options& options, DocumentFormat format,
   fmt::print("\n");
 }
 
-ExitCode run(const Options& options) {
+ExitCode run(const DataArguments& options) {
   const auto disk = make_system_disk();
   const auto clock = make_system_clock();
   runtime::PrepareOptions task{.source = options.source,
@@ -91,7 +91,7 @@ void add_data(Command program) {
       "prepare",
       "Turn a text or JSON lines, plain or compressed (gzip, zstd), into what is trained on and "
       "what is held out: every 20th paragraph or record");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DataArguments>();
   prepare.option("SOURCE", options->source, "The text, or the JSON lines").required();
   prepare.option("--train", options->train, "Where the part to train on goes").required();
   prepare.option("--held-out", options->held_out,

@@ -19,7 +19,7 @@
 namespace isthmus::launcher {
 namespace {
 
-struct Options {
+struct EvalArguments {
   SiteArguments site;
   ModelArguments model;
   std::int64_t sequences = 24;
@@ -27,7 +27,7 @@ struct Options {
   bool json = false;
 };
 
-Result<void> evaluate(const Options& options, const SiteFile& file) {
+Result<void> evaluate(const EvalArguments& options, const SiteFile& file) {
   if (file.data.held_out.empty())
     return Error{ErrorCode::invalid_argument,
                  "the site file has no data.held_out: there is nothing to evaluate on"};
@@ -80,7 +80,7 @@ Result<void> evaluate(const Options& options, const SiteFile& file) {
   return {};
 }
 
-ExitCode run(const Options& options) {
+ExitCode run(const EvalArguments& options) {
   const auto file = load_site(options.site.paths.front(), options.site.overrides);
   if (!file) return fail(file.error());
   const auto done = evaluate(options, *file);
@@ -95,7 +95,7 @@ void add_eval(Command program) {
                                           "data.held_out: bits per byte, and perplexity "
                                           "per token (of a model that predicts hidden "
                                           "tokens, of those)");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<EvalArguments>();
   add_site_arguments(command, options->site, HowManySites::one);
   const auto initial =
       command.flag("--initial", options->initial, "The model before any training instead");

@@ -13,14 +13,14 @@
 namespace isthmus::launcher {
 namespace {
 
-struct Options {
+struct ExportArguments {
   SiteArguments site;
   std::string destination;
   ModelArguments model;
   std::string dtype = "f32", file_size = "5 GiB";
 };
 
-Result<runtime::ExportOptions> wish_of(const Options& options) {
+Result<runtime::ExportOptions> wish_of(const ExportArguments& options) {
   runtime::ExportOptions wish;
   for (const auto& type : runtime::stored_dtypes())
     if (type.name == options.dtype) wish.dtype = type.dtype;
@@ -30,7 +30,7 @@ Result<runtime::ExportOptions> wish_of(const Options& options) {
   return wish;
 }
 
-Result<void> export_from(const Options& options) {
+Result<void> export_from(const ExportArguments& options) {
   ISTHMUS_TRY(const auto wish, wish_of(options));
   ISTHMUS_TRY(const auto file, load_site(options.site.paths.front(), options.site.overrides));
   const auto disk = make_system_disk();
@@ -45,7 +45,7 @@ Result<void> export_from(const Options& options) {
 void add_export(Command program) {
   const auto command = program.subcommand(
       "export", "Write a site's model as a Hugging Face directory for other programs");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ExportArguments>();
   add_site_arguments(command, options->site, HowManySites::one);
   command.option("--to", options->destination, "A new folder").required();
   add_model_arguments(command, options->model);

@@ -20,7 +20,7 @@
 namespace isthmus::launcher {
 namespace {
 
-struct Options {
+struct GenerateArguments {
   SiteArguments site;
   ModelArguments model;
   std::vector<std::string> prompts;
@@ -29,7 +29,8 @@ struct Options {
   runtime::GenerateOptions generate;
 };
 
-Result<std::vector<std::string>> continue_texts(const Options& options, const SiteFile& file,
+Result<std::vector<std::string>> continue_texts(const GenerateArguments& options,
+                                                const SiteFile& file,
                                                 std::span<const std::string> prompts) {
   const auto disk = make_system_disk();
   ThreadPool pool(rank_cpus(file, 0, static_cast<int>(available_cpus().size())));
@@ -40,7 +41,7 @@ Result<std::vector<std::string>> continue_texts(const Options& options, const Si
   return runtime::generate(*model, *tokenizer, prompts, options.generate);
 }
 
-void print_texts(const Options& options, std::span<const std::string> prompts,
+void print_texts(const GenerateArguments& options, std::span<const std::string> prompts,
                  std::span<const std::string> more) {
   if (options.json) {
     auto all = nlohmann::ordered_json::array();
@@ -57,7 +58,7 @@ void print_texts(const Options& options, std::span<const std::string> prompts,
   }
 }
 
-ExitCode run(const Options& options) {
+ExitCode run(const GenerateArguments& options) {
   const auto file = load_site(options.site.paths.front(), options.site.overrides);
   if (!file) return fail(file.error());
   std::vector<std::string> prompts;
@@ -74,7 +75,7 @@ ExitCode run(const Options& options) {
 
 void add_generate(Command program) {
   const auto command = program.subcommand("generate", "Let a site's model continue a text");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<GenerateArguments>();
   add_site_arguments(command, options->site, HowManySites::one);
   command
       .option("--prompt", options->prompts,

@@ -12,13 +12,13 @@
 namespace isthmus::launcher {
 namespace {
 
-struct Options {
+struct KeysArguments {
   std::string path;
   std::string to;
   bool operator_key = false;
 };
 
-ExitCode generate(const Options& options) {
+ExitCode generate(const KeysArguments& options) {
   guard_secrets();
   const auto disk = make_system_disk();
   const auto saved =
@@ -37,7 +37,7 @@ ExitCode generate(const Options& options) {
 }
 
 // What is public already, and may be read by everybody.
-Result<std::string> public_text(const Options& options) {
+Result<std::string> public_text(const KeysArguments& options) {
   const auto disk = make_system_disk();
   if (options.operator_key) {
     ISTHMUS_TRY(const auto key, read_operator_key(*disk, options.path));
@@ -48,7 +48,7 @@ Result<std::string> public_text(const Options& options) {
 }
 
 // Into a file of its own: the old key is what the others know until they have the new roster.
-ExitCode rotate(const Options& options) {
+ExitCode rotate(const KeysArguments& options) {
   guard_secrets();
   const auto identity = security::Identity::load(options.path);
   if (!identity) return fail(identity.error());
@@ -66,7 +66,7 @@ ExitCode rotate(const Options& options) {
   return ExitCode::done;
 }
 
-ExitCode show(const Options& options) {
+ExitCode show(const KeysArguments& options) {
   if (options.path.ends_with(".pub")) {
     const auto text = public_text(options);
     if (!text) return fail(text.error());
@@ -94,11 +94,11 @@ void add_keys(Command program) {
   command.footer(
       "Example:\n  isthmus keys generate alpha.key\n  isthmus keys generate --operator "
       "operator.key");
-  std::shared_ptr<Options> options;
+  std::shared_ptr<KeysArguments> options;
   const auto add = [&](const char* name, const char* meaning, const char* example,
-                       ExitCode (*run)(const Options&)) {
+                       ExitCode (*run)(const KeysArguments&)) {
     const auto one = command.subcommand(name, meaning);
-    options = std::make_shared<Options>();
+    options = std::make_shared<KeysArguments>();
     one.option("PATH", options->path, "File of the secret; the public part is PATH.pub").required();
     one.footer(fmt::format("Example:\n  {}", example));
     one.runs([options = options, run] { return run(*options); });

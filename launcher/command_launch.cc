@@ -42,7 +42,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-struct Options {
+struct LaunchArguments {
   SiteArguments sites;
   bool plain = false;
 };
@@ -50,7 +50,7 @@ struct Options {
 // One launch: the processes, and what is shown of them meanwhile.
 class Launch {
  public:
-  Launch(std::vector<CheckedSite> sites, const Options& options)
+  Launch(std::vector<CheckedSite> sites, const LaunchArguments& options)
       : options_(options),
         disk_(make_system_disk()),
         clock_(make_system_clock()),
@@ -298,7 +298,7 @@ class Launch {
     std::fflush(stdout);
   }
 
-  const Options& options_;
+  const LaunchArguments& options_;
   std::unique_ptr<Disk> disk_;
   std::unique_ptr<Clock> clock_;
   std::vector<CheckedSite> sites_;
@@ -322,7 +322,7 @@ class Launch {
   std::optional<ExitCode> code_;
 };
 
-ExitCode run(const Options& options) {
+ExitCode run(const LaunchArguments& options) {
   guard_secrets();  // it looks at each site's identity
   auto sites = load_checked_sites(options.sites.paths, options.sites.overrides);
   if (!sites) return fail(sites.error());
@@ -337,7 +337,7 @@ ExitCode run(const Options& options) {
 void add_launch(Command program) {
   const auto command = program.subcommand(
       "launch", "Check a site's file, then start its gateway and ranks and keep them running");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<LaunchArguments>();
   add_site_arguments(command, options->sites, HowManySites::some);
   command.flag("--plain", options->plain, "Lines instead of the monitor, also on a terminal");
   command.footer(

@@ -22,7 +22,7 @@
 namespace isthmus::launcher {
 namespace {
 
-struct Options {
+struct LinkArguments {
   std::string peer;
   SiteArguments site;
   bool force = false;
@@ -55,7 +55,7 @@ Result<SiteText> only_site(SiteArguments arguments) {
   return text;
 }
 
-Result<inter::attach::LinkTest> wish_of(const Options& options) {
+Result<inter::attach::LinkTest> wish_of(const LinkArguments& options) {
   inter::attach::LinkTest wish{.number = 0, .peer = options.peer, .force = options.force};
   if (!options.time.empty()) {
     ISTHMUS_TRY(wish.time, parse_duration(options.time));
@@ -106,7 +106,7 @@ Result<nlohmann::json> run_test(const std::string& socket, const inter::attach::
   return Error{ErrorCode::cancelled, "stopped, and the test with it"};
 }
 
-ExitCode test(const Options& options) {
+ExitCode test(const LinkArguments& options) {
   const auto wish = wish_of(options);
   if (!wish) return fail(wish.error());
   const auto site = only_site(options.site);
@@ -127,7 +127,7 @@ void add_link(Command program) {
   const auto one = command.subcommand(
       "test",
       "Round trip, capacity both ways, losses, congestion control, and the kernel's window limits");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<LinkArguments>();
   one.option("PEER", options->peer, "The other site, as the roster names it").required();
   one.option("FILE", options->site.paths, "This site's file (default: the only one in this folder)")
       .takes_one();

@@ -10,12 +10,12 @@
 namespace isthmus::launcher {
 namespace {
 
-struct Options {
+struct PlanArguments {
   SiteArguments site;
   bool json = false;
 };
 
-ExitCode run(const Options& options) {
+ExitCode run(const PlanArguments& options) {
   guard_secrets();  // the check looks at the site's identity
   auto sites = load_checked_sites(options.site.paths, options.site.overrides);
   if (!sites) return fail(sites.error());
@@ -32,7 +32,7 @@ void add_plan(Command program) {
   const auto command = program.subcommand(
       "plan",
       "Memory that a site will need, by kind, and what it writes, before anything is started");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PlanArguments>();
   add_site_arguments(command, options->site, HowManySites::one);
   command.flag("--json", options->json, "One JSON object; bytes");
   command.footer(

@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::size_t kFileBytesMax = std::size_t{1} << 20;
 
-struct Options {
+struct ReportArguments {
   SiteArguments sites;
   std::vector<std::string> controls;
   std::string output;
@@ -100,7 +100,7 @@ Result<void> read_steps(Disk& disk, const SiteFile& file, SiteReport& report) {
   return {};
 }
 
-Result<SiteReport> report_site(const std::string& path, const Options& options) {
+Result<SiteReport> report_site(const std::string& path, const ReportArguments& options) {
   ISTHMUS_TRY(const auto file, load_site(path, options.sites.overrides));
   const RunFolder folder(file.site.run_dir);
   const auto disk = make_system_disk();
@@ -119,7 +119,7 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
                "steps and tokens are told too low\n",
                file.site.name, *report.state_step, counted(steps, "step"));
   if (const auto bytes = read_file(*disk, folder.traffic(), kFileBytesMax)) {
-    auto traffic = parse_traffic(text_of(*bytes));
+    auto traffic = parse_traffic(isthmus::text_of(*bytes));
     if (traffic)
       report.traffic = std::move(*traffic);
     else  // a power failure may leave it empty
@@ -161,7 +161,7 @@ Result<SiteReport> report_site(const std::string& path, const Options& options) 
   return report;
 }
 
-Result<void> make_report(const Options& options) {
+Result<void> make_report(const ReportArguments& options) {
   Report report;
   for (const auto& path : options.sites.paths) {
     ISTHMUS_TRY(auto site, report_site(path, options));
@@ -188,7 +188,7 @@ Result<void> make_report(const Options& options) {
 void add_report(Command program) {
   const auto command = program.subcommand(
       "report", "What a run came to: held-out loss, speed, traffic, text, and where its files are");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReportArguments>();
   add_site_arguments(command, options->sites, HowManySites::some);
   command
       .option("--control", options->controls, "Site files of runs trained alone, to compare with")

@@ -20,7 +20,7 @@
 namespace isthmus::launcher {
 namespace {
 
-struct Options {
+struct RosterArguments {
   std::string path;
   std::string key;
   std::string operator_key;
@@ -44,7 +44,7 @@ constexpr Nanoseconds kLifetime = 365LL * 86400 * kSecond;
 // The file as written, signed or not.
 Result<RosterText> read_text(const Disk& disk, const std::string& path) {
   ISTHMUS_TRY(const auto bytes, read_file(disk, path, security::kRosterBytesMax));
-  auto text = parse_roster_text(path, std::string(text_of(bytes)));
+  auto text = parse_roster_text(path, std::string(isthmus::text_of(bytes)));
   if (!text.faults.empty())
     return Error{ErrorCode::invalid_argument,
                  "the roster has faults:\n" + text.faults.text(text.path, text.source)};
@@ -79,7 +79,7 @@ std::string likely_operator_key(const Disk& disk, const std::string& roster) {
   return {};
 }
 
-Result<void> sign(const Options& options) {
+Result<void> sign(const RosterArguments& options) {
   guard_secrets();
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
@@ -94,7 +94,7 @@ Result<void> sign(const Options& options) {
   return {};
 }
 
-Result<void> verify(const Options& options) {
+Result<void> verify(const RosterArguments& options) {
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto key, read_operator_key(*disk, options.operator_key));
   ISTHMUS_TRY(const auto roster, read_roster(*disk, options.path, key));
@@ -108,7 +108,7 @@ Result<void> verify(const Options& options) {
   return {};
 }
 
-Result<void> show(const Options& options) {
+Result<void> show(const RosterArguments& options) {
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
   const auto& roster = text.roster;
@@ -168,13 +168,13 @@ std::uint32_t id_never_given(const security::Roster& roster) {
   return static_cast<std::uint32_t>(id);
 }
 
-Result<void> name_run(security::Roster& roster, const Options& options) {
+Result<void> name_run(security::Roster& roster, const RosterArguments& options) {
   if (options.run.empty()) return {};
   ISTHMUS_TRY(roster.run, digest_of("--run", options.run, "the run as `isthmus status` shows it"));
   return {};
 }
 
-Result<void> add(const Options& options) {
+Result<void> add(const RosterArguments& options) {
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto identity, read_public_identity(*disk, options.public_part));
   security::Roster roster;
@@ -223,7 +223,7 @@ Result<void> add(const Options& options) {
 }
 
 // It stays listed as one that was a site: records of the run rest on its signatures.
-Result<void> remove(const Options& options) {
+Result<void> remove(const RosterArguments& options) {
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
   auto roster = text.roster;
@@ -242,7 +242,7 @@ Result<void> remove(const Options& options) {
 }
 
 // A majority of voters is lost for good: where the others go on, by the operator's word alone.
-Result<void> recover(const Options& options) {
+Result<void> recover(const RosterArguments& options) {
   guard_secrets();
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto text, read_text(*disk, options.path));
@@ -305,9 +305,10 @@ void add_roster(Command program) {
       "  isthmus roster sign roster.toml --key operator.key\n"
       "  isthmus roster verify roster.toml --operator-key operator.key.pub");
   const auto start = [&](const char* name, const char* meaning, const std::string& example,
-                         Result<void> (*run)(const Options&), std::shared_ptr<Options>& options) {
+                         Result<void> (*run)(const RosterArguments&),
+                         std::shared_ptr<RosterArguments>& options) {
     const auto one = command.subcommand(name, meaning);
-    options = std::make_shared<Options>();
+    options = std::make_shared<RosterArguments>();
     one.option("ROSTER", options->path, "The roster file").required();
     one.footer(fmt::format("Example:\n  {}", example));
     one.runs([options, run] {
@@ -316,7 +317,7 @@ void add_roster(Command program) {
     });
     return one;
   };
-  std::shared_ptr<Options> options;
+  std::shared_ptr<RosterArguments> options;
   auto one = start("add", "Add a site; makes the file when there is none, counts up the epoch",
                    "isthmus roster add roster.toml --name beta --public beta.key.pub --no-vote",
                    add, options);

@@ -37,7 +37,7 @@ constexpr std::uint64_t kSeedMax = std::numeric_limits<std::int64_t>::max();
 // Failing seeds that are made shorter; of all others the whole run can be replayed.
 constexpr std::size_t kShrunkMax = 5;
 
-struct Options {
+struct SimulateArguments {
   std::string scenario;
   bool storm = false;
   std::uint64_t seed = 1;
@@ -59,7 +59,7 @@ struct Options {
 // What each seed runs: the same scenario, or its own.
 class Scenarios {
  public:
-  static Result<Scenarios> of(const Options& options) {
+  static Result<Scenarios> of(const SimulateArguments& options) {
     Scenarios scenarios;
     if (options.storm == !options.scenario.empty())
       return Error{ErrorCode::invalid_argument,
@@ -116,7 +116,8 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-std::string replay_command(const Options& options, std::uint64_t seed, const PartOfRun& part) {
+std::string replay_command(const SimulateArguments& options, std::uint64_t seed,
+                           const PartOfRun& part) {
   auto command = fmt::format("isthmus simulate {} --seed {}", quoted(options.name()), seed);
   if (part.faults)
     command += part.faults->empty() ? " --faults none"
@@ -169,8 +170,8 @@ Result<ShrunkSeed> shrink_seed(const Scenario& scenario, std::uint64_t seed,
   return result;
 }
 
-void print_shrunk(const Options& options, std::uint64_t seed, const ShrunkSeed& seed_shrunk,
-                  std::string_view margin) {
+void print_shrunk(const SimulateArguments& options, std::uint64_t seed,
+                  const ShrunkSeed& seed_shrunk, std::string_view margin) {
   const auto& [shrunk, faults] = seed_shrunk;
   fmt::print("{}shrunk from {} to {} in {}:\n", margin, counted(faults.size(), "fault"),
              shrunk.part.faults->size(), counted(shrunk.runs, "run"));
@@ -181,7 +182,7 @@ void print_shrunk(const Options& options, std::uint64_t seed, const ShrunkSeed& 
 
 // --- One seed
 
-Result<PartOfRun> part_of(const Options& options, const Scenario& scenario) {
+Result<PartOfRun> part_of(const SimulateArguments& options, const Scenario& scenario) {
   PartOfRun part;
   if (!options.faults.empty()) {
     ISTHMUS_TRY(part.faults, parse_faults(options.faults));
@@ -204,7 +205,7 @@ Result<PartOfRun> part_of(const Options& options, const Scenario& scenario) {
   return part;
 }
 
-nlohmann::ordered_json json_of(const Options& options, const Outcome& outcome) {
+nlohmann::ordered_json json_of(const SimulateArguments& options, const Outcome& outcome) {
   nlohmann::ordered_json json;
   json["scenario"] = options.name();
   json["seed"] = options.seed;
@@ -224,7 +225,7 @@ nlohmann::ordered_json json_of(const Options& options, const Outcome& outcome) {
   return json;
 }
 
-ExitCode run_one(const Options& options, const Scenario& scenario) {
+ExitCode run_one(const SimulateArguments& options, const Scenario& scenario) {
   const auto part = part_of(options, scenario);
   if (!part) return fail(part.error());
   const auto outcome = inter::sim::run_federation(scenario, options.seed, options.log, *part);
@@ -260,7 +261,7 @@ ExitCode run_one(const Options& options, const Scenario& scenario) {
 // --- Many
 
 // Another build may do another thing with the same seed.
-Result<std::string> identity_of(const Options& options) {
+Result<std::string> identity_of(const SimulateArguments& options) {
   constexpr std::uint64_t kProgramBytesMax = std::uint64_t{1} << 32;
   const auto disk = make_system_disk();
   ISTHMUS_TRY(const auto program, read_file(*disk, "/proc/self/exe", kProgramBytesMax));
@@ -271,7 +272,7 @@ Result<std::string> identity_of(const Options& options) {
   return identity;
 }
 
-std::string record_path(const Options& options) {
+std::string record_path(const SimulateArguments& options) {
   if (!options.resume.empty()) return options.resume;
   auto name = options.storm ? "-storm" : options.scenario;  // there may be a scenario "storm"
   std::ranges::replace(name, '/', '-');
@@ -280,7 +281,7 @@ std::string record_path(const Options& options) {
 
 class ManySeeds {
  public:
-  ManySeeds(const Options& options, const Scenarios& scenarios, SeedRecord& record)
+  ManySeeds(const SimulateArguments& options, const Scenarios& scenarios, SeedRecord& record)
       : options_(options), scenarios_(scenarios), record_(record) {}
 
   ExitCode run() {
@@ -407,7 +408,7 @@ class ManySeeds {
     }
   }
 
-  const Options& options_;
+  const SimulateArguments& options_;
   const Scenarios& scenarios_;
   SeedRecord& record_;
   Nanoseconds begun_ = 0;
@@ -417,7 +418,7 @@ class ManySeeds {
   std::map<std::uint64_t, std::string> failed_;
 };
 
-ExitCode run(const Options& options) {
+ExitCode run(const SimulateArguments& options) {
   const auto scenarios = Scenarios::of(options);
   if (!scenarios) return fail(scenarios.error());
   if (options.seeds == 0) return run_one(options, (*scenarios)(options.seed));
@@ -429,7 +430,7 @@ ExitCode run(const Options& options) {
   return ManySeeds(options, *scenarios, *record).run();
 }
 
-void add_options(Command command, Options& options) {
+void add_options(Command command, SimulateArguments& options) {
   command.option("SCENARIO", options.scenario, "A TOML file, or a standard scenario");
   command.flag("--storm", options.storm,
                "Instead: of each seed a federation of its own, under every kind of fault");
@@ -486,7 +487,7 @@ void add_simulate(Command program) {
   const auto command = program.subcommand(
       "simulate",
       "Run whole federations, each in one thread and virtual time, with faults, from seeds");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<SimulateArguments>();
   add_options(command, *options);
   command.footer(fmt::format(
       "Exits with 1 when an invariant was violated or a run did not finish; with 4 while another "

@@ -16,7 +16,7 @@
 namespace isthmus::launcher {
 namespace {
 
-struct Options {
+struct StatusArguments {
   SiteArguments sites;
   bool json = false;
 };
@@ -61,7 +61,7 @@ std::string json_of(const std::string& site, const Error& error) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-ExitCode show_status(const Options& options) {
+ExitCode show_status(const StatusArguments& options) {
   auto sites = watched_sites(options.sites);
   if (!sites) return fail(sites.error());
   auto code = ExitCode::done;
@@ -87,7 +87,7 @@ ExitCode show_status(const Options& options) {
   return code;
 }
 
-ExitCode show_top(const Options& options) {
+ExitCode show_top(const StatusArguments& options) {
   constexpr Nanoseconds kPollEvery = kSecond;
   constexpr Nanoseconds kLook = 100 * kMillisecond;
   auto sites = watched_sites(options.sites);
@@ -122,7 +122,7 @@ ExitCode show_top(const Options& options) {
 
 void add_status(Command program) {
   const auto command = program.subcommand("status", "Where running sites stand: links and ranks");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<StatusArguments>();
   add_site_arguments(command, options->sites, HowManySites::any_in_folder);
   command.flag("--json", options->json, "One JSON object a line for each site");
   command.footer(
@@ -138,7 +138,7 @@ void add_status(Command program) {
 void add_top(Command program) {
   const auto command = program.subcommand(
       "top", "The same, live on the terminal: a row for each link and each rank");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<StatusArguments>();
   add_site_arguments(command, options->sites, HowManySites::any_in_folder);
   command.footer(
       "q quits. Colour where the terminal has it and NO_COLOR is not set.\n\n"

@@ -241,12 +241,12 @@ class SiteRank {
   const std::atomic<bool>* stop_ = nullptr;
 };
 
-struct Options {
+struct TrainArguments {
   SiteArguments site;
   std::string format = "human";
 };
 
-ExitCode run(const Options& options) {
+ExitCode run(const TrainArguments& options) {
   // Secrets and roster are the gateway's business: a rank needs neither.
   const auto file = load_site(options.site.paths.front(), options.site.overrides);
   if (!file) return fail(file.error());
@@ -260,7 +260,7 @@ ExitCode run(const Options& options) {
 void add_train(Command program) {
   const auto command = program.subcommand(
       "train", "Run the ranks of a site (what launch starts); several through mpirun");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TrainArguments>();
   add_site_arguments(command, options->site, HowManySites::one);
   command
       .option("--log-format", options->format,

@@ -13,7 +13,7 @@ import unittest
 import tree
 
 # What is compiled file by file in every preset: cmake/layer.cmake, ALONE, and programs of one file each.
-ALONE = [r"^kernels/", r"^launcher/command_", r"^inter/tcp_facts", r"^tests/(bench|fuzz)/", r"^tests/.*/(hf_logits|train_once)\.cc"]
+ALONE = [r"^kernels/", r"^inter/tcp_facts", r"^tests/(bench|fuzz)/", r"^tests/.*/(hf_logits|train_once)\.cc"]
 
 ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.S | re.M)
 NAMED = [
