@@ -19,12 +19,12 @@
 #include <span>
 
 #include "base/thread_pool.h"
+#include "kernels/gathered_rows.h"
 #include "kernels/rows.h"
 
 namespace isthmus::kernels {
 
 inline constexpr std::int64_t kExpertsMax = 1024;
-inline constexpr std::int32_t kNoRow = -1;  // of a choice that was dropped
 
 struct RoutingShape {
   std::int64_t batch = 0;
@@ -45,7 +45,7 @@ struct RoutingShape {
 // Where each choice goes. Of `choices()`: experts, rows; of `rows_max()`: row_tokens, row_weights.
 struct Routes {
   std::span<std::int32_t> experts;  // [tokens, top_k], the likeliest first
-  std::span<std::int32_t> rows;     // [tokens, top_k], or kNoRow
+  std::span<std::int32_t> rows;     // [tokens, top_k]; kNoRow where dropped
   std::span<std::int32_t> row_tokens;
   std::span<float> row_weights;
   std::span<std::int32_t> offsets;  // [experts + 1], of an expert's first row

@@ -1,8 +1,8 @@
 // The CPU column of the op table for mixtures of experts.
 #include <algorithm>
 
-#include "kernels/expert_rows.h"
 #include "kernels/few_rows.h"
+#include "kernels/gathered_rows.h"
 #include "kernels/sigmoid.h"
 #include "kernels/swiglu.h"
 #include "runtime/batch_loss.h"
@@ -139,15 +139,14 @@ PreparedOp route_backward(const BoundOp& bound, CpuDevice& device) {
 PreparedOp permute_forward(const BoundOp& bound, CpuDevice& device) {
   return [&pool = device.pool, x = bound.inputs[0],
           row_tokens = flat<const std::int32_t>(bound.inputs[1]),
-          offsets = flat<const std::int32_t>(bound.inputs[3]), y = bound.outputs[0]] {
-    kernels::gather_expert_rows(pool, x, used(row_tokens, offsets), y);
-  };
+          offsets = flat<const std::int32_t>(bound.inputs[3]),
+          y = bound.outputs[0]] { kernels::gather_rows(pool, x, used(row_tokens, offsets), y); };
 }
 
 PreparedOp permute_backward(const BoundOp& bound, CpuDevice& device) {
   return [&pool = device.pool, rows = flat<const std::int32_t>(bound.inputs[2]),
           dy = bound.inputs[5], dx = bound.outputs[0], accumulate = bound.op.accumulates(0)] {
-    kernels::sum_expert_rows(pool, dy, rows, accumulate, dx);
+    kernels::sum_gathered_rows(pool, dy, rows, accumulate, dx);
   };
 }
 
@@ -246,15 +245,14 @@ PreparedOp expert_glu_backward(const BoundOp& bound, CpuDevice& device) {
 PreparedOp combine_forward(const BoundOp& bound, CpuDevice& device) {
   return
       [&pool = device.pool, y = bound.inputs[0], rows = flat<const std::int32_t>(bound.inputs[1]),
-       sum = bound.outputs[0]] { kernels::sum_expert_rows(pool, y, rows, false, sum); };
+       sum = bound.outputs[0]] { kernels::sum_gathered_rows(pool, y, rows, false, sum); };
 }
 
 PreparedOp combine_backward(const BoundOp& bound, CpuDevice& device) {
-  return [&pool = device.pool, row_tokens = flat<const std::int32_t>(bound.inputs[2]),
-          offsets = flat<const std::int32_t>(bound.inputs[3]), dsum = bound.inputs[5],
-          dy = bound.outputs[0]] {
-    kernels::gather_expert_rows(pool, dsum, used(row_tokens, offsets), dy);
-  };
+  return
+      [&pool = device.pool, row_tokens = flat<const std::int32_t>(bound.inputs[2]),
+       offsets = flat<const std::int32_t>(bound.inputs[3]), dsum = bound.inputs[5],
+       dy = bound.outputs[0]] { kernels::gather_rows(pool, dsum, used(row_tokens, offsets), dy); };
 }
 
 }  // namespace isthmus::runtime::cpu

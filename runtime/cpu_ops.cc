@@ -7,7 +7,6 @@
 
 #include "kernels/attention.h"
 #include "kernels/cached_attention.h"
-#include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "kernels/few_rows.h"
 #include "kernels/low_rank.h"
@@ -25,8 +24,6 @@ namespace isthmus::runtime::cpu {
 namespace {
 
 using kernels::Rows;
-
-static_assert(kIgnoredTarget == kernels::kIgnoredTarget);
 
 std::span<const std::int32_t> tokens_of(const TensorView& view) {
   return {view.i32(), static_cast<std::size_t>(view.elements())};
@@ -82,94 +79,6 @@ struct HeadScales {
       : q(flat(all).first(static_cast<std::size_t>(all.shape[0] * a.heads))),
         k(flat(all).subspan(q.size())) {}
   std::span<float> q, k;
-};
-
-// The head works through its rows in chunks, so that all logits never exist at once.
-//
-//   for each chunk:  logits = x · Wᵀ;  loss, dlogits = cross_entropy;  dx = dlogits · W;
-//                    dW += dlogitsᵀ · x
-class HeadLoss {
- public:
-  HeadLoss(const BoundOp& bound, bool backward, CpuDevice& device)
-      : device_(device),
-        x_(bound.inputs[0]),
-        weight_(bound.inputs[1]),
-        targets_(bound.inputs[2]),
-        bias_(bound.inputs[3]),
-        dx_(backward ? bound.outputs[0] : TensorView{}),
-        dweight_(backward ? bound.outputs[1] : TensorView{}),
-        dbias_(backward ? bound.outputs[3] : TensorView{}),
-        logits_(bound.outputs[backward ? 4 : 0]),
-        dlogits_(bound.outputs[backward ? 5 : 1]),
-        backward_(backward),
-        sets_first_((bound.op.sets_first & bit(1)) != 0) {
-    if (dlogits_.data == nullptr) dlogits_ = logits_;
-    const auto rows = logits_.shape[0];
-    whole_ = plans(rows);
-    if (const auto rest = x_.shape[0] % rows; rest != 0) rest_ = plans(rest);
-    device.reserve_scratch(static_cast<std::size_t>(rows) * sizeof(double));
-    if (dbias_.data != nullptr) device.reserve_scratch(bias_scratch() * sizeof(float));
-  }
-
-  void run() const {
-    const auto rows = logits_.shape[0];
-    for (std::int64_t first = 0; first < x_.shape[0]; first += rows) {
-      const auto count = std::min(rows, x_.shape[0] - first);
-      run_chunk(first, count, count == rows ? whole_ : rest_);
-    }
-  }
-
- private:
-  struct Plans {
-    const kernels::GemmPlan* logits = nullptr;
-    const kernels::GemmPlan* dx = nullptr;
-    const kernels::GemmPlan* dweight = nullptr;
-    const kernels::GemmPlan* first_dweight = nullptr;  // of a step
-  };
-
-  Plans plans(std::int64_t rows) const {
-    const Products products{rows, weight_.shape[0], weight_.shape[1], weight_.dtype};
-    Plans p;
-    p.logits = &device_.gemm(products.forward(logits_.dtype));
-    if (dx_.data != nullptr) p.dx = &device_.gemm(products.input_gradient(dx_.dtype, false));
-    if (dweight_.data == nullptr) return p;
-    p.dweight = &device_.gemm(products.weight_gradient(true));
-    p.first_dweight = &device_.gemm(products.weight_gradient(!sets_first_));
-    return p;
-  }
-
-  void run_chunk(std::int64_t first, std::int64_t count, const Plans& plans) const {
-    auto& pool = device_.pool;
-    const auto x = Rows(x_).row_range(first, count);
-    const auto logits = Rows(logits_).row_range(0, count);
-    const auto dlogits = Rows(dlogits_).row_range(0, count);
-    const auto targets = tokens_of(targets_).subspan(static_cast<std::size_t>(first),
-                                                     static_cast<std::size_t>(count));
-    const auto losses = device_.scratch_of<double>(static_cast<std::size_t>(count));
-    plans.logits->run(pool, x.data, weight_.data, logits.data);
-    if (bias_.data != nullptr) kernels::add_repeated_rows(pool, logits, bias_, logits);
-    const auto sum = backward_ ? kernels::cross_entropy_forward_backward(pool, logits, targets,
-                                                                         1.0F, dlogits, losses)
-                               : kernels::cross_entropy_forward(pool, logits, targets, losses);
-    device_.loss += BatchLoss{sum.loss, sum.tokens};
-    if (plans.dx != nullptr)
-      plans.dx->run(pool, dlogits.data, weight_.data, Rows(dx_).row_range(first, count).data);
-    if (dbias_.data != nullptr)
-      kernels::sum_repeated_rows(pool, dlogits, dbias_, device_.scratch_of<float>(bias_scratch()));
-    if (plans.dweight == nullptr) return;
-    const bool is_first = device_.first_micro_batch && first == 0;
-    (is_first ? plans.first_dweight : plans.dweight)
-        ->run(pool, dlogits.data, x.data, dweight_.data);
-  }
-
-  CpuDevice& device_;
-  std::size_t bias_scratch() const {
-    return kernels::repeated_rows_scratch_floats(logits_.shape[0], logits_.shape[1], 1);
-  }
-
-  TensorView x_, weight_, targets_, bias_, dx_, dweight_, dbias_, logits_, dlogits_;
-  bool backward_, sets_first_;
-  Plans whole_, rest_;
 };
 
 }  // namespace
@@ -398,14 +307,6 @@ PreparedOp convert_forward(const BoundOp& bound, CpuDevice& device) {
   return [&pool = device.pool, from = bound.inputs[0], to = bound.outputs[0]] {
     kernels::copy_rows(pool, from, to);
   };
-}
-
-PreparedOp head_loss_forward(const BoundOp& bound, CpuDevice& device) {
-  return [head = HeadLoss(bound, false, device)] { head.run(); };
-}
-
-PreparedOp head_loss_backward(const BoundOp& bound, CpuDevice& device) {
-  return [head = HeadLoss(bound, true, device)] { head.run(); };
 }
 
 }  // namespace isthmus::runtime::cpu

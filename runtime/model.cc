@@ -86,7 +86,8 @@ class CpuModel final : public Model {
         training_(std::move(lists.training), lists.training_plan, arena_.bytes(), places_, device_),
         evaluation_(std::move(lists.evaluation), lists.evaluation_plan, arena_.bytes(), places_,
                     device_),
-        flops_(runtime::flops(training_.program())) {
+        flops_(runtime::flops(training_.program())),
+        flops_per_target_(head_flops_per_target(training_.program())) {
     routing_.experts = static_cast<std::size_t>(config.experts);
     routing_.chosen.resize(routing_.experts * static_cast<std::size_t>(config.expert_layers()));
   }
@@ -237,7 +238,9 @@ class CpuModel final : public Model {
     return all;
   }
 
-  double flops() const override { return flops_; }
+  double flops(std::int64_t counted) const override {
+    return flops_ - flops_per_target_ * static_cast<double>(shape_.tokens() - counted);
+  }
 
   std::size_t memory_bytes() const override {
     std::size_t bytes = arena_.bytes().size() + device_.working_bytes();
@@ -378,7 +381,8 @@ class CpuModel final : public Model {
   ParameterPlaces places_;
   CpuExecutor training_;
   CpuExecutor evaluation_;
-  double flops_;  // of training_, which no step counts again
+  double flops_;             // of training_, which no step counts again
+  double flops_per_target_;  // likewise; of the head
   std::map<std::int64_t, std::unique_ptr<StandaloneExecutor>> scoring_;  // by planned length
   RoutingReport routing_;
   std::int64_t updates_ = 0;

@@ -129,8 +129,9 @@ class Model {
   // The matrix products of one forward_backward(), in the order in which they run.
   virtual std::vector<kernels::GemmShape> gemms() const = 0;
 
-  // Floating-point operations of one forward_backward().
-  virtual double flops() const = 0;
+  // Floating-point operations of one forward_backward() in which so many targets count: the head
+  // multiplies no others.
+  virtual double flops(std::int64_t counted) const = 0;
 
   // Bytes of the arena and of all flat buffers.
   virtual std::size_t memory_bytes() const = 0;

@@ -316,6 +316,14 @@ double flops(const Program& program) {
   return sum;
 }
 
+double head_flops_per_target(const Program& program) {
+  double sum = 0;
+  for (const auto& op : program.ops)
+    if (op.kind == OpKind::head_loss)
+      sum += flops(program, op) / static_cast<double>(program.value(op.inputs[0]).shape[0]);
+  return sum;
+}
+
 double bytes_moved(const Program& program, const Op& op) {
   double bytes = 0;
   for (const auto id : op.inputs)

@@ -77,7 +77,9 @@ const OpRow& row_of(OpKind kind);
 // The cost model: floating-point operations of an op, and bytes it reads and writes at least.
 std::vector<kernels::GemmShape> gemms(const Program& program, const Op& op);
 double flops(const Program& program, const Op& op);
-double flops(const Program& program);  // of a whole run
+double flops(const Program& program);  // of a whole run, in which all targets count
+// Of these what the head leaves out for each target that does not count.
+double head_flops_per_target(const Program& program);
 double bytes_moved(const Program& program, const Op& op);
 
 // "linear", "linear backward".

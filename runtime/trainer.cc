@@ -276,10 +276,13 @@ class Trainer {
     const Nanoseconds began = parts_.clock.now();
     model_.zero_gradients();
     BatchLoss total;
+    double flops = 0;
     for (std::int64_t micro = 0; micro < options_.micro_batches; ++micro) {
       ISTHMUS_CHECK(batches_.read(progress_.data_position, micro));
-      total += model_.forward_backward(batches_.tokens(), batches_.targets(),
-                                       batches_.document_starts(), batches_.row_keys());
+      const auto loss = model_.forward_backward(batches_.tokens(), batches_.targets(),
+                                                batches_.document_starts(), batches_.row_keys());
+      total += loss;
+      flops += model_.flops(loss.counted);
     }
     std::uint64_t counted = static_cast<std::uint64_t>(total.counted);
     ISTHMUS_CHECK(parts_.world.all_reduce(model_.gradients()));
@@ -304,7 +307,7 @@ class Trainer {
     progress_.tokens_since += counted;
     const double seconds = std::max(1e-9, seconds_of(parts_.clock.now() - began));
     tokens_per_second_ = static_cast<double>(counted) / seconds;
-    note_inner_step(rate, update.gradient_norm, seconds, counted);
+    note_inner_step(rate, update.gradient_norm, seconds, flops, counted);
     return {};
   }
 
@@ -345,9 +348,9 @@ class Trainer {
                              skipped_in_a_row_ == 1 ? "was" : "were", why)};
   }
 
-  void note_inner_step(double rate, double gradient_norm, double seconds, std::uint64_t counted) {
+  void note_inner_step(double rate, double gradient_norm, double seconds, double flops,
+                       std::uint64_t counted) {
     if (!is_root_) return;
-    const double flops = model_.flops() * static_cast<double>(options_.micro_batches);
     const StepReport step{.inner_step = progress_.inner_step,
                           .steps_left = std::max<std::int64_t>(0, options_.steps - schedule_step()),
                           .outer_step = progress_.outer_step,
