@@ -1,39 +1,45 @@
 #include "inter/host_look_up.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <boost/asio/ip/address.hpp>
-#include <iterator>
+#include <utility>
 
 namespace isthmus::inter {
+namespace {
 
-bool HostLookUp::is_name() const {
+bool is_number(const std::string& host) {
   boost::system::error_code no_number;
-  boost::asio::ip::make_address(host_, no_number);
-  return no_number.failed();
+  boost::asio::ip::make_address(host, no_number);
+  return !no_number.failed();
 }
+
+}  // namespace
 
 void HostLookUp::next(std::function<void(Result<std::string> numeric_host)> found) {
-  give_up();
-  ++attempts_;
-  if (!is_name()) return found(host_);
-  resolver_.async_resolve(
-      host_, "",
-      tasks_.guarded([this, look_up = current_, found = std::move(found)](
-                         boost::system::error_code error, const auto& addresses) {
-        if (look_up != current_) return;
-        if (error || addresses.empty())
-          return found(Error{ErrorCode::unavailable,
-                             fmt::format("no address for {}: {}", host_, error.message())});
-        auto chosen = addresses.begin();
-        std::advance(chosen, (attempts_ - 1) % addresses.size());
-        found(chosen->endpoint().address().to_string());
-      }));
+  if (is_number(host_)) return found(host_);
+  found_ = std::move(found);
+  if (std::exchange(asked_, true)) return;
+  names_.ask(host_, tasks_.guarded([this](const Result<NumericHosts>& hosts) {
+    asked_ = false;
+    const auto then = std::exchange(found_, nullptr);
+    if (!then) return;
+    if (hosts)
+      then(choose(*hosts));
+    else
+      then(hosts.error());
+  }));
 }
 
-void HostLookUp::give_up() {
-  ++current_;
-  resolver_.cancel();
+void HostLookUp::reached() {
+  reached_ = chosen_;
+  tried_ = 0;
+}
+
+std::string HostLookUp::choose(const NumericHosts& hosts) {
+  const auto last = std::ranges::find(hosts, reached_);
+  const auto first = last == hosts.end() ? 0 : static_cast<std::size_t>(last - hosts.begin());
+  chosen_ = hosts[(first + tried_++) % hosts.size()];
+  return chosen_;
 }
 
 }  // namespace isthmus::inter

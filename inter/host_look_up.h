@@ -1,14 +1,14 @@
-// HostLookUp: the numeric address of a host, for one attempt to connect after another. Names are
-// looked up anew each time, off the loop; of several addresses each attempt gets another, should
-// the first not be reachable from here.
+// HostLookUp: the numeric address of one peer's host, for one attempt to connect after another. A
+// name is looked up anew each time; of several addresses the one that was reached last comes first,
+// and each attempt that fails is followed by another one.
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <functional>
 #include <string>
 
 #include "base/result.h"
+#include "inter/host_names.h"
 #include "inter/owned_tasks.h"
 
 namespace isthmus::inter {
@@ -16,21 +16,25 @@ namespace isthmus::inter {
 // On the loop.
 class HostLookUp {
  public:
-  HostLookUp(Loop& loop, std::string host)
-      : host_(std::move(host)), resolver_(loop.io()), tasks_(loop) {}
-  ~HostLookUp() { give_up(); }
+  HostLookUp(Loop& loop, HostNames& names, std::string host)
+      : host_(std::move(host)), names_(names), tasks_(loop) {}
 
-  bool is_name() const;
   // Calls `found`, at once if the host is a number. A look-up that is under way is given up.
   // Errors: unavailable.
   void next(std::function<void(Result<std::string> numeric_host)> found);
-  void give_up();
+  void give_up() { found_ = nullptr; }
+  // What was found last has been connected to.
+  void reached();
 
  private:
+  std::string choose(const NumericHosts& hosts);
+
   const std::string host_;
-  std::uint64_t attempts_ = 0;
-  std::uint64_t current_ = 0;  // the look-up that counts; older ones have been given up
-  boost::asio::ip::tcp::resolver resolver_;
+  HostNames& names_;
+  std::string chosen_, reached_;
+  std::size_t tried_ = 0;  // since it was reached
+  bool asked_ = false;     // the answer is on its way
+  std::function<void(Result<std::string>)> found_;
   OwnedTasks tasks_;
 };
 

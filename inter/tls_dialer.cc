@@ -7,7 +7,7 @@
 namespace isthmus::inter {
 
 TlsDialer::TlsDialer(TlsLane& lane, LaneEvents& events, UnreachableLog& unreachable,
-                     const ZmqPeer& peer, TcpAddress address)
+                     HostNames& names, const ZmqPeer& peer, TcpAddress address)
     : lane_(lane),
       loop_(lane.loop()),
       events_(events),
@@ -15,7 +15,7 @@ TlsDialer::TlsDialer(TlsLane& lane, LaneEvents& events, UnreachableLog& unreacha
       peer_(peer),
       address_(std::move(address)),
       delay_(lane.options().redial_delay_min, lane.options().redial_delay_max),
-      look_up_(lane.loop(), address_.host),
+      look_up_(lane.loop(), names, address_.host),
       tasks_(lane.loop()) {}
 
 void TlsDialer::start() {
@@ -48,6 +48,7 @@ void TlsDialer::up(const std::shared_ptr<TlsConnection>& connection) {
   ISTHMUS_ASSERT(connection == connection_ && !up_);
   up_ = true;
   delay_.up(loop_.now());
+  look_up_.reached();
   unreachable_.up(Lane::bulk);
   connection->number(events_.next_connection());
   events_.opened(connection->id(), peer_.id, Lane::bulk, *this, connection->meter());

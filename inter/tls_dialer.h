@@ -19,8 +19,8 @@ namespace isthmus::inter {
 class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
  public:
   // `peer` (which has an address) outlives the dialer; the lane is stopped before that goes.
-  TlsDialer(TlsLane& lane, LaneEvents& events, UnreachableLog& unreachable, const ZmqPeer& peer,
-            TcpAddress address);
+  TlsDialer(TlsLane& lane, LaneEvents& events, UnreachableLog& unreachable, HostNames& names,
+            const ZmqPeer& peer, TcpAddress address);
 
   void start();  // once
 

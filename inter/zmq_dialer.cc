@@ -20,7 +20,7 @@ constexpr int kDialerEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT
 
 ZmqDialer::ZmqDialer(Loop& loop, EventLog& log, const ZmqContext& context,
                      const ZmqWireOptions& options, LaneEvents& events,
-                     CongestionControl& congestion, UnreachableLog& unreachable,
+                     CongestionControl& congestion, UnreachableLog& unreachable, HostNames& names,
                      const ZmqPeer& peer, TcpAddress address)
     : loop_(loop),
       log_(log),
@@ -32,7 +32,7 @@ ZmqDialer::ZmqDialer(Loop& loop, EventLog& log, const ZmqContext& context,
       peer_(peer),
       address_(std::move(address)),
       delay_(options.redial_delay_min, options.redial_delay_max),
-      look_up_(loop, address_.host),
+      look_up_(loop, names, address_.host),
       tasks_(loop) {}
 
 ZmqDialer::~ZmqDialer() { close_socket(); }
@@ -93,6 +93,7 @@ void ZmqDialer::take_events() {
 
 void ZmqDialer::handshake_succeeded() {
   delay_.up(loop_.now());
+  look_up_.reached();
   unreachable_.up(Lane::control);
   pulse_.heard(loop_.now());
   beat();  // the greeting

@@ -1,12 +1,12 @@
 // ZmqDialer: the control lane to one peer that this gateway dials. Keeps exactly one attempt or
 // connection going while started, each with a fresh socket. Internal to the wire.
 //
-//     stopped ──start──▶ dialing ──handshake──▶ up
-//        ▲                │  ▲                  │
-//        │             failed, or not up        │ ended, or dropped
-//       stop           within dial_timeout      │
-//        │                ▼  │ redial delay     │
-//        └───────────── waiting ◀───────────────┘
+//     start ──▶ dialing ──handshake──▶ up
+//                │  ▲                  │
+//             failed, or not up        │ ended, or dropped
+//             within dial_timeout      │
+//                ▼  │ redial delay     │
+//               waiting ◀──────────────┘
 #pragma once
 
 #include <memory>
@@ -30,7 +30,7 @@ class ZmqDialer final : public LaneEnd {
   // `options` and `peer` (which has an address) outlive the dialer.
   ZmqDialer(Loop& loop, EventLog& log, const ZmqContext& context, const ZmqWireOptions& options,
             LaneEvents& events, CongestionControl& congestion, UnreachableLog& unreachable,
-            const ZmqPeer& peer, TcpAddress address);
+            HostNames& names, const ZmqPeer& peer, TcpAddress address);
   ~ZmqDialer() override;
 
   void start();  // once

@@ -126,6 +126,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   std::unique_ptr<TlsLane> lane_;
   std::unique_ptr<ZmqListener> control_listener_;
   std::unique_ptr<TlsListener> bulk_listener_;
+  std::optional<HostNames> names_;
   std::map<GatewayId, Peer> peers_;
 };
 
@@ -137,6 +138,7 @@ Result<void> ZmqWire::open() {
       ZmqContext::make(1, kOwnSockets + kSocketsPerPeer * static_cast<int>(options_.peers.size())));
   ISTHMUS_TRY(zap_, ZapHandler::start(*context_, loop_.clock(), log_));
   ISTHMUS_TRY(lane_, TlsLane::make(loop_, log_, options_, congestion_));
+  names_.emplace(loop_, lane_->mailbox(), options_.look_up_host);
   for (const auto& peer : options_.peers) ISTHMUS_CHECK(add_peer(peer));
   return options_.listen.empty() ? Result<void>{} : listen();
 }
@@ -216,7 +218,7 @@ Result<void> ZmqWire::add_peer(const ZmqPeer& entry) {
     peer.unreachable.emplace(log_, peer.entry.name);
     peer.control_dialer =
         std::make_unique<ZmqDialer>(loop_, log_, *context_, options_, *this, congestion_,
-                                    *peer.unreachable, peer.entry, control);
+                                    *peer.unreachable, *names_, peer.entry, control);
     peer.bulk_address = lane_address(control, Lane::bulk);
     widen(entry.id, 1);
   } else if (options_.listen.empty()) {
@@ -320,8 +322,8 @@ void ZmqWire::widen(GatewayId id, std::uint32_t connections) {
       connections_.at(number).end->share(number, connections);
   if (!peer.control_dialer) return;
   while (peer.bulk_dialers.size() < std::min(connections, options_.bulk_connections_max)) {
-    peer.bulk_dialers.push_back(std::make_unique<TlsDialer>(*lane_, *this, *peer.unreachable,
-                                                            peer.entry, peer.bulk_address));
+    peer.bulk_dialers.push_back(std::make_unique<TlsDialer>(
+        *lane_, *this, *peer.unreachable, *names_, peer.entry, peer.bulk_address));
     if (receiver_ != nullptr) peer.bulk_dialers.back()->start();
   }
 }

@@ -43,6 +43,7 @@
 
 #include "base/event_log.h"
 #include "base/result.h"
+#include "inter/host_names.h"
 #include "inter/loop.h"
 #include "inter/wire.h"
 #include "security/identity.h"
@@ -70,6 +71,7 @@ struct ZmqWireOptions {
   // What the roster gives peers to dial, "host:port" of the control lane; "": nobody dials us.
   std::string own_address;
   std::vector<ZmqPeer> peers;  // without this gateway
+  HostNames::LookUp look_up_host = &inter::look_up_host;
 
   // How TCP reacts to loss, as in tcp_congestion_control; "": the system's choice. With 0.1 % loss
   // at 100 ms, bbr fills a line of which cubic uses a hundredth. Kept as it is, and said so in the
