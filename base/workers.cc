@@ -122,6 +122,7 @@ class ThreadWorkers final : public Workers {
       auto job = queue.take();
       lock.unlock();
       job.run();
+      job.run = nullptr;  // what it holds goes while nobody waits for the lock
       done.add(std::move(job.done));
       lock.lock();
     }

@@ -20,6 +20,13 @@ std::string in_force(int descriptor) {
 
 }  // namespace
 
+std::string command_to_allow(const std::string& congestion_control) {
+  return fmt::format(
+      "modprobe tcp_{0}; sysctl -w net.ipv4.tcp_allowed_congestion_control="
+      "\"$(sysctl -n net.ipv4.tcp_allowed_congestion_control) {0}\"",
+      congestion_control);
+}
+
 void CongestionControl::ask(int descriptor) {
   if (wanted_.empty() || ::setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, wanted_.data(),
                                       static_cast<socklen_t>(wanted_.size())) == 0)
@@ -30,8 +37,7 @@ void CongestionControl::ask(int descriptor) {
             {{"wanted", wanted_},
              {"in_force", in_force(descriptor)},
              {"why", ::strerrordesc_np(why)},
-             {"what_to_do", "load the kernel module tcp_" + wanted_ +
-                                " and add it to net.ipv4.tcp_allowed_congestion_control"}});
+             {"what_to_do", command_to_allow(wanted_)}});
 }
 
 void CongestionControl::note(int descriptor) {

@@ -9,6 +9,9 @@
 
 namespace isthmus::inter {
 
+// The command with which root has a machine allow it.
+std::string command_to_allow(const std::string& congestion_control);
+
 // Any thread.
 class CongestionControl {
  public:

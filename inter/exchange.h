@@ -137,6 +137,8 @@ class Exchange {
   // Without bytes of a site's contribution, before they are asked of somebody else: at least;
   // longer where the line that they come on is slow.
   static constexpr Nanoseconds kFetchPatienceMin = 5 * kSecond;
+  // What a record names of the site, while that is not held; null where none does.
+  const Part* decided(SiteId site) const;
   Nanoseconds fetch_patience(SiteId site) const;
 
   struct ArrivedChunk;

@@ -67,14 +67,13 @@ void Exchange::on_open(Link* from, const Signed& message) {
     // ones, which were never closed. But what is decided is fetched, whichever it is, when nothing
     // comes of another one that is here.
     const bool newer = open->attempt > known.open().attempt;
-    const auto wanted = wanted_.find(message.signer);
-    const bool decided = wanted != wanted_.end() && wanted->second.by == Named::by_record &&
-                         !(known.close() && known.part() == wanted->second.part) &&
+    const auto* wanted = decided(message.signer);
+    const bool fetched = wanted != nullptr && !(known.close() && known.part() == *wanted) &&
                          context_.loop.now() - entry.last_arrival > fetch_patience(message.signer);
     // Not whole anywhere, or its site would not have made another one (Gateway::may_contribute).
-    if (entry.held || entry.finishing || !(newer || decided)) return;
+    if (entry.held || entry.finishing || !(newer || fetched)) return;
     // Beginning again is no progress of what others are asked for.
-    if (!decided) began = entry.last_arrival;
+    if (!fetched) began = entry.last_arrival;
     entries_.erase(found);
   }
   auto entry = std::make_shared<Entry>();
@@ -339,9 +338,7 @@ Task<void> Exchange::finish(EntryPtr entry) {
     begin_anew(*entry);
     co_return;
   }
-  if (const auto wanted = wanted_.find(site); wanted != wanted_.end() &&
-                                              wanted->second.by == Named::by_record &&
-                                              wanted->second.part != contribution.part()) {
+  if (const auto* wanted = decided(site); wanted != nullptr && *wanted != contribution.part()) {
     // Acknowledged it stays, until what is decided takes its place.
     entry->finishing = false;
     entry->last_arrival = 0;

@@ -20,8 +20,8 @@ void Exchange::want(const std::vector<Part>& parts, Named by) {
       forget(id_.step, part.site);
     }
     if (held(id_.step, part.site)) continue;
+    if (decided(part.site) != nullptr) continue;
     auto& wanted = wanted_[part.site];
-    if (wanted.by == Named::by_record) continue;
     wanted = {part, by};
     const auto found = entries_.find({id_.step, part.site});
     if (found == entries_.end()) continue;
@@ -29,6 +29,12 @@ void Exchange::want(const std::vector<Part>& parts, Named by) {
     if (entry->contribution->complete() && entry->contribution->part() == part)
       context_.loop.spawn(finish(entry));  // it was not what an earlier one named
   }
+}
+
+const Part* Exchange::decided(SiteId site) const {
+  const auto wanted = wanted_.find(site);
+  if (wanted == wanted_.end() || wanted->second.by != Named::by_record) return nullptr;
+  return &wanted->second.part;
 }
 
 bool Exchange::lacks_own() const {
@@ -52,10 +58,15 @@ void Exchange::consider_fetching() {
   const auto too_long = [&](const auto& chunk) {
     return now - chunk.since > std::max(kUnannouncedPatienceMin, chunk.link->chunk_patience());
   };
-  while (!unannounced_.empty() && too_long(unannounced_.front()) && disk_refuses_.empty()) {
-    const auto chunk = std::move(unannounced_.front());
-    unannounced_.erase(unannounced_.begin());
-    chunk.link->settle(chunk.arrival, false);
+  if (disk_refuses_.empty()) {
+    // Each by its own link's patience: one of a slow link holds up no other's.
+    auto waiting = std::exchange(unannounced_, {});
+    for (auto& chunk : waiting) {
+      if (too_long(chunk))
+        chunk.link->settle(chunk.arrival, false);
+      else
+        unannounced_.push_back(std::move(chunk));
+    }
   }
   const auto ask = [&](SiteId site) {
     if (site == context_.self && contributing_) return;
@@ -258,11 +269,12 @@ Task<Result<std::shared_ptr<Contribution>>> Exchange::recall(std::uint64_t step,
   read_.notify();
   if (!here) co_return here.error();
   auto contribution = *here && (*here)->proven() ? std::move(*here) : nullptr;
-  // Of the step at hand only what restore() would have taken up: others may be of a view that the
-  // operator has given up, or of another state.
+  // Of the step at hand only what restore() would have taken up, since others may be of a view that
+  // the operator has given up, or of another state; and not what a record has taken the place of.
   if (contribution && step == id_.step &&
       (contribution->open().id != id_ || contribution->open().base != parent_ ||
-       contribution->close()->state_root != state_root_))
+       contribution->close()->state_root != state_root_ ||
+       (decided(site) != nullptr && *decided(site) != contribution->part())))
     contribution.reset();
   if (contribution) {
     forget_old(step);

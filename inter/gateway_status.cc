@@ -65,12 +65,20 @@ GatewayStatus Gateway::status() const {
   return s;
 }
 
-// One is a step that has just been decided.
+// One is a step that has just been decided. What others have decided is known by their word alone:
+// what half of the voters in sight say, so that no single one of several makes us seem behind.
 std::uint64_t Gateway::behind() const {
-  std::uint64_t decided = chain_.size();
+  const auto view = current_view();
+  std::vector<std::uint64_t> said;
   for (const auto& [site, peer] : peers_.all())
-    if (peer.link->up() && peer.status && peer.status->step > decided)
-      decided = std::min(peer.status->step - 1, options_.sync.outer_steps);
+    if (peer.link->up() && peer.status && peer.status->step > 0 && view.is_voter(site))
+      said.push_back(peer.status->step - 1);
+  std::uint64_t decided = chain_.size();
+  if (!said.empty()) {
+    const auto middle = said.begin() + static_cast<std::ptrdiff_t>((said.size() - 1) / 2);
+    std::ranges::nth_element(said, middle);
+    decided = std::clamp(*middle, decided, std::max(decided, options_.sync.outer_steps));
+  }
   const auto applied = state_ ? state_->step : 0;
   return decided - std::min(decided, applied);
 }

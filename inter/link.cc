@@ -390,8 +390,8 @@ LinkStatus Link::status() const {
   s.address = peer_address_;
   s.state = session_ != 0       ? "up"
             : !refused_.empty() ? "refused: " + refused_
-            : !started_         ? "no ranks"
             : !control_.any()   ? "connecting"
+            : !started_         ? "no ranks"
                                 : "silent";
   s.round_trip_ms = seconds_of(round_trip_.mean()) * 1e3;
   s.round_trip_longest_ms = seconds_of(round_trip_.longest(loop_.now())) * 1e3;

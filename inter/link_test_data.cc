@@ -34,6 +34,20 @@ Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan 
   co_return sent;
 }
 
+Task<void> LinkTester::wait_for_turn(TestPointer test, std::uint64_t bytes) {
+  auto& loop = context_.loop;
+  auto rate = context_.limit.bytes_per_second();
+  auto turn = context_.limit.reserve(loop.now(), bytes);
+  while (loop.now() < turn && !test->ended) {
+    co_await loop.sleep_until(std::min(turn, loop.now() + kSampleEvery));
+    if (const auto now = context_.limit.bytes_per_second(); now != rate) {
+      rate = now;
+      turn = context_.limit.reserve(loop.now(), bytes);
+    }
+  }
+  if (test->ended) context_.limit.give_back(bytes);
+}
+
 Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan plan,
                                                std::vector<BulkPath> paths) {
   auto& loop = context_.loop;
@@ -72,8 +86,7 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
     look();
     if (test->ended) co_return *test->ended;
     note_exchange(*test);
-    co_await loop.sleep_until(context_.limit.reserve(loop.now(), size));
-    if (test->ended) context_.limit.give_back(size);
+    co_await wait_for_turn(test, size);
     auto frame = link_test_frame(LinkTestFrame::data, test->id);
     frame.raw(std::vector<std::byte>(size));
     const Bytes message = frame.take();

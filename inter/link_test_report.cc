@@ -8,22 +8,27 @@
 
 #include "base/assert.h"
 #include "base/event_log.h"
+#include "inter/congestion_control.h"
 
 namespace isthmus::inter {
 
 namespace {
 
-constexpr double kRampUp = 0.4;   // of the time
+constexpr std::string_view kRefused = "the system refused";  // CongestionControl::why
+constexpr double kRampUp = 0.4;                              // of the time
 constexpr int kArrivalsWarm = 5;  // looks that found more bytes, at least
 constexpr double kRises = 2;      // by more than that, from half to half: not warm yet
 constexpr int kRoundTripsWarm = 5;
 constexpr double kSentAgainMuch = 0.05;  // few lines lose so much by themselves
-constexpr double kLimited = 0.1;         // of the time in which data were there to be sent
-constexpr double kShared = 0.5;          // of a rate limit: something else bounds the direction
+// A connection's smallest window is four packets, and BBR has two of them on their way.
+constexpr double kLeastOnItsWay = 2 * 4 * 1448;
+constexpr double kLimited = 0.1;  // of the time in which data were there to be sent
+constexpr double kShared = 0.5;   // of a rate limit: something else bounds the direction
 // A kernel's buffer holds its own bookkeeping too, half of it or more, and a queue on the way wants
 // as much again as the line itself.
 constexpr double kBufferPerDelay = 2, kBufferWanted = 4;
-constexpr double kBufferMuchLarger = 8;  // than what was on its way: it was not the limit
+constexpr double kBufferMax = 1ULL << 40;  // that is advised
+constexpr double kBufferMuchLarger = 8;    // than what was on its way: it was not the limit
 
 double share(Nanoseconds part, Nanoseconds whole) {
   return whole > 0 ? std::clamp(seconds_of(part) / seconds_of(whole), 0.0, 1.0) : 0;
@@ -54,8 +59,10 @@ std::string buffer_advice(std::string_view site, std::string_view name, std::str
       limited >= kLimited && kBufferMuchLarger * bandwidth_delay >= static_cast<double>(most);
   if (!small && !held_back) return {};
   // Where the buffer was the limit, the line's own product of rate and delay is not known yet.
-  const auto wanted =
-      std::max(kBufferWanted * bandwidth_delay, held_back ? 2 * static_cast<double>(most) : 0.0);
+  // The figures are of the other end, which may say what it likes.
+  const auto wanted = std::min(
+      std::max(kBufferWanted * bandwidth_delay, held_back ? 2 * static_cast<double>(most) : 0.0),
+      kBufferMax);
   const auto bytes = std::bit_ceil(std::max<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1));
   return fmt::format(
       "at {}: sysctl -w net.ipv4.{}=\"{}\" ({})", site, name, raised(setting, bytes),
@@ -125,14 +132,17 @@ Nanoseconds LinkTestReport::round_trip_median() const {
 }
 
 double LinkTestReport::Direction::bits_per_second() const {
-  return sent.warm > 0 ? 8 * static_cast<double>(sent.arrived) / seconds_of(sent.warm)
-                       : got.bits_per_second;
+  if (sent.warm > 0) return 8 * static_cast<double>(sent.arrived) / seconds_of(sent.warm);
+  // Where the sender's kernel tells, and was never warm, what could be read is too little.
+  const bool never_warm = !sent.congestion_control.empty() && sent.segments == 0;
+  return never_warm ? 0 : got.bits_per_second;
 }
 
 Unmeasured LinkTestReport::Direction::unmeasured() const {
   if (bits_per_second() > 0) return Unmeasured::no;
   if (sent.unmeasured != Unmeasured::no) return sent.unmeasured;
-  return got.unmeasured != Unmeasured::no ? got.unmeasured : Unmeasured::too_little;
+  if (got.unmeasured != Unmeasured::no) return got.unmeasured;
+  return got.bits_per_second > 0 ? Unmeasured::rising : Unmeasured::too_little;
 }
 
 void LinkTestReport::Direction::forget_if_short(Nanoseconds round_trip) {
@@ -178,22 +188,25 @@ std::vector<std::string> LinkTestReport::advice() const {
                       "while there is none, or for longer (--time)",
                       from));
     if (const auto again = loss(d.sent); again >= kSentAgainMuch)
-      add(
-          fmt::format("from {} {:.0f} % of the segments were sent again: either the line loses so "
-                      "many, or it carries less than it did a moment ago, and a queue on the way "
-                      "dropped what was sent at the old rate: test again, what remains is the "
-                      "line's",
-                      from, 100 * again));
+      add(fmt::format(
+          "from {} {:.0f} % of the segments were sent again: {}", from, 100 * again,
+          bandwidth_delay(d) < kLeastOnItsWay * d.sent.connections
+              ? fmt::format("so thin a line has {:.0f} bytes on their way, which is less than its "
+                            "connections send at once, and a queue drops the rest: this says "
+                            "nothing of what the line loses by itself",
+                            bandwidth_delay(d))
+              : "either the line loses so many, or it carries less than it did a moment ago, and a "
+                "queue on the way dropped what was sent at the old rate: test again, what remains "
+                "is the line's"));
     if (sender.polite)
       add(fmt::format(
           "at {}: it is polite, so this direction shows what it took, not what the line "
           "carries: with gateway.polite = false it shows that",
           from));
-    if (d.sent.congestion_control_why.starts_with("the system refused"))
-      add(
-          fmt::format("at {}: {}, {} is in force: load that kernel module and add it to "
-                      "net.ipv4.tcp_allowed_congestion_control",
-                      from, d.sent.congestion_control_why, d.sent.congestion_control));
+    if (d.sent.congestion_control_why.starts_with(kRefused))
+      add(fmt::format("at {}: {}, {} is in force: {}", from, d.sent.congestion_control_why,
+                      d.sent.congestion_control,
+                      command_to_allow(d.sent.congestion_control_why.substr(kRefused.size() + 1))));
   };
   look_at(to_peer, here, side_here, there, side_there);
   look_at(from_peer, there, side_there, here, side_here);

@@ -51,6 +51,13 @@ std::string LinkTester::refusal(const Test& test) const {
                    std::max<Nanoseconds>(1, (left + kMinute - 1) / kMinute));
 }
 
+std::string LinkTester::still_ends() const {
+  return fmt::format("the last test {}: ask again in a moment",
+                     context_.limit.bytes_per_second() > 0
+                         ? "waits for its turn at the rate limit to end"
+                         : "has not quite ended yet");
+}
+
 Result<std::string> LinkTester::ask(std::uint64_t number, const Wish& wish) {
   if (number == number_) {
     if (current_ && current_->asked_here)
@@ -59,10 +66,7 @@ Result<std::string> LinkTester::ask(std::uint64_t number, const Wish& wish) {
   }
   if (current_)
     return Error{ErrorCode::busy, fmt::format("{}: ask again in a minute", who_tests(*current_))};
-  if (!ending_.expired())
-    return Error{
-        ErrorCode::busy,
-        "the last test waits for its turn at the rate limit to end: ask again in a moment"};
+  if (!ending_.expired()) return Error{ErrorCode::busy, still_ends()};
   const auto test = std::make_shared<Test>();
   test->peer = wish.peer;
   test->peer_name = context_.name_of(wish.peer);
@@ -204,9 +208,7 @@ void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
   if (current_ && !again)
     answer.refusal = who_tests(*current_);
   else if (!again && !ending_.expired())
-    answer.refusal = fmt::format(
-        "at {} the last test waits for its turn at the rate limit to end: ask again in a moment",
-        context_.self);
+    answer.refusal = fmt::format("at {} {}", context_.self, still_ends());
   else
     answer.refusal = refusal(*test);
   if (answer.refusal.empty()) {

@@ -109,7 +109,11 @@ class LinkTester {
   void end(const TestPointer& test, const Error& why);
   void leave(const TestPointer& test);
   void note_force(const Test& test);
+  std::string still_ends() const;  // why no other one begins
   void note_exchange(Test& test);
+  // Until the rate limit lets so many bytes go, or the test ends; whatever the limit becomes
+  // meanwhile.
+  Task<void> wait_for_turn(TestPointer test, std::uint64_t bytes);
   std::string refusal(const Test& test) const;
   TestPointer asked_by(GatewayId peer, LinkTestId id, bool force) const;
   // A function alone, and not one with captures: g++ 12 destroys such temporaries of a co_await

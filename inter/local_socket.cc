@@ -102,6 +102,11 @@ Result<LocalStream> LocalStream::connect(const std::string& path) {
     if (errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN)
       return Error{ErrorCode::unavailable,
                    fmt::format("no gateway listens at {}: is the site running?", path)};
+    if (errno == EACCES)
+      return Error{ErrorCode::permission,
+                   fmt::format("{} is another user's: run this as the user who runs the site, or "
+                               "as root",
+                               path)};
     return error_of_errno(errno, fmt::format("connect to {}", path));
   }
   ISTHMUS_TRY(const LocalPeer peer, peer_of(socket.get()));

@@ -287,8 +287,10 @@ Result<std::vector<Certificate>> OuterStore::read_records(Disk& disk, const std:
 
 Result<void> OuterStore::append_record(const Certificate& certificate) {
   if (!on_disk_.record_file) {
-    ISTHMUS_TRY(on_disk_.record_file, disk_.open(path("records"), Disk::Open::create));
+    ISTHMUS_TRY(auto file, disk_.open(path("records"), Disk::Open::create));
+    // Where this fails the next attempt begins here again.
     ISTHMUS_CHECK(disk_.sync_folder(folder_));
+    on_disk_.record_file = std::move(file);
     on_disk_.record_bytes = 0;
   }
   ByteWriter out;

@@ -147,8 +147,8 @@ class OuterStore {
                                                  const security::Digest& root);
   Result<OuterState> read_state(const ModelLayout& layout, std::uint64_t step) const;
   // The newest slot has a state of this step that turned out wrong: it counts no more, and the next
-  // state goes there. May be tried again. The first one of a step is kept under another name, for
-  // the operator and for the ranks that were told it.
+  // state goes there. May be tried again. The first one of the step is kept under another name, for
+  // the operator and for the ranks that were told it, in place of earlier steps'.
   Result<void> set_newest_state_aside(std::uint64_t step);
   // The parameters of what was set aside for this step, if anything was.
   std::optional<LargeVector<float>> read_diverged(const ModelLayout& layout,

@@ -16,6 +16,7 @@ constexpr std::uint64_t kStateMagic = 0x0065746174736d69;     // "imstate\0"
 constexpr std::uint64_t kFeedbackMagic = 0x0064656566736d69;  // "imsfeed\0"
 constexpr std::uint32_t kStateVersion = 2;
 constexpr std::uint32_t kFeedbackVersion = 2;
+constexpr std::string_view kDivergedPrefix = "state.diverged-";
 constexpr std::uint64_t kHeaderBytes = 4096;  // so that the data can be mapped
 std::span<const std::byte> floats(const LargeVector<float>& values) {
   return std::as_bytes(std::span(values));
@@ -102,13 +103,18 @@ Result<bool> StateFile::write_slice() {
 
 std::string OuterStore::slot_path(int slot) const { return path(fmt::format("state.{}", slot)); }
 std::string OuterStore::diverged_path(std::uint64_t step) const {
-  return path(fmt::format("state.diverged-{}", step));
+  return path(fmt::format("{}{}", kDivergedPrefix, step));
 }
 
 Result<void> OuterStore::set_newest_state_aside(std::uint64_t step) {
   const auto slot = slot_path(on_disk_.newest_state_slot);
   ISTHMUS_TRY(const bool kept, disk_.exists(diverged_path(step)));
   ISTHMUS_CHECK(kept ? disk_.remove(slot) : disk_.rename(slot, diverged_path(step)));
+  // Of earlier steps no rank goes on from it any more, and each is as large as a state.
+  ISTHMUS_TRY(const auto names, disk_.list(folder_));
+  for (const auto& name : names)
+    if (name.starts_with(kDivergedPrefix) && path(name) != diverged_path(step))
+      ISTHMUS_CHECK(disk_.remove(path(name)));
   ISTHMUS_CHECK(disk_.sync_folder(folder_));
   on_disk_.newest_state_slot = 1 - on_disk_.newest_state_slot;
   return {};

@@ -489,7 +489,7 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
     if (sound) {
       result = std::move(in.state);
       context_.log.info("state_fetched", {.peer = server->name, .outer_step = step});
-    } else {
+    } else if (!give_up()) {
       context_.log.warning("state_fetch_stopped", {.peer = server->name, .outer_step = step},
                            {{"chunks_missing", in.missing}, {"refused", in.refused}});
       failed_[server->site] = context_.loop.now();

@@ -58,7 +58,9 @@ Result<SiteText> only_site(SiteArguments arguments) {
 Result<inter::attach::LinkTest> wish_of(const LinkArguments& options) {
   inter::attach::LinkTest wish{.number = 0, .peer = options.peer, .force = options.force};
   if (!options.time.empty()) {
-    ISTHMUS_TRY(wish.time, parse_duration(options.time));
+    auto time = parse_duration(options.time);
+    if (!time) return Error{ErrorCode::invalid_argument, "--time", std::move(time).error()};
+    wish.time = *time;
     if (wish.time < kSecond || wish.time > inter::kLinkTestTimeMax)
       return Error{
           ErrorCode::invalid_argument,

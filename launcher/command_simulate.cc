@@ -248,7 +248,10 @@ ExitCode run_one(const SimulateArguments& options, const Scenario& scenario) {
              violation.empty()             ? "all invariants held"
              : !outcome.violations.empty() ? "invariants were violated"
                                            : "the run did not finish");
-  if (violation.empty()) return ExitCode::done;
+  if (violation.empty()) {
+    if (options.shrink) fmt::print("there is nothing to shrink\n");
+    return ExitCode::done;
+  }
   if (options.shrink) {
     std::fflush(stdout);  // the children have copies of what is not written yet
     const auto shrunk = shrink_seed(scenario, options.seed, violation, catch_stop());
@@ -325,7 +328,8 @@ class ManySeeds {
     }
     print_sum(stop);
     if (error && error->code == ErrorCode::cancelled) {
-      fmt::print("stopped; the same command goes on from here\n");
+      // With --json the other stream has one object alone.
+      fmt::print(options_.json ? stderr : stdout, "stopped; the same command goes on from here\n");
       return ExitCode::stopped;
     }
     if (error) return fail(*error);

@@ -80,12 +80,15 @@ RateNow rate_at(std::span<const RateWindow> windows, std::int64_t otherwise, int
       soonest = std::min(soonest, away == 0 ? kMinutesPerDay : away);
     }
   const int until = (minute + soonest) % kMinutesPerDay;
-  return {.rate_limit = rate(minute), .until = until, .then = rate(until)};
+  return {.rate_limit = rate(minute),
+          .until = until,
+          .tomorrow = minute + soonest >= kMinutesPerDay,
+          .then = rate(until)};
 }
 
 std::string rate_sentence(const RateNow& now) {
-  return fmt::format("{} until {}, then {}", exact_rate(now.rate_limit), time_of_day(now.until),
-                     exact_rate(now.then));
+  return fmt::format("{} until {}{}, then {}", exact_rate(now.rate_limit), time_of_day(now.until),
+                     now.tomorrow ? " tomorrow" : "", exact_rate(now.then));
 }
 
 int minute_of_day(Nanoseconds unix_time) {

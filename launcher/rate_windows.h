@@ -43,7 +43,8 @@ bool cover_the_day(std::span<const RateWindow> windows);
 
 struct RateNow {
   std::int64_t rate_limit = 0;  // bits per second; 0: unlimited
-  int until = 0;                // minute of the day at which it may change
+  int until = 0;                // minute of the day at which it may change,
+  bool tomorrow = false;        // of the next day
   std::int64_t then = 0;        // what holds from there on
 };
 // `otherwise`: outside all windows, of which there is one at least.

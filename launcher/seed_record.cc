@@ -89,7 +89,11 @@ Result<SeedRecord> SeedRecord::open(Disk& disk, const std::string& path,
                     "another file with --resume",
                     path),
         std::move(lock).error()};
-  ISTHMUS_TRY(record.lock_, std::move(lock));
+  if (!lock)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("cannot write beside {}: name another file with --resume", path),
+                 std::move(lock).error()};
+  record.lock_ = std::move(*lock);
   ISTHMUS_TRY(const bool there, disk.exists(path));
   std::string text;
   if (there) {

@@ -39,6 +39,7 @@ class GatewaySource final : public StatusSource {
     complete_at_.reset();
     auto status = inter::fetch_status(folder_.socket(), kPatience);
     if (status || somebody_runs(folder_)) return status;
+    if (status.error().code == ErrorCode::permission) return status;  // so it may run
     const auto records = inter::OuterStore::read_records(*disk_, folder_.outer());
     if (!records) return status;
     std::uint64_t steps = records->size(), saved = 0;

@@ -53,9 +53,10 @@ Result<WanCase> checked(WanCase one) {
     ISTHMUS_TRY(const auto own, parsed("--access", "uplink 0", one.access, one.sites));
     one.own_line = own.uplinks[0];
     ISTHMUS_CHECK(check_carries("--access", one.own_line));
-    if (one.own_line.bits_per_second == 0) return bad("--access must say rate=, as rate=100mbit");
+    if (one.own_line.bits_per_second == 0)
+      return bad("--access must say rate=, above 0, as rate=100mbit");
   } else if (one.line.bits_per_second == 0) {
-    return bad("--path must say rate=, as rate=1gbit, where there is no --access");
+    return bad("--path must say rate=, above 0, as rate=1gbit, where there is no --access");
   }
   if (one.line.delay == 0)
     return bad(one.path.find("delay=") == one.path.npos

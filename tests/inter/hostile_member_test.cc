@@ -175,6 +175,60 @@ TEST_F(ExtremeValuesTest, TheLargestThatAreAllowedNeverGiveAnInfiniteState) {
   expect_finite_and_equal();
 }
 
+// ---- Two contributions
+
+// A member gives one site another contribution than the others, and asks it for that again and
+// again, while a record has named the other one. What takes its place is not kept out by what is
+// asked for.
+class TwoContributionsTest : public HostilePeerTest {
+ protected:
+  // Seconds until the one that was given the other one has made the step.
+  static double made_after(bool asks, std::uint64_t seed) {
+    auto options = endless_with_puppet();
+    options.network_seed = seed;
+    ScriptedFederation federation(options);
+    const auto plan = std::make_shared<ChunkPlan>(
+        federation.layout(), 0, options.gateway.sync.chunk_elements, options.gateway.sync.codec);
+    auto& puppet = federation.puppet(1);
+    auto& deceived = federation.gateway(2);
+    std::uint64_t step = 0;  // with two
+    HandMade to_one, to_others;
+    std::set<SiteId> told;
+    puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+      std::uint64_t at = 0;
+      Puppet::follow(from, type, in, [&](const Status& theirs, Status& mine) {
+        mine.vote_file = 77;
+        mine.contributes = mine.wants_in = true;
+        at = theirs.step;
+      });
+      if (at < 3 || !deceived.state() || !deceived.view().is_member(1)) return;
+      if (step == 0 && deceived.state()->step + 1 == at) {
+        step = at;
+        to_one = hand_made(plan, puppet.signer, 1, deceived, [](auto, auto) {});
+        to_others = hand_made(plan, puppet.signer, 1, deceived,
+                              [](auto, auto frames) { frames.back() = std::byte{5}; });
+      }
+      if (at != step || !told.insert(from.peer().site).second) return;
+      (from.peer().site == 2 ? to_one : to_others).offer_to(from);
+    };
+    EXPECT_TRUE(federation.run_until([&] { return told.size() == 3; }, 600 * kSecond));
+    const auto began = federation.now();
+    while (federation.step(2) < step && federation.now() - began < 60 * kSecond) {
+      if (asks) puppet.link(2).send(encode(Fetch{step, 1}));
+      federation.run_for(kMillisecond);
+    }
+    EXPECT_EQ(federation.events(2, "two_contributions"), 1U);
+    return seconds_of(federation.now() - began);
+  }
+};
+
+TEST_F(TwoContributionsTest, WhatIsDecidedIsNotKeptOutByWhatIsAskedFor) {
+  for (const std::uint64_t seed : {1, 2, 3, 4}) {
+    const auto quiet = made_after(false, seed), asking = made_after(true, seed);
+    EXPECT_LT(asking, 2 * quiet + 0.5) << seed;
+  }
+}
+
 // ---- Words
 
 // Of a flood of signatures that do not check few are looked at, whoever they are said to be of; and

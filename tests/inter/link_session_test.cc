@@ -112,7 +112,7 @@ TEST(Link, TheSessionKeepsToItsOwnConnections) {
 
 TEST(LinkStates, SayWhatASessionWaitsFor) {
   ScriptedPeer peer(ScriptedPeer::Begin::later);
-  EXPECT_EQ(peer.link.status().state, "no ranks");
+  EXPECT_EQ(peer.link.status().state, "connecting");
   peer.link.wire_up(Lane::control, 1);
   EXPECT_EQ(peer.link.status().state, "no ranks");
   peer.link.start();

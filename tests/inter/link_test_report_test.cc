@@ -94,13 +94,68 @@ TEST(LinkTestReport, WhatAQueueDroppedIsNotSaidToBeTheLines) {
   LinkTestSent sent;
   sent.segments = 1000;
   sent.segments_resent = 20;
-  const LinkTestGot got{.bits_per_second = 1e6, .warm = kSecond, .bytes = 1};
+  const LinkTestGot got{.bits_per_second = 1e9, .warm = kSecond, .bytes = 1};
   report.to_peer = report.from_peer = {sent, got};
   EXPECT_TRUE(report.advice().empty());
   report.to_peer.sent.segments_resent = 1000;
   ASSERT_EQ(report.advice().size(), 1U);
   EXPECT_THAT(report.advice()[0],
               HasSubstr("from alpha 100 % of the segments were sent again: either the line loses"));
+}
+
+TEST(LinkTestReport, OnAThinLineWhatAQueueDroppedIsNoLossAtAll) {
+  LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.round_trips = {100 * kMillisecond};
+  LinkTestSent sent;
+  sent.arrived = 8'000;
+  sent.warm = kSecond;
+  sent.segments = 28;
+  sent.segments_resent = 20;
+  sent.connections = 4;
+  report.to_peer = {sent, {}};
+  sent.segments_resent = 0;
+  report.from_peer = {sent, {}};
+  ASSERT_EQ(report.advice().size(), 1U);
+  EXPECT_THAT(report.advice()[0],
+              HasSubstr("from alpha 71 % of the segments were sent again: so thin a line has 800 "
+                        "bytes on their way"));
+}
+
+TEST(LinkTestReport, WhatCouldBeReadIsNoFigureWhereTheSenderSawItsRateRise) {
+  LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.round_trips = {kMillisecond};
+  LinkTestSent sent;
+  sent.congestion_control = "bbr";
+  report.to_peer =
+      report.from_peer = {sent, {.bits_per_second = 384e3, .warm = 2 * kSecond, .bytes = 250'000}};
+  report.to_peer.sent.unmeasured = Unmeasured::too_little;
+  EXPECT_EQ(report.to_peer.bits_per_second(), 0);
+  ASSERT_EQ(report.advice().size(), 2U);
+  EXPECT_EQ(report.advice()[0], "from alpha too little came to tell: test for longer (--time)");
+  EXPECT_EQ(report.advice()[1],
+            "from beta the rate still rose at the end: test for longer (--time)");
+  // No kernel tells.
+  report.to_peer.sent.congestion_control.clear();
+  EXPECT_EQ(report.to_peer.bits_per_second(), 384e3);
+}
+
+TEST(LinkTestReport, WhatNoKernelAllowsIsAdvisedWithinReason) {
+  LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.round_trips = {kMillisecond};
+  report.side_here.tcp_wmem = "1 1 18446744073709551615";
+  LinkTestSent sent;
+  sent.arrived = ~std::uint64_t{0};
+  sent.warm = sent.segments = 1;
+  sent.busy = sent.limited_by_buffer = kSecond;
+  report.to_peer = report.from_peer = {sent, {}};
+  ASSERT_FALSE(report.advice().empty());
+  EXPECT_THAT(report.advice()[0], HasSubstr("tcp_wmem=\"1 1 1099511627776\""));
 }
 
 // The rate limit went to an exchange.

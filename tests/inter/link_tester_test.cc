@@ -99,6 +99,15 @@ TEST_F(LinkTesterTest, KeepsToTheRateLimitAndSaysSo) {
   EXPECT_THAT((*report)["advice"].dump(), HasSubstr("at alpha: its rate_limit"));
 }
 
+// As when an hour with another limit begins.
+TEST_F(LinkTesterTest, HasNoLongerToWaitThanTheRateLimitOfNow) {
+  alpha.limit.set_rate(simulation.now(), 100);
+  const auto report = outcome({.peer = kBeta, .time = 10 * kSecond},
+                              [&] { alpha.limit.set_rate(simulation.now(), 1e6); });
+  ASSERT_TRUE(report) << report.error().text();
+  EXPECT_GE((*report)["to_peer"]["bytes"].get<double>(), 6e6);
+}
+
 // What goes beside a forced test on the same connections is none of its bytes, and said where
 // nobody can tell it from them.
 // Each time bulk of ours would wait for theirs. Our own operator may.

@@ -456,6 +456,11 @@ TEST_F(OuterStoreTest, AWrongStateSetAsideLeavesTheOneBefore) {
   EXPECT_EQ(newest(), std::pair(std::uint64_t{2}, 23.0F));
   EXPECT_EQ(store.read_diverged(layout, 2)->front(), 21) << "the first one is kept";
   EXPECT_EQ(store.read_diverged(layout, 1), std::nullopt);
+
+  write(3, 31);
+  ASSERT_TRUE(store.set_newest_state_aside(3));
+  EXPECT_EQ(store.read_diverged(layout, 3)->front(), 31);
+  EXPECT_EQ(store.read_diverged(layout, 2), std::nullopt) << "each is as large as a state";
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ TEST(RateWindows, WhatHoldsAndUntilWhen) {
   EXPECT_EQ(said(8, 0), "10 Mbit/s until 18:00, then 50 Mbit/s");
   EXPECT_EQ(said(17, 59), "10 Mbit/s until 18:00, then 50 Mbit/s");
   EXPECT_EQ(said(18, 0), "50 Mbit/s until 22:00, then unlimited");
-  EXPECT_EQ(said(23, 30), "unlimited until 06:00, then 50 Mbit/s");
+  EXPECT_EQ(said(23, 30), "unlimited until 06:00 tomorrow, then 50 Mbit/s");
   EXPECT_EQ(said(0, 0), "unlimited until 06:00, then 50 Mbit/s");
   EXPECT_EQ(said(5, 59), "unlimited until 06:00, then 50 Mbit/s");
   EXPECT_EQ(said(6, 0), "50 Mbit/s until 08:00, then 10 Mbit/s");

@@ -3,7 +3,7 @@ import shutil
 import sys
 import time
 
-BAR = 30
+BAR_MIN, BAR_MAX = 8, 30  # columns; what is said comes first
 
 
 class Progress:
@@ -15,15 +15,18 @@ class Progress:
     def line(self):
         passed = time.monotonic() - self.began
         longest = max((stall.seconds for stall in self.report.stalls), default=0)
-        return (f"{passed / 60:.1f} of {self.seconds / 60:g} min: step {max(s.step for s in self.watch.sites)}, "
-                f"{sum(self.report.faults.values())} faults in {self.report.rounds} rounds, longest stall {longest:.1f} s, "
-                f"{len(self.report.violations)} violations")
+        return (f"{passed / 60:.1f} of {self.seconds / 60:g} min: {len(self.report.violations)} violations, "
+                f"step {max(s.step for s in self.watch.sites)}, {sum(self.report.faults.values())} faults in "
+                f"{self.report.rounds} rounds, longest stall {longest:.1f} s")
 
     def show(self):
         if self.terminal:
-            done = min(BAR, int(BAR * (time.monotonic() - self.began) / self.seconds))
-            text = f"[{'#' * done}{'.' * (BAR - done)}] {self.line()}"
-            sys.stdout.write(f"\r\33[K{text[:shutil.get_terminal_size().columns - 1]}")
+            text, columns = self.line(), shutil.get_terminal_size().columns - 1
+            bar = min(BAR_MAX, columns - len(text) - 3)
+            if bar >= BAR_MIN:
+                done = min(bar, int(bar * (time.monotonic() - self.began) / self.seconds))
+                text = f"[{'#' * done}{'.' * (bar - done)}] {text}"
+            sys.stdout.write(f"\r\33[K{text[:columns]}")
             sys.stdout.flush()
         elif time.monotonic() - self.said >= 60:
             self.said = time.monotonic()

@@ -85,9 +85,17 @@ class Soak:
         self.watch.end()
         self.progress.end()
         self.take_stock()
-        if self.options.keep:  # the sites' disks go with the namespaces
-            shutil.copytree(self.federation.folder, self.options.keep, ignore=lambda folder, names: [
-                name for name in names if not os.path.isfile(f"{folder}/{name}") and not os.path.isdir(f"{folder}/{name}")])
+        if self.options.keep:
+            self.keep_files()
+
+    def keep_files(self):
+        """The sites' disks go with the namespaces. What cannot be copied takes no report along."""
+        def neither_file_nor_folder(folder, names):
+            return [name for name in names if not os.path.isfile(f"{folder}/{name}") and not os.path.isdir(f"{folder}/{name}")]
+        try:
+            shutil.copytree(self.federation.folder, self.options.keep, ignore=neither_file_nor_folder)
+        except (OSError, shutil.Error) as error:
+            self.report.not_seen.append(f"the sites' files, which could not be kept: {error}")
 
     def trouble(self, began):
         """Rounds of faults until the time is over. The first steps are in peace, for what processes hold in health."""
@@ -205,6 +213,10 @@ class Soak:
             if event["severity"] == "alarm":
                 report.alarms[event["event"]] = report.alarms.get(event["event"], 0) + 1
         for life in facts.lives:
+            if life.descriptors_hidden:
+                hidden = f"descriptors of a {life.role}, which only root may look at"
+                report.not_seen += [hidden] if hidden not in report.not_seen else []
+                life.descriptors.clear()
             for peaks, values in ((report.rss_peak_mib, life.rss_mib), (report.descriptors_peak, life.descriptors)):
                 if values:
                     peaks[life.role] = max(peaks.get(life.role, 0), max(values))

@@ -27,6 +27,7 @@ class Report:
     bytes_resent: dict = dataclasses.field(default_factory=dict)  # by site, about
     rss_peak_mib: dict = dataclasses.field(default_factory=dict)  # by role
     descriptors_peak: dict = dataclasses.field(default_factory=dict)
+    not_seen: list = dataclasses.field(default_factory=list)  # that a reader may take for checked
     restarts: int = 0  # of processes, by launch
     alarms: dict = dataclasses.field(default_factory=dict)  # by event
     named: dict = dataclasses.field(default_factory=dict)  # by site: outer steps with a contribution of it
@@ -65,6 +66,7 @@ class Report:
         lines += [f"resent, about: {counts({s: f'{b / 1e6:.1f} MB' for s, b in self.bytes_resent.items()})}",
                   f"memory, most: {counts({r: f'{m:.0f} MiB' for r, m in self.rss_peak_mib.items()})}",
                   f"descriptors, most: {counts(self.descriptors_peak)}",
+                  *(f"not seen: {what}" for what in self.not_seen),
                   f"outer steps with a contribution of: {counts(self.named)}",
                   "tokens: " + "; ".join(f"{s}: {counts(t)}" for s, t in self.tokens.items()),
                   f"alarms, all explained by faults unless named below: {counts(self.alarms)}"]

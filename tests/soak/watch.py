@@ -21,7 +21,8 @@ class Life:
     role: str
     pid: int
     rss_mib: list = dataclasses.field(default_factory=list)
-    descriptors: list = dataclasses.field(default_factory=list)  # empty where one may not look
+    descriptors: list = dataclasses.field(default_factory=list)
+    descriptors_hidden: bool = False  # at some time; one who is not root may look at no gateway's
 
 
 class RecordTail:
@@ -78,7 +79,7 @@ class SiteWatch:
         self.step, self.step_at = 0, time.monotonic()
         self.events_kept = []  # warnings and alarms, restarts among them, and roots of applied steps
         self.lost_tokens = 0
-        self.lives = {}  # by pid
+        self.lives = {}  # by number and start
         self.links = {}  # (pid, peer): what the gateway's status last said of the link
 
     def look(self):
@@ -100,11 +101,15 @@ class SiteWatch:
                 role = ROLES.get(words[1].decode())
                 if role is None or not words[0].endswith(b"isthmus"):
                     continue
-                life = self.lives.setdefault(pid, Life(role, pid))
+                # A number is used again: with its start it is one process.
+                start = (folder / "stat").read_text().rpartition(")")[2].split()[19]
+                life = self.lives.setdefault((pid, start), Life(role, pid))
                 pages = int((folder / "statm").read_text().split()[1])
                 life.rss_mib.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
-                with contextlib.suppress(PermissionError):
+                try:
                     life.descriptors.append(len(os.listdir(folder / "fd")))
+                except PermissionError:
+                    life.descriptors_hidden = True
 
     def look_at_status(self):
         pid = self.site.pid_of("gateway")
