@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -39,13 +40,22 @@ class TerminalSink final : public EventSink {
   TerminalSink(int descriptor, Severity at_least) : descriptor_(descriptor), at_least_(at_least) {}
   void write(const Event& event) override {
     if (event.severity < at_least_) return;
-    const std::string line = to_sentence(event) + '\n';
+    // A terminal that was halted (Ctrl-S), or a reader that stands still, halts nobody who logs.
+    pollfd room{descriptor_, POLLOUT, 0};
+    if (::poll(&room, 1, 0) == 0) {
+      ++left_out_;
+      return;
+    }
+    std::string line = to_sentence(event) + '\n';
+    if (const auto before = std::exchange(left_out_, 0); before > 0)
+      line = fmt::format("({} of these lines left out: nobody took them)\n{}", before, line);
     [[maybe_unused]] const auto n = ::write(descriptor_, line.data(), line.size());
   }
 
  private:
   int descriptor_;
   Severity at_least_;
+  std::uint64_t left_out_ = 0;
 };
 
 class CallbackSink final : public EventSink {

@@ -1,5 +1,6 @@
 #include "inter/congestion_control.h"
 
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>

@@ -21,7 +21,8 @@ struct LinkTestReport {
     LinkTestGot got;
     bool beside_exchange = false;  // rates, losses and shares are of its bytes too
 
-    // While warm: as the sender's kernel counted it, or, where it tells nothing, as it could be read.
+    // While warm: as the sender's kernel counted it, or, where it tells nothing, as it could be
+    // read.
     double bits_per_second() const;  // 0: too little came to tell
     Nanoseconds warm() const { return sent.warm > 0 ? sent.warm : got.warm; }
     // What this end knows of why; it measures one half of each direction.

@@ -58,10 +58,6 @@ int poll_ms(Nanoseconds deadline) {
 
 Nanoseconds local_now() { return make_system_clock()->now(); }
 
-FileDescriptor::~FileDescriptor() {
-  if (valid()) ::close(number_);
-}
-
 Result<LocalPeer> peer_of(int socket) {
   ucred credentials{};
   socklen_t bytes = sizeof(credentials);

@@ -12,28 +12,10 @@
 
 #include "base/byte_stream.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "base/result.h"
 
 namespace isthmus::inter {
-
-// Owns a file descriptor; -1: none.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int number) : number_(number) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : number_(other.release()) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~FileDescriptor();
-  int get() const { return number_; }
-  bool valid() const { return number_ >= 0; }
-  int release() { return std::exchange(number_, -1); }
-
- private:
-  int number_ = -1;
-};
 
 // Who made the other end, as the kernel says.
 struct LocalPeer {

@@ -1,20 +1,8 @@
 #include "inter/peers.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace isthmus::inter {
-
-void Learnt::add(Nanoseconds sample) {
-  if (samples_ == 0) {
-    mean_ = sample;
-    deviation_ = sample / 2;
-  } else {
-    deviation_ += (std::abs(sample - mean_) - deviation_) / 4;
-    mean_ += (sample - mean_) / 8;
-  }
-  ++samples_;
-}
 
 PeerSite* Peers::find(SiteId site) {
   const auto found = sites_.find(site);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "inter/burst_pace.h"
+#include "inter/learnt.h"
 #include "inter/link.h"
 #include "inter/log_pace.h"
 #include "inter/messages.h"
@@ -18,20 +19,6 @@
 #include "security/roster.h"
 
 namespace isthmus::inter {
-
-// A running mean and deviation, as TCP keeps them for its round trip.
-class Learnt {
- public:
-  void add(Nanoseconds sample);
-  std::uint32_t samples() const { return samples_; }
-  Nanoseconds mean() const { return mean_; }
-  Nanoseconds deviation() const { return deviation_; }
-  Nanoseconds spread() const { return mean_ + 4 * deviation_; }
-
- private:
-  Nanoseconds mean_ = 0, deviation_ = 0;
-  std::uint32_t samples_ = 0;
-};
 
 struct PeerSite {
   SiteId site = 0;

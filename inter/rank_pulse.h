@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "inter/peers.h"
+#include "inter/learnt.h"
 
 namespace isthmus::inter {
 

@@ -8,7 +8,8 @@
 #include <map>
 #include <optional>
 
-#include "inter/peers.h"
+#include "inter/learnt.h"
+#include "inter/wire.h"
 
 namespace isthmus::inter {
 

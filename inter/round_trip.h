@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <deque>
 #include <optional>
 
-#include "base/clock.h"
+#include "inter/learnt.h"
 
 namespace isthmus::inter {
 
@@ -35,8 +34,8 @@ class RoundTrip {
   }
   void new_session() { stamps_.clear(); }
 
-  Nanoseconds mean() const { return mean_; }  // 0: not known yet
-  Nanoseconds deviation() const { return deviation_; }
+  Nanoseconds mean() const { return times_.mean(); }  // 0: not known yet
+  Nanoseconds deviation() const { return times_.deviation(); }
   // Of single ones, within the last five to ten seconds; 0: there was none.
   Nanoseconds longest(Nanoseconds now) const {
     const auto age = now / kSpan - span_;
@@ -54,17 +53,11 @@ class RoundTrip {
       span_ = span;
     }
     longest_ = std::max(longest_, sample);
-    if (mean_ == 0) {
-      mean_ = std::max<Nanoseconds>(sample, 1);
-      deviation_ = sample / 2;
-      return;
-    }
-    deviation_ += (std::abs(sample - mean_) - deviation_) / 4;
-    mean_ = std::max<Nanoseconds>(mean_ + (sample - mean_) / 8, 1);
+    times_.add(std::max<Nanoseconds>(sample, 1));
   }
 
   std::deque<Nanoseconds> stamps_;  // sent and not echoed, ascending
-  Nanoseconds mean_ = 0, deviation_ = 0;
+  Learnt times_;
   std::int64_t span_ = 0;                         // of time, the newest in which there was one
   Nanoseconds longest_ = 0, longest_before_ = 0;  // in it, and in the one before
 };

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "inter/peers.h"
+#include "inter/learnt.h"
 
 namespace isthmus::inter {
 

@@ -83,8 +83,7 @@ class ZmqSocket {
   Result<void> set(int option, int value);
   Result<void> set(int option, std::span<const std::byte> value);
   Result<void> set(int option, std::string_view value) { return set(option, bytes_of(value)); }
-  // Errors: in_use (somebody has the address), unavailable (this machine has no such address),
-  // invalid_argument.
+  // Errors: in_use (somebody has the address), invalid_argument (this machine has no such one).
   Result<void> bind(const std::string& endpoint);
   Result<void> connect(const std::string& endpoint);
   // Where bind() has bound it, in numbers: "tcp://127.0.0.1:7000".

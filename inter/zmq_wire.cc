@@ -138,7 +138,8 @@ Result<void> ZmqWire::open() {
       ZmqContext::make(1, kOwnSockets + kSocketsPerPeer * static_cast<int>(options_.peers.size())));
   ISTHMUS_TRY(zap_, ZapHandler::start(*context_, loop_.clock(), log_));
   ISTHMUS_TRY(lane_, TlsLane::make(loop_, log_, options_, congestion_));
-  names_.emplace(loop_, lane_->mailbox(), options_.look_up_host);
+  names_.emplace(loop_, lane_->mailbox(),
+                 options_.look_up_host ? options_.look_up_host : look_up_host);
   for (const auto& peer : options_.peers) ISTHMUS_CHECK(add_peer(peer));
   return options_.listen.empty() ? Result<void>{} : listen();
 }

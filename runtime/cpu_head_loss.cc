@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/copy_to.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/gathered_rows.h"
 #include "kernels/repeated_rows.h"
@@ -181,7 +182,7 @@ class HeadLoss {
     const auto targets = memory.targets.first(numbers.size());
     // What fills the chunk up is any row, with a target that is not counted.
     std::ranges::fill(numbers, counted.empty() ? 0 : counted.back());
-    std::ranges::copy(counted, numbers.begin());
+    copy_to(counted, numbers.data());
     std::ranges::fill(targets, kIgnoredTarget);
     std::ranges::transform(counted, targets.begin(), [this](std::int32_t row) {
       return targets_[static_cast<std::size_t>(row)];

@@ -12,6 +12,7 @@
 
 #include "base/byte_stream.h"
 #include "base/disk.h"
+#include "base/file_descriptor.h"
 #include "security/hex.h"
 #include "security/sodium_ready.h"
 
@@ -22,20 +23,6 @@ namespace {
 
 constexpr std::size_t kKeyBytes = 32;
 constexpr std::size_t kLineBytes = 2 * kKeyBytes + 1;
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return number_; }
-
- private:
-  int number_;
-};
 
 std::size_t file_bytes(std::string_view title, std::size_t keys) {
   return title.size() + 1 + keys * kLineBytes;
@@ -96,7 +83,7 @@ Result<void> check_access(const struct stat& s, const std::string& path) {
 Result<void> write_secret_file(const std::string& path, std::string_view title,
                                std::initializer_list<std::span<const std::byte>> keys) {
   const auto text = text_of_keys(title, keys);
-  const Descriptor file(
+  const FileDescriptor file(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.get() < 0) {
     if (errno == EEXIST)
@@ -117,7 +104,7 @@ Result<void> write_secret_file(const std::string& path, std::string_view title,
 Result<std::vector<SecretBytes>> read_secret_file(const std::string& path, std::string_view title,
                                                   std::size_t keys) {
   // Non-blocking, so that a pipe of this name cannot hold us up before it is refused.
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.get() < 0)
     return error_of_errno(errno, fmt::format("cannot open the secret key {}", path));
   ISTHMUS_TRY(const auto status, status_of(file.get(), path));

@@ -253,6 +253,7 @@ Outcome FederationRun::run() {
   }
   for (auto& site : sites_)
     if (site.process) collect(site.process->gateway());
+  count("messages lost or repeated", network_.counters().lost + network_.counters().duplicated);
   if (outcome_.violations.empty()) check_at_end();
   std::ranges::sort(outcome_.happened);
   outcome_.steps = newest_step();

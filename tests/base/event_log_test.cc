@@ -261,5 +261,29 @@ TEST(EventLog, GivesEverySinkEveryEventAndTerminalsOnlyTheSevere) {
   EXPECT_NE(text.find("alarm: four step 0"), std::string::npos);
 }
 
+// As when somebody presses Ctrl-S.
+TEST(EventLog, ATerminalThatTakesNothingHoldsUpNobody) {
+  FixedClock clock;
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe(pipe_ends), 0);
+  EventLog log(clock, "alpha");
+  log.add(make_terminal_sink(pipe_ends[1], Severity::info));
+  // More than a pipe holds; whoever waited for room would wait for ever.
+  constexpr int kLines = 5000;
+  for (int i = 0; i < kLines; ++i) log.info("line", {}, {{"text", std::string(100, 'x')}});
+  std::vector<char> buffer(1 << 20);
+  const auto n = ::read(pipe_ends[0], buffer.data(), buffer.size());
+  ASSERT_GT(n, 0);
+  const auto taken = std::count(buffer.begin(), buffer.begin() + n, '\n');
+  EXPECT_LT(taken, kLines);
+  log.info("last", {});
+  const auto rest = ::read(pipe_ends[0], buffer.data(), buffer.size());
+  ASSERT_GT(rest, 0);
+  EXPECT_NE(std::string(buffer.data(), static_cast<std::size_t>(rest))
+                .find("(" + std::to_string(kLines - taken) + " of these lines left out"),
+            std::string::npos);
+  for (const int end : pipe_ends) ::close(end);
+}
+
 }  // namespace
 }  // namespace isthmus

@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
                s.partitions = 4;
                s.one_way = 1;
              }},
-        Case{"R5_loss_reordering_repetition", true, "",
+        Case{"R5_loss_reordering_repetition", true, "messages lost or repeated",
              [](Scenario& s) {
                s.network.loss = s.network.duplicate = s.network.reorder = 0.01;
                s.network.packet_loss = 0.01;

@@ -12,37 +12,26 @@
 #include <cstring>
 #include <utility>
 
+#include "base/file_descriptor.h"
+
 namespace isthmus::wan {
 
 namespace {
 
-class Descriptor {
- public:
-  explicit Descriptor(const std::string& path, int flags = O_RDONLY)
-      : number_(::open(path.c_str(), flags | O_CLOEXEC)) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  bool open() const { return number_ >= 0; }
-  int number() const { return number_; }
-  int release() { return std::exchange(number_, -1); }
-
- private:
-  int number_;
-};
+FileDescriptor opened(const std::string& path, int flags = O_RDONLY) {
+  return FileDescriptor(::open(path.c_str(), flags | O_CLOEXEC));
+}
 
 Result<int> make_device() {
-  Descriptor tun("/dev/net/tun", O_RDWR | O_NONBLOCK);
-  if (!tun.open())
+  auto tun = opened("/dev/net/tun", O_RDWR | O_NONBLOCK);
+  if (!tun.valid())
     return error_of_errno(errno, "cannot open /dev/net/tun; load it with: modprobe tun");
   ifreq request{};
   std::strncpy(request.ifr_name, "wan0", IFNAMSIZ - 1);
   request.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
-  if (::ioctl(tun.number(), TUNSETIFF, &request) != 0)
+  if (::ioctl(tun.get(), TUNSETIFF, &request) != 0)
     return error_of_errno(errno, "cannot make the device wan0");
-  if (::ioctl(tun.number(), TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4) != 0)
+  if (::ioctl(tun.get(), TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4) != 0)
     return error_of_errno(errno, "wan0 has no segmentation offload");
   return tun.release();
 }
@@ -50,17 +39,17 @@ Result<int> make_device() {
 }  // namespace
 
 Result<TunDevice> TunDevice::open(const std::string& name) {
-  const Descriptor home("/proc/thread-self/ns/net");
-  if (!home.open()) return error_of_errno(errno, "cannot open /proc/thread-self/ns/net");
-  const Descriptor there("/run/netns/" + name);
-  if (!there.open())
+  const auto home = opened("/proc/thread-self/ns/net");
+  if (!home.valid()) return error_of_errno(errno, "cannot open /proc/thread-self/ns/net");
+  const auto there = opened("/run/netns/" + name);
+  if (!there.valid())
     return error_of_errno(
         errno, fmt::format("no network namespace {0}; make it with: ip netns add {0}", name));
-  if (::setns(there.number(), CLONE_NEWNET) != 0)
+  if (::setns(there.get(), CLONE_NEWNET) != 0)
     return error_of_errno(errno, fmt::format("cannot enter the namespace {}; be root", name));
   auto device = make_device();
   // Who looks for processes in the namespace must not find the emulator.
-  if (::setns(home.number(), CLONE_NEWNET) != 0) {
+  if (::setns(home.get(), CLONE_NEWNET) != 0) {
     const int number = errno;
     if (device) ::close(*device);
     return error_of_errno(number, fmt::format("cannot come back from the namespace {}", name));
