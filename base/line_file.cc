@@ -59,6 +59,9 @@ off_t end_of_lines(int descriptor, off_t size) {
 
 Result<LineFile> LineFile::open(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor < 0 && errno == EISDIR)
+    return Error{ErrorCode::wrong_kind,
+                 fmt::format("{} is a folder where a file has to be: move it away", path)};
   if (descriptor < 0) return error_of_errno(errno, fmt::format("cannot open {}", path));
   return LineFile(descriptor);
 }

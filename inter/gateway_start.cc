@@ -108,10 +108,11 @@ Result<void> Gateway::take_up_run(OuterStore::Loaded& loaded) {
   if (state_->step > chain_.size())
     return Error{
         ErrorCode::corrupt,
-        fmt::format("the state of step {} has no record: {}/records is damaged. Move it and "
-                    "state.0 and state.1 beside it away, and nothing else: the site then "
-                    "fetches them from its peers, and keeps its vote",
-                    state_->step, options_.folder)};
+        fmt::format(
+            "the state of step {} has no record: {}/records is missing or damaged. Move it and "
+            "state.0 and state.1 beside it away, and nothing else: the site then "
+            "fetches them from its peers, and keeps its vote",
+            state_->step, options_.folder)};
   saved_step_ = state_->step;
   saved_any_ = true;
   // The named bytes that are still here, and may be asked for.

@@ -43,8 +43,12 @@ GatewayStatus Gateway::status() const {
             : exchange_->contributed() || taking_contribution_ ? "exchanging"
             : rank_pulse_.here()                               ? "training"
                                                                : "waiting for ranks";
+  const auto* self = roster_.find(self_);
+  const bool nobody_dials_us = self->gateways.empty() || self->gateways[0].address.empty();
   for (const auto& [id, peer] : peers_.all()) {
     auto link = peer.link->status();
+    if (link.state == "connecting" && link.address.empty() && nobody_dials_us)
+      link.state = "no address";
     const auto [tests, others] = link_tester_->shares(peer.link->peer());
     link.wire_sent_bytes = others.sent;
     link.wire_received_bytes = others.received;

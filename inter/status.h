@@ -17,8 +17,9 @@ namespace isthmus::inter {
 struct LinkStatus {
   std::string peer;
   std::string address;  // "" when the peer dials us
-  // "up"; "refused: …"; "connecting"; connected, "no ranks" (here yet, so nothing is said
-  // to the peer), or "silent" (its gateway says nothing, which it does once it has ranks).
+  // "up"; "refused: …"; "connecting"; "no address" (neither gateway has one, so none dials);
+  // connected, but "no ranks" (here yet, so nothing is said to the peer), or "silent" (its gateway
+  // says nothing, which it does once it has ranks).
   std::string state;
   double round_trip_ms = 0;          // smoothed; 0 before the first sample
   double round_trip_longest_ms = 0;  // of single ones, in the last five to ten seconds

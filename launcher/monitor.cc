@@ -460,6 +460,9 @@ std::string status_text(const inter::GatewayStatus& status) {
   for (const auto& link : status.links) {
     std::string text;  // what the table cut off comes first
     if (link.state.size() > kStateWidth) text += narrow(link.state) + "; ";
+    if (link.state == "no address")
+      text +=
+          "neither gateway has an address: their sites exchange through others, or not at all; ";
     if (link.state == "silent")
       text += "its gateway is there, and says nothing before it has ranks; ";
     if (link.state == "no ranks") text += "nothing is said to it before this site has ranks; ";

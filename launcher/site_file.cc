@@ -426,8 +426,8 @@ class SiteReader {
             "from", fmt::format("a window of [[{0}]] from \"{1}\" to \"{1}\" is no time at all; "
                                 "the whole day is from = \"00:00\", to = \"24:00\"",
                                 key.full_name(), time_of_day(*from)));
-      if (!from || !to || !rate) return;
-      windows.push_back({*from, *to, *rate});
+      if (!from || !to) return;
+      windows.push_back({*from, *to, rate.value_or(0)});  // a wrong one is a fault already
       const auto both = overlapping(windows);
       if (!both) return;
       const auto& other = windows[both->first];

@@ -66,9 +66,10 @@ std::vector<SiteKey> gateway_keys() {
        .unit = "connections",
        .meaning =
            "TCP connections for bulk data to one other site, at most. With BBR there are four, "
-           "eight once the line has proved wide, in a polite gateway one; else eight, and twice as "
-           "many where losses or the kernel's limits keep windows narrow, as long as that makes it "
-           "faster by more than a tenth."},
+           "eight once the line has proved wide, between polite gateways one; else eight, and "
+           "twice as many where losses or the kernel's limits keep windows narrow, as long as that "
+           "makes it faster by more than a tenth. Both ends use as many as the one that wants "
+           "more."},
       {.section = "gateway",
        .name = "metrics",
        .kind = address,

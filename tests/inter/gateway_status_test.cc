@@ -44,6 +44,7 @@ TEST_F(GatewayStatusTest, WithoutAMajorityThereIsNoDeadline) {
   federation_.run_for(10 * kSecond);
   EXPECT_THAT(status(2).attention, testing::Contains(testing::HasSubstr("majority")));
   EXPECT_EQ(status(2).deadline, "");
+  EXPECT_EQ(status(2).links.at(0).state, "no address") << "of simulated sites none has one";
 }
 
 }  // namespace

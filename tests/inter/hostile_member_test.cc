@@ -318,6 +318,18 @@ TEST_F(HostilePeerTest, WhoLosesSightOfOthersAgainAndAgainIsToldOnce) {
   EXPECT_LE(told, 4U);
 }
 
+TEST_F(HostilePeerTest, ThatItIsFarAheadShowsNobodyAsBehind) {
+  ScriptedFederation federation(endless_with_puppet());
+  federation.puppet(1).heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [](const Status&, Status& mine) { mine.step = 90'000; });
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 8; }, 600 * kSecond));
+  for (int i = 0; i < 100; ++i) {
+    federation.run_for(100 * kMillisecond);
+    EXPECT_NE(federation.gateway(2).status().phase, "catching up");
+  }
+}
+
 // By turns it has all of each contribution, and nothing. What it makes others send takes its own
 // line's share of a rate limit, and no more.
 TEST_F(HostilePeerTest, WhatItHasAndHasNotByTurnsHoldsNobodyUp) {
