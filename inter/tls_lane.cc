@@ -88,7 +88,7 @@ void TlsLane::log_violation(GatewayId peer, std::string_view what) {
     unlogged = violations_.due(loop_.now());
   }
   if (unlogged)
-    log_.alarm("wire_violation", {fmt::format("{}/{}", peer.site, peer.index)},
+    log_.alarm("wire_violation", {options_.name_of(peer)},
                {{"lane", to_string(Lane::bulk)}, {"what", what}, {"more_since_last", *unlogged}});
 }
 

@@ -8,8 +8,6 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 
-#include "inter/zap_handler.h"
-
 namespace isthmus::inter {
 
 namespace asio = boost::asio;
@@ -165,7 +163,7 @@ void TlsListener::gone(TlsConnection& connection, const Error& why, bool was_up)
                          {"reason", why.text()},
                          {"more_since_last", *unlogged}});
   else
-    lane_.log().alarm("wire_peer_refused", {user_id_of(connection.peer())},
+    lane_.log().alarm("wire_peer_refused", {lane_.options().name_of(connection.peer())},
                       {{"lane", to_string(Lane::bulk)},
                        {"address", connection.address()},
                        {"reason", why.text()},

@@ -105,7 +105,7 @@ bool ZmqListener::take_message() {
   if (parts == 2 && only_empty) return true;  // a heartbeat
   if (parts > 1 || payload.bytes().size() > kControlMessageBytesMax) {
     if (const auto unlogged = violations_.due(loop_.now()))
-      log_.alarm("wire_violation", {user_id_of(connection->peer)},
+      log_.alarm("wire_violation", {options_.name_of(connection->peer)},
                  {{"lane", to_string(Lane::control)},
                   {"what", "a message that no gateway sends"},
                   {"more_since_last", *unlogged}});
@@ -208,7 +208,7 @@ Result<void> ZmqListener::send(ConnectionId id, WireMessage message) {
   if (connection.overflow.full()) {
     connection.overflow.refuse();
     return Error{ErrorCode::busy,
-                 fmt::format("the control lane to {} is full", user_id_of(connection.peer))};
+                 fmt::format("the control lane to {} is full", options_.name_of(connection.peer))};
   }
   const auto bytes = zmq_wire_bytes(message.size());
   ZmqMessage payload(std::move(message).whole());

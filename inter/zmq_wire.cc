@@ -210,7 +210,7 @@ bool ZmqWire::dials(const ZmqPeer& peer) const {
 Result<void> ZmqWire::add_peer(const ZmqPeer& entry) {
   if (entry.id == options_.self || peers_.contains(entry.id))
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("gateway {} is listed twice", user_id_of(entry.id))};
+                 fmt::format("gateway {} is listed twice", entry.name)};
   auto& peer = peers_[entry.id];
   peer.entry = entry;
   zap_->list(entry.key, user_id_of(entry.id));
@@ -249,7 +249,7 @@ Result<void> ZmqWire::send(GatewayId peer_id, Lane lane, WireMessage message, Co
                                                    message.size(), to_string(lane))};
   const auto no_connection = [&] {
     return Error{ErrorCode::unavailable,
-                 fmt::format("gateway {} is not connected", user_id_of(peer_id))};
+                 fmt::format("{} is not connected", options_.name_of(peer_id))};
   };
   const auto peer = peers_.find(peer_id);
   if (peer == peers_.end()) return no_connection();

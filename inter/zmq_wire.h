@@ -37,6 +37,7 @@
 //   few messages each way are all that waits.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -102,6 +103,14 @@ struct ZmqWireOptions {
   Nanoseconds redial_delay_max = 5 * kSecond;
   std::uint64_t bulk_key_bytes_max =
       security::kTlsKeyBytesMax;  // then each direction's key changes
+
+  // For people; also of one that is not listed.
+  std::string name_of(GatewayId peer) const {
+    const auto found = std::ranges::find(peers, peer, &ZmqPeer::id);
+    return found != peers.end()
+               ? found->name
+               : "gateway " + std::to_string(peer.site) + "/" + std::to_string(peer.index);
+  }
 };
 
 // Listens, then checks each listening socket and who answers at our own address
