@@ -31,6 +31,7 @@ using namespace runtime;  // what is measured here
 struct Options : BenchedModel {
   std::int64_t batch = 4;
   std::int64_t sequence = 256;
+  double counted = 1;
   std::string recompute = "off";
   double seconds = 20;
   bool gemm_only = false;
@@ -43,7 +44,7 @@ struct Measured {
   std::vector<double> gemms;            // seconds of a step's matrix products alone
   double cpu_seconds = 0;               // of all threads, in all steps
   double loss = 0;                      // mean of the last step, in nats
-  double step_flops = 0;                // of the model, in a step
+  double step_flops = 0;                // of the model, in a step, on average
   double loop_peak = 0, gemm_peak = 0;  // FLOP/s
 
   double peak() const { return std::max(loop_peak, gemm_peak); }
@@ -60,6 +61,7 @@ class Trainer {
                                                                                   : DType::f32),
         tokens_(static_cast<std::size_t>(model.shape().tokens())),
         targets_(tokens_.size()),
+        counted_(options.counted),
         seconds_(options.seconds) {}
 
   Measured run() {
@@ -78,8 +80,6 @@ class Trainer {
       if (gemm_only_) measured_.gemms.push_back(gemms_.run());
     }
     look_for_peak();
-    for (const auto& time : model_.op_times())
-      measured_.step_flops += time.flops / static_cast<double>(measured_.steps.size());
     return measured_;
   }
 
@@ -100,6 +100,8 @@ class Trainer {
     };
     std::generate(tokens_.begin(), tokens_.end(), draw);
     std::generate(targets_.begin(), targets_.end(), draw);
+    for (auto& target : targets_)
+      if (!random_.chance(counted_)) target = kIgnoredTarget;
     const double start = wall_seconds();
     model_.zero_gradients();
     const auto loss = model_.forward_backward(tokens_, targets_);
@@ -108,7 +110,9 @@ class Trainer {
     const double end = wall_seconds();
     measured_.steps.push_back(end - start);
     measured_.updates.push_back(end - computed);
-    measured_.loss = loss.sum / static_cast<double>(loss.counted);
+    measured_.loss = loss.sum / static_cast<double>(std::max<std::int64_t>(1, loss.counted));
+    const auto steps = static_cast<double>(measured_.steps.size());
+    measured_.step_flops += (model_.flops(loss.counted) - measured_.step_flops) / steps;
   }
 
   Model& model_;
@@ -117,6 +121,7 @@ class Trainer {
   const bool gemm_only_;
   const DType multiplied_;
   std::vector<std::int32_t> tokens_, targets_;
+  const double counted_;
   double seconds_;
   std::unique_ptr<Clock> clock_ = make_system_clock();
   Random random_{1};
@@ -141,8 +146,10 @@ double sum(const std::vector<double>& values) {
 void report_json(const Options& o, const Model& model, const Measured& measured) {
   const Report report(true);
   const auto row = [&](std::string_view name, double value, std::string_view unit) {
-    report.row(fmt::format("trainer_bench {} {}, {} threads, {} x {} tokens, recompute {}: {}",
-                           o.model, o.precision, o.threads, o.batch, o.sequence, o.recompute, name),
+    report.row(fmt::format("trainer_bench {} {}, {} threads, {} x {} tokens{}, recompute {}: {}",
+                           o.model, o.precision, o.threads, o.batch, o.sequence,
+                           o.counted < 1 ? fmt::format(", {:g} of the targets", o.counted) : "",
+                           o.recompute, name),
                value, unit);
   };
   const auto steps = static_cast<double>(measured.steps.size());
@@ -172,16 +179,18 @@ void report_table(const Options& o, const Model& model, const Measured& measured
   if (o.precision == "bf16" && !kernels::bf16_gemm_is_native())
     fmt::print(
         "this CPU multiplies faster in f32 than in bf16: bf16 is stored, f32 is multiplied\n");
+  if (o.counted < 1) fmt::print("{:g} of the targets count\n", o.counted);
   fmt::print("{} steps, last loss {:.4f}\n\n", measured.steps.size(), measured.loss);
   fmt::print("{:<20} {:>6} {:>10} {:>7} {:>9} {:>7}\n", "op", "calls", "ms/step", "share",
              "GFLOP/s", "GB/s");
   double rest = step - sum(measured.updates) / steps;
   for (const auto& time : model.op_times()) {
     const double seconds = time.seconds / steps;
+    const double multiplied = time.name.starts_with("head_loss") ? o.counted : 1;
     rest -= seconds;
     fmt::print("{:<20} {:>6.0f} {:>10.3f} {:>6.1f}% {:>9.1f} {:>7.1f}\n", time.name,
                static_cast<double>(time.calls) / steps, 1e3 * seconds, 100 * seconds / step,
-               time.flops / time.seconds / 1e9, time.bytes_moved / time.seconds / 1e9);
+               multiplied * time.flops / time.seconds / 1e9, time.bytes_moved / time.seconds / 1e9);
   }
   const auto print_part = [&](std::string_view name, double seconds) {
     fmt::print("{:<20} {:>6} {:>10.3f} {:>6.1f}%\n", name, 1, 1e3 * seconds, 100 * seconds / step);
@@ -224,6 +233,9 @@ int main(int argc, char** argv) {
   options.ask(line);
   line.number("--batch", options.batch, 1, 1 << 20, "sequences per step");
   line.number("--sequence", options.sequence, 1, 1 << 20, "tokens per sequence");
+  line.number("--counted", options.counted, 0, 1,
+              "so many of the targets count: 1 of running text, less of completions or hidden "
+              "tokens");
   line.choice("--recompute", options.recompute, {"off", "all"},
               "what of the activations is made again");
   line.number("--seconds", options.seconds, 0, 86'400, "how long to measure");
