@@ -118,6 +118,7 @@ TEST_F(AttachHostileTest, ARankInPythonTakesPart) {
   // x0 = 0…23; x_k = (x_{k-1} + 1) / 2.
   EXPECT_EQ(rank.line(), "done 3 0.875 3.75");
   EXPECT_EQ(rank.wait(), 0);
+  EXPECT_TRUE(eventually([&] { return gateway.leaving_count > 0; }));
   on_loop([&] {
     ASSERT_EQ(gateway.contributions.size(), 3u);
     EXPECT_EQ(gateway.contributions[0].parameters, values(kWhole, 1));
