@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`isthmus link test` between real gateways on loopback: before a run, with a rate limit of the hour, during an exchange."""
 import json
+import os
 import signal
 import subprocess
 import time
@@ -39,6 +40,19 @@ def link_test(federation, peer, here, *arguments):
 
 
 class LinkTest(Case):
+    @unittest.skipUnless(os.geteuid() == 0, "only root can be another user")
+    def test_another_user_hears_whose_gateway_it_is(self):
+        with Federation("alpha", "beta") as federation, Gateways(federation):
+            subprocess.run(["chmod", "-R", "a+rX", federation.folder], check=True)
+            for command in (("status",), ("link", "test", "beta")):
+                try:
+                    said = subprocess.run([ISTHMUS, *command, federation["alpha"].file], user=65534, group=65534, extra_groups=[],
+                                          cwd=federation.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                except PermissionError:
+                    self.skipTest(f"others may not read {ISTHMUS}")
+                self.assertEqual(said.returncode, BAD_USAGE, said.stdout)
+                self.assertIn("gateway.sock is another user's: run this as the user who runs the site", said.stdout)
+
     def test_gateways_without_a_run_measure_their_link(self):
         hour = '[{ from = "00:00", to = "24:00", rate_limit = "16 Mbit/s" }]'
         with Federation("alpha", "beta") as federation, Gateways(federation, "--set", f"gateway.windows={hour}"):
