@@ -29,8 +29,8 @@ using Numbers = std::span<std::int32_t>;  // of rows
 
 static_assert(kIgnoredTarget == kernels::kIgnoredTarget);
 
-// Products of gathered rows are prepared for each multiple of a step: of this many rows, or, of a
-// long chunk, of a 32nd of its.
+// Products of gathered rows are prepared for each multiple of a step, which is this many rows, or
+// a 32nd of a chunk that is long.
 constexpr std::int64_t kStepMin = 32, kStepsMax = 32;
 
 std::int64_t gathered_step(std::int64_t chunk_rows) {
