@@ -204,6 +204,13 @@ void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
   // was killed, say. It asks again until that has ended here too.
   if (current_ && !again && current_->peer == from && !current_->asked_here)
     return abandon(Error{ErrorCode::cancelled, "another one was asked for"});
+  // Both ends began one at the same moment: one of them is done. The other end asks again as well.
+  if (current_ && current_->peer == from && current_->asked_here && !current_->answer &&
+      id < current_->id)
+    return abandon(Error{ErrorCode::busy,
+                         fmt::format("{} began a test of this link at the same moment: ask again "
+                                     "in a minute",
+                                     current_->peer_name)});
   const auto test = again ? current_ : asked_by(from, id, ask->force);
   if (current_ && !again)
     answer.refusal = who_tests(*current_);

@@ -182,6 +182,18 @@ TEST_F(LinkTesterTest, OneAtATimeWhoeverAsks) {
   EXPECT_EQ(nlohmann::json::parse(*ask(alpha, 1))["state"], "done");
 }
 
+TEST_F(LinkTesterTest, OfTwoThatBeginAtTheSameMomentOneIsDone) {
+  for (std::uint64_t number = 1; number <= 6; ++number) {
+    ASSERT_TRUE(ask(alpha, number));
+    ASSERT_TRUE(ask(beta, number, {.peer = kAlpha}));
+    run_for(30 * kSecond);
+    const auto of_alpha = ask(alpha, number), of_beta = ask(beta, number, {.peer = kAlpha});
+    ASSERT_NE(of_alpha.has_value(), of_beta.has_value()) << why(of_alpha) << why(of_beta);
+    EXPECT_EQ(nlohmann::json::parse(of_alpha ? *of_alpha : *of_beta)["state"], "done");
+    EXPECT_THAT((of_alpha ? of_beta : of_alpha).error().text(), HasSubstr("ask again in a minute"));
+  }
+}
+
 TEST_F(LinkTesterTest, AnObjectionHoldsEvenWhenItIsForced) {
   beta.objection = "the roster has expired";
   EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})), HasSubstr("the roster has expired"));
