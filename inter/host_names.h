@@ -38,7 +38,7 @@ class HostNames {
   HostNames& operator=(const HostNames&) = delete;
 
   // Calls `found` once: with what a look-up from now on says, or with what the last one said where
-  // this one fails or takes longer than kPatience; at once where the last one did.
+  // this one fails or takes longer than half a second; at once where the last one did.
   // Errors: unavailable.
   void ask(const std::string& name, Found found);
 

@@ -88,7 +88,7 @@ enum class Unmeasured : std::uint8_t {
 struct LinkTestSent {
   std::uint64_t bytes = 0;    // in all
   std::uint64_t arrived = 0;  // acknowledged while warm
-  Nanoseconds warm = 0;       // so long; 0: no kernel tells
+  Nanoseconds warm = 0;       // so long; 0: no kernel tells, or it never was
   std::uint64_t segments = 0, segments_resent = 0;
   Nanoseconds busy = 0, limited_by_window = 0, limited_by_buffer = 0;
   std::string congestion_control, congestion_control_why;

@@ -14,8 +14,8 @@ namespace isthmus::inter {
 
 namespace {
 
-constexpr std::string_view kRefused = "the system refused";  // CongestionControl::why
-constexpr double kRampUp = 0.4;                              // of the time
+constexpr std::string_view kRefused = "the system refused ";  // CongestionControl::why
+constexpr double kRampUp = 0.4;                               // of the time
 constexpr int kArrivalsWarm = 5;  // looks that found more bytes, at least
 constexpr double kRises = 2;      // by more than that, from half to half: not warm yet
 constexpr int kRoundTripsWarm = 5;
@@ -40,6 +40,15 @@ double loss(const LinkTestSent& sent) {
                   static_cast<double>(sent.segments_resent) / static_cast<double>(sent.segments));
 }
 
+// Both ends' words become part of commands: nothing else than a name, or numbers, may.
+bool is_name(std::string_view text) {
+  constexpr std::string_view kOfNames = "abcdefghijklmnopqrstuvwxyz0123456789_";
+  return !text.empty() && text.find_first_not_of(kOfNames) == text.npos;
+}
+bool is_numbers(std::string_view text) {
+  return text.find_first_not_of("0123456789 \t") == text.npos;
+}
+
 // "4096 131072 6291456" with a last number that is large enough.
 std::string raised(std::string_view setting, std::uint64_t bytes) {
   std::string text(setting.substr(0, setting.find_last_of(" \t")));
@@ -52,7 +61,7 @@ std::string raised(std::string_view setting, std::uint64_t bytes) {
 std::string buffer_advice(std::string_view site, std::string_view name, std::string_view setting,
                           std::uint64_t most, double bandwidth_delay, double limited,
                           std::string_view why) {
-  if (most == 0) return {};
+  if (most == 0 || !is_numbers(setting)) return {};
   const bool small = static_cast<double>(most) < kBufferPerDelay * bandwidth_delay;
   // A reader that is too slow closes its window as well: no larger buffer helps then.
   const bool held_back =
@@ -172,10 +181,10 @@ std::vector<std::string> LinkTestReport::advice() const {
                       share(d.sent.limited_by_window, d.sent.busy), "the receiver's window"));
     const auto limit = static_cast<double>(sender.rate_limit);
     const bool all_crossed = plan.bytes_max > 0 && d.sent.bytes >= plan.bytes_max;
-    if (const auto why = d.unmeasured(); why != Unmeasured::no)
-      add(fmt::format("from {} {}: test {}{}", from, said(why),
+    if (const auto none = d.unmeasured(); none != Unmeasured::no)
+      add(fmt::format("from {} {}: test {}{}", from, said(none),
                       all_crossed ? "with more bytes (--bytes)" : "for longer (--time)",
-                      limit > 0 && !all_crossed && why == Unmeasured::too_little
+                      limit > 0 && !all_crossed && none == Unmeasured::too_little
                           ? ", and while no other traffic, an exchange for one, takes its "
                             "rate_limit"
                           : ""));
@@ -203,10 +212,11 @@ std::vector<std::string> LinkTestReport::advice() const {
           "at {}: it is polite, so this direction shows what it took, not what the line "
           "carries: with gateway.polite = false it shows that",
           from));
-    if (d.sent.congestion_control_why.starts_with(kRefused))
-      add(fmt::format("at {}: {}, {} is in force: {}", from, d.sent.congestion_control_why,
-                      d.sent.congestion_control,
-                      command_to_allow(d.sent.congestion_control_why.substr(kRefused.size() + 1))));
+    const auto& why = d.sent.congestion_control_why;
+    if (const auto wanted = why.substr(std::min(kRefused.size(), why.size()));
+        why.starts_with(kRefused) && is_name(wanted))
+      add(fmt::format("at {}: {}, {} is in force: {}", from, why, d.sent.congestion_control,
+                      command_to_allow(wanted)));
   };
   look_at(to_peer, here, side_here, there, side_there);
   look_at(from_peer, there, side_there, here, side_here);

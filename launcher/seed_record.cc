@@ -90,7 +90,8 @@ Result<SeedRecord> SeedRecord::open(Disk& disk, const std::string& path,
                     path),
         std::move(lock).error()};
   if (!lock)
-    return Error{ErrorCode::invalid_argument,
+    return Error{lock.error().code == ErrorCode::disk_full ? ErrorCode::disk_full
+                                                           : ErrorCode::invalid_argument,
                  fmt::format("cannot write beside {}: name another file with --resume", path),
                  std::move(lock).error()};
   record.lock_ = std::move(*lock);

@@ -51,13 +51,7 @@ class ExtremeValuesTest : public HostilePeerTest {
     federation_.emplace(options);
     plan_ = plan_of(federation_->layout());
     federation_->puppet(1).heard = [this](Link& from, MessageType type, ByteReader& in) {
-      std::uint64_t step = 0;
-      Puppet::follow(from, type, in, [&](const Status& theirs, Status& mine) {
-        mine.vote_file = 77;
-        mine.contributes = mine.wants_in = true;
-        step = theirs.step;
-      });
-      contribute(from, step);
+      contribute(from, Puppet::follow_as_member(from, type, in));
     };
   }
   void contribute(Link& from, std::uint64_t step) {
@@ -195,12 +189,7 @@ class TwoContributionsTest : public HostilePeerTest {
     HandMade to_one, to_others;
     std::set<SiteId> told;
     puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-      std::uint64_t at = 0;
-      Puppet::follow(from, type, in, [&](const Status& theirs, Status& mine) {
-        mine.vote_file = 77;
-        mine.contributes = mine.wants_in = true;
-        at = theirs.step;
-      });
+      const auto at = Puppet::follow_as_member(from, type, in);
       if (at < 3 || !deceived.state() || !deceived.view().is_member(1)) return;
       if (step == 0 && deceived.state()->step + 1 == at) {
         step = at;

@@ -11,6 +11,15 @@ namespace isthmus::inter {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
+
+LinkTestReport report_of(Nanoseconds round_trip) {
+  LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.round_trips = {round_trip};
+  return report;
+}
 
 TEST(LinkTestReport, TheRampIsLeftOutOfTheRate) {
   std::vector<LinkTestSample> samples;
@@ -56,10 +65,7 @@ TEST(LinkTestReport, AWindowThatStillOpensIsNoCapacity) {
 
 // 100 kB on a long line: over before its window has opened.
 TEST(LinkTestReport, AFewRoundTripsTellNothing) {
-  LinkTestReport report;
-  report.here = "alpha";
-  report.there = "beta";
-  report.round_trips = {100 * kMillisecond};
+  auto report = report_of(100 * kMillisecond);
   report.plan = {.time = 4 * kSecond, .bytes_max = 100'000};
   LinkTestSent sent;
   sent.bytes = 100'000;
@@ -87,10 +93,7 @@ TEST(LinkTestReport, AFewRoundTripsTellNothing) {
 }
 
 TEST(LinkTestReport, WhatAQueueDroppedIsNotSaidToBeTheLines) {
-  LinkTestReport report;
-  report.here = "alpha";
-  report.there = "beta";
-  report.round_trips = {kMillisecond};
+  auto report = report_of(kMillisecond);
   LinkTestSent sent;
   sent.segments = 1000;
   sent.segments_resent = 20;
@@ -104,10 +107,7 @@ TEST(LinkTestReport, WhatAQueueDroppedIsNotSaidToBeTheLines) {
 }
 
 TEST(LinkTestReport, OnAThinLineWhatAQueueDroppedIsNoLossAtAll) {
-  LinkTestReport report;
-  report.here = "alpha";
-  report.there = "beta";
-  report.round_trips = {100 * kMillisecond};
+  auto report = report_of(100 * kMillisecond);
   LinkTestSent sent;
   sent.arrived = 8'000;
   sent.warm = kSecond;
@@ -124,10 +124,7 @@ TEST(LinkTestReport, OnAThinLineWhatAQueueDroppedIsNoLossAtAll) {
 }
 
 TEST(LinkTestReport, WhatCouldBeReadIsNoFigureWhereTheSenderSawItsRateRise) {
-  LinkTestReport report;
-  report.here = "alpha";
-  report.there = "beta";
-  report.round_trips = {kMillisecond};
+  auto report = report_of(kMillisecond);
   LinkTestSent sent;
   sent.congestion_control = "bbr";
   report.to_peer =
@@ -144,10 +141,7 @@ TEST(LinkTestReport, WhatCouldBeReadIsNoFigureWhereTheSenderSawItsRateRise) {
 }
 
 TEST(LinkTestReport, WhatNoKernelAllowsIsAdvisedWithinReason) {
-  LinkTestReport report;
-  report.here = "alpha";
-  report.there = "beta";
-  report.round_trips = {kMillisecond};
+  auto report = report_of(kMillisecond);
   report.side_here.tcp_wmem = "1 1 18446744073709551615";
   LinkTestSent sent;
   sent.arrived = ~std::uint64_t{0};
@@ -158,12 +152,37 @@ TEST(LinkTestReport, WhatNoKernelAllowsIsAdvisedWithinReason) {
   EXPECT_THAT(report.advice()[0], HasSubstr("tcp_wmem=\"1 1 1099511627776\""));
 }
 
+// What the other end says of itself becomes part of commands that somebody may run as root.
+TEST(LinkTestReport, NoWordsOfTheOtherEndAreInACommand) {
+  auto report = report_of(100 * kMillisecond);
+  LinkTestSent sent;
+  sent.arrived = 1'000'000'000;
+  sent.warm = kSecond;
+  sent.segments = 1;
+  sent.congestion_control = "cubic";
+  for (const char* wanted : {"bbr\"; evil", "$(evil)", "BBR", ""}) {
+    sent.congestion_control_why = std::string("the system refused ") + wanted;
+    report.to_peer = report.from_peer = {sent, {}};
+    for (const auto& sentence : report.advice()) EXPECT_THAT(sentence, Not(HasSubstr("sysctl")));
+  }
+  sent.congestion_control_why = "the system refused bbr";
+  report.from_peer = {sent, {}};
+  for (const char* setting :
+       {"$(evil) 16384 4194304", "4096 16384 4194304\" 1", "4096`evil` 1 2"}) {
+    report.side_there.tcp_wmem = setting;
+    const auto advice = report.advice();
+    ASSERT_EQ(advice.size(), 1U) << setting;
+    EXPECT_THAT(advice[0], HasSubstr("modprobe tcp_bbr; sysctl -w net.ipv4.tcp_allowed_congestion_"
+                                     "control=\"$(sysctl -n net.ipv4.tcp_allowed_congestion_"
+                                     "control) bbr\""));
+  }
+  report.side_there.tcp_wmem = "4096\t16384\t4194304";
+  EXPECT_EQ(report.advice().size(), 2U) << "numbers as the kernel writes them";
+}
+
 // The rate limit went to an exchange.
 TEST(LinkTestReport, WhatTooLittleCameToTellIsNoFigure) {
-  LinkTestReport report;
-  report.here = "alpha";
-  report.there = "beta";
-  report.round_trips = {kMillisecond};
+  auto report = report_of(kMillisecond);
   report.side_there.rate_limit = 3'000'000;
   const auto json = nlohmann::json::parse(report.to_json());
   for (const char* name : {"mbit_s", "loss", "bandwidth_delay_bytes"})

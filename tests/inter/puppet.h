@@ -55,6 +55,18 @@ class Puppet final : public WireReceiver, public LinkOwner {
     from.send(encode(mine));
   }
 
+  // The same, as who has a vote file and ranks that compute. The step that they are on; 0: they
+  // said something else.
+  static std::uint64_t follow_as_member(Link& from, MessageType type, ByteReader& in) {
+    std::uint64_t step = 0;
+    follow(from, type, in, [&](const Status& theirs, Status& mine) {
+      mine.vote_file = 77;
+      mine.contributes = mine.wants_in = true;
+      step = theirs.step;
+    });
+    return step;
+  }
+
   const sim::SimulatedSigner signer;
   Loop loop;
   // What comes on the control lane, without the byte that says what it is.

@@ -26,6 +26,14 @@ class SeedRecordTest : public testing::Test {
   const SeedResult failed_{9, 10, 3, 1.5, "[1.5 s] s2 has another\nstate: 4"};
 };
 
+TEST_F(SeedRecordTest, WhereNothingCanBeWrittenItSaysWhatToDo) {
+  std::filesystem::create_directory(path_ + ".lock");
+  const auto record = open();
+  ASSERT_FALSE(record);
+  EXPECT_EQ(record.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(record.error().text(), HasSubstr("name another file with --resume"));
+}
+
 TEST_F(SeedRecordTest, RemembersWhatWasAdded) {
   {
     auto record = open();

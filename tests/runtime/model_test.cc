@@ -418,6 +418,18 @@ TEST(Model, NothingCountedChangesNothing) {
   EXPECT_EQ(copy_of(model->parameters()), before);
 }
 
+// Three products with the vocabulary, of two operations for each element and hidden value.
+TEST(Model, OperationsOfTheHeadAreThoseOfTargetsThatCount) {
+  const BatchShape shape{2, 16, Precision::f32};
+  ThreadPool pool(kOne);
+  const auto config = two_layers();
+  const auto model = make_model(config, shape, pool);
+  const auto of_target = static_cast<double>(3 * 2 * config.hidden * config.vocabulary);
+  EXPECT_DOUBLE_EQ(model->flops(shape.tokens()) - model->flops(5),
+                   static_cast<double>(shape.tokens() - 5) * of_target);
+  EXPECT_GT(model->flops(0), 0);
+}
+
 TEST(Model, InitialParametersDependOnSeedNameAndElementOnly) {
   ThreadPool pool(kTwo);
   const auto model = make_model(two_layers(), {1, 16, Precision::f32}, pool);
