@@ -85,7 +85,8 @@ void HostNames::begin(const std::string& name) {
 }
 
 void HostNames::ended(Name& name, Result<NumericHosts> hosts) {
-  name.in_time = hosts && loop_.now() - *std::exchange(name.began, std::nullopt) <= kPatience;
+  const auto took = loop_.now() - *std::exchange(name.began, std::nullopt);
+  name.in_time = hosts && took <= kPatience;
   name.patience.stop_timer();
   if (hosts) name.remembered = *hosts;
   if (!name.remembered.empty()) hosts = name.remembered;

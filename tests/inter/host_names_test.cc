@@ -150,6 +150,20 @@ TEST_F(HostNamesTest, WhatWasFoundBeforeIsGivenWhereThereIsNoSuchNameNow) {
   EXPECT_THAT(ask("never"), ElementsAre());
 }
 
+// As of a machine that begins before its network does.
+TEST_F(HostNamesTest, AfterOneThatFailedThereIsAnother) {
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(ask("late"), ElementsAre());
+  EXPECT_EQ(server_.asked("late"), 3);
+  server_.has("late", {"192.0.2.1"});
+  EXPECT_THAT(ask("late"), ElementsAre("192.0.2.1"));
+  for (int i = 0; i < 2; ++i) {
+    server_.has("late", {});
+    EXPECT_THAT(ask("late"), ElementsAre("192.0.2.1"));
+  }
+  server_.has("late", {"192.0.2.2"});
+  EXPECT_TRUE(wait([&] { return ask("late") == NumericHosts{"192.0.2.2"}; }));
+}
+
 TEST_F(HostNamesTest, MayBeGoneBeforeALookUpEnds) {
   server_.silent(true);
   const auto answer = begin_to_ask("one");
