@@ -57,6 +57,7 @@ Bytes Signed::encode() const {
 security::Digest Signed::digest() const { return security::blake2b(encode()); }
 
 std::optional<Signed> decode_signed(MessageType type, ByteReader& in) {
+  if (!is_signed(type)) return std::nullopt;
   Signed message;
   message.type = type;
   message.signer = in.get<SiteId>();

@@ -29,7 +29,9 @@ enum class MessageType : std::uint8_t {
   lacking = 20,
   state_request = 21,
 };
-constexpr bool is_signed(MessageType type) { return type <= MessageType::saved; }
+constexpr bool is_signed(MessageType type) {
+  return type >= MessageType::open && type <= MessageType::saved;
+}
 
 // Names a transfer on the bulk lane: the first eight bytes of the hash of what announced it.
 using TransferId = std::uint64_t;

@@ -1,5 +1,7 @@
 // Drives a fuzz target without libFuzzer, as kUsage says.
 #include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -12,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -24,26 +27,47 @@ using isthmus::Bytes;
 using isthmus::Random;
 
 constexpr const char* kUsage =
-    "Runs one decoder of outside bytes on inputs; ends with an abort where it finds a fault, and\n"
-    "leaves the input behind as `finding` in the current folder.\n"
+    "Runs one decoder of outside bytes on inputs. Where it finds a fault (an abort, a bad address, "
+    "what\n"
+    "a sanitizer reports, more than 4 GiB of memory, an input that takes too long) it ends, and "
+    "leaves\n"
+    "the input behind as `finding` in the current folder.\n"
     "\n"
     "  PATH...                       these inputs; of a folder, all files in it\n"
     "  --write FOLDER                writes the target's own seeds\n"
-    "  --runs N [--seed S] PATH...   inputs and seeds, then N made from them at random\n"
+    "  --runs N [--seed S] PATH...   inputs and seeds, then N made from them at random; S is 1\n"
+    "  --limit T                     seconds of CPU time that an input may take; 20\n"
     "\n"
     "With the environment's ISTHMUS_FUZZ_SECONDS it makes inputs for so long, in place of N, and\n"
-    "without --runs too. What it cannot understand ends it with exit code 2.\n";
+    "without --runs too; then S is new each time, and said. What it cannot understand ends it "
+    "with\n"
+    "exit code 2.\n";
 
-// The input that is being run; whoever aborts finds it as `finding` in the current folder.
+constexpr rlim_t kMemoryMax = rlim_t{4} << 30;
+
+// The input that is being run; whoever ends it finds it as `finding` in the current folder.
 const Bytes* running = nullptr;
+itimerval limit_each{.it_interval = {}, .it_value = {.tv_sec = 20, .tv_usec = 0}};
 
-void keep_finding(int) {
-  if (const int file = ::open("finding", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644); file >= 0)
+void keep_finding() {
+  if (running == nullptr) return;
+  if (const int file = ::open("finding", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+      file >= 0) {
     (void)!::write(file, running->data(), running->size());
+    ::close(file);
+  }
+}
+
+void end_with_finding(int signal) {
+  keep_finding();
+  if (signal == SIGPROF) (void)!::write(STDERR_FILENO, "the input takes too long\n", 25);
+  std::signal(signal == SIGPROF ? SIGABRT : signal, SIG_DFL);
+  std::raise(signal == SIGPROF ? SIGABRT : signal);
 }
 
 void run(const Bytes& input) {
   running = &input;
+  ::setitimer(ITIMER_PROF, &limit_each, nullptr);
   // Exactly as large as it says, so that a sanitizer sees each byte beyond it.
   const std::vector<std::uint8_t> exact(
       reinterpret_cast<const std::uint8_t*>(input.data()),
@@ -127,19 +151,46 @@ void write_seeds(const std::string& folder) {
   }
 }
 
+// Of inputs that nobody has seen yet.
+std::uint64_t new_seed() {
+  return static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+}
+
+}  // namespace
+
+// Where there is a sanitizer it says what is wrong, of bad addresses too, and ends the process
+// itself; and it reserves terabytes of addresses.
+extern "C" [[gnu::weak]] void __sanitizer_set_death_callback(void (*)());
+
+namespace {
+
+void keep_findings() {
+  std::signal(SIGPROF, end_with_finding);
+  std::signal(SIGABRT, end_with_finding);
+  if (__sanitizer_set_death_callback != nullptr) {
+    __sanitizer_set_death_callback(keep_finding);
+    return;
+  }
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) std::signal(signal, end_with_finding);
+  const rlimit memory{kMemoryMax, kMemoryMax};
+  ::setrlimit(RLIMIT_AS, &memory);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::uint64_t runs = 0, seed = 1;
+  std::uint64_t runs = 0;
+  std::optional<std::uint64_t> wanted_seed;
   const char* const wanted = std::getenv("ISTHMUS_FUZZ_SECONDS");
   const std::chrono::seconds time(wanted ? number_of("ISTHMUS_FUZZ_SECONDS", wanted, 1, 1 << 30)
                                          : 0);
   bool makes = wanted != nullptr;
   std::vector<Bytes> corpus;
-  std::signal(SIGABRT, keep_finding);
+  keep_findings();
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    const bool takes_value = argument == "--runs" || argument == "--seed" || argument == "--write";
+    const bool takes_value = argument == "--runs" || argument == "--seed" ||
+                             argument == "--limit" || argument == "--write";
     if (takes_value && ++i == argc) {
       std::fprintf(stderr, "%s wants a value; --help says which\n", argument.c_str());
       return 2;
@@ -148,7 +199,9 @@ int main(int argc, char** argv) {
       runs = number_of("--runs", argv[i], 1);
       makes = true;
     } else if (argument == "--seed") {
-      seed = number_of("--seed", argv[i], 0);
+      wanted_seed = number_of("--seed", argv[i], 0);
+    } else if (argument == "--limit") {
+      limit_each.it_value.tv_sec = static_cast<time_t>(number_of("--limit", argv[i], 1, 3600));
     } else if (argument == "--write") {
       write_seeds(argv[i]);
       return 0;
@@ -162,6 +215,10 @@ int main(int argc, char** argv) {
   }
   if (makes)
     for (auto& input : isthmus::fuzz_seeds()) corpus.push_back(std::move(input));
+  const auto seed = wanted_seed.value_or(wanted ? new_seed() : 1);
+  // Said before, as a fault ends this.
+  if (makes) std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
   for (const auto& input : corpus) run(input);
   const auto end = std::chrono::steady_clock::now() + time;
   const auto more = [&](std::uint64_t made) {
@@ -172,6 +229,6 @@ int main(int argc, char** argv) {
     Random random = Random(seed).split(made);
     run(changed(corpus[random.below(corpus.size())], corpus, random));
   }
-  std::printf("%zu inputs, and %llu made from them with seed %llu\n", corpus.size(),
-              static_cast<unsigned long long>(made), static_cast<unsigned long long>(seed));
+  std::printf("%zu inputs, and %llu made from them\n", corpus.size(),
+              static_cast<unsigned long long>(made));
 }

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 FUZZ = os.environ.get("FUZZ", str(pathlib.Path(__file__).resolve().parents[2] / "build/release/bin/safetensors_fuzz"))
+FAULTY = os.environ.get("FAULTY_TARGET", str(pathlib.Path(FUZZ).with_name("faulty_target")))
 BAD_USAGE = 2
 
 
@@ -53,6 +54,29 @@ class Usage(unittest.TestCase):
         said = run(seconds="1")
         self.assertEqual(said.returncode, 0, said.stdout)
         self.assertGreater(made(said), 0)
+
+
+class Findings(unittest.TestCase):
+    """Of a target that has all the faults."""
+
+    def found(self, first):
+        """What is left behind of an input that begins so, after one that is harmless."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in (("1", b"harmless"), ("2", first + b" and so on")):
+                pathlib.Path(folder, name).write_bytes(content)
+            said = subprocess.run([FAULTY, "--limit", "1", "1", "2"], timeout=60, cwd=folder, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            self.assertNotEqual(said.returncode, 0, said.stdout)
+            return pathlib.Path(folder, "finding").read_bytes()
+
+    def test_each_fault_leaves_its_input_behind(self):
+        for first in (b"a", b"b", b"l", b"m"):
+            self.assertEqual(self.found(first), first + b" and so on")
+
+    def test_with_time_each_run_makes_others(self):
+        seeds = {re.search(r"seed (\d+)", run(seconds="1").stdout).group(1) for _ in range(2)}
+        self.assertEqual(len(seeds), 2)
+        self.assertIn("seed 1\n", run("--runs", "2").stdout)
 
 
 if __name__ == "__main__":

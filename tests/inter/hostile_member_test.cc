@@ -220,6 +220,26 @@ TEST_F(TwoContributionsTest, WhatIsDecidedIsNotKeptOutByWhatIsAskedFor) {
 
 // ---- Words
 
+// Of each kind there can be, and of those there are not, with the step at hand and nothing behind.
+TEST_F(HostilePeerTest, WordsOfNoKindEndNobody) {
+  ScriptedFederation federation(endless_with_puppet());
+  auto& puppet = federation.puppet(1);
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 2; }, 120 * kSecond));
+  for (int type = 0; type <= UINT8_MAX; ++type)
+    for (const SiteId signer : {1, 2, 9}) {
+      auto front = encode(federation.step_at_hand(2), Prepare{7});
+      const Signed message{.type = static_cast<MessageType>(type),
+                           .signer = signer,
+                           .signature = {},
+                           .body = std::move(front)};
+      puppet.link(2).send(message.encode());
+      federation.run_for(kMillisecond);
+    }
+  const auto step = federation.step(2);
+  EXPECT_TRUE(federation.run_until([&] { return federation.step(2) >= step + 2; }, 120 * kSecond));
+  EXPECT_FALSE(federation.process(2).ended());
+}
+
 // Of a flood of signatures that do not check few are looked at, whoever they are said to be of; and
 // what others say counts meanwhile.
 TEST_F(HostilePeerTest, BadSignaturesAreLookedAtNowAndThen) {
