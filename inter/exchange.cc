@@ -172,17 +172,18 @@ bool Exchange::contributed() const {
 
 void Exchange::send_signed(Link& link, const Signed& message) { link.send(message.encode()); }
 
-void Exchange::offer(Link& link, const std::shared_ptr<Contribution>& contribution) {
+void Exchange::offer(Link& link, const Entry& entry) {
+  const auto& contribution = entry.contribution;
   send_signed(link, contribution->announcement());
-  // In a first session nothing can have arrived; later the peer says what it has.
-  const bool resume = link.counters().sessions > 1;
+  // Of what was made in a first session nothing can have arrived; else the peer says what it has.
+  const bool resume = entry.restored || link.counters().sessions > 1;
   link.offer(contribution->transfer(), contribution->step(), plan_->chunks(), contribution, resume);
 }
 
 void Exchange::announce(Link& link) {
   const auto found = entries_.find({id_.step, context_.self});
   if (found == entries_.end()) return;
-  offer(link, found->second->contribution);
+  offer(link, *found->second);
   if (found->second->held) send_signed(link, *found->second->contribution->close_message());
 }
 

@@ -148,6 +148,7 @@ class Exchange {
     std::map<std::uint32_t, std::weak_ptr<ArrivedChunk>> arriving;  // being checked or written
     bool held = false;
     bool finishing = false;
+    bool restored = false;  // from disk: peers may have it from before
     Nanoseconds last_arrival = 0;
     std::optional<Nanoseconds> asked_at;  // by who lacks it, the last time
   };
@@ -215,7 +216,7 @@ class Exchange {
   void write_waiting(const EntryPtr& entry);
   void on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool written);
   void drop_unannounced();
-  void offer(Link& link, const std::shared_ptr<Contribution>& contribution);
+  void offer(Link& link, const Entry& entry);
   void send_signed(Link& link, const Signed& message);
   void compare_with_elsewhere(SiteId site);
   void tell_of_two_contributions(SiteId signer, SiteId other_at);

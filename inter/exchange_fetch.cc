@@ -243,6 +243,7 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
     auto entry = std::make_shared<Entry>();
     entry->contribution = contribution;
     entry->file = std::move(stored->file);
+    entry->restored = true;
     entry->held =
         whole && (site == context_.self || contribution->close()->state_root == state_root);
     entries_[{step, site}] = entry;

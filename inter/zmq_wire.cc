@@ -50,6 +50,7 @@ class ZmqWire final : public Wire, public LaneEvents {
         options_(std::move(options)),
         congestion_(log, options_.congestion_control) {}
   ~ZmqWire() override {
+    names_.reset();  // whose threads hand over what they found through the lane
     if (lane_) lane_->stop();
   }
 

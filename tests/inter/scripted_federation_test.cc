@@ -144,6 +144,26 @@ TEST(FarewellTest, AGatewayThatWasKilledIsMissedAfterItsSilence) {
 
 // ---- States that differ
 
+// Its peer had all of it before it was killed.
+TEST(RestartTest, WhatWasContributedBeforeIsNotSentAgain) {
+  auto options = options_of({kSecond, kSecond, 60 * kSecond});  // the third is waited for
+  ScriptedFederation federation(std::move(options));
+  const auto all_there = [&] {
+    return federation.step(1) == 1 && federation.gateway(1).held().contains(1) &&
+           federation.gateway(2).held().contains(1);
+  };
+  ASSERT_TRUE(federation.run_until(all_there, 200 * kSecond));
+  federation.run_for(kSecond);
+  federation.kill(1);
+  federation.start(1);
+  federation.run_for(5 * kSecond);
+  EXPECT_EQ(federation.events(1, "own_contribution_restored"), 1U);
+  for (const auto& link : federation.gateway(1).status().links) {
+    EXPECT_EQ(link.state, "up");
+    EXPECT_EQ(link.chunks_sent, 0U) << link.peer;
+  }
+}
+
 TEST(DivergenceTest, ASiteWithoutAVoteStopsNoVoter) {
   auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
   options.without_vote = {3};
