@@ -161,11 +161,9 @@ Result<ShrunkSeed> shrink_seed(const Scenario& scenario, std::uint64_t seed,
   };
   ShrunkSeed result;
   result.faults = inter::sim::faults_of(scenario, seed);
-  // Fewer sites may be too few for those that do not see each other.
-  const bool all_sites = scenario.blind_pair || scenario.narrow_site;
   result.shrunk = inter::sim::shrink(
-      run, violation, static_cast<std::uint32_t>(result.faults.size()),
-      all_sites ? 0 : scenario.sites, scenario.outer_steps, [&] { return failed.has_value(); });
+      run, violation, static_cast<std::uint32_t>(result.faults.size()), scenario.sites,
+      inter::sim::least_sites(scenario), scenario.outer_steps, [&] { return failed.has_value(); });
   if (failed) return *failed;
   return result;
 }

@@ -28,6 +28,13 @@ ModelLayout tiny_layout() {
   return std::move(*layout);
 }
 
+std::vector<std::size_t> elements_of(const ModelLayout& layout) {
+  std::vector<std::size_t> all;
+  for (const auto& tensor : layout.tensors())
+    all.push_back(static_cast<std::size_t>(tensor.shape.elements()));
+  return all;
+}
+
 }  // namespace
 
 FederationRun::FederationRun(const Scenario& scenario, std::uint64_t seed, bool keep_log,
@@ -38,7 +45,7 @@ FederationRun::FederationRun(const Scenario& scenario, std::uint64_t seed, bool 
       network_(simulation_, random_.split("network"), scenario.network),
       layout_(tiny_layout()),
       keep_log_(keep_log),
-      model_(layout_.elements(), scenario.outer, scenario.codec),
+      model_(elements_of(layout_), scenario.outer, scenario.codec),
       memory_fails_(scenario.memory_errors > 0),
       votes_(memory_fails_, [this](const std::string& what) { violation(what); }) {
   choose_faults(part);

@@ -10,8 +10,9 @@
 namespace isthmus::inter::sim {
 namespace {
 
-// Whole numbers would be missing or doubled; roundings stay far below.
-constexpr double kRounding = 0.05;
+// Whole numbers would be missing or doubled, or a code's worth where feedback is; roundings of f32
+// stay far below.
+constexpr double kRounding = 1e-4;
 
 double distance(std::span<const float> here, std::span<const double> there) {
   double worst = 0;

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
+#include <numeric>
 
 #include "inter/sim/synthetic_ranks.h"
 
@@ -12,10 +15,29 @@ namespace {
 // What was made for older steps seldom changes; where it does, all is made again.
 constexpr std::uint64_t kUnsettled = 4;
 
+// bf16 keeps eight bits: nearest, ties to even.
+float as_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u);
+}
+
+// Of one block, in place.
+void as_int8(std::span<float> block) {
+  float most = 0;
+  for (const auto value : block) most = std::max(most, std::abs(value));
+  const float scale = most / 127;
+  for (auto& value : block)
+    value = scale == 0 ? 0 : std::clamp(std::nearbyint(value / scale), -127.0F, 127.0F) * scale;
+}
+
 }  // namespace
 
-RunModel::RunModel(std::size_t elements, OuterRule rule, compress::CodecId codec)
-    : elements_(elements), rule_(rule), codec_(codec), settled_(beginning()) {}
+RunModel::RunModel(std::vector<std::size_t> tensors, OuterRule rule, compress::CodecId codec)
+    : tensors_(std::move(tensors)),
+      elements_(std::accumulate(tensors_.begin(), tensors_.end(), std::size_t{0})),
+      rule_(rule),
+      codec_(codec),
+      settled_(beginning()) {}
 
 RunModel::Progress RunModel::beginning() const {
   Progress run;
@@ -94,9 +116,30 @@ RunModel::State RunModel::after(std::uint64_t last, const std::map<std::uint64_t
   return state;
 }
 
+// What others make of these values once they are coded.
+std::vector<float> RunModel::decoded(const std::vector<float>& quantity) const {
+  constexpr std::size_t kBlock = 256;  // from the beginning of each tensor
+  auto values = quantity;
+  switch (codec_) {
+    case compress::CodecId::none:
+      break;
+    case compress::CodecId::bf16:
+      std::ranges::transform(values, values.begin(), as_bf16);
+      break;
+    case compress::CodecId::int8:
+      std::span<float> rest(values);
+      for (const auto elements : tensors_) {
+        for (std::size_t at = 0; at < elements; at += kBlock)
+          as_int8(rest.subspan(at, std::min(kBlock, elements - at)));
+        rest = rest.subspan(elements);
+      }
+      break;
+  }
+  return values;
+}
+
 void RunModel::apply(std::uint64_t step, const Record& record, Progress& run) const {
   run.step = step;
-  const bool exact_codec = codec_ == compress::CodecId::none;
   std::vector<double> delta(elements_);
   const double total = static_cast<double>(record.tokens());
   // In the order of the sites, as the record's sum is.
@@ -114,17 +157,13 @@ void RunModel::apply(std::uint64_t step, const Record& record, Progress& run) co
                                       part.tokens, expected));
     const double weight = total > 0 ? static_cast<double>(part.tokens) / total
                                     : 1.0 / static_cast<double>(record.parts.size());
+    std::vector<float> quantity(elements_);
+    for (std::size_t i = 0; i < elements_; ++i)
+      quantity[i] = static_cast<float>(made.pseudo_gradient[i]) + static_cast<float>(r[i]);
+    const auto sent = decoded(quantity);
     for (std::size_t i = 0; i < elements_; ++i) {
-      const double quantity = made.pseudo_gradient[i] + r[i];
-      double decoded = quantity;
-      if (!exact_codec) {
-        // bf16 keeps eight bits: nearest, ties to even. The remainder stays as feedback.
-        const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(quantity));
-        decoded = static_cast<double>(
-            std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u));
-      }
-      r[i] = quantity - decoded;
-      delta[i] += weight * decoded;
+      r[i] = static_cast<double>(quantity[i] - sent[i]);  // what it kept back
+      delta[i] += weight * static_cast<double>(sent[i]);
     }
   }
   // What was closed and is not named rides on. What never closed is no contribution: the ranks
@@ -135,7 +174,9 @@ void RunModel::apply(std::uint64_t step, const Record& record, Progress& run) co
     const auto* part = record.part_of(life.first);
     if (part != nullptr && part->root == made->second.root) continue;
     auto& [r, carried] = run.riding.at(life);
-    for (std::size_t i = 0; i < elements_; ++i) r[i] += made->second.pseudo_gradient[i];
+    for (std::size_t i = 0; i < elements_; ++i)
+      r[i] = static_cast<double>(static_cast<float>(made->second.pseudo_gradient[i]) +
+                                 static_cast<float>(r[i]));
     carried += made->second.tokens;
   }
   if (record.parts.empty()) return;  // took sites in

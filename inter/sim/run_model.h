@@ -1,5 +1,7 @@
-// RunModel: a whole run again, from its records and from what the ranks made, in f64 and without
-// any code of the gateway: where every contribution went is accounted for.
+// RunModel: a whole run again, from its records and from what the ranks made, without any code of
+// the gateway: where every contribution went is accounted for. Sums are in f64. What a site codes
+// is in f32, operation by operation as compress/FORMATS.md has it: a value half way between two
+// codes would else go the other way.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +18,8 @@ namespace isthmus::inter::sim {
 
 class RunModel {
  public:
-  // Knows the codecs none and bf16.
-  RunModel(std::size_t elements, OuterRule rule, compress::CodecId codec);
+  // `tensors`: the elements of each, in layout order.
+  RunModel(std::vector<std::size_t> tensors, OuterRule rule, compress::CodecId codec);
 
   // A site's `life` ends with its disk: what rides at its end is gone, and what it had closed may
   // still be named, for others have it.
@@ -61,11 +63,13 @@ class RunModel {
   };
   Progress beginning() const;
   void apply(std::uint64_t step, const Record& record, Progress& run) const;
+  std::vector<float> decoded(const std::vector<float>& quantity) const;
   void changed(std::uint64_t step);  // what was made for it
   const std::pair<const Life, std::map<std::uint64_t, Made>>* maker(const Part& part,
                                                                     std::uint64_t step) const;
 
-  std::size_t elements_;
+  std::vector<std::size_t> tensors_;
+  std::size_t elements_;  // of all
   OuterRule rule_;
   compress::CodecId codec_;
   std::map<Life, std::map<std::uint64_t, Made>> made_;  // by step

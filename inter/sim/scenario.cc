@@ -260,7 +260,7 @@ std::vector<Scenario> standard_scenarios() {
         s.back_within = 30;
         s.trouble_ends = 400 * kSecond;
       });
-  add("storm", "everything that may happen at random, at once", [](Scenario& s) {
+  add("storm", "crashes, partitions, full disks and a bad network, all at once", [](Scenario& s) {
     s.sites = 5;
     s.voters = 4;
     s.crashes = 1.5;
@@ -281,6 +281,20 @@ std::vector<Scenario> standard_scenarios() {
     s.trouble_ends = 40 * kSecond;
   });
   return all;
+}
+
+std::uint32_t least_sites(const Scenario& s) {
+  if (s.blind_pair || s.narrow_site) return s.sites;  // who is missing may be whom others need
+  const auto suffice = [&s](std::uint32_t sites) {
+    const auto voters = std::min(s.voters, sites), needed = std::min(s.min_sites, sites);
+    if (s.roster_drops && (voters < 3 || needed == sites)) return false;
+    if (s.one_leaves_for_good && needed == sites) return false;
+    if ((s.roster_changes || s.one_leaves_for_good) && sites < 3) return false;
+    return !s.majority_lost || sites >= voters / 2 + 1 + needed;
+  };
+  for (std::uint32_t sites = 2; sites < s.sites; ++sites)
+    if (suffice(sites)) return sites;
+  return s.sites;
 }
 
 }  // namespace isthmus::inter::sim

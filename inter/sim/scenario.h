@@ -38,7 +38,7 @@ struct Scenario {
   std::uint32_t voters = 7;  // of them, the first ones
   std::uint64_t outer_steps = 6;
   OuterRule outer;
-  compress::CodecId codec = compress::CodecId::bf16;
+  compress::CodecId codec = compress::CodecId::int8;
   std::uint32_t min_sites = 1;
   std::uint32_t absent_steps = 2;
   NetworkFaults network;
@@ -94,6 +94,10 @@ struct Scenario {
   Nanoseconds limit = 900 * kSecond;
   PlantedBug bug = PlantedBug::none;
 };
+
+// Of how many of its first sites at least there is a run that can end as the whole one must: each
+// fault that it may have leaves enough of them.
+std::uint32_t least_sites(const Scenario& scenario);
 
 // The scenarios that tests run by name.
 std::vector<Scenario> standard_scenarios();

@@ -16,7 +16,8 @@ class Shrinker {
     best_.violation = violation;
   }
 
-  Shrunk search(std::uint32_t faults, std::uint32_t sites, std::uint64_t outer_steps) {
+  Shrunk search(std::uint32_t faults, std::uint32_t sites, std::uint32_t least_sites,
+                std::uint64_t outer_steps) {
     faults_.resize(faults);
     std::iota(faults_.begin(), faults_.end(), 0U);
     best_.part.faults = faults_;
@@ -26,7 +27,7 @@ class Shrinker {
       part.outer_steps = steps;
       if (fails(part)) break;
     }
-    for (auto fewer = sites; fewer > 2; --fewer) {
+    for (auto fewer = sites; fewer > least_sites; --fewer) {
       auto part = best_.part;
       part.sites = fewer - 1;
       if (!fails(part)) break;
@@ -88,7 +89,11 @@ class Shrinker {
 
 std::string invariant_of(std::string_view violation) {
   if (violation.starts_with('[')) violation.remove_prefix(violation.find(']') + 1);
-  violation = violation.substr(0, violation.find_first_of(":;"));
+  // Which error it was that ended a site, but not all that it says.
+  constexpr std::string_view kFailed = " failed: ";
+  const auto failed = violation.find(kFailed);
+  const auto from = failed == std::string_view::npos ? 0 : failed + kFailed.size();
+  violation = violation.substr(0, violation.find_first_of(":;", from));
   std::string what;
   for (const char c : violation) {
     const bool number = std::isdigit(static_cast<unsigned char>(c)) != 0;
@@ -102,8 +107,9 @@ std::string invariant_of(std::string_view violation) {
 }
 
 Shrunk shrink(const RunPart& run, const std::string& violation, std::uint32_t faults,
-              std::uint32_t sites, std::uint64_t outer_steps, const std::function<bool()>& enough) {
-  return Shrinker(run, violation, enough).search(faults, sites, outer_steps);
+              std::uint32_t sites, std::uint32_t least_sites, std::uint64_t outer_steps,
+              const std::function<bool()>& enough) {
+  return Shrinker(run, violation, enough).search(faults, sites, least_sites, outer_steps);
 }
 
 }  // namespace isthmus::inter::sim

@@ -24,10 +24,12 @@ struct Shrunk {
   std::string violation;  // of the run of that part
   std::uint64_t runs = 0;
 };
-// `whole` has failed with `violation`; `faults`, `sites` and `outer_steps` are its numbers of each.
-// `enough` is asked before each run: true ends the search with what it has.
+// `whole` has failed with `violation`; `faults`, `sites` and `outer_steps` are its numbers of each,
+// and with fewer than `least_sites` it may fail for want of them. `enough` is asked before each
+// run: true ends the search with what it has.
 Shrunk shrink(
     const RunPart& run, const std::string& violation, std::uint32_t faults, std::uint32_t sites,
-    std::uint64_t outer_steps, const std::function<bool()>& enough = [] { return false; });
+    std::uint32_t least_sites, std::uint64_t outer_steps,
+    const std::function<bool()>& enough = [] { return false; });
 
 }  // namespace isthmus::inter::sim

@@ -77,7 +77,8 @@ Scenario storm_scenario(std::uint64_t seed) {
   s.voters = 1 + static_cast<std::uint32_t>(draws.below(s.sites));
   s.outer_steps = 4 + draws.below(9);
   if (draws.chance(0.5)) s.outer = {OuterRuleKind::nesterov, 0.7f, 0.9f};
-  if (draws.chance(0.3)) s.codec = compress::CodecId::none;
+  using enum compress::CodecId;
+  s.codec = std::array{none, bf16, int8, int8}[draws.below(4)];
   s.min_sites = 1 + static_cast<std::uint32_t>(draws.below(std::max(1U, s.sites - 1)));
   s.absent_steps = 1 + static_cast<std::uint32_t>(draws.below(3));
   s.compute = time_between(draws, 1, 6);

@@ -24,6 +24,9 @@ TEST(Invariant, IsWhatAViolationSaysWithoutItsNumbers) {
   EXPECT_EQ(invariant_of("the simulator was ended by signal 6 (Aborted)"),
             "the simulator was ended by signal # (Aborted)");
   EXPECT_NE(invariant_of("[1 s] s1 failed: x"), invariant_of(kViolation));
+  EXPECT_EQ(invariant_of("[1 s] s1 failed: no room: a"),
+            invariant_of("[2 s] s3 failed: no room: b"));
+  EXPECT_NE(invariant_of("[1 s] s1 failed: no room"), invariant_of("[1 s] s1 failed: diverged"));
 }
 
 // Fails when all of these happen.
@@ -46,7 +49,7 @@ class MadeUpRun {
 TEST(Shrink, FindsWhatItTakes) {
   for (const auto& needed : std::vector<std::vector<std::uint32_t>>{
            {}, {0}, {63}, {3, 40}, {0, 1, 2, 3}, {5, 20, 21, 50, 63}}) {
-    const auto shrunk = shrink(MadeUpRun(needed), kViolation, 64, 5, 8);
+    const auto shrunk = shrink(MadeUpRun(needed), kViolation, 64, 5, 2, 8);
     EXPECT_EQ(shrunk.part.faults, needed);
     EXPECT_EQ(shrunk.part.outer_steps, 3U);
     EXPECT_EQ(shrunk.part.sites, 4U);
@@ -55,17 +58,40 @@ TEST(Shrink, FindsWhatItTakes) {
   }
 }
 
+TEST(Shrink, LeavesAsManySitesAsItsFaultsNeed) {
+  EXPECT_EQ(shrink(MadeUpRun({}), kViolation, 64, 5, 5, 8).part.sites, std::nullopt);
+  Scenario s;
+  s.sites = s.voters = 7;
+  s.min_sites = 2;
+  EXPECT_EQ(least_sites(s), 2U);
+  s.roster_changes = true;
+  EXPECT_EQ(least_sites(s), 3U);
+  s.roster_drops = true;
+  EXPECT_EQ(least_sites(s), 3U) << "two of three voters stay";
+  s.min_sites = 4;
+  EXPECT_EQ(least_sites(s), 5U);
+  s.roster_changes = s.roster_drops = false;
+  s.one_leaves_for_good = true;
+  EXPECT_EQ(least_sites(s), 5U);
+  s.one_leaves_for_good = false;
+  s.majority_lost = true;
+  s.min_sites = 1;
+  EXPECT_EQ(least_sites(s), 3U) << "two of them are lost";
+  s.narrow_site = true;
+  EXPECT_EQ(least_sites(s), 7U);
+}
+
 TEST(Shrink, KeepsToTheInvariant) {
   const auto run = [](const PartOfRun& part) -> std::optional<std::string> {
     if (part.faults->size() == 10 && !part.sites && !part.outer_steps) return kViolation;
     return "[1 s] something else is wrong";
   };
-  EXPECT_EQ(shrink(run, kViolation, 10, 5, 8).part.faults->size(), 10U);
+  EXPECT_EQ(shrink(run, kViolation, 10, 5, 2, 8).part.faults->size(), 10U);
 }
 
 TEST(Shrink, EndsWithWhatItHasWhenThatIsEnough) {
   int asked = 0;
-  const auto shrunk = shrink(MadeUpRun({7}), kViolation, 64, 5, 8, [&] { return ++asked > 3; });
+  const auto shrunk = shrink(MadeUpRun({7}), kViolation, 64, 5, 2, 8, [&] { return ++asked > 3; });
   EXPECT_LE(shrunk.runs, 3U);
   EXPECT_TRUE(MadeUpRun({7})(shrunk.part));
 }
@@ -85,7 +111,7 @@ TEST(Shrink, OfAPlantedBugNoFaultCanBeLeftOut) {
     };
     const auto& violation = whole.violations.front();
     const auto shrunk = shrink(run, violation, static_cast<std::uint32_t>(whole.faults.size()),
-                               scenario.sites, scenario.outer_steps);
+                               scenario.sites, 2, scenario.outer_steps);
     EXPECT_EQ(invariant_of(shrunk.violation), invariant_of(violation)) << seed;
     EXPECT_EQ(run(shrunk.part), shrunk.violation) << "the same part is the same run";
     for (const auto left_out : *shrunk.part.faults) {
