@@ -51,6 +51,10 @@ using namespace inter;  // what is measured here
 constexpr const char* kInside = "ISTHMUS_WAN_BENCH_INSIDE";  // set for the run in the namespaces
 constexpr int kCannotRun = 77;  // as with_wan says it: not root, or no devices
 
+struct KernelWindows {
+  std::uint64_t receive = 0, send = 0;  // bytes of a connection, at most
+};
+
 struct Options {
   std::string path;
   std::string access;
@@ -63,8 +67,15 @@ struct Options {
   double pause = 0.5;
   std::string codec = "int8";
   std::string outer = "nesterov";
+  std::string windows = "raised";
   std::string folder;
   bool json = false;
+
+  // As `isthmus link test` says how to raise them, or as distributions have them.
+  KernelWindows kernel_windows() const {
+    if (windows == "raised") return {64 << 20, 64 << 20};
+    return {6 << 20, 4 << 20};
+  }
 };
 
 // --- Cases
@@ -136,11 +147,11 @@ class ToldRanks final : public Ranks {
     memory_.publish(state);
     exchanged_ = {.step = state.step, .published = wall_seconds()};
     if (state.final_step) return tell();
-    const double before = process_seconds();
+    const double before = thread_seconds();
     const auto state_of_ranks = memory_.parameters();
     for (std::size_t i = 0; i < state_of_ranks.size(); ++i)
       parameters_[i] = state_of_ranks[i] - progress_[i];
-    not_counted_ += process_seconds() - before;
+    not_counted_ += thread_seconds() - before;
     tell_once_saved();
   }
   void refuse(const Error& why) override { give_up(why.text()); }
@@ -393,6 +404,9 @@ void measure(const Options& options, const WanCase& one, Measured& measured) {
     ::close(ends[1]);
     ::setenv(kInside, "1", 1);
     if (one.cc != "bbr") ::setenv("WAN_CC", one.cc.c_str(), 1);
+    const auto windows = options.kernel_windows();
+    ::setenv("WAN_RMEM", std::to_string(windows.receive).c_str(), 1);
+    ::setenv("WAN_WMEM", std::to_string(windows.send).c_str(), 1);
     std::vector<char*> arguments;
     for (auto& argument : command) arguments.push_back(argument.data());
     arguments.push_back(nullptr);
@@ -440,11 +454,16 @@ int run(const Options& options) {
   const Report all(options.json, {{"sites", options.sites},
                                   {"codec", options.codec},
                                   {"outer", options.outer},
+                                  {"kernel_windows", options.windows},
                                   {"runs", options.runs},
                                   {"exchanges", options.exchanges}});
-  all.heading(fmt::format("{} gateways over the emulator, codec {}, outer {}, {} of {}\n  on: {}",
-                          options.sites, options.codec, options.outer, counted(options.runs, "run"),
-                          counted(options.exchanges, "exchange"), kWhatIsOn));
+  all.heading(
+      fmt::format("{} gateways over the emulator, codec {}, outer {}, {} of {}\n"
+                  "  the kernel's windows: {} and {} MiB at most, to receive and to send\n"
+                  "  on: {}",
+                  options.sites, options.codec, options.outer, counted(options.runs, "run"),
+                  counted(options.exchanges, "exchange"), options.kernel_windows().receive >> 20,
+                  options.kernel_windows().send >> 20, kWhatIsOn));
   say_what_is_on(all);
   for (std::size_t j = 0; j < cases.size(); ++j) {
     const auto& one = cases[j];
@@ -501,6 +520,9 @@ int main(int argc, char** argv) {
   line.number("--pause", options.pause, 0, 3600, "seconds between exchanges, for the ranks");
   line.choice("--codec", options.codec, {"none", "bf16", "int8"}, "of the pseudo-gradient");
   line.choice("--outer", options.outer, {"average", "nesterov"}, "the outer optimizer");
+  line.choice("--windows", options.windows, {"raised", "usual"},
+              "of a connection in the kernel (tcp_rmem, tcp_wmem), at most: 64 MiB, or 6 to\n"
+              "receive and 4 to send as distributions have them");
   line.folder("--folder", options.folder, "for the gateways' files (default: the system's)");
   line.ends(
       "Status: 0 measured, 1 not, 2 bad usage, 77 it cannot run here, for a reason that with_wan\n"
