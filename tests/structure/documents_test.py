@@ -6,6 +6,8 @@ import unittest
 
 import tree
 
+TEST_CASE = re.compile(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)")
+NAMED_TEST = re.compile(r"`([A-Z]\w+)\.([A-Z]\w+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -17,6 +19,14 @@ class Documents(unittest.TestCase):
                 if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
                     broken.append(f"{path.relative_to(tree.ROOT)}: {target}")
         self.assertEqual(broken, [])
+
+    def test_every_test_that_is_named_is_there(self):
+        there = {(suite, name) for path in tree.files(tree.ROOT / "tests", ".cc")
+                 for suite, name in TEST_CASE.findall(path.read_text(encoding="utf-8"))}
+        named = [(path.relative_to(tree.ROOT), test) for path in tree.files(tree.ROOT, ".md")
+                 for test in NAMED_TEST.findall(path.read_text(encoding="utf-8"))]
+        self.assertGreater(len(named), 10)
+        self.assertEqual([f"{path}: {'.'.join(test)}" for path, test in named if test not in there], [])
 
     def test_every_package_that_setup_installs_is_explained(self):
         packages = subprocess.run([tree.ROOT / "tools/setup", "--list"], check=True, capture_output=True,
