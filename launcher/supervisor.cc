@@ -156,13 +156,13 @@ class Supervisor::State {
   }
 
   // Asked to stop, it ends with its code for that, or by the signal itself when it had not begun.
-  // Anything else has saved nothing.
+  // Anything else has saved nothing, of each process; what we killed ourselves was told.
   void note_end_of_stop(const Process& process, const ProcessEnd& end) {
     const bool clean = end.signal == 0 ? end.code == static_cast<int>(ExitCode::stopped) ||
                                              end.code == static_cast<int>(ExitCode::done)
                                        : end.signal == process.plan.stop_signal;
-    if (clean || code_ != ExitCode::stopped) return;
-    code_ = ExitCode::failed;
+    if (clean || killed_) return;
+    if (code_ == ExitCode::stopped) code_ = ExitCode::failed;
     tell_about(process, "process_failed_to_stop",
                fmt::format("{}: {} while it stopped: what it did since its last checkpoint is lost",
                            process.plan.name, end.text()),
@@ -299,6 +299,7 @@ class Supervisor::State {
   }
 
   void kill_all(const std::string& why) {
+    killed_ = true;
     for (const auto& process : all_)
       if (process->pid > 0) {
         tell_({.text = fmt::format("{}: {}", process->plan.name, why)});
@@ -345,6 +346,7 @@ class Supervisor::State {
   Phase phase_ = Phase::running;
   std::optional<Nanoseconds> last_wish_;  // the last stop that was obeyed
   ExitCode code_ = ExitCode::done;
+  bool killed_ = false;     // all that still ran when it was stopped
   std::set<int> given_up_;  // sites that the others go on without
   ExitCode given_up_code_ = ExitCode::done;
 };

@@ -106,6 +106,15 @@ TEST_F(SupervisorTest, WhatDiesWhileItStopsHasSavedNothing) {
   EXPECT_THAT(told_, HasSubstr("while it stopped: what it did since its last checkpoint is lost"));
 }
 
+TEST_F(SupervisorTest, EachThatDiesWhileItStopsIsTold) {
+  add("alpha gateway", "trap 'kill -ABRT $$' TERM; note up; while :; do sleep 0.02; done", true);
+  add("alpha ranks", "trap 'exit 7' TERM; note up; while :; do sleep 0.02; done", false);
+  run("up\nup", [](Supervisor& supervisor) { supervisor.stop(); });
+  EXPECT_EQ(code_, ExitCode::failed);
+  EXPECT_THAT(told_, HasSubstr("alpha ranks: found no room on the disk while it stopped"));
+  EXPECT_THAT(told_, HasSubstr("alpha gateway: ended by signal 6 (Aborted) while it stopped"));
+}
+
 TEST_F(SupervisorTest, SaysWhyTheWholeDoesNotEndWell) {
   add("alpha ranks",
       "trap 'echo isthmus: no room on /disk; echo 12:00:03 alpha alarm: training_failed; exit 7' "
@@ -211,6 +220,7 @@ TEST_F(SupervisorTest, ASecondStopKills) {
   });
   EXPECT_EQ(code_, ExitCode::failed);
   EXPECT_THAT(told_, HasSubstr("alpha ranks: stopped at once"));
+  EXPECT_THAT(told_, Not(HasSubstr("while it stopped"))) << "which is told already";
 }
 
 TEST_F(SupervisorTest, PatienceEnds) {
