@@ -10,9 +10,10 @@
 //   initial_replaced  the run began with the first parameters of another site
 //   held_out      the loss on a text that is not trained on: bits per byte, or per token where its
 //                 bytes are not known
-//   resumed       training begins, or goes on from a checkpoint: later lines may repeat earlier
-//                 steps; with its objective: where that is masked_tokens, losses and numbers of
-//                 tokens are of hidden ones
+//   resumed       training begins, or goes on from a checkpoint, in a federation once it has a
+//                 state and has said what is lost: later lines may repeat earlier steps; with its
+//                 objective: where that is masked_tokens, losses and numbers of tokens are of
+//                 hidden ones
 //
 // `tokens` counts all tokens trained, `tokens_contributed` those in contributions so far: after a
 // crash the lines of the last process tell what was lost. Whole lines only

@@ -57,6 +57,7 @@ class Trainer {
       ISTHMUS_TRY(const bool begun, begin_federated());
       if (!begun) return outcome(/*finished=*/false);
     }
+    note_begun();
     const auto stopped = train_until_end();
     checkpoints_.finish();
     if (!stopped) return stopped.error();
@@ -133,13 +134,18 @@ class Trainer {
     checkpoints_.start();
     spikes_ = SpikeGuard(options_.spike_multiple, std::exchange(progress_.gradient_norms, {}));
     contributed_tokens_ = progress_.tokens - progress_.tokens_since;
-    if (is_root_ && metrics_ != nullptr)
-      metrics_->write("resumed", {{"inner_step", progress_.inner_step},
-                                  {"outer_step", progress_.outer_step},
-                                  {"tokens", progress_.tokens},
-                                  {"tokens_contributed", contributed_tokens_},
-                                  {"objective", to_string(objective())}});
     return {};
+  }
+
+  // Once it has said what the process before it lost: of one that ends earlier there is no line,
+  // and the next one says it.
+  void note_begun() {
+    if (!is_root_ || metrics_ == nullptr) return;
+    metrics_->write("resumed", {{"inner_step", progress_.inner_step},
+                                {"outer_step", progress_.outer_step},
+                                {"tokens", progress_.tokens},
+                                {"tokens_contributed", contributed_tokens_},
+                                {"objective", to_string(objective())}});
   }
 
   // Progress, parameters and optimizer of the root's checkpoint, for the other ranks.
