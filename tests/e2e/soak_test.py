@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from federation import Case, DONE, ROOT
+from federation import Case, DONE, FAILED, ROOT, wait_until
 
 SOAK = ROOT / "tools/soak"
 
@@ -49,6 +49,19 @@ class Soak(Case):
         report = self.end(process)
         self.assertTrue(report["stopped"])
         self.assertLess(report["seconds"], 60)
+
+    def test_broken_off(self):
+        process = self.start("--minutes", 60, "--keep", self.folder / "kept")
+        events = wait_until(lambda: next(self.folder.glob("isthmus-e2e-*/alpha/events.jsonl"), None), 60, "no events")
+        events.unlink()
+        events.mkdir()  # so that the soak sees nothing of what happens
+        said, _ = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, FAILED, said)
+        self.assertIn("BROKEN OFF", said)
+        self.assertNotIn("every invariant holds", said)
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["kept", "report"])
+        self.assertIn("IsADirectoryError", json.loads((self.folder / "report").read_text())["broken_off"][0])
+        self.assertTrue((self.folder / "kept/alpha.launch-1.log").exists())
 
     def test_a_mistake(self):
         for says, *arguments in (("there can be 3 to 7", "--sites", "2"),

@@ -8,9 +8,16 @@ import struct
 import subprocess
 import time
 
-from federation import ISTHMUS
+from federation import ISTHMUS, STOPPED
+from invariants import Kill, LaunchEnd
 
 DISK_BYTES = 192 << 20  # of each site's run_dir
+# What the checks read lies outside that disk: what finds no room there would be checked by nobody.
+READ_BY_CHECKS = ("events.jsonl", "metrics.jsonl")
+# launch kills ranks that do not stop after a minute, and gateways after another (SupervisorOptions::patience).
+LEAVE_MAX_S = 150
+SAID_MAX = 20_000  # characters that are kept of what a launch said
+ROLES = {"gateway": "gateway", "train": "ranks"}  # as launch calls what runs this command
 LINE_MBIT = 24
 LINES = ("default delay=10ms rate=1gbit queue=1mb",)
 CLOCK_SHIFT = pathlib.Path(os.environ.get("ISTHMUS_CLOCK_SHIFT",
@@ -28,11 +35,14 @@ class Injector:
         self.means = [what for what, there in (("network", wan), ("disk", wan), ("clock", CLOCK_SHIFT.exists())) if there]
         self.environment = {}
         self.full, self.away = set(), set()  # places of sites
-        self.kills = {site.name: 0 for site in federation.sites}
+        self.kills = [[] for _ in federation.sites]  # by place
+        self.ends = [[] for _ in federation.sites]  # of launch, by place
         for place, site in enumerate(federation.sites):
             if "disk" in self.means:  # with_wan has given us mounts of our own
                 site.run_dir.mkdir()
                 subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=755,size={DISK_BYTES}", "soak", site.run_dir], check=True)
+                for name in READ_BY_CHECKS:
+                    (site.run_dir / name).symlink_to(federation.folder / f"{site.name}.{name}")
             if "clock" in self.means:
                 self.shift(place, 0)
             if wan:
@@ -78,7 +88,8 @@ class Injector:
         for pid in filter(None, pids):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-                self.kills[site.name] += number == signal.SIGKILL
+                if number == signal.SIGKILL:
+                    self.kills[place].append(Kill(ROLES[command], time.monotonic()))
 
     def begin_kill_gateway(self, fault):
         self.signal(fault.site, "gateway", signal.SIGKILL)
@@ -99,13 +110,31 @@ class Injector:
     def heal_crash(self, fault):
         self.come_back(fault.site)
 
+    def ask_to_stop(self, place):
+        with contextlib.suppress(ProcessLookupError):  # it ended in this moment, by itself
+            self.federation.sites[place].interrupt()
+
+    def wait_for_launch(self, place, when, wanted, timeout):
+        """What it ends with is noted. What does not end is killed, so that the others go on, and noted as that."""
+        site = self.federation.sites[place]
+        try:
+            code = site.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        self.note_end(place, when, wanted, code, timeout)
+        if code is None:
+            site.kill_tree()
+
+    def note_end(self, place, when, wanted, code, waited=0):
+        said = self.federation.sites[place].output()[-SAID_MAX:]
+        self.ends[place].append(LaunchEnd(when, wanted, code, said, waited))
+
     def begin_leave(self, fault):
         self.away.add(fault.site)
-        self.federation.sites[fault.site].interrupt()
+        self.ask_to_stop(fault.site)
 
     def heal_leave(self, fault):
-        site = self.federation.sites[fault.site]
-        site.wait(120)
+        self.wait_for_launch(fault.site, "asked to stop", STOPPED, LEAVE_MAX_S)
         self.come_back(fault.site)
 
     def begin_stop_gateway(self, fault):

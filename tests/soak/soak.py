@@ -6,11 +6,10 @@
     tools/soak --json soak.json          # the report as JSON as well
 
 As root, with /dev/net/tun, the sites have an emulated wide-area network between them (tests/wan) and a disk each.
-Otherwise, or with --loopback, they have loopback, and what needs root is left out. Status: 0 all holds, 1 violations,
-2 bad usage.
+Otherwise, or with --loopback, they have loopback, and what needs root is left out. Status: 0 all holds, 1 violations, or
+it was broken off and not everything was checked, 2 bad usage.
 """
 import argparse
-import collections
 import contextlib
 import os
 import pathlib
@@ -19,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
@@ -34,7 +34,6 @@ import watch
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
 OPTIONS = dict(layers=2, hidden=192, ffn=384, inner_steps=4, outer_steps=1_000_000)
-TOKENS_OF_STEP = 2 * 48  # federation.py: micro_batch, sequence
 SHARED = ("--set", 'sync.outer="nesterov"')
 STEPS_AT_END = 3  # more than there are when the time is over
 STALL_MAX_S = 180  # launch may wait half a minute with a restart, and a gateway that has learnt no deadline a minute
@@ -51,9 +50,7 @@ class Soak:
         self.report = soak_report.Report(options.seed, options.minutes, options.sites, "emulated" if network else "loopback",
                                          first_round=options.first_round)
         self.report.version = isthmus("--version").stdout.strip()
-        self.suffered = collections.defaultdict(set)
-        self.full_disks = collections.Counter()
-        self.ends = collections.defaultdict(list)
+        self.suffered = [[] for _ in range(options.sites)]  # by place
 
     def stop(self):
         """At the first wish it comes to its end, at the second at once."""
@@ -65,13 +62,22 @@ class Soak:
         kind = wan.WanFederation if self.network else Federation
         names = NAMES[:self.options.sites]
         began = time.monotonic()
-        with kind(*names, min_sites=self.options.sites // 2 + 1, **OPTIONS) as self.federation:
-            self.federation.arguments = SHARED
-            self.injector = injector.Injector(self.federation, self.network)
-            with contextlib.closing(self.injector):
-                self.run_sites(began)
+        with self.breaking_off():
+            with kind(*names, min_sites=self.options.sites // 2 + 1, **OPTIONS) as self.federation:
+                self.federation.arguments = SHARED
+                self.injector = injector.Injector(self.federation, self.network)
+                with contextlib.closing(self.injector):
+                    self.run_sites(began)
         self.report.seconds = time.monotonic() - began
         return self.report
+
+    @contextlib.contextmanager
+    def breaking_off(self):
+        """Whatever ends a part of the soak before its time, there is a report, which says so."""
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            self.report.broken_off.append("".join(traceback.format_exception(error)).strip())
 
     def run_sites(self, began):
         self.kinds = faults.possible(self.injector.means)
@@ -80,11 +86,16 @@ class Soak:
             self.injector.launch(place, *SHARED)
         self.watch = watch.Watch(self.federation.sites)
         self.progress = Progress(self.options.minutes, self.report, self.watch)
-        self.trouble(began)
-        self.finish()
-        self.watch.end()
+        with self.breaking_off():
+            self.trouble(began)
+            self.finish()
+        for site in self.federation.sites:  # in health none runs any more
+            site.kill_tree()
+        with self.breaking_off():
+            self.watch.end()
         self.progress.end()
-        self.take_stock()
+        with self.breaking_off():
+            self.take_stock()
         if self.options.keep:
             self.keep_files()
 
@@ -113,19 +124,22 @@ class Soak:
                          key=lambda change: change[:2])
         began = time.monotonic()
         names = [site.name for site in self.federation.sites]
+        suffered = {}
         for when, heals, fault in changes:
             while (left := began + when - time.monotonic()) > 0 and not self.stopping.is_set():
                 time.sleep(min(left, 0.3))
                 self.injector.tick()
+                self.watch.steps()
                 self.progress.show()
             if heals:
                 self.injector.heal(fault)
+                suffered[fault].end = time.monotonic()
                 continue
             self.progress.say(f"round {number}: {fault.text(names)}")
             self.report.faults[fault.kind] = self.report.faults.get(fault.kind, 0) + 1
-            self.suffered[fault.site].add(fault.kind)
-            self.full_disks[fault.site] += fault.kind == "disk_full"
             self.look_after_launches()
+            suffered[fault] = invariants.Suffered(fault.kind, time.monotonic())
+            self.suffered[fault.site].append(suffered[fault])
             self.injector.begin(fault)
         self.wait_for_steps(f"round {number}", 1, number)
 
@@ -134,13 +148,15 @@ class Soak:
         for place, site in enumerate(self.federation.sites):
             code = site.process.poll()
             if code is not None and place not in self.injector.away:
-                self.ends[place].append(f"launch ended with exit code {code}; it said:\n{site.output()[-2000:]}")
+                self.injector.note_end(place, "asked by nobody", None, code)
                 self.injector.launch(place, *self.federation.arguments)
 
     def wait_for_steps(self, when, count, number=None):
         """Everything is healed: each site applies another step. The stall counts once all have their processes again."""
         deadline = time.monotonic() + STALL_MAX_S
-        self.injector.wait_for_processes(STALL_MAX_S / 2)
+        if missing := self.injector.wait_for_processes(STALL_MAX_S / 2):
+            self.violation(f"{when}: {STALL_MAX_S / 2:.0f} s after all was healed {', '.join(missing)} had no gateway or "
+                           "rank")
         healed, goal = time.monotonic(), max(self.watch.steps()) + count
         while min(self.watch.steps()) < goal:
             self.look_after_launches()
@@ -148,61 +164,58 @@ class Soak:
             if self.stopping.is_set() and number is None:
                 return
             if time.monotonic() > deadline:
-                self.report.violations.append(
-                    f"{when}: {STALL_MAX_S} s after all was healed the sites have applied {self.watch.steps()} steps, and should "
-                    f"have {goal}")
-                self.progress.say(self.report.violations[-1])
+                self.violation(f"{when}: {STALL_MAX_S:g} s after all was healed the sites have applied {self.watch.steps()} "
+                               f"steps, and should have {goal}")
                 return
             time.sleep(0.1)
         if number is not None:
             self.report.stalls.append(soak_report.Stall(time.monotonic() - healed, number))
 
+    def violation(self, text):
+        self.report.violations.append(text)
+        self.progress.say(text)
+
     def finish(self):
         """All sites stop, are given a last step, and get there."""
         self.report.stopped = self.stopping.is_set()
         self.progress.say("all is healed; the run comes to its end")
-        for site in self.federation.sites:
-            site.interrupt()
-        for place, site in enumerate(self.federation.sites):
-            code = site.wait(120)
-            if code != STOPPED:
-                self.ends[place].append(f"asked to stop, launch ended with exit code {code}; it said:\n{site.output()[-2000:]}")
+        self.look_after_launches()
+        places = range(len(self.federation.sites))
+        for place in places:
+            self.injector.ask_to_stop(place)
+        for place in places:
+            self.injector.wait_for_launch(place, "asked to stop", STOPPED, injector.LEAVE_MAX_S)
         last = max(self.watch.steps()) + STEPS_AT_END
         self.federation.arguments = (*SHARED, "--set", f"sync.outer_steps={last}")
-        for place in range(len(self.federation.sites)):
+        for place in places:
             self.injector.launch(place, *self.federation.arguments)
         deadline = time.monotonic() + END_MAX_S
-        for place, site in enumerate(self.federation.sites):
-            try:
-                code = site.wait(max(1, deadline - time.monotonic()))
-                if code != DONE:
-                    self.ends[place].append(f"at the end launch ended with exit code {code}; it said:\n{site.output()[-2000:]}")
-            except AssertionError as error:
-                self.ends[place].append(str(error)[-2000:])
+        for place in places:
+            self.injector.wait_for_launch(place, "at the end", DONE, max(1, deadline - time.monotonic()))
 
     def take_stock(self):
         report, stock = self.report, []
         for place, (site, seen) in enumerate(zip(self.federation.sites, self.watch.sites)):
             try:
                 facts = invariants.read_site(site, place + 1)
-            except (OSError, ValueError, IndexError) as error:
-                report.violations.append(f"{site.name}: its files cannot be read: {error}")
+            except Exception as error:  # whatever is in them: the other sites are looked at all the same
+                report.violations.append(f"{site.name}: its files cannot be read: {error!r}")
                 continue
             facts.events, facts.faults = seen.events_kept, self.suffered[place]
-            facts.kills, facts.ends = self.injector.kills[site.name], self.ends[place]
+            facts.kills, facts.ends = self.injector.kills[place], self.injector.ends[place]
             facts.lives = list(seen.lives.values())
             named = [r["step"] for r in facts.records if any(part["site"] == facts.number for part in r["parts"])]
             lines = watch.EventTail(site.run_dir / "metrics.jsonl").poll()
-            facts.tokens_trained, facts.tokens_open = tokens.trained_and_open(lines, named[-1] if named else 0,
-                                                                              TOKENS_OF_STEP)
+            facts.tokens_trained, facts.tokens_open = tokens.trained_and_open(lines, named[-1] if named else 0)
             report.named[site.name] = len(named)
             facts.tokens_lost = seen.lost_tokens
-            facts.tokens_unwritten = tokens.unwritten_max(self.full_disks[place], OPTIONS["inner_steps"], TOKENS_OF_STEP)
             stock.append(facts)
             self.describe(site, seen, facts)
         if stock:
             report.outer_steps = max(len(facts.records) for facts in stock)
-            report.violations += invariants.violations(stock)
+            check = invariants.violations_before_the_end if report.broken_off else invariants.violations
+            report.violations += check(stock)
+            report.not_seen += invariants.no_long_lives(stock)
 
     def describe(self, site, seen, facts):
         report = self.report
@@ -285,7 +298,7 @@ def main():
     print(report.text())
     if options.json:
         options.json.write_text(report.json() + "\n")
-    return 1 if report.violations else 0
+    return 1 if report.violations or report.broken_off else 0
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Report:
     tokens: dict = dataclasses.field(default_factory=dict)  # by site: trained, lost, open
     stopped: bool = False  # before its time, on request
     violations: list = dataclasses.field(default_factory=list)
+    broken_off: list = dataclasses.field(default_factory=list)  # by what: then not everything was checked
     first_round: int = 0
     timeline: list = dataclasses.field(default_factory=list)  # what was done when, in local time
 
@@ -70,8 +71,9 @@ class Report:
                   f"outer steps with a contribution of: {counts(self.named)}",
                   "tokens: " + "; ".join(f"{s}: {counts(t)}" for s, t in self.tokens.items()),
                   f"alarms, all explained by faults unless named below: {counts(self.alarms)}"]
+        lines += [f"BROKEN OFF, so that not everything was checked:\n{why}" for why in self.broken_off]
         if self.violations:
             lines += [f"{len(self.violations)} VIOLATION{'S' if len(self.violations) > 1 else ''}", *(f"  {v}" for v in self.violations), f"again: {self.command()}"]
-        else:
+        elif not self.broken_off:
             lines.append("every invariant holds")
         return "\n".join(lines)

@@ -76,19 +76,20 @@ class SiteWatch:
         self.site, self.name = site, site.name
         self.records = RecordTail(site.run_dir / "outer/records")
         self.events = EventTail(site.run_dir / "events.jsonl")
-        self.step, self.step_at = 0, time.monotonic()
-        self.events_kept = []  # warnings and alarms, restarts among them, and roots of applied steps
+        self.step, self.looked_at = 0, time.monotonic()
+        self.events_kept = []  # warnings and alarms, restarts among them, roots of applied steps, what is torn or lost
         self.lost_tokens = 0
         self.lives = {}  # by number and start
         self.links = {}  # (pid, peer): what the gateway's status last said of the link
 
     def look(self):
-        now = time.monotonic()
-        step = self.records.poll()
-        if step > self.step:
-            self.step, self.step_at = step, now
+        """Of each event, between which two of our looks it was written: its own time is of a calendar that jumps."""
+        self.step = max(self.step, self.records.poll())
+        before, self.looked_at = self.looked_at, time.monotonic()
         for event in self.events.poll():
-            if event["severity"] in ("warning", "alarm") or event["event"] in ("torn_line", "step_applied"):
+            event["seen"] = (before, time.monotonic())
+            if (event["severity"] in ("warning", "alarm") or event["event"] in ("torn_line", "step_applied")
+                    or "lines_lost_before" in event):
                 self.events_kept.append(event)
             if event["event"] == "tokens_lost":
                 self.lost_tokens += event["tokens"]
@@ -149,8 +150,9 @@ class Watch:
             for site in self.sites:
                 site.look()
                 site.look_at_processes()
-                if self.looks % SECONDS_BETWEEN_STATUS == 0:
-                    site.look_at_status()
+        if self.looks % SECONDS_BETWEEN_STATUS == 0:
+            for site in self.sites:
+                site.look_at_status()
 
     def steps(self):
         """Of each site, now."""
@@ -165,3 +167,5 @@ class Watch:
         self.ending.set()
         self.thread.join()
         self.look()
+        if self.failure:
+            raise self.failure
