@@ -34,8 +34,8 @@ std::vector<Agreement::Outgoing> Agreement::take_outgoing() { return std::exchan
 std::vector<Agreement::Outgoing> Agreement::standing() const {
   std::vector<Outgoing> all;
   if (vote_.accepted)
-    all.emplace_back(Accept{vote_.accepted->ballot, vote_.accepted->record}, vote_version_);
-  if (opened_ > 0 && !proposed_) all.emplace_back(Prepare{opened_}, vote_version_);
+    all.push_back({Accept{vote_.accepted->ballot, vote_.accepted->record}, vote_version_});
+  if (opened_ > 0 && !proposed_) all.push_back({Prepare{opened_}, vote_version_});
   if (proposed_) all.push_back({*proposed_, vote_version_});
   if (vote_.promised > 0)
     all.push_back({Promise{vote_.promised, vote_.accepted, held_parts()}, vote_version_});
