@@ -57,6 +57,7 @@ class BulkSender {
   void writable(ConnectionId connection);
   // How many of them may carry more than one.
   void widen_to(BulkWidth::Most most) { width_.widen_to(most); }
+  void limit_width(std::uint32_t most) { width_.limit_to(most); }
   std::uint32_t width_wanted() const { return width_.wanted(); }
 
   // As Link promises them.

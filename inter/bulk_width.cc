@@ -25,6 +25,15 @@ void BulkWidth::widen_to(Most most) {
   connections_ = 0;
 }
 
+void BulkWidth::limit_to(std::uint32_t limit) {
+  if (limit == std::exchange(limit_, limit)) return;
+  // At least as many as at the beginning again, where a lower limit had left fewer.
+  wanted_ = enough_ = std::min(std::max(wanted_, at_first(most_)), limit_);
+  settled_ = most_ != Most::many;
+  goodput_before_ = 0;
+  connections_ = 0;
+}
+
 void BulkWidth::full(Nanoseconds now, bool is) {
   if (is == is_full_) return;
   is_full_ = is;

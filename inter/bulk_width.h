@@ -40,6 +40,9 @@ class BulkWidth {
 
   explicit BulkWidth(std::uint32_t limit) : limit_(limit) {}
 
+  // The peer has a limit of its own.
+  void limit_to(std::uint32_t limit);
+
   void widen_to(Most most);
   std::uint32_t wanted() const { return wanted_; }
   // How many of them suffice: on a thin line each of many would have a window of a few packets,
@@ -82,7 +85,7 @@ class BulkWidth {
   void begin_stretch(Nanoseconds now);
   Nanoseconds full_time(Nanoseconds now) const;
 
-  const std::uint32_t limit_;
+  std::uint32_t limit_;
   Most most_ = Most::one;
   std::uint32_t wanted_ = 1, enough_ = 1;
   bool settled_ = true;

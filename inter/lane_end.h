@@ -59,8 +59,8 @@ constexpr std::string_view to_string(Lane lane) {
   return lane == Lane::control ? "control" : "bulk";
 }
 
-// A peer that opens ever more connections of a lane than it may have loses its oldest; while it
-// redials it may have a few more.
+// A peer that opens ever more connections of a lane than it may have loses some; while it redials
+// it may have a few more.
 inline constexpr std::size_t kSpareConnectionsMax = 7;
 
 }  // namespace isthmus::inter

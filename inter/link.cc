@@ -35,7 +35,8 @@ Link::Link(Loop& loop, Wire& wire, RateLimit& limit, EventLog& log, Random rando
       window_chunks_(options.window_chunks),
       window_bytes_(std::max(options.window_bytes, window_chunks_ * kBulkMessageBytesMax)),
       nonce_(random_.next()),
-      bulk_(loop, wire, limit, peer, options.bulk_connections_max, options.bug) {
+      bulk_(loop, wire, limit, peer, options.bulk_connections_max, options.bug),
+      their_width_max_(options.bulk_connections_max) {
   arm_timer();
 }
 
@@ -192,6 +193,7 @@ void Link::send_ack(Acks acks) {
   ack.floor = bulk_.floor();
   ack.stalled = !stalled_.empty();
   ack.width = static_cast<std::uint16_t>(bulk_.width_wanted());
+  ack.width_max = static_cast<std::uint16_t>(options_.bulk_connections_max);
   const auto last =
       acks == Acks::recent ? recent_acks_.size() : std::min(unsent_acks_, recent_acks_.size());
   ack.chunks.assign(recent_acks_.end() - static_cast<std::ptrdiff_t>(last), recent_acks_.end());
@@ -304,7 +306,7 @@ void Link::receive_ack(const Ack& ack) {
     if (challenger_ && ack.echo >= challenger_->asked) refuse_challenger();
   }
   their_floor_ = std::max(their_floor_, ack.floor);
-  their_width_ = ack.width;
+  hear_width(ack);
   bulk_.acknowledged(ack.chunks, ack.credit, ack.stalled, round_trip_.mean());
   if (width_for_both() > width_) consider_width();
 }

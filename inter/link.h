@@ -205,8 +205,10 @@ class Link {
   void bind(Lane lane, ConnectionId connection, std::uint32_t place);
   void bind_others();
   void use_bulk();
+  std::uint32_t width_max() const;
   std::uint32_t width_for_both() const;
   void consider_width();
+  void hear_width(const Ack& ack);
   Nanoseconds silence_limit() const;
 
   // Control lane, timers (link.cc).
@@ -294,6 +296,8 @@ class Link {
   std::size_t came_since_all_acks_ = 0;
   // Connections for bulk: as the peer would like them, and as they were asked for last.
   std::uint32_t their_width_ = 1, width_ = 1;
+  std::uint32_t their_width_max_;  // it takes no more, as it said last, in an earlier session too
+  bool their_width_max_said_ = false;  // in this one, for which it holds
   std::size_t next_bind_ = 0;
 
   // For people.

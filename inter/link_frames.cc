@@ -73,7 +73,7 @@ Bytes Ack::encode() const {
   ISTHMUS_ASSERT(chunks.size() <= kRecentAcksMax);
   ByteWriter out;
   out.put(Frame::ack).put(session).put(acknowledged).put(stamp).put(echo).put(held);
-  out.put(credit).put(floor).put(stalled).put(width);
+  out.put(credit).put(floor).put(stalled).put(width).put(width_max);
   out.put(static_cast<std::uint32_t>(chunks.size()));
   for (const auto& [transfer, index] : chunks) out.put(transfer).put(index);
   return out.take();
@@ -90,6 +90,7 @@ std::optional<Ack> decode_ack(ByteReader& in) {
   ack.floor = in.get<std::uint64_t>();
   ack.stalled = in.get<bool>();
   ack.width = in.get<std::uint16_t>();
+  ack.width_max = in.get<std::uint16_t>();
   ack.chunks.resize(in.count(kRecentAcksMax, sizeof(TransferId) + sizeof(std::uint32_t)));
   for (auto& [transfer, index] : ack.chunks) {
     transfer = in.get<TransferId>();

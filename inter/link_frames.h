@@ -19,7 +19,7 @@
 
 namespace isthmus::inter {
 
-inline constexpr std::uint16_t kProtocolVersion = 8;
+inline constexpr std::uint16_t kProtocolVersion = 9;
 
 enum class Frame : std::uint8_t { hello = 1, refuse = 2, data = 3, ack = 4, chunk = 5, bind = 6 };
 
@@ -84,6 +84,7 @@ struct Ack {
   std::uint64_t floor = 0;  // chunks up to this sequence are acknowledged or given up by the sender
   bool stalled = false;     // some chunk finds no room here yet: none goes again meanwhile
   std::uint16_t width = 1;  // connections that the sender would like for its bulk
+  std::uint16_t width_max = 0xffff;  // and as many as it takes at most, for both directions
   std::vector<std::pair<TransferId, std::uint32_t>> chunks;  // checked and kept
 
   Bytes encode() const;

@@ -163,6 +163,7 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
     log_.info("session_began", {.peer = peer_name_},
               {{"their_boot", their_boot}, {"left_out", *left_out}});
   their_width_ = 1;
+  their_width_max_said_ = false;
   for (const auto& connection : bulk_connections_.live())
     bind(Lane::bulk, connection.id, connection.place);
   consider_width();
@@ -284,10 +285,22 @@ void Link::bind_others() {
 
 void Link::use_bulk() { bulk_.use(bulk_connections_.usable()); }
 
+// More connections than the end that listens takes would end each other there.
+std::uint32_t Link::width_max() const {
+  return std::min(options_.bulk_connections_max, their_width_max_);
+}
+
 // How many connections both directions together are best served by.
-std::uint32_t Link::width_for_both() const {
-  return std::clamp(std::max(bulk_.width_wanted(), their_width_), 1u,
-                    options_.bulk_connections_max);
+std::uint32_t Link::width_for_both() const { return std::max(bulk_.width_wanted(), their_width_); }
+
+// Whatever the peer says, it is between one and the lower limit of both.
+void Link::hear_width(const Ack& ack) {
+  if (!std::exchange(their_width_max_said_, true)) {
+    their_width_max_ = std::max<std::uint32_t>(1, ack.width_max);
+    bulk_.limit_width(width_max());
+    wire_.limit_width(peer_, width_max());
+  }
+  their_width_ = std::clamp<std::uint32_t>(ack.width, 1, width_max());
 }
 
 void Link::consider_width() {
@@ -300,7 +313,8 @@ void Link::consider_width() {
               {{"connections", width},
                {"for_us", bulk_.width_wanted()},
                {"for_the_peer", their_width_},
-               {"limit", options_.bulk_connections_max}});
+               {"limit", options_.bulk_connections_max},
+               {"limit_of_the_peer", their_width_max_}});
   wire_.widen(peer_, width);
 }
 

@@ -36,6 +36,7 @@ std::optional<TcpFacts> read_tcp_facts(int descriptor) {
   facts.segments_sent = info.tcpi_data_segs_out;
   facts.segments_resent = info.tcpi_total_retrans;
   facts.silence = info.tcpi_last_data_recv * kMillisecond;
+  facts.unheard = std::min(info.tcpi_last_data_recv, info.tcpi_last_ack_recv) * kMillisecond;
   const auto span = [](std::uint64_t us) { return static_cast<Nanoseconds>(us) * kMicrosecond; };
   facts.busy = span(info.tcpi_busy_time);
   facts.limited_by_window = span(info.tcpi_rwnd_limited);

@@ -21,6 +21,7 @@ struct TcpFacts {
   std::uint64_t waiting_bytes = 0;     // handed over and not acknowledged
   std::uint64_t unsent_bytes = 0;      // of those: not sent yet
   std::optional<Nanoseconds> silence;  // since data last came; nothing: not known
+  Nanoseconds unheard = 0;             // since anything came, an answer to TCP's own probe too
   // Since the connection began.
   std::uint64_t acknowledged_bytes = 0;
   std::uint64_t delivered_bytes = 0;  // those after a lost segment included; in whole segments

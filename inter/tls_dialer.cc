@@ -19,7 +19,17 @@ TlsDialer::TlsDialer(TlsLane& lane, LaneEvents& events, UnreachableLog& unreacha
       tasks_(lane.loop()) {}
 
 void TlsDialer::start() {
-  tasks_.post([this] { dial(); });
+  if (std::exchange(started_, true)) return;
+  // One that still ends is dialed again after that.
+  if (connection_ == nullptr) tasks_.start_timer(0, [this] { dial(); });
+}
+
+void TlsDialer::rest() {
+  if (!std::exchange(started_, false)) return;
+  tasks_.stop_timer();
+  look_up_.give_up();
+  if (connection_ != nullptr && !std::exchange(dropped_, true))
+    connection_->end(ErrorCode::cancelled, "the peer takes no more");
 }
 
 void TlsDialer::dial() {
@@ -74,9 +84,10 @@ void TlsDialer::end(const Error& why) {
   const auto connection = std::exchange(connection_, nullptr);
   if (was_up)
     unreachable_.down(Lane::bulk);
-  else
+  else if (started_)
     unreachable_.failed(Lane::bulk, address_.endpoint(), why.text());
-  tasks_.start_timer(delay_.ended(loop_.now(), was_up), [this] { dial(); });
+  const auto delay = delay_.ended(loop_.now(), was_up);
+  if (started_) tasks_.start_timer(delay, [this] { dial(); });
   if (was_up) events_.closed(connection->id(), why.text());
 }
 

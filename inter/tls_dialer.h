@@ -22,7 +22,9 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
   TlsDialer(TlsLane& lane, LaneEvents& events, UnreachableLog& unreachable, HostNames& names,
             const ZmqPeer& peer, TcpAddress address);
 
-  void start();  // once
+  void start();  // nothing if it has started
+  // Ends what there is, and makes no more until the next start().
+  void rest();
 
   Result<void> send(ConnectionId connection, WireMessage message) override;
   void drop(ConnectionId connection, std::string_view reason) override;
@@ -55,6 +57,7 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
   const TcpAddress address_;  // the host may be a name, looked up for every attempt
 
   std::shared_ptr<TlsConnection> connection_;  // the attempt too
+  bool started_ = false;
   bool up_ = false;
   bool dropped_ = false;  // its end is on its way
   RedialDelay delay_;

@@ -133,12 +133,26 @@ bool TlsListener::admits(const std::shared_ptr<TlsConnection>& connection,
   erase(strangers_, *connection);
   auto& others = admitted_[id];
   others.push_back(connection);
-  // The wire does the same once it hears of them; but the loop may be busy.
   if (others.size() > lane_.options().bulk_connections_max + kSpareConnectionsMax) {
-    others.front()->end(ErrorCode::busy, "too many");
-    others.pop_front();
+    const auto chosen = one_too_many(others);
+    (*chosen)->end(ErrorCode::busy, "too many");
+    others.erase(chosen);
   }
   return true;
+}
+
+// The newest is the last.
+TlsListener::Connections::iterator TlsListener::one_too_many(Connections& of_a_gateway) const {
+  auto chosen = std::prev(of_a_gateway.end());
+  auto longest = lane_.options().silent_after;
+  for (auto other = of_a_gateway.begin(); other != std::prev(of_a_gateway.end()); ++other) {
+    const auto path = (*other)->path();
+    if (!path) return other;  // it has ended
+    if (path->tcp.unheard < longest) continue;
+    chosen = other;
+    longest = path->tcp.unheard;
+  }
+  return chosen;
 }
 
 void TlsListener::gone(TlsConnection& connection, const Error& why, bool was_up) {

@@ -3,6 +3,10 @@
 //
 // Strangers: kStrangersMax connections at a time that have not proven a listed key; when one more
 // comes, the oldest that has said nothing goes, else the oldest; each has handshake_timeout.
+//
+// A gateway: bulk_connections_max and kSpareConnectionsMax; when one more comes, the one that was
+// silent for longest goes, if that is long (silent_after), else the new one: what is on its way on
+// those that live would have to go again.
 #pragma once
 
 #include <atomic>
@@ -47,10 +51,13 @@ class TlsListener final : public LaneEnd, private TlsUser, private TlsGate {
   TlsListener(TlsLane& lane, LaneEvents& events)
       : lane_(lane), events_(events), io_(lane.next_thread()), acceptor_(io_), pause_(io_) {}
 
+  using Connections = std::deque<std::shared_ptr<TlsConnection>>;
+
   Result<void> listen(const TcpAddress& address);
   void accept_next();
   void accepted(boost::asio::ip::tcp::socket socket, boost::asio::io_context& io);
   void make_room();
+  Connections::iterator one_too_many(Connections& of_a_gateway) const;
   void log_stranger(std::string_view what);
 
   void up(const std::shared_ptr<TlsConnection>& connection) override;
@@ -62,8 +69,6 @@ class TlsListener final : public LaneEnd, private TlsUser, private TlsGate {
   bool admits(const std::shared_ptr<TlsConnection>& connection, const security::PublicKey& key,
               GatewayId id) override;
   void gone(TlsConnection& connection, const Error& why, bool was_up) override;
-
-  using Connections = std::deque<std::shared_ptr<TlsConnection>>;
 
   TlsLane& lane_;
   LaneEvents& events_;

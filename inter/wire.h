@@ -116,6 +116,9 @@ class Wire {
   // limit, and keeps what it has where fewer are asked for. At both ends, what waits in connections
   // to be sent is shared among so many.
   virtual void widen(GatewayId peer, std::uint32_t connections) { (void)peer, (void)connections; }
+  // The peer takes no more of them than this, as it says: the end that dials ends what it has
+  // beyond, and makes no others.
+  virtual void limit_width(GatewayId peer, std::uint32_t most) { (void)peer, (void)most; }
 
   // A connection of the bulk lane sends no faster from now on; nothing: as fast as it can; kSpread:
   // as fast as well, and not in bursts any more.

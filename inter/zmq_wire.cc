@@ -67,6 +67,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   }
   std::vector<BulkPath> bulk_paths(GatewayId peer) const override;
   void widen(GatewayId peer, std::uint32_t connections) override;
+  void limit_width(GatewayId peer, std::uint32_t most) override;
   void pace(GatewayId peer, ConnectionId connection,
             std::optional<double> bytes_per_second) override;
 
@@ -78,6 +79,7 @@ class ZmqWire final : public Wire, public LaneEvents {
     TcpAddress bulk_address;                               // that we dial
     std::vector<std::unique_ptr<TlsDialer>> bulk_dialers;  // each a connection
     std::uint32_t bulk_width = 1;                          // as widen() said
+    std::uint32_t bulk_width_max;                          // of ours and of the peer's, the lower
     std::array<std::vector<ConnectionId>, 2> connections;  // oldest first
     // Of connections that have closed.
     std::uint64_t bytes_sent = 0;
@@ -214,6 +216,7 @@ Result<void> ZmqWire::add_peer(const ZmqPeer& entry) {
                  fmt::format("gateway {} is listed twice", entry.name)};
   auto& peer = peers_[entry.id];
   peer.entry = entry;
+  peer.bulk_width_max = options_.bulk_connections_max;
   zap_->list(entry.key, user_id_of(entry.id));
   if (dials(entry)) {
     ISTHMUS_TRY(const auto control, parse_tcp_address(entry.address));
@@ -323,11 +326,21 @@ void ZmqWire::widen(GatewayId id, std::uint32_t connections) {
     for (const auto number : peer.on(Lane::bulk))
       connections_.at(number).end->share(number, connections);
   if (!peer.control_dialer) return;
-  while (peer.bulk_dialers.size() < std::min(connections, options_.bulk_connections_max)) {
+  const auto wanted = std::min(connections, peer.bulk_width_max);
+  while (peer.bulk_dialers.size() < wanted)
     peer.bulk_dialers.push_back(std::make_unique<TlsDialer>(
         *lane_, *this, *peer.unreachable, *names_, peer.entry, peer.bulk_address));
-    if (receiver_ != nullptr) peer.bulk_dialers.back()->start();
-  }
+  if (receiver_ != nullptr)
+    for (std::size_t i = 0; i < wanted; ++i) peer.bulk_dialers[i]->start();
+}
+
+void ZmqWire::limit_width(GatewayId id, std::uint32_t most) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return;
+  auto& peer = found->second;
+  peer.bulk_width_max = std::clamp(most, 1u, options_.bulk_connections_max);
+  for (std::size_t i = peer.bulk_width_max; i < peer.bulk_dialers.size(); ++i)
+    peer.bulk_dialers[i]->rest();
 }
 
 void ZmqWire::pace(GatewayId peer, ConnectionId id, std::optional<double> bytes_per_second) {
@@ -349,8 +362,9 @@ void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end
                {"connection", id},
                {"dialed", dialing},
                {"left_out", *left_out}});
-  const auto most = lane == Lane::bulk ? options_.bulk_connections_max : 1;
-  if (connections.size() > most + kSpareConnectionsMax) drop(connections.front(), "too many");
+  // Of the bulk lane the listener lets no more in.
+  if (lane == Lane::control && connections.size() > 1 + kSpareConnectionsMax)
+    drop(connections.front(), "too many");
   if (lane == Lane::bulk) end.share(id, peer.bulk_width);
   receiver_->on_up(peer_id, lane, id);
 }

@@ -84,6 +84,9 @@ struct ZmqWireOptions {
 
   // Of the bulk lane with each peer, at most (Wire::widen).
   std::uint32_t bulk_connections_max = 128;
+  // Above it, one of which nothing was heard for so long makes room for a newer one: TCP asks an
+  // idle one after two seconds, and each second then.
+  Nanoseconds silent_after = 4 * kSecond;
   int io_threads = 1;  // of the bulk lane: they seal, open and move bytes
   // Messages in flight between the loop and the lane's threads, per connection and direction. They
   // bound memory: at most (queue + 1) messages of the lane's size wait to be sent, or to be taken.

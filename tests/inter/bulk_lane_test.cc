@@ -141,25 +141,77 @@ TEST_F(BulkLane, TheDialingEndMakesAsManyConnectionsAsAreAskedFor) {
   EXPECT_TRUE(wait([&] { return counters_[0].downs[Lane::bulk] == 1 && live(0) == 5; }));
 }
 
-TEST_F(BulkLane, EverMoreConnectionsEndTheOldestOnes) {
-  world_.options(0).bulk_connections_max = 1;
-  start(0);
-  std::vector<std::unique_ptr<TlsClient>> clients;
-  for (std::size_t i = 0; i < 12; ++i) {
-    clients.push_back(
-        std::make_unique<TlsClient>(port(), world_.identity(1).identity_seed(), server()));
-    ASSERT_TRUE(clients.back()->come_up(world_gateway(1)));
-    if (i >= 6) continue;  // the others all come while the loop is busy
-    ASSERT_TRUE(wait([&] { return counters_[0].live[Lane::bulk].size() == i + 1; }));
-  }
-  EXPECT_TRUE(clients[3]->ended());
-  EXPECT_TRUE(wait([&] { return counters_[0].live[Lane::bulk].size() == 8; }));
+// A peer that has a lower limit, as it says: what is beyond ends, and comes again when it may.
+TEST_F(BulkLane, TheDialingEndKeepsToThePeersLimit) {
+  start_both();
+  const auto live = [&](std::size_t gateway) { return counters_[gateway].live[Lane::bulk].size(); };
+  wires_[1]->limit_width(world_gateway(0), 4);
+  wires_[1]->widen(world_gateway(0), 16);
+  ASSERT_TRUE(wait([&] { return live(0) == 4; }));
   run_for(200 * kMillisecond);
-  ASSERT_EQ(counters_[0].live[Lane::bulk].size(), 8U);
-  for (std::size_t i = 4; i < 12; ++i) {
-    ASSERT_TRUE(clients[i]->write(frame(8, 8)));
-    EXPECT_TRUE(wait([&] { return counters_[0].messages == i - 3; })) << i;
+  EXPECT_EQ(live(0), 4U);
+  wires_[1]->limit_width(world_gateway(0), 2);
+  ASSERT_TRUE(wait([&] { return live(0) == 2 && live(1) == 2; }));
+  run_for(500 * kMillisecond);  // longer than it waits to dial again
+  EXPECT_EQ(live(0), 2U);
+  // At once: some still end, or have not been told.
+  wires_[1]->limit_width(world_gateway(0), 1);
+  wires_[1]->limit_width(world_gateway(0), 3);
+  wires_[1]->widen(world_gateway(0), 16);
+  ASSERT_TRUE(wait([&] { return live(0) == 3 && live(1) == 3; }));
+  wires_[1]->limit_width(world_gateway(0), 1000);
+  wires_[1]->widen(world_gateway(0), 5);
+  EXPECT_TRUE(wait([&] { return live(0) == 5 && live(1) == 5; }));
+}
+
+class EverMoreConnections : public BulkLane {
+ protected:
+  void come(std::size_t count) {
+    world_.options(0).bulk_connections_max = 1;
+    start(0);
+    for (std::size_t i = 0; i < count; ++i) {
+      clients_.push_back(
+          std::make_unique<TlsClient>(port(), world_.identity(1).identity_seed(), server()));
+      ASSERT_TRUE(clients_.back()->come_up(world_gateway(1)));
+      if (i >= 6) continue;  // the others all come while the loop is busy
+      ASSERT_TRUE(wait([&] { return counters_[0].live[Lane::bulk].size() == i + 1; }));
+    }
   }
+  void expect_left(const std::vector<std::size_t>& left) {
+    EXPECT_TRUE(wait([&] { return counters_[0].live[Lane::bulk].size() == left.size(); }));
+    run_for(200 * kMillisecond);
+    ASSERT_EQ(counters_[0].live[Lane::bulk].size(), left.size());
+    for (const auto i : left) {
+      const auto before = counters_[0].messages;
+      ASSERT_TRUE(clients_[i]->write(frame(8, 8)));
+      EXPECT_TRUE(wait([&] { return counters_[0].messages == before + 1; })) << i;
+    }
+  }
+
+  std::vector<std::unique_ptr<TlsClient>> clients_;
+};
+
+// What is on its way on them would have to go again, and who dials too many dials those again.
+TEST_F(EverMoreConnections, EndNoneThatLives) {
+  come(12);
+  for (std::size_t i = 8; i < 12; ++i) EXPECT_TRUE(clients_[i]->ended()) << i;
+  expect_left({0, 1, 2, 3, 4, 5, 6, 7});
+}
+
+TEST_F(EverMoreConnections, EndTheSilentOnes) {
+  world_.options(0).silent_after = 0;
+  come(8);
+  run_for(100 * kMillisecond);
+  for (const std::size_t i : {0, 2, 3, 4, 5, 6, 7}) {
+    const auto before = counters_[0].messages;
+    ASSERT_TRUE(clients_[i]->write(frame(8, 8)));
+    ASSERT_TRUE(wait([&] { return counters_[0].messages == before + 1; }));
+  }
+  clients_.push_back(
+      std::make_unique<TlsClient>(port(), world_.identity(1).identity_seed(), server()));
+  ASSERT_TRUE(clients_.back()->come_up(world_gateway(1)));
+  EXPECT_TRUE(clients_[1]->ended());
+  expect_left({0, 2, 3, 4, 5, 6, 7, 8});
 }
 
 // ---- What a listed gateway can do wrong.

@@ -97,6 +97,7 @@ TEST(Link, AsManyConnectionsAsTheCongestionControlNeeds) {
   Ack ack;
   ack.session = peer.session;
   ack.width = 9;
+  ack.width_max = 40'000;
   peer.control(ack.encode());
   peer.run_for(2 * kSecond);
   EXPECT_EQ(peer.width, 9U);
@@ -104,6 +105,69 @@ TEST(Link, AsManyConnectionsAsTheCongestionControlNeeds) {
   peer.control(ack.encode());
   peer.run_for(2 * kSecond);
   EXPECT_EQ(peer.width, LinkOptions().bulk_connections_max);
+}
+
+// Who listens would turn others away; what a peer says it would like is no more believed than that.
+TEST(Link, AsManyConnectionsAsBothEndsTake) {
+  ScriptedPeer peer;
+  peer.paths = {path_with("cubic")};
+  peer.begin_session();
+  EXPECT_EQ(peer.width, BulkWidth::kManyAtFirst);
+  const auto their_ack = [&](std::uint16_t width, std::uint16_t width_max) {
+    Ack ack;
+    ack.session = peer.session;
+    ack.width = width;
+    ack.width_max = width_max;
+    peer.control(ack.encode());
+    peer.run_for(2 * kSecond);
+    const auto ours = peer.last(Frame::ack);
+    auto in = after_kind(ours);
+    return decode_ack(in).value_or(Ack{});
+  };
+  const auto ours = their_ack(60'000, 4);
+  EXPECT_EQ(peer.width_max, 4U);
+  EXPECT_EQ(peer.width, 4U);
+  EXPECT_EQ(peer.link.chunks_at_once(), 4U);
+  EXPECT_EQ(ours.width, 4U) << "its own wish is no higher";
+  EXPECT_EQ(ours.width_max, LinkOptions().bulk_connections_max);
+  // It holds for the session, and is one at least.
+  their_ack(9, 100);
+  EXPECT_EQ(peer.width, 4U);
+  peer.link.end("test");
+  peer.begin_session();
+  EXPECT_EQ(peer.width, 4U) << "until it says otherwise";
+  their_ack(0, 0);
+  EXPECT_EQ(peer.width_max, 1U);
+  EXPECT_EQ(peer.link.chunks_at_once(), 1U);
+  peer.link.end("test");
+  peer.begin_session();
+  their_ack(1, 100);
+  EXPECT_EQ(peer.width_max, 100U);
+  EXPECT_EQ(peer.width, BulkWidth::kManyAtFirst) << "as many as at first again";
+}
+
+// How long a chunk may take follows from how many come at once: from no wild number.
+TEST(Link, AWidthThatIsToldMakesNobodyWaitLongerThanItsConnectionsDo) {
+  ScriptedPeer peer(LinkOptions{.bulk_connections_max = 4});
+  peer.link.expect_chunks(10'000);
+  peer.begin_session();
+  const auto patience = [&](std::uint16_t width) {
+    Ack ack;
+    ack.session = peer.session;
+    ack.width = width;
+    ack.width_max = 60'000;
+    peer.control(ack.encode());
+    for (int i = 0; i < 6; ++i) {
+      peer.received += 100'000;
+      peer.run_for(kSecond);
+      peer.control(ack.encode());
+    }
+    return peer.link.chunk_patience();
+  };
+  const auto of_all = patience(4);
+  EXPECT_GT(of_all, patience(1));
+  EXPECT_EQ(patience(0), patience(1));
+  EXPECT_EQ(patience(60'000), of_all);
 }
 
 // No BBR, and one site that nobody can dial: chunks of both flow on several connections that it

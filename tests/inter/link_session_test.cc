@@ -72,12 +72,12 @@ TEST(Link, AnotherProtocolVersionIsRefusedByName) {
   ScriptedPeer peer;
   peer.link.wire_up(Lane::control, 1);
   auto hello = Hello{.nonce = 5, .introduction = peer.owner.introduction}.encode();
-  hello[9] = std::byte{9};  // the version, after frame and magic
+  hello[9] = std::byte{10};  // the version, after frame and magic
   peer.control(hello);
   const auto refusal = peer.last(Frame::refuse);
   auto in = after_kind(refusal);
   EXPECT_EQ(decode_refuse(in).value_or(Refuse{}).why,
-            fmt::format("protocol version: {} here, 9 there", kProtocolVersion));
+            fmt::format("protocol version: {} here, 10 there", kProtocolVersion));
 }
 
 TEST(Link, TheSessionKeepsToItsOwnConnections) {

@@ -164,11 +164,12 @@ class ScriptedPeer final : public Wire {
   }
   std::vector<BulkPath> bulk_paths(GatewayId) const override { return paths; }
   void widen(GatewayId, std::uint32_t connections) override { width = connections; }
+  void limit_width(GatewayId, std::uint32_t most) override { width_max = most; }
   void pace(GatewayId, ConnectionId connection, std::optional<double> rate) override {
     paces[connection] = rate;
   }
   std::uint64_t bytes_sent(GatewayId) const override { return 0; }
-  std::uint64_t bytes_received(GatewayId) const override { return 0; }
+  std::uint64_t bytes_received(GatewayId) const override { return received; }
 
   struct Sent {
     Lane lane;
@@ -179,8 +180,10 @@ class ScriptedPeer final : public Wire {
   std::vector<std::pair<Lane, ConnectionId>> resets;
   std::set<ConnectionId> busy;  // send() refuses
   std::vector<BulkPath> paths;
-  std::uint32_t width = 0;  // as widen() said last
+  std::uint32_t width = 0;                 // as widen() said last
+  std::optional<std::uint32_t> width_max;  // as limit_width() said last
   std::map<ConnectionId, std::optional<double>> paces;
+  std::uint64_t received = 0;  // bytes, as the wire counts them
   sim::Simulation simulation;
   Loop loop{simulation};
   RateLimit limit{0};

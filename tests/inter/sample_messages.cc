@@ -223,6 +223,8 @@ std::vector<SampleMessage> sample_messages() {
   ack.echo = 5;
   ack.held = 6;
   ack.credit = 20;
+  ack.width = 9;
+  ack.width_max = 40;
   ack.chunks = {{5, 1}, {5, 2}};
   all.push_back({"ack", ack.encode(), tagged(decode_ack, self_encoded)});
   all.push_back({.name = "chunk",
