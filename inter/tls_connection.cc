@@ -43,6 +43,7 @@ void TlsConnection::dial(const tcp::endpoint& to, Nanoseconds connect_timeout) {
     self->socket_.async_connect(to, [self](boost::system::error_code error) {
       if (self->stage_ == Stage::ended) return;
       if (error) return self->fail({ErrorCode::unavailable, error.message()});
+      self->connected_at_ = self->lane_.loop().now();
       self->connected();
       if (self->stage_ != Stage::ended) self->open_stream();
     });

@@ -90,6 +90,11 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   // Once it is up.
   GatewayId peer() const { return peer_; }
   std::shared_ptr<const LaneMeter> meter() const { return meter_; }
+  // Any thread: when TCP had connected this end, which dials, by the loop's clock.
+  std::optional<Nanoseconds> connected_at() const {
+    const Nanoseconds at = connected_at_;
+    return at < 0 ? std::nullopt : std::optional(at);
+  }
   // Any thread: nothing has come from the other end yet.
   bool silent() const { return silent_; }
   // Any thread; nothing: it has ended.
@@ -128,6 +133,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   TlsGate& gate_;
   const std::shared_ptr<LaneMeter> meter_ = std::make_shared<LaneMeter>();
   std::atomic<bool> silent_ = true;
+  std::atomic<Nanoseconds> connected_at_ = -1;  // not yet
   // Handed over by one thread and not yet taken by the other.
   std::atomic<int> outgoing_ = 0;
   std::atomic<std::uint64_t> outgoing_bytes_ = 0;

@@ -33,7 +33,7 @@ void TlsDialer::rest() {
 }
 
 void TlsDialer::dial() {
-  connect_timeout_ = delay_.dialing(loop_.now(), lane_.options().connect_timeout);
+  delay_.looking_up(loop_.now());
   tasks_.start_timer(lane_.options().dial_timeout, [this] {
     end({ErrorCode::timeout, "no address in time"});
   });
@@ -51,12 +51,13 @@ void TlsDialer::connect(const std::string& numeric_host) {
   if (!endpoint) return end(endpoint.error());
   connection_ = std::make_shared<TlsConnection>(
       lane_, lane_.next_thread(), static_cast<TlsUser&>(*this), static_cast<TlsGate&>(*this));
-  connection_->dial(*endpoint, connect_timeout_);
+  connection_->dial(*endpoint, delay_.dialing(loop_.now(), lane_.options().connect_timeout));
 }
 
 void TlsDialer::up(const std::shared_ptr<TlsConnection>& connection) {
   ISTHMUS_ASSERT(connection == connection_ && !up_);
   up_ = true;
+  delay_.connected(*connection->connected_at());
   delay_.up(loop_.now());
   look_up_.reached();
   unreachable_.up(Lane::bulk);
@@ -86,6 +87,8 @@ void TlsDialer::end(const Error& why) {
     unreachable_.down(Lane::bulk);
   else if (started_)
     unreachable_.failed(Lane::bulk, address_.endpoint(), why.text());
+  if (!was_up && connection != nullptr && connection->connected_at())
+    delay_.connected(*connection->connected_at());
   const auto delay = delay_.ended(loop_.now(), was_up);
   if (started_) tasks_.start_timer(delay, [this] { dial(); });
   if (was_up) events_.closed(connection->id(), why.text());

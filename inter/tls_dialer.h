@@ -61,7 +61,6 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
   bool up_ = false;
   bool dropped_ = false;  // its end is on its way
   RedialDelay delay_;
-  Nanoseconds connect_timeout_ = 0;  // of this attempt
   HostLookUp look_up_;
   OwnedTasks tasks_;  // its timer: the next attempt, or the end of a name's look-up
 };

@@ -42,7 +42,7 @@ void ZmqDialer::start() {
 }
 
 void ZmqDialer::dial() {
-  connect_timeout_ = delay_.dialing(loop_.now(), options_.connect_timeout);
+  delay_.looking_up(loop_.now());
   tasks_.start_timer(options_.dial_timeout, [this] { end("no handshake in time"); });
   // libzmq would look names up on its I/O thread, and hold up every connection meanwhile.
   look_up_.next([this](Result<std::string> host) {
@@ -64,8 +64,8 @@ Result<void> ZmqDialer::open_socket(const TcpAddress& address) {
                                  options_.identity->curve_secret()));
   ISTHMUS_CHECK(socket_.set(ZMQ_IPV6, address.is_ipv6() ? 1 : 0));
   ISTHMUS_CHECK(socket_.set(ZMQ_RECONNECT_IVL, -1));
-  ISTHMUS_CHECK(
-      socket_.set(ZMQ_CONNECT_TIMEOUT, static_cast<int>(connect_timeout_ / kMillisecond)));
+  const auto patience = delay_.dialing(loop_.now(), options_.connect_timeout);
+  ISTHMUS_CHECK(socket_.set(ZMQ_CONNECT_TIMEOUT, static_cast<int>(patience / kMillisecond)));
   ISTHMUS_TRY(monitor_, SocketMonitor::make(context_, socket_, kDialerEvents));
   monitor_watch_ =
       std::make_unique<SocketWatch>(loop_, monitor_.socket(), [this] { take_events(); });
@@ -76,6 +76,7 @@ Result<void> ZmqDialer::open_socket(const TcpAddress& address) {
 void ZmqDialer::take_events() {
   while (const auto event = monitor_.next()) {
     if (event->event == ZMQ_EVENT_CONNECTED) {
+      delay_.connected(loop_.now());
       // libzmq's I/O thread may close it at any time.
       tcp_ = LaneSocket(static_cast<int>(event->value));
       congestion_.ask(static_cast<int>(event->value));

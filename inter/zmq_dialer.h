@@ -65,7 +65,6 @@ class ZmqDialer final : public LaneEnd {
   bool dropped_ = false;         // end() is on its way
   std::shared_ptr<LaneMeter> meter_;
   RedialDelay delay_;
-  Nanoseconds connect_timeout_ = 0;  // of this attempt
   ZmqSocket socket_;
   SocketMonitor monitor_;
   LaneSocket tcp_;
