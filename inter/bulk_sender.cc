@@ -543,7 +543,7 @@ std::string BulkSender::waits_for() const {
     queued |= !out.queue.empty();
     waiting |= out.wait_for_have || out.acknowledged_count < out.chunks;
   }
-  if (queued && next_sequence_ > credit_) return "credit";
+  if (queued && !may_send()) return "credit";
   if (queued) return "encoding";
   return waiting ? "acknowledgement" : "";
 }

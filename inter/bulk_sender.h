@@ -26,7 +26,7 @@ namespace isthmus::inter {
 // Bytes of framing and sealing that a wire adds to a message, for the rate limit.
 inline constexpr std::size_t kFramingBytes = 64;
 
-inline constexpr std::size_t kInFlightMax = 1024;  // chunks, whatever credit the peer grants
+inline constexpr std::size_t kInFlightMax = 4096;  // chunks, whatever credit the peer grants
 
 // One coded chunk, ready to send, with the sizes it stands for.
 struct ChunkBytes {

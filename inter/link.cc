@@ -95,6 +95,7 @@ void Link::on_timer() {
     if (bulk_.asks_when_it_arrives() && now - stamped_ >= kStampsApart) send_ack(Acks::unsent);
     return;
   }
+  consider_window();
   send_ack(Acks::recent);
   bind_others();
   consider_width();
@@ -122,9 +123,7 @@ Nanoseconds Link::chunk_patience(std::uint64_t chunk_bytes) const {
   const auto trips = 4 * (round_trip_.mean() + round_trip_.deviation());
   if (samples_.size() < 2) return std::min(kMost, trips);
   const auto seconds = seconds_of(samples_.back().when - samples_.front().when);
-  const auto bytes =
-      static_cast<double>(samples_.back().received - samples_.front().received) -
-      static_cast<double>(samples_.back().control_received - samples_.front().control_received);
+  const auto bytes = samples_.back().bulk_since(samples_.front());
   if (bytes <= kQuiet * seconds) return std::min(kMost, trips);
   const auto of_chunks = seconds * their_width_ * static_cast<double>(chunk_bytes) / bytes;
   return std::min(kMost, trips + static_cast<Nanoseconds>(2e9 * of_chunks));
@@ -426,6 +425,8 @@ LinkStatus Link::status() const {
   s.chunks_resent = sent.chunks_resent;
   s.chunks_copied = sent.chunks_copied;
   s.reconnects = counters_.sessions > 0 ? counters_.sessions - 1 : 0;
+  s.window_bytes = window_bytes_;
+  s.window_used = brought_in_trip_ / static_cast<double>(window_bytes_max());
   s.chunk_patience_s = seconds_of(chunk_patience());
   s.waiting_for = session_ == 0 ? "session" : bulk_.waits_for();
   return s;

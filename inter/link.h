@@ -47,6 +47,8 @@ struct LinkOptions {
   // what is on its way on a long fat line; but at least the number, whatever their size.
   std::uint32_t window_chunks = 16;
   std::uint64_t window_bytes = 64 << 20;
+  // Up to so many, where the line carries more in a round trip.
+  std::uint64_t window_bytes_max = 256 << 20;
   // Control messages that the peer has not acknowledged, in number and bytes; beyond either the
   // session starts anew.
   std::size_t control_queue_max = 8192;
@@ -209,6 +211,9 @@ class Link {
   std::uint32_t width_for_both() const;
   void consider_width();
   void hear_width(const Ack& ack);
+  std::uint64_t window_bytes_max() const;
+  void set_window(std::uint64_t bytes);
+  void consider_window();
   Nanoseconds silence_limit() const;
 
   // Control lane, timers (link.cc).
@@ -284,7 +289,9 @@ class Link {
   BulkSender bulk_;
   std::uint64_t highest_received_ = 0;
   std::uint64_t their_floor_ = 0;  // BulkSender::floor of the peer
-  std::uint32_t unsettled_ = 0;    // chunks
+  double brought_in_trip_ = 0;     // bytes that came in a round trip, lately
+  LogPace window_logged_{600 * kSecond};
+  std::uint32_t unsettled_ = 0;  // chunks
   std::size_t unsettled_bytes_ = 0;
   std::set<std::uint64_t> stalled_;  // sequences of those of them that stall() named
   std::deque<std::pair<TransferId, std::uint32_t>> recent_acks_;
@@ -305,6 +312,11 @@ class Link {
     Nanoseconds when = 0;
     std::uint64_t sent = 0, received = 0;
     std::uint64_t control_received = 0;  // of these, without framing
+
+    double bulk_since(const Sample& before) const {
+      return static_cast<double>(received - before.received) -
+             static_cast<double>(control_received - before.control_received);
+    }
   };
   std::deque<Sample> samples_;  // one a heartbeat, the last few seconds
   std::uint64_t control_received_ = 0;

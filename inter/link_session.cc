@@ -36,10 +36,42 @@ std::string fact_of(std::string_view why) {
 }  // namespace
 
 void Link::expect_chunks(std::uint64_t bytes_max) {
-  const auto fitting = std::min<std::uint64_t>(options_.window_bytes / bytes_max, kInFlightMax);
   chunk_bytes_max_ = bytes_max;
+  set_window(options_.window_bytes);
+}
+
+void Link::set_window(std::uint64_t bytes) {
+  const auto fitting = std::min<std::uint64_t>(bytes / chunk_bytes_max_, kInFlightMax);
   window_chunks_ = std::max(options_.window_chunks, static_cast<std::uint32_t>(fitting));
-  window_bytes_ = std::max(options_.window_bytes, window_chunks_ * bytes_max);
+  window_bytes_ = std::max(bytes, window_chunks_ * chunk_bytes_max_);
+}
+
+std::uint64_t Link::window_bytes_max() const {
+  return std::max(options_.window_bytes, options_.window_bytes_max);
+}
+
+// On every heartbeat. A window that is full in each round trip may be what keeps the peer from
+// sending more: it is to be twice what came in one. It never shrinks, since what it may take is the
+// operator's to say.
+void Link::consider_window() {
+  brought_in_trip_ = 0;
+  if (samples_.size() < 2) return;
+  const auto& now = samples_.back();
+  const auto& before = samples_[samples_.size() - 2];
+  // A loop that was held up is given at once what came meanwhile.
+  if (now.when - before.when < options_.heartbeat / 2) return;
+  const auto rate = now.bulk_since(before) / seconds_of(now.when - before.when);
+  brought_in_trip_ = rate * seconds_of(round_trip_.mean());
+  const auto most = window_bytes_max();
+  const auto wanted = std::min(2 * brought_in_trip_, static_cast<double>(most));
+  if (wanted > static_cast<double>(window_bytes_)) set_window(static_cast<std::uint64_t>(wanted));
+  if (brought_in_trip_ < kWindowFull * static_cast<double>(most)) return;
+  if (const auto left_out = window_logged_.due(loop_.now()))
+    log_.warning("window_full", {.peer = peer_name_},
+                 {{"window_bytes", most},
+                  {"received_mbit_s", rate * 8e-6},
+                  {"round_trip_ms", seconds_of(round_trip_.mean()) * 1e3},
+                  {"left_out", *left_out}});
 }
 
 void Link::start() {

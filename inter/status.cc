@@ -45,6 +45,8 @@ void describe(Fields&& field, Status& s) {
   field("chunks_resent", s.chunks_resent);
   field("chunks_copied", s.chunks_copied);
   field("reconnects", s.reconnects);
+  field("window_bytes", s.window_bytes);
+  field("window_used", s.window_used);
   field("chunk_patience_s", s.chunk_patience_s);
   field("waiting_for", s.waiting_for);
 }

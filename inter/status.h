@@ -14,6 +14,9 @@
 
 namespace isthmus::inter {
 
+// Less than one, since what comes is acknowledged a little later.
+inline constexpr double kWindowFull = 0.7;
+
 struct LinkStatus {
   std::string peer;
   std::string address;  // "" when the peer dials us
@@ -46,6 +49,11 @@ struct LinkStatus {
   std::uint64_t chunks_resent = 0;
   std::uint64_t chunks_copied = 0;  // went on a second connection, since the first one was slow
   std::uint64_t reconnects = 0;
+  // Of chunks that the peer may send before they are acknowledged; and what came in a round trip,
+  // lately, as a share of the largest that it may become: from kWindowFull on the window is what
+  // keeps the peer from sending more.
+  std::uint64_t window_bytes = 0;
+  double window_used = 0;
   double chunk_patience_s =
       0;  // without any, the peer's chunks count as stuck; as it is learnt now
   std::string

@@ -26,6 +26,7 @@
 #include "inter/loop.h"
 #include "inter/zmq_wire.h"
 #include "launcher/command.h"
+#include "launcher/event_sentence.h"
 #include "launcher/kill_point.h"
 #include "launcher/metrics_server.h"
 #include "launcher/run_folder.h"
@@ -207,6 +208,7 @@ class Site {
     options.polite = file_.gateway.polite;
     if (file_.sync.straggler_wait >= 0) options.straggler_wait = file_.sync.straggler_wait;
     options.link.bulk_connections_max = static_cast<std::uint32_t>(file_.gateway.bulk_connections);
+    options.link.window_bytes_max = static_cast<std::uint64_t>(file_.gateway.receive_window);
     ISTHMUS_TRY(options.at_point,
                 make_kill_point(folder_.path(), [this] { return rank_processes(); }));
     gateway_ = std::make_unique<inter::Gateway>(inter::Gateway::World{.loop = loop_,
@@ -243,6 +245,9 @@ class Site {
     if (status.ranks.size() == 1)
       status.ranks.front().world = static_cast<std::uint32_t>(file_.mesh.ranks());
     if (rate_now_) status.rate_limit = rate_sentence(*rate_now_);
+    for (const auto& link : status.links)
+      if (link.window_used >= inter::kWindowFull)
+        status.attention.push_back(window_sentence(link.peer));
     if (expiry_told_)
       status.attention.push_back(fmt::format("the roster has expired: {}", kRosterExpired));
     return status;

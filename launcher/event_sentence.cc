@@ -108,6 +108,7 @@ std::string plain(const LoggedEvent& event) {
                        event.field("then"));
   if (id == "file_damaged")
     return fmt::format("a file is damaged: {}; {}", event.field("what"), event.field("then"));
+  if (id == "window_full") return window_sentence(event.peer);
   if (id == "rate_limit") return fmt::format("the rate limit is {}", event.field("holds"));
   if (id == "traffic_not_written")
     return fmt::format("what the report says of traffic is not saved: {}", why);
@@ -126,6 +127,13 @@ std::string plain(const LoggedEvent& event) {
 
 bool is_for_people(const LoggedEvent& event) {
   return event.severity == "warning" || event.severity == "alarm" || event.id == "rate_limit";
+}
+
+std::string window_sentence(std::string_view peer) {
+  return fmt::format(
+      "what {} sends fills the window in each round trip, so the line may carry more: raise "
+      "gateway.receive_window here",
+      peer);
 }
 
 std::string sentence_of(const LoggedEvent& event) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "launcher/event_tail.h"
 
@@ -12,5 +13,7 @@ namespace isthmus::launcher {
 bool is_for_people(const LoggedEvent& event);
 // "warning: the session with beta has ended: …"; "" for what another event says as well.
 std::string sentence_of(const LoggedEvent& event);
+// Of a link that its window holds up.
+std::string window_sentence(std::string_view peer);
 
 }  // namespace isthmus::launcher

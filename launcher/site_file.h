@@ -123,8 +123,9 @@ struct GatewayOptions {
   std::vector<RateWindow> windows;  // hours with another rate_limit
   std::string zone;                 // of those hours; "": this machine's
   bool polite = false;              // bulk yields to whoever else uses the line
-  std::string congestion_control = "bbr";       // of TCP; "system": as the machine does it anyway
-  std::int64_t bulk_connections = 128;          // to one other site, at most
+  std::string congestion_control = "bbr";  // of TCP; "system": as the machine does it anyway
+  std::int64_t bulk_connections = 128;     // to one other site, at most
+  std::int64_t receive_window = std::int64_t{256} << 20;  // bytes under way from a site, at most
   std::string metrics;                          // "host:port" of the Prometheus endpoint; "": none
   std::int64_t workers = 1;                     // threads that encode, seal and reduce
   std::vector<int> cpus;                        // of the gateway; empty: whatever the system gives

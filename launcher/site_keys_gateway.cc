@@ -71,6 +71,17 @@ std::vector<SiteKey> gateway_keys() {
            "makes it faster by more than a tenth. Both ends use as many as the one that wants "
            "more, and no more than the lower limit of both."},
       {.section = "gateway",
+       .name = "receive_window",
+       .kind = size,
+       .field = field(gateway, &GatewayOptions::receive_window),
+       .min = 64.0 * (1 << 20),
+       .max = 1.0 * (1 << 30),
+       .meaning =
+           "What may be on its way from each other site, or wait to be checked, at most. It begins "
+           "with 64 MiB and grows to twice what comes in a round trip: 10 Gbit/s at 200 ms need "
+           "the default, and the log says when it is too small. Twice as much may take memory; "
+           "`isthmus check` counts it."},
+      {.section = "gateway",
        .name = "metrics",
        .kind = address,
        .field = field(gateway, &GatewayOptions::metrics),

@@ -147,7 +147,7 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
     return out;
   }
   needs += fmt::format(", {} for the gateway, {} shared by both: {} in all",
-                       about_bytes(memory.gateway_state), about_bytes(memory.gateway_shared),
+                       about_bytes(memory.gateway_alone()), about_bytes(memory.gateway_shared),
                        about_bytes(of_ranks + memory.gateway()));
   line("memory", needs);
   const double bytes = 4.0 * static_cast<double>(trained);

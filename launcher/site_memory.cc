@@ -1,5 +1,7 @@
 #include "launcher/site_memory.h"
 
+#include <algorithm>
+
 #include "base/thread_pool.h"
 #include "inter/exchange.h"
 #include "launcher/rank_setup.h"
@@ -17,10 +19,14 @@ SiteMemory memory_of(const SiteFile& file, std::size_t sites) {
   const double momentum =
       file.sync.outer == inter::OuterRuleKind::nesterov ? runtime::kGatewayMomentumBytes : 0;
   // Each site's as it came and as it is checked, and of older steps for sites that return.
-  const double coded = static_cast<double>((2 + inter::kOldSteps) * sites) * sizeof(float) *
-                       codec_share(file.sync.codec);
+  const double contribution = sizeof(float) * codec_share(file.sync.codec);
+  const double coded = static_cast<double>((2 + inter::kOldSteps) * sites) * contribution;
   memory.exchange = runtime::kFederatedRankBytes * parameters;
   memory.gateway_state = (runtime::kGatewayStateBytes + momentum + coded) * parameters;
+  // A link keeps two windows of chunks at most, and who sends has no more than its contribution.
+  const auto window =
+      std::min(static_cast<double>(file.gateway.receive_window), contribution * parameters);
+  memory.gateway_windows = 2 * static_cast<double>(sites - 1) * window;
   memory.gateway_shared = runtime::kGatewaySharedBytes * parameters;
   return memory;
 }

@@ -14,10 +14,12 @@ struct SiteMemory {
   runtime::TrainingMemory training;  // of each rank
   double exchange = 0;               // the same: what was contributed, and what replaces it
   double gateway_state = 0;
-  double gateway_shared = 0;  // with the first rank
+  double gateway_windows = 0;  // chunks that wait to be checked
+  double gateway_shared = 0;   // with the first rank
 
   double rank() const { return training.total() + exchange; }
-  double gateway() const { return gateway_state + gateway_shared; }
+  double gateway_alone() const { return gateway_state + gateway_windows; }
+  double gateway() const { return gateway_alone() + gateway_shared; }
 };
 
 // Of a model that checks; `sites`: of the roster, 1 for one that trains alone.

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace isthmus::inter;
   LinkOptions limits;
   limits.beyond_gap_bytes_max = 1 << 16;
-  limits.window_bytes = 1 << 16;
+  limits.window_bytes = limits.window_bytes_max = 1 << 16;
   ScriptedPeer peer(limits);
   peer.begin_session();
   peer.link.offer(5, 0, 20, std::make_shared<NumberedChunks>(50), false);

@@ -51,7 +51,8 @@ class ExchangeTest : public testing::Test {
     auto options = ExchangeTest::options();
     options.elements = elements;
     options.gateway.sync.chunk_elements = chunk_elements;
-    if (window == Window::narrow) options.gateway.link.window_bytes = 1;
+    if (window == Window::narrow)
+      options.gateway.link.window_bytes = options.gateway.link.window_bytes_max = 1;
     return options;
   }
   static ScriptedFederation::Options options() {

@@ -105,7 +105,7 @@ TEST_F(LinkPair, CreditBoundsWhatIsNotYetChecked) {
 
 TEST(Link, ChunksWithoutAVerdictAreBoundedInBytes) {
   LinkOptions options;
-  options.window_bytes = 1 << 20;
+  options.window_bytes = options.window_bytes_max = 1 << 20;
   ScriptedPeer peer(options);
   peer.link.expect_chunks(10'000);
   peer.begin_session();
@@ -124,6 +124,73 @@ TEST(Link, ChunksWithoutAVerdictAreBoundedInBytes) {
   EXPECT_EQ(peer.link.memory_bytes(), 0U);
   send(50);
   EXPECT_EQ(peer.owner.unsettled.size(), 1U);
+}
+
+// A line on which so many bytes come in each second, and its credit.
+class OnALine : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kChunk = 1 << 18;
+
+  void begin() {
+    peer.link.expect_chunks(kChunk);
+    peer.begin_session();
+    peer.run_for(kSecond);  // it has asked for a sign of life
+  }
+  void bring(double bytes_per_second, Nanoseconds round_trip, int heartbeats = 8) {
+    for (int i = 0; i < heartbeats * 2; ++i) {
+      const auto theirs = peer.last(Frame::ack);
+      auto in = after_kind(theirs);
+      const auto asked = decode_ack(in).value_or(Ack{});
+      peer.run_for(round_trip);
+      Ack ack;
+      ack.session = peer.session;
+      ack.stamp = ack.echo = asked.stamp;
+      ack.held = 0;
+      if (asked.stamp > 0) peer.control(ack.encode());
+      peer.received += static_cast<std::uint64_t>(bytes_per_second / 2);
+      peer.run_for(kSecond / 2 - round_trip);
+    }
+  }
+  // In chunks, as granted now.
+  std::uint64_t window() {
+    const auto ours = peer.last(Frame::ack);
+    auto in = after_kind(ours);
+    return decode_ack(in).value_or(Ack{}).credit;
+  }
+
+  ScriptedPeer peer;
+};
+
+TEST_F(OnALine, TheWindowGrowsWithWhatComesInARoundTrip) {
+  begin();
+  EXPECT_EQ(window(), (64U << 20) / kChunk);
+  bring(125e6, 200 * kMillisecond);  // 1 Gbit/s
+  EXPECT_EQ(window(), (64U << 20) / kChunk) << "25 MB in a round trip need no more";
+  bring(250e6, 200 * kMillisecond);
+  EXPECT_NEAR(static_cast<double>(window() * kChunk), 100e6, 2e6) << "twice 50 MB";
+  EXPECT_EQ(peer.log.count("window_full"), 0U);
+  EXPECT_LT(peer.link.status().window_used, kWindowFull);
+  // Up to what may be, and then it is said.
+  bring(1250e6, 200 * kMillisecond);  // 10 Gbit/s
+  EXPECT_EQ(window(), (256U << 20) / kChunk);
+  EXPECT_EQ(peer.log.count("window_full"), 1U) << "now and then";
+  EXPECT_GE(peer.link.status().window_used, kWindowFull);
+  EXPECT_NEAR(static_cast<double>(peer.link.status().window_bytes), 256 << 20, kChunk);
+  // An idle line holds nobody up, and the window stays for the next exchange.
+  bring(0, 200 * kMillisecond);
+  EXPECT_EQ(window(), (256U << 20) / kChunk);
+  EXPECT_LT(peer.link.status().window_used, kWindowFull);
+}
+
+TEST_F(OnALine, MemoryStaysWithinTheLargestWindowThatMayBe) {
+  peer.owner.settle_at_once = false;
+  begin();
+  bring(1e12, 200 * kMillisecond);
+  const Bytes chunk(kChunk);
+  for (std::uint32_t i = 0; i < 2100; ++i)
+    peer.bulk(Chunk{peer.session, i + 1, 7, i, chunk}.encode());
+  EXPECT_LE(peer.link.memory_bytes(), 2 * LinkOptions().window_bytes_max);
+  EXPECT_GT(peer.link.memory_bytes(), LinkOptions().window_bytes_max);
 }
 
 // Of which it says by turns that it has it and that it has not.

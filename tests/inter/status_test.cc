@@ -57,6 +57,8 @@ GatewayStatus a_status() {
                           .chunks_resent = 7,
                           .chunks_copied = 3,
                           .reconnects = 8,
+                          .window_bytes = 64 << 20,
+                          .window_used = 0.25,
                           .chunk_patience_s = 2.5,
                           .waiting_for = "credit"});
   status.links.emplace_back();
@@ -106,7 +108,7 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
   EXPECT_EQ(nlohmann::json::parse(json).size(), 20u);
-  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 28u);
+  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 30u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);
 }

@@ -34,6 +34,9 @@ TEST(EventSentence, SaysWhatToDoWhereOneCan) {
                                 why + "\"}"));
   };
   EXPECT_THAT(ended("silence"), HasSubstr("with beta ended: nothing is heard of it"));
+  EXPECT_THAT(sentence_of(event_of(R"({"severity":"warning","event":"window_full","peer":"beta",)"
+                                   R"("window_bytes":268435456})")),
+              HasSubstr("raise gateway.receive_window"));
   EXPECT_EQ(ended("it was stopped"), "warning: the session with beta ended: it was stopped");
   EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"gateway_away",)"
                                  R"("then":"waiting"})")),

@@ -35,5 +35,27 @@ TEST(SiteMemory, EachSiteAddsFourOfItsCodedContributions) {
   }
 }
 
+// Two windows for each other site, of which a small contribution fills neither.
+TEST(SiteMemory, TheWindowsOfTheLinksCount) {
+  auto file = checked(std::string(kGood)).file;
+  file.site.roster = "roster.toml";
+  file.sync.codec = compress::CodecId::int8;
+  const auto windows = [&](std::size_t sites) { return memory_of(file, sites).gateway_windows; };
+  const auto contribution = 4 * codec_share(file.sync.codec) *
+                            static_cast<double>(runtime::parameter_count(file.model.config));
+  ASSERT_LT(contribution, 64.0 * (1 << 20));
+  EXPECT_DOUBLE_EQ(windows(3), 2 * 2 * contribution);
+  file.model.config.layers = 64;
+  file.model.config.hidden = 4096;
+  file.model.config.ffn_width = 16384;
+  EXPECT_DOUBLE_EQ(windows(3), 2 * 2 * 256.0 * (1 << 20));
+  file.gateway.receive_window = std::int64_t{1} << 30;
+  EXPECT_DOUBLE_EQ(windows(3), 2 * 2 * 1024.0 * (1 << 20));
+  EXPECT_DOUBLE_EQ(windows(2), 2 * 1024.0 * (1 << 20));
+  const auto memory = memory_of(file, 2);
+  EXPECT_DOUBLE_EQ(memory.gateway(),
+                   memory.gateway_state + memory.gateway_windows + memory.gateway_shared);
+}
+
 }  // namespace
 }  // namespace isthmus::launcher
