@@ -5,8 +5,11 @@
 // Calls block. A write of 64 KiB or more goes past the system's page cache, which costs more CPU
 // than the disk, if memory, offset and length are multiples of kDiskAlignment
 // (base/aligned_buffer.h) and the file system can do it. Contents are durable after File::sync; a
-// created, renamed or removed name is durable after sync_folder. Errors: io, disk_full, permission,
-// not_found, already_exists, busy (a lock held by another process).
+// created, renamed or removed name is durable after sync_folder. Until then it is there for all who
+// read it, later processes too, and may be gone when the machine loses power; what a failed sync
+// should have kept may be gone then even if a later sync succeeds, unless it is written anew.
+// Errors: io, disk_full, permission, not_found, already_exists, busy (a lock held by another
+// process).
 #pragma once
 
 #include <cstddef>

@@ -42,6 +42,7 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   Loaded loaded;
   on_disk_ = OnDisk();
   ISTHMUS_CHECK(disk_.make_folders(contributions_.folder()));
+  ISTHMUS_CHECK(disk_.sync_folder(folder_of(folder_)));  // it may have been made, and no more
 
   ISTHMUS_TRY(const bool has_vote, disk_.exists(path("vote")));
   ISTHMUS_TRY(on_disk_.vote_file,
@@ -50,10 +51,8 @@ Result<OuterStore::Loaded> OuterStore::load(VoteFileId new_vote_file) {
   std::vector<Damaged> counts_damaged;  // which says nothing of whether there is a run
   ISTHMUS_TRY(loaded.boot, count_boot(counts_damaged));
   if (on_disk_.vote_file_id == kNoVoteFile) on_disk_.vote_file_id = new_vote_file;
-  // What was read may be in the system's cache alone, if its sync failed: nothing is said on
-  // account of it before it is written again.
   ISTHMUS_CHECK(write_vote(loaded.vote_step, loaded.vote));
-  if (!has_vote) ISTHMUS_CHECK(disk_.sync_folder(folder_));
+  ISTHMUS_CHECK(disk_.sync_folder(folder_));
   loaded.vote_file = on_disk_.vote_file_id;
   ISTHMUS_CHECK(load_genesis(loaded));
   if (loaded.genesis) ISTHMUS_CHECK(load_run(loaded));
@@ -189,6 +188,7 @@ Result<void> OuterStore::load_run(Loaded& loaded) {
     loaded.state_root = read->second;
     on_disk_.newest_state_slot = slot;
   }
+  if (loaded.state) ISTHMUS_CHECK(write_state_header_again(on_disk_.newest_state_slot));
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_feedback(slot);
     const auto damaged = loaded.damaged.size();
@@ -273,6 +273,14 @@ Result<std::vector<Certificate>> OuterStore::load_records(std::vector<Damaged>& 
   }
   if (on_disk_.record_bytes < size)
     ISTHMUS_CHECK(on_disk_.record_file->truncate(on_disk_.record_bytes));
+  // Each was durable before the next one was written.
+  if (const auto count = on_disk_.record_ends.size(); count > 0) {
+    const auto begin = count > 1 ? on_disk_.record_ends[count - 2] : 0;
+    Bytes last(on_disk_.record_bytes - begin);
+    ISTHMUS_CHECK(on_disk_.record_file->read_at(begin, last));
+    ISTHMUS_CHECK(on_disk_.record_file->write_at(begin, last));
+    ISTHMUS_CHECK(on_disk_.record_file->sync());
+  }
   return std::move(whole.records);
 }
 
@@ -346,6 +354,8 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
                            "move the file away, and this site votes again once a record names "
                            "its new one"};
   ISTHMUS_TRY(const auto size, on_disk_.vote_file->size());
+  Bytes newest;
+  std::uint64_t newest_at = 0;
   for (std::uint64_t slot = 0; slot < 2; ++slot) {
     const auto at = slot * kVoteSlotBytes;
     if (size < at + 4) continue;
@@ -382,8 +392,13 @@ Result<void> OuterStore::load_vote(Loaded& loaded) {
     on_disk_.vote_sequence = sequence;
     loaded.vote_step = step;
     loaded.vote = std::move(vote);
+    newest = ByteWriter().block(bytes).take();
+    newest_at = at;
   }
-  return {};
+  if (newest.empty()) return {};
+  // Where it is: the other slot, which is written next, may have the last vote that was said.
+  ISTHMUS_CHECK(on_disk_.vote_file->write_at(newest_at, newest));
+  return on_disk_.vote_file->sync();
 }
 
 Result<void> OuterStore::renew_vote_file(VoteFileId id) {

@@ -2,6 +2,13 @@
 // boot counter, the run, the decided records, its vote, two slots of outer state, the feedback, and
 // contributions (contribution_store.h). Every file is complete or recognisably not.
 //
+// What a start reads may be in the system's cache alone: the process before was killed before it
+// had synced it, or the sync failed, and then no later one writes it. So load() writes again what
+// is small, syncs the folder, and only then is anything said, or written over, on account of it.
+// What is large was durable before something small was written that vouches for it: a state before
+// its header, a feedback before the close of its contribution. Contributions are written anew where
+// they are taken up (Exchange::restore).
+//
 // Calls block; those with much data are made on workers. One at a time for each kind of file.
 #pragma once
 
@@ -163,6 +170,7 @@ class OuterStore {
 
  private:
   Result<void> finish_state();
+  Result<void> write_state_header_again(int slot);
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   using FeedbackName = std::pair<std::uint64_t, security::Digest>;  // step and root
   std::string slot_path(int slot) const;

@@ -76,6 +76,15 @@ Result<void> OuterStore::finish_state() {
   return {};
 }
 
+// Its slices were synced before it was written.
+Result<void> OuterStore::write_state_header_again(int slot) {
+  ISTHMUS_TRY(const auto file, disk_.open(slot_path(slot), Disk::Open::update));
+  Bytes header(kStateHeaderBytes);
+  ISTHMUS_CHECK(file->read_at(0, header));
+  ISTHMUS_CHECK(file->write_at(0, header));
+  return file->sync();
+}
+
 std::uint64_t StateFile::next_slice_bytes() const {
   const auto agreed = 4 * state_.agreed.size();
   const auto end = written_ < agreed ? agreed : agreed + 4 * state_.momentum.size();

@@ -12,6 +12,7 @@ namespace {
 constexpr Nanoseconds kOutagePatience = 30 * kSecond;
 constexpr Nanoseconds kLateReturn = 15 * kSecond;
 constexpr Nanoseconds kTimeToLeave = 20 * kSecond;  // then it is killed
+constexpr double kPowerFails = 0.3;  // where a gateway is killed; else its machine stays
 
 }  // namespace
 
@@ -26,11 +27,20 @@ void FederationRun::kill(std::uint32_t index) {
   site.worked_step.reset();
   site.ranks->detach();
   site.process.reset();
-  const auto torn = site.disk->counters().torn;
-  site.disk->crash();
-  count("torn files", site.disk->counters().torn - torn);
+  end_on_disk(index);
   count("crashes");
   if (chance_.chance(0.5) && !site.ranks_dead) site.ranks->restart();
+}
+
+// Drawn for each life of a gateway, so that no fault changes how others end.
+void FederationRun::end_on_disk(std::uint32_t index) {
+  auto& site = sites_[index];
+  auto life = random_.split("power").split(index).split(site.starts);
+  if (!life.chance(kPowerFails)) return site.disk->kill_process();
+  const auto torn = site.disk->counters().torn;
+  site.disk->crash();
+  count("power failures");
+  count("torn files", site.disk->counters().torn - torn);
 }
 
 void FederationRun::crash(std::uint32_t index, bool vote_lost) {

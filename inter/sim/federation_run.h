@@ -126,6 +126,7 @@ class FederationRun {
   bool stands_cut(GatewayId a, GatewayId b) const;
   std::uint32_t seen_by_narrow_site() const;
   void kill(std::uint32_t index);
+  void end_on_disk(std::uint32_t index);
   void crash(std::uint32_t index, bool vote_lost = false);  // and it comes back
   void at_point(std::uint32_t index, const char* point, std::uint64_t step);
   void disturb(std::uint32_t index, std::uint64_t step, std::span<float> agreed);

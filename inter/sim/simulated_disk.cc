@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/copy_to.h"
 
@@ -12,6 +13,13 @@ namespace {
 
 constexpr std::size_t kBlockBytes = 512;
 constexpr auto kWholeFile = std::numeric_limits<std::uint64_t>::max();
+
+// Its size stays; what `from` does not have is zeros.
+void copy_block(const Bytes& from, std::size_t block, Bytes& to) {
+  const auto begin = block * kBlockBytes;
+  for (auto i = begin; i < std::min(begin + kBlockBytes, to.size()); ++i)
+    to[i] = i < from.size() ? from[i] : std::byte{0};
+}
 
 }  // namespace
 
@@ -38,7 +46,8 @@ class SimulatedDisk::SimulatedFile final : public File {
       inode_->current.resize(offset + bytes.size());
     std::copy(bytes.begin(), bytes.end(),
               inode_->current.begin() + static_cast<std::ptrdiff_t>(offset));
-    ++inode_->version;
+    inode_->lost.erase(inode_->lost.lower_bound(offset / kBlockBytes),
+                       inode_->lost.upper_bound((offset + bytes.size() - 1) / kBlockBytes));
     return allowed;
   }
   Result<void> truncate(std::uint64_t bytes) override {
@@ -46,7 +55,7 @@ class SimulatedDisk::SimulatedFile final : public File {
     disk_.begin(disk_.speed_.operation,
                 undo(std::min<std::uint64_t>(bytes, inode_->current.size()), kWholeFile));
     inode_->current.resize(bytes);
-    ++inode_->version;
+    inode_->lost.erase(inode_->lost.lower_bound(bytes / kBlockBytes), inode_->lost.end());
     return {};
   }
   Result<std::uint64_t> size() const override { return inode_->current.size(); }
@@ -58,7 +67,9 @@ class SimulatedDisk::SimulatedFile final : public File {
     }
     if (disk_.faults_.lying) return {};
     inode_->settle(disk_.now());
-    inode_->syncs.push_back({done, inode_->current, inode_->version});
+    Bytes bytes = inode_->current;
+    for (const auto block : inode_->lost) copy_block(inode_->kept(), block, bytes);
+    inode_->syncs.push_back({done, std::move(bytes)});
     inode_->settle(disk_.now());
     return {};
   }
@@ -70,10 +81,11 @@ class SimulatedDisk::SimulatedFile final : public File {
     const auto& now = inode_->current;
     const auto begin = std::min<std::uint64_t>(offset, now.size());
     const auto end = begin + std::min<std::uint64_t>(bytes, now.size() - begin);
-    return [inode = inode_, begin, size = now.size(),
+    return [inode = inode_, begin, size = now.size(), lost = inode_->lost,
             old = Bytes(now.begin() + static_cast<std::ptrdiff_t>(begin),
                         now.begin() + static_cast<std::ptrdiff_t>(end))] {
       inode->current.resize(size);
+      inode->lost = lost;
       copy_to(old, inode->current.begin() + static_cast<std::ptrdiff_t>(begin));
     };
   }
@@ -94,7 +106,6 @@ class SimulatedDisk::SimulatedLock final : public DiskLock {
 void SimulatedDisk::Inode::settle(Nanoseconds now) {
   while (!syncs.empty() && syncs.front().done <= now) {
     durable = std::move(syncs.front().bytes);
-    durable_version = syncs.front().version;
     syncs.erase(syncs.begin());
   }
 }
@@ -203,19 +214,19 @@ Result<void> SimulatedDisk::may_read(const std::string& path) const {
   return Error{ErrorCode::io, path + ": the simulated device does not answer"};
 }
 
-// The dirty pages that could not be written are dropped; who reads them again gets the old ones.
 void SimulatedDisk::lose_some(Inode& inode) {
   ++counters_.failed_syncs;
-  ++inode.version;
-  const auto& kept = inode.syncs.empty() ? inode.durable : inode.syncs.back().bytes;
-  for (std::size_t at = 0; at < inode.current.size(); at += kBlockBytes) {
+  const bool stays_readable = random_.chance(0.5);
+  for (std::size_t block = 0; block * kBlockBytes < inode.current.size(); ++block) {
     if (!random_.chance(0.5)) continue;
-    for (std::size_t i = at; i < std::min(at + kBlockBytes, inode.current.size()); ++i)
-      inode.current[i] = i < kept.size() ? kept[i] : std::byte{0};
+    if (stays_readable)
+      inode.lost.insert(block);
+    else
+      copy_block(inode.kept(), block, inode.current);
   }
 }
 
-void SimulatedDisk::crash() {
+void SimulatedDisk::kill_process() {
   frozen_ = false;
   in_job_ = false;
   settle_folders(now());
@@ -223,6 +234,16 @@ void SimulatedDisk::crash() {
   for (; !begun_.empty(); begun_.pop_back())
     if (begun_.back().when > now()) begun_.back().undo();
   busy_until_ = 0;
+  for (const auto* names : {&names_, &durable_names_})
+    for (const auto& [path, inode] : *names) {
+      inode->settle(now());
+      inode->syncs.clear();
+    }
+  locks_.clear();
+}
+
+void SimulatedDisk::crash() {
+  kill_process();
   // Names first: those of folders that were not synced go either way.
   Names names = durable_names_;
   for (const auto& [path, inode] : names_) {
@@ -237,23 +258,19 @@ void SimulatedDisk::crash() {
     if (names_.count(path) == 0 && random_.chance(0.5)) names.erase(path);
   names_ = std::move(names);
   for (const auto& [path, inode] : names_) {
-    inode->settle(now());
-    inode->syncs.clear();
-    if (!inode->dirty()) continue;
+    const auto lost = std::exchange(inode->lost, {});
+    if (inode->current == inode->durable) continue;
     // Each block reached the platter or did not.
     Bytes after = random_.chance(0.5) ? inode->current : inode->durable;
-    for (std::size_t at = 0; at < after.size(); at += kBlockBytes) {
-      const auto& source = random_.chance(0.5) ? inode->current : inode->durable;
-      for (std::size_t i = at; i < std::min(at + kBlockBytes, after.size()); ++i)
-        after[i] = i < source.size() ? source[i] : std::byte{0};
+    for (std::size_t block = 0; block * kBlockBytes < after.size(); ++block) {
+      const bool reached = random_.chance(0.5) && !lost.contains(block);
+      copy_block(reached ? inode->current : inode->durable, block, after);
     }
     ++counters_.torn;
     inode->current = after;
     inode->durable = std::move(after);
-    inode->durable_version = inode->version;
   }
   durable_names_ = names_;
-  locks_.clear();
 }
 
 void SimulatedDisk::lose(const std::string& path) {
@@ -269,7 +286,6 @@ Result<std::unique_ptr<File>> SimulatedDisk::open(const std::string& path, Open 
     ISTHMUS_CHECK(may_write(path));
     begin_name(path);
     names_[path] = std::make_shared<Inode>();
-    names_[path]->version = 1;
   }
   const auto found = names_.find(path);
   counters_.opened_to_read += how == Open::read;

@@ -1,10 +1,14 @@
-// SimulatedDisk: files that remember what was synced. When its machine crashes, each unsynced block
-// and each unsynced name survives or not, by chance; it may also lie about syncing, or be full: of
-// a write that it refuses it may have taken a part. Its operations take time, one after the other:
-// who calls goes on when they are done, and what is being synced is not yet kept. A sync that fails
-// loses some of what it should have kept, at once, as Linux may: pages whose writing failed are
-// clean afterwards, so a later sync that succeeds says nothing about them (fsyncgate, 2018). The
-// disk outlives the processes that use it.
+// SimulatedDisk: files that remember what was synced. When its process is killed all that was
+// written stays readable, and no more durable than it was; when its machine loses power each
+// unsynced block and each unsynced name survives or not, by chance. It may also lie about syncing,
+// or be full: of a write that it refuses it may have taken a part. Its operations take time, one
+// after the other: who calls goes on when they are done, and what is being synced is not yet kept.
+// Of what a failed sync should have kept some is lost, as Linux may: pages whose writing failed are
+// clean afterwards, so that no later sync writes them unless they are written anew. What is read
+// there is the old content at once, as from Btrfs, or the new one for as long as the machine runs,
+// as from ext4 and XFS (Rebello et al., Can Applications Recover from fsync Failures?, 2020). Names
+// are not lost so: a journal whose writing fails stops its file system. The disk outlives the
+// processes that use it.
 #pragma once
 
 #include <deque>
@@ -12,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,9 +65,12 @@ class SimulatedDisk final : public Disk {
 
   void set_faults(const DiskFaults& faults) { faults_ = faults; }
   std::size_t used_bytes() const;  // of files that have a name
-  // What a power failure leaves. Open files and locks are gone.
+  // The process is killed: what has begun is done, and what is being synced is not kept yet. Open
+  // files and locks are gone.
+  void kill_process();
+  // The machine loses power, and with it what was not kept.
   void crash();
-  // Nothing that is written from now on counts: the process is about to crash.
+  // Nothing that is written from now on counts: the process is about to end.
   // What was asked for is done.
   void freeze();
   // A file lost for good, as by a user's hand.
@@ -94,13 +102,13 @@ class SimulatedDisk final : public Disk {
   struct FileSync {
     Nanoseconds done = 0;
     Bytes bytes;
-    std::uint64_t version = 0;
   };
   struct Inode {
     Bytes current, durable;
-    std::uint64_t version = 0, durable_version = 0;  // counts writes
-    std::vector<FileSync> syncs;                     // in the order of time
-    bool dirty() const { return version != durable_version; }
+    std::set<std::size_t> lost;   // blocks of `current` that a sync failed to write, and are clean
+    std::vector<FileSync> syncs;  // in the order of time
+    // What is durable once they are done.
+    const Bytes& kept() const { return syncs.empty() ? durable : syncs.back().bytes; }
     void settle(Nanoseconds now);
   };
   using Names = std::map<std::string, std::shared_ptr<Inode>>;

@@ -1,6 +1,7 @@
 // What the simulated disk does to who relies on more than a Disk promises.
 #include "inter/sim/simulated_disk.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,9 @@ std::pair<std::size_t, std::size_t> old_and_new(Disk& disk) {
 
 class SimulatedDiskTest : public testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { begin_again(); }
+  // Of one content all is kept, and of a later one nothing.
+  void begin_again() {
     file = *disk.open("folder/file", Disk::Open::create);
     ASSERT_TRUE(file->write_at(0, Bytes(kBytes, std::byte{1})));
     ASSERT_TRUE(file->sync());
@@ -49,19 +52,76 @@ TEST_F(SimulatedDiskTest, TearsWhatWasNotSynced) {
   EXPECT_EQ(older + newer, kBytes);
 }
 
-TEST_F(SimulatedDiskTest, AFailedSyncLosesSomeForGood) {
-  disk.set_faults({.lying = false, .failing = 1});
-  EXPECT_FALSE(file->sync());
-  disk.set_faults({});
-  const auto after = old_and_new(disk);
-  EXPECT_GT(after.first, 0U) << "lost without any crash";
-  EXPECT_GT(after.second, 0U);
-  // A sync that succeeds later says nothing about what the failed one lost.
-  ASSERT_TRUE(file->sync());
-  EXPECT_EQ(old_and_new(disk), after);
+TEST_F(SimulatedDiskTest, OfAKilledProcessAllStaysReadableAndNothingIsKept) {
+  const auto newer = [](int i) { return fmt::format("folder/newer{}", i); };
+  constexpr int kNames = 20;
+  for (int i = 0; i < kNames; ++i) {
+    ASSERT_TRUE(disk.open("folder/new", Disk::Open::create));
+    ASSERT_TRUE(disk.rename("folder/new", newer(i)));
+  }
+  const auto held = disk.lock("lock");
+  const auto renamed = [&] {
+    int names = 0;
+    for (int i = 0; i < kNames; ++i) names += *disk.exists(newer(i));
+    return names;
+  };
+  for (int kills = 0; kills < 3; ++kills) {
+    disk.kill_process();
+    EXPECT_EQ(old_and_new(disk).second, kBytes);
+    EXPECT_EQ(renamed(), kNames);
+    EXPECT_TRUE(disk.lock("lock"));
+  }
   disk.crash();
-  EXPECT_EQ(old_and_new(disk), after);
-  EXPECT_EQ(disk.counters().failed_syncs, 1U);
+  EXPECT_GT(old_and_new(disk).first, 0U);
+  EXPECT_GT(renamed(), 0);
+  EXPECT_LT(renamed(), kNames);
+}
+
+TEST_F(SimulatedDiskTest, WhatAKilledProcessLeftTheNextOneSyncs) {
+  disk.kill_process();
+  ASSERT_TRUE((*disk.open("folder/file", Disk::Open::update))->sync());
+  disk.crash();
+  EXPECT_EQ(old_and_new(disk), std::pair(std::size_t{0}, kBytes));
+}
+
+TEST_F(SimulatedDiskTest, AFailedSyncLosesSomeForGood) {
+  int at_once = 0;
+  constexpr int kTimes = 20;
+  for (int i = 0; i < kTimes; ++i) {
+    const auto failed = disk.counters().failed_syncs;
+    disk.set_faults({.failing = 1});
+    EXPECT_FALSE(file->sync());
+    disk.set_faults({});
+    EXPECT_EQ(disk.counters().failed_syncs, failed + 1);
+    const auto before = old_and_new(disk);
+    EXPECT_GT(before.second, 0U);
+    at_once += before.first > 0;
+    // A sync that succeeds later says nothing about what the failed one lost, in any process.
+    ASSERT_TRUE(file->sync());
+    disk.kill_process();
+    ASSERT_TRUE((*disk.open("folder/file", Disk::Open::update))->sync());
+    EXPECT_EQ(old_and_new(disk), before) << "as long as the machine runs";
+    disk.crash();
+    const auto after = old_and_new(disk);
+    EXPECT_GT(after.first, kBytes / 3) << "half of it was lost, and no less";
+    EXPECT_GT(after.second, kBytes / 3);
+    begin_again();
+  }
+  EXPECT_GT(at_once, 0);
+  EXPECT_LT(at_once, kTimes);
+}
+
+TEST_F(SimulatedDiskTest, WhatAFailedSyncLostIsKeptOnceItIsWrittenAnew) {
+  for (int i = 0; i < 20; ++i) {
+    disk.set_faults({.failing = 1});
+    EXPECT_FALSE(file->sync());
+    disk.set_faults({});
+    ASSERT_TRUE(file->write_at(0, Bytes(kBytes, std::byte{2})));
+    ASSERT_TRUE(file->sync());
+    disk.crash();
+    EXPECT_EQ(old_and_new(disk), std::pair(std::size_t{0}, kBytes));
+    begin_again();
+  }
 }
 
 TEST_F(SimulatedDiskTest, NothingIsCutOffOnceTheProcessCrashesOrTheDiskIsFull) {
@@ -191,6 +251,24 @@ TEST_F(SlowDiskTest, ASyncUnderWayKeepsNothingYet) {
     file_before();
   }
   EXPECT_GT(torn, 10U);
+}
+
+TEST_F(SlowDiskTest, ASyncThatItsProcessDidNotLiveToSeeKeepsNothingYet) {
+  file_before();
+  disk.begin_job();
+  auto file = *disk.open("folder/old", Disk::Open::update);
+  ASSERT_TRUE(file->write_at(0, Bytes(1000, std::byte{3})));
+  ASSERT_TRUE(file->sync());
+  ASSERT_TRUE(file->write_at(0, Bytes(1000, std::byte{4})));
+  simulation.advance(simulation.now() + 5 * kMillisecond);
+  disk.kill_process();
+  const auto count = [&](int value) {
+    return std::ranges::count(read(disk, "folder/old"), static_cast<std::byte>(value));
+  };
+  EXPECT_EQ(count(3), 1000) << "written, and the next write had not begun";
+  simulation.advance(60 * kSecond);
+  disk.crash();
+  EXPECT_GT(count(1), 0);
 }
 
 TEST_F(SlowDiskTest, WhatIsAskedForBetweenJobsIsDoneAfterWhatTheyAskedFor) {
