@@ -284,6 +284,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> log_records(std::uint64_t step);
   void take_feedback();
   Task<Result<void>> settle_feedback(std::uint64_t applied);
+  Task<Result<void>> keep_contribution(std::shared_ptr<const Contribution> contribution);
   Task<Result<void>> write_state(const OuterState& state, const security::Digest& root);
   Task<Result<void>> set_newest_state_aside(std::uint64_t step);
   Task<void> save(std::shared_ptr<const OuterState> state, security::Digest root);

@@ -296,6 +296,9 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
     }
   };
   co_await run_on(world_.workers, world_.loop, std::move(carry), 8 * layout_->elements());
+  // One of before a restart may be in the system's cache alone: until the next close is on disk
+  // nothing else has what is carried.
+  if (carried && step <= restored_to_) carried = co_await keep_contribution(contribution);
   if (!carried) co_return carried;
   take_feedback();
   carried_tokens_ = pending_->tokens;
@@ -303,6 +306,21 @@ Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
   world_.log.info("contribution_carried", {.outer_step = static_cast<std::int64_t>(step)},
                   {{"tokens", carried_tokens_}});
   co_return Result<void>();
+}
+
+Task<Result<void>> Gateway::keep_contribution(std::shared_ptr<const Contribution> contribution) {
+  Result<void> kept;
+  std::uint64_t removed_below = 0;
+  auto rewrite = [this, &kept, &removed_below, &contribution] {
+    kept = with_room(removed_below, [&]() -> Result<void> {
+      ISTHMUS_CHECK(store_.contributions().rewrite(*contribution));
+      return {};
+    });
+  };
+  co_await run_on(world_.workers, world_.loop, std::move(rewrite), contribution->bytes(),
+                  Urgency::disk);
+  note_removed(removed_below);
+  co_return kept;
 }
 
 // In slices, so that what others wait for has its turn in between.

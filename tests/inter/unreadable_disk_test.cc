@@ -1,5 +1,8 @@
 // A disk that cannot read, for a while, what it has: that is not taken for lost.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <functional>
 
 #include "tests/inter/scripted_federation.h"
 
@@ -68,40 +71,73 @@ TEST_P(UnreadableContributionTest, OnceTheStateIsLoaded) {
 
 INSTANTIATE_TEST_SUITE_P(Paths, UnreadableContributionTest, testing::Values("-2", "contributions"));
 
-// What no record named is read from the disk by who is started again. A disk that cannot read for a
-// moment has not lost it.
-TEST(CarriedContributionTest, ThatCannotBeReadNowIsNotLost) {
-  auto options = options_of({kSecond, 4 * kSecond, kSecond});
-  options.gateway.sync.outer_steps = 100'000;
-  options.gateway.sync.absent_steps = 1000;
-  ScriptedFederation federation(std::move(options));
-  auto& second = federation.gateway(2);
-  ASSERT_TRUE(federation.run_until(
-      [&] { return federation.step(2) >= 4 && !second.pending_step(); }, 600 * kSecond));
-  federation.cut_off(2, true);
-  ASSERT_TRUE(
-      federation.run_until([&] { return second.pending_step().has_value(); }, 600 * kSecond));
-  const auto step = *second.pending_step();
-  federation.end_ranks(2);
-  ASSERT_TRUE(federation.run_until([&] { return federation.step(1) > step; }, 600 * kSecond));
-  federation.cut_off(2, false);
-  ASSERT_TRUE(federation.run_until(
-      [&] { return second.saved_step() >= step && second.counters().unnamed == 1; },
-      600 * kSecond));
-  federation.kill(2);
-  federation.start(2);
-  ASSERT_EQ(federation.events(2, "state_loaded"), 1U);
-  federation.disk(2).set_faults({.unreadable = "contributions"});
-  ASSERT_TRUE(federation.run_until([&] { return federation.process(2).failure().has_value(); },
-                                   60 * kSecond));
-  EXPECT_EQ(federation.process(2).failure()->code, ErrorCode::io)
-      << federation.process(2).failure()->text();
-  const auto carried = federation.events(2, "contribution_carried");
-  federation.kill(2);
-  federation.disk(2).set_faults({});
-  federation.start(2);
-  EXPECT_TRUE(federation.run_until(
-      [&] { return federation.events(2, "contribution_carried") == carried + 1; }, 60 * kSecond));
+// Site 2 has contributed to a step, no record named that, and it is down since it had a later
+// state.
+class CarriedContributionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto& second = federation_.gateway(2);
+    ASSERT_TRUE(until([&] { return federation_.step(2) >= 4 && !second.pending_step(); }));
+    federation_.cut_off(2, true);
+    ASSERT_TRUE(until([&] { return second.pending_step().has_value(); }));
+    step_ = *second.pending_step();
+    federation_.end_ranks(2);
+    ASSERT_TRUE(until([&] { return federation_.step(1) > step_; }));
+    federation_.cut_off(2, false);
+    ASSERT_TRUE(
+        until([&] { return second.saved_step() >= step_ && second.counters().unnamed == 1; }));
+    federation_.kill(2);
+    carried_ = federation_.events(2, "contribution_carried");
+  }
+  void expect_it_is_carried_once_more() {
+    federation_.start(2);
+    EXPECT_TRUE(
+        until([&] { return federation_.events(2, "contribution_carried") == carried_ + 1; }));
+    carried_ = federation_.events(2, "contribution_carried");
+  }
+  bool until(const std::function<bool()>& condition) {
+    return federation_.run_until(condition, 600 * kSecond);
+  }
+
+  static ScriptedFederation::Options options() {
+    auto options = options_of({kSecond, 4 * kSecond, kSecond});
+    options.gateway.sync.outer_steps = 100'000;
+    options.gateway.sync.absent_steps = 1000;
+    return options;
+  }
+  ScriptedFederation federation_{options()};
+  std::uint64_t step_ = 0;
+  std::size_t carried_ = 0;
+};
+
+// It is read from the disk by who is started again. A disk that cannot read for a moment has not
+// lost it.
+TEST_F(CarriedContributionTest, ThatCannotBeReadNowIsNotLost) {
+  federation_.start(2);
+  ASSERT_EQ(federation_.events(2, "state_loaded"), 1U);
+  federation_.disk(2).set_faults({.unreadable = "contributions"});
+  ASSERT_TRUE(until([&] { return federation_.process(2).failure().has_value(); }));
+  EXPECT_EQ(federation_.process(2).failure()->code, ErrorCode::io)
+      << federation_.process(2).failure()->text();
+  federation_.kill(2);
+  federation_.disk(2).set_faults({});
+  expect_it_is_carried_once_more();
+}
+
+// As when its process was killed before it had synced it, and a state was fetched then.
+TEST_F(CarriedContributionTest, ThatOnlyTheCacheHadOutlivesAPowerFailure) {
+  auto& disk = federation_.disk(2);
+  const auto path = fmt::format("outer/contributions/{:08}-2", step_);
+  const auto bytes = *read_file(disk, path, 1 << 20);
+  ASSERT_TRUE(disk.remove(path));
+  ASSERT_TRUE(disk.sync_folder(folder_of(path)));
+  ASSERT_TRUE((*disk.open(path, Disk::Open::create))->write_at(0, bytes));
+  expect_it_is_carried_once_more();
+  const auto carried = federation_.gateway(2).feedback();
+  federation_.run_for(kSecond);
+  federation_.kill(2);
+  expect_it_is_carried_once_more();
+  EXPECT_EQ(federation_.gateway(2).feedback(), carried);
 }
 
 }  // namespace
