@@ -33,12 +33,11 @@ std::vector<Agreement::Outgoing> Agreement::take_outgoing() { return std::exchan
 
 std::vector<Agreement::Outgoing> Agreement::standing() const {
   std::vector<Outgoing> all;
-  if (vote_.accepted)
-    all.push_back({Accept{vote_.accepted->ballot, vote_.accepted->record}, vote_version_});
-  if (opened_ > 0 && !proposed_) all.push_back({Prepare{opened_}, vote_version_});
-  if (proposed_) all.push_back({*proposed_, vote_version_});
-  if (vote_.promised > 0)
-    all.push_back({Promise{vote_.promised, vote_.accepted, held_parts()}, vote_version_});
+  const auto add = [&](const Ballot& ballot) { all.push_back({ballot, vote_version_}); };
+  if (vote_.accepted) add(Accept{vote_.accepted->ballot, vote_.accepted->record});
+  if (opened_ > 0 && !proposed_) add(Prepare{opened_});
+  if (proposed_) add(*proposed_);
+  if (vote_.promised > 0) add(Promise{vote_.promised, vote_.accepted, held_parts()});
   return all;
 }
 

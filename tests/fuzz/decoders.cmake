@@ -20,7 +20,7 @@ set(DECODERS
         exchange_own forward_delay gateway gateway_apply gateway_ballots gateway_divergence
         gateway_end gateway_link_test gateway_messages gateway_ranks gateway_records gateway_start
         gateway_status line_pace link link_frames link_session link_test_data link_test_frames
-        link_tester local_socket loop loop_mailbox messages model_layout outer_state outer_store
+        link_tester link_test_report local_socket loop loop_mailbox messages model_layout outer_state outer_store
         outer_store_slots owned_tasks peers polite_rate rank_values record returning_sites
         said_in_step saved_states sending_watch shared_memory state_transfer status step_computation
         sync_options tcp_address tcp_facts tested_bytes tls_connection tls_lane sim/access_link
