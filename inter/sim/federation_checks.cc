@@ -12,7 +12,7 @@ namespace {
 
 // Whole numbers would be missing or doubled, or a code's worth where feedback is; roundings of f32
 // stay far below.
-constexpr double kRounding = 1e-4;
+constexpr double kRounding = 1e-3;
 
 double distance(std::span<const float> here, std::span<const double> there) {
   double worst = 0;
