@@ -4,12 +4,13 @@
 
 #include <algorithm>
 
+#include "inter/zmq_wire.h"
+
 namespace isthmus::inter::sim {
 namespace {
 
 constexpr std::size_t kControlQueue = 256;
 constexpr std::size_t kBulkQueue = 4;
-constexpr Nanoseconds kReconnect = 500 * kMillisecond;
 
 }  // namespace
 
@@ -20,10 +21,7 @@ void SimulatedNetwork::set_faults(const NetworkFaults& faults) {
     if (other_rate) access->rate = faults.bytes_per_second;
     set_rates(*access);
   }
-  for (auto& [ends, path] : paths_) {
-    path.packet_loss = faults.packet_loss;
-    if (own_delays_.count(ends) == 0) path.delay = faults.delay;
-  }
+  set_paths();
 }
 
 SimulatedNetwork::Access& SimulatedNetwork::access(SiteId site) {
@@ -52,16 +50,29 @@ void SimulatedNetwork::slow_down(SiteId site, double factor) {
   set_rates(access(site));
 }
 
-SimulatedPath& SimulatedNetwork::path(GatewayId a, GatewayId b) {
-  return paths_
-      .try_emplace(way_of(a, b, Lane::control).first,
-                   SimulatedPath{.delay = faults_.delay, .packet_loss = faults_.packet_loss})
-      .first->second;
+SimulatedPath& SimulatedNetwork::path(GatewayId from, GatewayId to, Lane lane) {
+  const Way way{{from, to}, lane};
+  const auto [found, is_new] = paths_.try_emplace(way);
+  if (is_new) set_path(way, found->second);
+  return found->second;
+}
+
+void SimulatedNetwork::set_path(const Way& way, SimulatedPath& path) const {
+  const auto& [ends, lane] = way;
+  const auto unordered = way_of(ends.first, ends.second, lane).first;
+  const auto own = own_delays_.find(unordered);
+  path.delay = own == own_delays_.end() ? faults_.delay : own->second;
+  path.packet_loss = faults_.packet_loss;
+  path.cut = cuts_.contains(ends) || (lane == Lane::bulk && bulk_cuts_.contains(unordered));
+}
+
+void SimulatedNetwork::set_paths() {
+  for (auto& [way, path] : paths_) set_path(way, path);
 }
 
 void SimulatedNetwork::set_delay(GatewayId a, GatewayId b, Nanoseconds delay) {
-  path(a, b).delay = delay;
-  own_delays_.insert(way_of(a, b, Lane::control).first);
+  own_delays_[way_of(a, b, Lane::control).first] = delay;
+  set_paths();
 }
 
 const TcpStream* SimulatedNetwork::stream(GatewayId from, GatewayId to, Lane lane) const {
@@ -71,11 +82,13 @@ const TcpStream* SimulatedNetwork::stream(GatewayId from, GatewayId to, Lane lan
 }
 
 void SimulatedNetwork::cut_bulk(GatewayId a, GatewayId b, bool cut) {
-  const Path path = a < b ? Path{a, b} : Path{b, a};
+  const auto path = way_of(a, b, Lane::bulk).first;
   if (cut)
     bulk_cuts_.insert(path);
   else
     bulk_cuts_.erase(path);
+  set_paths();
+  note_silence(a, b);
 }
 
 void SimulatedNetwork::cut(GatewayId from, GatewayId to, bool cut) {
@@ -83,6 +96,58 @@ void SimulatedNetwork::cut(GatewayId from, GatewayId to, bool cut) {
     cuts_.insert({from, to});
   else
     cuts_.erase({from, to});
+  set_paths();
+  note_silence(from, to);
+}
+
+bool SimulatedNetwork::silent(const Way& way) {
+  const auto& [ends, lane] = way;
+  return path(ends.first, ends.second, lane).cut || path(ends.second, ends.first, lane).cut;
+}
+
+// TCP gives up what is not acknowledged, and asks a connection for a sign of life that has nothing
+// to send, if the gateway did not have something within its heartbeat.
+void SimulatedNetwork::note_silence(GatewayId a, GatewayId b) {
+  const ZmqWireOptions real;
+  for (const auto lane : {Lane::control, Lane::bulk}) {
+    const auto way = way_of(a, b, lane);
+    if (!silent(way)) {
+      if (silences_.erase(way) > 0)
+        for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)})
+          if (wires_.contains(peer)) refuse_dead(self, peer, lane);
+      continue;
+    }
+    if (!silences_.try_emplace(way, last_silence_ + 1).second) continue;
+    ++last_silence_;
+    for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)}) {
+      const auto idle = static_cast<double>(real.heartbeat_interval) * random_.uniform();
+      simulation_.after(real.stall_timeout + static_cast<Nanoseconds>(idle), -1,
+                        [=, this, self = self, peer = peer, silence = last_silence_] {
+                          give_up(self, peer, lane, silence);
+                        });
+    }
+  }
+}
+
+// Who sends on a connection that the other end has not, hears so, if it is there and can be heard.
+void SimulatedNetwork::refuse_dead(GatewayId self, GatewayId peer, Lane lane) {
+  const auto wire = wires_.find(self);
+  if (wire == wires_.end() || silent(way_of(self, peer, lane))) return;
+  const auto beat = static_cast<double>(ZmqWireOptions().heartbeat_interval);
+  for (const auto& [id, told] : wire->second->told_)
+    if (told.peer == peer && told.lane == lane && find(id) == nullptr)
+      tell_down(self, id, static_cast<Nanoseconds>(beat * random_.uniform()));
+}
+
+void SimulatedNetwork::give_up(GatewayId self, GatewayId peer, Lane lane, std::uint64_t silence) {
+  const auto lasting = silences_.find(way_of(self, peer, lane));
+  const auto wire = wires_.find(self);
+  if (lasting == silences_.end() || lasting->second != silence || wire == wires_.end()) return;
+  for (const auto& [id, told] : wire->second->told_) {
+    if (told.peer != peer || told.lane != lane || told.dropped) continue;
+    kill(id);
+    tell_down(self, id, 0);
+  }
 }
 
 void SimulatedNetwork::refuse_connections(SiteId site, bool refuse) {
@@ -93,34 +158,36 @@ void SimulatedNetwork::refuse_connections(SiteId site, bool refuse) {
 }
 
 void SimulatedNetwork::break_connections(GatewayId a, GatewayId b) {
-  for (const auto lane : {Lane::control, Lane::bulk}) {
-    const auto way = way_of(a, b, lane);
-    drop_all(way, true);
-    for (std::uint32_t place = 0; place < width(way); ++place)
-      schedule_connect(way, place, kReconnect);
-  }
+  for (const auto lane : {Lane::control, Lane::bulk})
+    kill_all(way_of(a, b, lane), [&](ConnectionId id) {
+      tell_down(a, id, notice_after(true));
+      tell_down(b, id, notice_after(true));
+    });
 }
 
 void SimulatedNetwork::join(SimulatedWire& wire) {
-  // The process that was here before left its connections behind; most of their other ends notice.
   wires_[wire.self_] = &wire;
+  wire.process_ = ++processes_;
   for (const auto peer : wire.peers_) {
     widths_.erase({wire.self_, peer});
-    for (const auto lane : {Lane::control, Lane::bulk}) {
-      const auto way = way_of(wire.self_, peer, lane);
-      drop_all(way, !random_.chance(faults_.silent_deaths));
-      for (std::uint32_t place = 0; place < width(way); ++place)
-        schedule_connect(way, place, kReconnect / 10);
-    }
+    leave(wire.self_, peer);  // the process that was here before
+    for (const auto lane : {Lane::control, Lane::bulk}) refuse_dead(peer, wire.self_, lane);
   }
 }
 
 void SimulatedNetwork::part(SimulatedWire& wire) {
   if (wires_[wire.self_] != &wire) return;
   wires_.erase(wire.self_);
-  for (const auto peer : wire.peers_)
-    for (const auto lane : {Lane::control, Lane::bulk})
-      drop_all(way_of(wire.self_, peer, lane), !random_.chance(faults_.silent_deaths));
+  for (const auto peer : wire.peers_) leave(wire.self_, peer);
+}
+
+// Its connections are left behind; most of their other ends notice, where they are told.
+void SimulatedNetwork::leave(GatewayId self, GatewayId peer) {
+  for (const auto lane : {Lane::control, Lane::bulk}) {
+    const bool noticed = !random_.chance(faults_.silent_deaths) && !path(self, peer, lane).cut;
+    kill_all(way_of(self, peer, lane),
+             [&](ConnectionId id) { tell_down(peer, id, notice_after(noticed)); });
+  }
 }
 
 std::uint32_t SimulatedNetwork::width(const Way& way) const {
@@ -134,10 +201,9 @@ std::uint32_t SimulatedNetwork::width(const Way& way) const {
 }
 
 void SimulatedNetwork::widen(GatewayId self, GatewayId peer, std::uint32_t connections) {
-  const auto way = way_of(self, peer, Lane::bulk);
-  const auto before = width(way);
   widths_[{self, peer}] = connections;
-  for (auto place = before; place < width(way); ++place) schedule_connect(way, place, 0);
+  const auto dialing = wires_.find(std::max(self, peer));
+  if (dialing != wires_.end()) dial_places(*dialing->second, std::min(self, peer), Lane::bulk);
 }
 
 SimulatedNetwork::Connection* SimulatedNetwork::find(ConnectionId connection) {
@@ -145,62 +211,19 @@ SimulatedNetwork::Connection* SimulatedNetwork::find(ConnectionId connection) {
   return found == connections_.end() ? nullptr : &found->second;
 }
 
-void SimulatedNetwork::schedule_connect(const Way& way, std::uint32_t place, Nanoseconds delay) {
-  simulation_.after(delay + static_cast<Nanoseconds>(random_.uniform() * 1e8), -1,
-                    [=, this] { connect(way, place); });
-}
-
-void SimulatedNetwork::connect(const Way& way, std::uint32_t place) {
-  const auto& [ends, lane] = way;
-  const auto [a, b] = ends;
-  const auto first = wires_.find(a), second = wires_.find(b);
-  if (first == wires_.end() || second == wires_.end()) return;  // whoever returns connects
-  if (places_[way].count(place) > 0 || place >= width(way)) return;
-  if (!first->second->receiver_ || !second->second->receiver_ || is_cut(a, b) || is_cut(b, a) ||
-      refusing_.contains(a.site) || refusing_.contains(b.site) ||
-      (lane == Lane::bulk && bulk_cuts_.contains(ends))) {
-    schedule_connect(way, place, kReconnect);
-    return;
-  }
-  if (first->second->peers_.count(b) == 0 || second->second->peers_.count(a) == 0) return;
-  const auto id = ++last_connection_;
-  places_[way][place] = id;
-  auto& connection = connections_[id];
-  connection.way = way;
-  connection.place = place;
-  const auto kind = lane == Lane::bulk ? faults_.tcp : SimulatedTcp::unseen;
-  for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)})
-    connection.streams[self < peer ? 0 : 1] =
-        std::make_shared<TcpStream>(simulation_, access(self.site).up, access(peer.site).down,
-                                    path(a, b), random_.split("stream").split(++streams_), kind);
-  for (const auto& [self, peer] : {std::pair(a, b), std::pair(b, a)})
-    simulation_.after(path(a, b).delay, wires_[self]->actor_,
-                      [this, self = self, peer = peer, lane = lane, id] {
-                        const auto wire = wires_.find(self);
-                        const auto* up = find(id);
-                        if (wire == wires_.end() || up == nullptr) return;
-                        const int out = self < peer ? 0 : 1;
-                        wire->second->told_[id] = {.peer = peer,
-                                                   .lane = lane,
-                                                   .since = simulation_.now(),
-                                                   .out = up->streams[out],
-                                                   .in = up->streams[1 - out]};
-                        wire->second->receiver_->on_up(peer, lane, id);
-                      });
-}
-
-void SimulatedNetwork::drop(ConnectionId id, bool noticed) {
+void SimulatedNetwork::kill(ConnectionId id) {
   const auto dead = connections_.extract(id);
   if (dead.empty()) return;
   const auto& connection = dead.mapped();
   places_[connection.way].erase(connection.place);
   for (const auto& stream : connection.streams) stream->end();
-  tell_down(connection.way.first.first, id, notice_after(noticed));
-  tell_down(connection.way.first.second, id, notice_after(noticed));
 }
 
-void SimulatedNetwork::drop_all(const Way& way, bool noticed) {
-  for (const auto& [place, id] : std::map(places_[way])) drop(id, noticed);
+void SimulatedNetwork::kill_all(const Way& way, const std::function<void(ConnectionId)>& tell) {
+  for (const auto& [place, id] : std::map(places_[way])) {
+    kill(id);
+    tell(id);
+  }
 }
 
 Nanoseconds SimulatedNetwork::notice_after(bool noticed) {
@@ -215,10 +238,16 @@ void SimulatedNetwork::tell_down(GatewayId self, ConnectionId connection, Nanose
   simulation_.after(delay, wire->second->actor_, [this, self, connection] {
     const auto found = wires_.find(self);
     if (found == wires_.end()) return;
-    const auto told = found->second->told_.extract(connection);
+    auto& end = *found->second;
+    const auto told = end.told_.extract(connection);
     if (told.empty()) return;
-    found->second->blocked_.erase(connection);
-    found->second->receiver_->on_down(told.mapped().peer, told.mapped().lane, connection);
+    end.blocked_.erase(connection);
+    const auto& [peer, lane, place, since, out, in, dropped, stuck] = told.mapped();
+    if (end.dials(peer)) {
+      const Dialing dialing{self, peer, lane, place, end.process_};
+      dial_after(delay_of(dialing).ended(simulation_.now(), true), dialing);
+    }
+    end.receiver_->on_down(peer, lane, connection);
   });
 }
 
@@ -276,7 +305,8 @@ Result<void> SimulatedNetwork::send(SimulatedWire& from, GatewayId to, Lane lane
     for (std::size_t i = 0; i < copies.size(); ++i) {
       double late = faults_.jitter * random_.uniform();
       if (random_.chance(faults_.reorder) || i > 0) late += 10 * random_.uniform();
-      copies[i] = static_cast<Nanoseconds>(static_cast<double>(path(from.self_, to).delay) * late);
+      copies[i] =
+          static_cast<Nanoseconds>(static_cast<double>(path(from.self_, to, lane).delay) * late);
     }
   }
   const auto arrived = [this, self = from.self_, to, lane, id = wanted, copies,
@@ -296,8 +326,7 @@ void SimulatedNetwork::deliver(GatewayId from, GatewayId to, Lane lane, Connecti
   const auto wire = wires_.find(to);
   // What was on its way when the connection died may still come out, until its end is told.
   const auto receivable = [&] {
-    if (wire == wires_.end() || wire->second->muted_ || is_cut(from, to)) return false;
-    if (lane == Lane::bulk && bulk_cuts_.contains(way_of(from, to, lane).first)) return false;
+    if (wire == wires_.end() || wire->second->muted_) return false;
     const auto told = wire->second->told_.find(connection);
     return told != wire->second->told_.end() && !told->second.dropped;
   };
@@ -329,7 +358,10 @@ void SimulatedWire::resume() {
     for (const auto& waiting : std::exchange(lane, {})) waiting();
 }
 
-void SimulatedWire::receive_with(WireReceiver& receiver) { receiver_ = &receiver; }
+void SimulatedWire::receive_with(WireReceiver& receiver) {
+  receiver_ = &receiver;
+  network_.dial_peers(*this);
+}
 
 Result<void> SimulatedWire::send(GatewayId peer, Lane lane, WireMessage message,
                                  ConnectionId connection) {
@@ -353,13 +385,10 @@ void SimulatedWire::reset(GatewayId peer, Lane lane, ConnectionId connection) {
     return;
   told->second.dropped = true;
   network_.tell_down(self_, connection, kMillisecond);
-  // It may be dead already, with another one on its way.
-  const auto* const live = network_.find(connection);
-  if (live == nullptr) return;
-  const auto way = live->way;
-  const auto place = live->place;
-  network_.drop(connection, true);
-  network_.schedule_connect(way, place, kReconnect);
+  if (network_.find(connection) == nullptr) return;  // it is dead already
+  network_.kill(connection);
+  const bool noticed = !network_.path(self_, peer, lane).cut;
+  network_.tell_down(peer, connection, network_.notice_after(noticed));
 }
 
 void SimulatedWire::widen(GatewayId peer, std::uint32_t connections) {

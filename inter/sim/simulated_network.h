@@ -1,9 +1,13 @@
 // SimulatedNetwork: the wires of a simulated federation. Each site has one access link, with a rate
 // and a queue each way, that all its peers and lanes share (access_link.h); each path a delay of
 // its own; each connection the dynamics of TCP (tcp_stream.h), of which the bulk lane has several
-// where gateways see what TCP knows, as they do with a kernel's. Besides, what the contract of a
-// Wire allows happens to whole messages: loss, repetition, reordering; partitions, that may be
-// one-way; connections that die silently or not. Wires of one network belong to one Simulation.
+// where gateways see what TCP knows, as they do with a kernel's. Ways may be cut, also one of two:
+// TCP meets that as a real one does, and gives up after as long. Who dials does it at the pace and
+// with the patience of the real wire (redial_delay.h, zmq_wire.h). Besides, what the contract of a
+// Wire allows happens to whole messages: loss, repetition, reordering; and connections die silently
+// or not. Wires of one network belong to one Simulation.
+//
+// Parts: simulated_dialing.cc (how connections begin), simulated_network.cc (all else).
 #pragma once
 
 #include <cstdint>
@@ -12,9 +16,12 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
+#include "inter/redial_delay.h"
 #include "inter/sim/access_link.h"
 #include "inter/sim/simulation.h"
 #include "inter/sim/tcp_stream.h"
@@ -55,13 +62,12 @@ class SimulatedNetwork {
   void slow_down(SiteId site, double factor);
   // Of both directions.
   void set_delay(GatewayId a, GatewayId b, Nanoseconds delay);
-  // Messages from one to the other vanish. Both directions, or one.
+  // What one sends to the other vanishes, its acknowledgements too. Both directions, or one.
   void cut(GatewayId from, GatewayId to, bool cut);
   // Both directions, of the bulk lane alone: a firewall that lets one port through.
   void cut_bulk(GatewayId a, GatewayId b, bool cut);
   // A site takes no new connections; those that stand are not concerned.
   void refuse_connections(SiteId site, bool refuse);
-  bool is_cut(GatewayId from, GatewayId to) const { return cuts_.count({from, to}) > 0; }
   // Drops a connection that stands, noticed by both ends, as a router's restart would.
   void break_connections(GatewayId a, GatewayId b);
 
@@ -75,13 +81,20 @@ class SimulatedNetwork {
  private:
   friend class SimulatedWire;
   using Path = std::pair<GatewayId, GatewayId>;
-  using Way = std::pair<Path, Lane>;  // lower id first
+  using Way = std::pair<Path, Lane>;  // of a connection: lower id first
   struct Connection {
     Way way;
     std::uint32_t place = 0;
     // By direction: lower id first. Shared with what is on its way when the connection dies.
     std::shared_ptr<TcpStream> streams[2];
     std::size_t queued[2] = {0, 0};
+  };
+  // What is dialed, again and again, and which process does it.
+  struct Dialing {
+    GatewayId self, peer;
+    Lane lane = Lane::control;
+    std::uint32_t place = 0;
+    std::uint64_t process = 0;
   };
   struct Access {
     Access(Simulation& simulation, double own_rate, std::size_t queue_bytes)
@@ -93,16 +106,40 @@ class SimulatedNetwork {
   };
   Access& access(SiteId site);
   void set_rates(Access& access);
-  SimulatedPath& path(GatewayId a, GatewayId b);
+  SimulatedPath& path(GatewayId from, GatewayId to, Lane lane);
+  void set_path(const Way& way, SimulatedPath& path) const;
+  void set_paths();
+  bool silent(const Way& way);  // cut, either way: nothing is acknowledged
+  Nanoseconds round_trip(GatewayId a, GatewayId b, Lane lane) {
+    return path(a, b, lane).delay + path(b, a, lane).delay;
+  }
   void join(SimulatedWire& wire);
   void part(SimulatedWire& wire);
-  void connect(const Way& way, std::uint32_t place);
-  void schedule_connect(const Way& way, std::uint32_t place, Nanoseconds delay);
   void widen(GatewayId self, GatewayId peer, std::uint32_t connections);
   std::uint32_t width(const Way& way) const;  // that both ends want
+
+  // Dialing (simulated_dialing.cc).
+  void dial_peers(SimulatedWire& wire);
+  void dial_places(SimulatedWire& wire, GatewayId peer, Lane lane);
+  SimulatedWire* dialer(const Dialing& dialing);  // nullptr: that process is gone
+  RedialDelay& delay_of(const Dialing& dialing);
+  void dial_after(Nanoseconds delay, const Dialing& dialing);
+  void dial(const Dialing& dialing);
+  void ask(const Dialing& dialing, Nanoseconds until, Nanoseconds again);
+  void answered(const Dialing& dialing, Nanoseconds until);
+  void shake_hands(const Dialing& dialing, Nanoseconds until, Nanoseconds again);
+  void fail_at(Nanoseconds when, const Dialing& dialing);
+  void connect(const Dialing& dialing);
+  void tell_up(GatewayId self, GatewayId peer, ConnectionId connection);
+
+  // Ends of connections.
   Connection* find(ConnectionId connection);  // nullptr: it is dead
-  void drop(ConnectionId connection, bool noticed);
-  void drop_all(const Way& way, bool noticed);
+  void kill(ConnectionId connection);         // the ends have yet to be told
+  void kill_all(const Way& way, const std::function<void(ConnectionId)>& tell);
+  void leave(GatewayId self, GatewayId peer);  // a process that ends
+  void note_silence(GatewayId a, GatewayId b);
+  void give_up(GatewayId self, GatewayId peer, Lane lane, std::uint64_t silence);
+  void refuse_dead(GatewayId self, GatewayId peer, Lane lane);
   Nanoseconds notice_after(bool noticed);
   void tell_down(GatewayId self, ConnectionId connection, Nanoseconds delay);
   Result<void> send(SimulatedWire& from, GatewayId to, Lane lane, Bytes message,
@@ -118,16 +155,18 @@ class SimulatedNetwork {
   NetworkFaults faults_;
   std::set<Path> cuts_;
   std::set<Path> bulk_cuts_;
+  std::map<Way, std::uint64_t> silences_;  // that last, numbered
+  std::uint64_t last_silence_ = 0;
   std::set<SiteId> refusing_;
   std::map<SiteId, std::unique_ptr<Access>> access_;
-  std::map<Path, SimulatedPath> paths_;
-  std::set<Path> own_delays_;
+  std::map<Way, SimulatedPath> paths_;  // from the first to the second
+  std::map<Path, Nanoseconds> own_delays_;
   std::map<GatewayId, SimulatedWire*> wires_;
   std::map<ConnectionId, Connection> connections_;               // that live
   std::map<Way, std::map<std::uint32_t, ConnectionId>> places_;  // and where they are
   std::map<Path, std::uint32_t>
       widths_;  // of the bulk lane, as the first wants it towards the second
-  std::uint64_t streams_ = 0;
+  std::uint64_t streams_ = 0, processes_ = 0;
   ConnectionId last_connection_ = 0;
   Counters counters_;
 };
@@ -174,13 +213,18 @@ class SimulatedWire final : public Wire {
   struct Told {
     GatewayId peer;
     Lane lane = Lane::control;
+    std::uint32_t place = 0;
     Nanoseconds since = 0;
     std::shared_ptr<TcpStream> out, in;
     bool dropped = false;   // at this end: nothing more in or out
     std::size_t stuck = 0;  // messages that a dead connection took
   };
   ConnectionId newest(GatewayId peer, Lane lane) const;  // 0: none
+  bool dials(GatewayId peer) const { return peer < self_; }
   std::map<ConnectionId, Told> told_;
+  std::uint64_t process_ = 0;  // its number in the network
+  // Each has one attempt or connection going, or waits for the next.
+  std::map<std::tuple<GatewayId, Lane, std::uint32_t>, RedialDelay> dialers_;  // by peer and place
   std::map<GatewayId, std::uint64_t> sent_, received_;
   mutable std::map<GatewayId, std::uint64_t> received_most_;
   std::set<ConnectionId> blocked_;

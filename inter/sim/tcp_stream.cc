@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::uint64_t kPieceBytesMax = 16 << 10;
 constexpr double kWindowMax = 16 << 20;
-constexpr Nanoseconds kTimeout = 200 * kMillisecond, kTimeoutMax = 5 * kSecond;
+constexpr Nanoseconds kTimeoutMin = 200 * kMillisecond, kTimeoutMax = 120 * kSecond;
+constexpr Nanoseconds kLostAgainMax = 5 * kSecond;
 constexpr double kBbrWindowMin = 4.0 * kSegmentBytes;
 constexpr int kBbrRoundTrips = 10;
 constexpr double kBbrStartGain = 2.885;
@@ -43,7 +44,11 @@ void TcpStream::pump() {
     if (!lost_.empty()) {
       piece = lost_.front();
       lost_.pop_front();
-      ++resent_;
+      if (timeouts_ > 0 && piece.end - piece.begin > kSegmentBytes) {
+        lost_.push_front({piece.begin + kSegmentBytes, piece.end, piece.tries});
+        piece.end = piece.begin + kSegmentBytes;
+      }
+      resent_ += (piece.end - piece.begin + kSegmentBytes - 1) / kSegmentBytes;
     } else {
       const auto bytes =
           std::min({end_ - sent_, piece_bytes_max(),
@@ -64,8 +69,11 @@ void TcpStream::pump() {
 
 std::optional<double> TcpStream::pace_now() const {
   if (kind_ != SimulatedTcp::bbr || rate_.most == 0) return pace_;
-  const auto gain = rate_.filled ? kBbrGains[rate_.round % kBbrGains.size()] : kBbrStartGain;
-  return std::min(gain * rate_.most, pace_.value_or(std::numeric_limits<double>::infinity()));
+  auto rate = kBbrGains[rate_.round % kBbrGains.size()] * rate_.most;
+  // At first never slower than the first window: little was sent because there was little to send.
+  if (!rate_.filled)
+    rate = kBbrStartGain * std::max(rate_.most, kWindowAtFirst / seconds_of(round_trip_min_));
+  return std::min(rate, pace_.value_or(std::numeric_limits<double>::infinity()));
 }
 
 std::uint64_t TcpStream::piece_bytes_max() const {
@@ -97,16 +105,18 @@ void TcpStream::pump_later() {
 
 void TcpStream::settle() {
   while (!acknowledged_.empty() && acknowledged_.front().when <= simulation_.now()) {
-    const auto bytes = static_cast<double>(acknowledged_.front().bytes);
-    const auto when = acknowledged_.front().when;
+    const auto acknowledged = acknowledged_.front();
+    const auto& [when, piece, until] = acknowledged;
+    const auto bytes = static_cast<double>(piece.end - piece.begin);
     acknowledged_.pop_front();
-    delivered_ += static_cast<std::uint64_t>(bytes);
+    delivered_ += piece.end - piece.begin;
     // A window that is not used says nothing about the path.
     const bool used = 2 * static_cast<double>(in_flight_) >= window_;
     if (used && (kind_ != SimulatedTcp::bbr || !rate_.filled))
       window_ = std::min(
           kWindowMax, window_ + (window_ < threshold_ ? bytes : kSegmentBytes * bytes / window_));
-    in_flight_ -= static_cast<std::uint64_t>(bytes);
+    in_flight_ -= piece.end - piece.begin;
+    hear(acknowledged);
     if (in_flight_ == 0 && sent_ == end_ && lost_.empty() && busy_since_ >= 0)
       busy_ += when - std::exchange(busy_since_, -1);
   }
@@ -136,8 +146,10 @@ void TcpStream::follow_rate() {
       rate_.filled = ++rate_.rounds_without_more == 3;
     }
   }
+  // After a timeout it grows as it did at first.
   if (rate_.filled)
-    window_ = std::clamp(2 * rate_.most * seconds_of(round_trip_min_), kBbrWindowMin, kWindowMax);
+    window_ = std::clamp(2 * rate_.most * seconds_of(round_trip_min_), kBbrWindowMin,
+                         std::clamp(2 * window_, kBbrWindowMin, kWindowMax));
   ++rate_.round;
   rate_.began = now;
   rate_.delivered = delivered_;
@@ -155,7 +167,7 @@ TcpFacts TcpStream::facts() {
   facts.slow_start = kind_ == SimulatedTcp::bbr ? !rate_.filled : window_ < threshold_;
   facts.unsent_bytes = end_ - sent_;
   facts.waiting_bytes = end_ - delivered_;
-  facts.acknowledged_bytes = std::min(delivered_, received_);
+  facts.acknowledged_bytes = std::min(delivered_, heard_until_);
   facts.delivered_bytes = facts.arrived_bytes = delivered_;
   facts.segments_sent = sent_ / kSegmentBytes + resent_;
   facts.segments_resent = resent_;
@@ -171,9 +183,9 @@ TcpStream::Piece TcpStream::fitting(const Piece& piece, std::size_t room) {
 }
 
 void TcpStream::transmit(Piece piece) {
-  if (path_.packet_loss > 0) {
+  if (there_.packet_loss > 0) {
     const auto packets = (piece.end - piece.begin + kSegmentBytes - 1) / kSegmentBytes;
-    const double any = 1 - std::pow(1 - path_.packet_loss, static_cast<double>(packets));
+    const double any = 1 - std::pow(1 - there_.packet_loss, static_cast<double>(packets));
     if (random_.chance(any)) {
       auto lost = piece;
       lost.begin += random_.below(packets) * kSegmentBytes;
@@ -203,7 +215,8 @@ void TcpStream::leave(const Piece& piece) {
     leaving_.pop_front();
     left();
   }
-  simulation_.after(path_.delay, -1, [self = shared_from_this(), piece] { self->arrive(piece); });
+  if (there_.cut) return miss(piece);
+  simulation_.after(there_.delay, -1, [self = shared_from_this(), piece] { self->arrive(piece); });
 }
 
 void TcpStream::arrive(const Piece& piece) {
@@ -215,14 +228,20 @@ void TcpStream::arrive(const Piece& piece) {
 }
 
 void TcpStream::receive(const Piece& piece) {
-  last_arrival_ = simulation_.now();
-  beyond_.emplace(piece.begin, piece.end);
+  if (there_.cut) return miss(piece);
+  auto& end = beyond_[piece.begin];
+  end = std::max(end, piece.end);
   while (!beyond_.empty() && beyond_.begin()->first <= received_) {
+    if (beyond_.begin()->second > received_) last_arrival_ = simulation_.now();
     received_ = std::max(received_, beyond_.begin()->second);
     beyond_.erase(beyond_.begin());
   }
-  acknowledged_.push_back({simulation_.now() + path_.delay, piece.end - piece.begin});
-  if (!ended_) pump_later();
+  if (back_.cut) {
+    miss(piece);
+  } else {
+    acknowledged_.push_back({simulation_.now() + back_.delay, piece, received_});
+    if (!ended_) pump_later();
+  }
   while (!arriving_.empty() && arriving_.front().end <= received_) {
     const auto arrived = std::move(arriving_.front().then);
     whole_until_ = arriving_.front().end;
@@ -236,7 +255,7 @@ void TcpStream::receive(const Piece& piece) {
 void TcpStream::lose(const Piece& piece) {
   ++losses_;
   auto later = round_trip();
-  if (piece.tries > 1) later += std::min(kTimeoutMax, kTimeout << std::min(piece.tries, 10));
+  if (piece.tries > 1) later += std::min(kLostAgainMax, kTimeoutMin << std::min(piece.tries, 10));
   simulation_.after(later, -1, [self = shared_from_this(), piece] {
     if (self->ended_) return;
     self->settle();
@@ -245,6 +264,64 @@ void TcpStream::lose(const Piece& piece) {
     self->lost_.push_back({piece.begin, piece.end, piece.tries + 1});
     self->pump();
   });
+}
+
+// It, or its acknowledgement, fell into a cut.
+void TcpStream::miss(const Piece& piece) {
+  if (ended_) return;
+  unheard_.push_back(piece);
+  if (unheard_.size() > 1) return;
+  simulation_.after(timeout(), -1,
+                    [self = shared_from_this(), timer = ++timer_] { self->time_out(timer); });
+}
+
+Nanoseconds TcpStream::timeout() const {
+  return std::min(kTimeoutMax, (round_trip() + kTimeoutMin) << std::min(timeouts_, 20));
+}
+
+void TcpStream::time_out(std::uint64_t timer) {
+  if (ended_) return;
+  settle();
+  if (timer != timer_ || unheard_.empty()) return;
+  if (timeouts_++ == 0) threshold_ = std::max(window_ / 2, 2.0 * kSegmentBytes);
+  window_ = kSegmentBytes;
+  for (const auto& piece : std::exchange(unheard_, {})) {
+    in_flight_ -= piece.end - piece.begin;
+    lost_.push_back(piece);
+  }
+  std::ranges::sort(lost_, {}, &Piece::begin);
+  pump();
+}
+
+// What is before an acknowledged piece was lost; or its acknowledgement was, and this one says it
+// too.
+void TcpStream::hear(const Acknowledged& acknowledged) {
+  heard_until_ = std::max(heard_until_, acknowledged.until);
+  if (std::exchange(timeouts_, 0) > 0) {
+    // The path is as it was when there was silence.
+    for (auto& [when, rate] : rate_.lately) when = simulation_.now();
+    rate_.began = simulation_.now();
+    rate_.delivered = delivered_;
+  }
+  while (!lost_.empty() && lost_.front().end <= heard_until_) {
+    delivered_ += lost_.front().end - lost_.front().begin;
+    lost_.pop_front();
+  }
+  if (unheard_.empty()) return;
+  bool lost = false;
+  std::erase_if(unheard_, [&](const Piece& piece) {
+    const bool arrived = piece.end <= heard_until_;
+    if (!arrived && piece.end > acknowledged.piece.begin) return false;
+    in_flight_ -= piece.end - piece.begin;
+    if (arrived) {
+      delivered_ += piece.end - piece.begin;
+    } else {
+      lost_.push_back(piece);
+      lost = true;
+    }
+    return true;
+  });
+  if (lost) slow_down(false);
 }
 
 void TcpStream::slow_down(bool timed_out) {

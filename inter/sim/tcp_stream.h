@@ -1,13 +1,15 @@
 // TcpStream: one direction of a simulated TCP connection, from one site's access link to another's.
 // Bytes on their way are bounded by a congestion window that grows and, when a queue overflows or a
 // packet is lost, halves; what is lost comes a round trip later, and what is behind it waits. A
-// fluid model: pieces of many packets, not packets.
+// fluid model: pieces of many packets, not packets. What falls into a cut, or whose acknowledgement
+// does, nobody tells the sender of: it goes again when the timer ends, one packet alone and each
+// time twice as late, until the first acknowledgement.
 //
 // After Jacobson, "Congestion avoidance and control", SIGCOMM '88; RFC 5681, RFC 6928 (first
-// window). Or its window is two bandwidth-delay products, whatever is lost, with the most that was
-// delivered in one of the last ten round trips: as BBR's (Cardwell et al., ACM Queue 14(5), 2016),
-// without its looks for a shorter round trip. Acknowledgements take no room on the
-// way back.
+// window); RFC 6298 (timer), with Linux's bounds. Or its window is two bandwidth-delay products,
+// whatever is lost, with the most that was delivered in one of the last ten round trips: as BBR's
+// (Cardwell et al., ACM Queue 14(5), 2016), without its looks for a shorter round trip.
+// Acknowledgements take no room on the way back.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/random.h"
 #include "inter/sim/access_link.h"
@@ -27,9 +30,11 @@
 
 namespace isthmus::inter::sim {
 
+// One way from a site to another.
 struct SimulatedPath {
-  Nanoseconds delay = 0;   // one way, without the access links
+  Nanoseconds delay = 0;   // without the access links
   double packet_loss = 0;  // of one packet
+  bool cut = false;        // nothing arrives
 };
 
 inline constexpr std::size_t kSegmentBytes = 1460;
@@ -40,9 +45,15 @@ enum class SimulatedTcp : std::uint8_t { unseen, reno, bbr };
 class TcpStream : public std::enable_shared_from_this<TcpStream> {
  public:
   // All references outlive what is on its way.
-  TcpStream(Simulation& simulation, AccessLink& up, AccessLink& down, const SimulatedPath& path,
-            Random random, SimulatedTcp kind = SimulatedTcp::reno)
-      : simulation_(simulation), up_(up), down_(down), path_(path), random_(random), kind_(kind) {}
+  TcpStream(Simulation& simulation, AccessLink& up, AccessLink& down, const SimulatedPath& there,
+            const SimulatedPath& back, Random random, SimulatedTcp kind = SimulatedTcp::reno)
+      : simulation_(simulation),
+        up_(up),
+        down_(down),
+        there_(there),
+        back_(back),
+        random_(random),
+        kind_(kind) {}
 
   // `left`: its last byte has left the sender's machine, or was lost there and will come again.
   // `arrived`: all of it has, and all that was sent before it.
@@ -55,7 +66,8 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
 
   // As the sender's kernel has them; not what came to it on the connection.
   TcpFacts facts();
-  Nanoseconds last_arrival() const { return last_arrival_; }  // at the receiver; 0: none yet
+  // At the receiver, of what it did not have, with nothing missing before it; 0: none yet.
+  Nanoseconds last_arrival() const { return last_arrival_; }
   // Of a message that has not arrived whole, what the receiver could read.
   std::uint64_t bytes_of_a_part() const { return received_ - whole_until_; }
 
@@ -74,7 +86,8 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   };
   struct Acknowledged {
     Nanoseconds when = 0;
-    std::uint64_t bytes = 0;
+    Piece piece;
+    std::uint64_t until = 0;  // the receiver has all up to here
   };
   // What BBR knows of the path.
   struct Rate {
@@ -102,14 +115,19 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   void receive(const Piece& piece);
   void lose(const Piece& piece);
   void slow_down(bool timed_out);
-  Nanoseconds round_trip() const { return 2 * path_.delay + up_.wait() + down_.wait(); }
+  void miss(const Piece& piece);
+  void time_out(std::uint64_t timer);
+  void hear(const Acknowledged& acknowledged);
+  Nanoseconds timeout() const;
+  Nanoseconds round_trip() const { return there_.delay + back_.delay + up_.wait() + down_.wait(); }
   // Of a piece, what fits: whole packets.
   static Piece fitting(const Piece& piece, std::size_t room);
 
   Simulation& simulation_;
   AccessLink& up_;
   AccessLink& down_;
-  const SimulatedPath& path_;
+  const SimulatedPath& there_;
+  const SimulatedPath& back_;
   Random random_;
   const SimulatedTcp kind_;
   bool ended_ = false;
@@ -118,11 +136,16 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   std::deque<Message> leaving_;
   std::uint64_t end_ = 0, sent_ = 0, left_ = 0;  // places in the stream
   std::uint64_t in_flight_ = 0, losses_ = 0;
-  double window_ = 10.0 * kSegmentBytes;
+  static constexpr double kWindowAtFirst = 10.0 * kSegmentBytes;
+  double window_ = kWindowAtFirst;
   double threshold_ = std::numeric_limits<double>::infinity();
   Nanoseconds slowed_until_ = 0;  // once in a round trip
   std::deque<Acknowledged> acknowledged_;
-  std::deque<Piece> lost_;  // to be sent again, before anything new
+  std::deque<Piece> lost_;         // to be sent again, before anything new
+  std::vector<Piece> unheard_;     // on their way as far as the sender knows, and cut off
+  std::uint64_t timer_ = 0;        // the one that runs while there are any
+  int timeouts_ = 0;               // since the last acknowledgement
+  std::uint64_t heard_until_ = 0;  // all up to here is acknowledged
   bool pump_due_ = false;
   std::optional<double> pace_;
   Nanoseconds next_send_ = 0;  // by the pace

@@ -17,8 +17,10 @@ namespace isthmus::inter {
 // The second one has the first one's identity.
 inline constexpr GatewayId kAlpha{1, 0}, kTwin{1, 1}, kBeta{2, 0};
 
-inline sim::NetworkFaults calm() {
+// Links see what TCP knows, as they do in reality.
+inline sim::NetworkFaults calm(sim::SimulatedTcp tcp = sim::SimulatedTcp::bbr) {
   sim::NetworkFaults faults;
+  faults.tcp = tcp;
   faults.silent_deaths = 0;
   faults.late_downs = 0;
   return faults;

@@ -222,19 +222,25 @@ TEST(Link, ASecondLiveProcessIsRefusedAndReportedOverZeroMq) {
   EXPECT_TRUE(twin.owner.chunks.empty());
 }
 
+// Of the end that dials, and of the other one.
 TEST_F(LinkPair, ARestartTakesOverFromAConnectionThatNobodyMissed) {
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    auto faults = calm();
-    faults.silent_deaths = 1;
-    start(faults, {}, seed);
-    world->kill(*alpha);
-    alpha = &world->start(kAlpha, {kBeta});
-    const auto began = world->simulation.now();
-    ASSERT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); })) << seed;
-    EXPECT_LT(world->simulation.now() - began, 5 * kSecond) << seed;
-    EXPECT_EQ(beta->log.count("duplicate_identity"), 0U) << seed;
-    expect_working();
-  }
+  for (std::uint64_t seed = 1; seed <= 20; ++seed)
+    for (const bool dials : {false, true}) {
+      auto faults = calm();
+      faults.silent_deaths = 1;
+      start(faults, {}, seed);
+      world->kill(dials ? *beta : *alpha);
+      if (dials)
+        beta = &world->start(kBeta, {kAlpha, kTwin});
+      else
+        alpha = &world->start(kAlpha, {kBeta});
+      const auto began = world->simulation.now();
+      ASSERT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); })) << seed;
+      EXPECT_LT(world->simulation.now() - began, 5 * kSecond) << seed;
+      for (const auto* end : {alpha, beta})
+        EXPECT_EQ(end->log.count("duplicate_identity"), 0U) << seed;
+      expect_working();
+    }
 }
 
 // A peer that begins anew all the time fills no log, and costs few sessions.

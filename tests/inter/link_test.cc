@@ -365,7 +365,9 @@ TEST_F(LinkPair, ControlGoesAtOnceAndOlderTransfersBeforeNewerOnes) {
 }
 
 TEST_F(LinkPair, AnotherRateLimitCountsForWhatWaitsAlready) {
-  start();
+  LinkOptions options;
+  options.bulk_connections_max = 1;  // no copies
+  start(calm(), options);
   alpha->limit.set_rate(alpha->loop.now(), 100);
   alpha->link->offer(5, 0, 4, std::make_shared<NumberedChunks>(100'000), false);
   world->run_for(5 * kSecond);
@@ -400,14 +402,16 @@ TEST_F(LinkPair, CountsTheTimeItSends) {
 
 // Nothing came yet: four round trips. Then twice what the longest chunk takes at the line's rate.
 TEST_F(LinkPair, PatienceWithChunksFollowsFromTheRate) {
-  auto slow = calm();
-  slow.bytes_per_second = 20'000;
-  slow.queue_bytes = 10'000;
-  start(slow);
+  auto slow = calm(sim::SimulatedTcp::reno);
+  slow.bytes_per_second = 100'000;
+  slow.queue_bytes = 20'000;
+  LinkOptions options;
+  options.bulk_connections_max = 1;
+  start(slow, options);
   world->run_for(5 * kSecond);
   EXPECT_LT(beta->link->chunk_patience(), kSecond);
-  for (auto* end : {alpha, beta}) end->link->expect_chunks(50'000);
-  alpha->link->offer(5, 0, 50, std::make_shared<NumberedChunks>(20'000), false);
+  for (auto* end : {alpha, beta}) end->link->expect_chunks(250'000);
+  alpha->link->offer(5, 0, 50, std::make_shared<NumberedChunks>(100'000), false);
   world->run_for(20 * kSecond);
   const auto busy = beta->link->chunk_patience();
   EXPECT_GT(busy, 4 * kSecond);

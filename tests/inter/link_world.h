@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/event_log.h"
@@ -52,6 +53,7 @@ class RecordingOwner final : public LinkOwner {
   void on_session(Link& link, bool up) override {
     sessions += up;
     session = link.session();
+    if (up && begin) begin();
   }
   void on_control(Link&, std::span<const std::byte> message) override {
     ByteReader in(message);
@@ -68,6 +70,7 @@ class RecordingOwner final : public LinkOwner {
   }
 
   Introduction introduction = {.boot = 1, .run = {}, .fingerprint = {{{"codec", "int8"}}}};
+  std::function<void()> begin;  // what stands again when a session begins
   bool settle_at_once = true;
   int sessions = 0;
   std::uint64_t session = 0;
@@ -214,8 +217,29 @@ class SiteWire final : public Wire, public WireReceiver {
     if (const auto found = whose_.find(connection); found != whose_.end())
       wire_.reset(found->second.first, lane, connection);
   }
-  std::uint64_t bytes_sent(GatewayId) const override { return wire_.bytes_sent(peers_[0]); }
-  std::uint64_t bytes_received(GatewayId) const override { return wire_.bytes_received(peers_[0]); }
+  void widen(GatewayId, std::uint32_t connections) override {
+    for (const auto peer : peers_) wire_.widen(peer, connections);
+  }
+  void pace(GatewayId, ConnectionId connection, std::optional<double> rate) override {
+    if (const auto found = whose_.find(connection); found != whose_.end())
+      wire_.pace(found->second.first, connection, rate);
+  }
+  std::vector<BulkPath> bulk_paths(GatewayId) const override {
+    std::vector<BulkPath> paths;
+    for (const auto peer : peers_)
+      for (auto& path : wire_.bulk_paths(peer)) paths.push_back(std::move(path));
+    std::ranges::sort(paths, {}, &BulkPath::connection);
+    return paths;
+  }
+  std::uint64_t bytes_sent(GatewayId) const override {
+    return sum(&sim::SimulatedWire::bytes_sent);
+  }
+  std::uint64_t bytes_received(GatewayId) const override {
+    return sum(&sim::SimulatedWire::bytes_received);
+  }
+  std::uint64_t bytes_of(Lane lane, std::size_t message_bytes) const override {
+    return wire_.bytes_of(lane, message_bytes);
+  }
 
   void on_message(GatewayId, Lane lane, ConnectionId connection,
                   const SharedBytes& message) override {
@@ -234,6 +258,12 @@ class SiteWire final : public Wire, public WireReceiver {
   }
 
  private:
+  std::uint64_t sum(std::uint64_t (sim::SimulatedWire::*bytes)(GatewayId) const) const {
+    std::uint64_t all = 0;
+    for (const auto peer : peers_) all += (wire_.*bytes)(peer);
+    return all;
+  }
+
   std::vector<GatewayId> peers_;
   std::map<ConnectionId, std::pair<GatewayId, Lane>> whose_;
   sim::SimulatedWire wire_;

@@ -26,6 +26,13 @@ class SimulatedWorld final : public WireWorld {
   void kill(std::size_t gateway) override { wires_[gateway].reset(); }
   void pause(std::size_t gateway) override { wires_[gateway]->pause(); }
   void resume(std::size_t gateway) override { wires_[gateway]->resume(); }
+  void cut(bool cut) {  // from the first to the second
+    network_.cut(world_gateway(0), world_gateway(1), cut);
+  }
+  Nanoseconds now() const { return simulation_.now(); }
+  void run_for(Nanoseconds time) {
+    run_until([] { return false; }, time);
+  }
   bool run_until(const std::function<bool()>& condition, Nanoseconds at_most) override {
     const auto end = simulation_.now() + at_most;
     while (!condition()) {
@@ -70,10 +77,15 @@ struct Connections final : WireReceiver {
   }
   void on_up(GatewayId, Lane lane, ConnectionId connection) override {
     if (lane == Lane::bulk) bulk.insert(connection);
+    if (lane == Lane::control) control.insert(connection);
   }
-  void on_down(GatewayId, Lane, ConnectionId connection) override { bulk.erase(connection); }
-  void on_writable(GatewayId, Lane, ConnectionId) override {}
-  std::set<ConnectionId> bulk;
+  void on_down(GatewayId, Lane, ConnectionId connection) override {
+    bulk.erase(connection);
+    control.erase(connection);
+  }
+  void on_writable(GatewayId, Lane, ConnectionId) override { ++writable; }
+  int writable = 0;
+  std::set<ConnectionId> bulk, control;
   std::map<ConnectionId, std::size_t> received;
 };
 
@@ -127,6 +139,67 @@ TEST(SimulatedTcpWire, SaysWhatTcpKnowsOfEachAndPacesEach) {
   EXPECT_LT(paths[1].tcp.waiting_bytes, paths[0].tcp.waiting_bytes);
   EXPECT_EQ(paths[0].tcp.congestion_control, "bbr");
   EXPECT_TRUE(world.run_until([&] { return b.received.contains(slow); }, 6 * kSecond));
+}
+
+TEST(SimulatedTcpWire, ACutPushesBackAndWhatWaitsComesAfterIt) {
+  SimulatedWorld world(2, 0, SimulatedTcp::bbr);
+  Connections a, b;
+  auto &first = world.start(0, a), &second = world.start(1, b);
+  ASSERT_TRUE(world.run_until([&] { return a.bulk.size() == 1 && b.bulk.size() == 1; }, kSecond));
+  world.cut(true);
+  std::size_t taken = 0;
+  while (first.send(world_gateway(1), Lane::bulk, Bytes(500'000), 0)) ++taken;
+  EXPECT_GT(taken, 0U);
+  // Nor what the other one sends: it comes, but nobody can tell it so.
+  ASSERT_TRUE(second.send(world_gateway(0), Lane::bulk, Bytes(500'000), 0));
+  world.run_for(6 * kSecond);
+  EXPECT_EQ(a.writable, 0);
+  EXPECT_TRUE(a.received.empty());
+  EXPECT_TRUE(b.received.empty());
+  for (const auto& [wire, peer] : {std::pair(&first, 1), std::pair(&second, 0)}) {
+    const auto tcp = wire->bulk_paths(world_gateway(static_cast<std::size_t>(peer))).at(0).tcp;
+    EXPECT_EQ(tcp.acknowledged_bytes, 0U);
+    EXPECT_GT(tcp.waiting_bytes, 490'000U);
+    EXPECT_GT(*tcp.silence, 5 * kSecond);
+  }
+  world.cut(false);
+  EXPECT_TRUE(world.run_until(
+      [&] { return a.received.size() == 1 && b.received[*b.bulk.begin()] == taken * 500'000; },
+      20 * kSecond));
+  EXPECT_GT(a.writable, 0);
+}
+
+// After as long as the real wire's TCP, with or without something to send; and what is there again
+// is found as soon as the real one finds it.
+TEST(SimulatedTcpWire, ALongCutEndsConnectionsAndTheyAreDialedAgain) {
+  SimulatedWorld world(2, 0);
+  Connections a, b;
+  world.start(0, a), world.start(1, b);
+  const auto all = [&](std::size_t count) {
+    return a.bulk.size() == count && b.bulk.size() == count && a.control.size() == count &&
+           b.control.size() == count;
+  };
+  ASSERT_TRUE(world.run_until([&] { return all(1); }, kSecond));
+  world.cut(true);
+  world.run_for(7900 * kMillisecond);
+  EXPECT_TRUE(all(1));
+  world.run_for(2200 * kMillisecond);
+  EXPECT_TRUE(all(0));
+  world.run_for(9900 * kMillisecond);
+  world.cut(false);
+  // An attempt of 400 ms that met silence, and a handshake of five round trips of 40 ms.
+  EXPECT_TRUE(world.run_until([&] { return all(1); }, 650 * kMillisecond));
+}
+
+TEST(SimulatedTcpWire, WhoIsNotThereIsDialedEverMoreSeldom) {
+  SimulatedWorld world(2, 0);
+  Connections a, b;
+  world.start(1, b);  // the one that dials
+  world.run_for(20 * kSecond);
+  // Refused after a round trip each time, it waits for 0.2, 0.4, 0.8 … 5 s: until 21.5 s.
+  world.start(0, a);
+  EXPECT_FALSE(world.run_until([&] { return !b.control.empty(); }, 1400 * kMillisecond));
+  EXPECT_TRUE(world.run_until([&] { return !b.control.empty(); }, 600 * kMillisecond));
 }
 
 }  // namespace

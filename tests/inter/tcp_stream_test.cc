@@ -19,7 +19,7 @@ constexpr std::size_t kQueue = 64 << 10;
 class TcpStreamTest : public testing::Test {
  protected:
   std::shared_ptr<TcpStream> stream(AccessLink& to, SimulatedTcp kind = SimulatedTcp::reno) {
-    return std::make_shared<TcpStream>(simulation, up, to, path, Random(++streams), kind);
+    return std::make_shared<TcpStream>(simulation, up, to, path, back, Random(++streams), kind);
   }
   // Sends this much in messages of 10 kB, and keeps the number of each as it comes.
   void send(TcpStream& stream, std::size_t bytes, std::vector<int>& arrived) {
@@ -46,7 +46,7 @@ class TcpStreamTest : public testing::Test {
   Simulation simulation;
   AccessLink up{simulation, kRate, kQueue};
   AccessLink down{simulation, 10 * kRate, kQueue}, other_down{simulation, 10 * kRate, kQueue};
-  SimulatedPath path{kDelay, 0};
+  SimulatedPath path{kDelay}, back{kDelay};
   std::uint64_t streams = 0;
   Nanoseconds last = 0;
 };
@@ -206,7 +206,7 @@ TEST_F(TcpStreamTest, ItsFactsAddUp) {
 
 TEST_F(TcpStreamTest, ALostPacketComesARoundTripLaterAndHoldsUpWhatIsBehind) {
   AccessLink tiny(simulation, kRate, 3000);
-  const auto tcp = std::make_shared<TcpStream>(simulation, tiny, down, path, Random(1));
+  const auto tcp = std::make_shared<TcpStream>(simulation, tiny, down, path, back, Random(1));
   std::vector<Nanoseconds> arrived;
   const auto note = [&] { arrived.push_back(simulation.now()); };
   tcp->send(
@@ -221,6 +221,81 @@ TEST_F(TcpStreamTest, ALostPacketComesARoundTripLaterAndHoldsUpWhatIsBehind) {
   EXPECT_GT(arrived[1], 3 * kDelay);
   EXPECT_GE(arrived[2], arrived[1]);
   EXPECT_GT(tcp->losses(), 0U);
+}
+
+// --- Cuts
+
+// As a kernel does it: nothing is acknowledged, so next to nothing is sent, ever more seldom.
+TEST_F(TcpStreamTest, NothingPassesACutAndNothingIsMissingAfterIt) {
+  for (const auto kind : {SimulatedTcp::reno, SimulatedTcp::bbr})
+    for (const int ways : {1, 2, 3}) {
+      const auto tcp = stream(down, kind);
+      std::vector<int> arrived;
+      send(*tcp, 20'000'000, arrived);
+      run_until(simulation.now() + 3 * kSecond);
+      path.cut = ways != 2;
+      back.cut = ways != 1;
+      const auto began = simulation.now();
+      run_until(began + kSecond);  // what was on its way has come, or is known not to
+      const auto facts = tcp->facts();
+      const auto came = arrived.size();
+      EXPECT_EQ(facts.window_bytes, kSegmentBytes);
+      run_until(began + 20 * kSecond);
+      const auto later = tcp->facts();
+      EXPECT_EQ(arrived.size(), came);
+      EXPECT_LT(tcp->last_arrival(), began + kSecond);
+      EXPECT_EQ(later.acknowledged_bytes, facts.acknowledged_bytes);
+      EXPECT_EQ(later.unsent_bytes, facts.unsent_bytes);
+      EXPECT_GT(later.waiting_bytes, later.unsent_bytes);
+      EXPECT_GE(later.segments_resent, facts.segments_resent + 3);
+      EXPECT_LE(later.segments_resent, facts.segments_resent + 6);
+      path.cut = back.cut = false;
+      // The next time it asks.
+      run_until(began + 45 * kSecond);
+      EXPECT_GT(arrived.size(), came + 200) << ways;
+      run();
+      expect_all_in_order(arrived, 2000);
+    }
+}
+
+TEST_F(TcpStreamTest, TheTimerDoublesInACut) {
+  const auto tcp = stream(down);
+  std::vector<int> arrived;
+  path.cut = true;
+  send(*tcp, 10'000, arrived);
+  std::vector<double> asked;
+  for (auto resent = tcp->facts().segments_resent; asked.size() < 6;) {
+    simulation.run_one();
+    if (tcp->facts().segments_resent == resent) continue;
+    resent = tcp->facts().segments_resent;
+    asked.push_back(seconds_of(simulation.now()));
+  }
+  const auto first = seconds_of(2 * kDelay) + 0.2;
+  EXPECT_NEAR(asked[0], first, 0.02);
+  for (std::size_t i = 1; i < asked.size(); ++i)
+    EXPECT_NEAR(asked[i] - asked[i - 1], first * (1 << i), 0.02) << i;
+  path.cut = false;
+  run();
+  expect_all_in_order(arrived, 1);
+  EXPECT_LT(seconds_of(last), asked.back() + first * (1 << 6) + 1);
+}
+
+// Each acknowledgement says what those before it said.
+TEST_F(TcpStreamTest, LostAcknowledgementsAloneCauseNothing) {
+  const auto tcp = stream(down, SimulatedTcp::bbr);
+  std::vector<int> arrived;
+  send(*tcp, 10'000'000, arrived);
+  run_until(3 * kSecond);
+  const auto before = tcp->facts().segments_resent;
+  back.cut = true;
+  run_until(simulation.now() + 50 * kMillisecond);
+  back.cut = false;
+  run_until(simulation.now() + kSecond);
+  EXPECT_EQ(tcp->facts().segments_resent, before);
+  run();
+  expect_all_in_order(arrived, 1000);
+  run_until(simulation.now() + kDelay);
+  EXPECT_EQ(tcp->facts().acknowledged_bytes, 10'000'000U);
 }
 
 TEST_F(TcpStreamTest, WhatIsOnItsWayArrivesWhenTheConnectionIsDead) {
