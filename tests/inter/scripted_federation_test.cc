@@ -146,7 +146,8 @@ TEST(FarewellTest, AGatewayThatWasKilledIsMissedAfterItsSilence) {
 
 // Its peer had all of it before it was killed.
 TEST(RestartTest, WhatWasContributedBeforeIsNotSentAgain) {
-  auto options = options_of({kSecond, kSecond, 60 * kSecond});  // the third is waited for
+  auto options = options_of({kSecond, kSecond, 60 * kSecond});
+  options.gateway.sync.min_sites = 3;  // the third is waited for
   ScriptedFederation federation(std::move(options));
   const auto all_there = [&] {
     return federation.step(1) == 1 && federation.gateway(1).held().contains(1) &&
