@@ -9,7 +9,10 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::size_t kRetransmittedAtOnce = 32;
+// Of messages without an answer. What overtakes others, where a wire reorders, does so in less.
+constexpr Nanoseconds kAnswerPatienceMin = 200 * kMillisecond;
+constexpr std::size_t kSentAgainAtOnce = 32;
+constexpr std::size_t kProbeBytesMax = 1024;
 constexpr std::size_t kSamplesMax = 6;
 constexpr Nanoseconds kAcksApart = 5 * kMillisecond;  // each is a message to seal and to open
 // After another one, of what answers nothing new: who says the same again and again causes little.
@@ -47,16 +50,21 @@ Link::~Link() {
 
 // --- Timers
 
-Nanoseconds Link::retransmit_after() const {
-  if (round_trip_.mean() == 0) return kSecond;
-  return std::max(200 * kMillisecond, 2 * round_trip_.mean() + 4 * round_trip_.deviation());
+// Half as often each time, as long as nothing is acknowledged: the answer may wait in a queue.
+Nanoseconds Link::probe_at() const {
+  constexpr std::uint32_t kDoublings = 5;
+  const auto patience =
+      round_trip_.mean() == 0
+          ? kSecond
+          : std::max(kAnswerPatienceMin, 2 * round_trip_.mean() + 4 * round_trip_.deviation());
+  return std::max(unacknowledged_.front().sent, probed_) +
+         std::min(patience << std::min(probes_, kDoublings), std::max(patience, options_.silence));
 }
 
 void Link::arm_timer() {
   auto next = next_heartbeat_;
   if (session_ == 0 && control_.any() && started_) next = std::min(next, next_hello_);
-  if (session_ != 0 && !unacknowledged_.empty())
-    next = std::min(next, unacknowledged_.front().sent + retransmit_after());
+  if (session_ != 0 && !unacknowledged_.empty()) next = std::min(next, probe_at());
   if (challenger_) next = std::min(next, challenger_->until);
   if (session_ != 0 && bulk_.asks_when_it_arrives()) next = std::min(next, stamped_ + kStampsApart);
   if (timer_) loop_.cancel(*timer_);
@@ -89,8 +97,7 @@ void Link::on_timer() {
     end_session("silence", true);
     return;
   }
-  if (!unacknowledged_.empty() && now - unacknowledged_.front().sent >= retransmit_after())
-    retransmit();
+  if (!unacknowledged_.empty() && now >= probe_at()) probe();
   if (!heartbeat) {
     if (bulk_.asks_when_it_arrives() && now - stamped_ >= kStampsApart) send_ack(Acks::unsent);
     return;
@@ -133,7 +140,6 @@ Nanoseconds Link::chunk_patience(std::uint64_t chunk_bytes) const {
 
 bool Link::send_control(Bytes message, ConnectionId connection) {
   const auto bytes = message.size() + kFramingBytes;
-  // Lost, or refused by a full queue: it goes again.
   if (!wire_.send(peer_, Lane::control, std::move(message), connection)) return false;
   limit_.charge(loop_.now(), bytes);
   return true;
@@ -155,24 +161,65 @@ void Link::send(Bytes message) {
     return;
   }
   unacknowledged_bytes_ += message.size();
-  unacknowledged_.push_back({std::move(message), 0});
-  send_data(next_sequence_++);
+  unacknowledged_.push_back({.message = std::move(message), .sent = loop_.now()});
+  ++next_sequence_;
+  pump_control();
   if (unacknowledged_.size() == 1) arm_timer();
 }
 
-void Link::send_data(std::uint64_t sequence) {
-  auto& entry = unacknowledged_[sequence - (next_sequence_ - unacknowledged_.size())];
+bool Link::send_data(std::uint64_t sequence) {
+  auto& entry = unacknowledged(sequence);
   entry.sent = loop_.now();
   const Data data{
       .session = session_, .sequence = sequence, .acknowledged = received_, .body = entry.message};
-  send_control(data.encode(), control_.current());
+  if (!send_control(data.encode(), control_.current())) return false;
+  if (std::exchange(entry.connection, control_.current()) != 0) ++counters_.retransmits;
+  entry.lost = false;
+  return true;
 }
 
-void Link::retransmit() {
+// What the connection in use has not taken, or what it has lost, until it takes no more: it is
+// writable again, or ends. What an earlier one took may have ended with it.
+void Link::pump_control() {
+  if (session_ == 0) return;
   const auto first = next_sequence_ - unacknowledged_.size();
-  const auto count = std::min(unacknowledged_.size(), kRetransmittedAtOnce);
-  for (std::size_t i = 0; i < count; ++i) send_data(first + i);
-  counters_.retransmits += count;
+  const auto current = control_.current();
+  if (std::exchange(pumped_, current) != current) unsent_ = first;
+  if (current == 0) return;
+  for (unsent_ = std::max(unsent_, first); unsent_ < next_sequence_; ++unsent_) {
+    const auto& entry = unacknowledged(unsent_);
+    if ((entry.connection != current || entry.lost) && !send_data(unsent_)) return;
+  }
+}
+
+// A stamp, and a word that is answered: the first message, where it is short. On a slow line all
+// others are on their way still, and each time again would be longer so.
+void Link::probe() {
+  ++probes_;
+  probed_ = loop_.now();
+  pump_control();
+  send_ack(Acks::unsent);
+  const auto first = next_sequence_ - unacknowledged_.size();
+  if (unacknowledged_.front().message.size() <= kProbeBytesMax) {
+    send_data(first);
+  } else {
+    const Data known{.session = session_, .sequence = 0, .acknowledged = received_, .body = {}};
+    send_control(known.encode(), control_.current());
+  }
+}
+
+// The peer has this stamp: what the same connection had taken before it has come as well, or is
+// lost.
+void Link::send_again(Nanoseconds stamp) {
+  const auto first = next_sequence_ - unacknowledged_.size();
+  const auto count = std::min(unacknowledged_.size(), kSentAgainAtOnce);
+  for (auto sequence = first + count; sequence-- > first;) {
+    auto& entry = unacknowledged(sequence);
+    if (entry.connection != control_.current() || entry.sent + kAnswerPatienceMin > stamp) continue;
+    entry.lost = true;
+    unsent_ = std::min(unsent_, sequence);
+  }
+  pump_control();
 }
 
 void Link::send_ack(Acks acks) {
@@ -222,6 +269,7 @@ void Link::handle_cumulative(std::uint64_t acknowledged) {
     unacknowledged_bytes_ -= unacknowledged_.front().message.size();
     unacknowledged_.pop_front();
   }
+  if (unacknowledged_.size() < before) probes_ = 0;
   // Who waits for nothing more does not wake up for it: a gateway without work uses next to
   // nothing.
   if (before > 0 && unacknowledged_.empty()) arm_timer();
@@ -245,6 +293,7 @@ void Link::receive_control(ConnectionId connection, std::span<const std::byte> m
     if (session_ == 0 || session != session_) return false;
     last_heard_ = loop_.now();
     control_.prove(connection);
+    pump_control();
     return true;
   };
   if (frame == Frame::hello) {
@@ -300,6 +349,7 @@ void Link::receive_ack(const Ack& ack) {
   their_stamp_at_ = loop_.now();
   if (ack.held >= 0) {
     const auto trip = round_trip_.echoed(loop_.now(), ack.echo, ack.held);
+    if (trip) send_again(ack.echo);
     if (trip && ack.stamp >= 0) bulk_.note_way(ack.echo, ack.stamp - ack.held, *trip);
     // Not what was on its way before, from a process that is gone: an answer to the question.
     if (challenger_ && ack.echo >= challenger_->asked) refuse_challenger();
@@ -313,7 +363,10 @@ void Link::receive_ack(const Ack& ack) {
 // --- Bulk lane
 
 void Link::wire_writable(Lane which, ConnectionId connection) {
-  if (which == Lane::bulk) bulk_.writable(connection);
+  if (which == Lane::bulk)
+    bulk_.writable(connection);
+  else
+    pump_control();
 }
 
 void Link::receive_bulk(ConnectionId connection, const SharedBytes& message) {

@@ -178,7 +178,9 @@ class Link {
  private:
   struct Unacknowledged {
     Bytes message;
-    Nanoseconds sent = 0;
+    ConnectionId connection = 0;  // that took it last; 0: none did yet
+    bool lost = false;            // by that
+    Nanoseconds sent = 0;         // or refused
   };
   // A hello of another process, or of a restart, while the session seems alive.
   struct Challenger {
@@ -225,15 +227,20 @@ class Link {
   void receive_data(const Data& data);
   void receive_ack(const Ack& ack);
   void deliver(std::span<const std::byte> message);
-  void send_data(std::uint64_t sequence);
-  void retransmit();
+  Unacknowledged& unacknowledged(std::uint64_t sequence) {
+    return unacknowledged_[sequence - (next_sequence_ - unacknowledged_.size())];
+  }
+  bool send_data(std::uint64_t sequence);  // false: the wire takes none now
+  void pump_control();
+  void probe();
+  void send_again(Nanoseconds stamp);
   // Of chunks: all that are remembered, since what was sent may be lost; or what was not sent yet.
   enum class Acks { recent, unsent };
   void send_ack(Acks acks);
   void ack_soon(Nanoseconds apart);                           // after the last one, at least
   bool send_control(Bytes message, ConnectionId connection);  // false: the wire takes none now
   void handle_cumulative(std::uint64_t acknowledged);
-  Nanoseconds retransmit_after() const;
+  Nanoseconds probe_at() const;
 
   Loop& loop_;
   Wire& wire_;
@@ -275,6 +282,10 @@ class Link {
   std::uint64_t next_sequence_ = 1;
   std::deque<Unacknowledged> unacknowledged_;  // front has sequence next_sequence_ - size
   std::size_t unacknowledged_bytes_ = 0;
+  ConnectionId pumped_ = 0;                    // the connection that has taken all before `unsent_`
+  std::uint64_t unsent_ = 1;                   // a sequence
+  Nanoseconds probed_ = 0;                     // the last time
+  std::uint32_t probes_ = 0;                   // since anything was acknowledged
   std::uint64_t received_ = 0;                 // all up to here
   std::map<std::uint64_t, Bytes> beyond_gap_;  // with one missing before them
   std::size_t beyond_gap_bytes_ = 0;

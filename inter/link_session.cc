@@ -83,10 +83,12 @@ void Link::start() {
 void Link::wire_up(Lane which, ConnectionId connection) {
   if (which == Lane::control) {
     control_.up(connection);
-    if (session_ != 0)
+    if (session_ != 0) {
       bind(which, connection, 0);
-    else
+      pump_control();
+    } else {
       next_hello_ = loop_.now();
+    }
     arm_timer();
     return;
   }
@@ -96,7 +98,7 @@ void Link::wire_up(Lane which, ConnectionId connection) {
   consider_width();
 }
 
-// The session outlives its connections: unacknowledged messages go again on the next one.
+// The session outlives its connections: unacknowledged messages go again, on the next one.
 void Link::wire_down(Lane which, ConnectionId connection) {
   if (which == Lane::bulk) {
     bulk_connections_.down(connection);
@@ -106,6 +108,7 @@ void Link::wire_down(Lane which, ConnectionId connection) {
   control_.down(connection);
   came_since_all_acks_ = kCameForAllAcks;  // what it took may be lost
   if (challenger_ && challenger_->connection == connection) challenger_.reset();
+  pump_control();
 }
 
 // --- Handshake
@@ -155,9 +158,11 @@ void Link::receive_hello(ConnectionId connection, const Hello& hello) {
   else
     control_.choose(connection);
   // Whoever begins anew all the time waits: each session is told to all the gateway, and logged.
-  if (hello.echo == nonce_ && !was_up && sessions_begun_.take(loop_.now()))
-    begin_session(hello.nonce, hello.introduction.boot);
+  const bool begins = hello.echo == nonce_ && !was_up && sessions_begun_.take(loop_.now());
+  if (begins) begin_session(hello.nonce, hello.introduction.boot);
+  // Before anything else: the peer's session may begin with it, and it drops what comes earlier.
   if (!(hello.up && session_ != 0) && hellos_answered_.take(loop_.now())) send_hello(connection);
+  if (begins) owner_.on_session(*this, true);
 }
 
 void Link::note_nonce(std::uint64_t theirs) {
@@ -175,6 +180,9 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
   next_sequence_ = 1;
   unacknowledged_.clear();
   unacknowledged_bytes_ = 0;
+  unsent_ = 1;
+  probed_ = 0;
+  probes_ = 0;
   received_ = 0;
   beyond_gap_.clear();
   beyond_gap_bytes_ = 0;
@@ -200,7 +208,6 @@ void Link::begin_session(std::uint64_t their_nonce, std::uint64_t their_boot) {
     bind(Lane::bulk, connection.id, connection.place);
   consider_width();
   arm_timer();
-  owner_.on_session(*this, true);
 }
 
 void Link::end_session(const std::string& why, bool reset_wire) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -88,7 +89,7 @@ class NearerStateTest : public ShortStepsReturnTest {
     ASSERT_LT(step(kReturning) + 1, step(1)) << "it replays";
     federation_.cut_off(kReturning, true);
     ASSERT_TRUE(reaches(1, step(1) + 40));
-    const auto kept = files(1);
+    const auto kept = std::max(files(1), files(2));  // at whom it asked for the state
     EXPECT_GE(kept, 2 * 30U) << "else it would have to fetch one";
   }
   void come() {
