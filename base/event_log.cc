@@ -5,6 +5,9 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <climits>
 #include <cmath>
 #include <mutex>
 #include <utility>
@@ -40,21 +43,38 @@ class TerminalSink final : public EventSink {
   TerminalSink(int descriptor, Severity at_least) : descriptor_(descriptor), at_least_(at_least) {}
   void write(const Event& event) override {
     if (event.severity < at_least_) return;
-    // A terminal that was halted (Ctrl-S), or a reader that stands still, halts nobody who logs.
-    pollfd room{descriptor_, POLLOUT, 0};
-    if (::poll(&room, 1, 0) == 0) {
+    put(begun_);
+    if (!begun_.empty()) {
       ++left_out_;
       return;
     }
     std::string line = to_sentence(event) + '\n';
-    if (const auto before = std::exchange(left_out_, 0); before > 0)
-      line = fmt::format("({} of these lines left out: nobody took them)\n{}", before, line);
-    [[maybe_unused]] const auto n = ::write(descriptor_, line.data(), line.size());
+    if (left_out_ > 0)
+      line = fmt::format("({} of these lines left out: nobody took them)\n{}", left_out_, line);
+    const auto bytes = line.size();
+    put(line);
+    left_out_ = line.size() == bytes ? left_out_ + 1 : 0;
+    if (line.size() < bytes) begun_ = std::move(line);
   }
 
  private:
+  // Takes from the front what the descriptor takes at once. A terminal that was halted (Ctrl-S), or
+  // a reader that stands still, halts nobody who logs; and poll() promises room for no more than
+  // PIPE_BUF bytes.
+  void put(std::string& text) const {
+    while (!text.empty()) {
+      pollfd room{descriptor_, POLLOUT, 0};
+      if (::poll(&room, 1, 0) <= 0) return;
+      const auto taken =
+          ::write(descriptor_, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
+      if (taken == 0 || (taken < 0 && (errno == EAGAIN || errno == EINTR))) return;
+      text.erase(0, taken < 0 ? text.size() : static_cast<std::size_t>(taken));  // or never will be
+    }
+  }
+
   int descriptor_;
   Severity at_least_;
+  std::string begun_;  // what is missing of a line of which a part was taken: it goes before others
   std::uint64_t left_out_ = 0;
 };
 

@@ -2,16 +2,23 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <climits>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/random.h"
 #include "tests/base/temporary_folder.h"
@@ -283,6 +290,47 @@ TEST(EventLog, ATerminalThatTakesNothingHoldsUpNobody) {
                 .find("(" + std::to_string(kLines - taken) + " of these lines left out"),
             std::string::npos);
   for (const int end : pipe_ends) ::close(end);
+}
+
+// poll() finds room in a pipe that has some for a part of a long line.
+TEST(EventLog, ALongLineHoldsUpNobodyAndIsGoneOnWith) {
+  FixedClock clock;
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe(pipe_ends), 0);
+  ASSERT_EQ(::fcntl(pipe_ends[1], F_SETPIPE_SZ, 2 * PIPE_BUF), 2 * PIPE_BUF);
+  EventLog log(clock, "alpha");
+  log.add(make_terminal_sink(pipe_ends[1], Severity::info));
+  const auto text = [](char c) { return std::string(3 * PIPE_BUF, c); };
+  auto logged = std::async(std::launch::async, [&] {
+    log.info("first", {}, {{"text", text('a')}});
+    log.info("second", {}, {{"text", text('b')}});
+  });
+  const bool held_up = logged.wait_for(std::chrono::seconds(10)) != std::future_status::ready;
+  EXPECT_FALSE(held_up);
+  std::string all;
+  const auto read_some = [&] {
+    char buffer[1 << 16];
+    pollfd something{pipe_ends[0], POLLIN, 0};
+    while (::poll(&something, 1, 0) > 0)
+      all.append(buffer, static_cast<std::size_t>(::read(pipe_ends[0], buffer, sizeof buffer)));
+  };
+  while (logged.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) read_some();
+  logged.get();
+  for (int i = 0; i < 3; ++i) {
+    read_some();
+    log.info("later", {});
+  }
+  read_some();
+  for (const int end : pipe_ends) ::close(end);
+  std::vector<std::string> lines;
+  std::istringstream in(all);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  ASSERT_GE(lines.size(), 3U);
+  EXPECT_NE(lines[0].find("first text=" + text('a')), std::string::npos);
+  EXPECT_EQ(lines[0].substr(lines[0].size() - 2), "aa") << "the whole line, and nothing else";
+  EXPECT_NE(lines[1].find("of these lines left out"), std::string::npos);
+  for (std::size_t i = 2; i < lines.size(); ++i)
+    EXPECT_NE(lines[i].find("later"), std::string::npos);
 }
 
 }  // namespace
