@@ -17,6 +17,7 @@ constexpr Nanoseconds kWhileItIsHeard = -1;  // as the end of a wait: so long af
 constexpr Nanoseconds kAskPeerEvery = kSecond;
 constexpr int kAsks = 5;
 constexpr int kPings = 20;
+constexpr Nanoseconds kSideKept = 5 * kSecond;
 constexpr Nanoseconds kLook = 100 * kMillisecond;  // for what ends a test
 // Between tests that a site forces upon another one, whose exchange they delay.
 constexpr int kForcedApartMinutes = 10;
@@ -105,6 +106,15 @@ void LinkTester::abandon(const Error& why) {
   end(current_, why);
   news_.notify();
   writable_.notify();
+}
+
+const LinkTestSide& LinkTester::side() {
+  const auto now = context_.loop.now();
+  if (!side_asked_ || now - *side_asked_ >= kSideKept) {
+    side_ = context_.side();
+    side_asked_ = now;
+  }
+  return side_;
 }
 
 std::string LinkTester::who_tests(const Test& test) const {
@@ -219,7 +229,7 @@ void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
   else
     answer.refusal = refusal(*test);
   if (answer.refusal.empty()) {
-    answer.side = context_.side();
+    answer.side = side();
     if (!again) {
       current_ = test;
       note_force(*test);
@@ -357,7 +367,7 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
   LinkTestReport report;
   report.here = context_.self;
   report.there = test->peer_name;
-  report.side_here = context_.side();
+  report.side_here = side();
   report.side_there = test->answer->side;
   auto pinged = co_await ping(test, report);
   if (!pinged) co_return pinged.error();

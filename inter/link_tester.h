@@ -38,7 +38,7 @@ class LinkTester {
     Random random;
     std::string self;  // this site's name
     std::function<std::string(GatewayId)> name_of;
-    std::function<LinkTestSide()> side;
+    std::function<LinkTestSide()> side;  // reads files: it is not asked often
     // Why no test can run now that is not forced; "": it can.
     std::function<std::string()> exchange;
     // Why none can run at all; "": it can.
@@ -104,6 +104,7 @@ class LinkTester {
   void widen(GatewayId peer);
   template <class Body>
   void send(GatewayId to, LinkTestFrame kind, LinkTestId id, const Body& body);
+  const LinkTestSide& side();
   std::string who_tests(const Test& test) const;
   void abandon(const Error& why);
   void end(const TestPointer& test, const Error& why);
@@ -130,6 +131,8 @@ class LinkTester {
   std::map<GatewayId, TestedBytes> tested_;
   std::map<SiteId, Nanoseconds> forced_;  // when tests that each asked for went on in an exchange
   LogPace served_;
+  LinkTestSide side_;
+  std::optional<Nanoseconds> side_asked_;
   std::unique_ptr<Pacing> pacing_;  // of the data that are being sent
 };
 

@@ -140,6 +140,16 @@ TEST_F(HastyPeerTest, TakesNothingOfTheRateLimitWithTestsThatItEnds) {
   EXPECT_EQ(nlohmann::json::parse(*said)["state"], "done");
 }
 
+// What a gateway says of its end it reads from files.
+TEST_F(HastyPeerTest, HasNoFilesReadForEachQuestion) {
+  for (LinkTestId id = 1; id <= 2000; ++id) {
+    hurry(id);
+    run_for(5 * kMillisecond);
+  }
+  EXPECT_GE(beta.side_asked, 1);
+  EXPECT_LE(beta.side_asked, 3) << "in ten seconds";
+}
+
 TEST_F(HastyPeerTest, HasForcedOneThatItEndsAtOnce) {
   beta.exchange = "outer step 3 is being exchanged";
   hurry(1);

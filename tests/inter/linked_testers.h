@@ -32,7 +32,11 @@ class TesterNode final : public WireReceiver {
                 .random = Random(self.site),
                 .self = name(self),
                 .name_of = [](GatewayId id) { return name(id); },
-                .side = [this] { return side; },
+                .side =
+                    [this] {
+                      ++side_asked;
+                      return side;
+                    },
                 .exchange = [this] { return exchange; },
                 .objection = [this] { return objection; }}) {
     wire.receive_with(*this);
@@ -63,7 +67,7 @@ class TesterNode final : public WireReceiver {
   std::string exchange, objection;
   bool deaf = false, ignores_others = false;
   std::function<void(std::span<const std::byte>)> hears;  // in place of the tester
-  int up = 0;
+  int up = 0, side_asked = 0;
   sim::SimulatedWire wire;
   LinkTester tester;
 };
