@@ -478,13 +478,17 @@ void check_trust(CheckedSite& checked, const Disk& disk, const Machine& machine)
 
 namespace {
 
+SiteMemory memory_of(const CheckedSite& checked) {
+  return memory_of(checked.file(), checked.roster ? checked.roster->sites.size() : 1);
+}
+
 // What all processes of a site together need; 0 of a model that does not check, or sequences longer
 // than it knows.
 double memory_needed(const CheckedSite& checked) {
   const auto& file = checked.file();
   if (!runtime::check(file.model.config) || file.train.sequence > file.model.config.sequence_max)
     return 0;
-  const auto memory = memory_of(file, checked.roster ? checked.roster->sites.size() : 1);
+  const auto memory = memory_of(checked);
   return static_cast<double>(file.mesh.ranks()) * memory.rank() + memory.gateway();
 }
 
@@ -500,11 +504,12 @@ void check_machine_memory(CheckedSite& checked, const Machine& machine) {
   const auto& file = text.file;
   text.faults.add(
       text.region("model"),
-      fmt::format("training this model of {} parameters needs {}: use a smaller model, "
-                  "train.micro_batch or train.sequence{}",
-                  about_count(static_cast<double>(runtime::parameter_count(file.model.config))),
-                  more_than_there_is(needed, machine),
-                  file.mesh.ranks() > 1 ? ", or fewer ranks" : ""));
+      fmt::format(
+          "training this model of {} parameters needs {}: use a smaller model, "
+          "train.micro_batch or train.sequence{}{}",
+          about_count(static_cast<double>(runtime::parameter_count(file.model.config))),
+          more_than_there_is(needed, machine), file.mesh.ranks() > 1 ? ", or fewer ranks" : "",
+          memory_of(checked).gateway_records > needed / 10 ? ", or fewer outer steps" : ""));
 }
 
 }  // namespace

@@ -4,9 +4,19 @@
 
 #include "base/thread_pool.h"
 #include "inter/exchange.h"
+#include "inter/record.h"
 #include "launcher/rank_setup.h"
 
 namespace isthmus::launcher {
+
+namespace {
+
+// In memory: in both views as a member, a voter and a node of a map, as a part, and its signature.
+constexpr std::size_t kNodeBytes = 64;
+constexpr std::size_t kRecordBytesOfSite = 2 * (2 * sizeof(inter::SiteId) + kNodeBytes) +
+                                           sizeof(inter::Part) + sizeof(inter::Certificate::Accept);
+
+}  // namespace
 
 SiteMemory memory_of(const SiteFile& file, std::size_t sites) {
   const auto& model = file.model.config;
@@ -28,6 +38,9 @@ SiteMemory memory_of(const SiteFile& file, std::size_t sites) {
       std::min(static_cast<double>(file.gateway.receive_window), contribution * parameters);
   memory.gateway_windows = 2 * static_cast<double>(sites - 1) * window;
   memory.gateway_shared = runtime::kGatewaySharedBytes * parameters;
+  memory.gateway_records =
+      static_cast<double>(file.sync.outer_steps) *
+      (sizeof(inter::Certificate) + static_cast<double>(sites) * kRecordBytesOfSite);
   return memory;
 }
 

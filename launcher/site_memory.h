@@ -15,10 +15,11 @@ struct SiteMemory {
   double exchange = 0;               // the same: what was contributed, and what replaces it
   double gateway_state = 0;
   double gateway_windows = 0;  // chunks that wait to be checked
+  double gateway_records = 0;  // at the end of the run: it keeps the certificates of all steps
   double gateway_shared = 0;   // with the first rank
 
   double rank() const { return training.total() + exchange; }
-  double gateway_alone() const { return gateway_state + gateway_windows; }
+  double gateway_alone() const { return gateway_state + gateway_windows + gateway_records; }
   double gateway() const { return gateway_alone() + gateway_shared; }
 };
 

@@ -72,6 +72,7 @@ std::string text_of(const SitePlan& plan) {
     line("state", memory.gateway_state,
          "agreed parameters, feedback, momentum, coded contributions");
     line("shared", memory.gateway_shared, "with the first rank");
+    line("records", memory.gateway_records, "of all outer steps, at the end of the run");
     line("in all", memory.gateway(), "");
     out += "its disk, for each outer step\n";
     line("contribution", plan.writes.contribution,
@@ -113,7 +114,9 @@ std::string json_of(const SitePlan& plan) {
                   {"working", memory.training.working},
                   {"exchange", memory.exchange},
                   {"all", memory.rank()}};
-  json["gateway"] = {{"state", memory.gateway_state}, {"shared", memory.gateway_shared}};
+  json["gateway"] = {{"state", memory.gateway_state},
+                     {"shared", memory.gateway_shared},
+                     {"records", memory.gateway_records}};
   json["writes_per_outer_step"] = {{"contribution", plan.writes.contribution},
                                    {"others", plan.writes.others},
                                    {"state", plan.writes.state}};

@@ -53,8 +53,20 @@ TEST(SiteMemory, TheWindowsOfTheLinksCount) {
   EXPECT_DOUBLE_EQ(windows(3), 2 * 2 * 1024.0 * (1 << 20));
   EXPECT_DOUBLE_EQ(windows(2), 2 * 1024.0 * (1 << 20));
   const auto memory = memory_of(file, 2);
-  EXPECT_DOUBLE_EQ(memory.gateway(),
-                   memory.gateway_state + memory.gateway_windows + memory.gateway_shared);
+  EXPECT_DOUBLE_EQ(memory.gateway(), memory.gateway_state + memory.gateway_windows +
+                                         memory.gateway_records + memory.gateway_shared);
+}
+
+// 256 sites and 10,000 outer steps are 760 MB of records.
+TEST(SiteMemory, TheRecordsOfAllStepsAreCounted) {
+  auto file = checked(std::string(kGood)).file;
+  file.site.roster = "roster.toml";
+  file.sync.outer_steps = 10'000;
+  const auto before = memory_of(file, 256);
+  file.sync.outer_steps = 20'000;
+  const auto more = memory_of(file, 256).gateway() - before.gateway();
+  EXPECT_GT(more, 10'000 * 256.0 * 250);
+  EXPECT_LT(more, 10'000 * 256.0 * 400);
 }
 
 }  // namespace
