@@ -180,7 +180,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<SiteId> unknown_to_roster() const;  // took part in the run, and has no key there
   void start_links();
   Task<Result<void>> begin_or_join_run();
-  void propose_genesis();
+  std::optional<Record> proposed_genesis();
+  Task<void> vote_for_genesis();
   bool within_settings(const Record& record) const;
   bool genesis_acceptable(const Record& record) const;
   bool bound_by_older_roster() const;
@@ -427,8 +428,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   SignedWish signed_wish_;                       // our own, as it was said last
   std::map<SiteId, SignedWish> checked_wishes_;  // of others, passed on to us
   LogPace genesis_refusals_{60 * kSecond};
-  std::string genesis_refused_;  // which run, and why; while there is none
-  std::optional<Vote> genesis_vote_;
+  std::string genesis_refused_;           // which run, and why; while there is none
+  std::optional<Record> genesis_chosen_;  // to be voted for, once that is on disk
+  std::optional<Vote> genesis_vote_;      // which is
   std::map<SiteId, std::pair<Record, security::Signature>> genesis_accepts_;
 
   // The state.

@@ -344,24 +344,29 @@ View Gateway::view_to_begin_with() const {
 }
 
 // Once all voters have said which vote files they have: record 0 names them.
-void Gateway::propose_genesis() {
+std::optional<Record> Gateway::proposed_genesis() {
   Record record;
   record.view = view_to_begin_with();
   if (roster_.run || record.view.vote_files.size() < record.view.members.size() ||
       record.view.members.size() < options_.sync.min_sites)
-    return;
+    return std::nullopt;
   record.next_view = record.view;
   record.rule = options_.sync.outer;
   record.fingerprint = run_fingerprint_.digest();
   record.roster = roster_.digest;
   record.initial_root = initial_->root;
   record.nonce = world_.random.next();
+  return record;
+}
+
+// Nothing else is chosen meanwhile, and nothing is said of it before it is on disk.
+Task<void> Gateway::vote_for_genesis() {
   Vote vote;
-  vote.accepted = Vote::Accepted{0, std::move(record)};
-  if (auto written = store_.write_vote(0, vote); !written) {
-    fail(written.error());
-    return;
-  }
+  vote.accepted = Vote::Accepted{0, *genesis_chosen_};
+  Result<void> written;
+  auto write = [this, &written, &vote] { written = store_.write_vote(0, vote); };
+  co_await run_on(world_.workers, world_.loop, std::move(write), 4096, Urgency::prompt);
+  if (!written) co_return fail(written.error());
   genesis_vote_ = std::move(vote);
 }
 
@@ -376,15 +381,8 @@ void Gateway::on_genesis_accept(SiteId from, const Accept& accept,
   const bool names_us = accept.record.view.vote_file_of(self_) == vote_file_;
   if (accept.record.view.is_voter(self_) && !names_us) say_founding_is_stuck();
   if (from == voters.front() && accept.record.view.is_voter(self_) && names_us && !genesis_vote_ &&
-      initial_) {
-    Vote vote;
-    vote.accepted = Vote::Accepted{0, accept.record};
-    if (auto written = store_.write_vote(0, vote); !written) {
-      fail(written.error());
-      return;
-    }
-    genesis_vote_ = std::move(vote);
-  }
+      !genesis_chosen_ && initial_)
+    genesis_chosen_ = accept.record;
   changed_.notify();
 }
 
@@ -456,7 +454,11 @@ Task<Result<void>> Gateway::begin_or_join_run() {
                     options_.folder)};
   while (!genesis_ && !stopping_ && !failure_) {
     if (view.is_voter(self_) && view.voters.front() == self_ && !genesis_vote_ && initial_)
-      propose_genesis();
+      genesis_chosen_ = proposed_genesis();
+    if (genesis_chosen_ && !genesis_vote_) {
+      co_await vote_for_genesis();
+      if (failure_ || genesis_) break;  // of others, meanwhile
+    }
     const auto now = world_.loop.now();
     if (bound_by_older_roster()) {
       if (now - entered > kTimeToHear) say_bound_by_older_roster();
