@@ -58,7 +58,8 @@ Gateway::Gateway(World world, security::Roster roster, SiteId self, GatewayOptio
 }
 
 Gateway::~Gateway() {
-  if (tick_timer_) world_.loop.cancel(*tick_timer_);
+  for (const auto& timer : {tick_timer_, ballot_timer_})
+    if (timer) world_.loop.cancel(*timer);
   if (ranks_) ranks_->forget();
 }
 
@@ -231,8 +232,7 @@ void Gateway::complete(Record& record) const {
   const auto wishes = this->wishes();
   record.next_view = next_view(record.view, record.step, record.parts, last_named_,
                                options_.sync.absent_steps, wishes, peers_);
-  if (my_status().wants_in && !record.next_view.is_member(self_))
-    record.next_view.take_in(self_, vote_file_);
+  if (wants_in() && !record.next_view.is_member(self_)) record.next_view.take_in(self_, vote_file_);
   if (newer_roster_due()) {
     record.roster = roster_.digest;
     auto newer = with_vote_files(view_of_roster());
@@ -304,24 +304,24 @@ void Gateway::begin_step() {
 bool Gateway::lacks_vote() const {
   if (!genesis_) return false;
   const auto view = current_view();
-  return view.is_voter(self_) && lost_its_disk(view, self_);
+  return view.is_voter(self_) && view.vote_file_of(self_) != vote_file_;
 }
 
-// Since it said the last time what the view knows of it.
-bool Gateway::lost_its_disk(const View& view, SiteId site) const {
-  if (site == self_) return view.vote_file_of(site) != vote_file_;
-  const auto wishes = peers_.wishes(working_step(), self_);
-  return std::any_of(wishes.begin(), wishes.end(), [&](const Wish& wish) {
-    return wish.site == site && wish.vote_file != kNoVoteFile &&
-           wish.vote_file != view.vote_file_of(site);
-  });
+// Of sites that take part, since they said the last time what the view knows of them.
+std::set<SiteId> Gateway::lost_disks(const View& view) const {
+  std::set<SiteId> lost;
+  if (view.vote_file_of(self_) != vote_file_) lost.insert(self_);
+  for (const auto& wish : peers_.wishes(working_step(), self_))
+    if (wish.vote_file != kNoVoteFile && wish.vote_file != view.vote_file_of(wish.site))
+      lost.insert(wish.site);
+  return lost;
 }
 
 std::vector<SiteId> Gateway::voters_without_votes(const View& view) const {
-  std::vector<SiteId> lost;
-  std::ranges::copy_if(view.voters, std::back_inserter(lost),
-                       [&](SiteId voter) { return lost_its_disk(view, voter); });
-  return lost;
+  const auto lost = lost_disks(view);
+  std::vector<SiteId> voters;
+  std::ranges::set_intersection(view.voters, lost, std::back_inserter(voters));
+  return voters;
 }
 
 void Gateway::note_vote() {

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -138,7 +139,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, relayed = 0,
                   state_fetches = 0, votes_lost = 0, readmitted = 0, view_changes = 0,
                   relayed_messages = 0, divergences = 0, voters_changed = 0, votes_under_way = 0,
-                  bad_signatures = 0, signatures_checked = 0, signed_dropped = 0;
+                  bad_signatures = 0, signatures_checked = 0, signed_dropped = 0,
+                  ballots_considered = 0;
   };
   Counters counters() const;
 
@@ -207,7 +209,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   const security::Recovery* recovery_ahead() const;
   Result<void> take_up_recovery();
   bool lacks_vote() const;  // a voter whose vote file no record names
-  bool lost_its_disk(const View& view, SiteId site) const;
+  std::set<SiteId> lost_disks(const View& view) const;
   std::vector<SiteId> voters_without_votes(const View& view) const;
   void note_vote();
   security::Digest parent_hash() const;
@@ -346,6 +348,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Deadline deadline(Nanoseconds since) const;
   std::string said(const Deadline& deadline, Nanoseconds since) const;
   void consider_ballot();
+  void consider_ballot_soon();
   void give_way_to_twin();
   double WaitStatus::*waits_for() const;
   void count_waits();
@@ -378,6 +381,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::size_t vouch_for(std::uint64_t step, const security::Digest& root) const;
   void announce_step(PeerSite& peer);
   void broadcast_signed(const Signed& message);
+  bool wants_in() const;
   Status my_status() const;
   Status my_signed_status();
   void send_status();
@@ -510,7 +514,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Signal changed_;
   Signal votes_;
   std::unique_ptr<LinkTester> link_tester_;
-  std::optional<Loop::TimerId> tick_timer_;
+  std::optional<Loop::TimerId> tick_timer_, ballot_timer_;
+  Nanoseconds ballot_considered_ = 0;
   Nanoseconds last_status_ = 0;
   Bytes last_status_bytes_;  // encode_own
   Counters counters_;

@@ -10,6 +10,7 @@ namespace isthmus::inter {
 namespace {
 
 constexpr Nanoseconds kTick = 250 * kMillisecond;
+constexpr Nanoseconds kBallotsApart = 20 * kMillisecond;
 constexpr Nanoseconds kGrace = 500 * kMillisecond;  // for a member that is not waited for
 constexpr Nanoseconds kNewVotersWait = 30 * kSecond;
 constexpr int kWishesAwaited = 4;  // of one site, in a row
@@ -179,7 +180,7 @@ bool Gateway::too_few_come() const {
 bool Gateway::view_change_due() const {
   const auto view = current_view();
   if (newer_roster_due()) return true;
-  if (my_status().wants_in) return true;
+  if (wants_in()) return true;
   const auto wishes = this->wishes();
   return std::any_of(wishes.begin(), wishes.end(), [&](const Wish& wish) {
     return roster_.find(wish.site) != nullptr && changes(view, wish);
@@ -190,10 +191,12 @@ bool Gateway::view_change_due() const {
 // without ballot 0 there is time for it. Or null.
 const PeerSite* Gateway::awaited_wish() const {
   const auto now = world_.loop.now();
-  if (now - step_began_ >= votes_late()) return nullptr;
-  return peers_.about_to_join(working_step(), now - votes_late(), [this, now](SiteId site) {
-    return !current_view().is_member(site) && may_join(site) &&
-           returning_->may_hold_up(site, kWishesAwaited * votes_late(), now);
+  const auto late = votes_late();
+  if (now - step_began_ >= late) return nullptr;
+  const auto view = current_view();
+  return peers_.about_to_join(working_step(), now - late, [&](SiteId site) {
+    return !view.is_member(site) && may_join(site) &&
+           returning_->may_hold_up(site, kWishesAwaited * late, now);
   });
 }
 
@@ -286,9 +289,10 @@ void Gateway::note_promises() {
 // Whether contributions of the members that are here, or show progress, may still suffice.
 bool Gateway::contributions_may_suffice() const {
   const auto view = current_view();
+  const auto lost = lost_disks(view);
   const auto possible = std::ranges::count_if(view.members, [&](SiteId member) {
     if (agreement_->held().count(member) > 0) return true;
-    if (lost_its_disk(view, member)) return false;
+    if (lost.contains(member)) return false;
     if (member == self_) return rank_pulse_.live(world_.loop.now());
     return peers_.reachable(member) && progresses(peers_.all().at(member));
   });
@@ -303,6 +307,7 @@ std::optional<Nanoseconds> Gateway::waiting_since() const {
 Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
   using Why = Deadline::Why;
   const auto view = current_view();
+  const auto lost = lost_disks(view);
   const auto now = world_.loop.now();
   Nanoseconds longest = 0;
   Deadline latest;
@@ -323,7 +328,7 @@ Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
       wait(kGrace, Why::away, member);
       continue;
     }
-    if (lost_its_disk(view, member)) {
+    if (lost.contains(member)) {
       wait(kGrace, Why::unnamed_disk, member);
       continue;
     }
@@ -398,11 +403,23 @@ std::string Gateway::said(const Deadline& deadline, Nanoseconds since) const {
   return {};
 }
 
+// For a word that anybody may say at any time: what it costs grows with the number of sites.
+void Gateway::consider_ballot_soon() {
+  if (ballot_timer_) return;
+  const auto at = ballot_considered_ + kBallotsApart;
+  if (ballot_considered_ == 0 || at <= world_.loop.now()) return consider_ballot();
+  ballot_timer_ = world_.loop.call_at(at, [this] {
+    ballot_timer_.reset();
+    consider_ballot();
+  });
+}
+
 void Gateway::consider_ballot() {
   if (!agreement_ || !agreement_->may_vote() || agreement_->decided() || finished_ || applying_ ||
       chain_.size() >= working_step())
     return;
-  const auto now = world_.loop.now();
+  ++counters_.ballots_considered;
+  const auto now = ballot_considered_ = world_.loop.now();
   const bool due = view_change_due();
   const auto *returns = awaited_return(), *wishes = awaited_wish();
   const auto since = waiting_since();
@@ -420,9 +437,10 @@ void Gateway::consider_ballot() {
   if (due && !open && first_held_at_) {
     // A change of the view waits only for those whose contributions can come.
     const auto view = current_view();
+    const auto lost = lost_disks(view);
     const bool here = std::all_of(view.members.begin(), view.members.end(), [&](SiteId m) {
       return agreement_->held().count(m) > 0 || (m != self_ && !peers_.reachable(m)) ||
-             lost_its_disk(view, m);
+             lost.contains(m);
     });
     open = here && now >= *first_held_at_ + (turn() + 1) * kGrace;
   }

@@ -152,7 +152,7 @@ void Gateway::receive_signed(Link* from, const Signed& message) {
 // contribution be made.
 void Gateway::check_own_word(Link* from, const Signed& message) {
   if (failure_ || !state_ || !exchange_ || !agreement_ || step_of(message) != step_id() ||
-      lost_its_disk(current_view(), self_))
+      current_view().vote_file_of(self_) != vote_file_)
     return;
   const auto what = forgotten_in(message);
   if (what.empty() || !is_signed_well(from, message)) return;
@@ -368,6 +368,12 @@ void Gateway::announce_step(PeerSite& peer) {
 
 // --- Status
 
+// Once its ranks compute: a site of which nothing comes would be dropped and taken in for ever.
+bool Gateway::wants_in() const {
+  return state_ && !current_view().is_member(self_) && may_join(self_) && !ranks_leaving_ &&
+         disk_takes() && rank_pulse_.compute(world_.loop.now()) && chain_.size() < working_step();
+}
+
 Status Gateway::my_status() const {
   Status s;
   const auto now = world_.loop.now();
@@ -379,9 +385,7 @@ Status Gateway::my_status() const {
   const bool is_open = exchange_ && state_ && chain_.size() < working_step();
   s.contributes = !ranks_leaving_ && ((rank_pulse_.live(now) && disk_takes()) ||
                                       (is_open && exchange_->contributed()));
-  // Once its ranks compute: a site of which nothing comes would be dropped and taken in for ever.
-  s.wants_in = state_ && !current_view().is_member(self_) && may_join(self_) && !ranks_leaving_ &&
-               disk_takes() && rank_pulse_.compute(now) && chain_.size() < working_step();
+  s.wants_in = wants_in();
   s.finished = finished_;
   s.vote_file = vote_file_;
   s.roster_epoch = roster_.epoch;
@@ -395,7 +399,7 @@ Status Gateway::my_status() const {
     if (std::ranges::includes(peer.status->holds, view.members)) s.sees_complete.push_back(site);
   }
   for (auto wish : peers_.wishes(s.step, self_))
-    if (wish.hops++ < Wish::kHopsMax && changes(current_view(), wish)) s.wishes.push_back(wish);
+    if (wish.hops++ < Wish::kHopsMax && changes(view, wish)) s.wishes.push_back(wish);
   return s;
 }
 
@@ -481,7 +485,7 @@ void Gateway::note_return(const PeerSite& peer) {
   if (current_view().is_member(peer.site))
     returning_->is_member(peer.site);
   else
-    consider_ballot();
+    consider_ballot_soon();
 }
 
 // --- Saved

@@ -86,7 +86,7 @@ Result<void> Gateway::contribute(std::uint64_t step,
     return Error{ErrorCode::mismatch,
                  "this site is not a member yet: its work goes on from the next state"};
   // It may have contributed to this step with the disk that it lost.
-  if (lost_its_disk(view, self_))
+  if (view.vote_file_of(self_) != vote_file_)
     return Error{ErrorCode::mismatch,
                  "no record names this site's new disk yet: its work goes on from the next state"};
   if (parameters->size() != layout_->elements())

@@ -21,8 +21,7 @@ bool Peers::reachable(SiteId site) const {
   if (sees(site)) return true;
   return std::any_of(sites_.begin(), sites_.end(), [&](const auto& entry) {
     const auto& [id, peer] = entry;
-    return peer.link->up() && peer.status &&
-           std::count(peer.status->sees.begin(), peer.status->sees.end(), site) > 0;
+    return peer.link->up() && peer.status && std::ranges::binary_search(peer.status->sees, site);
   });
 }
 

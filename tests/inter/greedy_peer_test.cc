@@ -41,6 +41,27 @@ TEST_F(HostilePeerTest, RecordsThatItAsksForHoldNobodyUp) {
   EXPECT_GE(3 * steps_of(0), 2 * quiet);
 }
 
+// Of one that is no member: each might be a reason to open a ballot.
+TEST_F(HostilePeerTest, OfAFloodOfStatusesEachIsNoReasonToLookAtTheBallot) {
+  ScriptedFederation federation(endless_with_puppet());
+  auto& puppet = federation.puppet(1);
+  puppet.heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 4; }, 120 * kSecond));
+  const auto considered = [&] { return federation.gateway(2).counters().ballots_considered; };
+  const auto before = considered();
+  for (int i = 0; i < 10'000; ++i) {
+    Status status;
+    status.step = federation.step(2) + 1;
+    status.first_record = 1;
+    puppet.link(2).send(encode(status));
+    federation.run_for(kMillisecond);
+  }
+  EXPECT_GE(considered() - before, 40U) << "on each tick";
+  EXPECT_LE(considered() - before, 600U) << "in ten seconds";
+}
+
 // It asks for two old states again and again: they do not take the room of the newest one.
 TEST_F(HostilePeerTest, OldStatesThatItAsksForKeepNobodyOut) {
   for (const bool fetches : {false, true}) {
