@@ -23,6 +23,7 @@
 
 #include "base/event_log.h"
 #include "inter/agreement.h"
+#include "inter/burst_pace.h"
 #include "inter/exchange.h"
 #include "inter/link.h"
 #include "inter/link_tester.h"
@@ -369,9 +370,11 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void note_return(const PeerSite& peer);
   void on_records(Link& link, const Records& records);
   void refuse_genesis(const Link& link, const Record& record, bool ours);
+  void ask_for_records(PeerSite& peer);
   void on_record_request(Link& link, const RecordRequest& request);
+  bool has_records(SiteId site) const;
   void send_wanted_records();
-  std::size_t send_records(Link& link, std::uint64_t from);
+  std::size_t send_records(PeerSite& peer, std::uint64_t from);
   void relay(const Signed& message, Link* from);
   void relay_to_all(const Signed& message, Link* from);
   void relay_to(PeerSite& peer, const Signed& message, Link* from);
@@ -499,6 +502,14 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     std::uint64_t from = 0;
   };
   std::deque<RecordsWanted> records_wanted_;  // of each peer one, answered in turn
+  // The last answer to a peer.
+  struct RecordsSent {
+    std::uint64_t session = 0;
+    std::uint64_t message = 0;         // of the link's, the last one of it
+    std::uint64_t from = 0, next = 0;  // steps
+    BurstPace again{4, kSecond};
+  };
+  std::map<SiteId, RecordsSent> records_sent_;
   bool sending_records_ = false;
   Nanoseconds records_due_ = 0;
   LogPace bad_signatures_, refused_records_, differing_spots_;

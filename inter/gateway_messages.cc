@@ -25,6 +25,7 @@ void Gateway::on_message(GatewayId from, Lane lane, ConnectionId connection,
     link_tester_->on_message(from, lane, bytes.subspan(1));
   else
     peer->link->wire_message(lane, connection, message);
+  if (lane == Lane::control) send_wanted_records();  // it may have acknowledged the last ones
 }
 void Gateway::on_up(GatewayId from, Lane lane, ConnectionId connection) {
   if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
@@ -465,14 +466,7 @@ void Gateway::on_status(Link& link, const Status& status) {
     changed_.notify();
     return;
   }
-  if (status.step > chain_.size() + 1 ||
-      (status.step > working_step() && chain_.size() < working_step())) {
-    auto& asked = records_asked_[peer.site];
-    if (now - asked >= kSecond || asked == 0) {
-      asked = now;
-      link.send(encode(RecordRequest{chain_.size() + 1}));
-    }
-  }
+  ask_for_records(peer);
   if (status.step == working_step() && peer.announced_step != status.step) announce_step(peer);
   if (exchange_ && state_) exchange_->consider_fetching();
   if (begun_) note_return(peer);

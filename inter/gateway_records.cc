@@ -15,10 +15,29 @@ constexpr int kRecordsShare = 4;  // of a rate limit records take no more than o
 
 }  // namespace
 
-// One after another, and no more than a part of a rate limit: bulk would pay for it.
+void Gateway::ask_for_records(PeerSite& peer) {
+  if (!peer.status) return;
+  const auto step = peer.status->step;
+  if (step <= chain_.size() + 1 && (step <= working_step() || chain_.size() >= working_step()))
+    return;
+  const auto now = world_.loop.now();
+  auto& asked = records_asked_[peer.site];
+  if (asked != 0 && now - asked < kSecond) return;
+  asked = now;
+  peer.link->send(encode(RecordRequest{chain_.size() + 1}));
+}
+
+// One after another, and no more than a part of a rate limit: bulk would pay for it. To each peer
+// the next ones once it has the last ones, and seldom the same again, so that a short question
+// asked often does not fill a line with control.
 void Gateway::on_record_request(Link& link, const RecordRequest& request) {
   if (!genesis_) return;
   const auto site = link.peer().site;
+  auto& sent = records_sent_[site];
+  if (sent.session != link.session())
+    sent = {.session = link.session(), .message = 0, .from = 0, .next = 0, .again = sent.again};
+  const bool on_its_way = !has_records(site) && request.from >= sent.from;
+  if (request.from < sent.next && (on_its_way || !sent.again.take(world_.loop.now()))) return;
   const auto before = std::ranges::find(records_wanted_, site, &RecordsWanted::by);
   if (before != records_wanted_.end())
     before->from = request.from;
@@ -27,22 +46,35 @@ void Gateway::on_record_request(Link& link, const RecordRequest& request) {
   send_wanted_records();
 }
 
+// The last ones that were sent to it, or that session is over.
+bool Gateway::has_records(SiteId site) const {
+  const auto sent = records_sent_.find(site);
+  const auto& link = *peers_.all().at(site).link;
+  return sent == records_sent_.end() || sent->second.session != link.session() ||
+         link.acknowledged_up_to(sent->second.message);
+}
+
 void Gateway::send_wanted_records() {
-  if (sending_records_ || records_wanted_.empty()) return;
+  const auto wanted = [this] {
+    return std::ranges::find_if(records_wanted_,
+                                [this](const auto& w) { return has_records(w.by); });
+  };
+  if (sending_records_ || wanted() == records_wanted_.end()) return;
   sending_records_ = true;
-  world_.loop.call_at(std::max(world_.loop.now(), records_due_), [this] {
-    const auto wanted = records_wanted_.front();
-    records_wanted_.pop_front();
-    std::size_t bytes = 0;
-    if (auto* peer = peers_.find(wanted.by)) bytes = send_records(*peer->link, wanted.from);
-    records_due_ = world_.loop.now() + kRecordsApart + kRecordsShare * limit_.cost(bytes);
+  world_.loop.call_at(std::max(world_.loop.now(), records_due_), [this, wanted] {
     sending_records_ = false;
+    if (const auto next = wanted(); next != records_wanted_.end()) {
+      const auto [by, from] = *next;
+      records_wanted_.erase(next);
+      const auto bytes = send_records(*peers_.find(by), from);
+      records_due_ = world_.loop.now() + kRecordsApart + kRecordsShare * limit_.cost(bytes);
+    }
     send_wanted_records();
   });
 }
 
 // How many bytes.
-std::size_t Gateway::send_records(Link& link, std::uint64_t from) {
+std::size_t Gateway::send_records(PeerSite& peer, std::uint64_t from) {
   Records records;
   std::size_t bytes = 0;
   const auto add = [&](const Certificate& certificate) {
@@ -58,7 +90,13 @@ std::size_t Gateway::send_records(Link& link, std::uint64_t from) {
   else
     for (; from <= chain_.size(); ++from)
       if (!add(chain_[from - 1])) break;
-  if (!records.certificates.empty()) link.send(encode(records));
+  if (records.certificates.empty()) return 0;
+  peer.link->send(encode(records));
+  auto& sent = records_sent_[peer.site];
+  sent.session = peer.link->session();
+  sent.message = peer.link->sent();
+  sent.from = records.certificates.front().record.step;
+  sent.next = records.certificates.back().record.step + 1;
   return bytes;
 }
 
@@ -77,6 +115,7 @@ void Gateway::refuse_genesis(const Link& link, const Record& record, bool ours) 
 }
 
 void Gateway::on_records(Link& link, const Records& records) {
+  const auto before = chain_.size();
   for (const auto& certificate : records.certificates) {
     if (certificate.record.step == 0) {
       if (genesis_ || adopting_run_ || !layout_) continue;
@@ -104,6 +143,8 @@ void Gateway::on_records(Link& link, const Records& records) {
     if (genesis_) learn(certificate, peers_.of(link));
   }
   records_asked_.erase(link.peer().site);
+  // There may be more than one message holds.
+  if (genesis_ && chain_.size() > before) ask_for_records(*peers_.of(link));
   changed_.notify();
 }
 

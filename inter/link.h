@@ -116,6 +116,11 @@ class Link {
   // when a new one begins. A message too long for the wire is dropped, with an alarm in the log.
   void send(Bytes message);
 
+  // How many were sent in this session, and whether the first so many are acknowledged.
+  std::uint64_t sent() const { return next_sequence_ - 1; }
+  bool acknowledged_up_to(std::uint64_t count) const {
+    return count + unacknowledged_.size() < next_sequence_;
+  }
   // Everything sent is acknowledged.
   bool drained() const { return unacknowledged_.empty(); }
 

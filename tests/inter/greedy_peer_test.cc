@@ -41,6 +41,48 @@ TEST_F(HostilePeerTest, RecordsThatItAsksForHoldNobodyUp) {
   EXPECT_GE(3 * steps_of(0), 2 * quiet);
 }
 
+// Where there is no rate limit either. What it lacks comes as fast as it takes it.
+TEST_F(HostilePeerTest, TheSameRecordsComeSeldomAgainAndTheNextOnesAtOnce) {
+  auto options = endless_with_puppet();
+  options.compute.assign(4, 100 * kMillisecond);
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  std::uint64_t answers = 0, next = 0;
+  bool goes_on = false;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type == MessageType::records) {
+      ++answers;
+      next = decode_records(in)->certificates.back().record.step + 1;
+      if (goes_on) from.send(encode(RecordRequest{next}));
+    }
+    Puppet::follow(from, type, in);
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 250; }, 6000 * kSecond));
+  const auto ask_often = [&](Nanoseconds time) {
+    answers = 0;
+    const auto end = federation.now() + time;
+    while (federation.now() < end) {
+      puppet.link(2).send(encode(RecordRequest{1}));
+      federation.run_for(5 * kMillisecond);
+    }
+    return answers;
+  };
+  const auto often = ask_often(20 * kSecond);
+  EXPECT_GE(often, 10U);
+  EXPECT_LE(often, 26U) << "once a second, and four at once";
+  federation.run_for(10 * kSecond);
+  answers = 0;
+  goes_on = true;
+  puppet.link(2).send(encode(RecordRequest{1}));
+  federation.run_for(kSecond);
+  EXPECT_GE(answers, 4U);
+  EXPECT_GE(next, 250U);
+  goes_on = false;
+  federation.run_for(10 * kSecond);
+  federation.set_access(1, 8000);
+  EXPECT_LE(ask_often(20 * kSecond), 4U) << "each takes six seconds, and none is queued behind it";
+}
+
 // Of one that is no member: each might be a reason to open a ballot.
 TEST_F(HostilePeerTest, OfAFloodOfStatusesEachIsNoReasonToLookAtTheBallot) {
   ScriptedFederation federation(endless_with_puppet());
