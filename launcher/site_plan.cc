@@ -71,6 +71,7 @@ std::string text_of(const SitePlan& plan) {
     out += "the gateway\n";
     line("state", memory.gateway_state,
          "agreed parameters, feedback, momentum, coded contributions");
+    line("windows", memory.gateway_windows, "of its links: chunks that wait to be checked");
     line("shared", memory.gateway_shared, "with the first rank");
     line("records", memory.gateway_records, "of all outer steps, at the end of the run");
     line("in all", memory.gateway(), "");
@@ -115,6 +116,7 @@ std::string json_of(const SitePlan& plan) {
                   {"exchange", memory.exchange},
                   {"all", memory.rank()}};
   json["gateway"] = {{"state", memory.gateway_state},
+                     {"windows", memory.gateway_windows},
                      {"shared", memory.gateway_shared},
                      {"records", memory.gateway_records}};
   json["writes_per_outer_step"] = {{"contribution", plan.writes.contribution},
