@@ -36,7 +36,10 @@ void FederationRun::kill(std::uint32_t index) {
 void FederationRun::end_on_disk(std::uint32_t index) {
   auto& site = sites_[index];
   auto life = random_.split("power").split(index).split(site.starts);
-  if (!life.chance(kPowerFails)) return site.disk->kill_process();
+  if (!life.chance(kPowerFails)) {
+    count("processes killed");
+    return site.disk->kill_process();
+  }
   const auto torn = site.disk->counters().torn;
   site.disk->crash();
   count("power failures");

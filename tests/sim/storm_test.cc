@@ -99,6 +99,8 @@ TEST(Disks, TakeTheirTimeFromTheScenarioAndFromFaults) {
 // A branch that no seed takes is a branch that no seed tests.
 TEST(Storm, EveryFaultHappens) {
   std::set<std::string> untaken = {"crashes",
+                                   "processes killed",
+                                   "power failures",
                                    "disks of voters wiped",
                                    "outages",
                                    "outages with a site lost",
