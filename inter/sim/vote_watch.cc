@@ -36,26 +36,33 @@ void VoteWatch::accept(SiteId site, const Place& place, std::uint64_t ballot,
     if (!promise->second || *promise->second < ballot)
       violation_(fmt::format("s{} voted in ballot {} of step {} and had promised {}", site, ballot,
                              place.step, promise->first));
-  const auto [known, fresh] = voter.accepts.emplace(ballot, record);
+  vote(site, place, ballot, record);
+  accepts_[{place, ballot, record}].insert(site);
+}
+
+void VoteWatch::vote(SiteId site, const Place& place, std::uint64_t ballot,
+                     const security::Digest& record) {
+  const auto [known, fresh] = voters_[{place, site}].votes.emplace(ballot, record);
   if (known->second != record && !states_may_differ_)
     violation_(
         fmt::format("s{} voted for two records in ballot {} of step {}", site, ballot, place.step));
-  accepts_[{place, ballot, record}].insert(site);
 }
 
 void VoteWatch::promise(SiteId site, std::span<const std::byte> message) {
   const auto decoded = decode_ballot(MessageType::promise, message);
   if (!decoded) return violation_(fmt::format("s{} signed a promise that does not decode", site));
   const auto& said = std::get<Promise>(decoded->ballot);
-  auto& voter = voters_[{Place{decoded->id.run, decoded->id.view, decoded->id.step}, site}];
+  const Place place{decoded->id.run, decoded->id.view, decoded->id.step};
+  auto& voter = voters_[{place, site}];
   // What it had voted for below this ballot belongs into the promise.
   std::optional<std::uint64_t> below;
-  for (const auto& [ballot, record] : voter.accepts)
+  for (const auto& [ballot, record] : voter.votes)
     if (ballot < said.ballot) below = ballot;
   if (below && !states_may_differ_ && (!said.accepted || said.accepted->ballot < *below))
     violation_(
         fmt::format("s{} promised ballot {} of step {} and did not say that it had voted in {}",
-                    site, said.ballot, decoded->id.step, *below));
+                    site, said.ballot, place.step, *below));
+  if (said.accepted) vote(site, place, said.accepted->ballot, said.accepted->record.hash());
   voter.promises.emplace(said.ballot,
                          said.accepted ? std::optional(said.accepted->ballot) : std::nullopt);
 }

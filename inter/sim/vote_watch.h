@@ -47,12 +47,14 @@ class VoteWatch {
     auto operator<=>(const Place&) const = default;
   };
   struct Voter {
-    std::map<std::uint64_t, security::Digest> accepts, proposals;  // by ballot: the record's hash
+    // By ballot: the record's hash. What a promise says that it voted for is a vote, too.
+    std::map<std::uint64_t, security::Digest> votes, proposals;
     // By ballot promised: the highest ballot it said it had voted in, the first time.
     std::map<std::uint64_t, std::optional<std::uint64_t>> promises;
   };
   void accept(SiteId site, const Place& place, std::uint64_t ballot,
               const security::Digest& record);
+  void vote(SiteId site, const Place& place, std::uint64_t ballot, const security::Digest& record);
   void promise(SiteId site, std::span<const std::byte> message);
   void propose(SiteId site, std::span<const std::byte> message);
 

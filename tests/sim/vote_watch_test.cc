@@ -92,6 +92,24 @@ TEST_F(VoteWatchTest, APromiseThatConcealsAVote) {
                                        HasSubstr("did not say that it had voted in 1")));
 }
 
+TEST_F(VoteWatchTest, APromiseThatNamesAnotherRecord) {
+  accepts(1, 1, record(1));
+  promises(1, 4, Vote::Accepted{1, record(2)});
+  EXPECT_THAT(violations_, ElementsAre(HasSubstr("s1 voted for two records in ballot 1")));
+}
+
+TEST_F(VoteWatchTest, AVoteForAnotherRecordThanAPromiseNamed) {
+  promises(1, 4, Vote::Accepted{1, record(1)});
+  accepts(1, 1, record(2));
+  EXPECT_THAT(violations_, ElementsAre(HasSubstr("s1 voted for two records in ballot 1")));
+}
+
+TEST_F(VoteWatchTest, WhatAPromiseNamedIsNotConcealedLater) {
+  promises(1, 4, Vote::Accepted{1, record(1)});
+  promises(1, 5);
+  EXPECT_THAT(violations_, ElementsAre(HasSubstr("did not say that it had voted in 1")));
+}
+
 TEST_F(VoteWatchTest, TwoProposalsInOneBallot) {
   proposes(2, 4, record(1));
   proposes(2, 4, record(2));
