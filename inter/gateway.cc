@@ -533,6 +533,11 @@ std::vector<std::pair<TransferId, std::uint32_t>> Gateway::acknowledged_chunks(S
                                      : found->second.link->acknowledged_chunks();
 }
 
+const Link* Gateway::link_with(SiteId peer) const {
+  const auto found = peers_.all().find(peer);
+  return found == peers_.all().end() ? nullptr : found->second.link.get();
+}
+
 std::uint64_t Gateway::session_with(SiteId peer) const {
   const auto found = peers_.all().find(peer);
   return found == peers_.all().end() ? 0 : found->second.link->session();

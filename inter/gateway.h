@@ -125,6 +125,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     return exchange_ ? exchange_->first_missing(chunks) : std::nullopt;
   }
   std::uint64_t session_with(SiteId peer) const;
+  const Link* link_with(SiteId peer) const;  // nullptr: it is no peer
   bool has_vote() const { return !lacks_vote(); }
   const LargeVector<float>& feedback() const { return feedback_; }
   View view() const { return current_view(); }  // of the step at hand

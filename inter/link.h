@@ -101,6 +101,8 @@ class Link {
   bool up() const { return session_ != 0; }
   const std::string& refused() const { return refused_; }  // why there is no session; "": not known
   std::uint64_t session() const { return session_; }
+  std::string bulk_waits_for() const { return session_ != 0 ? bulk_.waits_for() : ""; }
+  std::uint64_t unsettled_chunks() const { return unsettled_; }  // that came in
   Nanoseconds round_trip() const { return round_trip_.mean(); }
   // How long nothing may come of chunks that the peer sends before they count as stuck: four round
   // trips, and twice the time of a chunk on each of its connections at the rate at which bytes came

@@ -219,7 +219,10 @@ nlohmann::ordered_json json_of(const SimulateArguments& options, const Outcome& 
                               {"when", time_text_of(outcome.faults[i])},
                               {"what", text_of(outcome.faults[i])}});
   json["log_hash"] = outcome.log_hash;
-  if (options.log) json["log"] = outcome.log;
+  if (options.log) {
+    json["log"] = nlohmann::ordered_json::array();
+    for (const auto& event : outcome.history.log) json["log"].push_back(event.line);
+  }
   return json;
 }
 
@@ -234,7 +237,7 @@ ExitCode run_one(const SimulateArguments& options, const Scenario& scenario) {
         json_of(options, outcome).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return violation.empty() ? ExitCode::done : ExitCode::failed;
   }
-  for (const auto& line : outcome.log) fmt::print("{}\n", line);
+  for (const auto& event : outcome.history.log) fmt::print("{}\n", event.line);
   fmt::print("{} with seed {}: {}, {} in {:.1f} simulated seconds, {}\n", options.name(),
              options.seed, counted(part->sites.value_or(scenario.sites), "site"),
              counted(outcome.steps, "outer step"), outcome.simulated_seconds,

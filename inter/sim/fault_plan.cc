@@ -142,7 +142,8 @@ class Planner {
     fault.factor = 10 * (1 + static_cast<double>(draws.below(10)));
   }
   void pause(Random& draws, Nanoseconds when, std::uint32_t site) {
-    add(FaultKind::pause, when, site).length = nanoseconds(45 * draws.uniform() * draws.uniform());
+    add(FaultKind::pause, when, site).length =
+        std::max(scenario_.gone_for, nanoseconds(45 * draws.uniform() * draws.uniform()));
   }
   void clock_jump(Random& draws, Nanoseconds when, std::uint32_t site) {
     add(FaultKind::clock_jump, when, site).length = nanoseconds(7200 * draws.uniform() - 3600);

@@ -19,10 +19,12 @@ const std::set<std::string_view> kNever = {
 
 constexpr std::uint64_t kChunkElements = 256;
 
-ModelLayout tiny_layout() {
-  // Two groups of chunks, a short last frame, tensors that share a chunk.
-  auto layout = ModelLayout::make(
-      {{"a", Shape{7, 100}, 0}, {"b", Shape{33}, 0}, {"c", Shape{50, 40}, 0}, {"d", Shape{5}, 0}});
+ModelLayout tiny_layout(std::uint32_t elements) {
+  // Two groups of chunks or more, a short last frame, tensors that share a chunk.
+  auto layout = ModelLayout::make({{"a", Shape{7, 100}, 0},
+                                   {"b", Shape{33}, 0},
+                                   {"c", Shape{elements / 40, 40}, 0},
+                                   {"d", Shape{5}, 0}});
   ISTHMUS_ASSERT(layout.has_value());
   ISTHMUS_ASSERT(layout->chunks(0, kChunkElements).size() > kSealedTogether);
   return std::move(*layout);
@@ -37,20 +39,20 @@ std::vector<std::size_t> elements_of(const ModelLayout& layout) {
 
 }  // namespace
 
-FederationRun::FederationRun(const Scenario& scenario, std::uint64_t seed, bool keep_log,
+FederationRun::FederationRun(const Scenario& scenario, std::uint64_t seed, bool keep_history,
                              const PartOfRun& part)
     : scenario_(scenario),
       random_(Random(seed).split(scenario.name)),
       chance_(random_.split("chance")),
       network_(simulation_, random_.split("network"), scenario.network),
-      layout_(tiny_layout()),
-      keep_log_(keep_log),
+      layout_(tiny_layout(scenario.elements)),
+      keep_history_(keep_history),
       model_(elements_of(layout_), scenario.outer, scenario.codec),
       memory_fails_(scenario.memory_errors > 0),
       votes_(memory_fails_, [this](const std::string& what) { violation(what); }) {
   choose_faults(part);
   roster_.epoch = 1;
-  roster_.expires = simulation_.unix_time() + 1'000'000 * kSecond;
+  roster_.expires = simulation_.unix_time() + scenario_.roster_expires;
   for (std::uint32_t i = 0; i < scenario_.sites; ++i) {
     security::RosterSite site;
     site.id = i + 1;
@@ -108,14 +110,22 @@ void FederationRun::violation(const std::string& what) {
 void FederationRun::log_event(const Event& event) {
   const auto line = to_json(event);
   log_hash_.update(bytes_of(line));
-  if (keep_log_) outcome_.log.push_back(line);
+  if (keep_history_)
+    outcome_.history.log.push_back({simulation_.now(), std::string(event.site),
+                                    std::string(event.id), std::string(event.peer),
+                                    event.outer_step, line});
   if (event.id == "contributed" || event.id == "contribution_carried") {
-    const auto& site = sites_[std::stoul(std::string(event.site.substr(1))) - 1];
+    const auto& site = site_of(event.site);
     model_.closed(site.id, site.wipes, static_cast<std::uint64_t>(event.outer_step));
   }
   if (kNever.count(event.id) > 0 && (!memory_fails_ || event.id != "state_differs"))
     violation(fmt::format("{} at {}: {}", event.id, event.site, line));
   if (event.severity == Severity::alarm) count(fmt::format("alarm {}", event.id));
+  if (line.find(kNoDescriptors) != std::string::npos) ++site_of(event.site).lacked_descriptors;
+}
+
+FederationRun::Site& FederationRun::site_of(std::string_view name) {
+  return sites_[std::stoul(std::string(name.substr(1))) - 1];
 }
 
 GatewayOptions FederationRun::options_of(std::uint32_t index) {
@@ -140,6 +150,10 @@ GatewayOptions FederationRun::options_of(std::uint32_t index) {
   options.first_wait = 20 * kSecond;
   options.straggler_wait = 60 * kSecond;
   options.link.bug = scenario_.bug;
+  if (scenario_.window_chunks > 0) {
+    options.link.window_chunks = scenario_.window_chunks;
+    options.link.window_bytes = 0;
+  }
   options.link.bulk_connections_max = 8;  // more would only be more of the same
   if (scenario_.rate_limited)
     options.rate_limit_bytes_per_second =
@@ -157,6 +171,7 @@ void FederationRun::start(std::uint32_t index) {
   auto& site = sites_[index];
   if (site.process || site.gone_for_good || site.held_down) return;
   const int actor = static_cast<int>(index);
+  effects_.end(site.crash, simulation_.now());
   if (scenario_.clock_drift > 0)
     site.clock->restart(static_cast<Nanoseconds>(1e15 * chance_.uniform()));
   site.process = std::make_unique<SimulatedProcess>(
@@ -178,8 +193,9 @@ void FederationRun::start_after(std::uint32_t index, Nanoseconds delay) {
 }
 
 void FederationRun::start_soon(std::uint32_t index) {
-  start_after(index,
-              static_cast<Nanoseconds>((0.5 + 20 * chance_.uniform() * chance_.uniform()) * 1e9));
+  const auto soon =
+      static_cast<Nanoseconds>((0.5 + 20 * chance_.uniform() * chance_.uniform()) * 1e9);
+  start_after(index, std::max(soon, scenario_.gone_for));
 }
 
 void FederationRun::poll(int actor) {
@@ -204,6 +220,10 @@ void FederationRun::collect(const Gateway& gateway) {
   count("states disputed", c.divergences);
   count("votes under way when a step began anew", c.votes_under_way);
   count("voters changed", c.voters_changed);
+  for (const auto& link : gateway.status().links) {
+    count("chunks sent", link.chunks_sent);
+    count("chunks sent again", link.chunks_resent);
+  }
 }
 
 bool FederationRun::all_finished() const {
@@ -249,6 +269,7 @@ Outcome FederationRun::run() {
       simulation_.advance(std::max(simulation_.now(), *next));
     poll(actor);
     if (actor >= 0) check(static_cast<std::uint32_t>(actor));
+    if (!broken_.empty()) note_lanes_back();
     if (before_a_third && newest_step() > scenario_.outer_steps / 3) {
       before_a_third = false;
       at_a_third();
@@ -261,8 +282,15 @@ Outcome FederationRun::run() {
   for (auto& site : sites_)
     if (site.process) collect(site.process->gateway());
   count("messages lost or repeated", network_.counters().lost + network_.counters().duplicated);
+  if (scenario_.window_chunks > 0) count("most chunks of a peer not yet checked", most_unsettled_);
   if (outcome_.violations.empty()) check_at_end();
   std::ranges::sort(outcome_.happened);
+  auto struck = effects_.finish();
+  if (keep_history_) {
+    outcome_.history.struck = std::move(struck);
+    for (const auto& [step, record] : records_)
+      outcome_.history.decided[step] = {decided_at_[step], record};
+  }
   outcome_.steps = newest_step();
   outcome_.simulated_seconds = seconds_of(simulation_.now());
   outcome_.log_hash = log_hash_.finish().hex();
@@ -273,9 +301,9 @@ std::vector<Fault> faults_of(const Scenario& scenario, std::uint64_t seed) {
   return plan_faults(scenario, Random(seed).split(scenario.name).split("faults"));
 }
 
-Outcome run_federation(const Scenario& scenario, std::uint64_t seed, bool keep_log,
+Outcome run_federation(const Scenario& scenario, std::uint64_t seed, bool keep_history,
                        const PartOfRun& part) {
-  return FederationRun(scenario, seed, keep_log, part).run();
+  return FederationRun(scenario, seed, keep_history, part).run();
 }
 
 }  // namespace isthmus::inter::sim

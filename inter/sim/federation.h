@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "inter/sim/fault.h"
+#include "inter/sim/history.h"
 #include "inter/sim/scenario.h"
 
 namespace isthmus::inter::sim {
@@ -20,12 +21,12 @@ struct Outcome {
   std::vector<std::string> violations;  // empty: all is well
   std::vector<Fault> faults;            // all that the seed gives, also those that were left out
   std::vector<std::uint32_t> happened;  // places of those whose time came before the end, ascending
-  std::map<std::string, std::uint64_t> counters;
+  std::map<std::string, std::uint64_t> counters;  // of faults: those that hit something
   std::uint64_t steps = 0;
   double simulated_seconds = 0;
   std::uint64_t events = 0;
-  std::string log_hash;          // of all event logs: equal for equal seeds
-  std::vector<std::string> log;  // when asked for
+  std::string log_hash;  // of all event logs: equal for equal seeds
+  History history;       // when asked for
 };
 
 // What is left of the run that a seed gives: to find out what it takes to fail.
@@ -39,7 +40,7 @@ struct PartOfRun {
 // All faults of this run, in the order of time.
 std::vector<Fault> faults_of(const Scenario& scenario, std::uint64_t seed);
 
-Outcome run_federation(const Scenario& scenario, std::uint64_t seed, bool keep_log = false,
+Outcome run_federation(const Scenario& scenario, std::uint64_t seed, bool keep_history = false,
                        const PartOfRun& part = {});
 
 }  // namespace isthmus::inter::sim

@@ -42,6 +42,7 @@ void FederationRun::check(std::uint32_t index) {
   }
   if (gateway.state()) check_state(index);
   check_chunks(site);
+  note_credit(site);
   if (gateway.counters().signed_dropped > 0)
     violation(fmt::format("s{} dropped signed messages of honest sites", site.id));
   if (away_until_ && !returned_at_ && &site == &sites_.back()) note_return(site);
@@ -64,6 +65,7 @@ void FederationRun::check_failure(std::uint32_t index) {
   }
   if (failure.code != ErrorCode::disk_full && failure.code != ErrorCode::io)
     violation(fmt::format("s{} failed: {}", site.id, failure.text()));
+  if (failure.text().find(kNoDescriptors) != std::string::npos) ++site.lacked_descriptors;
   // A full disk ended it, as it should; its launcher starts it again.
   site.dying = true;
   simulation_.after(kSecond, -1, [this, index] { crash(index); });
@@ -150,6 +152,17 @@ void FederationRun::check_chunks(const Site& site) {
     if (const auto missing = theirs.first_missing(gateway.acknowledged_chunks(peer.id)))
       violation(fmt::format("s{} acknowledged chunk {} of a transfer of s{} and does not have it",
                             peer.id, missing->second, site.id));
+  }
+}
+
+// What a site has of another and has not checked yet, and whether the other waits for that.
+void FederationRun::note_credit(const Site& site) {
+  if (scenario_.window_chunks == 0) return;
+  for (const auto& peer : sites_) {
+    const auto* link = site.process->gateway().link_with(peer.id);
+    if (link == nullptr) continue;
+    if (link->bulk_waits_for() == "credit") count("events at which chunks waited for credit");
+    most_unsettled_ = std::max(most_unsettled_, link->unsettled_chunks());
   }
 }
 

@@ -23,6 +23,7 @@ void FederationRun::kill(std::uint32_t index) {
   if (site.paused) resume(index);
   if (!site.process) return;
   collect(site.process->gateway());
+  site.waited_for_disk += site.process->waited_for_disk();
   if (site.announced_in == site.starts) note_taken_back(site);
   site.worked_step.reset();
   site.ranks->detach();
@@ -30,6 +31,18 @@ void FederationRun::kill(std::uint32_t index) {
   end_on_disk(index);
   count("crashes");
   if (chance_.chance(0.5) && !site.ranks_dead) site.ranks->restart();
+  note_crash(index);
+}
+
+void FederationRun::note_crash(std::uint32_t index) {
+  auto& site = sites_[index];
+  const auto torn = site.disk->counters().torn;
+  site.crash = effects_.begin({.kind = FaultKind::crash,
+                               .site = index,
+                               .from = simulation_.now(),
+                               .saved = site.announced_saved,
+                               .torn = torn - std::exchange(site.torn, torn)},
+                              {});
 }
 
 // Drawn for each life of a gateway, so that no fault changes how others end.
@@ -318,8 +331,7 @@ void FederationRun::apply(const Fault& fault) {
     case FaultKind::partition:
       return partition(fault);
     case FaultKind::broken_connection:
-      network_.break_connections({fault.site + 1, 0}, {fault.other + 1, 0});
-      return count("broken connections");
+      return break_connections(fault);
     case FaultKind::slow_access:
       return slow_access(fault);
     case FaultKind::bad_network:
@@ -331,8 +343,7 @@ void FederationRun::apply(const Fault& fault) {
     case FaultKind::pause:
       return pause(fault);
     case FaultKind::clock_jump:
-      sites_[i].clock->jump(fault.length);
-      return count("jumps of calendars");
+      return jump(fault);
     case FaultKind::memory_error:
       memory_errors_[{i, fault.step}] += fault.count;
       return;
@@ -356,6 +367,34 @@ void FederationRun::crash_by(const Fault& fault) {
   if (fault.point.empty()) return crash(fault.site, fault.vote_lost);
   sites_[fault.site].crash_at = {
       .point = fault.point, .left = fault.count, .done = 0, .vote_lost = fault.vote_lost};
+}
+
+void FederationRun::break_connections(const Fault& fault) {
+  const auto a = gateway_at(fault.site), b = gateway_at(fault.other);
+  const bool any = network_.stream(a, b, Lane::control) != nullptr ||
+                   network_.stream(a, b, Lane::bulk) != nullptr;
+  network_.break_connections(a, b);
+  if (any) broken_.push_back({a, b, simulation_.now(), strike(fault, "broken connections")});
+}
+
+// Something has come both ways on both lanes.
+void FederationRun::note_lanes_back() {
+  std::erase_if(broken_, [this](const Broken& broken) {
+    for (const auto lane : {Lane::control, Lane::bulk})
+      for (const auto& [from, to] : {std::pair(broken.a, broken.b), std::pair(broken.b, broken.a)})
+        if (const auto* stream = network_.stream(from, to, lane);
+            stream == nullptr || stream->last_arrival() <= broken.when)
+          return false;
+    effects_.end(broken.number, simulation_.now());
+    return true;
+  });
+}
+
+// Of a calendar that somebody reads.
+void FederationRun::jump(const Fault& fault) {
+  sites_[fault.site].clock->jump(fault.length);
+  if (sites_[fault.site].process)
+    effects_.end(strike(fault, "jumps of calendars"), simulation_.now());
 }
 
 // The gateway says that it leaves; its ranks end with it.

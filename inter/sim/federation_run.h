@@ -12,9 +12,11 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "inter/sim/effects.h"
 #include "inter/sim/federation.h"
 #include "inter/sim/run_model.h"
 #include "inter/sim/simulated_clock.h"
@@ -28,7 +30,8 @@ namespace isthmus::inter::sim {
 
 class FederationRun {
  public:
-  FederationRun(const Scenario& scenario, std::uint64_t seed, bool keep_log, const PartOfRun& part);
+  FederationRun(const Scenario& scenario, std::uint64_t seed, bool keep_history,
+                const PartOfRun& part);
   Outcome run();
 
  private:
@@ -51,7 +54,8 @@ class FederationRun {
     // Its vote file was lost with this step the newest known: it has no vote until a later state.
     std::optional<std::uint64_t> vote_lost_at;
     std::uint64_t votes_lost = 0, wipes = 0;
-    bool wipe_due = false;  // once it has its vote back
+    std::uint64_t torn = 0;  // files, up to its last crash
+    bool wipe_due = false;   // once it has its vote back
 
     std::uint64_t starts = 0;
     std::uint64_t announced_saved = 0;
@@ -75,8 +79,11 @@ class FederationRun {
 
     // Faults that last, each counted.
     int disk_full = 0, no_descriptors = 0;
+    std::uint64_t lacked_descriptors = 0;  // as its gateway says
+    Nanoseconds waited_for_disk = 0;       // in its earlier lives
     std::vector<double> disk_slow, access_slow, ranks_slow;
     bool paused = false;
+    Effects::Number pause = 0, crash = 0;        // the last ones
     std::vector<std::function<void()>> held_up;  // what happens to it when it goes on
     bool leaving = false;
   };
@@ -87,7 +94,10 @@ class FederationRun {
     std::set<std::uint32_t> waiting, down;
   };
 
+  static constexpr std::string_view kNoDescriptors = "too many open files";
+
   // --- Life (federation.cc)
+  Site& site_of(std::string_view name);
   void lay_lines();
   GatewayOptions options_of(std::uint32_t index);
   void start(std::uint32_t index);
@@ -102,12 +112,22 @@ class FederationRun {
   void violation(const std::string& what);
   void count(const std::string& name, std::uint64_t n = 1) { outcome_.counters[name] += n; }
 
+  static GatewayId gateway_at(std::uint32_t place) { return {place + 1, 0}; }
+
   // --- Faults (federation_faults.cc, federation_conditions.cc, federation_once.cc)
   void choose_faults(const PartOfRun& part);
   void schedule_faults();
   void apply(std::uint32_t place);
   void apply(const Fault& fault);
+  Effects::Number strike(const Fault& fault, std::string counter, std::function<bool()> hit = {});
+  static std::function<bool()> more(std::function<std::uint64_t()> count);
+  bool run_both(std::uint32_t a, std::uint32_t b) const;
+  bool lacks_connection(std::uint32_t index) const;
   void crash_by(const Fault& fault);
+  void break_connections(const Fault& fault);
+  void note_lanes_back();
+  void note_crash(std::uint32_t index);
+  void jump(const Fault& fault);
   void leave(std::uint32_t index, Nanoseconds length);
   void set_disk(std::uint32_t index);
   void fill_disk(const Fault& fault);
@@ -160,6 +180,7 @@ class FederationRun {
   void check_state(std::uint32_t index);
   void note_taken_back(Site& site);
   void check_chunks(const Site& site);
+  void note_credit(const Site& site);
   void check_at_end();
   void check_work(Site& site);
   void check_dead_ranks();
@@ -177,7 +198,7 @@ class FederationRun {
   ModelLayout layout_;
   security::Roster roster_, newer_roster_;
   std::vector<Site> sites_;
-  bool keep_log_;
+  bool keep_history_;
   Outcome outcome_;
   security::Hasher log_hash_;
 
@@ -191,6 +212,14 @@ class FederationRun {
   const bool memory_fails_;
   VoteWatch votes_;
 
+  std::uint64_t most_unsettled_ = 0;  // chunks at one site of one peer
+  Effects effects_{outcome_.counters};
+  struct Broken {
+    GatewayId a, b;
+    Nanoseconds when = 0;
+    Effects::Number number = 0;
+  };
+  std::vector<Broken> broken_;  // connections, until there are others
   std::optional<Outage> outage_;
   bool one_never_returned_ = false;
   bool settings_tried_ = false;

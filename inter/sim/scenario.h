@@ -39,6 +39,8 @@ struct Scenario {
   std::uint64_t outer_steps = 6;
   OuterRule outer;
   compress::CodecId codec = compress::CodecId::int8;
+  std::uint32_t elements = 2000;    // of the model's largest tensor, about
+  std::uint32_t window_chunks = 0;  // of credit, for each peer; 0: as links have it
   std::uint32_t min_sites = 1;
   std::uint32_t absent_steps = 2;
   NetworkFaults network;
@@ -62,7 +64,9 @@ struct Scenario {
   double wiped_again = 0;    // probability, soon after a record gave a wiped site its vote back
   double slow_sites = 0;     // share of sites whose ranks take ten times as long
   double pauses = 0;         // all of a site stands still for up to 45 s, as after SIGSTOP
+  Nanoseconds gone_for = 0;  // crashes and pauses last so long at least
   double clock_jumps = 0;    // of the calendar, by up to an hour either way
+  Nanoseconds roster_expires = 1'000'000 * kSecond;  // after the beginning
   double clock_drift = 0;    // of each site's clock: at most this share, either way
   double slow_disks = 0;     // a disk takes 10 to 100 times as long, for up to half a minute
   double slow_access = 0;    // an access link has a 100th of its rate, for up to half a minute

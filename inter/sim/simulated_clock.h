@@ -23,6 +23,7 @@ class SimulatedClock final : public Clock {
   // The machine started again, now: its monotonic time begins at `origin`.
   void restart(Nanoseconds origin) { origin_ += origin - now(); }
   void jump(Nanoseconds by) { jumped_ += by; }
+  void set_right() { jumped_ = 0; }
 
   // When, in the simulation's time, this clock first shows `local` or more.
   Nanoseconds when(Nanoseconds local) const {

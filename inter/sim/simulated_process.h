@@ -49,6 +49,9 @@ class SimulatedProcess {
   // It stands still, or goes on: as SimulatedWire::pause().
   void pause_wire() { wire_->pause(); }
   void resume_wire() { wire_->resume(); }
+  // What its wire and its workers say of it, so far.
+  std::uint64_t bytes_received(GatewayId peer) const { return wire_->bytes_received(peer); }
+  Nanoseconds waited_for_disk() const { return workers_->waited_for_disk(); }
   // When the next timer of its loop is due, in the simulation's time.
   std::optional<Nanoseconds> next_timer() const;
 

@@ -37,6 +37,7 @@ class SimulatedWorkers final : public Workers {
   }
 
   int parallel() const override { return 1; }
+  Nanoseconds waited_for_disk() const { return waited_for_disk_; }  // of all jobs so far
 
  private:
   struct Job {
@@ -65,6 +66,7 @@ class SimulatedWorkers final : public Workers {
                         if (alive.expired()) return;  // the job was where the process crashed
                         // It would hold up those that wait for a CPU, or for news of what was done.
                         ISTHMUS_ASSERT(wait == 0 || &worker != &bulk_);
+                        waited_for_disk_ += wait;
                         simulation_.after(rest + wait, actor_,
                                           [this, &worker, alive, done = std::move(done)] {
                                             if (alive.expired()) return;
@@ -79,6 +81,7 @@ class SimulatedWorkers final : public Workers {
   const int actor_;
   SimulatedDisk& disk_;
   Worker bulk_, prompt_, of_disk_;
+  Nanoseconds waited_for_disk_ = 0;
   std::shared_ptr<int> alive_ =
       std::make_shared<int>(0);  // seen by events that outlive the process
 };

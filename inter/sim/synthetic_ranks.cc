@@ -78,6 +78,7 @@ void SyntheticRanks::publish(const Published& state) {
 
 void SyntheticRanks::schedule() {
   computing_ = true;
+  if (slowness_ > 1) ++slow_computations_;
   const auto generation = ++generation_;
   const auto time = static_cast<double>(compute_) * slowness_ * (0.7 + 0.6 * random_.uniform());
   for (auto& w : work_) w += static_cast<float>(static_cast<int>(random_.below(7)) - 3);

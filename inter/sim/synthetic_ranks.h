@@ -46,6 +46,7 @@ class SyntheticRanks final : public Ranks {
   void live();
   // They compute so many times as long, from the next contribution on.
   void slow_down(double factor) { slowness_ = factor; }
+  std::uint64_t slow_computations() const { return slow_computations_; }  // begun so far
   bool attached_to(const OuterSteps& gateway) const { return gateway_ == &gateway; }
   bool reading() const override { return false; }
   bool all_took() const override { return true; }
@@ -76,6 +77,7 @@ class SyntheticRanks final : public Ranks {
   bool has_base_ = false, computing_ = false, refused_ = false, done_ = false;
   bool hung_ = false, dead_ = false;
   double slowness_ = 1;
+  std::uint64_t slow_computations_ = 0;
 };
 
 }  // namespace isthmus::inter::sim

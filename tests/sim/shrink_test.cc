@@ -177,7 +177,8 @@ TEST(Parts, AreOfFewerSitesAndSteps) {
   const auto outcome = run_federation(scenario, 1, true, part);
   EXPECT_TRUE(outcome.finished);
   EXPECT_EQ(outcome.steps, 3U);
-  for (const auto& line : outcome.log) EXPECT_EQ(line.find("\"s3\""), line.npos) << line;
+  for (const auto& event : outcome.history.log)
+    EXPECT_EQ(event.line.find("\"s3\""), event.line.npos) << event.line;
 }
 
 }  // namespace

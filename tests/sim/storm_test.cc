@@ -107,6 +107,8 @@ TEST(Storm, EveryFaultHappens) {
                                    "sites left",
                                    "sites left for good",
                                    "full disks",
+                                   "times without descriptors",
+                                   "torn files",
                                    "slow disks",
                                    "partitions",
                                    "one-way partitions",
