@@ -109,6 +109,7 @@ TEST_F(RedialDelayTest, ARefusalInTheHandshakeIsNoSilence) {
 TEST_F(RedialDelayTest, ANameThatIsNotFoundIsARefusal) {
   comes_up_after(kMs);
   ends_after(10 * kSecond);
+  EXPECT_EQ(fails_after(400 * kMs), 0) << "patience with TCP is shorter than with a look-up";
   for (const auto delay : {400 * kMs, 800 * kMs}) {
     delay_.looking_up(now_);
     now_ += 500 * kMs;
