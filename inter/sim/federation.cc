@@ -152,7 +152,7 @@ GatewayOptions FederationRun::options_of(std::uint32_t index) {
   options.link.bug = scenario_.bug;
   if (scenario_.window_chunks > 0) {
     options.link.window_chunks = scenario_.window_chunks;
-    options.link.window_bytes = 0;
+    options.link.window_bytes = options.link.window_bytes_max = 0;  // it does not grow
   }
   options.link.bulk_connections_max = 8;  // more would only be more of the same
   if (scenario_.rate_limited)

@@ -161,7 +161,9 @@ TEST_P(FarAwayReturnTest, SaysThatItCatchesUp) {
         return member() && step(kReturning) + 1 >= step(1);
       },
       120 * kSecond));
-  EXPECT_GE(replayed.size(), 2U);
+  // One step alone where a state is fetched that is the one before the others' newest.
+  const auto fetched = federation_.gateway(kReturning).counters().state_fetches > 0;
+  EXPECT_GE(replayed.size(), fetched ? 1U : 2U);
   const auto status = federation_.gateway(kReturning).status();
   EXPECT_NE(status.phase, "catching up");
   EXPECT_EQ(status.catching_up_to, 0U);
