@@ -113,7 +113,8 @@ std::vector<SiteKey> gateway_keys() {
            "Memory that the gateway shares with its ranks, at most: 8 bytes per parameter. A "
            "model that needs more is refused. The outer state (28 bytes per parameter, 44 with "
            "nesterov) and the coded contributions of all sites come on top; the model and the "
-           "number of sites bound them, and `isthmus check` says how much that is."},
+           "number of sites bound them; so do the records of all outer steps (0.3 kB per site and "
+           "step). `isthmus check` says how much that is."},
   };
 }
 
