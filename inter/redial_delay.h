@@ -29,9 +29,8 @@ class RedialDelay {
   Nanoseconds dialing(Nanoseconds now, Nanoseconds longest) {
     looking_up(now);
     const bool was_there = took_ && now - last_up_ < kSoon;
-    const bool is_short = was_there && attempts_++ % kOneIsLongOf != kOneIsLongOf - 1;
     patience_ =
-        is_short ? std::clamp(2 * *took_, std::min(kPatienceMin, longest), longest) : longest;
+        was_there ? std::clamp(2 * *took_, std::min(kPatienceMin, longest), longest) : longest;
     return patience_;
   }
   // TCP has answered; handshakes follow, and up() or ended().
@@ -43,10 +42,7 @@ class RedialDelay {
   void up(Nanoseconds now) { up_ = now; }
   // The attempt has failed, or the connection has ended.
   Nanoseconds ended(Nanoseconds now, bool was_up) {
-    if (was_up) {
-      last_up_ = now;
-      attempts_ = 0;
-    }
+    if (was_up) last_up_ = now;
     if (was_up && now - up_ >= kGoodConnection) next_ = min_;
     const auto silence = connected_ ? kSilence : std::min(patience_, kSilence);
     if (!was_up && now - began_ + kTimerError >= silence) return 0;
@@ -60,9 +56,8 @@ class RedialDelay {
   static constexpr Nanoseconds kTimerError = 20 * kMillisecond;
   static constexpr Nanoseconds kGoodConnection = 5 * kSecond;
   // For as long it is taken for certain that the way has not become longer than it was.
-  static constexpr Nanoseconds kSoon = 60 * kSecond;
+  static constexpr Nanoseconds kSoon = 30 * kSecond;
   static constexpr Nanoseconds kPatienceMin = 400 * kMillisecond;
-  static constexpr int kOneIsLongOf = 4;
   // By itself, first: what took longer may have lost the first packet, and tells nothing of the
   // way.
   static constexpr Nanoseconds kTcpAsksAgain = kSecond;
@@ -71,7 +66,6 @@ class RedialDelay {
   Nanoseconds began_ = 0, up_ = 0, last_up_ = 0;
   Nanoseconds patience_ = 0;         // of this attempt, until TCP has answered
   bool connected_ = false;           // it has
-  int attempts_ = 0;                 // since it was up
   std::optional<Nanoseconds> took_;  // that, the last time: a round trip; nothing: not known
 };
 

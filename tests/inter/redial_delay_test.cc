@@ -59,8 +59,7 @@ TEST_F(RedialDelayTest, AttemptsAreShortAfterAConnectionThatCameUpSoon) {
 TEST_F(RedialDelayTest, SilenceThatATimerEndsEarlyIsNoRefusal) {
   comes_up_after(218'950 * kMicrosecond);
   ends_after(10 * kSecond);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(fails_after(436 * kMs), 0) << i;
-  patience();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(fails_after(436 * kMs), 0) << i;
   EXPECT_EQ(fails_after(300 * kMs), 400 * kMs) << "that is a refusal";
   EXPECT_EQ(fails_after(300 * kMs), 800 * kMs);
 }
@@ -121,24 +120,11 @@ TEST_F(RedialDelayTest, ANameThatIsNotFoundIsARefusal) {
   EXPECT_EQ(delay_.ended(now_, false), 0) << "no server answered";
 }
 
-// Else a way that a queue has made longer would be closed for a minute.
-TEST_F(RedialDelayTest, EachFourthAttemptHasAllTheTime) {
-  comes_up_after(100 * kMs);
-  ends_after(10 * kSecond);
-  for (int i = 0; i < 3; ++i)
-    for (const auto expected : {400 * kMs, 400 * kMs, 400 * kMs, 2 * kSecond})
-      EXPECT_EQ(patience(), expected) << i;
-  patience();
-  comes_up_after(600 * kMs);
-  ends_after(10 * kSecond);
-  EXPECT_EQ(patience(), 1200 * kMs);
-}
-
 // It may have become longer meanwhile.
-TEST_F(RedialDelayTest, AfterAMinuteTheWayIsNotKnownAnyMore) {
+TEST_F(RedialDelayTest, AfterHalfAMinuteTheWayIsNotKnownAnyMore) {
   comes_up_after(100 * kMs);
   ends_after(10 * kSecond);
-  now_ += 59 * kSecond;
+  now_ += 29 * kSecond;
   EXPECT_EQ(patience(), 400 * kMs);
   now_ += 2 * kSecond;
   EXPECT_EQ(patience(), 2 * kSecond);
