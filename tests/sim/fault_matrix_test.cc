@@ -408,6 +408,8 @@ TEST_P(FaultMatrix, OfManySeeds) {
     ASSERT_EQ(last_root(outcome), last_root(in_peace));
   }
   RecordProperty("tested", static_cast<int>(tested));
+  constexpr std::uint64_t kEnoughToTell = 10;
+  if (seeds() < kEnoughToTell) return;
   EXPECT_GE(2 * tested, seeds()) << "runs that put the promise to the test";
 }
 
