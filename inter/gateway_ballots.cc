@@ -250,6 +250,8 @@ bool Gateway::all_held_by_majority(const View& view) const {
 }
 
 bool Gateway::progresses(const PeerSite& peer) const {
+  // On a slow line its status is behind what it contributes.
+  if (exchange_ && exchange_->arriving(peer.site)) return true;
   return peer.last_progress > 0 && world_.loop.now() - peer.last_progress < options_.link.silence;
 }
 

@@ -145,7 +145,9 @@ void Link::receive_hello(ConnectionId connection, const Hello& hello) {
     }
     return;
   }
-  const auto objection = owner_.objection(peer_, hello.introduction);
+  // What is said again in a session was looked at when it began, and the session goes on.
+  const bool may_begin = session_ == 0 || new_process;
+  const auto objection = may_begin ? owner_.objection(peer_, hello.introduction) : "";
   if (!objection.empty()) {
     refuse(connection, objection);
     return;

@@ -46,6 +46,21 @@ TEST_F(LinkPair, ARefusalNamesTheFieldAtBothEnds) {
   EXPECT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); }, 30 * kSecond));
 }
 
+// Since then no session may begin, as after the end of a roster.
+TEST(Link, AHelloThatComesAgainEndsNoSession) {
+  ScriptedPeer peer;
+  peer.begin_session();
+  ASSERT_TRUE(peer.link.up());
+  Hello hello{.nonce = 77, .introduction = peer.owner.introduction};
+  peer.owner.introduction = with_codec("int4");
+  peer.control(hello.encode());
+  EXPECT_TRUE(peer.link.up());
+  EXPECT_EQ(peer.log.count("session_refused"), 0U);
+  hello.nonce = 78;  // of another process
+  peer.control(hello.encode());
+  EXPECT_EQ(peer.log.count("session_refused"), 1U);
+}
+
 // Each end hears of it from the other one too, in other words, and both ask again and again.
 TEST_F(LinkPair, AStandingRefusalIsSaidOnceAMinute) {
   world = std::make_unique<LinkWorld>(calm());
