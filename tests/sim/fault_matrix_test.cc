@@ -85,7 +85,6 @@ struct Case {
   std::function<void(Scenario&)> suffer;
   // What the row promises of a run; how often the run put that to the test: most runs must.
   std::function<std::uint64_t(const Run&)> promise;
-  std::optional<SimulatedTcp> tcp = {};  // else each in turn
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -403,8 +402,8 @@ TEST_P(FaultMatrix, OfManySeeds) {
   std::uint64_t tested = 0;
   for (std::uint64_t seed = 1; seed <= seeds(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    scenario.network.tcp = row.tcp.value_or(
-        std::array{SimulatedTcp::unseen, SimulatedTcp::reno, SimulatedTcp::bbr}[seed % 3]);
+    scenario.network.tcp =
+        std::array{SimulatedTcp::unseen, SimulatedTcp::reno, SimulatedTcp::bbr}[seed % 3];
     const auto outcome = run_federation(scenario, seed, /*keep_history=*/true);
     ASSERT_THAT(outcome.violations, testing::IsEmpty());
     ASSERT_TRUE(outcome.finished);
