@@ -263,7 +263,9 @@ class Exchange {
     // Its site is in sight, and nothing comes of it from there. So it will be in the next steps.
     bool without_way = false;
   };
-  std::map<SiteId, Sought> sought_;                     // by the contribution's site
+  std::map<SiteId, Sought> sought_;  // by the contribution's site
+  // Peers that were asked, in whatever step, and have sent nothing since: others are asked before.
+  std::set<SiteId> silent_;
   std::map<SiteId, Nanoseconds> served_at_;             // by this peer, of what it was asked for
   std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
   Signal read_;                                         // some of them have

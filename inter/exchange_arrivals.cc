@@ -307,6 +307,7 @@ void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool writt
   for (const auto& copy : chunk->copies) {
     const auto from = copy.link->peer().site;
     sought.silent.erase(from);
+    silent_.erase(from);
     if (from == entry->contribution->site()) sought.without_way = false;
     if (sought.asked.peer == from) served_at_[from] = entry->last_arrival;
   }

@@ -86,16 +86,22 @@ void Exchange::consider_fetching() {
       // What it is asked for it sends one after the other.
       const auto served = served_at_[asked.peer];
       if (!asked.session_ended && now - std::max(asked.when, served) < fetch_patience(site)) return;
-      if (!asked.session_ended || served < asked.when) sought.silent.insert(asked.peer);
+      if (!asked.session_ended || served < asked.when) {
+        sought.silent.insert(asked.peer);
+        silent_.insert(asked.peer);
+      }
     }
-    // The next source after the last one asked, so that a silent one does not stop us; one whose
-    // bytes were bad only when there is no other. At first the site itself, if its bulk may come,
-    // or who comes after it: so that many contributions do not all come over one line.
-    std::vector<PeerSite*> sources, refused;
+    // The next source after the last one asked, so that a silent one does not stop us; one that was
+    // silent before, also in other steps, only when there is no other, and last one whose bytes
+    // were bad. At first the site itself, if its bulk may come, or who comes after it: so that many
+    // contributions do not all come over one line.
+    std::vector<PeerSite*> sources, silent, refused;
     for (auto& [id, peer] : context_.peers.all()) {
       if (!may_have(peer, site)) continue;
-      (sought.refused.contains(id) ? refused : sources).push_back(&peer);
+      auto& kind = sought.refused.contains(id) ? refused : silent_.contains(id) ? silent : sources;
+      kind.push_back(&peer);
     }
+    if (sources.empty()) sources = std::move(silent);
     if (sources.empty()) sources = std::move(refused);
     if (sources.empty()) return;
     const auto from = asked.peer != 0 ? asked.peer + 1 : sought.without_way ? site + 1 : site;

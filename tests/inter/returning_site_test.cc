@@ -31,12 +31,16 @@ class ReturnTest : public testing::Test {
         .value_or(std::vector<std::string>())
         .size();
   }
-  // Away until it is dropped, and the others have made many steps more.
-  void be_away() {
+  // Until it is dropped, and the others have made many steps more.
+  void go_away() {
     ASSERT_TRUE(reaches(1, 4));
     federation_.cut_off(kReturning, true);
     ASSERT_TRUE(federation_.run_until([&] { return !member(); }, 60 * kSecond));
     ASSERT_TRUE(reaches(1, step(1) + 20));
+  }
+  // And is seen again.
+  void be_away() {
+    go_away();
     federation_.cut_off(kReturning, false);
     ASSERT_TRUE(federation_.run_until([&] { return sees(); }, 60 * kSecond));
   }
@@ -148,7 +152,8 @@ TEST_P(FarAwayReturnTest, IsWaitedForAlthoughReplayIsNoFasterThanSteps) {
 // What is shown of it meanwhile is where it stands, not what its ranks did before.
 TEST_P(FarAwayReturnTest, SaysThatItCatchesUp) {
   EXPECT_EQ(federation_.gateway(kReturning).status().catching_up_to, 0U);
-  be_away();
+  go_away();
+  federation_.cut_off(kReturning, false);
   std::set<std::uint64_t> replayed;
   ASSERT_TRUE(federation_.run_until(
       [&] {
@@ -285,33 +290,57 @@ TEST(StateAskerTest, CostsBoundedRoom) {
 }
 
 // Whoever says to have what a site missed, and never sends it, keeps it out no longer than its
-// patience, also where its link goes and comes: the site fetches a state.
-class SilentSourceTest : public testing::TestWithParam<bool> {};
+// patience.
+class SilentSource : public testing::Test {
+ protected:
+  SilentSource() : federation_(options()) {
+    federation_.puppet(4).heard = [](Link& from, MessageType type, ByteReader& in) {
+      Puppet::follow(from, type, in, [](const Status& theirs, Status& mine) {
+        mine.step = theirs.step + 1000;
+        mine.vote_file = 77;
+      });
+    };
+  }
+  static ScriptedFederation::Options options() {
+    auto options = options_of({kSecond, kSecond, kSecond, kSecond});
+    options.puppets = {4};
+    options.without_vote = {3, 4};
+    options.gateway.sync.outer_steps = 100'000;
+    return options;
+  }
+  std::uint64_t step(SiteId site) { return federation_.step(site); }
+  void be_away() {
+    ASSERT_TRUE(federation_.run_until([&] { return step(1) >= 6 && step(3) >= 5; }, 300 * kSecond));
+    federation_.cut_off(3, true);
+    ASSERT_TRUE(federation_.run_until([&] { return step(1) >= 200; }, 3000 * kSecond));
+    federation_.cut_off(3, false);
+  }
+
+  ScriptedFederation federation_;
+};
+
+// Who alone has the rest is asked next, and in the steps after that first.
+TEST_F(SilentSource, CostsOnePatienceAndNotOneInEachStep) {
+  be_away();
+  federation_.cut(2, 3, true);  // comes later, and has kept nothing of its own for it
+  federation_.run_for(3 * kSecond);
+  federation_.cut(2, 3, false);
+  EXPECT_TRUE(federation_.run_until([&] { return federation_.gateway(1).view().is_member(3); },
+                                    60 * kSecond));
+}
+
+// Also where its link goes and comes: the site fetches a state.
+class SilentSourceTest : public SilentSource, public testing::WithParamInterface<bool> {};
 
 TEST_P(SilentSourceTest, KeepsNobodyOut) {
-  auto options = options_of({kSecond, kSecond, kSecond, kSecond});
-  options.puppets = {4};
-  options.without_vote = {3, 4};
-  options.gateway.sync.outer_steps = 100'000;
-  ScriptedFederation federation(std::move(options));
-  federation.puppet(4).heard = [](Link& from, MessageType type, ByteReader& in) {
-    Puppet::follow(from, type, in, [](const Status& theirs, Status& mine) {
-      mine.step = theirs.step + 1000;
-      mine.vote_file = 77;
-    });
-  };
-  const auto step = [&](SiteId site) { return federation.step(site); };
-  ASSERT_TRUE(federation.run_until([&] { return step(1) >= 6 && step(3) >= 5; }, 300 * kSecond));
-  federation.cut_off(3, true);
-  ASSERT_TRUE(federation.run_until([&] { return step(1) >= 200; }, 3000 * kSecond));
-  federation.cut_off(3, false);
+  be_away();
   for (int i = 0; i < 100; ++i) {
-    federation.run_for(3 * kSecond);  // less than the patience
+    federation_.run_for(3 * kSecond);  // less than the patience
     if (!GetParam()) continue;
-    federation.puppet(4).link(3).end("it flaps");
+    federation_.puppet(4).link(3).end("it flaps");
   }
   EXPECT_GE(step(3) + 10, step(1));
-  EXPECT_GE(federation.gateway(3).counters().state_fetches, 1U);
+  EXPECT_GE(federation_.gateway(3).counters().state_fetches, 1U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Link, SilentSourceTest, testing::Bool(),
