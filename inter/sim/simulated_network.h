@@ -41,8 +41,9 @@ struct NetworkFaults {
   double packet_loss = 0;             // of one packet, which comes later
   SimulatedTcp tcp = SimulatedTcp::unseen;  // of the bulk lane
   // Share of dead connections that an end notices only by a heartbeat that stays away, 5 to 20 s
-  // later; and of those that it notices late for another reason, up to 3 s. Meanwhile it may send
-  // into the void, and the next connection may come up.
+  // later, unless the other end is back before and refuses what it sends; and of those that it
+  // notices late for another reason, up to 3 s. Meanwhile it may send into the void, and the end
+  // that dials may dial again.
   double silent_deaths = 0.3;
   double late_downs = 0.3;
 };
