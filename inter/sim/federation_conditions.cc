@@ -203,7 +203,10 @@ void FederationRun::pause(const Fault& fault) {
   if (!site.process || site.dying || site.leaving || site.paused) return;
   site.paused = true;
   site.process->pause_wire();
-  site.pause = strike(fault, "pauses", [&site] { return !site.held_up.empty(); });
+  site.pause = strike(fault, "pauses", [this, &site] {
+    const auto timer = site.process ? site.process->next_timer() : std::nullopt;
+    return !site.held_up.empty() || (timer && *timer < simulation_.now());
+  });
   simulation_.after(fault.length, -1, [this, i = fault.site, starts = site.starts] {
     if (sites_[i].paused && sites_[i].starts == starts) resume(i);
   });

@@ -486,9 +486,10 @@ INSTANTIATE_TEST_SUITE_P(
              killed},
         Case{"R8_stands_still", false, 3,
              [](Scenario& s) {
-               s.pauses = 1;
+               s.pauses = 0.7;
                s.gone_for = 18 * kSecond;
-               s.outer_steps = 20;
+               s.outer_steps = 40;
+               s.trouble_ends = 150 * kSecond;
              },
              stands_still},
         Case{"R2_R9_killed_and_started_again", false, 3,
