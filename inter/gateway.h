@@ -508,6 +508,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
     std::uint64_t session = 0;
     std::uint64_t message = 0;         // of the link's, the last one of it
     std::uint64_t from = 0, next = 0;  // steps
+    Nanoseconds when = 0;
+    std::size_t bytes_max = 0;  // of the next one: as the line is found to take them
     BurstPace again{4, kSecond};
   };
   std::map<SiteId, RecordsSent> records_sent_;

@@ -8,7 +8,11 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::size_t kRecordsBytes = 48 << 10;  // of certificates in one message
+// Of certificates in one message. What else is said waits behind it, and on 64 kbit/s the most
+// takes as long as the silence that ends a session: the first message is small, and each is twice
+// the last one while they take less than a second, until none was asked for in two.
+constexpr std::size_t kRecordsBytesMin = 6 << 10, kRecordsBytesMax = 48 << 10;
+constexpr Nanoseconds kRecordsTake = kSecond;
 constexpr Nanoseconds kRecordsApart = 5 * kMillisecond;
 constexpr Nanoseconds kRefusedAgain = 60 * kSecond;  // whose run is not this site's is asked
 constexpr int kRecordsShare = 4;  // of a rate limit records take no more than one in so many bytes
@@ -35,7 +39,17 @@ void Gateway::on_record_request(Link& link, const RecordRequest& request) {
   const auto site = link.peer().site;
   auto& sent = records_sent_[site];
   if (sent.session != link.session())
-    sent = {.session = link.session(), .message = 0, .from = 0, .next = 0, .again = sent.again};
+    sent = {.session = link.session(),
+            .message = 0,
+            .from = 0,
+            .next = 0,
+            .when = 0,
+            .bytes_max = kRecordsBytesMin,
+            .again = sent.again};
+  if (const auto took = world_.loop.now() - sent.when; took >= 2 * kRecordsTake)
+    sent.bytes_max = kRecordsBytesMin;
+  else if (request.from == sent.next && has_records(site) && took < kRecordsTake)
+    sent.bytes_max = std::min(2 * sent.bytes_max, kRecordsBytesMax);
   const bool on_its_way = !has_records(site) && request.from >= sent.from;
   if (request.from < sent.next && (on_its_way || !sent.again.take(world_.loop.now()))) return;
   const auto before = std::ranges::find(records_wanted_, site, &RecordsWanted::by);
@@ -76,11 +90,12 @@ void Gateway::send_wanted_records() {
 // How many bytes.
 std::size_t Gateway::send_records(PeerSite& peer, std::uint64_t from) {
   Records records;
+  auto& sent = records_sent_[peer.site];
   std::size_t bytes = 0;
   const auto add = [&](const Certificate& certificate) {
     ByteWriter encoded;
     certificate.encode(encoded);
-    if (bytes > 0 && bytes + encoded.size() > kRecordsBytes) return false;
+    if (bytes > 0 && bytes + encoded.size() > sent.bytes_max) return false;
     bytes += encoded.size();
     records.certificates.push_back(certificate);
     return true;
@@ -92,11 +107,11 @@ std::size_t Gateway::send_records(PeerSite& peer, std::uint64_t from) {
       if (!add(chain_[from - 1])) break;
   if (records.certificates.empty()) return 0;
   peer.link->send(encode(records));
-  auto& sent = records_sent_[peer.site];
   sent.session = peer.link->session();
   sent.message = peer.link->sent();
   sent.from = records.certificates.front().record.step;
   sent.next = records.certificates.back().record.step + 1;
+  sent.when = world_.loop.now();
   return bytes;
 }
 

@@ -83,6 +83,34 @@ TEST_F(HostilePeerTest, TheSameRecordsComeSeldomAgainAndTheNextOnesAtOnce) {
   EXPECT_LE(ask_often(20 * kSecond), 4U) << "each takes six seconds, and none is queued behind it";
 }
 
+// A line of 64 kbit/s: what else is said to it would wait for as long as it takes to be given up.
+TEST_F(HostilePeerTest, RecordsAreAsManyAtOnceAsItsLineTakesSoon) {
+  auto options = endless_with_puppet();
+  options.compute.assign(4, 100 * kMillisecond);
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  std::uint64_t next = 0;
+  std::size_t largest = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type == MessageType::records) {
+      largest = std::max(largest, in.rest().size());
+      next = decode_records(in)->certificates.back().record.step + 1;
+      from.send(encode(RecordRequest{next}));
+    }
+    Puppet::follow(from, type, in);
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 250; }, 6000 * kSecond));
+  federation.set_access(1, 8000);
+  federation.run_for(10 * kSecond);
+  const auto session = puppet.link(2).session();
+  ASSERT_NE(session, 0U);
+  largest = 0;
+  puppet.link(2).send(encode(RecordRequest{1}));
+  EXPECT_TRUE(federation.run_until([&] { return next >= 250; }, 600 * kSecond));
+  EXPECT_EQ(puppet.link(2).session(), session);
+  EXPECT_LE(largest, 16U << 10) << "two seconds of its line";
+}
+
 // Of one that is no member: each might be a reason to open a ballot.
 TEST_F(HostilePeerTest, OfAFloodOfStatusesEachIsNoReasonToLookAtTheBallot) {
   ScriptedFederation federation(endless_with_puppet());
