@@ -84,7 +84,7 @@ void ZmqDialer::take_events() {
     } else if (event->event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
       if (connection_ == 0) handshake_succeeded();
     } else {
-      // What arrived before the end is still delivered; the queue is short.
+      // What arrived before the end is still delivered, as far as a turn goes.
       if (connection_ != 0) take_messages();
       if (socket_) end(event_name(event->event));
       return;
@@ -125,25 +125,29 @@ bool ZmqDialer::is_heartbeat(const ZmqMessage& first) {
 
 void ZmqDialer::take_messages() {
   ZmqMessage part;
-  for (int taken = 0; taken < kTurnMessagesMax; ++taken) {
+  for (int taken = 0; taken < Inbox::kTakenMax; ++taken) {
     if (dropped_ || !socket_ || !socket_.receive(part)) break;
     if (connection_ == 0) take_events();  // the handshake's end was told before its first message
     if (connection_ == 0 || dropped_ || !socket_) break;
     pulse_.heard(loop_.now());
     if (is_heartbeat(part)) continue;
-    if (part.more() || part.bytes().size() > kControlMessageBytesMax) {
-      if (const auto unlogged = violations_.due(loop_.now()))
-        log_.alarm("wire_violation", {peer_.name},
-                   {{"lane", to_string(Lane::control)},
-                    {"what", "a message that no gateway sends"},
-                    {"more_since_last", *unlogged}});
-      return end("violation");
-    }
+    if (part.more() || part.bytes().size() > kControlMessageBytesMax)
+      return end_violating("a message that no gateway sends");
     meter_->received += zmq_wire_bytes(part.bytes().size());
-    const auto message = std::make_shared<ZmqMessage>(std::move(part));
-    events_.received(connection_, {message, message->bytes()});
+    if (!inbox_.put(connection_, std::move(part)))
+      return end_violating("more at once than a gateway sends");
   }
+  if (!dropped_) inbox_.give_to(events_);
   flush_overflow();
+  if (!inbox_.empty() && socket_watch_) socket_watch_->kick();
+}
+
+void ZmqDialer::end_violating(std::string_view what) {
+  if (const auto unlogged = violations_.due(loop_.now()))
+    log_.alarm(
+        "wire_violation", {peer_.name},
+        {{"lane", to_string(Lane::control)}, {"what", what}, {"more_since_last", *unlogged}});
+  end("violation");
 }
 
 void ZmqDialer::flush_overflow() {
@@ -195,6 +199,7 @@ void ZmqDialer::close_socket() {
   monitor_.close();
   socket_.close();
   overflow_ = {};
+  inbox_ = {};
   dropped_ = false;
   tcp_ = {};
 }

@@ -47,6 +47,7 @@ class ZmqDialer final : public LaneEnd {
   void flush_overflow();
   void handshake_succeeded();
   bool is_heartbeat(const ZmqMessage& first);
+  void end_violating(std::string_view what);
   void beat();
   void end(std::string_view reason);
   void close_socket();
@@ -73,6 +74,7 @@ class ZmqDialer final : public LaneEnd {
   std::unique_ptr<SocketWatch> socket_watch_;
   std::unique_ptr<SocketWatch> monitor_watch_;
   Overflow overflow_;
+  Inbox inbox_;
   HostLookUp look_up_;
   OwnedTasks tasks_;  // its timer: the next attempt, the end of this one's time, or the next beat
 };

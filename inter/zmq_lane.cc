@@ -49,11 +49,33 @@ int LanePulse::send(ZmqSocket& socket, ZmqMessage* routing_id) {
   return failed;
 }
 
+bool Inbox::put(ConnectionId connection, ZmqMessage message) {
+  auto& bytes = bytes_[connection];
+  bytes += cost(message);
+  messages_.push_back({connection, std::move(message)});
+  return bytes <= kBytesMax;
+}
+
+void Inbox::give_to(LaneEvents& events) {
+  for (int given = 0; given < kGivenMax && !messages_.empty();) {
+    auto [connection, message] = std::move(messages_.front());
+    messages_.pop_front();
+    const auto bytes = bytes_.find(connection);
+    if (bytes == bytes_.end()) continue;
+    bytes->second -= cost(message);
+    ++given;
+    const auto shared = std::make_shared<ZmqMessage>(std::move(message));
+    events.received(connection, {shared, shared->bytes()});
+  }
+}
+
+void Inbox::forget(ConnectionId connection) { bytes_.erase(connection); }
+
 Result<void> set_control_options(ZmqSocket& socket, const ZmqWireOptions& options) {
   const auto bytes_max = static_cast<std::int64_t>(kControlMessageBytesMax + kBoxBytes);
   ISTHMUS_CHECK(socket.set(ZMQ_MAXMSGSIZE, std::as_bytes(std::span(&bytes_max, 1))));
   ISTHMUS_CHECK(socket.set(ZMQ_SNDHWM, options.control_queue));
-  ISTHMUS_CHECK(socket.set(ZMQ_RCVHWM, options.control_queue));
+  ISTHMUS_CHECK(socket.set(ZMQ_RCVHWM, 0));  // Inbox says why
   ISTHMUS_CHECK(socket.set(ZMQ_HANDSHAKE_IVL, milliseconds(options.handshake_timeout)));
   // TCP_USER_TIMEOUT; the heartbeats are the bytes that an idle connection has to get through.
   // SNDBUF and RCVBUF are never set: that would switch off TCP's own tuning.

@@ -4,7 +4,10 @@
 
 #include <sys/types.h>
 
+#include <deque>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 
 #include "inter/lane_end.h"
 #include "inter/zmq_socket.h"
@@ -47,7 +50,8 @@ class LaneSocket {
 
 // Heartbeats of one connection, which both ends send: two empty parts, as the greeting is. They are
 // our own, since ZeroMQ's end the process when they are due on a connection that was reset while
-// its queue was full (libzmq 4.3.4, its issues 4364 and 4841): so when it goes on after a stop.
+// its queue was full (libzmq 4.3.4, its issues 4364 and 4841): so when it goes on after a stop. The
+// same happens when it answers those of a peer.
 class LanePulse {
  public:
   void heard(Nanoseconds now) { heard_ = now; }
@@ -61,8 +65,36 @@ class LanePulse {
   Nanoseconds heard_ = 0;
 };
 
-// Messages that one turn of the loop takes from a socket, so that other sockets have theirs.
-inline constexpr int kTurnMessagesMax = 64;
+// What has come on a control lane and is not yet given to the loop. libzmq's own queue has no
+// limit: on one that is full and whose connection is reset, a heartbeat that the peer asked for
+// would end the process (LanePulse). So each turn empties it into this, which knows who sends too
+// much.
+class Inbox {
+ public:
+  // Of one turn: as many as an I/O thread opens meanwhile, and as many as others can wait for.
+  static constexpr int kTakenMax = 4096, kGivenMax = 64;
+  // Of one connection. More than this a gateway does not send without an answer (LinkOptions), a
+  // second's acknowledgements of bulk included.
+  static constexpr std::size_t kBytesMax = 16 << 20;
+
+  bool empty() const { return messages_.empty(); }
+  // False: its connection has too much here, and is to be dropped.
+  bool put(ConnectionId connection, ZmqMessage message);
+  // kGivenMax of them at most; those of a connection that is forgotten meanwhile are left out.
+  void give_to(LaneEvents& events);
+  void forget(ConnectionId connection);
+
+ private:
+  struct Arrived {
+    ConnectionId connection = 0;
+    ZmqMessage message;
+  };
+  // Of a message: itself, and what libzmq and this add.
+  static std::size_t cost(const ZmqMessage& message) { return message.bytes().size() + 128; }
+
+  std::deque<Arrived> messages_;
+  std::unordered_map<ConnectionId, std::size_t> bytes_;
+};
 
 // Limits, queues and timeouts: all that does not depend on who dials.
 Result<void> set_control_options(ZmqSocket& socket, const ZmqWireOptions& options);

@@ -80,10 +80,12 @@ void ZmqListener::beat() {
 
 void ZmqListener::take_messages() {
   int taken = 0;
-  while (taken < kTurnMessagesMax && take_message()) ++taken;
+  while (taken < Inbox::kTakenMax && take_message()) ++taken;
+  inbox_.give_to(events_);
   flush_overflows();
+  if (!inbox_.empty()) return socket_watch_->kick();
   // Once the socket is empty, what an ended connection sent before has been delivered.
-  if (taken < kTurnMessagesMax) end_finished();
+  if (taken < Inbox::kTakenMax) end_finished();
 }
 
 bool ZmqListener::take_message() {
@@ -104,18 +106,22 @@ bool ZmqListener::take_message() {
   connection->pulse.heard(loop_.now());
   if (parts == 2 && only_empty) return true;  // a heartbeat
   if (parts > 1 || payload.bytes().size() > kControlMessageBytesMax) {
-    if (const auto unlogged = violations_.due(loop_.now()))
-      log_.alarm("wire_violation", {options_.name_of(connection->peer)},
-                 {{"lane", to_string(Lane::control)},
-                  {"what", "a message that no gateway sends"},
-                  {"more_since_last", *unlogged}});
-    drop(connection->id, "violation");
+    end_violating(*connection, "a message that no gateway sends");
     return true;
   }
   connection->meter->received += zmq_wire_bytes(payload.bytes().size());
-  const auto message = std::make_shared<ZmqMessage>(std::move(payload));
-  events_.received(connection->id, {message, message->bytes()});
+  if (!inbox_.put(connection->id, std::move(payload)))
+    end_violating(*connection, "more at once than a gateway sends");
   return true;
+}
+
+void ZmqListener::end_violating(const Connection& connection, std::string_view what) {
+  if (const auto unlogged = violations_.due(loop_.now()))
+    log_.alarm(
+        "wire_violation", {options_.name_of(connection.peer)},
+        {{"lane", to_string(Lane::control)}, {"what", what}, {"more_since_last", *unlogged}});
+  inbox_.forget(connection.id);
+  drop(connection.id, "violation");
 }
 
 ZmqListener::Connection* ZmqListener::connection_of(const std::string& routing_id,
@@ -276,6 +282,7 @@ void ZmqListener::forget(ConnectionId id) {
   if (found == connections_.end()) return;
   const auto connection = std::move(found->second);
   connections_.erase(found);
+  inbox_.forget(id);
   by_routing_id_.erase(connection.routing_id);
   const auto now = loop_.now();
   ended_[connection.routing_id] = now;

@@ -71,6 +71,7 @@ class ZmqListener final : public LaneEnd {
   void take_events();
   void beat();
   Connection* connection_of(const std::string& routing_id, const ZmqMessage& payload);
+  void end_violating(const Connection& connection, std::string_view what);
   void refuse(const ZmqMessage& payload, std::string_view peer, std::string_view reason);
   bool end_all_on(int descriptor);  // false: there is none
   void log_stranger(std::string_view what);
@@ -91,6 +92,7 @@ class ZmqListener final : public LaneEnd {
   SocketMonitor monitor_;
   std::unique_ptr<SocketWatch> socket_watch_;
   std::unique_ptr<SocketWatch> monitor_watch_;
+  Inbox inbox_;
   std::unordered_map<ConnectionId, Connection> connections_;
   std::unordered_map<std::string, ConnectionId> by_routing_id_;
   std::vector<ConnectionId> overflowing_;

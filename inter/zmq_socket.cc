@@ -1,6 +1,9 @@
 #include "inter/zmq_socket.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -200,3 +203,18 @@ std::optional<SocketEvent> SocketMonitor::next() {
 }
 
 }  // namespace isthmus::inter
+
+// Found before the C library's, by libzmq too, which asks with it how connecting went, and ends the
+// process for ENOPROTOOPT (4.3.4, tcp_connecter.cpp): what Linux makes of ICMP's "protocol
+// unreachable", from a firewall or from anybody on the path.
+extern "C" int getsockopt(int descriptor, int level, int option, void* value,
+                          socklen_t* size) noexcept {
+  const auto result = ::syscall(SYS_getsockopt, descriptor, level, option, value, size);
+  int error = 0;
+  if (result == 0 && level == SOL_SOCKET && option == SO_ERROR && *size == sizeof error) {
+    std::memcpy(&error, value, sizeof error);
+    if (error == ENOPROTOOPT) error = EHOSTUNREACH;
+    std::memcpy(value, &error, sizeof error);
+  }
+  return static_cast<int>(result);
+}

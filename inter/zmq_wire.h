@@ -24,7 +24,9 @@
 // - a connection is down when its TCP connection ends, or fails: by TCP's own timeout on unsent or
 //   unacknowledged bytes (progress, however slow, keeps it), or by the lane's heartbeats, which
 //   also notice a process that is stopped; not by ZeroMQ's (LanePulse says why);
-// - a peer that chose its own routing id is refused: libzmq lets it take another's place.
+// - a peer that chose its own routing id is refused: libzmq lets it take another's place;
+// - what has come waits with us (Inbox), not in a queue of libzmq's that can be full: a connection
+//   that is reset while its queue is full may end the process.
 // Not defended against, since libzmq 4.3.4 offers no way: a gateway of the roster that sends one
 // message in parts without end. It fills memory until it is barred.
 //
@@ -88,8 +90,9 @@ struct ZmqWireOptions {
   // idle one after two seconds, and each second then.
   Nanoseconds silent_after = 4 * kSecond;
   int io_threads = 1;  // of the bulk lane: they seal, open and move bytes
-  // Messages in flight between the loop and the lane's threads, per connection and direction. They
-  // bound memory: at most (queue + 1) messages of the lane's size wait to be sent, or to be taken.
+  // Messages in flight between the loop and the lane's threads, per connection, of bulk in either
+  // direction. They bound memory: at most (queue + 1) messages of the lane's size wait to be sent,
+  // or to be taken. Control messages that came and wait: Inbox::kBytesMax.
   int control_queue = 64;
   int bulk_queue = 4;
   Nanoseconds heartbeat_interval = 2 * kSecond;

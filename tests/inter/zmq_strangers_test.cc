@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "inter/socket_check.h"
 #include "inter/zap_handler.h"
@@ -152,6 +154,28 @@ TEST_F(ZmqPair, WhatNoGatewaySendsEndsTheConnection) {
     EXPECT_TRUE(wait([&] { return counters_[0].live[Lane::control].empty(); }));
     EXPECT_EQ(counters_[0].messages, 0U);
   }
+}
+
+// What libzmq has read it keeps for as long as nobody takes it.
+TEST_F(ZmqPair, MoreAtOnceThanAGatewaySendsEndsTheConnection) {
+  start(0);
+  RawClient client(endpoint(Lane::control), world_.key(0).public_key, world_.key(1));
+  client.send({0, 0});  // the greeting
+  ASSERT_TRUE(wait([&] { return !counters_[0].live[Lane::control].empty(); }));
+  const auto send_at_once = [&](std::size_t messages) {
+    for (std::size_t i = 0; i < messages; ++i) client.send({kControlMessageBytesMax});
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // while no loop runs
+  };
+  constexpr std::size_t kUnacknowledged = (8 << 20) / kControlMessageBytesMax;  // LinkOptions
+  send_at_once(kUnacknowledged);
+  EXPECT_TRUE(wait([&] { return counters_[0].messages == kUnacknowledged; }));
+  EXPECT_FALSE(client.saw(ZMQ_EVENT_DISCONNECTED));
+  send_at_once(3 * kUnacknowledged);
+  EXPECT_TRUE(wait([&] { return client.saw(ZMQ_EVENT_DISCONNECTED); }));
+  EXPECT_TRUE(wait([&] { return counters_[0].live[Lane::control].empty(); }));
+  EXPECT_EQ(world_.count_events(0, "wire_violation"), 1U);
+  start(1);
+  EXPECT_TRUE(wait_until_up());
 }
 
 // ---- What strangers can cost.
