@@ -58,7 +58,10 @@ class UnreachablePort {
   UnreachablePort(const UnreachablePort&) = delete;
   UnreachablePort& operator=(const UnreachablePort&) = delete;
 
-  static bool possible() { return ::geteuid() == 0; }
+  static bool possible() {
+    const int raw = ::socket(AF_INET, SOCK_RAW, IPPROTO_ICMP);
+    return raw >= 0 && ::close(raw) == 0;
+  }
   const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&address_); }
   std::uint16_t port() const { return ntohs(address_.sin_port); }
 
