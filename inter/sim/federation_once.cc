@@ -121,6 +121,7 @@ void FederationRun::recover() {
     site.vote_lost_at.reset();
     site.announced_saved = std::min(site.announced_saved, recovery.step);
     crash(i);
+    site.ranks->restart();  // they may go on from what is given up
   }
 }
 

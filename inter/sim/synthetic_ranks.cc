@@ -20,7 +20,7 @@ void SyntheticRanks::restart() {
   ++generation_;
   has_base_ = false;
   computing_ = false;
-  contributed_step_ = 0;
+  given_ = open_ = false;
   work_.clear();
   tokens_ = 0;
 }
@@ -43,37 +43,34 @@ void SyntheticRanks::publish(const Published& state) {
   kept_contribution_ = state.contributed;
   if (dead_) return;
   if (state.final_step) {
-    done_ = true;
     ++generation_;
     return;
   }
+  const bool other_record = state.step == base_step_ && state.record != base_record_;
+  if (has_base_ && (state.run != base_run_ || other_record)) restart();
+  if (has_base_ && state.step < base_step_) return;  // of a gateway that will catch up
   const bool again = has_base_ && state.step == base_step_;
+  open_ = state.contribution_open;
+  // Other than real ranks also of a repetition: a state that broken memory made may be forgotten
+  // with its gateway, and work is counted from what the gateway has.
   base_.assign(state.parameters.begin(), state.parameters.end());
-  base_step_ = state.step;
-  has_base_ = true;
-  if (state.contribution_open) {
-    // Made already: the next state follows.
-    contributed_step_ = state.step + 1;
-    computing_ = false;
-    ++generation_;
+  if (again && given_) {
+    if (!open_) contribute();
     return;
   }
-  if (again && contributed_step_ == state.step + 1) {
-    // The gateway lost what it had taken: the same again.
-    contribute();
-    return;
-  }
-  if (again && computing_) return;  // a gateway came back; the work goes on
-  if (!computing_ || contributed_step_ > 0) {
-    // A new state after a contribution: begin anew. A state that came in the middle: the work so
-    // far is kept.
-    if (contributed_step_ >= state.step || !computing_) {
-      work_.assign(base_.size(), 0);
+  if (!again) {
+    // What the gateway has not kept is still the ranks', and goes into the next contribution.
+    if (!has_base_ || (given_ && state.contributed > base_step_)) {
+      work_.assign(state.parameters.size(), 0);
       tokens_ = 0;
     }
+    base_step_ = state.step;
+    base_record_ = state.record;
+    base_run_ = state.run;
+    has_base_ = true;
+    given_ = false;
   }
-  contributed_step_ = 0;
-  if (!computing_) schedule();
+  if (!computing_ && !open_) schedule();
 }
 
 void SyntheticRanks::schedule() {
@@ -93,34 +90,21 @@ void SyntheticRanks::schedule() {
     });
 }
 
+// Nothing is tried again: whatever becomes of it, the next state says so.
 void SyntheticRanks::contribute() {
-  if (!gateway_ || !has_base_) {
-    // Waits with its work for the gateway to come back.
-    return;
-  }
   if (hung_) {
     computing_ = true;
     return;
   }
+  if (open_) return;  // there is one already: this work goes into the next
+  given_ = true;
+  if (!gateway_) return;  // until it comes back
   std::vector<float> parameters(base_.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i] = base_[i] - work_[i];
   const auto step = base_step_ + 1;
   const auto copy = parameters;
-  if (gateway_->contribute(step, std::make_shared<ValuesInVector>(std::move(parameters)),
-                           tokens_)) {
-    contributed_step_ = step;
+  if (gateway_->contribute(step, std::make_shared<ValuesInVector>(std::move(parameters)), tokens_))
     contributed_({step, base_, copy, tokens_});
-    return;
-  }
-  // Too late for this step, or not a member: the work goes on from the next state.
-  computing_ = true;
-  const auto generation = ++generation_;
-  simulation_.after(2 * kSecond, actor_, [this, generation] {
-    if (generation != generation_ || hung_) return;
-    if (gateway_) gateway_->progressing();
-    computing_ = false;
-    contribute();
-  });
 }
 
 }  // namespace isthmus::inter::sim

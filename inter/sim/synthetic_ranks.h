@@ -1,6 +1,7 @@
 // SyntheticRanks: what computes at a simulated site: nothing. After a while it contributes the
 // state it has minus small integers, so that a lost or doubled contribution is off by whole
-// numbers. Lives in a process of its own, which a gateway's crash may or may not take along.
+// numbers. Takes states and contributes as real ranks do (ATTACH.md). Lives in a process of its
+// own, which a gateway's crash may or may not take along.
 #pragma once
 
 #include <cstdint>
@@ -73,8 +74,11 @@ class SyntheticRanks final : public Ranks {
   OuterSteps* gateway_ = nullptr;
   std::uint64_t generation_ = 0;  // of scheduled work
   std::vector<float> base_, work_;
-  std::uint64_t base_step_ = 0, contributed_step_ = 0, kept_contribution_ = 0, tokens_ = 0;
-  bool has_base_ = false, computing_ = false, refused_ = false, done_ = false;
+  std::uint64_t base_step_ = 0, kept_contribution_ = 0, tokens_ = 0;
+  security::Digest base_record_, base_run_;
+  bool has_base_ = false, computing_ = false, refused_ = false;
+  bool given_ = false;  // the work since that state was handed over, taken or not
+  bool open_ = false;   // the gateway has a contribution to its next step already
   bool hung_ = false, dead_ = false;
   double slowness_ = 1;
   std::uint64_t slow_computations_ = 0;

@@ -56,6 +56,7 @@ class RecoveryTest : public testing::Test {
       federation_->kill(site);
       federation_->disk(site).set_faults({});
       federation_->give_roster(site, roster);
+      federation_->ranks(site).restart();
       federation_->start(site);
     }
   }
