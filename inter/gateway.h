@@ -269,6 +269,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::shared_ptr<StateDraft> draft() { return ranks_ ? ranks_->draft() : nullptr; }
   std::uint64_t newest_contribution() const;
   bool ranks_reading() const { return ranks_ && ranks_->reading(); }
+  bool making_contribution() const { return taking_contribution_ || exchange_->contributing(); }
   bool ranks_have_the_end(Nanoseconds told) const;
 
   // --- Apply (gateway_apply.cc)

@@ -148,8 +148,7 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   // replaces.
   applying_ = true;
   count_waits();
-  while ((saving_ || taking_contribution_ || exchange_->contributing() || ranks_reading()) &&
-         !failure_ && !stopping_)
+  while ((saving_ || making_contribution() || ranks_reading()) && !failure_ && !stopping_)
     co_await changed_.wait_until(world_.loop.now() + (ranks_reading() ? kReadingTurn : kSecond));
   if (failure_) co_return *failure_;
   if (stopping_) co_return false;

@@ -295,7 +295,7 @@ bool Gateway::contributions_may_suffice() const {
   const auto possible = std::ranges::count_if(view.members, [&](SiteId member) {
     if (agreement_->held().count(member) > 0) return true;
     if (lost.contains(member)) return false;
-    if (member == self_) return rank_pulse_.live(world_.loop.now());
+    if (member == self_) return rank_pulse_.live(world_.loop.now()) || making_contribution();
     return peers_.reachable(member) && progresses(peers_.all().at(member));
   });
   return possible >= std::max<std::ptrdiff_t>(options_.sync.min_sites, 1);
@@ -335,8 +335,8 @@ Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
       continue;
     }
     if (member == self_) {
-      // Our own ranks: as patient with them as with others.
-      if (rank_pulse_.live(now))
+      // Our own ranks: as patient with them as with others. What they gave is made without them.
+      if (rank_pulse_.live(now) || making_contribution())
         wait(usual_wait(self_) + straggler_wait_.most(), Why::own_ranks, member);
       continue;
     }

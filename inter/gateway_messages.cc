@@ -384,8 +384,9 @@ Status Gateway::my_status() const {
   // Whoever cannot write contributes nothing, however its ranks compute: nobody waits for it. What
   // it has contributed counts while that step is open.
   const bool is_open = exchange_ && state_ && chain_.size() < working_step();
-  s.contributes = !ranks_leaving_ && ((rank_pulse_.live(now) && disk_takes()) ||
-                                      (is_open && exchange_->contributed()));
+  const bool makes = rank_pulse_.live(now) || (is_open && making_contribution());
+  s.contributes =
+      !ranks_leaving_ && ((makes && disk_takes()) || (is_open && exchange_->contributed()));
   s.wants_in = wants_in();
   s.finished = finished_;
   s.vote_file = vote_file_;

@@ -397,6 +397,36 @@ TEST(LostSightTest, WhatTheOtherSavedIsPassedOn) {
   EXPECT_GT(of_2_from_1, 0);
 }
 
+// What ranks have handed over is made and kept without them: their site waits for that, and so do
+// others.
+class RanksGoneTest : public testing::TestWithParam<SiteId> {};
+
+TEST_P(RanksGoneTest, WhatTheyGaveIsWaitedFor) {
+  const auto voter = GetParam();
+  auto options = options_of({kSecond, 4 * kSecond});
+  options.without_vote = {3 - voter};
+  options.gateway.sync.outer_steps = 100;
+  ScriptedFederation federation(std::move(options));
+  auto& second = federation.gateway(2);
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 8; }, 120 * kSecond));
+  ASSERT_TRUE(federation.run_until(
+      [&] { return second.status().phase == "exchanging" && second.held().contains(1); },
+      20 * kSecond));
+  const auto step = federation.step(2) + 1;
+  federation.disk(2).set_speed({.sync = 20 * kSecond});
+  federation.end_ranks(2);
+  const auto ballots = federation.events(voter, "ballot_opened");
+  federation.run_for(10 * kSecond);
+  ASSERT_FALSE(second.held().contains(2)) << "it is made before anybody waits for it";
+  EXPECT_EQ(federation.events(voter, "ballot_opened"), ballots);
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(1) >= step; }, 300 * kSecond));
+  EXPECT_NE(federation.gateway(1).chain()[step - 1].record.part_of(2), nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Voters, RanksGoneTest, testing::Values(1, 2), [](const auto& tested) {
+  return tested.param == 1 ? "OfOthers" : "OfTheVoter";
+});
+
 // Of two voters one holds a wrong state, and finds its fault once it hears of the other's. Who does
 // not see it meanwhile does not give up.
 class DisputeTest : public testing::TestWithParam<bool> {};
