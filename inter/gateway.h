@@ -266,10 +266,11 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<void> contribute_task(std::shared_ptr<const ContributedValues> parameters,
                              std::uint64_t tokens);
   void publish(std::shared_ptr<StateDraft> draft = {});
+  void publish_if_awaited();
   std::shared_ptr<StateDraft> draft() { return ranks_ ? ranks_->draft() : nullptr; }
   std::uint64_t newest_contribution() const;
-  bool ranks_reading() const { return ranks_ && ranks_->reading(); }
   bool making_contribution() const { return taking_contribution_ || exchange_->contributing(); }
+  bool ranks_reading() const { return ranks_ && ranks_->reading(); }
   bool ranks_have_the_end(Nanoseconds told) const;
 
   // --- Apply (gateway_apply.cc)
@@ -300,7 +301,15 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   // --- Divergence (gateway_divergence.cc)
   std::map<SiteId, security::Digest> roots_elsewhere() const;
   std::optional<security::Digest> right_root(const security::Digest& mine) const;
+  // The voters by what root they have, as far as they have said: silent are the others.
+  struct VotersRoots {
+    std::map<security::Digest, std::size_t> count;
+    std::size_t silent = 0, silent_here = 0;  // and of these, can be reached
+  };
+  VotersRoots voters_roots(const security::Digest& mine) const;
   bool disputed() const;
+  bool differs_unresolved() const;
+  bool differs_long() const;
   bool bears_difference();
   bool differs_elsewhere() const;
   bool disputed_too_long();
@@ -481,7 +490,9 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<LargeVector<float>> misled_base_;
   std::optional<security::Digest> rechecked_root_;  // computed twice, with the same result
   std::optional<security::Digest> disputed_root_;   // the last one that others had otherwise
-  std::optional<Nanoseconds> disputed_since_;
+  std::optional<Nanoseconds> differs_since_;   // from that of another voter, and nobody can say
+  std::optional<Nanoseconds> disputed_since_;  // and all who could have said what they have
+  bool checking_ = false;                      // the state: no ballot is opened on it
 
   // The step at hand.
   bool begun_ = false;  // one, in this process
@@ -492,6 +503,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<std::pair<std::uint64_t, Vote>> stored_vote_;
   bool vote_on_disk_ = true;  // stored_vote_ is
   bool taking_contribution_ = false;
+  bool state_awaited_ = false;  // by ranks, though it may be none that is new to them
   std::optional<Nanoseconds> first_held_at_;
   std::optional<Nanoseconds> view_change_since_;  // it is due
   std::optional<Nanoseconds> missed_since_, missed_said_;

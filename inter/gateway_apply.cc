@@ -201,7 +201,7 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
 }
 
 // The state is a new one, its records are logged, feedback is settled: goes on from it. `tell`: the
-// ranks too; `draft`, if any, has its parameters.
+// ranks too, also if they do not wait for it; `draft`, if any, has its parameters.
 void Gateway::enter_state(bool save_it, bool tell, std::shared_ptr<StateDraft> draft) {
   const auto step = state_->step;
   finished_ = step > 0 && chain_.size() >= step && chain_[step - 1].record.final_step;
@@ -223,6 +223,8 @@ void Gateway::enter_state(bool save_it, bool tell, std::shared_ptr<StateDraft> d
     send_status();
   else if (tell)
     publish(std::move(draft));
+  else
+    publish_if_awaited();
 }
 
 // Goes on from a state that was fetched, instead of replaying.

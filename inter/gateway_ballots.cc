@@ -171,6 +171,7 @@ void Gateway::note_since() {
   };
   since(roster_known_since_, genesis_ && newer_roster_known());
   since(too_few_since_, agreement_ && !contributions_may_suffice());
+  since(differs_since_, differs_unresolved());
 }
 
 bool Gateway::too_few_come() const {
@@ -418,7 +419,7 @@ void Gateway::consider_ballot_soon() {
 
 void Gateway::consider_ballot() {
   if (!agreement_ || !agreement_->may_vote() || agreement_->decided() || finished_ || applying_ ||
-      chain_.size() >= working_step())
+      checking_ || chain_.size() >= working_step())
     return;
   ++counters_.ballots_considered;
   const auto now = ballot_considered_ = world_.loop.now();

@@ -12,6 +12,8 @@ namespace {
 
 // Sites that disagree without a majority: for the other one to find its fault.
 constexpr Nanoseconds kDisputePatience = 60 * kSecond;
+// A voter that is here: to save the step too, and to say what it has.
+constexpr Nanoseconds kWordPatience = 10 * kSecond;
 
 }  // namespace
 
@@ -28,30 +30,52 @@ std::map<SiteId, security::Digest> Gateway::roots_elsewhere() const {
 // it, of which this site, with `mine`, may be one.
 std::optional<security::Digest> Gateway::right_root(const security::Digest& mine) const {
   if (chain_.size() > state_->step) return chain_[state_->step].record.parent_root;
-  const auto view = current_view();
-  std::map<security::Digest, std::size_t> voters;
-  if (view.is_voter(self_)) ++voters[mine];
-  for (const auto& [site, root] : roots_elsewhere())
-    if (view.is_voter(site)) ++voters[root];
-  for (const auto& [root, count] : voters)
-    if (count >= view.majority()) return root;
+  const auto majority = current_view().majority();
+  for (const auto& [root, count] : voters_roots(mine).count)
+    if (count >= majority) return root;
   return std::nullopt;
 }
 
+Gateway::VotersRoots Gateway::voters_roots(const security::Digest& mine) const {
+  VotersRoots roots;
+  const auto elsewhere = roots_elsewhere();
+  for (const auto voter : current_view().voters) {
+    if (voter == self_) {
+      ++roots.count[mine];
+    } else if (const auto said = elsewhere.find(voter); said != elsewhere.end()) {
+      ++roots.count[said->second];
+    } else {
+      ++roots.silent;
+      roots.silent_here += peers_.reachable(voter) ? 1 : 0;
+    }
+  }
+  return roots;
+}
+
+// One voter's word alone, which may be a lie, makes nobody compute a step again, while a majority
+// is about to say that this site is right.
 bool Gateway::disputed() const {
   if (!state_ || !exchange_) return false;
   if (const auto right = right_root(state_root_)) return *right != state_root_;
-  return rechecked_root_ != state_root_ && differs_elsewhere();
+  if (rechecked_root_ == state_root_ || !differs_elsewhere()) return false;
+  auto roots = voters_roots(state_root_);
+  return differs_long() || roots.count[state_root_] + roots.silent_here < current_view().majority();
+}
+
+bool Gateway::differs_unresolved() const {
+  return state_ && exchange_ && !right_root(state_root_) && differs_elsewhere();
+}
+
+bool Gateway::differs_long() const {
+  return differs_since_ && world_.loop.now() - *differs_since_ > kWordPatience;
 }
 
 // Sites differ, nobody knows what is right, and this site's state is right as far as it can tell:
 // the other one has to find its fault. False once that has taken too long.
 bool Gateway::bears_difference() {
-  if (!state_ || !exchange_ || right_root(state_root_) || !differs_elsewhere()) {
-    disputed_since_.reset();
-    return true;
-  }
-  return !disputed_too_long();
+  if (differs_unresolved()) return !disputed_too_long();
+  disputed_since_.reset();
+  return true;
 }
 
 // Only voters count: who has no vote cannot make one doubt its state.
@@ -63,19 +87,18 @@ bool Gateway::differs_elsewhere() const {
   });
 }
 
-// While too few voters have said what they have to make a majority, the others may still agree. And
-// who does not see us cannot find a fault of its own.
+// While voters have not said what they have that could still make a majority, nothing is without an
+// end. And who does not see us cannot find a fault of its own.
 bool Gateway::disputed_too_long() {
   const auto view = current_view();
-  std::size_t spoke = view.is_voter(self_) ? 1 : 0;
-  bool unseen = false;
-  for (const auto& [site, root] : roots_elsewhere()) {
-    if (!view.is_voter(site)) continue;
-    ++spoke;
-    const auto* peer = peers_.find(site);
-    unseen |= root != state_root_ && (peer == nullptr || !peer->link->up());
-  }
-  if (spoke < view.majority() || unseen) {
+  const auto roots = voters_roots(state_root_);
+  const bool may_agree = std::ranges::any_of(
+      roots.count, [&](const auto& root) { return root.second + roots.silent >= view.majority(); });
+  const auto elsewhere = roots_elsewhere();
+  const bool unseen = std::ranges::any_of(elsewhere, [&](const auto& other) {
+    return view.is_voter(other.first) && other.second != state_root_ && !peers_.sees(other.first);
+  });
+  if (may_agree || unseen) {
     disputed_since_.reset();
     return false;
   }
@@ -95,20 +118,28 @@ Task<Result<void>> Gateway::settle_dispute() {
   co_return co_await check_state();
 }
 
-// Goes on from the right state, if this site's is found wrong.
+// Goes on from the right state, if this site's is found wrong. Until it is, the ranks and the step
+// go on as if it were right: another site's word alone, which may be a lie, holds nothing up.
 Task<Result<void>> Gateway::check_state() {
   const auto k = state_->step;
+  checking_ = true;
+  auto found = co_await find_right_state();
+  checking_ = false;
+  if (failure_ || stopping_) co_return Result<void>();
+  if (!found) {
+    if (rechecked_root_ != state_root_)
+      co_await changed_.wait_until(world_.loop.now() + kSecond);  // then once more
+    co_return Result<void>();
+  }
   applying_ = true;  // nothing is contributed meanwhile, nor voted
-  while ((saving_ || taking_contribution_ || exchange_->contributing() ||
+  while ((saving_ || making_contribution() ||
           (agreement_ && agreement_->vote_version() > persisted_version_)) &&
          !failure_ && !stopping_)
     co_await changed_.wait_until(world_.loop.now() + 100 * kMillisecond);
   if (failure_ || stopping_) co_return Result<void>();
-  auto found = co_await find_right_state();
-  if (!found) {
+  if (right_root(state_root_) == state_root_) {  // others have said so meanwhile
     applying_ = false;
-    if (rechecked_root_ != state_root_)
-      co_await changed_.wait_until(world_.loop.now() + kSecond);  // then once more
+    publish_if_awaited();
     co_return Result<void>();
   }
   disputed_since_.reset();

@@ -48,7 +48,10 @@ Result<void> Gateway::attached(const ModelLayout& layout) {
   ranks_leaving_ = false;
   // After the caller is done with its own bookkeeping.
   world_.loop.call_after(0, [this] {
-    if (state_ && !applying_ && (!finished_ || end_told_)) publish();
+    if (applying_)
+      state_awaited_ = true;
+    else if (state_ && (!finished_ || end_told_))
+      publish();
     changed_.notify();
   });
   return {};
@@ -78,9 +81,13 @@ Result<void> Gateway::contribute(std::uint64_t step,
         fmt::format("a contribution of {} tokens: one has {} at most", tokens, kTokensMax)};
   if (step != working_step() || chain_.size() >= step)
     return Error{ErrorCode::mismatch, fmt::format("step {} is decided: a new state comes", step)};
-  if (taking_contribution_ || exchange_->contributed() || applying_ ||
-      (pending_ && pending_->step == step))
+  if (taking_contribution_ || exchange_->contributed() || (pending_ && pending_->step == step))
     return Error{ErrorCode::mismatch, fmt::format("step {} has this site's contribution", step)};
+  if (applying_) {
+    state_awaited_ = true;
+    return Error{ErrorCode::mismatch,
+                 fmt::format("the state before step {} is about to be another one", step)};
+  }
   const auto view = current_view();
   if (!view.is_member(self_))
     return Error{ErrorCode::mismatch,
@@ -166,7 +173,10 @@ Task<void> Gateway::contribute_task(std::shared_ptr<const ContributedValues> par
     // The ranks still have what they contributed: they give it again when the state is published
     // again.
     co_await world_.loop.sleep(kRetryDisk);
-    if (state_ && !applying_ && !taking_contribution_) publish();
+    if (applying_)
+      state_awaited_ = true;
+    else if (state_ && !taking_contribution_)
+      publish();
     co_return;
   }
   pending_ = std::move(*made);
@@ -186,6 +196,7 @@ std::uint64_t Gateway::newest_contribution() const {
 
 void Gateway::publish(std::shared_ptr<StateDraft> draft) {
   if (!ranks_ || !rank_pulse_.here() || !state_) return;
+  state_awaited_ = false;
   rank_pulse_.told(world_.loop.now());
   ranks_know_end_ |= finished_;
   ranks_->publish({.step = state_->step,
@@ -197,6 +208,11 @@ void Gateway::publish(std::shared_ptr<StateDraft> draft) {
                    .contributed = newest_contribution(),
                    .contribution_open = pending_ && pending_->step == working_step(),
                    .draft = std::move(draft)});
+}
+
+// Whoever attached or contributed while nothing could be taken is told the state again.
+void Gateway::publish_if_awaited() {
+  if (state_awaited_) publish();
 }
 
 // Ranks of a run that is launched once more come for its last state, even if it is all that there

@@ -224,7 +224,7 @@ std::vector<std::string> Gateway::attention() const {
         fmt::format("its ranks hang: they are connected, and nothing was heard of them for {:.0f} "
                     "s; the others go on without them. See what they wait for, or start them again",
                     seconds_of(silent)));
-  if (disputed_since_)
+  if (disputed_since_ || differs_long())
     all.push_back("its state differs from that of others: it is computed again, or fetched");
   return all;
 }
