@@ -33,8 +33,12 @@ struct Vote {
   std::optional<Accepted> accepted;
 };
 
-// No run has as many, and whatever is promised, a higher one follows.
+// No step has as many: a voter follows a ballot at most so far above what it had promised when it
+// came to the step, and as much further with each second that it is there, which makes years. More
+// than honest voters open in that time; and a voter that was away gets to what the others have
+// promised meanwhile, in the time that it took them at most (PROTOCOL.md, "Ballots").
 inline constexpr std::uint64_t kBallotMax = std::uint64_t{1} << 48;
+inline constexpr std::uint64_t kBallotsFollowed = std::uint64_t{1} << 20;
 
 struct Prepare {
   std::uint64_t ballot = 0;

@@ -283,6 +283,7 @@ void Gateway::begin_step() {
     if (vote.accepted &&
         (vote.accepted->record.parent_root != state_root_ || vote.accepted->record.view != view))
       vote.accepted.reset();
+    promised_before_ = vote.promised;
     agreement_ = std::make_unique<Agreement>(agreement_setup(view), std::move(vote), on_disk);
     agreement_->set_view_change_due(view_change_due() || awaited_wish() != nullptr ||
                                     awaited_return() != nullptr);

@@ -375,6 +375,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void receive_saved(Link* from, const Signed& message);
   void receive_founding(Link* from, const Signed& message);
   void receive_in_step(Link* from, const Signed& message);
+  bool leads_too_far(const Signed& message) const;
   bool counts_in_step(const Signed& message) const;
   void receive_ballot(const Signed& message);
   void on_status(Link& link, const Status& status);
@@ -508,6 +509,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<Nanoseconds> view_change_since_;  // it is due
   std::optional<Nanoseconds> missed_since_, missed_said_;
   Nanoseconds step_began_ = 0, next_ballot_at_ = 0;
+  std::uint64_t promised_before_ = 0;  // when the step began, here
   std::uint32_t ballots_tried_ = 0;
   SaidInStep said_;  // by others
   std::map<SiteId, Nanoseconds> records_asked_, genesis_relayed_;

@@ -279,6 +279,7 @@ void Gateway::receive_in_step(Link* from, const Signed& message) {
     return;
   if (!within_pace(from, message)) return;
   if (!known && !is_signed_well(from, message)) return;
+  if (leads_too_far(message)) return;
   if (!known && counts_in_step(message) && said_.note(message)) relay(message, from);
   switch (message.type) {
     case MessageType::open:
@@ -291,6 +292,18 @@ void Gateway::receive_in_step(Link* from, const Signed& message) {
     default:
       receive_ballot(message);
   }
+}
+
+// To ballots after which no higher one would be left: whoever has promised one of them is lost for
+// the step, and its leader cannot be kept out without deciding it. A message that does not arrive
+// costs no more than time, and is said again in the next ballot.
+bool Gateway::leads_too_far(const Signed& message) const {
+  if (message.type != MessageType::prepare && message.type != MessageType::propose) return false;
+  const auto decoded = decode_ballot(message.type, message.body);
+  if (!decoded) return false;
+  const auto ballot = std::visit([](const auto& said) { return said.ballot; }, decoded->ballot);
+  const auto seconds = static_cast<std::uint64_t>((world_.loop.now() - step_began_) / kSecond);
+  return ballot > promised_before_ + kBallotsFollowed * (1 + seconds);
 }
 
 // Only that is kept, and passed on: anybody can sign anything.

@@ -1,0 +1,149 @@
+// What a voter can cost that signs ballots which no honest one would: it is not tolerated in votes,
+// but what it did is over once it is silent, or kept out.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "tests/inter/scripted_federation.h"
+
+namespace isthmus::inter {
+namespace {
+
+// The third of three voters is a puppet, so that a step needs both others once it is silent.
+class LyingVoterTest : public testing::Test {
+ protected:
+  static constexpr SiteId kLiar = 3;
+  static constexpr VoteFileId kVoteFile = 77;
+
+  LyingVoterTest() : federation_(options()) {
+    liar().heard = [this](Link& from, MessageType type, ByteReader& in) {
+      vote_for_run(from, type, in);
+      note_close(type, in);
+      if (silent_) return;
+      Puppet::follow(from, type, in, [](const Status&, Status& mine) {
+        mine.vote_file = kVoteFile;
+        mine.sees = {1, 2, 3};
+      });
+    };
+  }
+  static ScriptedFederation::Options options() {
+    auto options = options_of({kSecond, kSecond, kSecond});
+    options.puppets = {kLiar};
+    options.gateway.sync.outer_steps = 100'000;
+    return options;
+  }
+
+  Puppet& liar() { return federation_.puppet(kLiar); }
+  std::uint64_t step(SiteId site) { return federation_.step(site); }
+  bool reach(std::uint64_t wanted, Nanoseconds limit) {
+    return federation_.run_until([&] { return step(1) >= wanted && step(2) >= wanted; }, limit);
+  }
+  // Without all voters' votes there is none.
+  void vote_for_run(Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::accept) return;
+    const auto message = decode_signed(type, in);
+    const auto ballot = message ? decode_ballot(type, message->body) : std::nullopt;
+    if (!ballot || ballot->id.step != 0) return;
+    from.send(sign(liar().signer, kLiar, ballot->id, ballot->ballot).encode());
+  }
+  void note_close(MessageType type, ByteReader& in) {
+    const auto message = type == MessageType::close ? decode_signed(type, in) : std::nullopt;
+    const auto close = message ? decode_close(message->body) : std::nullopt;
+    if (close) closed_ = {{message->signer, close->root, close->tokens, close->base}, close->id};
+  }
+  // Of what was closed last: as that site would vote for it.
+  Record proposal(const Gateway& gateway) const {
+    const auto& before = gateway.chain().back().record;
+    Record record = before;
+    record.step = closed_.second.step;
+    record.parent = before.hash();
+    record.parent_root = gateway.root();
+    record.view = record.next_view = gateway.view();
+    record.parts = {closed_.first};
+    return record;
+  }
+  // The highest ballot up to this one that is the liar's to lead.
+  static std::uint64_t its_own(std::uint64_t most) { return most - (most + 1) % 3; }
+  void prepare(SiteId to, std::uint64_t ballot) {
+    liar().link(to).send(
+        sign(liar().signer, kLiar, federation_.step_at_hand(to), Prepare{ballot}).encode());
+  }
+
+  ScriptedFederation federation_;
+  std::pair<Part, StepId> closed_;
+  bool silent_ = false;
+};
+
+// Whoever promises the last ballot that there is can promise no other one, and the record that
+// would keep its leader out could never be decided.
+TEST_F(LyingVoterTest, TheLastBallotIsFollowedByNobody) {
+  ASSERT_TRUE(reach(4, 300 * kSecond));
+  federation_.kill(2);
+  federation_.run_for(30 * kSecond);
+  prepare(1, its_own(kBallotMax));
+  silent_ = true;
+  federation_.run_for(120 * kSecond);  // in which the few that are left are opened in vain
+  federation_.start(2);
+  EXPECT_TRUE(reach(step(1) + 8, 300 * kSecond));
+}
+
+// Nor proposed in: who votes has promised as much.
+TEST_F(LyingVoterTest, InTheLastBallotNobodyVotes) {
+  ASSERT_TRUE(reach(4, 300 * kSecond));
+  federation_.kill(2);
+  federation_.run_for(30 * kSecond);
+  ASSERT_EQ(closed_.second, federation_.step_at_hand(1));
+  ASSERT_EQ(closed_.first.site, 1U);
+  const Propose last{its_own(kBallotMax), proposal(federation_.gateway(1))};
+  liar().link(1).send(sign(liar().signer, kLiar, closed_.second, last).encode());
+  silent_ = true;
+  federation_.run_for(120 * kSecond);
+  // And sees the liar, so that nobody else tells it what was proposed.
+  federation_.cut(1, 2, true);
+  federation_.start(2);
+  federation_.run_for(10 * kSecond);
+  federation_.cut(1, 2, false);
+  EXPECT_TRUE(reach(step(1) + 8, 300 * kSecond));
+}
+
+// As high as it is followed, each second, and one of the others was away: that one gets there too.
+TEST_F(LyingVoterTest, BallotsThatItOpenedWhileOneWasAwayAreFollowedInTheTimeThatTheyTook) {
+  ASSERT_TRUE(reach(4, 300 * kSecond));
+  federation_.kill(2);
+  federation_.run_for(30 * kSecond);
+  const auto before = step(1);
+  constexpr int kSeconds = 120;
+  for (int i = 1; i <= kSeconds; ++i) {
+    prepare(1, its_own(i * kBallotsFollowed));
+    federation_.run_for(kSecond);
+  }
+  ASSERT_EQ(step(1), before) << "alone it decides nothing";
+  silent_ = true;
+  federation_.start(2);
+  EXPECT_TRUE(reach(before + 1, (kSeconds + 90) * kSecond));
+  EXPECT_TRUE(reach(before + 8, 300 * kSecond));
+}
+
+// Also if all of them are started anew: the liar is kept out so.
+TEST_F(LyingVoterTest, BallotsThatItOpenedAreNoneOfThoseWhoStartAnew) {
+  ASSERT_TRUE(reach(4, 300 * kSecond));
+  federation_.cut(1, 2, true);
+  federation_.run_for(30 * kSecond);
+  const auto before = step(1);
+  for (int i = 1; i <= 3600; ++i) {
+    for (const SiteId site : {1, 2}) prepare(site, its_own(i * kBallotsFollowed));
+    federation_.run_for(kSecond);
+  }
+  ASSERT_EQ(step(1), before);
+  silent_ = true;
+  for (const SiteId site : {1, 2}) federation_.kill(site);
+  federation_.cut(1, 2, false);
+  for (const SiteId site : {1, 2}) federation_.start(site);
+  EXPECT_TRUE(reach(before + 8, 300 * kSecond));
+}
+
+}  // namespace
+}  // namespace isthmus::inter
