@@ -128,7 +128,9 @@ void Agreement::receive(SiteId from, const Ballot& message, const security::Sign
   } else if (const auto* promise = std::get_if<Promise>(&message)) {
     for (const auto& part : promise->held) lack(part);
     if (promise->ballot != opened_ || opened_ == 0 || proposed_) return;
-    promises_[from] = *promise;
+    // Passed on they may come in another order; of those in one ballot the last one holds most.
+    auto& known = promises_.try_emplace(from, *promise).first->second;
+    if (promise->held.size() >= known.held.size()) known = *promise;
     try_propose();
   } else if (const auto* propose = std::get_if<Propose>(&message)) {
     const auto& voters = setup_.frame.view.voters;

@@ -377,6 +377,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void receive_in_step(Link* from, const Signed& message);
   bool leads_too_far(const Signed& message) const;
   bool counts_in_step(const Signed& message) const;
+  bool names_members_only(const Signed& message) const;
   void receive_ballot(const Signed& message);
   void on_status(Link& link, const Status& status);
   void note_return(const PeerSite& peer);

@@ -81,6 +81,7 @@ void Gateway::tick() {
   if (exchange_ && state_ && !finished_) exchange_->consider_fetching();
   if (transfer_) transfer_->tidy();
   for (const auto* message : saved_.due(now)) relay_to_all(*message, nullptr);
+  for (const auto* message : said_.due(now)) relay(*message, nullptr);
   note_since();
   consider_ballot();
   give_way_to_twin();

@@ -280,7 +280,9 @@ void Gateway::receive_in_step(Link* from, const Signed& message) {
   if (!within_pace(from, message)) return;
   if (!known && !is_signed_well(from, message)) return;
   if (leads_too_far(message)) return;
-  if (!known && counts_in_step(message) && said_.note(message)) relay(message, from);
+  if (!known && counts_in_step(message) && said_.note(message) &&
+      said_.passes_on(message, world_.loop.now()))
+    relay(message, from);
   switch (message.type) {
     case MessageType::open:
       exchange_->on_open(from, message);
@@ -315,8 +317,27 @@ bool Gateway::counts_in_step(const Signed& message) const {
     case MessageType::close:
       return view.is_member(message.signer) && decode_close(message.body).has_value();
     default:
-      return view.is_voter(message.signer) && decode_ballot(message.type, message.body).has_value();
+      return view.is_voter(message.signer) && names_members_only(message);
   }
+}
+
+// As contributors, in the view of the step: so a ballot is no longer than those of honest voters,
+// but for what it says of the next view, which may follow a roster that this site does not have.
+bool Gateway::names_members_only(const Signed& message) const {
+  const auto decoded = decode_ballot(message.type, message.body);
+  if (!decoded) return false;
+  const auto view = current_view();
+  const auto are_members = [&](const std::vector<Part>& parts) {
+    return std::ranges::all_of(parts, [&](const Part& part) { return view.is_member(part.site); });
+  };
+  const auto fits = [&](const Record& record) {
+    return record.view == view && are_members(record.parts);
+  };
+  if (const auto* promise = std::get_if<Promise>(&decoded->ballot))
+    return are_members(promise->held) && (!promise->accepted || fits(promise->accepted->record));
+  if (const auto* propose = std::get_if<Propose>(&decoded->ballot)) return fits(propose->record);
+  if (const auto* accept = std::get_if<Accept>(&decoded->ballot)) return fits(accept->record);
+  return true;
 }
 
 void Gateway::receive_ballot(const Signed& message) {

@@ -1,41 +1,65 @@
 // SaidInStep: what each site has said in the step at hand, for those who do not hear it themselves
 // (PROTOCOL.md, "Ballots"). Of each kind of message the newest counts: whoever comes back after a
-// long time needs the ballots that are open, and not the hundreds before them.
+// long time needs the ballots that are open, and not the hundreds before them. All of it is told at
+// once to who enters the step, so it is little, whatever a site signs.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
+#include "base/clock.h"
 #include "inter/messages.h"
 
 namespace isthmus::inter {
 
 class SaidInStep {
  public:
-  // Of one site, kind and ballot: a promise is said again for each contribution that comes to be
-  // held, and there are no more of those than members.
-  static constexpr std::size_t kAlikeMax = kSitesMax;
+  // Of one site and kind. Attempts at a contribution; and votes of who had to take back a state.
+  static constexpr std::size_t kAttemptsMax = 16, kInBallotMax = 4;
 
   bool knows(const Signed& message) const;
   // False when it is known, or older than what is known: there is no need to pass it on. `message`
   // is checked.
   bool note(const Signed& message);
-  void clear() { newest_.clear(); }
+  void clear() { said_.clear(); }
+
+  // Whether what was just noted is passed on at once: a promise is said anew for each contribution
+  // that comes to be held, and ballots can be opened for ever. Else due() names it later.
+  bool passes_on(const Signed& message, Nanoseconds now);
+  // What came too soon, as far as it is still the newest: it is passed on now.
+  std::vector<const Signed*> due(Nanoseconds now);
 
   // By signer, then kind: what announces a contribution before what closes it.
   template <class Visit>
   void each(Visit&& visit) const {
-    for (const auto& [about, said] : newest_)
-      for (const auto& [digest, message] : said.messages) visit(message);
+    for (const auto& [about, said] : said_)
+      for (const auto& [digest, known] : said.newest) visit(known.message);
   }
 
  private:
-  struct Newest {
+  // Of two messages of a kind the one of the higher ballot is newer; of two promises in one ballot
+  // the one that holds more, as a voter comes to do. So nothing goes round for ever.
+  struct Age {
     std::uint64_t ballot = 0;  // 0 for what is of no ballot
-    std::map<security::Digest, Signed> messages;
+    std::size_t held = 0;
+    auto operator<=>(const Age&) const = default;
   };
-  std::map<std::pair<SiteId, MessageType>, Newest> newest_;
+  static Age age_of(const Signed& message);
+  struct Known {
+    Signed message;
+    bool due = false;
+  };
+  struct Said {
+    Age age;
+    std::map<security::Digest, Known> newest;
+    Nanoseconds again = 0;  // not before this is more of it passed on
+
+    bool may_pass_on(const Known& known, Nanoseconds now);
+  };
+  std::map<std::pair<SiteId, MessageType>, Said> said_;
 };
 
 }  // namespace isthmus::inter

@@ -229,6 +229,21 @@ TEST(Agreement, WhatTooFewAcceptedHoldsNothingUp) {
   }
 }
 
+// What is passed on may come by two ways, and what was said first last.
+TEST(Agreement, OfAVotersPromisesTheOneThatHoldsMostCounts) {
+  Voters voters(5, 2, 1);
+  for (SiteId s = 1; s <= 2; ++s) voters.hold(1, s);
+  voters.open_ballot(1);
+  auto& leader = voters.voter(1);
+  const auto ballot = leader.ballot_opened();
+  const std::vector<Part> less = {voters.part(1)}, more = {voters.part(1), voters.part(2)};
+  leader.receive(1, Promise{ballot, std::nullopt, more}, {});
+  for (const auto& held : {less, more, less}) leader.receive(2, Promise{ballot, {}, held}, {});
+  EXPECT_EQ(leader.counters().proposals, 0U) << "no majority";
+  leader.receive(3, Promise{ballot, std::nullopt, more}, {});
+  EXPECT_EQ(leader.counters().proposals, 1U);
+}
+
 // Who lost its disk contributes once more when nobody has what it made: then nobody needs that.
 TEST(Agreement, WhatABallotNamesIsNotLackedOnceItsSiteMadeAnother) {
   Voters voters(3, 1, 1);

@@ -145,5 +145,47 @@ TEST_F(LyingVoterTest, BallotsThatItOpenedAreNoneOfThoseWhoStartAnew) {
   EXPECT_TRUE(reach(before + 8, 300 * kSecond));
 }
 
+// Promises in one ballot, each another one, or of more than there can be: what is kept of them for
+// who does not see the liar, and passed on, fits a thin line together with what steps need.
+class WordyVoterTest : public LyingVoterTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(WordyVoterTest, EndsNoSessionOfOthers) {
+  const bool of_members = GetParam();
+  ASSERT_TRUE(reach(4, 300 * kSecond));
+  federation_.cut(2, kLiar, true);
+  federation_.set_access(2, 50'000);
+  for (const SiteId site : {1, 2}) federation_.end_ranks(site);  // the step stands
+  federation_.run_for(10 * kSecond);
+  const auto session = federation_.gateway(1).session_with(2);
+  ASSERT_NE(session, 0U);
+  const auto id = federation_.step_at_hand(1);
+  const auto signatures = federation_.gateway(1).counters().signatures_checked;
+  const auto relayed = federation_.gateway(1).counters().relayed_messages;
+  for (SiteId i = 0; i < 600; ++i) {
+    Promise promise{.ballot = 2, .accepted = {}, .held = {}};
+    const auto sites = of_members ? 2 : std::min<SiteId>(i + 200, kSitesMax);
+    for (SiteId site = 1; site <= sites; ++site)
+      promise.held.push_back({.site = site, .root = {}, .tokens = 1, .base = {}});
+    promise.held.front().tokens = i;
+    if (!of_members) {
+      Record record;
+      for (const auto& part : record.parts = promise.held) record.view.members.push_back(part.site);
+      record.view.voters = record.view.members;
+      record.next_view = record.view;
+      promise.accepted = Vote::Accepted{1, record};
+    }
+    liar().link(1).send(sign(liar().signer, kLiar, id, promise).encode());
+    federation_.run_for(100 * kMillisecond);
+  }
+  ASSERT_EQ(federation_.step_at_hand(1), id);
+  EXPECT_GE(federation_.gateway(1).counters().signatures_checked, signatures + 400);
+  EXPECT_EQ(federation_.gateway(1).session_with(2), session);
+  EXPECT_LE(federation_.gateway(1).counters().relayed_messages, relayed + (of_members ? 10 : 0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Promises, WordyVoterTest, testing::Bool(), [](const auto& test) {
+  return test.param ? "OfMembers" : "OfInventedSites";
+});
+
 }  // namespace
 }  // namespace isthmus::inter
