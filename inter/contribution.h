@@ -173,6 +173,7 @@ class Contribution final : public ChunkSource {
   const security::Digest& state_root_said_last() const { return said_last_; }
 
   // Every chunk and the close are here.
+  std::size_t missing() const { return chunks_.size() - count_; }
   bool complete() const { return close_.has_value() && count_ == chunks_.size(); }
   // Complete, and the chunks are those that the close means.
   bool proven() const;

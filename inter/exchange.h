@@ -87,6 +87,7 @@ class Exchange {
   // `newest`: the step of this site's newest state.
   void on_fetch(Link& link, const Fetch& fetch, std::uint64_t newest);
   void on_lacking(Link& link, const Lacking& lacking);
+  void on_enough(Link& link, const Enough& enough);
   enum class Named { by_ballot, by_record };
   // Contributions that a ballot names, or the decided record: they must come even from who is not
   // their origin. What is held of their sites and is not what the record names is forgotten; what
@@ -128,7 +129,7 @@ class Exchange {
   // Some chunk of it arrived lately.
   bool arriving(SiteId site) const;
   std::uint64_t bytes_held() const;
-  // Nobody who says to have it, and sends when asked.
+  // Nobody who says to have it, and sends when asked; and not much slower than others send.
   bool nobody_has(const std::vector<Part>& parts) const;
 
   std::uint64_t relayed() const { return relayed_; }  // others' contributions, to who lacked them
@@ -150,6 +151,12 @@ class Exchange {
     bool finishing = false;
     bool restored = false;  // from disk: peers may have it from before
     Nanoseconds last_arrival = 0;
+    SiteId brought_by = 0;  // what came last
+    // So many chunks came since then, and came each second in the seconds before, where it is
+    // known.
+    Nanoseconds rated_from = 0;
+    std::uint32_t arrived = 0;
+    std::optional<double> chunks_per_second;
     std::optional<Nanoseconds> asked_at;  // by who lacks it, the last time
   };
   using EntryPtr = std::shared_ptr<Entry>;  // shared with jobs on workers that outlive the step
@@ -205,6 +212,12 @@ class Exchange {
   bool may_have(const PeerSite& peer, SiteId site) const;
   bool waits_in_sight(SiteId site) const;
   bool others_may_have(SiteId site) const;  // than the site itself
+  void ask_of(PeerSite& peer, SiteId site);
+  void ask_faster_source(SiteId site);
+  void rate(Entry& entry);  // a chunk of it came
+  bool comes_slowly(const Entry& entry) const;
+  bool is_slow(SiteId peer) const;
+  bool crawls(SiteId peer) const;
   void serve_next(Link& link);
   Task<void> serve(Link& link, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
@@ -266,6 +279,8 @@ class Exchange {
   std::map<SiteId, Sought> sought_;  // by the contribution's site
   // Peers that were asked, in whatever step, and have sent nothing since: others are asked before.
   std::set<SiteId> silent_;
+  // Of a contribution, as each brought one lately: of other steps too.
+  std::map<SiteId, double> chunks_per_second_;
   std::map<SiteId, Nanoseconds> served_at_;             // by this peer, of what it was asked for
   std::set<std::pair<std::uint64_t, SiteId>> reading_;  // contributions that come from disk now
   Signal read_;                                         // some of them have

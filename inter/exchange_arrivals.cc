@@ -311,8 +311,10 @@ void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool writt
     if (from == entry->contribution->site()) sought.without_way = false;
     if (sought.asked.peer == from) served_at_[from] = entry->last_arrival;
   }
+  entry->brought_by = chunk->copies.front().link->peer().site;
   entry->contribution->add(chunk->index, std::move(chunk->checked->sealed),
                            std::move(chunk->checked->coded));
+  rate(*entry);
   settle_all(*chunk, true);
   if (entry->contribution->step() == id_.step) on_chunk_added_(chunk->index);
   if (entry->contribution->complete() && !entry->finishing) context_.loop.spawn(finish(entry));

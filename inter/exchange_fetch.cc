@@ -9,6 +9,8 @@ namespace {
 
 constexpr Nanoseconds kUnannouncedPatienceMin = 2 * kSecond;
 constexpr std::size_t kServedAtOnceMax = 4;  // to one peer
+constexpr Nanoseconds kRated = 3 * kSecond;  // how fast a contribution comes
+constexpr double kSlowSeconds = 10, kWorthLeaving = 2, kWorthAState = 10;
 
 }  // namespace
 
@@ -79,10 +81,12 @@ void Exchange::consider_fetching() {
     const bool flows =
         !in_vain && ((context_.peers.sees(site) && !sought.without_way) || asked.peer != 0);
     const auto* entry = current(site);
-    if (entry != nullptr &&
-        (entry->held || (flows && now - entry->last_arrival < fetch_patience(site))))
-      return;
-    if (asked.peer != 0 && !in_vain && !sought.lacking.contains(asked.peer)) {
+    const bool comes =
+        entry != nullptr && flows && now - entry->last_arrival < fetch_patience(site);
+    const bool slowly = comes && decided(site) != nullptr && comes_slowly(*entry);
+    if ((entry != nullptr && entry->held) || (comes && !slowly)) return;
+    const bool brings = slowly && entry->brought_by == asked.peer;
+    if (asked.peer != 0 && !in_vain && !brings && !sought.lacking.contains(asked.peer)) {
       // What it is asked for it sends one after the other.
       const auto served = served_at_[asked.peer];
       if (!asked.session_ended && now - std::max(asked.when, served) < fetch_patience(site)) return;
@@ -91,25 +95,28 @@ void Exchange::consider_fetching() {
         silent_.insert(asked.peer);
       }
     }
+    if (slowly) return ask_faster_source(site);
     // The next source after the last one asked, so that a silent one does not stop us; one that was
-    // silent before, also in other steps, only when there is no other, and last one whose bytes
-    // were bad. At first the site itself, if its bulk may come, or who comes after it: so that many
-    // contributions do not all come over one line.
-    std::vector<PeerSite*> sources, silent, refused;
+    // slow, or silent, before, also in other steps, only when there is no other, and last one
+    // whose bytes were bad. At first the site itself, if its bulk may come, or who comes after it:
+    // so that many contributions do not all come over one line.
+    std::vector<PeerSite*> sources, slow, silent, refused;
     for (auto& [id, peer] : context_.peers.all()) {
       if (!may_have(peer, site)) continue;
-      auto& kind = sought.refused.contains(id) ? refused : silent_.contains(id) ? silent : sources;
+      auto& kind = sought.refused.contains(id) ? refused
+                   : silent_.contains(id)      ? silent
+                   : is_slow(id)               ? slow
+                                               : sources;
       kind.push_back(&peer);
     }
-    if (sources.empty()) sources = std::move(silent);
-    if (sources.empty()) sources = std::move(refused);
+    for (auto* others : {&slow, &silent, &refused})
+      if (sources.empty()) sources = std::move(*others);
     if (sources.empty()) return;
     const auto from = asked.peer != 0 ? asked.peer + 1 : sought.without_way ? site + 1 : site;
     auto next = std::find_if(sources.begin(), sources.end(),
                              [&](const PeerSite* p) { return p->site >= from; });
     if (next == sources.end()) next = sources.begin();
-    asked = {(*next)->site, now};
-    (*next)->link->send(encode(Fetch{id_.step, site}));
+    ask_of(**next, site);
   };
   for (const auto& [site, wanted] : wanted_) ask(site);
   for (const auto site : view_.members) {
@@ -121,6 +128,73 @@ void Exchange::consider_fetching() {
       ask(site);
     }
   }
+}
+
+void Exchange::ask_of(PeerSite& peer, SiteId site) {
+  sought_[site].asked = {peer.site, context_.loop.now()};
+  if (auto* entry = current(site)) {
+    entry->rated_from = context_.loop.now();
+    entry->arrived = 0;
+    entry->chunks_per_second.reset();
+  }
+  peer.link->send(encode(Fetch{id_.step, site}));
+}
+
+void Exchange::rate(Entry& entry) {
+  const auto now = context_.loop.now();
+  if (entry.rated_from == 0) entry.rated_from = now;
+  ++entry.arrived;
+  const auto since = now - entry.rated_from;
+  if (since < kRated && !(entry.contribution->missing() == 0 && since > 0)) return;
+  entry.chunks_per_second = entry.arrived / seconds_of(since);
+  chunks_per_second_[entry.brought_by] = *entry.chunks_per_second;
+  entry.rated_from = now;
+  entry.arrived = 0;
+}
+
+bool Exchange::comes_slowly(const Entry& entry) const {
+  const auto missing = static_cast<double>(entry.contribution->missing());
+  return entry.chunks_per_second && missing > kSlowSeconds * *entry.chunks_per_second;
+}
+
+bool Exchange::is_slow(SiteId peer) const {
+  const auto known = chunks_per_second_.find(peer);
+  return known != chunks_per_second_.end() && plan_->chunks() > kSlowSeconds * known->second;
+}
+
+// Another one brings all of a state in the time that this one takes for a contribution.
+bool Exchange::crawls(SiteId peer) const {
+  return is_slow(peer) && std::ranges::any_of(context_.peers.all(), [&](const auto& other) {
+           const auto known = chunks_per_second_.find(other.first);
+           return other.second.link->up() && known != chunks_per_second_.end() &&
+                  known->second > kWorthAState * chunks_per_second_.at(peer);
+         });
+}
+
+// A record names it, so that others have it, and what is missing takes long, as seconds of it tell:
+// whoever brings it may drip, or have a thin line. It is left for one that was much faster lately,
+// or of which nothing is known yet: where it is this site's line that is thin each one is tried but
+// once. Who was left sends no more, so that nothing comes twice.
+void Exchange::ask_faster_source(SiteId site) {
+  const auto& entry = *current(site);
+  const auto& sought = sought_[site];
+  PeerSite* fastest = nullptr;
+  double most = 0;
+  for (auto& [id, peer] : context_.peers.all()) {
+    if (id == entry.brought_by || !may_have(peer, site) || sought.refused.contains(id) ||
+        sought.silent.contains(id) || silent_.contains(id))
+      continue;
+    const auto known = chunks_per_second_.find(id);
+    const auto enough = kWorthLeaving * *entry.chunks_per_second;
+    const auto rate = known != chunks_per_second_.end() ? known->second : enough;
+    if (rate < enough || rate <= most) continue;
+    fastest = &peer;
+    most = rate;
+  }
+  if (fastest == nullptr) return;
+  if (auto* slow = context_.peers.find(entry.brought_by); slow != nullptr && slow->link->up())
+    slow->link->send(encode(Enough{id_.step, site}));
+  ask_of(*fastest, site);
 }
 
 // Its site was heard of it, and others have it whole: its bulk may find no way to here. Not what
@@ -153,11 +227,12 @@ bool Exchange::may_have(const PeerSite& peer, SiteId site) const {
 
 bool Exchange::nobody_has(const std::vector<Part>& parts) const {
   for (const auto& part : parts) {
-    if (held(id_.step, part.site) || arriving(part.site)) continue;
+    const bool comes = arriving(part.site) && !crawls(current(part.site)->brought_by);
+    if (held(id_.step, part.site) || comes) continue;
     const auto sought = sought_.find(part.site);
     const bool somebody = std::ranges::any_of(context_.peers.all(), [&](const auto& entry) {
       const auto& [id, peer] = entry;
-      return may_have(peer, part.site) &&
+      return may_have(peer, part.site) && !crawls(id) &&
              (sought == sought_.end() || !sought->second.silent.contains(id));
     });
     if (!somebody) return true;
@@ -314,6 +389,11 @@ Task<void> Exchange::serve(Link& link, Fetch fetch) {
   // What is on its way goes on, whose turn at the rate limit may come after it was asked for again.
   link.offer(contribution->transfer(), fetch.step, plan_->chunks(), contribution, true);
   send_signed(link, *contribution->close_message());
+}
+
+void Exchange::on_enough(Link& link, const Enough& enough) {
+  const auto found = entries_.find({enough.step, enough.site});
+  if (found != entries_.end()) link.withdraw(found->second->contribution->transfer());
 }
 
 void Exchange::on_lacking(Link& link, const Lacking& lacking) {

@@ -118,6 +118,10 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
         exchange_->on_lacking(link, *lacking);
       }
       break;
+    case MessageType::enough:
+      if (const auto enough = decode_enough(in); enough && exchange_)
+        exchange_->on_enough(link, *enough);
+      break;
     case MessageType::state_request: {
       const auto request = decode_state_request(in);
       if (!request || !transfer_ || !state_ || !saved_any_) break;

@@ -367,6 +367,7 @@ std::optional<Fetch> decode_fetch(ByteReader& in) { return decode_of_contributio
 std::optional<Lacking> decode_lacking(ByteReader& in) {
   return decode_of_contribution<Lacking>(in);
 }
+std::optional<Enough> decode_enough(ByteReader& in) { return decode_of_contribution<Enough>(in); }
 
 std::optional<StateRequest> decode_state_request(ByteReader& in) {
   StateRequest request;
@@ -381,6 +382,9 @@ Bytes encode(const Fetch& fetch) {
 }
 Bytes encode(const Lacking& lacking) {
   return ByteWriter().put(MessageType::lacking).put(lacking.step).put(lacking.site).take();
+}
+Bytes encode(const Enough& enough) {
+  return ByteWriter().put(MessageType::enough).put(enough.step).put(enough.site).take();
 }
 Bytes encode(const StateRequest& request) {
   ByteWriter out;

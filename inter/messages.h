@@ -28,6 +28,7 @@ enum class MessageType : std::uint8_t {
   fetch = 19,
   lacking = 20,
   state_request = 21,
+  enough = 22,
 };
 constexpr bool is_signed(MessageType type) {
   return type >= MessageType::open && type <= MessageType::saved;
@@ -157,6 +158,8 @@ struct Fetch : OfContribution {};  // asks for it, the peer's own or one that it
 // step.
 struct Lacking : OfContribution {};
 inline constexpr SiteId kStateItself = ~SiteId{0};  // rosters count from below
+// To who brings it slowly: it comes from elsewhere now. No more of it, until it is asked for again.
+struct Enough : OfContribution {};
 // Asks for a Saved with a strong root of the newest saved state, and, with `send`, for that state
 // as a transfer.
 struct StateRequest {
@@ -199,12 +202,14 @@ Bytes encode(const RecordRequest& request);
 Bytes encode(const Records& records);
 Bytes encode(const Fetch& fetch);
 Bytes encode(const Lacking& lacking);
+Bytes encode(const Enough& enough);
 Bytes encode(const StateRequest& request);
 std::optional<Status> decode_status(ByteReader& in);
 std::optional<RecordRequest> decode_record_request(ByteReader& in);
 std::optional<Records> decode_records(ByteReader& in);
 std::optional<Fetch> decode_fetch(ByteReader& in);
 std::optional<Lacking> decode_lacking(ByteReader& in);
+std::optional<Enough> decode_enough(ByteReader& in);
 std::optional<StateRequest> decode_state_request(ByteReader& in);
 
 TransferId transfer_of(const Signed& open);

@@ -158,6 +158,7 @@ std::vector<SampleMessage> sample_messages() {
                  tagged(decode_records, encoded)});
   all.push_back({"fetch", encode(Fetch{4, 2}), tagged(decode_fetch, encoded)});
   all.push_back({"lacking", encode(Lacking{4, 2}), tagged(decode_lacking, encoded)});
+  all.push_back({"enough", encode(Enough{4, 2}), tagged(decode_enough, encoded)});
   all.push_back(
       {"state request", encode(StateRequest{4, true}), tagged(decode_state_request, encoded)});
 
