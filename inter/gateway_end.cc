@@ -18,25 +18,36 @@ constexpr Nanoseconds kFarewell = 500 * kMillisecond;  // for what was said last
 // For who is here, and comes no nearer to the last step: a state is read and hashed before it is
 // sent.
 constexpr Nanoseconds kComesNearerMin = 120 * kSecond;
+constexpr int kComesForPatiences = 60;  // two hours at least: it may say, and fetch, for ever
 
 // Which sites come nearer to the last step: by the steps that they work on, or while chunks come to
-// them.
+// them; and not for ever, since both are what a site says.
 class ComingNearer {
  public:
-  ComingNearer(Nanoseconds patience, Nanoseconds began) : patience_(patience), began_(began) {}
+  ComingNearer(std::uint64_t last, Nanoseconds patience, Nanoseconds began)
+      : last_(last), patience_(patience), began_(began) {}
 
   bool comes(const PeerSite& peer, Nanoseconds now) {
-    auto& [step, since] = sites_.try_emplace(peer.site, 0, began_).first->second;
-    if (peer.status && peer.status->step > step) {
-      step = peer.status->step;
-      since = now;
+    auto& site =
+        sites_.try_emplace(peer.site, Site{.step = 0, .since = began_, .came = now}).first->second;
+    const auto step = peer.status ? std::min(peer.status->step, last_ + 1) : 0;
+    if (step > site.step) {
+      site.step = step;
+      site.since = now;
     }
-    return now - std::max(since, peer.link->last_arrival()) < patience_;
+    return now - std::max(site.since, peer.link->last_arrival()) < patience_ &&
+           now - site.came < kComesForPatiences * patience_;
   }
 
  private:
+  struct Site {
+    std::uint64_t step = 0;  // that it works on, and since when
+    Nanoseconds since = 0;
+    Nanoseconds came = 0;  // for the last step
+  };
+  const std::uint64_t last_;
   const Nanoseconds patience_, began_;
-  std::map<SiteId, std::pair<std::uint64_t, Nanoseconds>> sites_;  // its step, and since when
+  std::map<SiteId, Site> sites_;
 };
 
 }  // namespace
@@ -62,7 +73,7 @@ Task<Result<void>> Gateway::serve_the_end() {
   auto alone_since = began;
   auto told = began;
   std::set<SiteId> came_for_it;
-  ComingNearer nearer(std::max(straggler_wait_.most(), kComesNearerMin), began);
+  ComingNearer nearer(last, std::max(straggler_wait_.most(), kComesNearerMin), began);
   int checked_alone = 0;
   while (!stopping_ && !failure_) {
     const auto now = world_.loop.now();

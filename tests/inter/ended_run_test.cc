@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tests/inter/scripted_federation.h"
@@ -135,6 +136,62 @@ TEST(EndedRunTest, GoesOnForNobodyWhoComesNoNearer) {
   EXPECT_TRUE(federation.run_until(ended, 60 * kSecond));
   for (const SiteId site : {1, 2})
     EXPECT_EQ(federation.events(site, "end_not_everywhere"), 1U) << site;
+}
+
+// Nor for one that says to be a step further each minute, beyond the end of the run too.
+TEST(EndedRunTest, GoesOnForNobodyWhoSaysToComeNearerForEver) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.puppets = options.without_vote = {3};
+  ScriptedFederation federation(std::move(options));
+  std::uint64_t step = 1;
+  federation.puppet(3).heard = [&](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [&](const Status&, Status& mine) { mine.step = step; });
+  };
+  const auto ended = [&] { return federation.process(1).ended() && federation.process(2).ended(); };
+  ASSERT_TRUE(federation.run_until([&] { return federation.finished(); }, 60 * kSecond));
+  int minutes = 0;
+  for (; !ended() && minutes < 200; ++minutes, ++step) federation.run_for(60 * kSecond);
+  EXPECT_TRUE(ended());
+  EXPECT_GE(minutes, 7) << "for the steps that there are it is waited for";
+  EXPECT_LE(minutes, 15);
+}
+
+// Nor for one that fetches the state again and again.
+TEST(EndedRunTest, GoesOnForNobodyWhoFetchesItForEver) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.puppets = options.without_vote = {3};
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(3);
+  std::optional<TransferId> state;
+  int chunks = 0;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in, [](const Status&, Status& mine) { mine.step = 1; });
+    if (type == MessageType::status) from.send(encode(StateRequest{0, false}));
+    const auto message = type == MessageType::saved ? decode_signed(type, in) : std::nullopt;
+    const auto saved = message ? decode_saved(message->body) : std::nullopt;
+    if (!saved || !saved->strong_root || saved->id.step < 6) return;
+    state = transfer_of_state(saved->id.run, saved->id.step, *saved->strong_root);
+    from.send(encode(StateRequest{saved->id.step, true}));
+  };
+  puppet.came = [&](Link& from, const ChunkArrival& arrival) {
+    ++chunks;
+    from.settle(arrival, true);
+  };
+  const auto ended = [&] { return federation.process(1).ended() && federation.process(2).ended(); };
+  ASSERT_TRUE(federation.run_until([&] { return federation.finished() && state; }, 60 * kSecond));
+  const std::vector<bool> nothing(
+      1 + strong_leaves(federation.layout(), *federation.gateway(1).state()).size());
+  const auto fetch_for = [&](int minutes) {
+    for (; minutes > 0; --minutes) {
+      for (const SiteId site : {1, 2}) puppet.link(site).have(*state, nothing);
+      federation.run_for(60 * kSecond);
+    }
+  };
+  fetch_for(60);
+  EXPECT_FALSE(ended()) << "it may take long";
+  EXPECT_GE(chunks, 200);
+  fetch_for(90);
+  EXPECT_TRUE(ended());
 }
 
 // However long it takes, who comes nearer to it is served.
