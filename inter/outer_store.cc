@@ -139,10 +139,11 @@ Result<std::pair<RunFile, Bytes>> read_run_file(const Disk& disk, const std::str
 Result<void> OuterStore::load_genesis(Loaded& loaded) {
   std::optional<std::pair<RunFile, Bytes>> whole;
   std::vector<std::string> lost;
+  std::vector<Damaged> damaged;  // of these two: a vote that a crash tore may be older than any run
   for (const auto* name : kRunFiles) {
     auto read = read_run_file(disk_, path(name));
     ISTHMUS_TRY(const bool one_is_whole,
-                counts(read, loaded.damaged,
+                counts(read, damaged,
                        "it is made anew from the other one of run and run.copy; no crash leaves it "
                        "so: look after this disk"));
     if (!one_is_whole)
@@ -157,7 +158,7 @@ Result<void> OuterStore::load_genesis(Loaded& loaded) {
                                path(kRunFiles[0]), whole->first.genesis.record.hash().hex(),
                                path(name), read->first.genesis.record.hash().hex())};
   }
-  if (!whole && loaded.damaged.empty() && loaded.vote_step == 0) return {};  // it has no run yet
+  if (!whole && damaged.empty() && loaded.vote_step == 0) return {};  // it has no run yet
   if (!whole)
     return Error{
         ErrorCode::corrupt,
@@ -166,9 +167,9 @@ Result<void> OuterStore::load_genesis(Loaded& loaded) {
             "run from its peers, and votes again once the other voters have readmitted it. "
             "Where they are no majority without it, as one of two, also name the state to "
             "go on from (isthmus roster recover)",
-            path(kRunFiles[0]), loaded.damaged.empty() ? "missing" : "damaged or missing",
-            folder_)};
+            path(kRunFiles[0]), damaged.empty() ? "missing" : "damaged or missing", folder_)};
   for (const auto& name : lost) ISTHMUS_CHECK(replace_file(disk_, name, whole->second));
+  std::ranges::move(damaged, std::back_inserter(loaded.damaged));
   auto& run = whole->first;
   loaded.genesis = std::move(run.genesis);
   loaded.layout = std::move(run.layout);

@@ -1,4 +1,6 @@
 // The two files by which a site knows its run, and what it voted in it.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -129,6 +131,33 @@ TEST_F(OuterStoreTest, AVoteOfARunThatIsMissingIsNamed) {
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.error().code, ErrorCode::corrupt);
   EXPECT_THAT(loaded.error().text(), HasSubstr("outer/run is missing"));
+}
+
+// A crash tore it while the run was being founded: it says nothing of a run, and the other slot has
+// the number by which this site is known.
+TEST(VoteBeforeTheRunTest, ThatIsTornIsNoRunThatIsLost) {
+  sim::SimulatedDisk disk{Random(1)};
+  constexpr VoteFileId kNumber = 7, kNewNumber = 8;
+  for (int start = 0; start < 2; ++start) {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load(kNumber));
+    ASSERT_TRUE(store.write_vote(
+        0, Vote{.promised = 0, .accepted = Vote::Accepted{0, genesis_of(7).record}}));
+  }
+  const auto whole = *read_file(disk, "outer/vote", 1 << 20);
+  for (const std::size_t slot : {0, 1}) {
+    auto torn = whole;
+    torn[(slot << 18) + 600] ^= std::byte{1};  // behind what a disk writes at once
+    ASSERT_TRUE(replace_file(disk, "outer/vote", torn));
+    const auto loaded = OuterStore(disk, "outer").load(kNewNumber);
+    ASSERT_TRUE(loaded) << loaded.error().text();
+    EXPECT_FALSE(loaded->genesis);
+    EXPECT_EQ(loaded->vote_file, kNumber);
+    EXPECT_TRUE(loaded->vote.accepted);
+    EXPECT_THAT(loaded->damaged,
+                ElementsAre(damaged(fmt::format("slot {} of outer/vote is damaged", slot),
+                                    "the other slot counts")));
+  }
 }
 
 }  // namespace
