@@ -180,6 +180,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Result<void> take_up_records(const std::vector<Certificate>& records);
   enum class Closed { no, damaged, yes };
   Result<Closed> was_closed(const Feedback& feedback) const;
+  void keep_aside(Feedback feedback);
+  void say_feedback_lost(std::uint64_t step);
   std::optional<SiteId> other_owner() const;        // whose vote file is here
   std::optional<SiteId> unknown_to_roster() const;  // took part in the run, and has no key there
   void start_links();
@@ -291,6 +293,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> log_records(std::uint64_t step);
   void take_feedback();
   Task<Result<void>> settle_feedback(std::uint64_t applied);
+  Task<Result<void>> settle_pending(std::uint64_t applied);
+  void settle_damaged(std::uint64_t applied);
   Task<Result<void>> keep_contribution(std::shared_ptr<const Contribution> contribution);
   Task<Result<void>> write_state(const OuterState& state, const security::Digest& root);
   Task<Result<void>> set_newest_state_aside(std::uint64_t step);
@@ -478,6 +482,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t contributed_step_ = 0, contributed_before_ = 0;
   // Of this step a contribution of ours is on disk and damaged: torn by a crash, or others have it.
   std::uint64_t damaged_step_ = 0;
+  // What coding cut off of that one, if it is here: it counts if a record names the contribution.
+  std::optional<Feedback> damaged_feedback_;
   std::optional<Feedback> pending_;  // of our last contribution, until its record is applied
 
   // Memory for the residuals of the next contributions, the last one first. Without feedback, as at

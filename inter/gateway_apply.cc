@@ -262,6 +262,27 @@ void Gateway::take_feedback() { feedback_ = std::exchange(pending_->residual, {}
 // What became of our last contribution, now that the record of `applied` is: what it left at this
 // site rides in the next one.
 Task<Result<void>> Gateway::settle_feedback(std::uint64_t applied) {
+  auto settled = co_await settle_pending(applied);
+  if (settled) settle_damaged(applied);
+  co_return settled;
+}
+
+// One that is damaged here and whole at others, if the record names it: what rode in it is spent.
+void Gateway::settle_damaged(std::uint64_t applied) {
+  if (!damaged_feedback_ || damaged_feedback_->step > applied ||
+      damaged_feedback_->step > chain_.size())
+    return;
+  auto left = *std::exchange(damaged_feedback_, std::nullopt);
+  const auto* part = chain_[left.step - 1].record.part_of(self_);
+  if (part == nullptr || part->root != left.root) return;
+  if (left.residual.empty()) say_feedback_lost(left.step);
+  store_.settle_feedback(left.step, left.root);
+  contributed_before_ = std::exchange(contributed_step_, left.step);
+  feedback_ = std::move(left.residual);
+  carried_tokens_ = 0;
+}
+
+Task<Result<void>> Gateway::settle_pending(std::uint64_t applied) {
   if (!pending_ || pending_->step > applied || pending_->step > chain_.size())
     co_return Result<void>();
   const auto* part = chain_[pending_->step - 1].record.part_of(self_);

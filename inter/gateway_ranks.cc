@@ -180,6 +180,7 @@ Task<void> Gateway::contribute_task(std::shared_ptr<const ContributedValues> par
     co_return;
   }
   pending_ = std::move(*made);
+  damaged_feedback_.reset();  // nobody has that contribution, and this one is in its place
   if (contributed_step_ != pending_->step)
     contributed_before_ = std::exchange(contributed_step_, pending_->step);
   spare_residuals_.back() = std::exchange(feedback_, {});  // it is part of the contribution now

@@ -136,7 +136,7 @@ Result<void> Gateway::take_up_feedback(std::vector<Feedback> newest_first) {
       break;
     }
     ISTHMUS_TRY(const auto closed, was_closed(feedback));
-    if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, feedback.step);
+    if (closed == Closed::damaged) keep_aside(std::move(feedback));
     if (closed != Closed::yes) continue;
     store_.settle_feedback(feedback.step, feedback.root);
     contributed_step_ = feedback.step;
@@ -171,12 +171,9 @@ Result<void> Gateway::take_up_without_feedback(bool this_disk_had_some) {
       none.tokens = open->tokens;
     }
     ISTHMUS_TRY(const auto closed, was_closed(none));
-    if (closed == Closed::damaged) damaged_step_ = std::max(damaged_step_, step);
+    if (closed == Closed::damaged) keep_aside(std::move(none));
     if (closed != Closed::yes) continue;
-    world_.log.alarm(
-        "feedback_lost", {.outer_step = static_cast<std::int64_t>(step)},
-        {{"why", "it is damaged on this disk, or missing, and its contribution counts"},
-         {"then", "what the codec cut off of that contribution is lost"}});
+    say_feedback_lost(step);
     none.residual.resize(layout_->elements());
     std::fill(none.residual.begin(), none.residual.end(), 0.0F);
     contributed_step_ = step;
@@ -184,6 +181,19 @@ Result<void> Gateway::take_up_without_feedback(bool this_disk_had_some) {
     break;
   }
   return {};
+}
+
+// Of a contribution that is damaged here: others may have it, and what rode in it.
+void Gateway::keep_aside(Feedback feedback) {
+  if (feedback.step <= damaged_step_) return;
+  damaged_step_ = feedback.step;
+  damaged_feedback_ = std::move(feedback);
+}
+
+void Gateway::say_feedback_lost(std::uint64_t step) {
+  world_.log.alarm("feedback_lost", {.outer_step = static_cast<std::int64_t>(step)},
+                   {{"why", "it is damaged on this disk, or missing, and its contribution counts"},
+                    {"then", "what the codec cut off of that contribution is lost"}});
 }
 
 // A feedback counts if its contribution was closed: a record names it, or its file is whole. The

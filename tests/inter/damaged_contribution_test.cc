@@ -1,14 +1,25 @@
 // What a crash leaves of a site's own contribution: the close, and not every chunk that was written
 // before it. Or the disk forgets, and others have it whole.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "base/aligned_buffer.h"
 #include "tests/inter/scripted_federation.h"
 
 namespace isthmus::inter {
 namespace {
+
+// The first chunk of the contribution of site 3 to this step, which others may have.
+void damage_contribution(sim::SimulatedDisk& disk, std::uint64_t step) {
+  const auto file = disk.open(fmt::format("outer/contributions/{:08}-3", step), Disk::Open::update);
+  ASSERT_TRUE(file);
+  // The head has the first block; the first chunk begins with its index.
+  ASSERT_TRUE((*file)->write_at(kDiskAlignment, Bytes(kDiskAlignment)));
+  ASSERT_TRUE((*file)->sync());
+}
 
 class DamagedContributionTest : public testing::TestWithParam<bool> {
  protected:
@@ -18,14 +29,6 @@ class DamagedContributionTest : public testing::TestWithParam<bool> {
     return options_of({20 * kSecond, 20 * kSecond, kSecond});
   }
   bool contributed() { return federation_.gateway(kSite).held().contains(kSite); }
-  void damage() {
-    auto& disk = federation_.disk(kSite);
-    const auto file = disk.open("outer/contributions/00000001-3", Disk::Open::update);
-    ASSERT_TRUE(file);
-    // The head has the first block; the first chunk begins with its index.
-    ASSERT_TRUE((*file)->write_at(kDiskAlignment, Bytes(kDiskAlignment)));
-    ASSERT_TRUE((*file)->sync());
-  }
 
   ScriptedFederation federation_{options()};
 };
@@ -42,7 +45,7 @@ TEST_P(DamagedContributionTest, IsMadeAnewWhereNobodyHasIt) {
                                       60 * kSecond));
   }
   federation_.kill(kSite);
-  damage();
+  damage_contribution(federation_.disk(kSite), 1);
   federation_.cut_off(kSite, false);
   federation_.start(kSite);
   ASSERT_TRUE(federation_.run_until([&] { return federation_.gateway(1).held().contains(kSite); },
@@ -95,6 +98,56 @@ TEST_P(ForgottenFeedbackTest, TheOneBeforeDoesNotCountTwice) {
                                    200 * kSecond));
   EXPECT_EQ(lost(), 1U);
   EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+}
+
+// Others have a contribution that is damaged here, and what rode in it: of its two feedbacks, which
+// are whole, the one before rides no more once a record names it. Where its own is lost, too, that
+// is said.
+TEST(DamagedWithFeedbackTest, WhatRodeInItDoesNotCountTwice) {
+  constexpr SiteId kSite = 3;
+  for (const bool own_is_lost : {false, true}) {
+    ScriptedFederation federation(options_of({20 * kSecond, 20 * kSecond, kSecond}));
+    const auto at_step = [&](std::uint64_t step) {
+      const auto& gateway = federation.gateway(kSite);
+      return gateway.state() && gateway.state()->step == step;
+    };
+    ASSERT_TRUE(federation.run_until(
+        [&] { return at_step(1) && federation.gateway(1).held().contains(kSite); }, 200 * kSecond));
+    federation.kill(kSite);
+    auto& disk = federation.disk(kSite);
+    const auto slot_of_step = [&](std::uint64_t step) {
+      for (const std::string slot : {"outer/feedback.0", "outer/feedback.1"}) {
+        const auto bytes = *read_file(disk, slot, 1 << 20);
+        ByteReader in(bytes);
+        in.raw(8 + 4);
+        if (in.get<std::uint64_t>() == step) return slot;
+      }
+      return std::string();
+    };
+    const auto slot = slot_of_step(2);
+    ASSERT_NE(slot, "");
+    auto bytes = *read_file(disk, slot, 1 << 20);
+    LargeVector<float> residual(federation.layout().elements());
+    const auto values = std::as_writable_bytes(std::span(residual));
+    std::copy_n(bytes.end() - static_cast<std::ptrdiff_t>(values.size()), values.size(),
+                values.begin());
+    damage_contribution(disk, 2);
+    if (own_is_lost) {
+      bytes.back() ^= std::byte{1};
+      ASSERT_TRUE(replace_file(disk, slot, bytes));
+    }
+    federation.start(kSite);
+    ASSERT_TRUE(federation.run_until([&] { return at_step(2); }, 200 * kSecond));
+    EXPECT_EQ(federation.gateway(kSite).feedback(), own_is_lost ? LargeVector<float>() : residual);
+    EXPECT_EQ(federation.events(kSite, "feedback_lost"), own_is_lost ? 1U : 0U);
+    // And it is what another restart goes on from: the next one is written over the one before.
+    ASSERT_TRUE(federation.run_until([&] { return federation.gateway(kSite).pending_step() == 3U; },
+                                     200 * kSecond));
+    if (!own_is_lost) {
+      EXPECT_NE(slot_of_step(3), slot);
+    }
+    EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 600 * kSecond));
+  }
 }
 
 // Nor of both slots is it silent.
