@@ -195,6 +195,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
   void say_founding_is_stuck();
   std::string founding_waits_for() const;
+  const PeerSite* peer_with_run(const security::Digest& but = {}) const;
+  std::vector<std::string> not_heard() const;
+  bool may_found() const;
+  void say_run_elsewhere(const PeerSite& peer);
   View view_to_begin_with() const;
   Task<Result<void>> adopt_run(Certificate genesis);
   Task<void> take_initial(LargeVector<float> parameters);
@@ -455,6 +459,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::string genesis_refused_;           // which run, and why; while there is none
   std::optional<Record> genesis_chosen_;  // to be voted for, once that is on disk
   std::optional<Vote> genesis_vote_;      // which is
+  Nanoseconds founding_since_ = 0;        // since when it waits for others to say that there is one
   std::map<SiteId, std::pair<Record, security::Signature>> genesis_accepts_;
 
   // The state.

@@ -54,6 +54,7 @@ Introduction Gateway::introduce() {
 }
 
 std::string Gateway::objection(GatewayId peer, const Introduction& theirs) {
+  if (auto* said = peers_.find(peer.site)) said->run = theirs.run;
   if (security::validity(roster_, world_.loop.clock().unix_time()) ==
       security::RosterValidity::expired)
     return "the roster has expired: ask the operator for a new one";

@@ -11,7 +11,8 @@
 namespace isthmus::inter {
 namespace {
 
-// For others to say that a run began, before it is an alarm that none did.
+// For others to say that a run began: no other one is founded before, and it is no alarm that none
+// did.
 constexpr Nanoseconds kTimeToHear = 20 * kSecond;
 
 }  // namespace
@@ -391,7 +392,7 @@ void Gateway::on_genesis_accept(SiteId from, const Accept& accept,
   const bool names_us = accept.record.view.vote_file_of(self_) == vote_file_;
   if (accept.record.view.is_voter(self_) && !names_us) say_founding_is_stuck();
   if (from == voters.front() && accept.record.view.is_voter(self_) && names_us && !genesis_vote_ &&
-      !genesis_chosen_ && initial_)
+      !genesis_chosen_ && initial_ && may_found())
     genesis_chosen_ = accept.record;
   changed_.notify();
 }
@@ -429,6 +430,41 @@ void Gateway::say_bound_by_older_roster() {
          {"left_out", *left_out}});
 }
 
+// Who has said that it has a run, and has not said otherwise since. `but`: not this one.
+const PeerSite* Gateway::peer_with_run(const security::Digest& but) const {
+  for (const auto& [site, peer] : peers_.all())
+    if (peer.run && *peer.run != security::Digest{} && *peer.run != but) return &peer;
+  return nullptr;
+}
+
+std::vector<std::string> Gateway::not_heard() const {
+  std::vector<std::string> names;
+  for (const auto& [site, peer] : peers_.all())
+    if (!peer.run) names.push_back(peer.name);
+  return names;
+}
+
+// All voters may have lost their disks, as the only one may: the run is there while a site has it,
+// and a second one would leave it behind.
+bool Gateway::may_found() const {
+  return peer_with_run() == nullptr &&
+         (not_heard().empty() || world_.loop.now() - founding_since_ >= kTimeToHear);
+}
+
+void Gateway::say_run_elsewhere(const PeerSite& peer) {
+  if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
+    world_.log.alarm(
+        "founding_stuck", {.peer = peer.name},
+        {{"run", peer.run->hex()},
+         {"why", "that site has this run, and this site, which has none, has not come to join it"},
+         {"what_to_do",
+          fmt::format("let this site reach one that has the run; where a majority of its voters "
+                      "has lost its disks, also name the state to go on from (isthmus roster "
+                      "recover). Or move away run_dir at {}, if that run is not to go on",
+                      peer.name)},
+         {"left_out", *left_out}});
+}
+
 // Without a word of it two of three voters would wait for the third for ever. "": for nothing.
 std::string Gateway::founding_waits_for() const {
   if (roster_.run)
@@ -436,6 +472,9 @@ std::string Gateway::founding_waits_for() const {
                        roster_.run->hex().substr(0, 16));
   if (bound_by_older_roster())
     return "a site of the run of an older roster that this one has voted to begin";
+  if (const auto* peer = peer_with_run())
+    return fmt::format("run {}, which {} has: no other one is founded while a site has one",
+                       peer->run->hex().substr(0, 16), peer->name);
   const auto view = view_of_roster();
   std::vector<std::string> voters, others;
   for (const auto& site : roster_.sites)
@@ -447,15 +486,19 @@ std::string Gateway::founding_waits_for() const {
         "begun needs a site of it",
         listed(voters));
   const auto here = roster_.sites.size() - others.size();
-  if (here >= options_.sync.min_sites) return {};
-  return fmt::format("{}: a run begins with min_sites = {}",
-                     some_of(others, options_.sync.min_sites - here), options_.sync.min_sites);
+  if (here < options_.sync.min_sites)
+    return fmt::format("{}: a run begins with min_sites = {}",
+                       some_of(others, options_.sync.min_sites - here), options_.sync.min_sites);
+  if (genesis_vote_ || may_found()) return {};
+  return fmt::format("{}, {} s at most: a site that was here before may have a run already",
+                     listed(not_heard()), kTimeToHear / kSecond);
 }
 
 Task<Result<void>> Gateway::begin_or_join_run() {
   const View view = view_of_roster();
-  const auto entered = world_.loop.now();
-  Nanoseconds said = 0;
+  const security::Digest no_run;
+  founding_since_ = world_.loop.now();
+  Nanoseconds said = 0, none_elsewhere = founding_since_;
   if (genesis_vote_ && !within_settings(genesis_vote_->accepted->record))
     co_return Error{
         ErrorCode::mismatch,
@@ -463,15 +506,24 @@ Task<Result<void>> Gateway::begin_or_join_run() {
                     "restore them; or, if the other sites begin anew too, remove {} at all of them",
                     options_.folder)};
   while (!genesis_ && !stopping_ && !failure_) {
-    if (view.is_voter(self_) && view.voters.front() == self_ && !genesis_vote_ && initial_)
+    if (view.is_voter(self_) && view.voters.front() == self_ && !genesis_vote_ && initial_ &&
+        may_found())
       genesis_chosen_ = proposed_genesis();
     if (genesis_chosen_ && !genesis_vote_) {
       co_await vote_for_genesis();
       if (failure_ || genesis_) break;  // of others, meanwhile
     }
     const auto now = world_.loop.now();
+    const auto* elsewhere =
+        view.is_voter(self_) && !roster_.run
+            ? peer_with_run(genesis_vote_ ? genesis_vote_->accepted->record.hash() : no_run)
+            : nullptr;
+    if (elsewhere == nullptr)
+      none_elsewhere = now;
+    else if (now - none_elsewhere > kTimeToHear)
+      say_run_elsewhere(*elsewhere);
     if (bound_by_older_roster()) {
-      if (now - entered > kTimeToHear) say_bound_by_older_roster();
+      if (now - founding_since_ > kTimeToHear) say_bound_by_older_roster();
     } else if (genesis_vote_) {
       const auto& record = genesis_vote_->accepted->record;
       const StepId id{.run = record.run, .view = record.view.digest(), .step = 0, .fragment = 0};
@@ -485,7 +537,8 @@ Task<Result<void>> Gateway::begin_or_join_run() {
       certificate.record = record;
       for (const auto& [site, accept] : genesis_accepts_)
         if (accept.first == record) certificate.accepts.push_back({site, accept.second});
-      if (certificate.accepts.size() == record.view.voters.size() && !adopting_run_) {
+      if (certificate.accepts.size() == record.view.voters.size() && !adopting_run_ &&
+          peer_with_run(record.hash()) == nullptr) {
         adopting_run_ = true;
         auto adopted = co_await adopt_run(std::move(certificate));
         adopting_run_ = false;

@@ -87,6 +87,10 @@ one of them (in the roster) lets the other go on alone, if `min_sites` is 1. Wit
 site without a majority trains on for `max_lead` x `inner_steps` past the last agreed state and then waits; its work is
 used when it returns. `isthmus check` says which of these a file and its roster mean.
 
+A run begins when all voters are here: at once if all listed sites are, else after 20 s in which one that is missing may
+come and say that it has the run already. While a site says so no second one is founded: a voter whose `run_dir` is lost,
+also the only one, joins the run of the others. With `run = "…"` in the roster none is founded, whoever is away.
+
 ## The roster while a run lasts
 
 A gateway reads its roster when it starts. To change it, edit the file, count up `epoch`, sign it, give both files to every
@@ -100,7 +104,8 @@ If it was one of the first voters, name the run too (`--run RUN`), so that other
 For another CURVE key, the one of its control connections, a site that stays who it is runs `isthmus keys rotate alpha.key alpha-2.key`:
 `curve_key` and `curve_signature` of `alpha-2.key.pub` go into the roster, and `site.identity` names the new file.
 
-When a majority of the voters is lost for good, nothing commits any more. Then the operator says where to go on:
+When a majority of the voters, or of their disks, is lost for good, nothing commits any more. Then the operator says where
+to go on:
 
     isthmus roster recover roster.toml --key operator.key --run RUN --step 41 --root ROOT --voter beta --voter gamma
 

@@ -99,5 +99,118 @@ TEST(FoundingTest, WhereEitherOfTwoWouldDoBothAreNamedSo) {
               testing::ElementsAre("it waits for s2 or s3: a run begins with min_sites = 2"));
 }
 
+// --- The only voter has lost its disk, and others have the run
+
+ScriptedFederation::Options with_one_voter() {
+  auto options = options_of({kSecond, kSecond});
+  options.without_vote = {2};
+  options.gateway.sync.outer_steps = 1000;
+  return options;
+}
+
+TEST(SecondRunTest, IsNotFoundedWhileAPeerThatIsUpHasOne) {
+  for (const auto delay : {kMillisecond, 400 * kMillisecond})
+    for (const std::uint32_t min_sites : {1, 2}) {
+      auto options = with_one_voter();
+      options.network.delay = delay;
+      options.gateway.sync.min_sites = min_sites;
+      ScriptedFederation federation(std::move(options));
+      ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 3; }, 120 * kSecond));
+      federation.kill(1);
+      federation.disk(1).wipe();
+      federation.start(1);
+      ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).genesis().has_value(); },
+                                       60 * kSecond));
+      EXPECT_EQ(federation.gateway(1).genesis()->record.hash(),
+                federation.gateway(2).genesis()->record.hash());
+      // Where it goes on the operator says.
+      ASSERT_TRUE(federation.run_until(
+          [&] { return federation.gateway(1).state() && federation.step(1) == federation.step(2); },
+          60 * kSecond));
+      federation.run_for(kSecond);
+      EXPECT_THAT(federation.gateway(1).status().attention,
+                  testing::Contains(testing::HasSubstr("isthmus roster recover")));
+    }
+}
+
+// Nor while one may yet come.
+TEST(SecondRunTest, IsNotFoundedBeforeOthersHadTheTimeToCome) {
+  ScriptedFederation federation(with_one_voter());
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 3; }, 60 * kSecond));
+  for (const SiteId site : {1, 2}) federation.kill(site);
+  federation.disk(1).wipe();
+  federation.start(1);
+  federation.run_for(15 * kSecond);
+  ASSERT_FALSE(federation.gateway(1).genesis());
+  EXPECT_THAT(federation.gateway(1).status().attention,
+              testing::ElementsAre("it waits for s2, 20 s at most: a site that was here before may "
+                                   "have a run already"));
+  federation.start(2);
+  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).genesis().has_value(); },
+                                   60 * kSecond));
+  EXPECT_EQ(federation.gateway(1).genesis()->record.hash(),
+            federation.gateway(2).genesis()->record.hash());
+}
+
+// A run begins at once where all listed sites are here, and else after that time.
+TEST(SecondRunTest, IsNotLookedForForLong) {
+  const auto founded_after = [](ScriptedFederation::Options options) {
+    ScriptedFederation federation(std::move(options));
+    EXPECT_TRUE(federation.run_until([&] { return federation.gateway(1).genesis().has_value(); },
+                                     60 * kSecond));
+    return federation.now();
+  };
+  EXPECT_LT(founded_after(options_of({kSecond})), kSecond);
+  EXPECT_LT(founded_after(with_one_voter()), 2 * kSecond);
+  auto alone = with_one_voter();
+  alone.late = {2};
+  const auto after = founded_after(std::move(alone));
+  EXPECT_GE(after, 20 * kSecond);
+  EXPECT_LT(after, 22 * kSecond);
+}
+
+// A site says that it has a run, and does not show how that began: the operator decides, also where
+// this site has voted for another one, which nobody has heard of.
+TEST(SecondRunTest, IsNotFoundedWhereOneIsNamedAndNotShown) {
+  for (const bool voted : {false, true}) {
+    auto options = with_one_voter();
+    options.puppets = {2};
+    ScriptedFederation federation(std::move(options));
+    federation.puppet(2).run = security::blake2b(bytes_of("a run"));
+    auto& disk = federation.disk(1);
+    if (voted) {
+      // It decides so after 20 s, and the vote is on its disk after 40.
+      federation.cut_off(1, true);
+      disk.set_speed({.sync = 20 * kSecond});
+      federation.run_for(21 * kSecond);
+      disk.set_speed({});
+      federation.cut_off(1, false);
+    }
+    federation.run_for(60 * kSecond);
+    EXPECT_FALSE(federation.gateway(1).genesis());
+    EXPECT_EQ(federation.events(1, "founding_stuck"), 1U);
+    EXPECT_THAT(federation.gateway(1).status().attention,
+                testing::Contains(testing::AllOf(testing::HasSubstr("it waits for run "),
+                                                 testing::HasSubstr("which s2 has"))));
+    federation.kill(1);
+    const auto loaded = OuterStore(disk, "outer").load(1);
+    ASSERT_TRUE(loaded);
+    EXPECT_EQ(loaded->vote.accepted.has_value(), voted);
+  }
+}
+
+// Nor does a voter vote for one that another one proposes, who does not see that site.
+TEST(SecondRunTest, IsNotVotedForWhereOneIsNamed) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.without_vote = options.puppets = {3};
+  ScriptedFederation federation(std::move(options));
+  federation.puppet(3).run = security::blake2b(bytes_of("a run"));
+  federation.cut(1, 3, true);
+  federation.run_for(60 * kSecond);
+  EXPECT_TRUE(federation.gateway(1).status().attention.empty()) << "it has voted";
+  for (const SiteId site : {1, 2}) EXPECT_FALSE(federation.gateway(site).genesis()) << site;
+  EXPECT_EQ(federation.events(2, "founding_stuck"), 1U);
+}
+
 }  // namespace
 }  // namespace isthmus::inter

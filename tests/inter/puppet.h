@@ -69,6 +69,7 @@ class Puppet final : public WireReceiver, public LinkOwner {
 
   const sim::SimulatedSigner signer;
   Loop loop;
+  security::Digest run;  // that it says to have, in sessions that begin from now on
   // What comes on the control lane, without the byte that says what it is.
   std::function<void(Link& from, MessageType, ByteReader&)> heard = [](Link&, MessageType,
                                                                        ByteReader&) {};
@@ -90,7 +91,7 @@ class Puppet final : public WireReceiver, public LinkOwner {
   void on_writable(GatewayId from, Lane lane, ConnectionId connection) override {
     link(from.site).wire_writable(lane, connection);
   }
-  Introduction introduce() override { return {.boot = 1, .run = {}, .fingerprint = fingerprint_}; }
+  Introduction introduce() override { return {.boot = 1, .run = run, .fingerprint = fingerprint_}; }
   std::string objection(GatewayId, const Introduction&) override { return ""; }
   void on_session(Link&, bool) override {}
   void on_control(Link& from, std::span<const std::byte> message) override {
