@@ -171,7 +171,8 @@ const std::vector<ScenarioKey>& keys() {
       {"one_leaves_for_good", Flag{&Scenario::one_leaves_for_good}, 0,
        "the last site, when a third of the run is done"},
       {"majority_lost", Flag{&Scenario::majority_lost}, 0,
-       "for good, when a third of the run is done, and the operator says where to go on"},
+       "for good, or of half of the seeds their disks alone, when a third of the run is done, and "
+       "the operator says where to go on"},
       {"roster_changes", Flag{&Scenario::roster_changes}, 0,
        "when a third of the run is done: the first voter loses its vote, all others get one"},
       {"roster_drops", Flag{&Scenario::roster_drops}, 0,

@@ -59,6 +59,7 @@ struct Fault {
   bool one_way = false;       // a partition from `site` to `other`
   bool drops_a_site = false;  // newer_roster: the first site is one no longer
   bool hang = false;          // dead_ranks: they keep what they have
+  bool disks_alone = false;   // lost_majority: the machines come back without them
 };
 
 // In the order of time; a function of its arguments alone.

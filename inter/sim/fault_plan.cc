@@ -256,7 +256,9 @@ class Planner {
     const auto& s = scenario_;
     const auto last = s.sites - 1;
     if (s.roster_changes) add(FaultKind::newer_roster, kAtAThird).drops_a_site = s.roster_drops;
-    if (s.majority_lost) add(FaultKind::lost_majority, kAtAThird);
+    if (s.majority_lost)
+      add(FaultKind::lost_majority, kAtAThird).disks_alone =
+          random_.split("lost majority").chance(0.5);
     if (s.other_settings) add(FaultKind::other_settings, kAtAThird);
     if (s.dead_ranks > 0) {
       auto& fault = add(FaultKind::dead_ranks, kAtAThird, last);
@@ -357,7 +359,9 @@ std::string text_of(const Fault& fault) {
       return fault.drops_a_site ? "a newer roster has s1 no longer, and gives all others a vote"
                                 : "a newer roster gives all but s1 a vote";
     case FaultKind::lost_majority:
-      return "most voters are lost for good, and the operator says where to go on";
+      return fault.disks_alone
+                 ? "most voters lose their disks, and the operator says where to go on"
+                 : "most voters are lost for good, and the operator says where to go on";
     case FaultKind::other_settings:
       return "all sites are started with other settings";
   }

@@ -172,6 +172,8 @@ void FederationRun::start(std::uint32_t index) {
   if (site.process || site.gone_for_good || site.held_down) return;
   const int actor = static_cast<int>(index);
   effects_.end(site.crash, simulation_.now());
+  site.has_run_since.reset();
+  site.sees_since.clear();
   if (scenario_.clock_drift > 0)
     site.clock->restart(static_cast<Nanoseconds>(1e15 * chance_.uniform()));
   site.process = std::make_unique<SimulatedProcess>(
@@ -186,6 +188,7 @@ void FederationRun::start(std::uint32_t index) {
     if (s.process && s.starts == starts && !s.ranks_dead) s.ranks->attach(s.process->gateway());
   });
   poll(actor);
+  if (site.process->gateway().genesis()) site.has_run_since = 0;
 }
 
 void FederationRun::start_after(std::uint32_t index, Nanoseconds delay) {

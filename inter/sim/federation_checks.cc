@@ -29,11 +29,7 @@ void FederationRun::check(std::uint32_t index) {
   if (!site.process || site.dying) return;
   if (site.process->failure()) return check_failure(index);
   const auto& gateway = site.process->gateway();
-  if (gateway.genesis() && !run_exists_) {
-    run_exists_ = true;
-    votes_.knows(gateway.genesis()->record.next_view);
-  }
-  site.knew_run |= gateway.genesis().has_value();
+  if (!check_run(index)) return;
   check_held(site);
   check_records(index);
   if (site.vote_lost_at && has_vote_back(site)) {
@@ -46,6 +42,51 @@ void FederationRun::check(std::uint32_t index) {
   if (gateway.counters().signed_dropped > 0)
     violation(fmt::format("s{} dropped signed messages of honest sites", site.id));
   if (away_until_ && !returned_at_ && &site == &sites_.back()) note_return(site);
+}
+
+// Nobody founds a second run while a peer that is up has one. Out of the sight of all that have it
+// nothing is against that, and its operator moves it away. False: it is another run than the first.
+bool FederationRun::check_run(std::uint32_t index) {
+  constexpr Nanoseconds kTimeToHear = 20 * kSecond;
+  constexpr Nanoseconds kBeginsToWrite = 10 * kSecond;  // that a run began, and cannot take it back
+  auto& site = sites_[index];
+  const auto& gateway = site.process->gateway();
+  const auto now = simulation_.now();
+  if (!gateway.genesis()) {
+    for (const auto& peer : sites_)
+      if (gateway.session_with(peer.id) == 0)
+        site.sees_since.erase(peer.id);
+      else
+        site.sees_since.emplace(peer.id, now);
+    return true;
+  }
+  const auto run = gateway.genesis()->record.hash();
+  if (!run_) {
+    run_ = run;
+    votes_.knows(gateway.genesis()->record.next_view);
+  }
+  site.knew_run = true;
+  if (!site.has_run_since) site.has_run_since = now;
+  if (run == *run_) return true;
+  for (const auto& [id, since] : site.sees_since) {
+    const auto& peer = sites_[id - 1];
+    if (peer.process && peer.has_run_since && *peer.has_run_since <= since &&
+        since + kBeginsToWrite <= now && peer.process->gateway().genesis()->record.hash() == *run_)
+      violation(
+          fmt::format("s{} founded a second run, and sees s{}, which has one", site.id, peer.id));
+  }
+  if (now < site.disk_lost_at + kTimeToHear)
+    violation(fmt::format("s{} founded a second run before others could say that they have one",
+                          site.id));
+  count("second runs founded out of sight");
+  site.dying = true;
+  site.process->mute();
+  simulation_.after(0, -1, [this, index] {
+    kill(index);
+    lose_disk(sites_[index]);
+    start_soon(index);
+  });
+  return false;
 }
 
 // By a record of after the loss.

@@ -225,23 +225,27 @@ void FederationRun::lose_vote(std::uint32_t index) {
   note_lost_vote(sites_[index]);
 }
 
+void FederationRun::lose_disk(Site& site) {
+  site.disk->wipe();
+  site.disk_lost_at = simulation_.now();
+  site.announced_saved = 0;
+  site.announced_any = false;
+  votes_.wiped(site.id);
+  if (++site.wipes == 2) count("disks wiped twice");
+}
+
 void FederationRun::wipe(std::uint32_t index, bool again) {
   auto& site = sites_[index];
-  if (!run_exists_ || !trouble() || site.gone_for_good || site.held_down || !may_lose_vote(index))
-    return;
+  if (!run_ || !trouble() || site.gone_for_good || site.held_down || !may_lose_vote(index)) return;
   // Where a majority is lost for good a survivor needs what it has.
   if (scenario_.majority_lost && !recovery_) return;
   const bool was_up = site.process != nullptr;
   kill(index);
-  site.disk->wipe();
-  site.announced_saved = 0;
-  site.announced_any = false;
-  votes_.wiped(site.id);
+  lose_disk(site);
   const auto view = newest_view();
   if (view.is_voter(site.id)) count("disks of voters wiped");
   if (!view.is_voter(site.id) && view.is_member(site.id)) count("disks of members wiped");
   if (recovery_) count("disks wiped after a recovery");
-  if (++site.wipes == 2) count("disks wiped twice");
   note_lost_vote(site);
   site.wipe_due = again;
   if (was_up) start_soon(index);
@@ -357,7 +361,7 @@ void FederationRun::apply(const Fault& fault) {
     case FaultKind::newer_roster:
       return change_roster(fault);
     case FaultKind::lost_majority:
-      return lose_majority();
+      return lose_majority(fault);
     case FaultKind::other_settings:
       return start_with_other_settings();
   }

@@ -9,6 +9,8 @@ namespace isthmus::inter::sim {
 namespace {
 
 constexpr Nanoseconds kSettingsTried = 40 * kSecond;
+// Until the operator says where to go on. Who is back without its disk has time to do harm.
+constexpr Nanoseconds kMachinesMissed = 10 * kSecond, kDisksMissed = 40 * kSecond;
 
 }  // namespace
 
@@ -65,7 +67,8 @@ void FederationRun::switch_off_first() {
   sites_[0].gone_for_good = true;
 }
 
-void FederationRun::lose_majority() {
+// Of the machines, or of their disks alone: then they are back within seconds, and know of no run.
+void FederationRun::lose_majority(const Fault& fault) {
   const auto voters = std::min(scenario_.voters, scenario_.sites);
   // The survivors need what they have, and are enough for a step.
   const bool bearable = std::none_of(sites_.begin(), sites_.end(), [](const Site& site) {
@@ -73,21 +76,29 @@ void FederationRun::lose_majority() {
            !site.process->gateway().state() || site.process->gateway().finished();
   });
   if (!bearable || scenario_.sites < voters / 2 + 1 + scenario_.min_sites) {
-    if (trouble()) simulation_.after(kSecond, -1, [this] { lose_majority(); });
+    if (trouble()) simulation_.after(kSecond, -1, [this, &fault] { lose_majority(fault); });
     return;
   }
   for (std::uint32_t i = 0; i < voters / 2 + 1; ++i) {
     kill(i);
-    sites_[i].gone_for_good = true;
+    if (!fault.disks_alone) {
+      sites_[i].gone_for_good = true;
+      continue;
+    }
+    lose_disk(sites_[i]);
+    sites_[i].majority_disk = true;
+    start_after(i, static_cast<Nanoseconds>((0.5 + 5 * chance_.uniform()) * 1e9));
   }
-  simulation_.after(10 * kSecond, -1, [this] { recover(); });
+  if (fault.disks_alone)
+    count(voters <= 2 ? "disks of all voters lost" : "disks of most voters lost");
+  simulation_.after(fault.disks_alone ? kDisksMissed : kMachinesMissed, -1, [this] { recover(); });
 }
 
-// The operator asks the survivors for the newest state that any of them has.
+// The operator asks those that have their disks for the newest state that any of them has.
 void FederationRun::recover() {
   security::Recovery recovery;
   for (const auto& site : sites_) {
-    if (site.gone_for_good) continue;
+    if (site.gone_for_good || site.majority_disk) continue;
     if (!site.process || site.dying || !site.process->gateway().state()) {
       simulation_.after(5 * kSecond, -1, [this] { recover(); });
       return;

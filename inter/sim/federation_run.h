@@ -47,6 +47,9 @@ class FederationRun {
     bool held_down = false;  // started again by nobody but whoever brought it down
     bool ranks_dead = false;
     bool knew_run = false;
+    std::optional<Nanoseconds> has_run_since;  // in this life; 0: all of it
+    std::map<SiteId, Nanoseconds> sees_since;  // others, in this life, until it has a run
+    bool majority_disk = false;                // it was lost with those of a majority of the voters
     bool has_newer_roster = false;
     bool other_settings = false;
     bool refused_settings = false;
@@ -54,8 +57,9 @@ class FederationRun {
     // Its vote file was lost with this step the newest known: it has no vote until a later state.
     std::optional<std::uint64_t> vote_lost_at;
     std::uint64_t votes_lost = 0, wipes = 0;
-    std::uint64_t torn = 0;  // files, up to its last crash
-    bool wipe_due = false;   // once it has its vote back
+    Nanoseconds disk_lost_at = 0;  // the last time
+    std::uint64_t torn = 0;        // files, up to its last crash
+    bool wipe_due = false;         // once it has its vote back
 
     std::uint64_t starts = 0;
     std::uint64_t announced_saved = 0;
@@ -155,6 +159,7 @@ class FederationRun {
   bool may_lose_site(std::uint32_t index) const;
   void note_lost_vote(Site& site);
   void lose_vote(std::uint32_t index);
+  void lose_disk(Site& site);
   void wipe(std::uint32_t index, bool again);
   void wipe_again(std::uint32_t index);
   void begin_outage(const Fault& fault);
@@ -164,7 +169,7 @@ class FederationRun {
   void change_roster(const Fault& fault);
   void read_newer_roster(std::uint32_t index);
   void switch_off_first();
-  void lose_majority();
+  void lose_majority(const Fault& fault);
   void recover();
   void start_with_other_settings();
   void start_with_right_settings();
@@ -173,6 +178,7 @@ class FederationRun {
 
   // --- Invariants (federation_checks.cc)
   void check(std::uint32_t index);
+  bool check_run(std::uint32_t index);
   bool has_vote_back(const Site& site) const;
   void check_failure(std::uint32_t index);
   void check_held(Site& site);
@@ -206,7 +212,7 @@ class FederationRun {
   std::map<std::uint64_t, security::Digest> root_of_, record_of_;
   std::map<std::uint64_t, Record> records_;
   std::map<std::uint64_t, Nanoseconds> decided_at_;  // as the first site knew it
-  bool run_exists_ = false;
+  std::optional<security::Digest> run_;
   std::optional<security::Recovery> recovery_;
   RunModel model_;
   const bool memory_fails_;

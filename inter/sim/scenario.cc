@@ -87,6 +87,12 @@ std::vector<Scenario> standard_scenarios() {
         s.crashes = 0.3;
         s.partitions = 0.5;
       });
+  add("only-voter", "the same of the only voter, as often of its disk alone", [](Scenario& s) {
+    s.voters = 1;
+    s.majority_lost = true;
+    s.crashes = 0.3;
+    s.partitions = 0.5;
+  });
   add("blind-pair", "two voters never see each other: others pass on", [](Scenario& s) {
     s.sites = 4;
     s.voters = 3;

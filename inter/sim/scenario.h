@@ -77,11 +77,12 @@ struct Scenario {
   std::uint32_t memory_errors_max = 3;  // of one step at one site
   bool roster_changes = false;          // the first voter loses its vote, every other site gets one
   bool roster_drops = false;            // the newer roster has the first voter as a former site
-  bool majority_lost = false;           // for good, and the operator says where to go on
-  bool one_leaves_for_good = false;     // the last site, when a third of the run is done
-  bool blind_pair = false;              // two sites never see each other: others pass on
-  bool narrow_site = false;             // the last site sees nobody but the last voter beside it
-  bool narrow_vote_lost = false;        // its vote file is lost once, if it is a voter
+  // For good, or (one seed of two) their disks alone; and the operator says where to go on.
+  bool majority_lost = false;
+  bool one_leaves_for_good = false;  // the last site, when a third of the run is done
+  bool blind_pair = false;           // two sites never see each other: others pass on
+  bool narrow_site = false;          // the last site sees nobody but the last voter beside it
+  bool narrow_vote_lost = false;     // its vote file is lost once, if it is a voter
   bool other_settings = false;  // all are started with other settings once, which must be refused
   // The ranks of the last site die or hang when a third of the run is done, for this long.
   // 0: never. Others must neither wait for them at each step nor change the view again and again.

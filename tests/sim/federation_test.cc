@@ -114,6 +114,8 @@ TEST(Federation, EveryBranchIsTaken) {
                                    "view changes",
                                    "memory errors",
                                    "recoveries",
+                                   "disks of all voters lost",
+                                   "disks of most voters lost",
                                    "voters changed",
                                    "states disputed",
                                    "crashes",
