@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <vector>
 
 #include "inter/gateway.h"
 
@@ -92,21 +94,26 @@ void Gateway::tick() {
 }
 
 // Peers that have a session with another live process of this identity refuse us. One word of it
-// may come from the connection that a restart left behind, and a single peer must not be able to
-// stop a site: only a process that nobody ever took up ends itself.
+// may come from the connection that a restart left behind, and nobody can check it, so a single
+// peer must not be able to stop a site: only a process ends itself that nobody ever took up, and
+// that all who are here refuse, more than half of the sites. A later start may find the other one
+// gone.
 void Gateway::give_way_to_twin() {
-  constexpr std::uint64_t kRefusals = 3;  // ten heartbeats apart
-  std::string refused_by;
+  constexpr std::uint64_t kRefusals = 3;
+  std::vector<std::string_view> refused_by;
   for (const auto& [site, peer] : peers_.all()) {
     const auto& counters = peer.link->counters();
     if (counters.sessions > 0) return;
-    if (counters.refused_as_duplicate >= kRefusals) refused_by = peer.link->peer_name();
+    if (counters.refused_as_duplicate >= kRefusals)
+      refused_by.push_back(peer.link->peer_name());
+    else if (peer.link->connected())
+      return;
   }
-  if (refused_by.empty() || failure_) return;
-  fail(Error{ErrorCode::mismatch,
+  if (2 * refused_by.size() <= peers_.all().size() || failure_) return;
+  fail(Error{ErrorCode::busy,
              fmt::format("another live process of this site has a session with {}: stop that one "
                          "first, or do not start this one",
-                         refused_by)});
+                         fmt::join(refused_by, ", "))});
 }
 
 // What the step at hand waits for at this site; null: there is none.

@@ -85,8 +85,9 @@ void Link::on_timer() {
   if (session_ == 0) {
     if (!started_ || !control_.any() || now < next_hello_) return;
     send_hello(control_.current());
+    asked_ = now;
     // Who was refused asks again now and then: somebody may have mended the configuration.
-    next_hello_ = now + (refused_.empty() ? options_.heartbeat : 10 * options_.heartbeat);
+    next_hello_ = now + (refused_.empty() ? 1 : kRefusedAsksApart) * options_.heartbeat;
     return;
   }
   if (challenger_ && now >= challenger_->until) {

@@ -173,7 +173,9 @@ class Link {
 
   LinkStatus status() const;
   struct Counters {
-    std::uint64_t sessions = 0, retransmits = 0, refused_as_duplicate = 0;
+    std::uint64_t sessions = 0, retransmits = 0;
+    // Hellos of ours, ten heartbeats apart, whose answer was that another process lives.
+    std::uint64_t refused_as_duplicate = 0;
   };
   const Counters& counters() const { return counters_; }
   const BulkSender::Counters& bulk_counters() const { return bulk_.counters(); }
@@ -211,6 +213,7 @@ class Link {
   std::optional<std::uint64_t> refusal_due(RefusalSaid& said, std::string_view why);
   void refuse(ConnectionId connection, const std::string& why);
   void receive_refuse(ConnectionId connection, const Refuse& refuse);
+  void count_duplicate_refusal();
   void refuse_challenger();
   void yield_to_challenger();
   void bind(Lane lane, ConnectionId connection, std::uint32_t place);
@@ -280,7 +283,9 @@ class Link {
   // A peer that begins anew all the time.
   LogPace begins_logged_{kSecond, 16}, ends_logged_{kSecond, 16};
   BurstPace hellos_answered_{16, kSecond / 4}, sessions_begun_{16, kSecond / 4};
+  static constexpr int kRefusedAsksApart = 10;  // heartbeats
   Nanoseconds next_hello_ = 0, next_heartbeat_ = 0;
+  std::optional<Nanoseconds> asked_, refused_ask_;  // hellos: the last; the last that counted so
   bool started_ = false;
   std::optional<Loop::TimerId> timer_;
   Counters counters_;

@@ -277,9 +277,17 @@ void Link::receive_refuse(ConnectionId connection, const Refuse& refuse) {
   if (const auto left_out = refusal_due(refusals_said_[1], refuse.why))
     log_.alarm("session_refused_by_peer", {.peer = peer_name_},
                {{"why", refuse.why}, {"left_out", *left_out}});
-  if (refuse.kind == Refuse::Kind::duplicate) ++counters_.refused_as_duplicate;
+  if (refuse.kind == Refuse::Kind::duplicate) count_duplicate_refusal();
   end_session("refused by the peer: " + refuse.why, false);
   refused_ = refuse.why;
+}
+
+// What comes unasked, or sooner than who was refused asks again, is no further refusal.
+void Link::count_duplicate_refusal() {
+  if (!asked_ || (refused_ask_ && *asked_ - *refused_ask_ < kRefusedAsksApart * options_.heartbeat))
+    return;
+  refused_ask_ = asked_;
+  ++counters_.refused_as_duplicate;
 }
 
 // The session's other end lives: the challenger is a second process. Or a start before that one, of

@@ -10,6 +10,53 @@
 namespace isthmus::inter {
 namespace {
 
+// ---- A peer that says that another process lives
+
+class RefusingTwins : public HostilePeerTest {
+ protected:
+  // Of so many sites this one has a gateway, which starts before it is refused; the others say that
+  // they have a session with another process, or do not answer at all.
+  static constexpr SiteId kRefused = 3;
+  static std::unique_ptr<ScriptedFederation> refused_by(const std::set<SiteId>& refusing,
+                                                        const std::set<SiteId>& silent) {
+    auto options = options_of({kSecond, kSecond, kSecond});
+    options.puppets = {1, 2};
+    auto federation = std::make_unique<ScriptedFederation>(std::move(options));
+    for (const auto site : {1U, 2U}) federation->puppet(site).objects = "not now";
+    for (const auto site : silent) federation->cut(site, kRefused, true);
+    const auto refuse_again = [at = federation.get(), refusing](const auto& again) -> void {
+      for (const auto site : refusing)
+        at->puppet(site).say(kRefused,
+                             Refuse{Refuse::Kind::duplicate, "another live process"}.encode());
+      at->puppet(1).loop.call_at(at->now() + 50 * kMillisecond, [again] { again(again); });
+    };
+    refuse_again(refuse_again);
+    return federation;
+  }
+  static bool ends(ScriptedFederation& federation, Nanoseconds within) {
+    return federation.run_until([&] { return federation.process(kRefused).ended(); }, within);
+  }
+};
+
+TEST_F(RefusingTwins, OneSiteAloneEndsNobody) {
+  auto federation = refused_by({1}, {2});
+  EXPECT_FALSE(ends(*federation, 120 * kSecond));
+}
+
+TEST_F(RefusingTwins, NorDoMoreWhereOneThatIsHereDoesNot) {
+  auto federation = refused_by({1}, {});
+  EXPECT_FALSE(ends(*federation, 120 * kSecond));
+}
+
+TEST_F(RefusingTwins, WhomAllRefuseEndsAfterThreeTimesAndMayBeStartedAgain) {
+  auto federation = refused_by({1, 2}, {});
+  EXPECT_FALSE(ends(*federation, 19 * kSecond)) << "words that nobody asked for count";
+  ASSERT_TRUE(ends(*federation, 20 * kSecond));
+  const auto& failure = federation->process(kRefused).failure();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code, ErrorCode::busy) << failure->text();
+}
+
 // ---- A peer that sends garbage
 
 // A view with a site that the roster does not have is accepted by nobody: no ballot above 0 would

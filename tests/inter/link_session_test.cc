@@ -203,6 +203,29 @@ TEST(Link, AnEarlierStartIsReportedWhenItSaysHelloAgain) {
   }
 }
 
+// Whoever says it unasked, again and again, or makes the link ask more often by new connections.
+TEST(Link, ARefusalCountsOnceInTenHeartbeatsAndNeverUnasked) {
+  ScriptedPeer peer(ScriptedPeer::Begin::later);
+  const auto refuse = [&](ConnectionId connection) {
+    peer.control(Refuse{Refuse::Kind::duplicate, "another live process"}.encode(), connection);
+  };
+  const auto refusals = [&] { return peer.link.counters().refused_as_duplicate; };
+  peer.link.start();
+  peer.run_for(kSecond);
+  refuse(1);
+  EXPECT_EQ(refusals(), 0U) << "nobody was asked";
+  const auto began = peer.simulation.now();
+  for (ConnectionId connection = 1; peer.simulation.now() < began + 25 * kSecond; ++connection) {
+    peer.link.wire_up(Lane::control, connection);
+    peer.run_for(100 * kMillisecond);
+    for (int i = 0; i < 3; ++i) refuse(connection);
+    const auto tens = static_cast<std::uint64_t>((peer.simulation.now() - began) / (10 * kSecond));
+    ASSERT_LE(refusals(), 1 + tens) << "after " << connection << " connections";
+    peer.link.wire_down(Lane::control, connection);
+  }
+  EXPECT_EQ(refusals(), 3U);
+}
+
 // The same with sockets: both processes dial, with one key.
 TEST(Link, ASecondLiveProcessIsRefusedAndReportedOverZeroMq) {
   const auto clock = make_system_clock();

@@ -4,6 +4,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/event_log.h"
@@ -73,6 +75,11 @@ class Puppet final : public WireReceiver, public LinkOwner {
   // What comes on the control lane, without the byte that says what it is.
   std::function<void(Link& from, MessageType, ByteReader&)> heard = [](Link&, MessageType,
                                                                        ByteReader&) {};
+  std::string objects;  // to every session; "": it does not
+  // A frame as it is, on the control lane.
+  void say(SiteId site, Bytes frame) {
+    (void)wire_->send({site, 0}, Lane::control, std::move(frame), 0);
+  }
   // A chunk, which must be settled once.
   std::function<void(Link& from, const ChunkArrival&)> came =
       [](Link& from, const ChunkArrival& arrival) { from.settle(arrival, true); };
@@ -92,7 +99,7 @@ class Puppet final : public WireReceiver, public LinkOwner {
     link(from.site).wire_writable(lane, connection);
   }
   Introduction introduce() override { return {.boot = 1, .run = run, .fingerprint = fingerprint_}; }
-  std::string objection(GatewayId, const Introduction&) override { return ""; }
+  std::string objection(GatewayId, const Introduction&) override { return objects; }
   void on_session(Link&, bool) override {}
   void on_control(Link& from, std::span<const std::byte> message) override {
     ByteReader in(message);
