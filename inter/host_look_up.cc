@@ -32,13 +32,15 @@ void HostLookUp::next(std::function<void(Result<std::string> numeric_host)> foun
 
 void HostLookUp::reached() {
   reached_ = chosen_;
-  tried_ = 0;
+  tried_.clear();
 }
 
 std::string HostLookUp::choose(const NumericHosts& hosts) {
-  const auto last = std::ranges::find(hosts, reached_);
-  const auto first = last == hosts.end() ? 0 : static_cast<std::size_t>(last - hosts.begin());
-  chosen_ = hosts[(first + tried_++) % hosts.size()];
+  const auto untried = [this](const std::string& host) { return !tried_.contains(host); };
+  if (tried_.size() >= kTriedMax || std::ranges::none_of(hosts, untried)) tried_.clear();
+  const bool has_reached = std::ranges::find(hosts, reached_) != hosts.end();
+  chosen_ = has_reached && untried(reached_) ? reached_ : *std::ranges::find_if(hosts, untried);
+  tried_.insert(chosen_);
   return chosen_;
 }
 

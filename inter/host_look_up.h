@@ -1,10 +1,12 @@
 // HostLookUp: the numeric address of one peer's host, for one attempt to connect after another. A
 // name is looked up anew each time; of several addresses the one that was reached last comes first,
-// and each attempt that fails is followed by another one.
+// and each attempt that fails is followed by one that was not tried since, in whatever order the
+// answers are.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "base/result.h"
@@ -32,8 +34,9 @@ class HostLookUp {
   const std::string host_;
   HostNames& names_;
   std::string chosen_, reached_;
-  std::size_t tried_ = 0;  // since it was reached
-  bool asked_ = false;     // the answer is on its way
+  static constexpr std::size_t kTriedMax = 64;
+  std::set<std::string> tried_;  // since one was reached, or all were tried
+  bool asked_ = false;           // the answer is on its way
   std::function<void(Result<std::string>)> found_;
   OwnedTasks tasks_;
 };
