@@ -152,7 +152,7 @@ void BulkSender::acknowledged(std::span<const std::pair<TransferId, std::uint32_
     arrived(found->second, index, round_trip);
     found->second.acknowledge(index);
   }
-  requeue_overtaken();
+  if (!peer_stalled_) requeue_overtaken();
   pump();
 }
 

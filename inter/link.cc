@@ -223,8 +223,20 @@ void Link::send_again(Nanoseconds stamp) {
   pump_control();
 }
 
+// What no connection has taken goes first, oldest first: a chunk of which nothing is said while
+// later ones are acknowledged seems lost.
 void Link::send_ack(Acks acks) {
   if (session_ == 0) return;
+  unsent_acks_ = std::min(unsent_acks_, recent_acks_.size());
+  while (unsent_acks_ > kRecentAcksMax)
+    if (!send_ack_of(recent_acks_.size() - unsent_acks_, kRecentAcksMax)) return;
+  const auto last =
+      acks == Acks::recent ? std::min(recent_acks_.size(), kRecentAcksMax) : unsent_acks_;
+  if (send_ack_of(recent_acks_.size() - last, last) && acks == Acks::recent)
+    came_since_all_acks_ = 0;
+}
+
+bool Link::send_ack_of(std::size_t first, std::size_t count) {
   const auto now = loop_.now();
   Ack ack;
   ack.session = session_;
@@ -241,13 +253,15 @@ void Link::send_ack(Acks acks) {
   ack.stalled = !stalled_.empty();
   ack.width = static_cast<std::uint16_t>(bulk_.width_wanted());
   ack.width_max = static_cast<std::uint16_t>(options_.bulk_connections_max);
-  const auto last =
-      acks == Acks::recent ? recent_acks_.size() : std::min(unsent_acks_, recent_acks_.size());
-  ack.chunks.assign(recent_acks_.end() - static_cast<std::ptrdiff_t>(last), recent_acks_.end());
-  unsent_acks_ = 0;
-  if (acks == Acks::recent) came_since_all_acks_ = 0;
+  const auto begin = recent_acks_.begin() + static_cast<std::ptrdiff_t>(first);
+  ack.chunks.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
   round_trip_.stamp_sent(stamped_ = now);
-  if (!send_control(ack.encode(), control_.current())) came_since_all_acks_ = kCameForAllAcks;
+  if (!send_control(ack.encode(), control_.current())) {
+    came_since_all_acks_ = kCameForAllAcks;
+    return false;
+  }
+  unsent_acks_ = recent_acks_.size() - first - count;
+  return true;
 }
 
 void Link::ack_soon(Nanoseconds apart) {
@@ -423,7 +437,10 @@ void Link::settle(const ChunkArrival& arrival, bool accepted) {
     recent_acks_.emplace_back(arrival.transfer, arrival.index);
     ++unsent_acks_;
   }
-  while (recent_acks_.size() > kRecentAcksMax) recent_acks_.pop_front();
+  // Without a control connection nothing is said, and no more than a window comes.
+  const auto kept =
+      std::max<std::size_t>(kRecentAcksMax, std::min<std::size_t>(unsent_acks_, window_chunks_));
+  while (recent_acks_.size() > kept) recent_acks_.pop_front();
   // The next one would take the place of one that the peer has never seen. More than that come
   // between two timers of a loop that was held up.
   if (unsent_acks_ >= kRecentAcksMax)

@@ -247,6 +247,8 @@ class Link {
   // Of chunks: all that are remembered, since what was sent may be lost; or what was not sent yet.
   enum class Acks { recent, unsent };
   void send_ack(Acks acks);
+  // With these of recent_acks_. False: the wire takes none now.
+  bool send_ack_of(std::size_t first, std::size_t count);
   void ack_soon(Nanoseconds apart);                           // after the last one, at least
   bool send_control(Bytes message, ConnectionId connection);  // false: the wire takes none now
   void handle_cumulative(std::uint64_t acknowledged);
@@ -318,7 +320,7 @@ class Link {
   std::size_t unsettled_bytes_ = 0;
   std::set<std::uint64_t> stalled_;  // sequences of those of them that stall() named
   std::deque<std::pair<TransferId, std::uint32_t>> recent_acks_;
-  std::size_t unsent_acks_ = 0;  // of these, the last ones
+  std::size_t unsent_acks_ = 0;  // of these, the last ones, that no connection has taken
   // Those that were sent may be lost. They go again on each heartbeat, after the end of a
   // connection, and once so many bytes of chunks came that they are a small part of it: not with
   // each answer.

@@ -86,6 +86,7 @@ void Link::wire_up(Lane which, ConnectionId connection) {
     if (session_ != 0) {
       bind(which, connection, 0);
       pump_control();
+      if (unsent_acks_ > 0) send_ack(Acks::unsent);
     } else {
       next_hello_ = loop_.now();
     }

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
+#include <vector>
 
 #include "tests/inter/bulk_session.h"
 #include "tests/inter/link_pair.h"
@@ -432,6 +434,55 @@ TEST(Link, AcknowledgementsThatMayBeLostGoAgain) {
   EXPECT_EQ(last_acknowledged(peer).size(), 1U);
   peer.run_for(kSecond);
   EXPECT_EQ(last_acknowledged(peer).size(), 6U) << "on each heartbeat";
+}
+
+// As many as a window holds, while bulk flows on: none of them may go again.
+TEST(Link, WhatNoConnectionTookIsAcknowledgedOnTheNextOne) {
+  constexpr std::uint32_t kChunks = 200;
+  ScriptedPeer peer(ScriptedPeer::Begin::later);
+  peer.link.expect_chunks(256 << 10);
+  peer.link.start();
+  peer.begin_session();
+  peer.link.wire_down(Lane::control, 1);
+  peer.busy = {0, 1};  // there is none
+  for (std::uint32_t index = 0; index < kChunks; ++index) {
+    peer.bulk(Chunk{peer.session, index + 1, 7, index, {}}.encode());
+    peer.run_for(10 * kMillisecond);
+  }
+  peer.busy.clear();
+  peer.link.wire_up(Lane::control, 3);
+  peer.run_for(10 * kMillisecond);
+  std::vector<std::uint32_t> acknowledged;
+  for (const auto& sent : peer.sent) {
+    if (sent.connection != 3 || sent.message[0] != static_cast<std::byte>(Frame::ack)) continue;
+    auto in = after_kind(sent.message);
+    const auto ack = decode_ack(in);
+    for (const auto& [transfer, index] : ack->chunks) acknowledged.push_back(index);
+  }
+  EXPECT_EQ(acknowledged.size(), kChunks);
+  EXPECT_TRUE(std::ranges::is_sorted(acknowledged)) << "what is left out seems lost";
+}
+
+// A disk that is full acknowledges nothing, and what goes again finds no room either.
+TEST(Link, WhatIsOvertakenStaysWhereThePeerIsStalled) {
+  constexpr std::uint32_t kChunks = 100;
+  ScriptedPeer peer;
+  peer.begin_session();
+  peer.bulk(Bind{peer.session, 0}.encode());
+  Ack ack;
+  ack.session = peer.session;
+  ack.credit = 1000;
+  peer.control(ack.encode());
+  peer.link.offer(5, 0, kChunks, std::make_shared<NumberedChunks>(100), false);
+  peer.run_for(10 * kMillisecond);
+  ASSERT_EQ(peer.count(Frame::chunk, 2), kChunks);
+  ack.chunks = {{5, kChunks - 1}};
+  ack.stalled = true;
+  peer.control(ack.encode());
+  EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 0U);
+  ack.stalled = false;
+  peer.control(ack.encode());
+  EXPECT_GT(peer.link.bulk_counters().chunks_resent, 0U);
 }
 
 // Of whoever says again and again what is known, or sends chunks that cost little.
