@@ -24,6 +24,10 @@ void TlsDialer::start() {
   if (connection_ == nullptr) tasks_.start_timer(0, [this] { dial(); });
 }
 
+void TlsDialer::hurry() {
+  if (started_ && connection_ == nullptr) tasks_.start_timer(0, [this] { dial(); });
+}
+
 void TlsDialer::rest() {
   if (!std::exchange(started_, false)) return;
   tasks_.stop_timer();

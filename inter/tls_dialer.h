@@ -23,6 +23,8 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
             const ZmqPeer& peer, TcpAddress address);
 
   void start();  // nothing if it has started
+  // What waits for the next attempt does not wait any longer.
+  void hurry();
   // Ends what there is, and makes no more until the next start().
   void rest();
 

@@ -366,6 +366,9 @@ void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end
   if (lane == Lane::control && connections.size() > 1 + kSpareConnectionsMax)
     drop(connections.front(), "too many");
   if (lane == Lane::bulk) end.share(id, peer.bulk_width);
+  // The peer is there again.
+  if (lane == Lane::control)
+    for (const auto& dialer : peer.bulk_dialers) dialer->hurry();
   receiver_->on_up(peer_id, lane, id);
 }
 

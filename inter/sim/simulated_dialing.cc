@@ -1,6 +1,8 @@
 // How connections of the simulated network begin, as inter/tls_dialer.h and zmq_dialer.h have it.
 #include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "inter/sim/simulated_network.h"
 #include "inter/zmq_wire.h"
@@ -31,7 +33,7 @@ void SimulatedNetwork::dial_places(SimulatedWire& wire, GatewayId peer, Lane lan
   for (std::uint32_t place = 0; place < width(way_of(wire.self_, peer, lane)); ++place)
     if (wire.dialers_
             .try_emplace({peer, lane, place},
-                         RedialDelay(real.redial_delay_min, real.redial_delay_max))
+                         Dialer{RedialDelay(real.redial_delay_min, real.redial_delay_max)})
             .second)
       dial_after(0, {wire.self_, peer, lane, place, wire.process_});
 }
@@ -41,12 +43,32 @@ SimulatedWire* SimulatedNetwork::dialer(const Dialing& dialing) {
   return wire != wires_.end() && wire->second->process_ == dialing.process ? wire->second : nullptr;
 }
 
-RedialDelay& SimulatedNetwork::delay_of(const Dialing& dialing) {
+SimulatedNetwork::Dialer& SimulatedNetwork::dialer_of(const Dialing& dialing) {
   return wires_.at(dialing.self)->dialers_.at({dialing.peer, dialing.lane, dialing.place});
 }
 
 void SimulatedNetwork::dial_after(Nanoseconds delay, const Dialing& dialing) {
-  simulation_.after(delay, wires_.at(dialing.self)->actor_, [this, dialing] { dial(dialing); });
+  auto& dialer = dialer_of(dialing);
+  dialer.next = ++dials_;
+  simulation_.after(delay, wires_.at(dialing.self)->actor_, [this, dialing, number = dials_] {
+    const auto* const wire = this->dialer(dialing);
+    if (wire == nullptr) return;
+    const auto found = wire->dialers_.find({dialing.peer, dialing.lane, dialing.place});
+    if (found != wire->dialers_.end() && found->second.next == number) dial(dialing);
+  });
+}
+
+// What waits for the next attempt on the bulk lane does not wait any longer.
+void SimulatedNetwork::hurry(SimulatedWire& wire, GatewayId peer) {
+  std::vector<std::uint32_t> waiting;
+  for (const auto& [at, dialer] : wire.dialers_) {
+    const auto& [to, lane, place] = at;
+    if (to == peer && lane == Lane::bulk && dialer.next != 0 &&
+        dialer.waits_from <= simulation_.now())
+      waiting.push_back(place);
+  }
+  for (const auto place : waiting)
+    dial_after(0, {wire.self_, peer, Lane::bulk, place, wire.process_});
 }
 
 void SimulatedNetwork::dial(const Dialing& dialing) {
@@ -58,6 +80,7 @@ void SimulatedNetwork::dial(const Dialing& dialing) {
     return;
   }
   const auto now = simulation_.now();
+  dialer_of(dialing).next = 0;
   const auto patience = delay_of(dialing).dialing(now, ZmqWireOptions().connect_timeout);
   if (refusing_.contains(self.site)) return fail_at(now, dialing);
   ask(dialing, now + patience, kAskAgain);
@@ -110,7 +133,9 @@ void SimulatedNetwork::shake_hands(const Dialing& dialing, Nanoseconds until, Na
 }
 
 void SimulatedNetwork::fail_at(Nanoseconds when, const Dialing& dialing) {
-  dial_after(when + delay_of(dialing).ended(when, false) - simulation_.now(), dialing);
+  auto& dialer = dialer_of(dialing);
+  dialer.waits_from = when;
+  dial_after(when + dialer.delay.ended(when, false) - simulation_.now(), dialing);
 }
 
 void SimulatedNetwork::connect(const Dialing& dialing) {
@@ -127,6 +152,7 @@ void SimulatedNetwork::connect(const Dialing& dialing) {
     connection.streams[from < to ? 0 : 1] = std::make_shared<TcpStream>(
         simulation_, access(from.site).up, access(to.site).down, path(from, to, lane),
         path(to, from, lane), random_.split("stream").split(++streams_), kind);
+  if (lane == Lane::control) hurry(*wires_.at(self), peer);
   tell_up(self, peer, id);
   // With the last word of the handshake.
   simulation_.after(path(self, peer, lane).delay, wires_.at(peer)->actor_,

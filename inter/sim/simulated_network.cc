@@ -245,7 +245,9 @@ void SimulatedNetwork::tell_down(GatewayId self, ConnectionId connection, Nanose
     const auto& [peer, lane, place, since, out, in, dropped, stuck] = told.mapped();
     if (end.dials(peer)) {
       const Dialing dialing{self, peer, lane, place, end.process_};
-      dial_after(delay_of(dialing).ended(simulation_.now(), true), dialing);
+      auto& dialer = dialer_of(dialing);
+      dialer.waits_from = simulation_.now();
+      dial_after(dialer.delay.ended(simulation_.now(), true), dialing);
     }
     end.receiver_->on_down(peer, lane, connection);
   });

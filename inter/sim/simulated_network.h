@@ -123,8 +123,15 @@ class SimulatedNetwork {
   void dial_peers(SimulatedWire& wire);
   void dial_places(SimulatedWire& wire, GatewayId peer, Lane lane);
   SimulatedWire* dialer(const Dialing& dialing);  // nullptr: that process is gone
-  RedialDelay& delay_of(const Dialing& dialing);
+  struct Dialer {
+    RedialDelay delay;
+    Nanoseconds waits_from = 0;  // the last attempt, or connection, has ended then
+    std::uint64_t next = 0;      // the attempt that is to come
+  };
+  Dialer& dialer_of(const Dialing& dialing);
+  RedialDelay& delay_of(const Dialing& dialing) { return dialer_of(dialing).delay; }
   void dial_after(Nanoseconds delay, const Dialing& dialing);
+  void hurry(SimulatedWire& wire, GatewayId peer);
   void dial(const Dialing& dialing);
   void ask(const Dialing& dialing, Nanoseconds until, Nanoseconds again);
   void answered(const Dialing& dialing, Nanoseconds until);
@@ -167,7 +174,7 @@ class SimulatedNetwork {
   std::map<Way, std::map<std::uint32_t, ConnectionId>> places_;  // and where they are
   std::map<Path, std::uint32_t>
       widths_;  // of the bulk lane, as the first wants it towards the second
-  std::uint64_t streams_ = 0, processes_ = 0;
+  std::uint64_t streams_ = 0, processes_ = 0, dials_ = 0;
   ConnectionId last_connection_ = 0;
   Counters counters_;
 };
@@ -225,7 +232,8 @@ class SimulatedWire final : public Wire {
   std::map<ConnectionId, Told> told_;
   std::uint64_t process_ = 0;  // its number in the network
   // Each has one attempt or connection going, or waits for the next.
-  std::map<std::tuple<GatewayId, Lane, std::uint32_t>, RedialDelay> dialers_;  // by peer and place
+  std::map<std::tuple<GatewayId, Lane, std::uint32_t>, SimulatedNetwork::Dialer>
+      dialers_;  // by peer and place
   std::map<GatewayId, std::uint64_t> sent_, received_;
   mutable std::map<GatewayId, std::uint64_t> received_most_;
   std::set<ConnectionId> blocked_;

@@ -374,6 +374,38 @@ TEST_F(LinkPair, AnOutageIsNoticedSoonAndOverSoon) {
   }
 }
 
+// A route that is gone, or a router that says so: attempts to connect fail at once.
+TEST_F(LinkPair, AnOutageThatAnswersIsOverSoonToo) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    start(calm(), {}, seed);
+    world->run_for(10 * kSecond);
+    world->network.refuse_connections(kBeta.site, true);
+    world->network.break_connections(kAlpha, kBeta);
+    world->run_for(20 * kSecond + static_cast<Nanoseconds>(1e9 * Random(seed).uniform()));
+    ASSERT_FALSE(beta->link->up());
+    world->network.refuse_connections(kBeta.site, false);
+    EXPECT_TRUE(wait([&] { return alpha->link->up() && beta->link->up(); }, 1500 * kMillisecond))
+        << seed;
+    expect_working();
+  }
+}
+
+// And a longer one: the bulk lane does not wait out its own delay once the peer is there.
+TEST_F(LinkPair, BulkIsDialedAsSoonAsControlIsUp) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    start(calm(), {}, seed);
+    world->network.cut_bulk(kAlpha, kBeta, true);
+    world->run_for(60 * kSecond);
+    world->network.refuse_connections(kBeta.site, true);
+    world->run_for(30 * kSecond + static_cast<Nanoseconds>(5e9 * Random(seed).uniform()));
+    world->network.cut_bulk(kAlpha, kBeta, false);
+    world->network.refuse_connections(kBeta.site, false);
+    world->network.break_connections(kAlpha, kBeta);
+    ASSERT_TRUE(wait([&] { return beta->link->connected(); }));
+    EXPECT_TRUE(wait([&] { return beta->link->status().bulk_connections > 0; }, kSecond)) << seed;
+  }
+}
+
 TEST_F(LinkPair, AfterAReconnectOnlyTheGapsAreFilled) {
   start();
   constexpr std::uint32_t kChunks = 60;

@@ -162,6 +162,25 @@ TEST_F(ZmqPair, TheListenerMayComeLater) {
   expect_working();
 }
 
+// Its own delay has become longer than that meanwhile.
+TEST_F(ZmqPair, BulkIsDialedAsSoonAsControlIsUp) {
+  use_proxies();
+  const auto bulk =
+      static_cast<std::uint16_t>(parse_tcp_address(world_.options(1).peers[0].address)->port + 1);
+  proxies_.pop_back();
+  start(0);
+  start(1);
+  // Refused at once, and then after 0.2, 0.4, 0.8 and 1.6 s.
+  run_for(3600 * kMillisecond);
+  ASSERT_FALSE(counters_[1].live[Lane::control].empty());
+  ASSERT_TRUE(counters_[1].live[Lane::bulk].empty());
+  proxies_.push_back(std::make_unique<TcpProxy>(
+      bulk, static_cast<std::uint16_t>(parse_tcp_address(world_.options(0).listen)->port + 1)));
+  proxies_[0]->cut();
+  ASSERT_TRUE(wait([&] { return counters_[1].downs[Lane::control] > 0; }));
+  EXPECT_TRUE(wait([&] { return counters_[0].up() && counters_[1].up(); }, 1500 * kMillisecond));
+}
+
 TEST_F(ZmqPair, ACutConnectionComesBack) {
   use_proxies();
   start_both();
