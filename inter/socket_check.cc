@@ -8,9 +8,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/ip/address.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <memory>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include "base/assert.h"
 #include "inter/zap_handler.h"
@@ -258,7 +264,10 @@ Result<ProbeOutcome> probe_with_tls(ProbeConnection& probe, const security::Publ
     security::TlsWants wants{};
     if (!up) {
       const auto done = stream->handshake();
-      if (!done) return outcome_of_error(done.error());
+      // Whoever is on the way can say so.
+      if (!done)
+        return done.error().code == ErrorCode::unauthenticated ? ProbeOutcome::refused_protocol
+                                                               : outcome_of_error(done.error());
       wants = *done;
       up = wants == security::TlsWants::nothing;
       if (up) continue;
@@ -323,17 +332,43 @@ Result<void> check_bulk_socket(const TcpAddress& address, const security::Public
   return {};
 }
 
-Result<ProbeOutcome> check_own_address(const std::string& endpoint,
-                                       const security::CurveKey& server,
-                                       const CurveKeyPair& listed) {
-  ISTHMUS_TRY(const auto outcome,
-              probe_socket(endpoint, ProbeAs::curve, server, listed, kOwnAddressTimeout));
+namespace {
+
+// The C library's look-up cannot be given up: its thread ends when it does.
+Result<std::string> look_up_soon(const HostNames::LookUp& look_up, const std::string& host) {
+  boost::system::error_code no_number;
+  boost::asio::ip::make_address(host, no_number);
+  if (!no_number.failed()) return host;
+  std::promise<Result<NumericHosts>> promise;
+  auto found = promise.get_future();
+  try {
+    std::thread([look_up, host, promise = std::move(promise)]() mutable {
+      promise.set_value(look_up(host));
+    }).detach();
+  } catch (const std::system_error& error) {
+    return Error{ErrorCode::unavailable, error.what()};
+  }
+  if (found.wait_for(std::chrono::nanoseconds(kOwnAddressTimeout)) != std::future_status::ready)
+    return Error{ErrorCode::timeout, fmt::format("no address for {} in time", host)};
+  ISTHMUS_TRY(const auto hosts, found.get());
+  return hosts.front();
+}
+
+}  // namespace
+
+Result<ProbeOutcome> check_own_address(const TcpAddress& bulk, const security::PublicKey& server,
+                                       const security::SigningKey& listed,
+                                       const HostNames::LookUp& look_up) {
+  const auto host = look_up_soon(look_up, bulk.host);
+  if (!host) return ProbeOutcome::unreachable;
+  ISTHMUS_TRY(const auto outcome, probe_bulk_socket({*host, bulk.port}, ProbeBulkAs::tls, server,
+                                                    listed, kOwnAddressTimeout));
   if (outcome == ProbeOutcome::refused_key)
     return Error{
         ErrorCode::mismatch,
-        fmt::format("another live process with this site's identity answers at {}, the "
-                    "site's address in the roster: stop it first, or do not start this one",
-                    endpoint)};
+        fmt::format("another live process with this site's identity answers at {}, the bulk lane "
+                    "of the site's address in the roster: stop it first, or do not start this one",
+                    bulk.endpoint())};
   return outcome;
 }
 

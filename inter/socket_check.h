@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "inter/host_names.h"
 #include "inter/tcp_address.h"
 #include "security/keys.h"
 #include "security/signing_key.h"
@@ -25,7 +26,8 @@ enum class ProbeAs { null, plain, curve };
 
 enum class ProbeOutcome {
   accepted,          // the handshake succeeded; on the bulk lane: and it was told who listens
-  refused_key,       // the other end said so: HANDSHAKE_FAILED_AUTH, or TLS's bad_certificate
+  refused_key,       // the other end said so: HANDSHAKE_FAILED_AUTH, or, once it has proven who it
+                     // is, TLS's bad_certificate
   refused_protocol,  // the handshake was called off: wrong mechanism, version, or no TLS
   closed,            // the connection ended without a word
   unreachable,
@@ -64,12 +66,13 @@ Result<void> check_bulk_socket(const TcpAddress& address, const security::Public
                                const security::SigningKey& listed,
                                Nanoseconds timeout = kCheckTimeout);
 
-// Who answers at the address that the roster gives this gateway? `listed` is a key that only this
-// process lets in, so another one that holds `server`'s secret key refuses it. Errors: mismatch
-// (another live process has this identity). An address that does not lead back here is none: many
-// a router does not let a site dial itself. Waits, a second at most.
-Result<ProbeOutcome> check_own_address(const std::string& endpoint,
-                                       const security::CurveKey& server,
-                                       const CurveKeyPair& listed);
+// Who answers at the address that the roster gives this gateway? Asked is its bulk lane: TLS proves
+// who it is before it says anything else. `listed` is a key that only this process lets in, so
+// another one that holds `server`'s secret key refuses it. Errors: mismatch (another live process
+// has this identity). An address that does not lead back here is none: many a router does not let a
+// site dial itself. Waits, a second at most for a name and for an answer each.
+Result<ProbeOutcome> check_own_address(const TcpAddress& bulk, const security::PublicKey& server,
+                                       const security::SigningKey& listed,
+                                       const HostNames::LookUp& look_up);
 
 }  // namespace isthmus::inter

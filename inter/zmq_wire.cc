@@ -99,7 +99,10 @@ class ZmqWire final : public Wire, public LaneEvents {
   Result<void> listen();
   Result<void> check_control(const std::string& endpoint);
   Result<void> check_bulk(const TcpAddress& address);
-  Result<void> find_twin(const CurveKeyPair& listed);
+  Result<void> find_twin(const security::SigningKey& listed);
+  HostNames::LookUp look_up() const {
+    return options_.look_up_host ? options_.look_up_host : look_up_host;
+  }
   std::uint64_t bytes(GatewayId peer, std::uint64_t Peer::*closed,
                       std::atomic<std::uint64_t> LaneMeter::*live) const;
   Result<void> add_peer(const ZmqPeer& peer);
@@ -141,8 +144,7 @@ Result<void> ZmqWire::open() {
       ZmqContext::make(1, kOwnSockets + kSocketsPerPeer * static_cast<int>(options_.peers.size())));
   ISTHMUS_TRY(zap_, ZapHandler::start(*context_, loop_.clock(), log_));
   ISTHMUS_TRY(lane_, TlsLane::make(loop_, log_, options_, congestion_));
-  names_.emplace(loop_, lane_->mailbox(),
-                 options_.look_up_host ? options_.look_up_host : look_up_host);
+  names_.emplace(loop_, lane_->mailbox(), look_up());
   for (const auto& peer : options_.peers) ISTHMUS_CHECK(add_peer(peer));
   return options_.listen.empty() ? Result<void>{} : listen();
 }
@@ -172,32 +174,31 @@ Result<void> ZmqWire::check_control(const std::string& endpoint) {
   zap_->log_refusals(false);
   auto safe = check_listening_socket(endpoint, options_.identity->public_part().curve_key, listed);
   control_listener_->expect_ends(kProbesUnnamed);
-  if (safe) safe = find_twin(listed);
   zap_->log_refusals(true);
   zap_->unlist(listed.public_key);
   return safe;
 }
 
+// The first probe gets in and leaves; by the end of the others that has been noticed.
 Result<void> ZmqWire::check_bulk(const TcpAddress& address) {
   const auto listed = security::SigningKey::generate();
   bulk_listener_->list_for_check(listed.public_key());
   bulk_listener_->log_refusals(false);
-  auto safe = check_bulk_socket(address, options_.identity->public_part().identity, listed);
+  auto safe = find_twin(listed);
+  if (safe) safe = check_bulk_socket(address, options_.identity->public_part().identity, listed);
   bulk_listener_->log_refusals(true);
   bulk_listener_->unlist_check();
   return safe;
 }
 
 // A second process with this identity, on another machine, may be who peers dial.
-Result<void> ZmqWire::find_twin(const CurveKeyPair& listed) {
+Result<void> ZmqWire::find_twin(const security::SigningKey& listed) {
   if (options_.own_address.empty()) return {};
   ISTHMUS_TRY(const auto address, parse_tcp_address(options_.own_address));
-  ISTHMUS_TRY(
-      const auto outcome,
-      check_own_address(address.endpoint(), options_.identity->public_part().curve_key, listed));
-  if (outcome == ProbeOutcome::accepted)
-    control_listener_->expect_ends(1);
-  else
+  ISTHMUS_TRY(const auto outcome,
+              check_own_address(lane_address(address, Lane::bulk),
+                                options_.identity->public_part().identity, listed, look_up()));
+  if (outcome != ProbeOutcome::accepted)
     log_.info("own_address_not_checked", {},
               {{"address", options_.own_address},
                {"outcome", to_string(outcome)},

@@ -74,7 +74,7 @@ struct ZmqWireOptions {
   // What the roster gives peers to dial, "host:port" of the control lane; "": nobody dials us.
   std::string own_address;
   std::vector<ZmqPeer> peers;      // without this gateway
-  HostNames::LookUp look_up_host;  // of peers' names; none: the C library's
+  HostNames::LookUp look_up_host;  // of all names; none: the C library's
 
   // How TCP reacts to loss, as in tcp_congestion_control; "": the system's choice. With 0.1 % loss
   // at 100 ms, bbr fills a line of which cubic uses a hundredth. Kept as it is, and said so in the

@@ -4,12 +4,20 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "base/copy_to.h"
 #include "inter/socket_check.h"
 #include "tests/inter/wire_contract.h"
 #include "tests/inter/zmq_pair.h"
@@ -35,6 +43,48 @@ std::size_t tcp_connections_with(std::string_view congestion_control) {
   }
   return count;
 }
+
+// Who stands on the way: takes one connection, and answers so many bytes, and so many more.
+class OnTheWay {
+ public:
+  struct Turn {
+    std::size_t bytes;
+    Bytes answer;
+  };
+  OnTheWay(std::uint16_t port, std::vector<Turn> turns) {
+    listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(listener_, 8), 0);
+    thread_ = std::thread([this, turns = std::move(turns)] {
+      const int connection = ::accept(listener_, nullptr, nullptr);
+      if (connection < 0) return;
+      for (const auto& turn : turns) {
+        Bytes came(turn.bytes);
+        if (::recv(connection, came.data(), came.size(), MSG_WAITALL) <= 0) break;
+        if (::send(connection, turn.answer.data(), turn.answer.size(), MSG_NOSIGNAL) > 0)
+          ++answered_;
+      }
+      Bytes rest(4096);
+      while (::recv(connection, rest.data(), rest.size(), 0) > 0) continue;
+      ::close(connection);
+    });
+  }
+  ~OnTheWay() {
+    ::shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    ::close(listener_);
+  }
+  int answered() const { return answered_; }
+
+ private:
+  int listener_ = -1;
+  std::atomic<int> answered_ = 0;
+  std::thread thread_;
+};
 
 }  // namespace
 
@@ -143,6 +193,36 @@ TEST_F(ZmqPair, ASecondProcessElsewhereFindsTheFirstAtItsOwnAddress) {
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, ErrorCode::mismatch) << made.error().text();
   EXPECT_EQ(world_.count_events(0, "own_address_not_checked"), 0U);
+}
+
+// Before anybody has proven who it is, a refusal is anybody's word.
+TEST_F(ZmqPair, NobodyOnTheWayCanSayThatAnotherProcessLives) {
+  const auto port = free_port_pair();
+  world_.options(0).own_address = fmt::format("127.0.0.1:{}", port);
+  // ZMTP 3.1 with CURVE, whose client takes an ERROR for the answer to its HELLO.
+  Bytes greeting(64);
+  greeting[0] = std::byte{0xff};
+  greeting[9] = std::byte{0x7f};
+  greeting[10] = std::byte{3};
+  greeting[11] = std::byte{1};
+  copy_to(bytes_of(std::string_view("CURVE")), greeting.begin() + 12);
+  greeting[32] = std::byte{1};
+  const auto as_bytes = [](std::string_view text) {
+    const auto bytes = bytes_of(text);
+    return Bytes(bytes.begin(), bytes.end());
+  };
+  OnTheWay control(port, {{64, greeting},
+                          {202, as_bytes("\x04\x0a\x05"
+                                         "ERROR"
+                                         "\x03"
+                                         "400")}});
+  // An alert, bad_certificate, in the place of TLS's first answer.
+  OnTheWay bulk(static_cast<std::uint16_t>(port + 1),
+                {{1, as_bytes(std::string_view("\x15\x03\x03\x00\x02\x02\x2a", 7))}});
+  start_both();
+  expect_working();
+  EXPECT_EQ(bulk.answered(), 1);
+  EXPECT_EQ(world_.count_events(0, "own_address_not_checked"), 1U);
 }
 
 TEST_F(ZmqPair, AnAddressThatDoesNotLeadBackIsNoFault) {
