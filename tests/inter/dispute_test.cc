@@ -32,7 +32,7 @@ constexpr SiteId kFalseVoter = 3;
 
 // The last of three voters says of each step that it has saved another state: before the others
 // have made that step, or afterwards.
-class LyingVoterTest : public testing::Test {
+class FalseVoterTest : public testing::Test {
  protected:
   void start(std::uint32_t min_sites) {
     auto options = with_slow_disks(3);
@@ -104,7 +104,7 @@ class LyingVoterTest : public testing::Test {
   std::optional<ScriptedFederation> federation_;
 };
 
-TEST_F(LyingVoterTest, StopsNoRanksAndHasNothingComputedAgain) {
+TEST_F(FalseVoterTest, StopsNoRanksAndHasNothingComputedAgain) {
   start(2);
   ASSERT_TRUE(reach(20));
   ahead_ = false;
@@ -118,7 +118,7 @@ TEST_F(LyingVoterTest, StopsNoRanksAndHasNothingComputedAgain) {
 
 // The second one cannot save what it has: it is waited for, and then the first one looks for a
 // fault of its own. It does not end, as the second one may still say who is right.
-TEST_F(LyingVoterTest, IsDoubtedAfterAWhileWhereTheOtherSaysNothing) {
+TEST_F(FalseVoterTest, IsDoubtedAfterAWhileWhereTheOtherSaysNothing) {
   start(1);
   const auto step = silence_other();
   federation_->run_for(8 * kSecond);
@@ -136,7 +136,7 @@ TEST_F(LyingVoterTest, IsDoubtedAfterAWhileWhereTheOtherSaysNothing) {
 }
 
 // Nor while that one is away.
-TEST_F(LyingVoterTest, EndsNobodyWhileTheOtherIsAway) {
+TEST_F(FalseVoterTest, EndsNobodyWhileTheOtherIsAway) {
   start(1);
   const auto step = silence_other();
   federation_->kill(2);
@@ -150,7 +150,7 @@ TEST_F(LyingVoterTest, EndsNobodyWhileTheOtherIsAway) {
 
 // The first one computes its state again, wrongly and twice alike. Before it can go on from that
 // the second one has said that the first result was right.
-TEST_F(LyingVoterTest, IsOutvotedBeforeAStateIsReplaced) {
+TEST_F(FalseVoterTest, IsOutvotedBeforeAStateIsReplaced) {
   wrong_again_ = 6;
   ahead_ = false;
   start(2);
