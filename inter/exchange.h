@@ -129,7 +129,7 @@ class Exchange {
   // Some chunk of it arrived lately.
   bool arriving(SiteId site) const;
   std::uint64_t bytes_held() const;
-  // Nobody who says to have it, and sends when asked; and not much slower than others send.
+  // Nobody who says to have it, and sends when asked.
   bool nobody_has(const std::vector<Part>& parts) const;
 
   std::uint64_t relayed() const { return relayed_; }  // others' contributions, to who lacked them
@@ -217,7 +217,6 @@ class Exchange {
   void rate(Entry& entry);  // a chunk of it came
   bool comes_slowly(const Entry& entry) const;
   bool is_slow(SiteId peer) const;
-  bool crawls(SiteId peer) const;
   void serve_next(Link& link);
   Task<void> serve(Link& link, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,

@@ -10,7 +10,7 @@ namespace {
 constexpr Nanoseconds kUnannouncedPatienceMin = 2 * kSecond;
 constexpr std::size_t kServedAtOnceMax = 4;  // to one peer
 constexpr Nanoseconds kRated = 3 * kSecond;  // how fast a contribution comes
-constexpr double kSlowSeconds = 10, kWorthLeaving = 2, kWorthAState = 10;
+constexpr double kSlowSeconds = 10, kWorthLeaving = 2;
 
 }  // namespace
 
@@ -162,15 +162,6 @@ bool Exchange::is_slow(SiteId peer) const {
   return known != chunks_per_second_.end() && plan_->chunks() > kSlowSeconds * known->second;
 }
 
-// Another one brings all of a state in the time that this one takes for a contribution.
-bool Exchange::crawls(SiteId peer) const {
-  return is_slow(peer) && std::ranges::any_of(context_.peers.all(), [&](const auto& other) {
-           const auto known = chunks_per_second_.find(other.first);
-           return other.second.link->up() && known != chunks_per_second_.end() &&
-                  known->second > kWorthAState * chunks_per_second_.at(peer);
-         });
-}
-
 // A record names it, so that others have it, and what is missing takes long, as seconds of it tell:
 // whoever brings it may drip, or have a thin line. It is left for one that was much faster lately,
 // or of which nothing is known yet: where it is this site's line that is thin each one is tried but
@@ -227,12 +218,11 @@ bool Exchange::may_have(const PeerSite& peer, SiteId site) const {
 
 bool Exchange::nobody_has(const std::vector<Part>& parts) const {
   for (const auto& part : parts) {
-    const bool comes = arriving(part.site) && !crawls(current(part.site)->brought_by);
-    if (held(id_.step, part.site) || comes) continue;
+    if (held(id_.step, part.site) || arriving(part.site)) continue;
     const auto sought = sought_.find(part.site);
     const bool somebody = std::ranges::any_of(context_.peers.all(), [&](const auto& entry) {
       const auto& [id, peer] = entry;
-      return may_have(peer, part.site) && !crawls(id) &&
+      return may_have(peer, part.site) &&
              (sought == sought_.end() || !sought->second.silent.contains(id));
     });
     if (!somebody) return true;

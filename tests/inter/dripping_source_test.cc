@@ -109,7 +109,7 @@ TEST(ThinLineTest, CarriesNoCopiesFromSourcesThatAreNoFaster) {
                                    600 * kSecond));
   ASSERT_TRUE(reaches(step(1) + 2));
   federation.cut_off(kThin, true);
-  ASSERT_TRUE(reaches(step(kThin) + 2));
+  ASSERT_TRUE(reaches(step(kThin) + 1));
   for (SiteId site = 1; site <= 4; ++site) federation.end_ranks(site);
   federation.run_for(30 * kSecond);
   ASSERT_EQ(step(1) - step(kThin), 1U);
