@@ -92,7 +92,7 @@ TEST(Federation, ADisputeIsSettledAlsoAfterAVoteUnderWay) {
   scenario.crashes = scenario.slow_disks = 1;
   scenario.partitions = 2;
   scenario.votes_lost = 0;
-  constexpr std::uint64_t kSeed = 1100;  // of 3000 one of five with which it is so
+  constexpr std::uint64_t kSeed = 3939;  // of 8000 the one with which it is so
   const auto outcome = run_federation(scenario, kSeed);
   EXPECT_THAT(outcome.violations, testing::IsEmpty());
   EXPECT_GT(outcome.counters.at("votes under way when a step began anew"), 0U)
