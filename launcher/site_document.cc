@@ -113,7 +113,8 @@ to go on:
 `isthmus status --json` shows them. Name voters that still have their `run_dir`; all others are sites without a vote from
 then on, which may take part again, also with a lost disk. For one to vote again, a newer roster has `voter = true` at it.
 What was decided later is given up; a site that has a later state refuses and says which one it has: if no site has gone on
-from the state that was named, name the right one with `--replace`.
+from the state that was named, name the right one with `--replace`. Start the ranks of all sites anew, too: they may have been
+told a later state that nobody has saved, and would wait for it.
 
 Which settings may change with a restart of all sites: `inner_steps`, `outer_steps` (until the run is complete: its last
 record is final, and a larger number adds nothing to it), `min_sites`, `absent_steps`,
