@@ -172,8 +172,8 @@ class Contribution final : public ChunkSource {
   const std::optional<Close>& close() const { return close_; }
   const security::Digest& state_root_said_last() const { return said_last_; }
 
+  std::size_t missing() const { return chunks_.size() - count_; }  // chunks
   // Every chunk and the close are here.
-  std::size_t missing() const { return chunks_.size() - count_; }
   bool complete() const { return close_.has_value() && count_ == chunks_.size(); }
   // Complete, and the chunks are those that the close means.
   bool proven() const;

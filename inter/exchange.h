@@ -152,10 +152,10 @@ class Exchange {
     bool restored = false;  // from disk: peers may have it from before
     Nanoseconds last_arrival = 0;
     SiteId brought_by = 0;  // what came last
-    // So many chunks came since then, and came each second in the seconds before, where it is
-    // known.
+    // So many chunks came since then, from whom, and came each second in the seconds before, where
+    // it is known.
     Nanoseconds rated_from = 0;
-    std::uint32_t arrived = 0;
+    std::map<SiteId, std::uint32_t> arrived;
     std::optional<double> chunks_per_second;
     std::optional<Nanoseconds> asked_at;  // by who lacks it, the last time
   };
@@ -213,6 +213,7 @@ class Exchange {
   bool waits_in_sight(SiteId site) const;
   bool others_may_have(SiteId site) const;  // than the site itself
   void ask_of(PeerSite& peer, SiteId site);
+  bool was_asked(const Link* peer, SiteId site) const;  // for the site's contribution, the last
   void ask_faster_source(SiteId site);
   void rate(Entry& entry);  // a chunk of it came
   bool comes_slowly(const Entry& entry) const;

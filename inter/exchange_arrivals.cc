@@ -64,12 +64,14 @@ void Exchange::on_open(Link* from, const Signed& message) {
       return;
     }
     // Of a site's attempts the newest counts, whoever brings it: others may still pass on earlier
-    // ones, which were never closed. But what is decided is fetched, whichever it is, when nothing
-    // comes of another one that is here.
-    const bool newer = open->attempt > known.open().attempt;
+    // ones, which were never closed. But what is decided is fetched, whichever it is, once nothing
+    // comes of another one that is here, or it was slow to come and somebody else was asked.
     const auto* wanted = decided(message.signer);
-    const bool fetched = wanted != nullptr && !(known.close() && known.part() == *wanted) &&
-                         context_.loop.now() - entry.last_arrival > fetch_patience(message.signer);
+    const bool newer = wanted == nullptr && open->attempt > known.open().attempt;
+    const bool fetched =
+        wanted != nullptr && !(known.close() && known.part() == *wanted) &&
+        (was_asked(from, message.signer) ||
+         context_.loop.now() - entry.last_arrival > fetch_patience(message.signer));
     // Not whole anywhere, or its site would not have made another one (Gateway::may_contribute).
     if (entry.held || entry.finishing || !(newer || fetched)) return;
     // Beginning again is no progress of what others are asked for.

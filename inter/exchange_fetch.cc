@@ -134,22 +134,31 @@ void Exchange::ask_of(PeerSite& peer, SiteId site) {
   sought_[site].asked = {peer.site, context_.loop.now()};
   if (auto* entry = current(site)) {
     entry->rated_from = context_.loop.now();
-    entry->arrived = 0;
+    entry->arrived.clear();
     entry->chunks_per_second.reset();
   }
   peer.link->send(encode(Fetch{id_.step, site}));
 }
 
+bool Exchange::was_asked(const Link* peer, SiteId site) const {
+  const auto sought = sought_.find(site);
+  return peer != nullptr && sought != sought_.end() &&
+         sought->second.asked.peer == peer->peer().site;
+}
+
 void Exchange::rate(Entry& entry) {
   const auto now = context_.loop.now();
   if (entry.rated_from == 0) entry.rated_from = now;
-  ++entry.arrived;
+  ++entry.arrived[entry.brought_by];
   const auto since = now - entry.rated_from;
   if (since < kRated && !(entry.contribution->missing() == 0 && since > 0)) return;
-  entry.chunks_per_second = entry.arrived / seconds_of(since);
-  chunks_per_second_[entry.brought_by] = *entry.chunks_per_second;
+  entry.chunks_per_second = 0;
+  for (const auto& [peer, chunks] : std::exchange(entry.arrived, {})) {
+    const auto rate = chunks / seconds_of(since);
+    chunks_per_second_[peer] = rate;
+    *entry.chunks_per_second += rate;
+  }
   entry.rated_from = now;
-  entry.arrived = 0;
 }
 
 bool Exchange::comes_slowly(const Entry& entry) const {

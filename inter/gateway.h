@@ -275,7 +275,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void publish_if_awaited();
   std::shared_ptr<StateDraft> draft() { return ranks_ ? ranks_->draft() : nullptr; }
   std::uint64_t newest_contribution() const;
-  bool making_contribution() const { return taking_contribution_ || exchange_->contributing(); }
+  // Or it waits for leave to, perhaps until the step is over.
+  bool has_contribution_to_make() const {
+    return taking_contribution_ || exchange_->contributing();
+  }
   bool ranks_reading() const { return ranks_ && ranks_->reading(); }
   bool ranks_have_the_end(Nanoseconds told) const;
 
@@ -383,10 +386,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void receive_saved(Link* from, const Signed& message);
   void receive_founding(Link* from, const Signed& message);
   void receive_in_step(Link* from, const Signed& message);
-  bool leads_too_far(const Signed& message) const;
-  bool counts_in_step(const Signed& message) const;
-  bool names_members_only(const Signed& message) const;
-  void receive_ballot(const Signed& message);
+  bool leads_too_far(const Ballot& ballot) const;
+  bool counts_in_step(const Signed& message, const Ballot* ballot) const;
+  bool names_members_only(const Ballot& ballot) const;
+  void receive_ballot(const Signed& message, const Ballot& ballot);
   void on_status(Link& link, const Status& status);
   void note_return(const PeerSite& peer);
   void on_records(Link& link, const Records& records);

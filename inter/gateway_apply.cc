@@ -148,7 +148,7 @@ Task<Result<bool>> Gateway::apply(const Certificate& certificate) {
   // replaces.
   applying_ = true;
   count_waits();
-  while ((saving_ || making_contribution() || ranks_reading()) && !failure_ && !stopping_)
+  while ((saving_ || has_contribution_to_make() || ranks_reading()) && !failure_ && !stopping_)
     co_await changed_.wait_until(world_.loop.now() + (ranks_reading() ? kReadingTurn : kSecond));
   if (failure_) co_return *failure_;
   if (stopping_) co_return false;
@@ -211,6 +211,7 @@ void Gateway::enter_state(bool save_it, bool tell, std::shared_ptr<StateDraft> d
   }
   applying_ = false;
   begun_ = true;
+  differs_since_.reset();  // that was of another state
   if (finished_) {
     agreement_.reset();  // what it still wants to say is of a step that is over
     ++agreements_;

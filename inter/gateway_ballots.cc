@@ -69,7 +69,7 @@ Task<void> Gateway::vote_writer() {
     for (const auto& message : outgoing) {
       const auto said = sign(world_.signer, self_, id, message.message);
       broadcast_signed(said);
-      receive_ballot(said);
+      receive_ballot(said, message.message);
       if (agreements_ != of) break;
     }
   }
@@ -304,7 +304,7 @@ bool Gateway::contributions_may_suffice() const {
   const auto possible = std::ranges::count_if(view.members, [&](SiteId member) {
     if (agreement_->held().count(member) > 0) return true;
     if (lost.contains(member)) return false;
-    if (member == self_) return rank_pulse_.live(world_.loop.now()) || making_contribution();
+    if (member == self_) return rank_pulse_.live(world_.loop.now()) || exchange_->contributing();
     return peers_.reachable(member) && progresses(peers_.all().at(member));
   });
   return possible >= std::max<std::ptrdiff_t>(options_.sync.min_sites, 1);
@@ -345,7 +345,7 @@ Gateway::Deadline Gateway::deadline(Nanoseconds since) const {
     }
     if (member == self_) {
       // Our own ranks: as patient with them as with others. What they gave is made without them.
-      if (rank_pulse_.live(now) || making_contribution())
+      if (rank_pulse_.live(now) || exchange_->contributing())
         wait(usual_wait(self_) + straggler_wait_.most(), Why::own_ranks, member);
       continue;
     }

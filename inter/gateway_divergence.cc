@@ -132,7 +132,7 @@ Task<Result<void>> Gateway::check_state() {
     co_return Result<void>();
   }
   applying_ = true;  // nothing is contributed meanwhile, nor voted
-  while ((saving_ || making_contribution() ||
+  while ((saving_ || has_contribution_to_make() ||
           (agreement_ && agreement_->vote_version() > persisted_version_)) &&
          !failure_ && !stopping_)
     co_await changed_.wait_until(world_.loop.now() + 100 * kMillisecond);

@@ -53,7 +53,7 @@ std::string Gateway::exchange_now() const {
     if (peer.link->sends_bulk()) return fmt::format("bytes are on their way to {}", peer.name);
   if (transfer_ && transfer_->fetching()) return "a state is being fetched";
   if (!exchange_ || !state_ || finished_) return {};
-  bool exchanges = making_contribution() || exchange_->contributed() || applying_;
+  bool exchanges = has_contribution_to_make() || exchange_->contributed() || applying_;
   for (const auto member : current_view().members)
     exchanges = exchanges || (member != self_ && exchange_->incoming(member) != nullptr);
   return exchanges ? fmt::format("outer step {} is being exchanged", working_step())

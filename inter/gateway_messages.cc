@@ -284,37 +284,35 @@ void Gateway::receive_in_step(Link* from, const Signed& message) {
     return;
   if (!within_pace(from, message)) return;
   if (!known && !is_signed_well(from, message)) return;
-  if (leads_too_far(message)) return;
-  if (!known && counts_in_step(message) && said_.note(message) &&
+  const auto decoded = decode_ballot(message.type, message.body);
+  const auto* ballot = decoded ? &decoded->ballot : nullptr;
+  if (ballot != nullptr && leads_too_far(*ballot)) return;
+  if (!known && counts_in_step(message, ballot) && said_.note(message) &&
       said_.passes_on(message, world_.loop.now()))
     relay(message, from);
-  switch (message.type) {
-    case MessageType::open:
-      exchange_->on_open(from, message);
-      count_waits();
-      break;
-    case MessageType::close:
-      exchange_->on_close(message);
-      break;
-    default:
-      receive_ballot(message);
+  if (message.type == MessageType::open) {
+    exchange_->on_open(from, message);
+    count_waits();
+  } else if (message.type == MessageType::close) {
+    exchange_->on_close(message);
+  } else if (ballot != nullptr) {
+    receive_ballot(message, *ballot);
   }
 }
 
 // To ballots after which no higher one would be left: whoever has promised one of them is lost for
 // the step, and its leader cannot be kept out without deciding it. A message that does not arrive
 // costs no more than time, and is said again in the next ballot.
-bool Gateway::leads_too_far(const Signed& message) const {
-  if (message.type != MessageType::prepare && message.type != MessageType::propose) return false;
-  const auto decoded = decode_ballot(message.type, message.body);
-  if (!decoded) return false;
-  const auto ballot = std::visit([](const auto& said) { return said.ballot; }, decoded->ballot);
+bool Gateway::leads_too_far(const Ballot& ballot) const {
+  if (!std::holds_alternative<Prepare>(ballot) && !std::holds_alternative<Propose>(ballot))
+    return false;
+  const auto number = std::visit([](const auto& said) { return said.ballot; }, ballot);
   const auto seconds = static_cast<std::uint64_t>((world_.loop.now() - step_began_) / kSecond);
-  return ballot > promised_before_ + kBallotsFollowed * (1 + seconds);
+  return number > promised_before_ + kBallotsFollowed * (1 + seconds);
 }
 
 // Only that is kept, and passed on: anybody can sign anything.
-bool Gateway::counts_in_step(const Signed& message) const {
+bool Gateway::counts_in_step(const Signed& message, const Ballot* ballot) const {
   const auto view = current_view();
   switch (message.type) {
     case MessageType::open:
@@ -322,15 +320,13 @@ bool Gateway::counts_in_step(const Signed& message) const {
     case MessageType::close:
       return view.is_member(message.signer) && decode_close(message.body).has_value();
     default:
-      return view.is_voter(message.signer) && names_members_only(message);
+      return view.is_voter(message.signer) && ballot != nullptr && names_members_only(*ballot);
   }
 }
 
 // As contributors, in the view of the step: so a ballot is no longer than those of honest voters,
 // but for what it says of the next view, which may follow a roster that this site does not have.
-bool Gateway::names_members_only(const Signed& message) const {
-  const auto decoded = decode_ballot(message.type, message.body);
-  if (!decoded) return false;
+bool Gateway::names_members_only(const Ballot& ballot) const {
   const auto view = current_view();
   const auto are_members = [&](const std::vector<Part>& parts) {
     return std::ranges::all_of(parts, [&](const Part& part) { return view.is_member(part.site); });
@@ -338,20 +334,18 @@ bool Gateway::names_members_only(const Signed& message) const {
   const auto fits = [&](const Record& record) {
     return record.view == view && are_members(record.parts);
   };
-  if (const auto* promise = std::get_if<Promise>(&decoded->ballot))
+  if (const auto* promise = std::get_if<Promise>(&ballot))
     return are_members(promise->held) && (!promise->accepted || fits(promise->accepted->record));
-  if (const auto* propose = std::get_if<Propose>(&decoded->ballot)) return fits(propose->record);
-  if (const auto* accept = std::get_if<Accept>(&decoded->ballot)) return fits(accept->record);
+  if (const auto* propose = std::get_if<Propose>(&ballot)) return fits(propose->record);
+  if (const auto* accept = std::get_if<Accept>(&ballot)) return fits(accept->record);
   return true;
 }
 
-void Gateway::receive_ballot(const Signed& message) {
+void Gateway::receive_ballot(const Signed& message, const Ballot& ballot) {
   if (!agreement_) return;
-  const auto ballot = decode_ballot(message.type, message.body);
-  if (!ballot) return;
   const auto promised = agreement_->vote().promised;
-  agreement_->receive(message.signer, ballot->ballot, message.signature);
-  const auto* promise = std::get_if<Promise>(&ballot->ballot);
+  agreement_->receive(message.signer, ballot, message.signature);
+  const auto* promise = std::get_if<Promise>(&ballot);
   if (promise != nullptr && current_view().is_voter(message.signer))
     exchange_->note_held_elsewhere(message.signer, promise->held);
   if (agreement_->vote().promised > promised) {
@@ -423,7 +417,7 @@ Status Gateway::my_status() const {
   // Whoever cannot write contributes nothing, however its ranks compute: nobody waits for it. What
   // it has contributed counts while that step is open.
   const bool is_open = exchange_ && state_ && chain_.size() < working_step();
-  const bool makes = rank_pulse_.live(now) || (is_open && making_contribution());
+  const bool makes = rank_pulse_.live(now) || (is_open && exchange_->contributing());
   s.contributes =
       !ranks_leaving_ && ((makes && disk_takes()) || (is_open && exchange_->contributed()));
   s.wants_in = wants_in();

@@ -1,32 +1,33 @@
 #include "inter/said_in_step.h"
 
-#include <algorithm>
 #include <variant>
 
 namespace isthmus::inter {
 namespace {
 
-// Of one signer and kind.
-constexpr Nanoseconds kPassedOnApart = kSecond / 2;
-constexpr Nanoseconds kPassedOnBytesPerSecond = 8 << 10;
-
-bool is_of_contribution(MessageType type) {
-  return type == MessageType::open || type == MessageType::close;
-}
+constexpr Nanoseconds kPassedOnApart = kSecond / 2;  // of one signer and kind
+// Of all that one signer says.
+constexpr double kPassedOnPerSecond = 1 << 10;
+constexpr std::size_t kPassedOnAtOnce = 32 << 10;
 
 std::size_t alike_max(MessageType type) {
-  if (is_of_contribution(type)) return SaidInStep::kAttemptsMax;
-  return type == MessageType::promise ? 1 : SaidInStep::kInBallotMax;
+  if (type == MessageType::close) return SaidInStep::kClosesMax;
+  const bool last = type == MessageType::open || type == MessageType::promise;
+  return last ? 1 : SaidInStep::kInBallotMax;
 }
 
 }  // namespace
 
 SaidInStep::Age SaidInStep::age_of(const Signed& message) {
-  if (is_of_contribution(message.type)) return {};
+  if (message.type == MessageType::close) return {};
+  if (message.type == MessageType::open) {
+    const auto open = decode_open(message.body);
+    return {.number = open ? open->attempt : 0};
+  }
   const auto decoded = decode_ballot(message.type, message.body);
   if (!decoded) return {};
   const auto* promise = std::get_if<Promise>(&decoded->ballot);
-  return {.ballot = std::visit([](const auto& said) { return said.ballot; }, decoded->ballot),
+  return {.number = std::visit([](const auto& said) { return said.ballot; }, decoded->ballot),
           .held = promise != nullptr ? promise->held.size() : 0};
 }
 
@@ -47,17 +48,19 @@ bool SaidInStep::note(const Signed& message) {
   return said.newest.try_emplace(message.digest(), Known{message}).second;
 }
 
-bool SaidInStep::Said::may_pass_on(const Known& known, Nanoseconds now) {
-  if (now < again) return false;
-  const auto bytes = static_cast<Nanoseconds>(known.message.body.size());
-  again = now + std::max(kPassedOnApart, kSecond * bytes / kPassedOnBytesPerSecond);
+bool SaidInStep::may_pass_on(Said& said, const Signed& message, Nanoseconds now) {
+  auto& pace = passed_on_.try_emplace(message.signer, kPassedOnPerSecond).first->second;
+  const auto owed = pace.reserve(now, 0) - now;
+  if (now < said.again || owed > pace.cost(kPassedOnAtOnce)) return false;
+  pace.charge(now, message.body.size());
+  said.again = now + kPassedOnApart;
   return true;
 }
 
 bool SaidInStep::passes_on(const Signed& message, Nanoseconds now) {
   auto& said = said_.at({message.signer, message.type});
   auto& known = said.newest.at(message.digest());
-  known.due = !said.may_pass_on(known, now);
+  known.due = !may_pass_on(said, known.message, now);
   return !known.due;
 }
 
@@ -65,7 +68,7 @@ std::vector<const Signed*> SaidInStep::due(Nanoseconds now) {
   std::vector<const Signed*> messages;
   for (auto& [about, said] : said_)
     for (auto& [digest, known] : said.newest) {
-      if (!known.due || !said.may_pass_on(known, now)) continue;
+      if (!known.due || !may_pass_on(said, known.message, now)) continue;
       known.due = false;
       messages.push_back(&known.message);
     }

@@ -9,10 +9,12 @@ foreach(package libhwy libxxhash libsodium libzstd libzmq libpcre2-8 libutf8proc
 endforeach()
 
 set(DECODERS
-  base assert buffer_pool clock disk event_log line_file machine_memory printable random result workers
-  kernels bf16 blake2s_columns block_int8 leaf_hash outer_arithmetic outer_step stream_copy vector_targets
-  security aes_gcm_provider hash hex identity roster roster_memory roster_signature secret secret_file signature
-           signing_key sodium_ready tls_stream
+  base assert buffer_pool clock disk event_log line_file machine_memory printable random result
+        workers
+  kernels bf16 blake2s_columns block_int8 leaf_hash outer_arithmetic outer_step stream_copy
+        vector_targets
+  security aes_gcm_provider hash hex identity roster roster_memory roster_signature secret
+        secret_file signature signing_key sodium_ready tls_stream
   compress bf16_codec codec f32_codec int8_codec zstd_stage
   inter agreement attach_client attach_listener attach_messages attach_server attached_values
         box_runs bulk_pace bulk_sender bulk_width chunk_seal common_parts congestion_control
@@ -20,19 +22,20 @@ set(DECODERS
         exchange_own forward_delay gateway gateway_apply gateway_ballots gateway_divergence
         gateway_end gateway_link_test gateway_messages gateway_ranks gateway_records gateway_start
         gateway_status line_pace link link_frames link_session link_test_data link_test_frames
-        link_tester link_test_report local_socket loop loop_mailbox messages model_layout outer_state outer_store
-        outer_store_slots owned_tasks peers polite_rate rank_values record returning_sites
-        said_in_step saved_states sending_watch shared_memory state_transfer status step_computation
-        sync_options tcp_address tcp_facts tested_bytes tls_connection tls_lane sim/access_link
-        sim/scenario sim/simulated_disk sim/simulated_network sim/simulated_process sim/storm
-        sim/synthetic_ranks sim/tcp_stream sim/vote_watch
-  runtime added_tokens bert bert_text bpe_tokenizer byte_tokenizer decoder document_layout family llama metrics_log mixtral model_config model_description program qwen2_moe qwen3 qwen3_moe rope_scaling routing routing_report
-          safetensors sampled_digest
-          stored_model token_file tokenizer_file tokenizer_json trainer_file unicode_nfc utf8_state word_pattern
-          wordpiece_file wordpiece_tokenizer
-  launcher event_sentence event_tail fault nearest_name rate_windows report roster_file scenario_file
-           seed_record site_file site_keys site_keys_gateway site_keys_model site_keys_sync
-           site_keys_training site_schema toml_reader traffic units wrapped_text)
+        link_tester link_test_report local_socket loop loop_mailbox messages model_layout
+        outer_state outer_store outer_store_slots owned_tasks peers polite_rate rank_values record
+        returning_sites said_in_step saved_states sending_watch shared_memory state_transfer status
+        step_computation sync_options tcp_address tcp_facts tested_bytes tls_connection tls_lane
+        sim/access_link sim/scenario sim/simulated_dialing sim/simulated_disk sim/simulated_network
+        sim/simulated_process sim/storm sim/synthetic_ranks sim/tcp_stream sim/vote_watch
+  runtime added_tokens bert bert_text bpe_tokenizer byte_tokenizer decoder document_layout family
+        llama metrics_log mixtral model_config model_description program qwen2_moe qwen3 qwen3_moe
+        rope_scaling routing routing_report safetensors sampled_digest stored_model token_file
+        tokenizer_file tokenizer_json trainer_file unicode_nfc utf8_state word_pattern
+        wordpiece_file wordpiece_tokenizer
+  launcher event_sentence event_tail fault nearest_name rate_windows report roster_file
+        scenario_file seed_record site_file site_keys site_keys_gateway site_keys_model
+        site_keys_sync site_keys_training site_schema toml_reader traffic units wrapped_text)
 foreach(word ${DECODERS})
   if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/${word})
     set(folder ${word})

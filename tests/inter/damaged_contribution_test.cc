@@ -58,6 +58,37 @@ TEST_P(DamagedContributionTest, IsMadeAnewWhereNobodyHasIt) {
   }
 }
 
+// It waits for leave to make it anew, which one that is lost for good never gives. Its ranks are
+// gone meanwhile, so that nothing of it counts for the step: that takes in who would like to be in.
+TEST(DamagedAndAloneTest, HoldsUpNoStepWithoutRanks) {
+  constexpr SiteId kSite = 3, kLost = 1, kNew = 4;
+  auto options = options_of({5 * kSecond, 20 * kSecond, kSecond, 5 * kSecond});
+  options.late = {kNew};
+  options.without_vote = {kNew};
+  options.gateway.sync.min_sites = 2;
+  options.gateway.sync.outer_steps = 20;
+  ScriptedFederation federation(std::move(options));
+  const auto contributed = [&](SiteId site) {
+    return federation.gateway(site).held().contains(site);
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(kSite) >= 3; }, 200 * kSecond));
+  federation.kill(kLost);
+  federation.cut_off(kSite, true);
+  ASSERT_TRUE(federation.run_until([&] { return contributed(kSite); }, 60 * kSecond));
+  const auto step = federation.step(kSite) + 1;
+  federation.kill(kSite);
+  damage_contribution(federation.disk(kSite), step);
+  federation.start(kSite);
+  federation.cut_off(kSite, false);
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.gateway(kSite).status().phase == "exchanging"; }, 60 * kSecond));
+  federation.end_ranks(kSite);
+  federation.start(kNew);
+  EXPECT_TRUE(federation.run_until([&] { return federation.step(2) >= step + 1; }, 600 * kSecond));
+  EXPECT_FALSE(contributed(kSite));
+  EXPECT_TRUE(federation.gateway(2).view().is_member(kNew));
+}
+
 // The disk has forgotten what the codec cut off of a contribution that others have: the residual
 // before rode in that contribution, and does not ride once more.
 class ForgottenFeedbackTest : public testing::TestWithParam<bool> {};

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -27,10 +28,14 @@ class Drip final : public ChunkSource {
   std::uint32_t let_ = 1;
 };
 
-// A member gives what it contributes to all at once, and to one a chunk within each patience.
-class DrippingMemberTest : public HostilePeerTest {
+// A member gives what it contributes to all at once, and to one a chunk within each patience: of
+// the same attempt, of another one, or of none but that it announces one after the other.
+enum class Dripped { the_same, another, none };
+
+class DrippingMemberTest : public HostilePeerTest, public testing::WithParamInterface<Dripped> {
  protected:
   static constexpr SiteId kMember = 1, kVictim = 4;
+  static constexpr std::uint64_t kAttempt = 7;
 
   DrippingMemberTest() : federation_(options()) {
     const auto with = options();
@@ -53,20 +58,31 @@ class DrippingMemberTest : public HostilePeerTest {
         !gateway.view().is_member(kMember) || !told_.insert({from.peer().site, step}).second)
       return;
     if (!made_.contains(step))
-      made_[step] = hand_made(plan_, member().signer, kMember, gateway, [](auto...) {});
+      made_[step] = hand_made(
+          plan_, member().signer, kMember, gateway, [](auto...) {}, kAttempt);
     const auto& made = made_.at(step);
     if (from.peer().site != kVictim) return made.offer_to(from);
-    from.send(made.all->announcement().encode());
-    dripping_ = std::make_shared<Drip>(made.all);
-    from.offer(made.all->transfer(), step, plan_->chunks(), dripping_, false);
-    from.send(made.close.encode());
+    auto dripped = made;
+    if (GetParam() != Dripped::the_same)
+      dripped = hand_made(
+          plan_, member().signer, kMember, gateway, [](auto...) {}, kAttempt + 1);
+    from.send(dripped.all->announcement().encode());
+    announced_ = dripped.all->open();
+    if (GetParam() == Dripped::none) return;
+    dripping_ = std::make_shared<Drip>(dripped.all);
+    from.offer(dripped.all->transfer(), step, plan_->chunks(), dripping_, false);
+    from.send(dripped.close.encode());
   }
   void run_for(Nanoseconds time) {
-    constexpr auto kDrop = 4900 * kMillisecond;
+    const auto apart = GetParam() == Dripped::none ? 500 * kMillisecond : 4900 * kMillisecond;
     for (const auto end = federation_.now() + time; federation_.now() < end;) {
-      federation_.run_for(kDrop);
+      federation_.run_for(apart);
       if (dripping_) dripping_->let_one();
       member().link(kVictim).poke();
+      if (GetParam() != Dripped::none || !announced_) continue;
+      ++announced_->attempt;
+      member().link(kVictim).send(
+          sign(member().signer, kMember, MessageType::open, encode(*announced_)).encode());
     }
   }
 
@@ -75,9 +91,10 @@ class DrippingMemberTest : public HostilePeerTest {
   std::map<std::uint64_t, HandMade> made_;
   std::set<std::pair<SiteId, std::uint64_t>> told_;
   std::shared_ptr<Drip> dripping_;
+  std::optional<Open> announced_;  // to that one, the last
 };
 
-TEST_F(DrippingMemberTest, KeepsNobodyBehind) {
+TEST_P(DrippingMemberTest, KeepsNobodyBehind) {
   run_for(300 * kSecond);
   const auto named = std::ranges::count_if(
       federation_.gateway(2).chain(),
@@ -88,6 +105,14 @@ TEST_F(DrippingMemberTest, KeepsNobodyBehind) {
   EXPECT_TRUE(federation_.gateway(2).view().is_member(kVictim));
   EXPECT_EQ(federation_.gateway(kVictim).counters().state_fetches, 0U);
 }
+
+INSTANTIATE_TEST_SUITE_P(Dripped, DrippingMemberTest,
+                         testing::Values(Dripped::the_same, Dripped::another, Dripped::none),
+                         [](const auto& test) {
+                           return test.param == Dripped::the_same  ? "TheSame"
+                                  : test.param == Dripped::another ? "AnotherAttempt"
+                                                                   : "AttemptsWithoutEnd";
+                         });
 
 // Where it is the site's own line that is thin, one that has not sent anything yet is tried, and
 // nothing comes twice.

@@ -23,18 +23,19 @@ struct HandMade {
   }
 };
 
-// To the step at hand of `gateway`, of no change; `spoil` may then do as it likes with a chunk's
-// frames.
+// To the step at hand of `gateway`, of no change, at this attempt; `spoil` may then do as it likes
+// with a chunk's frames.
 template <class Spoil>
 HandMade hand_made(const std::shared_ptr<const ChunkPlan>& plan, const security::Signer& signer,
-                   SiteId self, const Gateway& gateway, const Spoil& spoil) {
+                   SiteId self, const Gateway& gateway, const Spoil& spoil,
+                   std::uint64_t attempt = 7) {
   const auto& agreed = gateway.state()->agreed;
   const auto step = gateway.state()->step + 1;
   const auto parent =
       step == 1 ? gateway.genesis()->record.hash() : gateway.chain()[step - 2].record.hash();
   const auto open = plan->announce(
       {.run = gateway.genesis()->record.hash(), .view = gateway.view().digest(), .step = step}, 100,
-      parent, 7);
+      parent, attempt);
   HandMade made{.all = std::make_shared<Contribution>(
                     plan, sign(signer, self, MessageType::open, encode(open)), open),
                 .close = {}};

@@ -147,13 +147,17 @@ TEST_F(LyingVoterTest, BallotsThatItOpenedAreNoneOfThoseWhoStartAnew) {
 
 // Promises in one ballot, each another one, or of more than there can be: what is kept of them for
 // who does not see the liar, and passed on, fits a thin line together with what steps need.
-class WordyVoterTest : public LyingVoterTest, public testing::WithParamInterface<bool> {};
+// Promises; or all kinds of votes, in which a view is named that is to be the next.
+enum class Words { of_members, of_invented_sites, of_a_next_view };
+
+class WordyVoterTest : public LyingVoterTest, public testing::WithParamInterface<Words> {};
 
 TEST_P(WordyVoterTest, EndsNoSessionOfOthers) {
-  const bool of_members = GetParam();
+  const bool of_members = GetParam() == Words::of_members;
+  const bool of_next = GetParam() == Words::of_a_next_view;
   ASSERT_TRUE(reach(4, 300 * kSecond));
   federation_.cut(2, kLiar, true);
-  federation_.set_access(2, 50'000);
+  federation_.set_access(2, of_next ? 8'000 : 50'000);
   for (const SiteId site : {1, 2}) federation_.end_ranks(site);  // the step stands
   federation_.run_for(10 * kSecond);
   const auto session = federation_.gateway(1).session_with(2);
@@ -161,7 +165,22 @@ TEST_P(WordyVoterTest, EndsNoSessionOfOthers) {
   const auto id = federation_.step_at_hand(1);
   const auto signatures = federation_.gateway(1).counters().signatures_checked;
   const auto relayed = federation_.gateway(1).counters().relayed_messages;
+  const auto say = [&](const Ballot& ballot) {
+    liar().link(1).send(sign(liar().signer, kLiar, id, ballot).encode());
+  };
+  Record next;
+  next.view = federation_.gateway(1).view();
+  for (SiteId site = 1; site <= kSitesMax; ++site) next.next_view.members.push_back(site);
+  next.next_view.voters = next.next_view.members;
   for (SiteId i = 0; i < 600; ++i) {
+    if (of_next) {
+      next.nonce = i;
+      say(Promise{i + 2, Vote::Accepted{1, next}, {}});
+      say(Propose{i + 2, next});
+      say(Accept{i + 2, next});
+      federation_.run_for(100 * kMillisecond);
+      continue;
+    }
     Promise promise{.ballot = 2, .accepted = {}, .held = {}};
     const auto sites = of_members ? 2 : std::min<SiteId>(i + 200, kSitesMax);
     for (SiteId site = 1; site <= sites; ++site)
@@ -174,18 +193,24 @@ TEST_P(WordyVoterTest, EndsNoSessionOfOthers) {
       record.next_view = record.view;
       promise.accepted = Vote::Accepted{1, record};
     }
-    liar().link(1).send(sign(liar().signer, kLiar, id, promise).encode());
+    say(promise);
     federation_.run_for(100 * kMillisecond);
   }
   ASSERT_EQ(federation_.step_at_hand(1), id);
   EXPECT_GE(federation_.gateway(1).counters().signatures_checked, signatures + 400);
   EXPECT_EQ(federation_.gateway(1).session_with(2), session);
-  EXPECT_LE(federation_.gateway(1).counters().relayed_messages, relayed + (of_members ? 10 : 0));
+  const auto most = of_members ? 10U : of_next ? 50U : 0U;
+  EXPECT_LE(federation_.gateway(1).counters().relayed_messages, relayed + most);
 }
 
-INSTANTIATE_TEST_SUITE_P(Promises, WordyVoterTest, testing::Bool(), [](const auto& test) {
-  return test.param ? "OfMembers" : "OfInventedSites";
-});
+INSTANTIATE_TEST_SUITE_P(Votes, WordyVoterTest,
+                         testing::Values(Words::of_members, Words::of_invented_sites,
+                                         Words::of_a_next_view),
+                         [](const auto& test) {
+                           return test.param == Words::of_members          ? "OfMembers"
+                                  : test.param == Words::of_invented_sites ? "OfInventedSites"
+                                                                           : "OfANextView";
+                         });
 
 }  // namespace
 }  // namespace isthmus::inter

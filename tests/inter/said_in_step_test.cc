@@ -55,7 +55,7 @@ TEST_F(SaidInStepTest, OfWhatASiteMaySignForEverLittleIsKept) {
     open.attempt = i;
     all_.note(sign(signer_, 1, MessageType::open, encode(open)));
   }
-  EXPECT_EQ(kept().size(), SaidInStep::kAttemptsMax + 2 * SaidInStep::kInBallotMax + 1);
+  EXPECT_EQ(kept().size(), 2 * SaidInStep::kInBallotMax + 2);
 }
 
 TEST_F(SaidInStepTest, WhatIsSaidAnewTooSoonIsPassedOnLater) {
@@ -72,11 +72,30 @@ TEST_F(SaidInStepTest, WhatIsSaidAnewTooSoonIsPassedOnLater) {
   ASSERT_EQ(due.size(), 1U);
   EXPECT_EQ(due.front()->digest(), promise(2, 3).digest()) << "the last of them";
   EXPECT_TRUE(all_.due(5 * kSecond).empty());
-  // The longest ones more seldom.
-  EXPECT_TRUE(pass_on(promise(3, 200), 10 * kSecond));
-  EXPECT_FALSE(pass_on(promise(3, 201), 11 * kSecond));
-  EXPECT_TRUE(all_.due(11 * kSecond + kSecond / 2).empty());
-  EXPECT_EQ(all_.due(12 * kSecond).size(), 1U);
+}
+
+// Of whatever kind, in whatever ballot: after 32 KiB, 1 KiB each second.
+TEST_F(SaidInStepTest, OfAllThatASiteSignsAThinLineTakesThePart) {
+  std::size_t passed_on = 0;
+  Record record;
+  for (SiteId site = 1; site <= 256; ++site) record.next_view.members.push_back(site);
+  constexpr Nanoseconds kTime = 100 * kSecond;
+  for (Nanoseconds now = 0; now < kTime; now += 100 * kMillisecond) {
+    record.nonce = static_cast<std::uint64_t>(now);
+    const auto ballot = static_cast<std::uint64_t>(now / kMillisecond + 1);
+    for (const auto& message :
+         {said(Prepare{ballot}), said(Promise{ballot, Vote::Accepted{1, record}, {}}),
+          said(Propose{ballot, record}), said(Accept{ballot, record})}) {
+      EXPECT_TRUE(all_.note(message));
+      if (all_.passes_on(message, now)) passed_on += message.body.size();
+    }
+    for (const auto* message : all_.due(now)) passed_on += message->body.size();
+  }
+  EXPECT_GE(passed_on, (32U << 10) + (99U << 10));
+  EXPECT_LE(passed_on, (32U << 10) + (104U << 10));
+  all_.clear();
+  EXPECT_TRUE(all_.note(said(Prepare{1})));
+  EXPECT_TRUE(all_.passes_on(said(Prepare{1}), kTime)) << "a step later";
 }
 
 }  // namespace
