@@ -199,6 +199,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::vector<std::string> not_heard() const;
   bool may_found() const;
   void say_run_elsewhere(const PeerSite& peer);
+  void note_unshown_runs(Nanoseconds time);
+  void say_run_not_shown(const PeerSite& peer);
   View view_to_begin_with() const;
   Task<Result<void>> adopt_run(Certificate genesis);
   Task<void> take_initial(LargeVector<float> parameters);

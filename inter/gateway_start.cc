@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/listed.h"
 #include "inter/gateway.h"
@@ -14,6 +15,30 @@ namespace {
 // For others to say that a run began: no other one is founded before, and it is no alarm that none
 // did.
 constexpr Nanoseconds kTimeToHear = 20 * kSecond;
+// For who says that it has one to show how that began. A record 0 of 256 sites takes a few seconds
+// on 64 kbit/s, and a line that is cut meanwhile comes back, for the most part.
+constexpr Nanoseconds kTimeToShow = 120 * kSecond;
+
+// Here, and without a session in which it could show anything.
+bool is_refused(const PeerSite& peer) {
+  return peer.link->connected() && !peer.link->up() && !peer.link->refused().empty();
+}
+
+// It has said that it has a run, and not otherwise since, and that counts. Who has one shows record
+// 0 to whoever asks: what was asked for in vain for long may be invented. Who is away has the same
+// time to come back, more than one that was never heard of, and then no less time to show it. Each
+// time it has once, in however many sessions and under whatever name. What nobody could show yet,
+// since settings or rosters differ, counts while that is so: the operator decides.
+bool names_run(const PeerSite& peer) {
+  if (!peer.run || *peer.run == security::Digest{}) return false;
+  if (peer.link->up()) return peer.run_unshown_here < kTimeToShow;
+  return is_refused(peer) || peer.run_unshown_away < kTimeToShow;
+}
+
+std::string holds_up_founding(const PeerSite& peer) {
+  if (is_refused(peer)) return "while that site is here without a session";
+  return fmt::format("before that site had {} s to show how it began", kTimeToShow / kSecond);
+}
 
 }  // namespace
 
@@ -430,11 +455,32 @@ void Gateway::say_bound_by_older_roster() {
          {"left_out", *left_out}});
 }
 
-// Who has said that it has a run, and has not said otherwise since. `but`: not this one.
+// `but`: not this one.
 const PeerSite* Gateway::peer_with_run(const security::Digest& but) const {
   for (const auto& [site, peer] : peers_.all())
-    if (peer.run && *peer.run != security::Digest{} && *peer.run != but) return &peer;
+    if (names_run(peer) && *peer.run != but) return &peer;
   return nullptr;
+}
+
+// `time`: since this was called last, in which who has a session was asked for record 0.
+void Gateway::note_unshown_runs(Nanoseconds time) {
+  if (adopting_run_) return;
+  for (auto& [site, peer] : peers_.all()) {
+    if (!names_run(peer) || is_refused(peer)) continue;
+    (peer.link->up() ? peer.run_unshown_here : peer.run_unshown_away) += time;
+    if (!names_run(peer)) say_run_not_shown(peer);
+  }
+}
+
+// Twice at most of each site: here and away.
+void Gateway::say_run_not_shown(const PeerSite& peer) {
+  world_.log.alarm(
+      "run_not_shown", {.peer = peer.name},
+      {{"run", peer.run->hex()},
+       {"why", fmt::format("that site says that it has this run, and {} for {} s without showing a "
+                           "record 0 that this site believes",
+                           peer.link->up() ? "had sessions" : "was away", kTimeToShow / kSecond)},
+       {"then", "a run may be founded without regard to that one"}});
 }
 
 std::vector<std::string> Gateway::not_heard() const {
@@ -457,10 +503,12 @@ void Gateway::say_run_elsewhere(const PeerSite& peer) {
         "founding_stuck", {.peer = peer.name},
         {{"run", peer.run->hex()},
          {"why", "that site has this run, and this site, which has none, has not come to join it"},
+         {"then", "none is founded " + holds_up_founding(peer)},
          {"what_to_do",
           fmt::format("let this site reach one that has the run; where a majority of its voters "
                       "has lost its disks, also name the state to go on from (isthmus roster "
-                      "recover). Or move away run_dir at {}, if that run is not to go on",
+                      "recover). Or move away run_dir at {0}, if that run is not to go on; or take "
+                      "{0} out of the roster, if it only says that there is one",
                       peer.name)},
          {"left_out", *left_out}});
 }
@@ -473,8 +521,8 @@ std::string Gateway::founding_waits_for() const {
   if (bound_by_older_roster())
     return "a site of the run of an older roster that this one has voted to begin";
   if (const auto* peer = peer_with_run())
-    return fmt::format("run {}, which {} has: no other one is founded while a site has one",
-                       peer->run->hex().substr(0, 16), peer->name);
+    return fmt::format("run {}, which {} has: no other one is founded {}",
+                       peer->run->hex().substr(0, 16), peer->name, holds_up_founding(*peer));
   const auto view = view_of_roster();
   std::vector<std::string> voters, others;
   for (const auto& site : roster_.sites)
@@ -498,7 +546,8 @@ Task<Result<void>> Gateway::begin_or_join_run() {
   const View view = view_of_roster();
   const security::Digest no_run;
   founding_since_ = world_.loop.now();
-  Nanoseconds said = 0, none_elsewhere = founding_since_;
+  const bool founds = view.is_voter(self_) && !roster_.run;
+  Nanoseconds said = 0, none_elsewhere = founding_since_, asked_all = founding_since_;
   if (genesis_vote_ && !within_settings(genesis_vote_->accepted->record))
     co_return Error{
         ErrorCode::mismatch,
@@ -514,10 +563,11 @@ Task<Result<void>> Gateway::begin_or_join_run() {
       if (failure_ || genesis_) break;  // of others, meanwhile
     }
     const auto now = world_.loop.now();
+    // However long the disk took in between.
+    if (founds) note_unshown_runs(std::min(now - std::exchange(asked_all, now), kSecond));
     const auto* elsewhere =
-        view.is_voter(self_) && !roster_.run
-            ? peer_with_run(genesis_vote_ ? genesis_vote_->accepted->record.hash() : no_run)
-            : nullptr;
+        founds ? peer_with_run(genesis_vote_ ? genesis_vote_->accepted->record.hash() : no_run)
+               : nullptr;
     if (elsewhere == nullptr)
       none_elsewhere = now;
     else if (now - none_elsewhere > kTimeToHear)

@@ -26,11 +26,13 @@ struct PeerSite {
   std::unique_ptr<Link> link;           // to its gateway
   std::optional<Status> status;         // of this session
   std::optional<security::Digest> run;  // as its last hello said, in any session; zero: none yet
-  std::uint64_t announced_step = 0;     // what stands for this step was said in this session
-  VoteFileId vote_file = kNoVoteFile;   // as it said last, in any session
-  Learnt lateness;                      // of its contribution, after the first one of the step
-  Nanoseconds last_progress = 0;        // when its status last showed that its ranks compute
-  Nanoseconds wished_at = 0;            // to join; 0: never
+  // So long it has said that it has one, and not shown record 0: in sessions, and away.
+  Nanoseconds run_unshown_here = 0, run_unshown_away = 0;
+  std::uint64_t announced_step = 0;    // what stands for this step was said in this session
+  VoteFileId vote_file = kNoVoteFile;  // as it said last, in any session
+  Learnt lateness;                     // of its contribution, after the first one of the step
+  Nanoseconds last_progress = 0;       // when its status last showed that its ranks compute
+  Nanoseconds wished_at = 0;           // to join; 0: never
   // Steps that it was waited for to the last, as it said that its ranks compute, in vain, as far as
   // they count; and those since then to which it contributed.
   std::uint32_t promises_broken = 0, promises_kept = 0;

@@ -115,6 +115,9 @@ std::string plain(const LoggedEvent& event) {
   if (id == "genesis_refused")
     return fmt::format("{} knows a run {} that this site does not take for its own: {}", event.peer,
                        event.field("run").substr(0, 16), why);
+  if (id == "run_not_shown")
+    return fmt::format("{} names a run {}, and does not show how it began: {}", event.peer,
+                       event.field("run").substr(0, 16), event.field("then"));
   if (id == "vote_file_lost")
     return "this site has lost its votes (or run_dir is another folder than before: then stop it "
            "and name the right one), and does not vote until the other voters take it back, "

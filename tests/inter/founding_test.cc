@@ -1,4 +1,5 @@
-// How a run begins: with all its voters, once, whoever has a newer roster.
+// How a run begins: with all its voters, once, whoever has a newer roster or says that there is
+// one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -152,6 +153,27 @@ TEST(SecondRunTest, IsNotFoundedBeforeOthersHadTheTimeToCome) {
             federation.gateway(2).genesis()->record.hash());
 }
 
+// Nor is it voted for while the first one goes to a slow disk.
+TEST(SecondRunTest, IsNotVotedForWhileTheFirstOneIsWritten) {
+  ScriptedFederation federation(with_one_voter());
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 3; }, 120 * kSecond));
+  federation.kill(1);
+  federation.disk(1).wipe();
+  federation.cut(1, 2, true);
+  federation.start(1);
+  federation.run_for(5 * kSecond);
+  federation.disk(1).set_speed({.sync = 100 * kSecond});
+  federation.cut(1, 2, false);
+  federation.run_for(130 * kSecond);
+  ASSERT_FALSE(federation.gateway(1).genesis()) << "it is on the disk already";
+  federation.disk(1).set_speed({});
+  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).genesis().has_value(); },
+                                   600 * kSecond));
+  EXPECT_EQ(federation.gateway(1).genesis()->record.hash(),
+            federation.gateway(2).genesis()->record.hash());
+  EXPECT_EQ(federation.events(1, "run_not_shown"), 0U);
+}
+
 // A run begins at once where all listed sites are here, and else after that time.
 TEST(SecondRunTest, IsNotLookedForForLong) {
   const auto founded_after = [](ScriptedFederation::Options options) {
@@ -179,12 +201,14 @@ TEST(SecondRunTest, IsNotFoundedWhereOneIsNamedAndNotShown) {
     federation.puppet(2).run = security::blake2b(bytes_of("a run"));
     auto& disk = federation.disk(1);
     if (voted) {
-      // It decides so after 20 s, and the vote is on its disk after 40.
+      // It decides so after 20 s, and the vote is on its disk after 170. Meanwhile it asks for
+      // none.
       federation.cut_off(1, true);
-      disk.set_speed({.sync = 20 * kSecond});
+      disk.set_speed({.sync = 150 * kSecond});
       federation.run_for(21 * kSecond);
       disk.set_speed({});
       federation.cut_off(1, false);
+      federation.run_for(130 * kSecond);
     }
     federation.run_for(60 * kSecond);
     EXPECT_FALSE(federation.gateway(1).genesis());
@@ -210,6 +234,110 @@ TEST(SecondRunTest, IsNotVotedForWhereOneIsNamed) {
   EXPECT_TRUE(federation.gateway(1).status().attention.empty()) << "it has voted";
   for (const SiteId site : {1, 2}) EXPECT_FALSE(federation.gateway(site).genesis()) << site;
   EXPECT_EQ(federation.events(2, "founding_stuck"), 1U);
+}
+
+// --- A listed site without a vote says that it has a run, and shows none
+
+class InventedRunTest : public testing::Test {
+ protected:
+  static constexpr SiteId kLiar = 3;
+  static ScriptedFederation::Options options() {
+    auto options = options_of({kSecond, kSecond, kSecond});
+    options.without_vote = options.puppets = {kLiar};
+    return options;
+  }
+  void SetUp() override { invent_run(); }
+  void invent_run() { liar_.run = security::blake2b(bytes_of(std::to_string(++invented_))); }
+  // When all voters have it; or the limit.
+  Nanoseconds founded_after(Nanoseconds limit) {
+    const auto began = federation_.now();
+    federation_.run_until(
+        [this] { return federation_.gateway(1).genesis() && federation_.gateway(2).genesis(); },
+        limit);
+    return federation_.now() - began;
+  }
+
+  ScriptedFederation federation_{options()};
+  Puppet& liar_ = federation_.puppet(kLiar);
+  int invented_ = 0;
+};
+
+TEST_F(InventedRunTest, HoldsUpTheFoundingForTwoMinutes) {
+  const auto after = founded_after(600 * kSecond);
+  EXPECT_GE(after, 115 * kSecond);
+  EXPECT_LT(after, 130 * kSecond);
+  for (const SiteId site : {1, 2}) EXPECT_EQ(federation_.events(site, "run_not_shown"), 1U) << site;
+  EXPECT_TRUE(federation_.run_until([&] { return federation_.finished(); }, 600 * kSecond));
+}
+
+// Nor for longer where it is another one in each session, and sessions begin all the time.
+TEST_F(InventedRunTest, HasNoMoreTimeUnderOtherNames) {
+  const auto again = [this](const auto& self) -> void {
+    invent_run();
+    for (const SiteId voter : {1, 2}) liar_.link(voter).end("another run");
+    liar_.loop.call_at(federation_.now() + 5 * kSecond, [self] { self(self); });
+  };
+  again(again);
+  const auto after = founded_after(600 * kSecond);
+  EXPECT_GT(invented_, 20);
+  EXPECT_GE(after, 115 * kSecond);
+  EXPECT_LT(after, 140 * kSecond);
+}
+
+TEST_F(InventedRunTest, IsForgottenOnceWhoNamedItIsGoneForTwoMinutes) {
+  federation_.run_for(10 * kSecond);
+  federation_.cut_off(kLiar, true);
+  const auto after = founded_after(600 * kSecond);
+  EXPECT_GE(after, 115 * kSecond);
+  EXPECT_LT(after, 140 * kSecond);
+}
+
+// Here and away by turns: both times together.
+TEST_F(InventedRunTest, HasNoMoreTimeByComingAndGoing) {
+  const auto turn = [this](const auto& self, bool away) -> void {
+    federation_.cut_off(kLiar, away);
+    liar_.loop.call_at(federation_.now() + 15 * kSecond, [self, away] { self(self, !away); });
+  };
+  turn(turn, false);
+  const auto after = founded_after(600 * kSecond);
+  EXPECT_GE(after, 115 * kSecond);
+  EXPECT_LT(after, 260 * kSecond);
+}
+
+// Who is here and can show nothing, since a session is refused, may have one: the operator decides.
+TEST_F(InventedRunTest, CountsWhileASessionIsRefused) {
+  liar_.objects = "other settings";
+  EXPECT_EQ(founded_after(600 * kSecond), 600 * kSecond);
+  EXPECT_EQ(federation_.events(1, "run_not_shown"), 0U);
+  EXPECT_THAT(federation_.gateway(1).status().attention,
+              testing::Contains(testing::AllOf(testing::HasSubstr("which s3 has"),
+                                               testing::HasSubstr("without a session"))));
+  federation_.cut_off(kLiar, true);
+  const auto after = founded_after(600 * kSecond);
+  EXPECT_GE(after, 115 * kSecond) << "it was here";
+  EXPECT_LT(after, 140 * kSecond);
+}
+
+// Who was away for longer has the time to show its run all the same, once it is back.
+TEST(SecondRunTest, IsNotFoundedAsSoonAsWhoNamedOneComesBack) {
+  auto options = with_one_voter();
+  options.puppets = {2};
+  options.gateway.sync.min_sites = 2;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(2);
+  puppet.run = security::blake2b(bytes_of("a run"));
+  puppet.heard = [](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow_as_member(from, type, in);
+  };
+  federation.run_for(10 * kSecond);
+  federation.cut(1, 2, true);
+  federation.run_for(180 * kSecond);
+  ASSERT_EQ(federation.events(1, "run_not_shown"), 1U);
+  federation.cut(1, 2, false);
+  ASSERT_TRUE(federation.run_until([&] { return federation.gateway(1).session_with(2) != 0; },
+                                   60 * kSecond));
+  federation.run_for(60 * kSecond);
+  EXPECT_FALSE(federation.gateway(1).genesis());
 }
 
 }  // namespace
