@@ -14,15 +14,16 @@ namespace {
 
 class RefusingTwins : public HostilePeerTest {
  protected:
-  // Of so many sites this one has a gateway, which starts before it is refused; the others say that
-  // they have a session with another process, or do not answer at all.
-  static constexpr SiteId kRefused = 3;
+  // Of so many sites this one has a gateway, which starts before it is refused; of the others some
+  // say that they have a session with another process, some do not answer at all, and the rest
+  // refuse for another reason.
+  static constexpr SiteId kRefused = 5;
   static std::unique_ptr<ScriptedFederation> refused_by(const std::set<SiteId>& refusing,
                                                         const std::set<SiteId>& silent) {
-    auto options = options_of({kSecond, kSecond, kSecond});
-    options.puppets = {1, 2};
+    auto options = options_of({kSecond, kSecond, kSecond, kSecond, kSecond});
+    options.puppets = {1, 2, 3, 4};
     auto federation = std::make_unique<ScriptedFederation>(std::move(options));
-    for (const auto site : {1U, 2U}) federation->puppet(site).objects = "not now";
+    for (const auto site : {1U, 2U, 3U, 4U}) federation->puppet(site).objects = "not now";
     for (const auto site : silent) federation->cut(site, kRefused, true);
     const auto refuse_again = [at = federation.get(), refusing](const auto& again) -> void {
       for (const auto site : refusing)
@@ -38,18 +39,18 @@ class RefusingTwins : public HostilePeerTest {
   }
 };
 
-TEST_F(RefusingTwins, OneSiteAloneEndsNobody) {
-  auto federation = refused_by({1}, {2});
+TEST_F(RefusingTwins, HalfOfTheSitesEndNobody) {
+  auto federation = refused_by({1, 2}, {3, 4});
   EXPECT_FALSE(ends(*federation, 120 * kSecond));
 }
 
 TEST_F(RefusingTwins, NorDoMoreWhereOneThatIsHereDoesNot) {
-  auto federation = refused_by({1}, {});
+  auto federation = refused_by({1, 2, 3}, {});
   EXPECT_FALSE(ends(*federation, 120 * kSecond));
 }
 
-TEST_F(RefusingTwins, WhomAllRefuseEndsAfterThreeTimesAndMayBeStartedAgain) {
-  auto federation = refused_by({1, 2}, {});
+TEST_F(RefusingTwins, WhomAllThatAreHereRefuseEndsAfterThreeTimesAndMayBeStartedAgain) {
+  auto federation = refused_by({1, 2, 3}, {4});
   EXPECT_FALSE(ends(*federation, 19 * kSecond)) << "words that nobody asked for count";
   ASSERT_TRUE(ends(*federation, 20 * kSecond));
   const auto& failure = federation->process(kRefused).failure();
