@@ -184,6 +184,12 @@ class ProbeConnection {
     ProbeConnection probe(timeout);
     probe.socket_ =
         ::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+    // A machine without IPv6 has no way there, as one without a route. What it lacks for the
+    // moment, such as descriptors, tells nothing of the address: another start may know.
+    if (probe.socket_ < 0 && errno == EAFNOSUPPORT) {
+      probe.connected_ = false;
+      return probe;
+    }
     if (probe.socket_ < 0) return error_of_errno(errno, "no socket");
     if (::connect(probe.socket_, found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS)
       probe.connected_ = false;

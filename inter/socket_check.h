@@ -69,8 +69,9 @@ Result<void> check_bulk_socket(const TcpAddress& address, const security::Public
 // Who answers at the address that the roster gives this gateway? Asked is its bulk lane: TLS proves
 // who it is before it says anything else. `listed` is a key that only this process lets in, so
 // another one that holds `server`'s secret key refuses it. Errors: mismatch (another live process
-// has this identity). An address that does not lead back here is none: many a router does not let a
-// site dial itself. Waits, a second at most for a name and for an answer each.
+// has this identity), io. An address that does not lead back here is none: many a router does not
+// let a site dial itself, or has IPv6 where its machines have none. Waits, a second at most for a
+// name and for an answer each.
 Result<ProbeOutcome> check_own_address(const TcpAddress& bulk, const security::PublicKey& server,
                                        const security::SigningKey& listed,
                                        const HostNames::LookUp& look_up);

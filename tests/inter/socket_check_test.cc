@@ -1,12 +1,23 @@
 #include "inter/socket_check.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <thread>
 
+#include "inter/host_names.h"
 #include "inter/zap_handler.h"
 #include "inter/zmq_socket.h"
 #include "tests/inter/free_ports.h"
@@ -123,6 +134,52 @@ TEST_F(SocketCheck, WhenTheHandlerDiesNobodyGetsInAnyMore) {
   EXPECT_EQ(probe(ProbeAs::curve, listed_), ProbeOutcome::accepted);
   zap_.reset();
   EXPECT_NE(probe(ProbeAs::curve, listed_), ProbeOutcome::accepted);
+}
+
+// ---- Who answers at the own address
+
+// For the thread that calls it, whoever asks for a socket of IPv6 gets this error. False: the
+// kernel takes no filter.
+bool refuse_ipv6_sockets(std::uint32_t error) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_INET6, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{.len = std::size(filter), .filter = filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// At [::1], where a socket of IPv6 gets this error. Nothing: the kernel takes no filter.
+std::optional<Result<ProbeOutcome>> check_own_address_where(int socket_error) {
+  std::optional<Result<ProbeOutcome>> outcome;
+  std::thread([&] {  // a filter stays as long as its thread
+    if (!refuse_ipv6_sockets(static_cast<std::uint32_t>(socket_error))) return;
+    const auto listed = security::SigningKey::generate();
+    outcome =
+        check_own_address({"::1", free_port_pair()}, listed.public_key(), listed, look_up_host);
+  })
+      .join();
+  return outcome;
+}
+
+// It may be of a router that alone has IPv6.
+TEST(OwnAddressCheck, AnAddressThatTheMachineCannotSpeakToIsUnreachable) {
+  const auto outcome = check_own_address_where(EAFNOSUPPORT);
+  if (!outcome) GTEST_SKIP() << "this kernel takes no seccomp filter";
+  ASSERT_TRUE(*outcome) << outcome->error().text();
+  EXPECT_EQ(**outcome, ProbeOutcome::unreachable);
+}
+
+TEST(OwnAddressCheck, WhatTheMachineLacksForTheMomentIsAnError) {
+  const auto outcome = check_own_address_where(EMFILE);
+  if (!outcome) GTEST_SKIP() << "this kernel takes no seccomp filter";
+  ASSERT_FALSE(*outcome);
+  EXPECT_EQ(outcome->error().code, ErrorCode::io) << outcome->error().text();
 }
 
 TEST_F(SocketCheck, UserIdsAreReadExactly) {
