@@ -154,7 +154,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void on_down(GatewayId peer, Lane lane, ConnectionId connection) override;
   void on_writable(GatewayId peer, Lane lane, ConnectionId connection) override;
   Introduction introduce() override;
-  std::string objection(GatewayId peer, const Introduction& theirs) override;
+  void on_introduction(GatewayId peer, const Introduction& theirs) override;
+  std::string objection(GatewayId peer, const Introduction& theirs) const override;
   void on_session(Link& link, bool up) override;
   void on_control(Link& link, std::span<const std::byte> message) override;
   void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& payload) override;

@@ -53,8 +53,11 @@ Introduction Gateway::introduce() {
   return {.boot = boot_, .run = run_, .fingerprint = fingerprint_};
 }
 
-std::string Gateway::objection(GatewayId peer, const Introduction& theirs) {
+void Gateway::on_introduction(GatewayId peer, const Introduction& theirs) {
   if (auto* said = peers_.find(peer.site)) said->run = theirs.run;
+}
+
+std::string Gateway::objection(GatewayId peer, const Introduction& theirs) const {
   if (security::validity(roster_, world_.loop.clock().unix_time()) ==
       security::RosterValidity::expired)
     return "the roster has expired: ask the operator for a new one";

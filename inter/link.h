@@ -77,8 +77,10 @@ class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
   virtual Introduction introduce() = 0;
+  // In a hello that seeks a session, whether or not one may begin.
+  virtual void on_introduction(GatewayId peer, const Introduction& theirs) = 0;
   // "": a session with this introduction may begin; else why not.
-  virtual std::string objection(GatewayId peer, const Introduction& theirs) = 0;
+  virtual std::string objection(GatewayId peer, const Introduction& theirs) const = 0;
   virtual void on_session(Link& link, bool up) = 0;
   // In order, once each, while a session is up. The bytes are valid during the call.
   virtual void on_control(Link& link, std::span<const std::byte> message) = 0;

@@ -148,6 +148,7 @@ void Link::receive_hello(ConnectionId connection, const Hello& hello) {
   }
   // What is said again in a session was looked at when it began, and the session goes on.
   const bool may_begin = session_ == 0 || new_process;
+  if (may_begin) owner_.on_introduction(peer_, hello.introduction);
   const auto objection = may_begin ? owner_.objection(peer_, hello.introduction) : "";
   if (!objection.empty()) {
     refuse(connection, objection);

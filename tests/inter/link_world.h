@@ -47,7 +47,8 @@ class NumberedChunks final : public ChunkSource {
 class RecordingOwner final : public LinkOwner {
  public:
   Introduction introduce() override { return introduction; }
-  std::string objection(GatewayId, const Introduction& theirs) override {
+  void on_introduction(GatewayId, const Introduction&) override {}
+  std::string objection(GatewayId, const Introduction& theirs) const override {
     return introduction.fingerprint.difference(theirs.fingerprint);
   }
   void on_session(Link& link, bool up) override {

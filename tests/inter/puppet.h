@@ -99,7 +99,8 @@ class Puppet final : public WireReceiver, public LinkOwner {
     link(from.site).wire_writable(lane, connection);
   }
   Introduction introduce() override { return {.boot = 1, .run = run, .fingerprint = fingerprint_}; }
-  std::string objection(GatewayId, const Introduction&) override { return objects; }
+  void on_introduction(GatewayId, const Introduction&) override {}
+  std::string objection(GatewayId, const Introduction&) const override { return objects; }
   void on_session(Link&, bool) override {}
   void on_control(Link& from, std::span<const std::byte> message) override {
     ByteReader in(message);
