@@ -89,7 +89,10 @@ used when it returns. `isthmus check` says which of these a file and its roster 
 
 A run begins when all voters are here: at once if all listed sites are, else after 20 s in which one that is missing may
 come and say that it has the run already. While a site says so no second one is founded: a voter whose `run_dir` is lost,
-also the only one, joins the run of the others. With `run = "…"` in the roster none is founded, whoever is away.
+also the only one, joins the run of the others. A site that says so and does not show how its run began is believed for
+two minutes in sessions and for two in its absence; one that is here and has no session, as settings or rosters differ,
+until that is mended, its `run_dir` is moved away, or the roster lists it no more. With `run = "…"` in the roster none is
+founded, whoever is away.
 
 ## The roster while a run lasts
 
