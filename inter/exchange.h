@@ -82,7 +82,7 @@ class Exchange {
   // An announcement of the step at hand that fits it, from a member.
   bool admits(const Signed& open) const { return check_open(open).has_value(); }
   void on_open(Link* from, const Signed& message);
-  void on_close(const Signed& message);
+  void on_close(Link* from, const Signed& message);
   void on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& sealed);
   // `newest`: the step of this site's newest state.
   void on_fetch(Link& link, const Fetch& fetch, std::uint64_t newest);
@@ -201,7 +201,7 @@ class Exchange {
   bool packing_pays() const;
   Task<void> finish(EntryPtr entry);
   void hold(const EntryPtr& entry);
-  void begin_anew(Entry& entry);
+  EntryPtr begin_anew(const EntryPtr& entry);
   void forget_old(std::uint64_t but_of);
   Task<Result<void>> write_close(EntryPtr entry);
   Task<Result<void>> write_anew(EntryPtr entry);
@@ -213,6 +213,7 @@ class Exchange {
   bool waits_in_sight(SiteId site) const;
   bool others_may_have(SiteId site) const;  // than the site itself
   void ask_of(PeerSite& peer, SiteId site);
+  void fetch_from_one_alone(SiteId site);
   bool was_asked(const Link* peer, SiteId site) const;  // for the site's contribution, the last
   void ask_faster_source(SiteId site);
   void rate(Entry& entry);  // a chunk of it came
@@ -268,11 +269,17 @@ class Exchange {
       SiteId peer = 0;  // 0: nobody
       Nanoseconds when = 0;
       bool session_ended = false;  // since then
+      bool opened = false;         // it has announced one since then
     };
     Asked asked;               // the last
     std::set<SiteId> lacking;  // peers that say that they have nothing of it
     std::set<SiteId> refused;  // that sent bad chunks of it
     std::set<SiteId> silent;   // that were asked, and sent nothing
+    // The same, where their session ended: they may have been unable to.
+    std::set<SiteId> broke_off;
+    // What a record names was whole, and not what it names, though each chunk was good: its site
+    // has sealed several for one place, and others may hold the right ones.
+    bool from_one_alone = false;
     // Its site is in sight, and nothing comes of it from there. So it will be in the next steps.
     bool without_way = false;
   };

@@ -1,6 +1,7 @@
 // How contributions of other sites arrive: announced, chunk by chunk, closed, held; and what stays
 // of one when the disk is full.
 #include <algorithm>
+#include <utility>
 
 #include "inter/exchange.h"
 
@@ -64,14 +65,13 @@ void Exchange::on_open(Link* from, const Signed& message) {
       return;
     }
     // Of a site's attempts the newest counts, whoever brings it: others may still pass on earlier
-    // ones, which were never closed. But what is decided is fetched, whichever it is, once nothing
-    // comes of another one that is here, or it was slow to come and somebody else was asked.
+    // ones, which were never closed. But what is decided is fetched, whichever it is: it is the
+    // first that comes from whom it was asked of.
     const auto* wanted = decided(message.signer);
     const bool newer = wanted == nullptr && open->attempt > known.open().attempt;
-    const bool fetched =
-        wanted != nullptr && !(known.close() && known.part() == *wanted) &&
-        (was_asked(from, message.signer) ||
-         context_.loop.now() - entry.last_arrival > fetch_patience(message.signer));
+    const bool fetched = wanted != nullptr && !(known.close() && known.part() == *wanted) &&
+                         was_asked(from, message.signer) &&
+                         !std::exchange(sought_[message.signer].asked.opened, true);
     // Not whole anywhere, or its site would not have made another one (Gateway::may_contribute).
     if (entry.held || entry.finishing || !(newer || fetched)) return;
     // Beginning again is no progress of what others are asked for.
@@ -118,11 +118,11 @@ void Exchange::open_again(Link* from, const Signed& message, std::uint64_t attem
     const auto kept = opening_again_.extract(site);
     const auto& announced = kept.mapped();
     on_open(announced.from, announced.open);  // one of an older step, or attempt: nothing
-    if (announced.close) on_close(*announced.close);
+    if (announced.close) on_close(announced.from, *announced.close);
   });
 }
 
-void Exchange::on_close(const Signed& message) {
+void Exchange::on_close(Link* from, const Signed& message) {
   const auto close = decode_close(message.body);
   if (!close || close->id != id_) return;
   const auto entry = find(close->transfer);
@@ -141,8 +141,15 @@ void Exchange::on_close(const Signed& message) {
   if (!entry || entry->contribution->site() != message.signer ||
       entry->contribution->step() != id_.step)
     return;
+  // What is decided has one root; of what else its site says of it, who was asked is believed.
+  const auto* wanted = entry->held ? nullptr : decided(message.signer);
+  if (wanted != nullptr && close->root != wanted->root) return;
   entry->contribution->prefer_close(state_root_);
   if (!entry->contribution->set_close(message, *close)) {
+    if (wanted != nullptr && was_asked(from, message.signer) && !entry->finishing) {
+      if (const auto fresh = begin_anew(entry)) fresh->contribution->set_close(message, *close);
+      return;
+    }
     if (const auto left_out = refused_closes_.due(context_.loop.now()))
       context_.log.alarm("two_closes", {.outer_step = static_cast<std::int64_t>(id_.step)},
                          {{"signer", message.signer}, {"left_out", *left_out}});
@@ -182,7 +189,11 @@ void Exchange::on_chunk(Link& link, const ChunkArrival& arrival, const SharedByt
 void Exchange::receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
                        const SharedBytes& sealed) {
   const auto index = arrival.index;
-  if (index >= plan_->chunks() || (entry->held && !entry->contribution->has(index))) {
+  const auto site = entry->contribution->site();
+  const auto sought = sought_.find(site);
+  const bool from_one_alone = sought != sought_.end() && sought->second.from_one_alone;
+  if (index >= plan_->chunks() || (entry->held && !entry->contribution->has(index)) ||
+      (from_one_alone && !was_asked(&link, site))) {
     link.settle(arrival, false);
     return;
   }
@@ -309,6 +320,7 @@ void Exchange::on_written(const std::shared_ptr<ArrivedChunk>& chunk, bool writt
   for (const auto& copy : chunk->copies) {
     const auto from = copy.link->peer().site;
     sought.silent.erase(from);
+    sought.broke_off.erase(from);
     silent_.erase(from);
     if (from == entry->contribution->site()) sought.without_way = false;
     if (sought.asked.peer == from) served_at_[from] = entry->last_arrival;
@@ -340,7 +352,8 @@ Task<void> Exchange::finish(EntryPtr entry) {
                          {{"signer", site},
                           {"why", "the root is not that of its chunks"},
                           {"left_out", *left_out}});
-    begin_anew(*entry);
+    begin_anew(entry);
+    if (decided(site) != nullptr) fetch_from_one_alone(site);
     co_return;
   }
   if (const auto* wanted = decided(site); wanted != nullptr && *wanted != contribution.part()) {
@@ -420,19 +433,25 @@ void Exchange::tell_of_two_contributions(SiteId signer, SiteId other_at) {
                        {{"signer", signer}, {"at", other_at}, {"left_out", *left_out}});
 }
 
-// Nothing of it counts, on disk neither: what comes again may be other chunks.
-void Exchange::begin_anew(Entry& entry) {
-  const auto refused = entry.contribution;  // jobs on workers may still read it
-  entry.contribution =
-      std::make_shared<Contribution>(plan_, refused->announcement(), refused->open());
-  entry.finishing = false;
-  auto file = context_.store.contributions().create(refused->step(), refused->announcement());
-  if (file) {
-    entry.file = std::move(*file);
-  } else {
+// Nothing of it counts, on disk neither: what comes again may be other chunks. Jobs on workers may
+// still be about what was there. Null: the disk refuses, or something else is in its place.
+Exchange::EntryPtr Exchange::begin_anew(const EntryPtr& entry) {
+  const auto& refused = *entry->contribution;
+  entry->finishing = true;  // for good
+  if (current(refused.site()) != entry.get()) return nullptr;
+  auto fresh = std::make_shared<Entry>();
+  fresh->contribution =
+      std::make_shared<Contribution>(plan_, refused.announcement(), refused.open());
+  fresh->last_arrival = entry->last_arrival;
+  auto file = context_.store.contributions().create(refused.step(), refused.announcement());
+  if (!file) {
     note_disk_error(file.error());
-    forget(refused->step(), refused->site());
+    forget(refused.step(), refused.site());
+    return nullptr;
   }
+  fresh->file = std::move(*file);
+  entries_[{refused.step(), refused.site()}] = fresh;
+  return fresh;
 }
 
 Task<Result<void>> Exchange::write_close(EntryPtr entry) {

@@ -1,6 +1,7 @@
 // How contributions come from, and go to, sites that are not their origin: what a decided record or
 // a ballot names and is lacking here is asked of whoever has it.
 #include <algorithm>
+#include <utility>
 
 #include "inter/exchange.h"
 
@@ -30,6 +31,9 @@ void Exchange::want(const std::vector<Part>& parts, Named by) {
     const auto& entry = found->second;
     if (entry->contribution->complete() && entry->contribution->part() == part)
       context_.loop.spawn(finish(entry));  // it was not what an earlier one named
+    else if (by == Named::by_record && !entry->finishing && entry->contribution->close() &&
+             entry->contribution->part() != part)
+      begin_anew(EntryPtr(entry));
   }
 }
 
@@ -91,8 +95,8 @@ void Exchange::consider_fetching() {
       const auto served = served_at_[asked.peer];
       if (!asked.session_ended && now - std::max(asked.when, served) < fetch_patience(site)) return;
       if (!asked.session_ended || served < asked.when) {
-        sought.silent.insert(asked.peer);
-        silent_.insert(asked.peer);
+        (asked.session_ended ? sought.broke_off : sought.silent).insert(asked.peer);
+        if (!asked.session_ended) silent_.insert(asked.peer);
       }
     }
     if (slowly) return ask_faster_source(site);
@@ -131,13 +135,26 @@ void Exchange::consider_fetching() {
 }
 
 void Exchange::ask_of(PeerSite& peer, SiteId site) {
-  sought_[site].asked = {peer.site, context_.loop.now()};
+  auto& sought = sought_[site];
+  sought.asked = {peer.site, context_.loop.now()};
+  if (const auto found = entries_.find({id_.step, site});
+      found != entries_.end() && sought.from_one_alone && !found->second->finishing)
+    begin_anew(EntryPtr(found->second));
   if (auto* entry = current(site)) {
     entry->rated_from = context_.loop.now();
     entry->arrived.clear();
     entry->chunks_per_second.reset();
   }
   peer.link->send(encode(Fetch{id_.step, site}));
+}
+
+// Whoever sent all of it, and it was wrong, is asked last.
+void Exchange::fetch_from_one_alone(SiteId site) {
+  auto& sought = sought_[site];
+  if (std::exchange(sought.from_one_alone, true)) sought.refused.insert(sought.asked.peer);
+  sought.asked.session_ended = true;  // the next one is asked, at once
+  if (auto* entry = current(site)) entry->last_arrival = 0;
+  consider_fetching();
 }
 
 bool Exchange::was_asked(const Link* peer, SiteId site) const {
@@ -232,7 +249,8 @@ bool Exchange::nobody_has(const std::vector<Part>& parts) const {
     const bool somebody = std::ranges::any_of(context_.peers.all(), [&](const auto& entry) {
       const auto& [id, peer] = entry;
       return may_have(peer, part.site) &&
-             (sought == sought_.end() || !sought->second.silent.contains(id));
+             (sought == sought_.end() ||
+              !(sought->second.silent.contains(id) || sought->second.broke_off.contains(id)));
     });
     if (!somebody) return true;
   }

@@ -297,7 +297,7 @@ void Gateway::receive_in_step(Link* from, const Signed& message) {
     exchange_->on_open(from, message);
     count_waits();
   } else if (message.type == MessageType::close) {
-    exchange_->on_close(message);
+    exchange_->on_close(from, message);
   } else if (ballot != nullptr) {
     receive_ballot(message, *ballot);
   }

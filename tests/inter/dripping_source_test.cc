@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "tests/inter/hand_made.h"
@@ -28,21 +30,26 @@ class Drip final : public ChunkSource {
   std::uint32_t let_ = 1;
 };
 
-// A member gives what it contributes to all at once, and to one a chunk within each patience: of
-// the same attempt, of another one, or of none but that it announces one after the other.
-enum class Dripped { the_same, another, none };
+// What a member gives to one site, while it gives all others what it contributes.
+enum class Given {
+  chunks_now_and_then,       // within each patience one
+  those_of_another_attempt,  // the same
+  attempts,                  // which it announces one after the other
+  another_close,             // again and again
+  another_chunk,             // for one place, again and again
+};
 
-class DrippingMemberTest : public HostilePeerTest, public testing::WithParamInterface<Dripped> {
+class WithholdingMemberTest : public HostilePeerTest, public testing::WithParamInterface<Given> {
  protected:
   static constexpr SiteId kMember = 1, kVictim = 4;
   static constexpr std::uint64_t kAttempt = 7;
 
-  DrippingMemberTest() : federation_(options()) {
+  WithholdingMemberTest() : federation_(options()) {
     const auto with = options();
     plan_ = std::make_shared<ChunkPlan>(federation_.layout(), 0, with.gateway.sync.chunk_elements,
                                         with.gateway.sync.codec);
     member().heard = [this](Link& from, MessageType type, ByteReader& in) {
-      contribute(from, Puppet::follow_as_member(from, type, in));
+      contribute(from, Puppet::follow_as_member(from, type, in, {kMember}));
     };
   }
   static ScriptedFederation::Options options() {
@@ -52,49 +59,73 @@ class DrippingMemberTest : public HostilePeerTest, public testing::WithParamInte
     return options;
   }
   Puppet& member() { return federation_.puppet(kMember); }
+  Link& to_victim() { return member().link(kVictim); }
+  HandMade make(std::uint64_t attempt, bool differently) {
+    return hand_made(
+        plan_, member().signer, kMember, federation_.gateway(2),
+        [&](std::uint32_t chunk, auto&& frames) {
+          if (differently && chunk == 0) frames.back() ^= std::byte{1};
+        },
+        attempt);
+  }
   void contribute(Link& from, std::uint64_t step) {
     auto& gateway = federation_.gateway(2);
     if (!gateway.state() || gateway.state()->step + 1 != step ||
         !gateway.view().is_member(kMember) || !told_.insert({from.peer().site, step}).second)
       return;
-    if (!made_.contains(step))
-      made_[step] = hand_made(
-          plan_, member().signer, kMember, gateway, [](auto...) {}, kAttempt);
-    const auto& made = made_.at(step);
-    if (from.peer().site != kVictim) return made.offer_to(from);
-    auto dripped = made;
-    if (GetParam() != Dripped::the_same)
-      dripped = hand_made(
-          plan_, member().signer, kMember, gateway, [](auto...) {}, kAttempt + 1);
-    from.send(dripped.all->announcement().encode());
-    announced_ = dripped.all->open();
-    if (GetParam() == Dripped::none) return;
-    dripping_ = std::make_shared<Drip>(dripped.all);
-    from.offer(dripped.all->transfer(), step, plan_->chunks(), dripping_, false);
-    from.send(dripped.close.encode());
+    if (!made_.contains(step)) made_[step] = make(kAttempt, false);
+    if (from.peer().site != kVictim) return made_.at(step).offer_to(from);
+    const bool another =
+        GetParam() == Given::those_of_another_attempt || GetParam() == Given::attempts;
+    given_ = make(another ? kAttempt + 1 : kAttempt, GetParam() == Given::another_chunk);
+    from.send(given_->all->announcement().encode());
+    if (GetParam() == Given::another_close) {
+      auto close = *decode_close(given_->close.body);
+      close.root.bytes[0] ^= std::byte{1};
+      given_->close = sign(member().signer, kMember, MessageType::close, encode(close));
+    }
+    from.send(given_->close.encode());
+    if (GetParam() == Given::attempts || GetParam() == Given::another_close) return;
+    dripping_ = std::make_shared<Drip>(given_->all);
+    from.offer(given_->all->transfer(), step, plan_->chunks(), dripping_, false);
+  }
+  void go_on() {
+    if (!given_) return;
+    auto open = given_->all->open();
+    switch (GetParam()) {
+      case Given::chunks_now_and_then:
+      case Given::those_of_another_attempt:
+        if (federation_.now() - dropped_ < 4900 * kMillisecond) return;
+        dropped_ = federation_.now();
+        dripping_->let_one();
+        return to_victim().poke();
+      case Given::attempts:
+        open.attempt += ++attempts_;
+        return to_victim().send(
+            sign(member().signer, kMember, MessageType::open, encode(open)).encode());
+      case Given::another_close:
+        return to_victim().send(given_->close.encode());
+      case Given::another_chunk:
+        to_victim().withdraw(given_->all->transfer());
+        to_victim().offer(given_->all->transfer(), open.id.step, plan_->chunks(), dripping_, false);
+    }
   }
   void run_for(Nanoseconds time) {
-    const auto apart = GetParam() == Dripped::none ? 500 * kMillisecond : 4900 * kMillisecond;
-    for (const auto end = federation_.now() + time; federation_.now() < end;) {
-      federation_.run_for(apart);
-      if (dripping_) dripping_->let_one();
-      member().link(kVictim).poke();
-      if (GetParam() != Dripped::none || !announced_) continue;
-      ++announced_->attempt;
-      member().link(kVictim).send(
-          sign(member().signer, kMember, MessageType::open, encode(*announced_)).encode());
-    }
+    for (const auto end = federation_.now() + time; federation_.now() < end; go_on())
+      federation_.run_for(350 * kMillisecond);
   }
 
   ScriptedFederation federation_;
   std::shared_ptr<const ChunkPlan> plan_;
   std::map<std::uint64_t, HandMade> made_;
   std::set<std::pair<SiteId, std::uint64_t>> told_;
+  std::optional<HandMade> given_;  // to that one, in the last step
   std::shared_ptr<Drip> dripping_;
-  std::optional<Open> announced_;  // to that one, the last
+  Nanoseconds dropped_ = 0;
+  std::uint64_t attempts_ = 0;
 };
 
-TEST_P(DrippingMemberTest, KeepsNobodyBehind) {
+TEST_P(WithholdingMemberTest, KeepsNobodyBehind) {
   run_for(300 * kSecond);
   const auto named = std::ranges::count_if(
       federation_.gateway(2).chain(),
@@ -106,13 +137,16 @@ TEST_P(DrippingMemberTest, KeepsNobodyBehind) {
   EXPECT_EQ(federation_.gateway(kVictim).counters().state_fetches, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dripped, DrippingMemberTest,
-                         testing::Values(Dripped::the_same, Dripped::another, Dripped::none),
-                         [](const auto& test) {
-                           return test.param == Dripped::the_same  ? "TheSame"
-                                  : test.param == Dripped::another ? "AnotherAttempt"
-                                                                   : "AttemptsWithoutEnd";
-                         });
+std::string name_of(const testing::TestParamInfo<Given>& tested) {
+  constexpr std::array kNames = {"Chunks", "ChunksOfAnotherAttempt", "Attempts", "AnotherClose",
+                                 "AnotherChunk"};
+  return kNames[static_cast<std::size_t>(tested.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Given, WithholdingMemberTest,
+                         testing::Values(Given::chunks_now_and_then,
+                                         Given::those_of_another_attempt, Given::attempts,
+                                         Given::another_close, Given::another_chunk),
+                         name_of);
 
 // Where it is the site's own line that is thin, one that has not sent anything yet is tried, and
 // nothing comes twice.

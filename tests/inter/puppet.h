@@ -57,12 +57,14 @@ class Puppet final : public WireReceiver, public LinkOwner {
     from.send(encode(mine));
   }
 
-  // The same, as who has a vote file and ranks that compute. The step that they are on; 0: they
-  // said something else.
-  static std::uint64_t follow_as_member(Link& from, MessageType type, ByteReader& in) {
+  // The same, as who has a vote file and ranks that compute, and holds this. The step that they are
+  // on; 0: they said something else.
+  static std::uint64_t follow_as_member(Link& from, MessageType type, ByteReader& in,
+                                        const std::vector<SiteId>& holds = {}) {
     std::uint64_t step = 0;
     follow(from, type, in, [&](const Status& theirs, Status& mine) {
       mine.vote_file = 77;
+      mine.holds = holds;
       mine.contributes = mine.wants_in = true;
       step = theirs.step;
     });
