@@ -41,10 +41,12 @@ std::unique_ptr<LinkTester> Gateway::make_link_tester() {
 }
 
 LinkTestSide Gateway::link_test_side() const {
-  return {.tcp_rmem = kernel_setting("/proc/sys/net/ipv4/tcp_rmem"),
-          .tcp_wmem = kernel_setting("/proc/sys/net/ipv4/tcp_wmem"),
-          .rate_limit = static_cast<std::uint64_t>(8 * limit_.bytes_per_second()),
-          .polite = options_.polite};
+  return {
+      .tcp_rmem = kernel_setting("/proc/sys/net/ipv4/tcp_rmem"),
+      .tcp_wmem = kernel_setting("/proc/sys/net/ipv4/tcp_wmem"),
+      .rate_limit = static_cast<std::uint64_t>(8 * limit_.bytes_per_second()),
+      .polite = options_.polite,
+      .narrows_in_pauses = kernel_setting("/proc/sys/net/ipv4/tcp_slow_start_after_idle") == "1"};
 }
 
 // What of outer steps is on its way, or computed; "": nothing.

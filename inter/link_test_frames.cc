@@ -57,7 +57,7 @@ std::uint64_t LinkTestSide::send_bytes_max() const { return largest(tcp_wmem); }
 
 void LinkTestSide::write(ByteWriter& out) const {
   out.string(front_of(tcp_rmem, kLinkTestTextMax)).string(front_of(tcp_wmem, kLinkTestTextMax));
-  out.put(rate_limit).put(polite);
+  out.put(rate_limit).put(polite).put(narrows_in_pauses);
 }
 
 std::optional<LinkTestSide> LinkTestSide::read(ByteReader& in) {
@@ -66,6 +66,7 @@ std::optional<LinkTestSide> LinkTestSide::read(ByteReader& in) {
   side.tcp_wmem = in.string(kLinkTestTextMax);
   side.rate_limit = in.get<std::uint64_t>();
   side.polite = in.get<bool>();
+  side.narrows_in_pauses = in.get<bool>();
   return when(in.ok() && is_setting(side.tcp_rmem) && is_setting(side.tcp_wmem), std::move(side));
 }
 

@@ -61,6 +61,7 @@ struct LinkTestSide {
   std::string tcp_rmem, tcp_wmem;  // "4096 131072 6291456", as net.ipv4.tcp_rmem; "": not known
   std::uint64_t rate_limit = 0;    // bits per second; 0: none
   bool polite = false;
+  bool narrows_in_pauses = false;  // net.ipv4.tcp_slow_start_after_idle
 
   std::uint64_t receive_bytes_max() const;  // 0: not known
   std::uint64_t send_bytes_max() const;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/assert.h"
 #include "base/event_log.h"
@@ -22,8 +23,9 @@ constexpr int kRoundTripsWarm = 5;
 constexpr double kSentAgainMuch = 0.05;  // few lines lose so much by themselves
 // A connection's smallest window is four packets, and BBR has two of them on their way.
 constexpr double kLeastOnItsWay = 2 * 4 * 1448;
-constexpr double kLimited = 0.1;  // of the time in which data were there to be sent
-constexpr double kShared = 0.5;   // of a rate limit: something else bounds the direction
+constexpr double kWindowAtFirst = 10 * 1448;  // of a connection, and after a pause
+constexpr double kLimited = 0.1;              // of the time in which data were there to be sent
+constexpr double kShared = 0.5;  // of a rate limit: something else bounds the direction
 // A kernel's buffer holds its own bookkeeping too, half of it or more, and a queue on the way wants
 // as much again as the line itself.
 constexpr double kBufferPerDelay = 2, kBufferWanted = 4;
@@ -212,6 +214,16 @@ std::vector<std::string> LinkTestReport::advice() const {
           "at {}: it is polite, so this direction shows what it took, not what the line "
           "carries: with gateway.polite = false it shows that",
           from));
+    // BBR keeps its own. Where the line takes what a pause leaves of the others, nothing is lost.
+    const auto left = kWindowAtFirst * d.sent.connections;
+    if (const auto trips = std::log2(bandwidth_delay(d) / left);
+        sender.narrows_in_pauses && trips >= 1 && !d.sent.congestion_control.empty() &&
+        !d.sent.congestion_control.starts_with("bbr"))
+      add(fmt::format(
+          "at {}: sysctl -w net.ipv4.tcp_slow_start_after_idle=0 (in each pause between outer "
+          "steps {} narrows its windows, and takes {:.0f} round trips to widen them; bbr keeps "
+          "them)",
+          from, d.sent.congestion_control, trips));
     const auto& why = d.sent.congestion_control_why;
     if (const auto wanted = why.substr(std::min(kRefused.size(), why.size()));
         why.starts_with(kRefused) && is_name(wanted))

@@ -198,6 +198,28 @@ TEST(LinkTestReport, WhatTooLittleCameToTellIsNoFigure) {
             "from beta the rate still rose at the end: test for longer (--time)");
 }
 
+TEST(LinkTestReport, WhatKeepsWindowsThroughPausesIsAdvisedWhereTheyAreLost) {
+  LinkTestReport report;
+  report.here = "alpha";
+  report.there = "beta";
+  report.side_here.narrows_in_pauses = true;
+  report.round_trips = {100 * kMillisecond};
+  report.to_peer.sent.segments = 1000;
+  report.to_peer.sent.congestion_control = "cubic";
+  report.to_peer.sent.connections = 8;
+  report.to_peer.got = {.bits_per_second = 1e9, .warm = 2 * kSecond, .bytes = 1000};
+  report.from_peer = report.to_peer;
+  ASSERT_EQ(report.advice().size(), 1U) << "beta's kernel keeps them";
+  EXPECT_THAT(report.advice()[0],
+              HasSubstr("at alpha: sysctl -w net.ipv4.tcp_slow_start_after_idle=0 (in each pause "
+                        "between outer steps cubic narrows its windows, and takes 7 round trips"));
+  report.to_peer.sent.congestion_control = "bbr";
+  EXPECT_TRUE(report.advice().empty());
+  report.to_peer.sent.congestion_control = "cubic";
+  report.to_peer.got.bits_per_second = 10e6;
+  EXPECT_TRUE(report.advice().empty()) << "eight connections begin with as much";
+}
+
 TEST(LinkTestReport, TooSmallWindowsComeWithTheCommandThatRaisesThem) {
   LinkTestReport report;
   report.here = "alpha";
