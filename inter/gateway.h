@@ -201,6 +201,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool may_found() const;
   void say_run_elsewhere(const PeerSite& peer);
   void note_unshown_runs(Nanoseconds time);
+  void note_shown_run(PeerSite& peer, const Certificate& genesis);
   void say_run_not_shown(const PeerSite& peer);
   View view_to_begin_with() const;
   Task<Result<void>> adopt_run(Certificate genesis);

@@ -142,6 +142,7 @@ void Gateway::on_records(Link& link, const Records& records) {
                                     : voted_for || record.view.voters == view_of_roster().voters;
       if (record.fingerprint != run_fingerprint_.digest() || !ours ||
           !certificate.proves(record.view, world_.verifier)) {
+        note_shown_run(*peers_.of(link), certificate);
         refuse_genesis(link, record, ours);
         return;
       }

@@ -24,18 +24,24 @@ bool is_refused(const PeerSite& peer) {
   return peer.link->connected() && !peer.link->up() && !peer.link->refused().empty();
 }
 
+// It names the run that it has shown, and that others founded.
+bool has_shown_run(const PeerSite& peer) { return peer.run && peer.run == peer.run_shown; }
+
 // It has said that it has a run, and not otherwise since, and that counts. Who has one shows record
 // 0 to whoever asks: what was asked for in vain for long may be invented. Who is away has the same
 // time to come back, more than one that was never heard of, and then no less time to show it. Each
 // time it has once, in however many sessions and under whatever name. What nobody could show yet,
-// since settings or rosters differ, counts while that is so: the operator decides.
+// since settings or rosters differ, counts while that is so, and so does what was shown and is not
+// this site's to join: the operator decides.
 bool names_run(const PeerSite& peer) {
   if (!peer.run || *peer.run == security::Digest{}) return false;
+  if (has_shown_run(peer)) return true;
   if (peer.link->up()) return peer.run_unshown_here < kTimeToShow;
   return is_refused(peer) || peer.run_unshown_away < kTimeToShow;
 }
 
 std::string holds_up_founding(const PeerSite& peer) {
+  if (has_shown_run(peer)) return "before that site says that it has none";
   if (is_refused(peer)) return "while that site is here without a session";
   return fmt::format("before that site had {} s to show how it began", kTimeToShow / kSecond);
 }
@@ -466,10 +472,25 @@ const PeerSite* Gateway::peer_with_run(const security::Digest& but) const {
 void Gateway::note_unshown_runs(Nanoseconds time) {
   if (adopting_run_) return;
   for (auto& [site, peer] : peers_.all()) {
-    if (!names_run(peer) || is_refused(peer)) continue;
+    if (!names_run(peer) || has_shown_run(peer) || is_refused(peer)) continue;
     (peer.link->up() ? peer.run_unshown_here : peer.run_unshown_away) += time;
     if (!names_run(peer)) say_run_not_shown(peer);
   }
+}
+
+// A run that this site does not join began all the same, if another listed site than the one that
+// shows it signed its record 0. What its only voter shows does not count so, though the founder of
+// a run may do it in all honesty: any listed site can make such a record alone, whatever members
+// that names. Who joined the founder shows the same.
+void Gateway::note_shown_run(PeerSite& peer, const Certificate& genesis) {
+  const auto& record = genesis.record;
+  const auto is_another = [&](SiteId voter) {
+    return voter != peer.site && roster_.find(voter) != nullptr;
+  };
+  if (peer.run == record.hash() && record.fingerprint == run_fingerprint_.digest() &&
+      std::ranges::any_of(record.view.voters, is_another) &&
+      genesis.proves(record.view, world_.verifier))
+    peer.run_shown = peer.run;
 }
 
 // Twice at most of each site: here and away.
@@ -505,11 +526,14 @@ void Gateway::say_run_elsewhere(const PeerSite& peer) {
          {"why", "that site has this run, and this site, which has none, has not come to join it"},
          {"then", "none is founded " + holds_up_founding(peer)},
          {"what_to_do",
-          fmt::format("let this site reach one that has the run; where a majority of its voters "
-                      "has lost its disks, also name the state to go on from (isthmus roster "
-                      "recover). Or move away run_dir at {0}, if that run is not to go on; or take "
-                      "{0} out of the roster, if it only says that there is one",
-                      peer.name)},
+          fmt::format("{1}; where a majority of its voters has lost its disks, also name the state "
+                      "to go on from (isthmus roster recover). Or move away run_dir at {0}, if "
+                      "that run is not to go on; or take {0} out of the roster, if it only says "
+                      "that there is one",
+                      peer.name,
+                      has_shown_run(peer) ? "name it in the roster (isthmus roster add or remove "
+                                            "--run), for this site to join it"
+                                          : "let this site reach one that has the run")},
          {"left_out", *left_out}});
 }
 

@@ -26,6 +26,8 @@ struct PeerSite {
   std::unique_ptr<Link> link;           // to its gateway
   std::optional<Status> status;         // of this session
   std::optional<security::Digest> run;  // as its last hello said, in any session; zero: none yet
+  // Of which it has shown record 0, signed by another site, to this one, which does not join it.
+  std::optional<security::Digest> run_shown;
   // So long it has said that it has one, and not shown record 0: in sessions, and away.
   Nanoseconds run_unshown_here = 0, run_unshown_away = 0;
   std::uint64_t announced_step = 0;    // what stands for this step was said in this session

@@ -91,8 +91,9 @@ A run begins when all voters are here: at once if all listed sites are, else aft
 come and say that it has the run already. While a site says so no second one is founded: a voter whose `run_dir` is lost,
 also the only one, joins the run of the others. A site that says so and does not show how its run began is believed for
 two minutes in sessions and for two in its absence; one that is here and has no session, as settings or rosters differ,
-until that is mended, its `run_dir` is moved away, or the roster lists it no more. With `run = "…"` in the roster none is
-founded, whoever is away.
+until that is mended, its `run_dir` is moved away, or the roster lists it no more. So is one that shows a run of other
+voters than the roster's, if one of those is listed and is not that site itself: it is joined once the roster names it.
+With `run = "…"` in the roster none is founded, whoever is away.
 
 ## The roster while a run lasts
 

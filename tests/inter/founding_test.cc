@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
+#include "inter/record.h"
+#include "inter/sim/simulated_keys.h"
 #include "tests/inter/scripted_federation.h"
 
 namespace isthmus::inter {
@@ -236,6 +241,67 @@ TEST(SecondRunTest, IsNotVotedForWhereOneIsNamed) {
   EXPECT_EQ(federation.events(2, "founding_stuck"), 1U);
 }
 
+// --- The voters have changed since the run began, and the new one has lost its disk
+
+class VotersChangedTest : public testing::Test {
+ protected:
+  static constexpr SiteId kFounder = 1, kVoter = 2, kMember = 3;
+  static ScriptedFederation::Options options() {
+    auto options = options_of({kSecond, kSecond, kSecond});
+    options.without_vote = {kVoter, kMember};
+    options.gateway.sync.outer_steps = 1000;
+    return options;
+  }
+  void SetUp() override {
+    ASSERT_TRUE(
+        federation_.run_until([&] { return federation_.step(kMember) >= 3; }, 120 * kSecond));
+    for (const SiteId site : {kFounder, kVoter, kMember}) {
+      federation_.kill(site);
+      federation_.give_roster(site, federation_.newer_roster({kVoter}));
+    }
+    federation_.disk(kVoter).wipe();
+  }
+
+  ScriptedFederation federation_{options()};
+};
+
+// No record 0 that it is shown is of the roster's voters, and one proves itself all the same.
+TEST_F(VotersChangedTest, NoSecondRunIsFoundedWhileAMemberShowsTheFirst) {
+  for (const SiteId site : {kFounder, kVoter, kMember}) federation_.start(site);
+  federation_.run_for(400 * kSecond);
+  EXPECT_FALSE(federation_.gateway(kVoter).genesis());
+  EXPECT_GE(federation_.events(kVoter, "genesis_refused"), 1U);
+  EXPECT_GE(federation_.events(kVoter, "founding_stuck"), 1U);
+  const auto attention = federation_.gateway(kVoter).status().attention;
+  EXPECT_THAT(attention, testing::Contains(testing::AllOf(
+                             testing::HasSubstr("which s3 has"),
+                             testing::HasSubstr("before that site says that it has none"))));
+  EXPECT_THAT(attention, testing::Contains(testing::HasSubstr("--run")));
+  // Nor once it is gone: that it began is known.
+  for (const SiteId site : {kFounder, kMember}) federation_.kill(site);
+  federation_.run_for(400 * kSecond);
+  EXPECT_FALSE(federation_.gateway(kVoter).genesis());
+  // Once the roster names the run, it is joined.
+  auto roster = federation_.newer_roster({kVoter});
+  federation_.start(kMember);
+  roster.run = federation_.gateway(kMember).genesis()->record.hash();
+  federation_.kill(kVoter);
+  federation_.give_roster(kVoter, roster);
+  federation_.start(kVoter);
+  ASSERT_TRUE(federation_.run_until(
+      [&] { return federation_.gateway(kVoter).genesis().has_value(); }, 60 * kSecond));
+  EXPECT_EQ(federation_.gateway(kVoter).genesis()->record.hash(), *roster.run);
+}
+
+// The founder alone has only its own word for it, as a liar has: two minutes.
+TEST_F(VotersChangedTest, TheFounderAloneIsBelievedForTwoMinutes) {
+  for (const SiteId site : {kFounder, kVoter}) federation_.start(site);
+  federation_.run_for(110 * kSecond);
+  EXPECT_FALSE(federation_.gateway(kVoter).genesis());
+  EXPECT_TRUE(federation_.run_until(
+      [&] { return federation_.gateway(kVoter).genesis().has_value(); }, 30 * kSecond));
+}
+
 // --- A listed site without a vote says that it has a run, and shows none
 
 class InventedRunTest : public testing::Test {
@@ -257,17 +323,55 @@ class InventedRunTest : public testing::Test {
     return federation_.now() - began;
   }
 
+  void expect_two_minutes() {
+    const auto after = founded_after(600 * kSecond);
+    EXPECT_GE(after, 115 * kSecond);
+    EXPECT_LT(after, 130 * kSecond);
+  }
+  // With its signature alone, to whoever asks.
+  Certificate show_run_of(std::vector<SiteId> voters) {
+    Certificate genesis;
+    auto& record = genesis.record;
+    record.view = {.members = {1, 2, kLiar}, .voters = std::move(voters), .vote_files = {}};
+    for (const auto site : record.view.members) record.view.set_vote_file(site, 77);
+    record.next_view = record.view;
+    record.fingerprint = Fingerprint::of_run(federation_.layout(), options().gateway.sync).digest();
+    genesis.accepts.push_back(
+        {kLiar, liar_.signer.sign(security::context::accept, accept_body(record, 0))});
+    liar_.run = record.hash();
+    liar_.heard = [genesis](Link& from, MessageType type, ByteReader&) {
+      if (type != MessageType::record_request) return;
+      Records records;
+      records.certificates.push_back(genesis);
+      from.send(encode(records));
+    };
+    return genesis;
+  }
+
   ScriptedFederation federation_{options()};
   Puppet& liar_ = federation_.puppet(kLiar);
   int invented_ = 0;
 };
 
 TEST_F(InventedRunTest, HoldsUpTheFoundingForTwoMinutes) {
-  const auto after = founded_after(600 * kSecond);
-  EXPECT_GE(after, 115 * kSecond);
-  EXPECT_LT(after, 130 * kSecond);
+  expect_two_minutes();
   for (const SiteId site : {1, 2}) EXPECT_EQ(federation_.events(site, "run_not_shown"), 1U) << site;
   EXPECT_TRUE(federation_.run_until([&] { return federation_.finished(); }, 600 * kSecond));
+}
+
+// Nor where it shows what it can sign alone: a run of which it is the only voter.
+TEST_F(InventedRunTest, HasNoMoreTimeWithARecordOfItsOwn) {
+  const auto genesis = show_run_of({kLiar});
+  ASSERT_TRUE(genesis.proves(genesis.record.view, sim::SimulatedVerifier()));
+  expect_two_minutes();
+  EXPECT_GE(federation_.events(1, "genesis_refused"), 1U);
+}
+
+// Or one with another voter, who has signed nothing.
+TEST_F(InventedRunTest, HasNoMoreTimeWithARecordThatItsVotersHaveNotSigned) {
+  show_run_of({1, kLiar});
+  expect_two_minutes();
+  EXPECT_GE(federation_.events(1, "genesis_refused"), 1U);
 }
 
 // Nor for longer where it is another one in each session, and sessions begin all the time.
