@@ -177,10 +177,11 @@ def wait_until(condition, timeout, message):
 class Federation:
     """with Federation("alpha", "beta", outer_steps=4) as f: f.launch(); f.wait()"""
 
-    def __init__(self, *names, voters=None, expires=None, relayed=(), **options):
+    def __init__(self, *names, voters=None, expires=None, relayed=(), dialing=(), **options):
         self.names = names or ("alpha", "beta")
         self.voters, self.expires = voters or self.names, expires
         self.relayed = relayed  # sites whose address in the roster is `relay_host`, not where they listen
+        self.dialing = dialing  # sites that only dial: they listen nowhere, and have no address in the roster
         self.options = dict(layers=1, hidden=32, ffn=48, inner_steps=2, outer_steps=4, min_sites=len(self.names))
         self.options.update(options)
 
@@ -197,7 +198,10 @@ class Federation:
         for site in self.sites:
             (self.folder / f"{site.name}.txt").write_text(some_text(site.number))
             self.run("keys", "generate", f"{site.name}.key")
-            site.file.write_text(SITE_FILE.format(name=site.name, id=site.number, address=site.address, **self.options))
+            text = SITE_FILE.format(name=site.name, id=site.number, address=site.address, **self.options)
+            if site.name in self.dialing:
+                text = text.replace(f'listen = "{site.address}"\n', "")
+            site.file.write_text(text)
             self.add_to_roster(site)
         self.sign_roster()
         return self
@@ -231,8 +235,9 @@ class Federation:
         return result.stdout
 
     def add_to_roster(self, site, roster="roster.toml"):
-        self.run("roster", "add", roster, "--name", site.name, "--public", f"{site.name}.key.pub", "--address",
-                 site.advertised, *([] if site.name in self.voters else ["--no-vote"]),
+        self.run("roster", "add", roster, "--name", site.name, "--public", f"{site.name}.key.pub",
+                 *([] if site.name in self.dialing else ["--address", site.advertised]),
+                 *([] if site.name in self.voters else ["--no-vote"]),
                  *(["--expires", self.expires] if self.expires else []))
 
     def sign_roster(self, roster="roster.toml"):

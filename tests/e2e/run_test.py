@@ -5,7 +5,7 @@ import subprocess
 import time
 import unittest
 
-from federation import Case, DONE, Federation, ISTHMUS, STOPPED, isthmus
+from federation import Case, DONE, Federation, ISTHMUS, STOPPED, isthmus, wait_until
 import outer_files
 
 
@@ -157,6 +157,33 @@ class Run(Case):
             self.check_end(federation, 12)
             for site in federation.sites:
                 self.assertEqual(site.events("tokens_lost"), [])
+
+    def test_a_site_that_only_dials_takes_part_in_full(self):
+        # All of both directions is over alpha's listener; its congestion control wants many connections for bulk, which
+        # beta has to dial.
+        with Federation("alpha", "beta", dialing=["beta"], outer_steps=150) as federation:
+            alpha, beta = federation.sites
+            self.assertNotIn("listen", beta.file.read_text())
+            self.assertIn("only dials", federation.run("roster", "show", "roster.toml"))
+            alpha.launch("--set", 'gateway.congestion_control="cubic"')
+            beta.launch()
+            alpha.wait_for_event("step_applied")
+
+            def both_ways():
+                links = [link for site in federation.sites for link in site.status().get("links", [])
+                         if link["bulk_connections"] >= 8 and link["chunks_sent"] > 0]
+                return links if len(links) == 2 else None
+
+            there, here = wait_until(both_ways, 20, beta.output)
+            self.assertEqual([(l["peer"], l["state"]) for l in (there, here)], [("beta", "up"), ("alpha", "up")])
+            self.assertEqual((there["address"], here["address"]), ("", alpha.address))
+            federation.wait()
+            self.check_end(federation, 150)
+            self.check_history(federation)
+            for site, dialed in ((alpha, False), (beta, True)):
+                ups = site.events("wire_up")
+                self.assertEqual({up["lane"] for up in ups}, {"control", "bulk"}, site.name)
+                self.assertEqual({up["dialed"] for up in ups}, {dialed}, site.name)
 
     def test_of_three_one_may_stay_away_for_good(self):
         with Federation("alpha", "beta", "gamma", outer_steps=30, min_sites=2) as federation:
