@@ -227,34 +227,38 @@ void StateTransfer::claim(const std::shared_ptr<Snapshot>& snapshot, Link& link)
   snapshot->sent.clear();
 }
 
-// Leaves may all have been read long before they arrive; whoever waits for one does so as long.
-bool StateTransfer::on_its_way(const Snapshot& snapshot) const {
+// When something came last to somebody who is still sent it: leaves may all have been read long
+// before they arrive.
+Nanoseconds StateTransfer::last_arrival_of(const Snapshot& snapshot) const {
   const auto transfer = transfer_of_state(snapshot.run, snapshot.state.step, snapshot.strong);
-  return std::ranges::any_of(snapshot.claimed_by, [&](SiteId site) {
+  Nanoseconds last = kLongAgo;
+  for (const auto site : snapshot.claimed_by) {
     const auto* peer = context_.peers.find(site);
-    if (peer == nullptr || !peer->link->up() || !peer->link->sends(transfer)) return false;
-    const auto moved = std::max(snapshot.last_used, peer->link->last_arrival());
-    return context_.loop.now() - moved < kPatienceWithSlowLine;
-  });
+    if (peer == nullptr || !peer->link->up() || !peer->link->sends(transfer)) continue;
+    last = std::max({last, snapshot.last_used, peer->link->last_arrival()});
+  }
+  return last;
 }
 
-void StateTransfer::drop_snapshots(Nanoseconds unused_for) {
+void StateTransfer::drop_snapshots(Nanoseconds unused_for, Nanoseconds stuck_for) {
+  const auto now = context_.loop.now();
   std::erase_if(snapshots_, [&](const auto& old) {
-    if (context_.loop.now() - old->last_used < unused_for) return false;
-    if (unused_for == kSnapshotIdle && on_its_way(*old)) return false;
+    if (now - old->last_used < unused_for || now - last_arrival_of(*old) < stuck_for) return false;
     const auto transfer = transfer_of_state(old->run, old->state.step, old->strong);
     for (auto& [site, peer] : context_.peers.all()) peer.link->withdraw(transfer);
     return true;
   });
 }
 
+// Nobody loses one that is on its way because somebody else asks: it may have been written over
+// since, so that all of it would have to come anew.
 bool StateTransfer::room_for_snapshot() {
-  if (snapshots_.size() == kSnapshots) drop_snapshots(kSnapshotBusy);
+  if (snapshots_.size() == kSnapshots) drop_snapshots(kSnapshotBusy, kPauseMax);
   return snapshots_.size() < kSnapshots;
 }
 
 void StateTransfer::tidy() {
-  drop_snapshots(kSnapshotIdle);
+  drop_snapshots(kSnapshotIdle, kPatienceWithSlowLine);
   for (const auto& [peer, asked] : std::exchange(postponed_, {}))
     if (asked.link->up() && asked.link->session() == asked.session)
       context_.loop.spawn(serve(*asked.link, asked.session, asked.request, asked.id));

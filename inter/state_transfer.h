@@ -73,8 +73,8 @@ class StateTransfer {
   std::uint32_t manifest_chunks() const;
   std::uint32_t chunk_count() const;
 
-  bool on_its_way(const Snapshot& snapshot) const;
-  void drop_snapshots(Nanoseconds unused_for);
+  Nanoseconds last_arrival_of(const Snapshot& snapshot) const;
+  void drop_snapshots(Nanoseconds unused_for, Nanoseconds stuck_for);
   bool room_for_snapshot();
   void claim(const std::shared_ptr<Snapshot>& snapshot, Link& link);
 

@@ -289,6 +289,60 @@ TEST(StateAskerTest, CostsBoundedRoom) {
   EXPECT_LT(files(), 20U);
 }
 
+// Who is sent a state over a thin line, which is written over before all of it has come, is sent it
+// to the end, however often others ask: one that wants nothing, or another one that is sent a state
+// over a thin line.
+class StateOnItsWayTest : public testing::TestWithParam<bool> {};
+
+TEST_P(StateOnItsWayTest, IsNotDroppedForWhoAsks) {
+  const bool other_returns = GetParam();
+  constexpr SiteId kServer = 1, kSlow = 2, kOther = 3, kStranger = 4;
+  auto options = options_of(std::vector<Nanoseconds>(4, 4 * kSecond));
+  options.late = {kSlow, kOther};
+  options.puppets = {kStranger};
+  options.without_vote = {kSlow, kOther, kStranger};
+  options.elements = 1'000'000;
+  options.gateway.sync.min_sites = 1;
+  options.gateway.sync.chunk_elements = 1 << 16;
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  std::uint64_t answered = 0;
+  federation.puppet(kStranger).heard = [&](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+    if (type == MessageType::status) from.send(encode(StateRequest{0, false}));
+    const auto message = type == MessageType::saved ? decode_signed(type, in) : std::nullopt;
+    const auto saved = message ? decode_saved(message->body) : std::nullopt;
+    if (saved && saved->strong_root) answered = saved->id.step;
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(kServer) >= 3; }, 600 * kSecond));
+  for (const SiteId site : {kSlow, kOther}) federation.set_access(site, 125'000);
+  const auto fetches = [&](SiteId site) {
+    return federation.gateway(site).counters().state_fetches;
+  };
+  federation.start(kSlow);
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.events(kSlow, "state_fetch_began") == 1; }, 60 * kSecond));
+  const auto before = federation.step(kServer);
+  if (other_returns) {
+    federation.run_for(9 * kSecond);
+    federation.start(kOther);
+  }
+  ASSERT_TRUE(federation.run_until(
+      [&] { return fetches(kSlow) > 0 && (!other_returns || fetches(kOther) > 0); },
+      300 * kSecond));
+  EXPECT_EQ(federation.events(kSlow, "state_fetch_began"), 1U);
+  EXPECT_EQ(federation.events(kSlow, "state_fetch_stopped"), 0U);
+  if (other_returns) {
+    EXPECT_EQ(federation.events(kOther, "state_fetch_stopped"), 0U);
+  }
+  EXPECT_GE(federation.step(kServer), before + 2) << "the disk has what was fetched no more";
+  EXPECT_GE(answered, before) << "of the others none was answered";
+}
+
+INSTANTIATE_TEST_SUITE_P(Other, StateOnItsWayTest, testing::Bool(), [](const auto& test) {
+  return test.param ? "FetchesOneToo" : "WantsNothing";
+});
+
 // Whoever says to have what a site missed, and never sends it, keeps it out no longer than its
 // patience.
 class SilentSource : public testing::Test {
