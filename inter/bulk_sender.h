@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -59,6 +60,7 @@ class BulkSender {
   void widen_to(BulkWidth::Most most) { width_.widen_to(most); }
   void limit_width(std::uint32_t most) { width_.limit_to(most); }
   std::uint32_t width_wanted() const { return width_.wanted(); }
+  std::string_view width_why() const { return width_.why(); }
 
   // As Link promises them.
   void offer(TransferId transfer, std::uint64_t priority, std::uint32_t chunks,

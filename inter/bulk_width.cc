@@ -4,6 +4,16 @@
 #include <utility>
 
 namespace isthmus::inter {
+namespace {
+
+constexpr std::string_view kLosses = "losses keep windows narrow";
+constexpr std::string_view kKernelLimits = "the kernel's limits keep windows narrow";
+constexpr std::string_view kFull = "these fill the line";
+constexpr std::string_view kThin = "more would have windows of a few packets";
+constexpr std::string_view kNoFaster = "more were no faster";
+constexpr std::string_view kLimit = "the lower limit of both sites";
+
+}  // namespace
 
 BulkWidth::Most BulkWidth::best_for(std::span<const BulkPath> paths) {
   const auto any = [&](const auto& is) { return std::ranges::any_of(paths, is); };
@@ -16,10 +26,27 @@ std::uint32_t BulkWidth::at_first(Most most) {
   return most == Most::one ? 1 : most == Most::some ? kSome : kManyAtFirst;
 }
 
+std::string_view BulkWidth::why_best(Most most) {
+  switch (most) {
+    case Most::one:
+      return "a polite gateway needs no more";
+    case Most::some:
+      return "bbr needs no more";
+    case Most::many:
+      return "each loss narrows a window without bbr";
+  }
+  return {};
+}
+
+void BulkWidth::want(std::uint32_t connections, std::string_view why) {
+  wanted_ = enough_ = std::min(connections, limit_);
+  why_ = connections > limit_ ? kLimit : why;
+}
+
 void BulkWidth::widen_to(Most most) {
   if (most == most_) return;
   most_ = most;
-  wanted_ = enough_ = std::min(at_first(most), limit_);
+  want(at_first(most), why_best(most));
   settled_ = most != Most::many;
   goodput_before_ = 0;
   connections_ = 0;
@@ -28,7 +55,7 @@ void BulkWidth::widen_to(Most most) {
 void BulkWidth::limit_to(std::uint32_t limit) {
   if (limit == std::exchange(limit_, limit)) return;
   // At least as many as at the beginning again, where a lower limit had left fewer.
-  wanted_ = enough_ = std::min(std::max(wanted_, at_first(most_)), limit_);
+  want(std::max(wanted_, at_first(most_)), why_best(most_));
   settled_ = most_ != Most::many;
   goodput_before_ = 0;
   connections_ = 0;
@@ -81,7 +108,7 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
   const bool may_grow =
       wanted_ < limit_ && goodput * seconds_of(trip) >= wanted_ * kGrowingWindowBytesMin;
   const bool queue = known && seconds_of(round_trip) > kQueued * seconds_of(totals_.round_trip_min);
-  const bool narrow = narrow_ || !known;
+  const bool narrow = !narrow_.empty() || !known;
   if (settled_) {
     goodput_settled_ = std::max(goodput_settled_, goodput);
     // In the first such stretch it may just have begun to fall.
@@ -98,6 +125,7 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
     if (!narrow || !may_grow || (!grew && !once_more)) {
       settled_ = true;
       settled_at_ = now;
+      why_ = !narrow ? kFull : wanted_ >= limit_ ? kLimit : !may_grow ? kThin : kNoFaster;
       goodput_settled_ = goodput;
       fallen_ = false;
       return;
@@ -105,7 +133,7 @@ void BulkWidth::arrived(Nanoseconds now, std::uint64_t bytes, std::uint32_t conn
   }
   settled_ = false;
   goodput_before_ = goodput;
-  wanted_ = enough_ = std::min(2 * wanted_, limit_);
+  want(2 * wanted_, known ? narrow_ : why_best(most_));
 }
 
 void BulkTotals::add(const TcpFacts& tcp) {
@@ -130,9 +158,11 @@ void BulkWidth::carried(Nanoseconds now, const BulkTotals& totals) {
     return;
   const bool bbr = most_ == Most::some;
   const auto bytes = static_cast<double>(totals.acknowledged_bytes - before.acknowledged_bytes);
-  narrow_ = static_cast<double>(totals.resent_bytes - before.resent_bytes) > kLossy * bytes ||
-            static_cast<double>(totals.limited - before.limited) >
-                kLimited * static_cast<double>(totals.busy - before.busy);
+  const bool lossy =
+      static_cast<double>(totals.resent_bytes - before.resent_bytes) > kLossy * bytes;
+  const bool limited = static_cast<double>(totals.limited - before.limited) >
+                       kLimited * static_cast<double>(totals.busy - before.busy);
+  narrow_ = lossy ? kLosses : limited ? kKernelLimits : "";
   // A short time of sending tells at most that the line carries more than was thought. TCP still
   // sends what its buffers hold when there is no more.
   const bool long_enough =
@@ -140,7 +170,7 @@ void BulkWidth::carried(Nanoseconds now, const BulkTotals& totals) {
   const auto sending = long_enough ? full : std::clamp(totals.busy - before.busy, full, took);
   const auto on_the_way = bytes / seconds_of(sending) * seconds_of(totals_.round_trip_min);
   if (bbr && on_the_way >= kSomeOfWide * kWideWindowBytesMin && wanted_ < kSomeOfWide)
-    wanted_ = enough_ = std::min(kSomeOfWide, limit_);
+    want(kSomeOfWide, "bbr needs no more, on a wide line");
   const auto windows = on_the_way / (bbr ? kBbrWindowBytesMin : kWindowBytesMin);
   // With windows kept small fewer connections would only be slower: not so under BBR.
   const auto least = bbr ? 1 : std::min(kLossyMin, wanted_);

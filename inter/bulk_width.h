@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "base/clock.h"
 #include "inter/wire.h"
@@ -45,6 +46,8 @@ class BulkWidth {
 
   void widen_to(Most most);
   std::uint32_t wanted() const { return wanted_; }
+  // Why so many, in a few words.
+  std::string_view why() const { return why_; }
   // How many of them suffice: on a thin line each of many would have a window of a few packets,
   // which cannot tell a loss from the end of the stream but by waiting.
   std::uint32_t enough() const { return enough_; }
@@ -82,12 +85,16 @@ class BulkWidth {
   static constexpr double kWideWindowBytesMin = 256'000;
   static constexpr double kFullShare = 0.8;  // of a time that tells what the line carries
 
+  static std::string_view why_best(Most most);
+  // Within the limit.
+  void want(std::uint32_t connections, std::string_view why);
   void begin_stretch(Nanoseconds now);
   Nanoseconds full_time(Nanoseconds now) const;
 
   std::uint32_t limit_;
   Most most_ = Most::one;
   std::uint32_t wanted_ = 1, enough_ = 1;
+  std::string_view why_ = why_best(Most::one);
   bool settled_ = true;
   Nanoseconds settled_at_ = 0;
   double goodput_before_ = 0;   // with fewer connections, bytes per second
@@ -109,7 +116,7 @@ class BulkWidth {
   // As of the last carried().
   Nanoseconds looked_ = 0;
   BulkTotals totals_;
-  bool narrow_ = false;  // windows, by losses or limits
+  std::string_view narrow_;  // what keeps windows so; "": nothing
   Nanoseconds full_when_looked_ = 0;
 };
 

@@ -30,7 +30,7 @@ GatewayStatus Gateway::status() const {
                                           !agreement_->decided() && !finished_ && !applying_) {
     const auto until = deadline(*since);
     s.deadline_s = std::max(0.0, seconds_of(until.at - world_.loop.now()));
-    s.deadline = fmt::format("{}; {:.1f} s left", said(until, *since), *s.deadline_s);
+    s.deadline = said(until, *since);
   }
   const auto behind = this->behind();
   s.phase = finished_                                          ? "finished"

@@ -486,6 +486,7 @@ LinkStatus Link::status() const {
       s.queue_target_ms = seconds_of(path.polite->target) * 1e3;
     }
   }
+  if (s.bulk_connections > 0) s.bulk_connections_why = width_why();
   s.parameter_bytes = sent.parameter_bytes;
   s.codec_bytes = sent.codec_bytes;
   s.zstd_bytes = sent.zstd_bytes;

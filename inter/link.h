@@ -223,6 +223,7 @@ class Link {
   void use_bulk();
   std::uint32_t width_max() const;
   std::uint32_t width_for_both() const;
+  std::string_view width_why() const;
   void consider_width();
   void hear_width(const Ack& ack);
   std::uint64_t window_bytes_max() const;

@@ -344,6 +344,10 @@ std::uint32_t Link::width_max() const {
 // How many connections both directions together are best served by.
 std::uint32_t Link::width_for_both() const { return std::max(bulk_.width_wanted(), their_width_); }
 
+std::string_view Link::width_why() const {
+  return their_width_ > bulk_.width_wanted() ? "as the peer wants" : bulk_.width_why();
+}
+
 // Whatever the peer says, it is between one and the lower limit of both.
 void Link::hear_width(const Ack& ack) {
   if (!std::exchange(their_width_max_said_, true)) {
@@ -362,6 +366,7 @@ void Link::consider_width() {
   if (width > std::exchange(width_, width))
     log_.info("bulk_width", {.peer = peer_name_},
               {{"connections", width},
+               {"why", width_why()},
                {"for_us", bulk_.width_wanted()},
                {"for_the_peer", their_width_},
                {"limit", options_.bulk_connections_max},

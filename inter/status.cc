@@ -31,6 +31,7 @@ void describe(Fields&& field, Status& s) {
   field("queue_ms", s.queue_ms);
   field("queue_target_ms", s.queue_target_ms);
   field("bulk_connections", s.bulk_connections);
+  field("bulk_connections_why", s.bulk_connections_why);
   field("congestion_control", s.congestion_control);
   field("congestion_control_why", s.congestion_control_why);
   field("parameter_bytes", s.parameter_bytes);

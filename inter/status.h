@@ -32,8 +32,10 @@ struct LinkStatus {
   // Of a polite gateway: how fast bulk may leave now, and what it sees of a queue on the way.
   std::optional<double> polite_mbit_s;
   double queue_ms = 0, queue_target_ms = 0;
-  // Of bulk: TCP connections that are up, and how ours react to loss, and why so. "": none is up.
+  // Of bulk: TCP connections that are up, and why so many are wanted; how ours react to loss, and
+  // why so. "": none is up.
   std::uint32_t bulk_connections = 0;
+  std::string bulk_connections_why;
   std::string congestion_control, congestion_control_why;
   std::uint64_t parameter_bytes = 0;  // f32 that contributions sent on this link stand for
   std::uint64_t codec_bytes = 0;      // the same after the codec

@@ -271,6 +271,13 @@ std::string waits_text(const inter::WaitStatus& waits) {
   return text;
 }
 
+// How long the step at hand still waits, for whom, and why so long; "": for nobody.
+std::string deadline_text(const inter::GatewayStatus& status) {
+  if (status.deadline.empty()) return {};
+  return (status.deadline_s ? fmt::format("in {:.1f} s: ", *status.deadline_s) : std::string()) +
+         narrow(status.deadline);
+}
+
 // One site's lines, most important first within their kind; at most `height`.
 std::vector<StyledLine> site_lines(const SiteHistory& site, std::size_t width, std::size_t height,
                                    Glyphs glyphs) {
@@ -340,8 +347,13 @@ std::vector<StyledLine> site_lines(const SiteHistory& site, std::size_t width, s
     lines.push_back(clipped({{"  " + waits}}, width));
     --free;
   }
-  if (free > 0 && !status->rate_limit.empty())
+  if (free > 0 && !status->rate_limit.empty()) {
     lines.push_back(clipped({{"  rate limit " + narrow(status->rate_limit), Style::dim}}, width));
+    --free;
+  }
+  // Last, since it comes and goes in every step.
+  if (const auto deadline = deadline_text(*status); free > 0 && !deadline.empty())
+    lines.push_back(clipped({{"  deadline " + deadline, Style::dim}}, width));
   return lines;
 }
 
@@ -434,6 +446,7 @@ std::string status_text(const inter::GatewayStatus& status) {
   auto table = status;
   table.attention.clear();  // in full, below
   table.rate_limit.clear();
+  table.deadline.clear();
   site.add(std::move(table));
   const auto height = 8 + status.links.size() + status.ranks.size();
   std::string out;
@@ -448,7 +461,7 @@ std::string status_text(const inter::GatewayStatus& status) {
   };
   for (const auto& sentence : status.attention) fact("attention", narrow(sentence));
   if (!status.rate_limit.empty()) fact("rate limit", narrow(status.rate_limit));
-  if (!status.deadline.empty()) fact("waits for", narrow(status.deadline));
+  fact("deadline", deadline_text(status));
   fact("run", narrow(status.run));
   fact("state root", narrow(status.state_root));
   fact("saved step", fmt::format("{}", status.saved_step));
@@ -476,8 +489,10 @@ std::string status_text(const inter::GatewayStatus& status) {
                           megabits(*link.polite_mbit_s), milliseconds(link.queue_ms),
                           milliseconds(link.queue_target_ms));
     if (link.bulk_connections > 0)
-      text += fmt::format("{} for bulk, {} ({}); ", counted(link.bulk_connections, "connection"),
-                          narrow(link.congestion_control), narrow(link.congestion_control_why));
+      text +=
+          fmt::format("{} for bulk ({}), {} ({}); ", counted(link.bulk_connections, "connection"),
+                      narrow(link.bulk_connections_why), narrow(link.congestion_control),
+                      narrow(link.congestion_control_why));
     text += fmt::format("{} received; {}, {} sent again; {}", bytes(link.wire_received_bytes),
                         counted(link.chunks_sent, "chunk"), link.chunks_resent,
                         counted(link.reconnects, "reconnect"));

@@ -7,6 +7,7 @@
 //     rank         step     loss  tokens/s   state
 //     0             120   2.8134    12.3 k   computing
 //     computing 61 %  transfer 20 %  other sites 12 %  applying 5 %  agreement 2 %
+//     deadline in 1.5 s: beta, at most 2.0 s after the first contribution: its own usually com...
 #pragma once
 
 #include <cstddef>

@@ -56,13 +56,18 @@ class BulkWidthTest : public testing::Test {
 TEST_F(BulkWidthTest, NoMoreThanServeTheCongestionControl) {
   send(100, [](std::uint32_t n) { return 1e6 * n; });
   EXPECT_EQ(width_.wanted(), 1U);
+  EXPECT_EQ(width_.why(), "a polite gateway needs no more");
   width_.widen_to(BulkWidth::Most::some);
   send(100, [](std::uint32_t n) { return 1e6 * n; });
   EXPECT_EQ(width_.wanted(), BulkWidth::kSome);
+  EXPECT_EQ(width_.why(), "bbr needs no more");
   EXPECT_EQ(width_.enough(), BulkWidth::kSome);
   BulkWidth limited(2);
   limited.widen_to(BulkWidth::Most::many);
   EXPECT_EQ(limited.wanted(), 2U);
+  EXPECT_EQ(limited.why(), "the lower limit of both sites");
+  limited.limit_to(128);
+  EXPECT_EQ(limited.why(), "each loss narrows a window without bbr");
 }
 
 TEST_F(BulkWidthTest, AWideLineHasMoreOfThemUnderBbr) {
@@ -79,6 +84,7 @@ TEST_F(BulkWidthTest, AWideLineHasMoreOfThemUnderBbr) {
   EXPECT_EQ(width_.wanted(), BulkWidth::kSome) << "1.25 MB are on their way";
   carry(width_, 125'000'000);
   EXPECT_EQ(width_.wanted(), BulkWidth::kSomeOfWide);
+  EXPECT_EQ(width_.why(), "bbr needs no more, on a wide line");
   EXPECT_EQ(width_.enough(), BulkWidth::kSomeOfWide);
   carry(width_, 12'500'000);
   EXPECT_EQ(width_.wanted(), BulkWidth::kSomeOfWide);
@@ -86,6 +92,7 @@ TEST_F(BulkWidthTest, AWideLineHasMoreOfThemUnderBbr) {
   limited.widen_to(BulkWidth::Most::some);
   carry(limited, 125'000'000);
   EXPECT_EQ(limited.wanted(), 5U);
+  EXPECT_EQ(limited.why(), "the lower limit of both sites");
   width_.widen_to(BulkWidth::Most::one);
   carry(width_, 125'000'000);
   EXPECT_EQ(width_.wanted(), 1U) << "a polite one";
@@ -95,9 +102,11 @@ TEST_F(BulkWidthTest, AWideLineHasMoreOfThemUnderBbr) {
 TEST_F(BulkWidthTest, GrowsToTheLimitWhereEachConnectionCarriesLittle) {
   width_.widen_to(BulkWidth::Most::many);
   EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst);
+  EXPECT_EQ(width_.why(), "each loss narrows a window without bbr");
   send(20, [](std::uint32_t n) { return 1e6 * n; });
   EXPECT_EQ(width_.wanted(), 128U);
   EXPECT_EQ(width_.enough(), 128U);
+  EXPECT_EQ(width_.why(), "the lower limit of both sites");
 }
 
 TEST_F(BulkWidthTest, StopsWhereMoreConnectionsCarryNoMore) {
@@ -108,6 +117,7 @@ TEST_F(BulkWidthTest, StopsWhereMoreConnectionsCarryNoMore) {
   width_.widen_to(BulkWidth::Most::many);
   send(60, [](std::uint32_t n) { return std::min(2e7, 1e6 * n); });
   EXPECT_EQ(width_.wanted(), 64U) << "32 carry 20 instead of 16";
+  EXPECT_EQ(width_.why(), "more were no faster");
 }
 
 // Windows that neither losses nor limits hold down will fill the line, or do.
@@ -120,6 +130,7 @@ TEST_F(BulkWidthTest, DoesNotGrowWhereNothingKeepsWindowsNarrow) {
     send(60, [](std::uint32_t n) { return 1e6 * n; });
     EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst) << shortest;
   }
+  EXPECT_EQ(width_.why(), "these fill the line") << "there is a queue";
 }
 
 TEST_F(BulkWidthTest, GrowsWhereTheKernelsLimitsKeepWindowsNarrow) {
@@ -128,6 +139,9 @@ TEST_F(BulkWidthTest, GrowsWhereTheKernelsLimitsKeepWindowsNarrow) {
             .busy = kSecond,
             .limited = kSecond / 2,
             .round_trip_min = 100 * kMillisecond});
+  send(3, [](std::uint32_t n) { return 1e6 * n; });
+  EXPECT_EQ(width_.wanted(), 2 * BulkWidth::kManyAtFirst);
+  EXPECT_EQ(width_.why(), "the kernel's limits keep windows narrow");
   send(60, [](std::uint32_t n) { return 1e6 * n; });
   EXPECT_EQ(width_.wanted(), 128U);
 }
@@ -144,6 +158,8 @@ TEST_F(BulkWidthTest, LooksAgainAfterAWhile) {
 TEST_F(BulkWidthTest, GrowsAgainWhereLossesHaveNarrowedWindows) {
   width_.widen_to(BulkWidth::Most::many);
   tcp_says(lossy(100 * kMillisecond));
+  send(1.2, [](std::uint32_t) { return 7e7; });
+  EXPECT_EQ(width_.why(), "losses keep windows narrow");
   send(20, [](std::uint32_t) { return 7e7; });
   EXPECT_EQ(width_.wanted(), 32U) << "what carries no more is tried twice, without a queue";
   send(20, [](std::uint32_t n) { return 5e5 * n; });
@@ -220,6 +236,10 @@ TEST_F(BulkWidthTest, UsesNoMoreThanAThinLineHasWindowsFor) {
   width_.widen_to(BulkWidth::Most::many);
   send(300, [](std::uint32_t) { return 1.25e5; });
   EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst) << "more would have no use";
+  tcp_says(lossy(100 * kMillisecond));
+  send(300, [](std::uint32_t) { return 1.25e5; });
+  EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst);
+  EXPECT_EQ(width_.why(), "more would have windows of a few packets");
 }
 
 // ~0 would mean no pace, and no spreading.

@@ -90,6 +90,7 @@ TEST(Link, AsManyConnectionsAsTheCongestionControlNeeds) {
   peer.paths[0].tcp.congestion_control = "bbr";
   peer.run_for(2 * kSecond);
   EXPECT_EQ(peer.width, BulkWidth::kSome);
+  EXPECT_EQ(peer.link.status().bulk_connections_why, "bbr needs no more");
   peer.paths[0].polite.emplace();
   peer.run_for(2 * kSecond);
   EXPECT_EQ(peer.width, 1U);
@@ -101,6 +102,7 @@ TEST(Link, AsManyConnectionsAsTheCongestionControlNeeds) {
   peer.control(ack.encode());
   peer.run_for(2 * kSecond);
   EXPECT_EQ(peer.width, 9U);
+  EXPECT_EQ(peer.link.status().bulk_connections_why, "as the peer wants");
   ack.width = 60'000;
   peer.control(ack.encode());
   peer.run_for(2 * kSecond);

@@ -43,6 +43,7 @@ GatewayStatus a_status() {
                           .queue_ms = 3.5,
                           .queue_target_ms = 8,
                           .bulk_connections = 4,
+                          .bulk_connections_why = "losses keep windows narrow",
                           .congestion_control = "cubic",
                           .congestion_control_why = "the system refused bbr",
                           .parameter_bytes = 1,
@@ -108,7 +109,7 @@ TEST(Status, EveryFieldComesBack) {
   EXPECT_EQ(status->waits.transfer_s, 2.5e-9);
   // A field that the list in status.cc forgets would not be caught by reading what was written.
   EXPECT_EQ(nlohmann::json::parse(json).size(), 20u);
-  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 30u);
+  EXPECT_EQ(nlohmann::json::parse(json)["links"][0].size(), 31u);
   EXPECT_EQ(nlohmann::json::parse(json)["ranks"][0].size(), 7u);
   EXPECT_EQ(nlohmann::json::parse(json)["waits"].size(), 5u);
 }

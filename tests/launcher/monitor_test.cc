@@ -260,15 +260,30 @@ TEST(StatusText, SaysWhatRateHoldsUntilWhenAndHowPoliteItIs) {
 
 TEST(StatusText, SaysWhomAStepWaitsForAndHowBulkTravels) {
   auto status = alpha(1, 1);
-  EXPECT_THAT(status_text(status), Not(HasSubstr("\n  waits for")));
+  EXPECT_THAT(status_text(status), Not(HasSubstr("deadline")));
   EXPECT_THAT(status_text(status), Not(HasSubstr("for bulk")));
   status.deadline = "beta, at most 2.0 s";
+  status.deadline_s = 1.5;
   status.links[0].bulk_connections = 4;
+  status.links[0].bulk_connections_why = "as the peer wants";
   status.links[0].congestion_control = "cubic";
   status.links[0].congestion_control_why = "the system refused bbr";
   const auto text = status_text(status);
-  EXPECT_THAT(text, HasSubstr("  waits for     beta, at most 2.0 s\n"));
-  EXPECT_THAT(text, HasSubstr("4 connections for bulk"));
+  EXPECT_THAT(text, HasSubstr("  deadline      in 1.5 s: beta, at most 2.0 s\n"));
+  EXPECT_THAT(text, Not(HasSubstr("  deadline in"))) << "once";
+  EXPECT_THAT(text, HasSubstr("4 connections for bulk (as the peer wants),\n"));
+}
+
+TEST(Monitor, SaysUntilWhenAStepWaitsForWhomAndWhy) {
+  auto status = alpha(1, 1);
+  status.deadline = "beta, at most 2.0 s: how late it usually is, is not known yet";
+  status.deadline_s = 1.5;
+  SiteHistory site("alpha");
+  site.add(status);
+  EXPECT_THAT(
+      shown(render_monitor({site}, {}, "q quits", 100, 24, Glyphs::ascii)),
+      HasSubstr("\n  deadline in 1.5 s: beta, at most 2.0 s: how late it usually is, is not "
+                "known yet\n"));
 }
 
 TEST(StatusText, HasTheSameNumbers) {
