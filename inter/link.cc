@@ -479,10 +479,15 @@ LinkStatus Link::status() const {
     ++s.bulk_connections;
     s.congestion_control = path.tcp.congestion_control;
     s.congestion_control_why = path.congestion_control_why;
+    // A polite one measures it; of others it is what the round trip has grown by.
+    const auto queued = path.polite ? path.polite->queueing_delay
+                        : path.tcp.round_trip_min > 0
+                            ? path.tcp.round_trip - path.tcp.round_trip_min
+                            : 0;
+    s.queue_ms = std::max(s.queue_ms, seconds_of(queued) * 1e3);
     if (path.polite) {
       const auto polite = path.polite->bytes_per_second * 8e-6;
       s.polite_mbit_s = s.cap_mbit_s ? std::min(polite, *s.cap_mbit_s) : polite;
-      s.queue_ms = seconds_of(path.polite->queueing_delay) * 1e3;
       s.queue_target_ms = seconds_of(path.polite->target) * 1e3;
     }
   }

@@ -29,9 +29,11 @@ struct LinkStatus {
   double sent_mbit_s = 0;            // achieved, on the wire
   double received_mbit_s = 0;
   std::optional<double> cap_mbit_s;  // rate_limit; none: unlimited
-  // Of a polite gateway: how fast bulk may leave now, and what it sees of a queue on the way.
+  // What bulk sees of a queue on the way: by how much its round trips exceed the shortest one.
+  double queue_ms = 0;
+  // Of a polite gateway: how fast bulk may leave now, and how long that queue may be.
   std::optional<double> polite_mbit_s;
-  double queue_ms = 0, queue_target_ms = 0;
+  double queue_target_ms = 0;
   // Of bulk: TCP connections that are up, and why so many are wanted; how ours react to loss, and
   // why so. "": none is up.
   std::uint32_t bulk_connections = 0;

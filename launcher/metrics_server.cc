@@ -90,9 +90,9 @@ std::vector<MetricFamily> families_of(const inter::GatewayStatus& status) {
     if (link.polite_mbit_s) {
       out.gauge("link_polite_bits_per_second", "What a polite gateway's bulk may use now",
                 *link.polite_mbit_s * 1e6, peer);
-      out.gauge("link_queue_seconds", "Round trip beyond the least one, of a polite gateway's bulk",
-                link.queue_ms / 1e3, peer);
     }
+    out.gauge("link_queue_seconds", "Round trip of bulk beyond the least one", link.queue_ms / 1e3,
+              peer);
     out.gauge("link_bulk_connections", "TCP connections for bulk that are up",
               number(link.bulk_connections), peer);
     out.counter("link_parameter_bytes", "f32 that contributions sent on this link stand for",

@@ -493,6 +493,8 @@ std::string status_text(const inter::GatewayStatus& status) {
           fmt::format("{} for bulk ({}), {} ({}); ", counted(link.bulk_connections, "connection"),
                       narrow(link.bulk_connections_why), narrow(link.congestion_control),
                       narrow(link.congestion_control_why));
+    if (!link.polite_mbit_s && link.queue_ms >= 1)
+      text += fmt::format("{} in queues on the way; ", milliseconds(link.queue_ms));
     text += fmt::format("{} received; {}, {} sent again; {}", bytes(link.wire_received_bytes),
                         counted(link.chunks_sent, "chunk"), link.chunks_resent,
                         counted(link.reconnects, "reconnect"));

@@ -82,6 +82,18 @@ TEST(Link, AChunkIsLostWhenItsOwnConnectionHasOvertakenIt) {
   EXPECT_EQ(peer.link.bulk_counters().chunks_resent, 8U) << "more than 32 places behind";
 }
 
+TEST(Link, TheQueueOfTheSlowestConnectionIsToldUnderAnyCongestionControl) {
+  ScriptedPeer peer;
+  peer.paths = {path_with("cubic"), path_with("cubic")};
+  for (const auto extra : {10, 400}) {
+    auto& tcp = peer.paths[extra == 10 ? 0 : 1].tcp;
+    tcp.round_trip_min = 100 * kMillisecond;
+    tcp.round_trip = (100 + extra) * kMillisecond;
+  }
+  peer.begin_session();
+  EXPECT_EQ(peer.link.status().queue_ms, 400);
+}
+
 TEST(Link, AsManyConnectionsAsTheCongestionControlNeeds) {
   ScriptedPeer peer;
   peer.paths = {path_with("cubic")};

@@ -268,7 +268,9 @@ TEST(StatusText, SaysWhomAStepWaitsForAndHowBulkTravels) {
   status.links[0].bulk_connections_why = "as the peer wants";
   status.links[0].congestion_control = "cubic";
   status.links[0].congestion_control_why = "the system refused bbr";
+  status.links[0].queue_ms = 410;
   const auto text = status_text(status);
+  EXPECT_THAT(text, HasSubstr("410 ms in queues"));
   EXPECT_THAT(text, HasSubstr("  deadline      in 1.5 s: beta, at most 2.0 s\n"));
   EXPECT_THAT(text, Not(HasSubstr("  deadline in"))) << "once";
   EXPECT_THAT(text, HasSubstr("4 connections for bulk (as the peer wants),\n"));

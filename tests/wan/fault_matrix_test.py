@@ -289,13 +289,19 @@ class ThinLine(Row):
         print(f"{self.congestion_control}: {rate:.2f} of 1 Mbit/s; control's round trip {smoothed:.0f} ms smoothed, "
               f"{slowest:.0f} at most, 100 without bulk")
         self.assertGreater(rate, 0.9)
+        queued = max(link["queue_ms"] for link in links)
+        print(f"{queued:.0f} ms in queues, as status tells")
         self.assert_control_is_soon(smoothed, slowest)
+        self.assert_queue_is_told(queued)
         self.end_with_equal_bits()
         for site in (alpha, beta):
             self.assertEqual(self.sessions_cut(site), [])
 
     def assert_control_is_soon(self, smoothed, slowest):
         self.assertLess(slowest, 300)
+
+    def assert_queue_is_told(self, queued):
+        self.assertLess(queued, 200)
 
 
 class ThinLineCubic(ThinLine):
@@ -307,6 +313,10 @@ class ThinLineCubic(ThinLine):
 
     def assert_control_is_soon(self, smoothed, slowest):
         self.assertLess(smoothed, 100 + 2 * self.queue_ms)
+
+    def assert_queue_is_told(self, queued):
+        self.assertGreater(queued, 0.5 * self.queue_ms)
+        self.assertLess(queued, 2.2 * self.queue_ms)
 
 
 class OfThree(Row):
