@@ -31,8 +31,8 @@ void Exchange::want(const std::vector<Part>& parts, Named by) {
     const auto& entry = found->second;
     if (entry->contribution->complete() && entry->contribution->part() == part)
       context_.loop.spawn(finish(entry));  // it was not what an earlier one named
-    else if (by == Named::by_record && !entry->finishing && entry->contribution->close() &&
-             entry->contribution->part() != part)
+    else if (by == Named::by_record && part.site != context_.self && !entry->finishing &&
+             entry->contribution->close() && entry->contribution->part() != part)
       begin_anew(EntryPtr(entry));
   }
 }
