@@ -186,6 +186,10 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::optional<SiteId> other_owner() const;        // whose vote file is here
   std::optional<SiteId> unknown_to_roster() const;  // took part in the run, and has no key there
   void start_links();
+  View view_of_roster() const;
+  View with_vote_files(View view) const;  // as far as they are known
+
+  // --- Founding (gateway_founding.cc)
   Task<Result<void>> begin_or_join_run();
   std::optional<Record> proposed_genesis();
   Task<void> vote_for_genesis();
@@ -207,8 +211,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Task<Result<void>> adopt_run(Certificate genesis);
   Task<void> take_initial(LargeVector<float> parameters);
   bool adopt_initial();
-  View view_of_roster() const;
-  View with_vote_files(View view) const;  // as far as they are known
 
   // --- Steps
   std::string name_of(SiteId id) const;

@@ -20,14 +20,15 @@ set(DECODERS
         box_runs bulk_pace bulk_sender bulk_width chunk_seal common_parts congestion_control
         contribution contribution_store disk_jobs encoding exchange exchange_arrivals exchange_fetch
         exchange_own forward_delay gateway gateway_apply gateway_ballots gateway_divergence
-        gateway_end gateway_link_test gateway_messages gateway_ranks gateway_records gateway_start
-        gateway_status line_pace link link_frames link_session link_test_data link_test_frames
-        link_tester link_test_report local_socket loop loop_mailbox messages model_layout
-        outer_state outer_store outer_store_slots owned_tasks peers polite_rate rank_values record
-        returning_sites said_in_step saved_states sending_watch shared_memory state_transfer status
-        step_computation sync_options tcp_address tcp_facts tested_bytes tls_connection tls_lane
-        sim/access_link sim/scenario sim/simulated_dialing sim/simulated_disk sim/simulated_network
-        sim/simulated_process sim/storm sim/synthetic_ranks sim/tcp_stream sim/vote_watch
+        gateway_end gateway_founding gateway_link_test gateway_messages gateway_ranks
+        gateway_records gateway_start gateway_status line_pace link link_frames link_session
+        link_test_data link_test_frames link_tester link_test_report local_socket loop loop_mailbox
+        messages model_layout outer_state outer_store outer_store_slots owned_tasks peers
+        polite_rate rank_values record returning_sites said_in_step saved_states sending_watch
+        shared_memory state_transfer status step_computation sync_options tcp_address tcp_facts
+        tested_bytes tls_connection tls_lane sim/access_link sim/scenario sim/simulated_dialing
+        sim/simulated_disk sim/simulated_network sim/simulated_process sim/storm sim/synthetic_ranks
+        sim/tcp_stream sim/vote_watch
   runtime added_tokens bert bert_text bpe_tokenizer byte_tokenizer decoder document_layout family
         llama metrics_log mixtral model_config model_description program qwen2_moe qwen3 qwen3_moe
         rope_scaling routing routing_report safetensors sampled_digest stored_model token_file

@@ -1,4 +1,5 @@
-// A contribution that comes slowly from where it comes, and quickly from others that have it.
+// Whom what a record names is fetched from: its site may give one site less than all others, or
+// another thing; and where the line is what is slow, nothing comes twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
