@@ -52,6 +52,10 @@ constexpr std::size_t kUnlistedMax = 32;              // leaves
 constexpr std::size_t kLeftMax = 16;                  // transfers
 constexpr std::uint64_t kPriority = 1;  // before contributions: who returns holds the others up
 
+bool same_state(const Saved& a, const Saved& b) {
+  return a.id.step == b.id.step && a.state_root == b.state_root && a.strong_root == b.strong_root;
+}
+
 // Of chunks, since there were so many; a count may fall behind when a connection ends.
 double bytes_since(const Link& link, std::uint64_t before) {
   return std::max(0.0,
@@ -95,8 +99,8 @@ struct StateTransfer::Snapshot final : ChunkSource {
 };
 
 struct StateTransfer::Incoming {
-  std::uint64_t step = 0;
-  security::Digest root, strong;
+  Saved offer;             // of which this is the state
+  std::size_t voters = 0;  // that signed it, at most
   TransferId transfer = 0;
   SiteId server = 0;  // whose chunks are taken; 0: nobody's, meanwhile
   OuterState state;
@@ -111,6 +115,7 @@ struct StateTransfer::Incoming {
   std::uint32_t leaves_came = 0;  // from it
   Nanoseconds rated_from = 0;     // its first arrival, or later
   std::uint32_t arrived = 0;      // after that
+  double leaves_per_second = 0;   // of it, on average
   bool manifest_refused = false;
   bool refused = false;  // something of what this server sent
   bool lacked = false;   // by this server, by now
@@ -266,44 +271,58 @@ void StateTransfer::tidy() {
 
 // --- Fetching
 
+// While a state is on its way, what others pass on of another one is no answer to this site: it was
+// said to somebody else, later.
 void StateTransfer::on_saved(Link* from, SiteId signer, const Saved& saved) {
   if (!saved.strong_root) return;
+  const bool itself = from != nullptr && from->peer().site == signer;
+  if (receives() && !itself && saved.id.step != incoming_->offer.id.step) return;
   offers_[signer] = saved;
   if (incoming_ && from != nullptr && from->peer().site == incoming_->server &&
-      saved.id.step == incoming_->step && *saved.strong_root == incoming_->strong)
+      same_state(saved, incoming_->offer))
     from->have(incoming_->transfer, incoming_->have);
   news_.notify();
 }
 
-// Which of the offers to fetch: one of a state whose root is proved, by the decided record after it
-// or by a majority of the other voters that saved it, and of its strong roots the one that most
-// voters signed. A majority's is taken at once, a lesser one only when no more offers are waited
-// for.
-std::optional<Saved> StateTransfer::choose(std::uint64_t at_least, const View& view,
-                                           const RecordOf& record_of, bool last_call) const {
-  const auto others = view.voters.size() - (view.is_voter(context_.self) ? 1 : 0);
+// Of the voters other than this site.
+std::size_t StateTransfer::majority(const View& view) const {
+  return (view.voters.size() - (view.is_voter(context_.self) ? 1 : 0)) / 2 + 1;
+}
+
+std::size_t StateTransfer::voters_for(const Saved& offer, const View& view) const {
+  return static_cast<std::size_t>(std::ranges::count_if(offers_, [&](const auto& entry) {
+    const auto& [site, saved] = entry;
+    return site != context_.self && view.is_voter(site) && same_state(saved, offer);
+  }));
+}
+
+// That there is such a state, of which the strong root says what it consists of: by the decided
+// record after it, or by a majority of the other voters that saved it.
+bool StateTransfer::proven(const Saved& offer, const Wanted& wanted) const {
+  const auto step = offer.id.step;
+  if (step < wanted.at_least || wanted.record_of(step) == nullptr) return false;
+  if (step == 0) return wanted.record_of(0)->initial_root == offer.state_root;
+  if (const auto* next = wanted.record_of(step + 1)) return next->parent_root == offer.state_root;
+  const auto needed = majority(wanted.view);
+  return voters_for(offer, wanted.view) >= needed ||
+         context_.vouch_for(step, offer.state_root) >= needed;
+}
+
+// Which of the offers to fetch: one of a state whose root is proved, and of its strong roots the
+// one that most voters signed. A majority's is taken at once, a lesser one only when no more offers
+// are waited for.
+std::optional<Saved> StateTransfer::choose(const Wanted& wanted, bool last_call) const {
   std::optional<Saved> best;
   std::tuple<std::size_t, Nanoseconds, std::uint64_t> best_rank;
   for (const auto& [site, saved] : offers_) {
-    if (saved.id.step < at_least || record_of(saved.id.step) == nullptr) continue;
-    std::size_t voters = 0;
     Nanoseconds least_failed = std::numeric_limits<Nanoseconds>::max();
     for (const auto& [other, offer] : offers_) {
-      if (offer.id.step != saved.id.step || offer.state_root != saved.state_root ||
-          offer.strong_root != saved.strong_root)
-        continue;
-      voters += view.is_voter(other) && other != context_.self;
+      if (!same_state(offer, saved)) continue;
       const auto failed = failed_.find(other);
       least_failed = std::min(least_failed, failed == failed_.end() ? 0 : failed->second);
     }
-    const bool majority = voters >= others / 2 + 1;
-    const auto* next = record_of(saved.id.step + 1);
-    const bool proven =
-        saved.id.step == 0 ? record_of(0)->initial_root == saved.state_root
-        : next != nullptr
-            ? next->parent_root == saved.state_root
-            : majority || context_.vouch_for(saved.id.step, saved.state_root) >= others / 2 + 1;
-    if (!proven || (!majority && !last_call)) continue;
+    const auto voters = voters_for(saved, wanted.view);
+    if (!proven(saved, wanted) || (voters < majority(wanted.view) && !last_call)) continue;
     const std::tuple rank(voters, -least_failed, saved.id.step);
     if (best && rank <= best_rank) continue;
     best = saved;
@@ -314,14 +333,12 @@ std::optional<Saved> StateTransfer::choose(std::uint64_t at_least, const View& v
 
 // One that signed this state and can be reached; the one that failed us least lately, and of such
 // one that was not tried yet, or the fastest.
-PeerSite* StateTransfer::server_of(std::uint64_t step, const security::Digest& strong_root) {
+PeerSite* StateTransfer::server_of(const Saved& offer) {
   PeerSite* server = nullptr;
   std::pair<Nanoseconds, double> best;
   for (const auto& [site, saved] : offers_) {
     auto* peer = context_.peers.find(site);
-    if (peer == nullptr || !peer->link->up() || saved.id.step != step ||
-        saved.strong_root != strong_root)
-      continue;
+    if (peer == nullptr || !peer->link->up() || !same_state(saved, offer)) continue;
     const auto tried = chunks_per_second_.find(site);
     const bool is_new = tried == chunks_per_second_.end();
     const std::pair rank(-failed_[site], !is_new ? tried->second
@@ -335,9 +352,13 @@ PeerSite* StateTransfer::server_of(std::uint64_t step, const security::Digest& s
   return server;
 }
 
-// There may be a faster one. Each reads and hashes all of its state first, so few are tried, and
-// one that was is gone back to where it was much faster than this one is.
-bool StateTransfer::leave_slow_server(const Link& link) {
+void StateTransfer::note_failure(const PeerSite& server) {
+  failed_[server.site] = context_.loop.now();
+  ++in_vain_;
+}
+
+// Told once every few seconds: what is missing would take it long.
+bool StateTransfer::is_slow(const Link& link) {
   auto& in = *incoming_;
   const auto now = context_.loop.now();
   if (in.rated_from == 0 || now - in.rated_from < kTrial || in.missing == 0) return false;
@@ -350,31 +371,75 @@ bool StateTransfer::leave_slow_server(const Link& link) {
   const auto leaves =
       std::min(bytes_since(link, in.bytes_until_asked) / static_cast<double>(kLeafBytesMax),
                1.0 * in.leaves_came + under_way);
-  const auto on_average = leaves / seconds_of(now - in.asked);
-  chunks_per_second_[in.server] = std::max(lately, on_average);
-  if (in.missing <= kLongSeconds * lately) return false;
-  const bool line_may_be_slow = on_average * kLeafBytesMax >= kSlowestBytesPerSecond &&
-                                on_average * kLongUnderWay < under_way;
-  const auto* better = server_of(in.step, in.strong);
-  if (better == nullptr || better->site == in.server) return false;
-  if (const auto known = chunks_per_second_.find(better->site); known != chunks_per_second_.end())
-    return known->second > kMuchFaster * chunks_per_second_[in.server];
-  return !line_may_be_slow || in.missing >= kWorthWhile * under_way ||
-         now - in.asked >= kPatienceWithSlowServer;
+  in.leaves_per_second = leaves / seconds_of(now - in.asked);
+  chunks_per_second_[in.server] = std::max(lately, in.leaves_per_second);
+  return in.missing > kLongSeconds * lately;
+}
+
+// Another one than the server, which is slow. Each reads and hashes all of its state first, so few
+// are tried, and one that was is gone back to where it was much faster than this one is.
+bool StateTransfer::may_be_faster(const Link& link, const PeerSite& other,
+                                  std::uint32_t missing_there) const {
+  const auto& in = *incoming_;
+  if (const auto known = chunks_per_second_.find(other.site); known != chunks_per_second_.end())
+    return known->second * in.missing >
+           kMuchFaster * chunks_per_second_.at(in.server) * missing_there;
+  const auto under_way = std::min(link.chunks_at_once(), kAtOnceMax);
+  const bool line_may_be_slow = in.leaves_per_second * kLeafBytesMax >= kSlowestBytesPerSecond &&
+                                in.leaves_per_second * kLongUnderWay < under_way;
+  if (context_.loop.now() - in.asked >= kPatienceWithSlowServer) return true;
+  if (missing_there > 2 * in.missing) return false;
+  return !line_may_be_slow || in.missing >= kWorthWhile * under_way;
+}
+
+// What is better fetched from another server. The same state, from one that may be faster: nothing
+// is lost by it. Or another state, for which all that has come is given up: its list of leaves may
+// be true and this one invented, by whoever answered first. It is one that more voters have signed
+// than ever signed this one, or as many, and its server has failed less lately; the server here has
+// failed then. Where nothing tells them apart, a slow server is left for it as for a faster one of
+// the same state, if more is missing than has come, or after half an hour. So each change brings
+// more voters, or leaves who failed last, or tries a server that was not tried yet, or finds one
+// much faster: none goes to and fro.
+std::optional<Saved> StateTransfer::better_elsewhere(const PeerSite& server, const Wanted& wanted) {
+  auto& in = *incoming_;
+  in.voters = std::max(in.voters, voters_for(in.offer, wanted.view));
+  const bool slow = is_slow(*server.link);
+  if (const auto* same = server_of(in.offer);
+      slow && same != nullptr && same != &server && may_be_faster(*server.link, *same, in.missing))
+    return in.offer;
+  const std::pair here(in.voters, -failed_[server.site]);
+  std::optional<Saved> best;
+  auto best_rank = here;
+  for (const auto& [site, saved] : offers_) {
+    if (same_state(saved, in.offer) || !proven(saved, wanted)) continue;
+    const auto* other = server_of(saved);
+    if (other == nullptr || other == &server) continue;
+    const std::pair rank(voters_for(saved, wanted.view), -failed_[other->site]);
+    if (rank < best_rank || (rank == best_rank && best)) continue;
+    if (rank == here && !(slow && may_be_faster(*server.link, *other, chunk_count()))) continue;
+    best = saved;
+    best_rank = rank;
+  }
+  if (best_rank > here) note_failure(server);
+  return best;
+}
+
+// Whom nobody could ask when all were, or who was busy: until a majority has signed what comes.
+void StateTransfer::ask_silent_peers(const Wanted& wanted) {
+  if (incoming_->voters >= majority(wanted.view)) return;
+  for (const auto& [site, peer] : context_.peers.all())
+    if (peer.link->up() && !offers_.contains(site)) peer.link->send(encode(StateRequest{0, false}));
 }
 
 // What has come of this very state from another server stays.
 Task<void> StateTransfer::begin_incoming(Saved chosen, security::Digest record) {
-  if (incoming_ && incoming_->step == chosen.id.step && incoming_->strong == *chosen.strong_root)
-    co_return;
+  if (incoming_ && same_state(incoming_->offer, chosen)) co_return;
   incoming_.reset();
   auto begun = std::make_unique<Incoming>();
   auto& in = *begun;
-  in.step = chosen.id.step;
-  in.root = chosen.state_root;
-  in.strong = *chosen.strong_root;
-  in.transfer = transfer_of_state(chosen.id.run, in.step, in.strong);
-  in.state.step = in.step;
+  in.offer = chosen;
+  in.transfer = transfer_of_state(chosen.id.run, chosen.id.step, *chosen.strong_root);
+  in.state.step = chosen.id.step;
   in.state.record = record;
   auto make_room = [this, &in] {
     in.state.agreed.resize(layout_.elements());
@@ -387,9 +452,9 @@ Task<void> StateTransfer::begin_incoming(Saved chosen, security::Digest record) 
   incoming_ = std::move(begun);
 }
 
-// Until all of it is here, or the server has nothing more to say, or something false. True: others
-// may be faster.
-Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> give_up) {
+// Until all of it is here, or the server has nothing more to say, or something false, or until more
+// is to be had elsewhere: then what to go on with.
+Task<std::optional<Saved>> StateTransfer::receive_from(PeerSite& server, const Wanted& wanted) {
   auto& in = *incoming_;
   in.server = server.site;
   in.refused = in.lacked = false;
@@ -417,16 +482,21 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
            bytes < (1.0 + at_once) * kLeafBytesMax &&
            bytes >= kSlowestBytesPerSecond * seconds_of(since - pause_max());
   };
-  bool slow = false;
-  while (in.missing > 0 && !in.refused && !in.lacked && !give_up() && !slow &&
+  std::optional<Saved> better;
+  auto next_ask = in.asked + kAskEvery;
+  while (in.missing > 0 && !in.refused && !in.lacked && !wanted.give_up() && !better &&
          (context_.loop.now() - in.last_arrival < patience() || slow_line_brings_it())) {
     if (server.link->up() && server.link->session() != session) {
       session = server.link->session();
       asked = context_.loop.now();
-      server.link->send(encode(StateRequest{in.step, true}));
+      server.link->send(encode(StateRequest{in.offer.id.step, true}));
     }
     co_await news_.wait_until(context_.loop.now() + kSecond);
-    slow = leave_slow_server(*server.link);
+    if (in.missing == 0 || in.refused || in.lacked) break;
+    better = better_elsewhere(server, wanted);
+    if (context_.loop.now() < next_ask) continue;
+    next_ask = context_.loop.now() + kAskEvery;
+    ask_silent_peers(wanted);
   }
   in.server = 0;
   for (const auto& leaf : std::exchange(in.unlisted, {})) leaf.link->settle(leaf.arrival, false);
@@ -434,11 +504,12 @@ Task<bool> StateTransfer::receive_from(PeerSite& server, std::function<bool()> g
   server.link->have(in.transfer, std::vector<bool>(chunk_count(), true));
   if (std::ranges::find(left_, in.transfer) == left_.end()) left_.push_back(in.transfer);
   if (left_.size() > kLeftMax) left_.pop_front();
-  co_return slow && !in.refused && !in.lacked;
+  co_return better;
 }
 
 void StateTransfer::on_lacking(const Link& link, std::uint64_t step) {
-  if (!incoming_ || link.peer().site != incoming_->server || step != incoming_->step) return;
+  if (!incoming_ || link.peer().site != incoming_->server || step != incoming_->offer.id.step)
+    return;
   incoming_->lacked = true;
   news_.notify();
 }
@@ -450,18 +521,19 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
   failed_.clear();
   in_vain_ = 0;
   chunks_per_second_.clear();
+  const Wanted wanted{at_least, std::move(view), std::move(record_of), std::move(give_up)};
   std::optional<OuterState> result;
   std::uint64_t wanted_step = 0;
-  while (!give_up() && !result) {
+  while (!wanted.give_up() && !result) {
     offers_.clear();
     context_.peers.send_to_all(encode(StateRequest{wanted_step, false}));
     const auto until = context_.loop.now() + kAskEvery;
     std::optional<Saved> chosen;
     while (!chosen && context_.loop.now() < until) {
       const bool more = co_await news_.wait_until(until);
-      chosen = choose(at_least, view, record_of, !more);
+      chosen = choose(wanted, !more);
     }
-    PeerSite* server = chosen ? server_of(chosen->id.step, *chosen->strong_root) : nullptr;
+    PeerSite* server = chosen ? server_of(*chosen) : nullptr;
     if (server == nullptr) {
       // Their newest ones are not proved yet: the next time all are asked for the one before, which
       // they still keep, and then anew.
@@ -472,32 +544,37 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
       wanted_step = wanted_step == 0 && lowest > 1 ? lowest - 1 : 0;
       continue;
     }
-    const auto step = static_cast<std::int64_t>(chosen->id.step);
-    co_await begin_incoming(*chosen, record_of(chosen->id.step)->hash());
+    auto step = static_cast<std::int64_t>(chosen->id.step);
+    co_await begin_incoming(*chosen, wanted.record_of(chosen->id.step)->hash());
     context_.log.info("state_fetch_began", {.peer = server->name, .outer_step = step});
     context_.at_point("state_transfer", chosen->id.step);
-    while (co_await receive_from(*server, give_up)) {
-      auto* faster = server_of(chosen->id.step, *chosen->strong_root);
-      if (faster == nullptr) break;
-      server = faster;
-      context_.log.info(
-          "state_fetch_goes_on", {.peer = server->name, .outer_step = step},
-          {{"why", "it may come faster from there"}, {"chunks_missing", incoming_->missing}});
+    while (const auto better = co_await receive_from(*server, wanted)) {
+      auto* other = server_of(*better);
+      if (other == nullptr) break;
+      const bool same = same_state(*better, incoming_->offer);
+      co_await begin_incoming(*better, wanted.record_of(better->id.step)->hash());
+      server = other;
+      step = static_cast<std::int64_t>(better->id.step);
+      context_.log.info("state_fetch_goes_on", {.peer = server->name, .outer_step = step},
+                        {{"why", same ? "it may come faster from there"
+                                      : "as many voters or more have signed that one"},
+                         {"chunks_missing", incoming_->missing}});
     }
     auto& in = *incoming_;
     bool sound = false;
     if (in.missing == 0) {
-      auto check = [this, &in, &sound] { sound = state_root(layout_, in.state) == in.root; };
+      auto check = [this, &in, &sound] {
+        sound = state_root(layout_, in.state) == in.offer.state_root;
+      };
       co_await run_on(context_.workers, context_.loop, std::move(check), 8 * layout_.elements());
     }
     if (sound) {
       result = std::move(in.state);
       context_.log.info("state_fetched", {.peer = server->name, .outer_step = step});
-    } else if (!give_up()) {
+    } else if (!wanted.give_up()) {
       context_.log.warning("state_fetch_stopped", {.peer = server->name, .outer_step = step},
                            {{"chunks_missing", in.missing}, {"refused", in.refused}});
-      failed_[server->site] = context_.loop.now();
-      ++in_vain_;
+      note_failure(*server);
     }
     if (in.missing == 0 || in.manifest_refused) incoming_.reset();
   }
@@ -555,7 +632,7 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
                       digest.bytes.begin());
           in.leaves.push_back(digest);
         }
-      good = strong_root(in.leaves) == in.strong;
+      good = strong_root(in.leaves) == in.offer.strong_root;
       in.manifest_refused = !good;
     }
   } else {

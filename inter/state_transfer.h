@@ -63,13 +63,26 @@ class StateTransfer {
  private:
   struct Snapshot;
   struct Incoming;
+  // What fetch() was asked for.
+  struct Wanted {
+    std::uint64_t at_least = 0;
+    View view;
+    RecordOf record_of;
+    std::function<bool()> give_up;
+  };
   Task<void> serve(Link& link, std::uint64_t session, StateRequest request, StepId id);
-  std::optional<Saved> choose(std::uint64_t at_least, const View& view, const RecordOf& record_of,
-                              bool last_call) const;
-  PeerSite* server_of(std::uint64_t step, const security::Digest& strong_root);
-  bool leave_slow_server(const Link& link);
+  std::size_t majority(const View& view) const;
+  std::size_t voters_for(const Saved& offer, const View& view) const;
+  bool proven(const Saved& offer, const Wanted& wanted) const;
+  std::optional<Saved> choose(const Wanted& wanted, bool last_call) const;
+  PeerSite* server_of(const Saved& offer);
+  void note_failure(const PeerSite& server);
+  bool is_slow(const Link& link);
+  bool may_be_faster(const Link& link, const PeerSite& other, std::uint32_t missing_there) const;
+  std::optional<Saved> better_elsewhere(const PeerSite& server, const Wanted& wanted);
+  void ask_silent_peers(const Wanted& wanted);
   Task<void> begin_incoming(Saved chosen, security::Digest record);
-  Task<bool> receive_from(PeerSite& server, std::function<bool()> give_up);
+  Task<std::optional<Saved>> receive_from(PeerSite& server, const Wanted& wanted);
   std::uint32_t manifest_chunks() const;
   std::uint32_t chunk_count() const;
 

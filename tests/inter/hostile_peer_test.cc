@@ -355,6 +355,89 @@ INSTANTIATE_TEST_SUITE_P(Leaves, BadServerTest,
                                                                    : "AreGone";
                          });
 
+// Chunks that are there one by one, as the test says.
+class Drip final : public ChunkSource {
+ public:
+  explicit Drip(Bytes first) : chunks_{std::move(first)} {}
+  void drip(Bytes next) { chunks_.push_back(std::move(next)); }
+  ChunkBytes chunk(std::uint32_t index) override {
+    return index < chunks_.size() ? ChunkBytes{chunks_[index], 1, 1} : ChunkBytes();
+  }
+
+ private:
+  std::vector<Bytes> chunks_;
+};
+
+// Its list of leaves is invented, it sends a leaf of it within each patience, and it answers at
+// once; the others, who hold the true one, read their states for some seconds. They
+// vote, or neither side does.
+class InventedListTest : public testing::TestWithParam<bool> {};
+
+TEST_P(InventedListTest, IsLeftOnceOthersHaveAnswered) {
+  constexpr std::size_t kLeaves = 200;
+  constexpr SiteId kHostile = 1, kHonest = 2, kVoter = 3, kLate = 4;
+  const bool voters_answer = GetParam();
+  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.puppets = {kHostile};
+  options.late = {kLate};
+  options.without_vote = {kHostile, kLate};
+  if (!voters_answer) options.without_vote.insert(kHonest);
+  options.tensors = kLeaves;
+  options.gateway.sync.outer_steps = 1000;
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(kHostile);
+  auto& server = federation.gateway(kHonest);
+  const Bytes leaf(4 * 10);
+  std::shared_ptr<Drip> drip;
+  std::map<std::uint64_t, security::Digest> roots;  // of the states, by step
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (server.state()) roots[server.state()->step] = server.root();
+    if (type != MessageType::state_request || roots.size() < 2) return;
+    const auto request = decode_state_request(in);
+    const std::vector<security::Digest> leaves(kLeaves, strong_leaf(leaf));
+    Saved saved{.id = {.run = server.genesis()->record.hash(),
+                       .view = {},
+                       .step = std::next(roots.rbegin())->first,
+                       .fragment = 0},
+                .state_root = std::next(roots.rbegin())->second,
+                .strong_root = strong_root(leaves),
+                .spot_root = {}};
+    if (request->send) {
+      ByteWriter list;
+      for (const auto& digest : leaves) list.raw(digest.bytes);
+      drip = std::make_shared<Drip>(list.take());
+      from.offer(transfer_of_state(saved.id.run, saved.id.step, *saved.strong_root), 1, 1 + kLeaves,
+                 drip, false);
+    }
+    from.send(sign(puppet.signer, kHostile, MessageType::saved, encode(saved)).encode());
+  };
+  const auto drip_on = [&](const auto& again) -> void {
+    if (drip) drip->drip(leaf);
+    puppet.link(kLate).poke();
+    puppet.loop.call_at(federation.now() + 4900 * kMillisecond, [&again] { again(again); });
+  };
+  drip_on(drip_on);
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(kHonest) >= 30; }, 300 * kSecond));
+  for (const SiteId site : {kHonest, kVoter})
+    federation.disk(site).set_faults({.unreadable = "outer/state."});
+  if (!voters_answer) federation.cut(kVoter, kLate, true);
+  federation.start(kLate);
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.events(kLate, "state_fetch_began") == 1; }, 60 * kSecond));
+  federation.run_for(8 * kSecond);
+  ASSERT_TRUE(drip) << "the puppet was never asked";
+  for (const SiteId site : {kHonest, kVoter}) federation.disk(site).set_faults({});
+  const auto& late = federation.gateway(kLate);
+  EXPECT_TRUE(
+      federation.run_until([&] { return late.counters().state_fetches == 1; }, 20 * kSecond));
+  EXPECT_EQ(federation.events(kLate, "state_fetch_began"), 1U);
+  EXPECT_EQ(federation.events(kLate, "state_fetch_goes_on"), 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Voters, InventedListTest, testing::Bool(), [](const auto& test) {
+  return test.param ? "HaveTheTrueOne" : "AreOutOfSight";
+});
+
 // Who asks to be sent a state sooner than it is answered is sent it when its turn comes, and hears
 // of one that is gone.
 TEST_F(HostilePeerTest, AStateIsSentWhenTheTurnComes) {

@@ -5,11 +5,21 @@
 #include <algorithm>
 
 namespace isthmus::inter {
+namespace {
+
+std::vector<TensorInfo> tensors_of(const ScriptedFederation::Options& options) {
+  std::vector<TensorInfo> tensors;
+  for (std::int64_t i = 0; i < options.tensors; ++i)
+    tensors.push_back({fmt::format("weight.{}", i), Shape{options.elements / options.tensors}, 0});
+  return tensors;
+}
+
+}  // namespace
 
 ScriptedFederation::ScriptedFederation(Options options)
     : options_(std::move(options)),
       network_(simulation_, Random(options_.network_seed), options_.network),
-      layout_(*ModelLayout::make({{"weight", Shape{options_.elements}, 0}})),
+      layout_(*ModelLayout::make(tensors_of(options_))),
       sites_(options_.compute.size()) {
   roster_.epoch = 1;
   roster_.expires = simulation_.unix_time() + 1'000'000 * kSecond;

@@ -26,6 +26,7 @@ class ScriptedFederation {
     std::set<SiteId> late;     // until start()
     std::set<SiteId> puppets;  // without a gateway
     std::int64_t elements = 2000;
+    std::int64_t tensors = 1;  // of as many elements each, so that a state has as many leaves
     sim::NetworkFaults network;
     std::uint64_t network_seed = 1;
     GatewayOptions gateway;
