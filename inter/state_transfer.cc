@@ -452,11 +452,24 @@ Task<void> StateTransfer::begin_incoming(Saved chosen, security::Digest record) 
   incoming_ = std::move(begun);
 }
 
+// A list of leaves comes from one server: of parts from two nobody could tell whose is false.
+void StateTransfer::forget_part_of_list() {
+  auto& in = *incoming_;
+  if (!in.leaves.empty()) return;
+  for (std::uint32_t part = 0; part < manifest_chunks(); ++part) {
+    if (!in.have[part]) continue;
+    in.manifest[part].clear();
+    in.have[part] = false;
+    ++in.missing;
+  }
+}
+
 // Until all of it is here, or the server has nothing more to say, or something false, or until more
 // is to be had elsewhere: then what to go on with.
 Task<std::optional<Saved>> StateTransfer::receive_from(PeerSite& server, const Wanted& wanted) {
   auto& in = *incoming_;
   in.server = server.site;
+  forget_part_of_list();
   in.refused = in.lacked = false;
   in.rated_from = 0;
   in.leaves_came = in.arrived = 0;

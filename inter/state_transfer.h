@@ -82,6 +82,7 @@ class StateTransfer {
   std::optional<Saved> better_elsewhere(const PeerSite& server, const Wanted& wanted);
   void ask_silent_peers(const Wanted& wanted);
   Task<void> begin_incoming(Saved chosen, security::Digest record);
+  void forget_part_of_list();
   Task<std::optional<Saved>> receive_from(PeerSite& server, const Wanted& wanted);
   std::uint32_t manifest_chunks() const;
   std::uint32_t chunk_count() const;

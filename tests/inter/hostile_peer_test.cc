@@ -438,6 +438,53 @@ INSTANTIATE_TEST_SUITE_P(Voters, InventedListTest, testing::Bool(), [](const aut
   return test.param ? "HaveTheTrueOne" : "AreOutOfSight";
 });
 
+// Of a list of two chunks the first one that comes is false, and nothing follows. Whoever brings
+// the rest is not blamed for it.
+TEST_F(HostilePeerTest, AListOfLeavesComesFromOneServer) {
+  constexpr std::size_t kLeaves = (1 << 15) + 8;
+  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.puppets = {1};
+  options.late = {4};
+  options.without_vote = {1, 4};
+  options.tensors = kLeaves;
+  options.elements = kLeaves;
+  options.gateway.sync.chunk_elements = 1 << 16;
+  options.gateway.sync.outer_steps = 1000;
+  options.network.jitter = 0;  // the puppet answers first
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  auto& server = federation.gateway(2);
+  bool asked = false;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::state_request || !server.state()) return;
+    const auto request = decode_state_request(in);
+    const auto leaves = strong_leaves(federation.layout(), *server.state());
+    const Saved saved{.id = {.run = server.genesis()->record.hash(),
+                             .view = {},
+                             .step = server.state()->step,
+                             .fragment = 0},
+                      .state_root = server.root(),
+                      .strong_root = strong_root(leaves),
+                      .spot_root = {}};
+    if (request->send) {
+      asked = true;
+      from.offer(transfer_of_state(saved.id.run, saved.id.step, *saved.strong_root), 1, 2 + kLeaves,
+                 std::make_shared<Drip>(Bytes(1 << 20)), false);
+    }
+    from.send(sign(puppet.signer, 1, MessageType::saved, encode(saved)).encode());
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 6; }, 300 * kSecond));
+  for (const SiteId site : {2, 3}) federation.end_ranks(site);
+  federation.run_for(30 * kSecond);
+  federation.start(4);
+  auto& late = federation.gateway(4);
+  ASSERT_TRUE(federation.run_until(
+      [&] { return late.state() != nullptr && late.root() == server.root(); }, 600 * kSecond));
+  EXPECT_TRUE(asked);
+  EXPECT_EQ(federation.events(4, "state_fetch_goes_on"), 1U);
+  EXPECT_EQ(federation.events(4, "state_fetch_stopped"), 0U);
+}
+
 // Who asks to be sent a state sooner than it is answered is sent it when its turn comes, and hears
 // of one that is gone.
 TEST_F(HostilePeerTest, AStateIsSentWhenTheTurnComes) {
