@@ -356,9 +356,9 @@ INSTANTIATE_TEST_SUITE_P(Leaves, BadServerTest,
                          });
 
 // Chunks that are there one by one, as the test says.
-class Drip final : public ChunkSource {
+class OneByOne final : public ChunkSource {
  public:
-  explicit Drip(Bytes first) : chunks_{std::move(first)} {}
+  explicit OneByOne(Bytes first) : chunks_{std::move(first)} {}
   void drip(Bytes next) { chunks_.push_back(std::move(next)); }
   ChunkBytes chunk(std::uint32_t index) override {
     return index < chunks_.size() ? ChunkBytes{chunks_[index], 1, 1} : ChunkBytes();
@@ -388,7 +388,7 @@ TEST_P(InventedListTest, IsLeftOnceOthersHaveAnswered) {
   auto& puppet = federation.puppet(kHostile);
   auto& server = federation.gateway(kHonest);
   const Bytes leaf(4 * 10);
-  std::shared_ptr<Drip> drip;
+  std::shared_ptr<OneByOne> drip;
   std::map<std::uint64_t, security::Digest> roots;  // of the states, by step
   puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
     if (server.state()) roots[server.state()->step] = server.root();
@@ -405,7 +405,7 @@ TEST_P(InventedListTest, IsLeftOnceOthersHaveAnswered) {
     if (request->send) {
       ByteWriter list;
       for (const auto& digest : leaves) list.raw(digest.bytes);
-      drip = std::make_shared<Drip>(list.take());
+      drip = std::make_shared<OneByOne>(list.take());
       from.offer(transfer_of_state(saved.id.run, saved.id.step, *saved.strong_root), 1, 1 + kLeaves,
                  drip, false);
     }
@@ -469,7 +469,7 @@ TEST_F(HostilePeerTest, AListOfLeavesComesFromOneServer) {
     if (request->send) {
       asked = true;
       from.offer(transfer_of_state(saved.id.run, saved.id.step, *saved.strong_root), 1, 2 + kLeaves,
-                 std::make_shared<Drip>(Bytes(1 << 20)), false);
+                 std::make_shared<OneByOne>(Bytes(1 << 20)), false);
     }
     from.send(sign(puppet.signer, 1, MessageType::saved, encode(saved)).encode());
   };

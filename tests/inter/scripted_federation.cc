@@ -10,7 +10,8 @@ namespace {
 std::vector<TensorInfo> tensors_of(const ScriptedFederation::Options& options) {
   std::vector<TensorInfo> tensors;
   for (std::int64_t i = 0; i < options.tensors; ++i)
-    tensors.push_back({fmt::format("weight.{}", i), Shape{options.elements / options.tensors}, 0});
+    tensors.push_back({i == 0 ? "weight" : fmt::format("weight.{}", i),
+                       Shape{options.elements / options.tensors}, 0});
   return tensors;
 }
 
