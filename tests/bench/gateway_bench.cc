@@ -5,7 +5,8 @@
 //   rate = f32 bytes that both sites contributed / CPU-seconds of both processes
 //
 // without what the synthetic ranks themselves take. Then each stage by itself, on one thread, in
-// f32 bytes per CPU-second, and what they add up to: the rate of gateways that do nothing else.
+// f32 bytes per CPU-second, beside what this core can do at most of what the stage cannot do
+// without (core_limits.h); and what they add up to: the rate of gateways that do nothing else.
 // What is synced is also given in bytes per second of the wall clock, for which a disk makes it
 // wait.
 //
@@ -35,6 +36,7 @@
 #include "inter/step_computation.h"
 #include "tests/bench/bench_site.h"
 #include "tests/bench/command_line.h"
+#include "tests/bench/core_limits.h"
 #include "tests/bench/report.h"
 #include "tests/bench/seconds.h"
 #include "tests/inter/loopback_federation.h"
@@ -196,6 +198,9 @@ class Stages {
     each_chunk("code: gradient, feedback, codec", 1, [&](std::uint32_t i) {
       made[i] = value_of(code_chunk(*plan_, i, state_.agreed, carried, values, feedback_.residual));
     });
+    double coded_bytes = 0;
+    for (const auto& chunk : made) coded_bytes += static_cast<double>(chunk->frames().size());
+    bound("code: bound by memory", limits_.memory(3 * f32_bytes_, f32_bytes_ + coded_bytes));
 
     const Open open = plan_->announce({}, 1000, {}, 0);
     own_ = std::make_shared<Contribution>(plan_, sign_open(open), open);
@@ -208,6 +213,7 @@ class Stages {
         own_->add(first++, std::move(sealed));
       group.clear();
     });
+    bound("seal: bound by BLAKE2s", limits_.blake2s(coded_bytes));
     // Our own, and the peer's.
     auto file = value_of(store_.contributions().create(1, own_->announcement()));
     std::vector<StoredChunk> written;
@@ -217,13 +223,18 @@ class Stages {
       check(file->add(written));
       written.clear();
     });
+    bound("write contributions: bound by memory", limits_.memory(coded_bytes, coded_bytes));
     check(file->sync());
     transfer();
+    // Into the kernel, and out of it.
+    bound("send and receive: bound by AES-GCM and two copies",
+          limits_.aes_gcm(coded_bytes) + limits_.memory(2 * coded_bytes, 2 * coded_bytes));
     const auto verifier = security::make_verifier(federation_.roster);
     each_chunk("check: BLAKE2s, Ed25519", 1, [&](std::uint32_t i) {
       value_of(
           check_chunk(*plan_, *verifier, own_->seals(), 1, own_->transfer(), i, own_->sealed(i)));
     });
+    bound("check: bound by BLAKE2s", limits_.blake2s(coded_bytes));
     StepComputation step(layout_, plan_, sync_.outer, std::make_shared<const OuterState>(state_),
                          {own_, own_}, {0.5F, 0.5F}, state_);
     each_chunk("step: decode and sum two, outer step, leaf hashes", 1, [&](std::uint32_t i) {
@@ -231,10 +242,12 @@ class Stages {
     });
     state_ = std::move(step.after());
     root_ = state_root(step.leaves());
-    synced_stage("write feedback, synced", f32_bytes_,
-                 [&] { check(write_feedback(store_, feedback_)); });
     const double state_bytes =
         4.0 * static_cast<double>(state_.agreed.size() + state_.momentum.size());
+    bound("step: bound by memory and XXH3-128",
+          limits_.memory(2 * coded_bytes + state_bytes, state_bytes) + limits_.xxh3(state_bytes));
+    synced_stage("write feedback, synced", f32_bytes_,
+                 [&] { check(write_feedback(store_, feedback_)); });
     synced_stage("write state, synced", state_bytes, [&] {
       const auto state_file = store_.begin_state(state_, root_);
       check(state_file ? Result<void>() : state_file.error());
@@ -275,6 +288,11 @@ class Stages {
   void note(std::string_view name, int times, double seconds) {
     report_.row(name, f32_bytes_ / seconds * 1e-9, "GB/s");
     seconds_per_byte_ += times * seconds / f32_bytes_;
+  }
+
+  // The same of what has to be done at least.
+  void bound(std::string_view name, double seconds) {
+    report_.row(name, f32_bytes_ / seconds * 1e-9, "GB/s");
   }
 
   // Both ends in this process, TLS on both: what one gateway pays to send its own and to receive
@@ -318,6 +336,7 @@ class Stages {
   }
 
   const Report& report_;
+  CoreLimits limits_;
   std::string folder_;
   SyncOptions sync_;
   ModelLayout layout_;
