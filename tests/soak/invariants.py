@@ -274,7 +274,9 @@ def leaks_of(life):
             continue
         early, late = max(values[:len(values) // 2]), statistics.median(values[3 * len(values) // 4:])
         if late > early + allowed:
-            yield f"grew from {early:.0f} to {late:.0f} {what} in one life"
+            tenths = [max(values[tenth * len(values) // 10:(tenth + 1) * len(values) // 10]) for tenth in range(10)]
+            yield (f"grew from {early:.0f} to {late:.0f} {what} in one life; the most in each tenth of its {len(values)} looks: "
+                   + ", ".join(f"{most:.0f}" for most in tenths))
 
 
 def no_long_lives(sites):
