@@ -42,15 +42,19 @@ void CongestionControl::ask(int descriptor) {
 }
 
 void CongestionControl::note(int descriptor) {
-  if (said_in_force_.exchange(true)) return;
   const auto name = in_force(descriptor);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!said_in_force_.insert(name).second) return;
+  }
   log_.info("wire_congestion_control", {}, {{"in_force", name}, {"why", why(name)}});
 }
 
 std::string CongestionControl::why(const std::string& in_force) const {
-  return wanted_.empty()       ? "nothing else was asked for"
-         : in_force == wanted_ ? "as asked for"
-                               : "the system refused " + wanted_;
+  if (wanted_.empty()) return "nothing else was asked for";
+  if (in_force == wanted_) return "as asked for";
+  if (said_refused_) return "the system refused " + wanted_;
+  return "a route of this machine has its own, in place of " + wanted_;  // ip route … congctl
 }
 
 }  // namespace isthmus::inter

@@ -1,8 +1,10 @@
 // CongestionControl: how TCP is to react to loss, asked of each socket of a wire; the log says once
-// which one is in force, and why.
+// of each that is in force that it is, and why.
 #pragma once
 
 #include <atomic>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "base/event_log.h"
@@ -29,7 +31,8 @@ class CongestionControl {
   EventLog& log_;
   const std::string wanted_;
   std::atomic<bool> said_refused_ = false;
-  std::atomic<bool> said_in_force_ = false;
+  std::mutex mutex_;
+  std::set<std::string> said_in_force_;
 };
 
 }  // namespace isthmus::inter
