@@ -20,7 +20,7 @@ class LyingVoterTest : public testing::Test {
 
   LyingVoterTest() : federation_(options()) {
     liar().heard = [this](Link& from, MessageType type, ByteReader& in) {
-      vote_for_run(from, type, in);
+      liar().vote_for_run(from, type, in);
       note_close(type, in);
       if (silent_) return;
       Puppet::follow(from, type, in, [](const Status&, Status& mine) {
@@ -40,14 +40,6 @@ class LyingVoterTest : public testing::Test {
   std::uint64_t step(SiteId site) { return federation_.step(site); }
   bool reach(std::uint64_t wanted, Nanoseconds limit) {
     return federation_.run_until([&] { return step(1) >= wanted && step(2) >= wanted; }, limit);
-  }
-  // Without all voters' votes there is none.
-  void vote_for_run(Link& from, MessageType type, ByteReader& in) {
-    if (type != MessageType::accept) return;
-    const auto message = decode_signed(type, in);
-    const auto ballot = message ? decode_ballot(type, message->body) : std::nullopt;
-    if (!ballot || ballot->id.step != 0) return;
-    from.send(sign(liar().signer, kLiar, ballot->id, ballot->ballot).encode());
   }
   void note_close(MessageType type, ByteReader& in) {
     const auto message = type == MessageType::close ? decode_signed(type, in) : std::nullopt;

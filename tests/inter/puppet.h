@@ -22,7 +22,11 @@ class Puppet final : public WireReceiver, public LinkOwner {
  public:
   Puppet(sim::Simulation& simulation, sim::SimulatedNetwork& network,
          const security::Roster& roster, SiteId self, const Fingerprint& fingerprint, int actor)
-      : signer(self), loop(simulation), log_(simulation, "puppet"), fingerprint_(fingerprint) {
+      : signer(self),
+        loop(simulation),
+        self_(self),
+        log_(simulation, "puppet"),
+        fingerprint_(fingerprint) {
     std::vector<GatewayId> peers;
     for (const auto& site : roster.sites)
       if (site.id != self) peers.push_back({site.id, 0});
@@ -71,6 +75,15 @@ class Puppet final : public WireReceiver, public LinkOwner {
     return step;
   }
 
+  // Its own vote, as the others', for the run that they begin: without all voters' there is none.
+  void vote_for_run(Link& from, MessageType type, ByteReader& in) {
+    if (type != MessageType::accept) return;
+    const auto message = decode_signed(type, in);
+    const auto ballot = message ? decode_ballot(type, message->body) : std::nullopt;
+    if (!ballot || ballot->id.step != 0) return;
+    from.send(sign(signer, self_, ballot->id, ballot->ballot).encode());
+  }
+
   const sim::SimulatedSigner signer;
   Loop loop;
   security::Digest run;  // that it says to have, in sessions that begin from now on
@@ -113,6 +126,7 @@ class Puppet final : public WireReceiver, public LinkOwner {
     came(from, arrival);
   }
 
+  const SiteId self_;
   EventLog log_;
   Fingerprint fingerprint_;
   RateLimit limit_{0};
