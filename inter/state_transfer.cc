@@ -40,6 +40,9 @@ constexpr double kMuchFaster = 2;
 constexpr double kLongUnderWay = 150;
 constexpr std::uint32_t kWorthWhile = 10;
 constexpr Nanoseconds kPatienceWithSlowServer = 1800 * kSecond;
+// An offer of another state than the one that comes counts for so long: its server keeps what it
+// has read for twice as long at most, and may have written it over by then.
+constexpr Nanoseconds kOfferCounts = 60 * kSecond;
 constexpr std::size_t kSnapshots = 2;  // as many as the disk has
 constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
 constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on what one peer asks
@@ -108,6 +111,8 @@ struct StateTransfer::Incoming {
   std::vector<security::Digest> leaves;  // empty until the manifest is whole
   std::vector<bool> have;
   std::uint32_t missing = 0;
+  std::uint32_t missing_when_halved = 0;  // half of what was missing had come, once more
+  Nanoseconds halved = 0;
   Nanoseconds last_arrival = 0;
   std::uint64_t bytes_until_then = 0;  // of chunks, from this server
   Nanoseconds asked = 0;               // this server, for the first time
@@ -271,15 +276,12 @@ void StateTransfer::tidy() {
 
 // --- Fetching
 
-// While a state is on its way, what others pass on of another one is no answer to this site: it was
-// said to somebody else, later.
+// Only what a site says itself to this one: what others pass on of it was said to somebody else,
+// who knows when.
 void StateTransfer::on_saved(Link* from, SiteId signer, const Saved& saved) {
-  if (!saved.strong_root) return;
-  const bool itself = from != nullptr && from->peer().site == signer;
-  if (receives() && !itself && saved.id.step != incoming_->offer.id.step) return;
-  offers_[signer] = saved;
-  if (incoming_ && from != nullptr && from->peer().site == incoming_->server &&
-      same_state(saved, incoming_->offer))
+  if (!saved.strong_root || from == nullptr || from->peer().site != signer) return;
+  offers_[signer] = {saved, context_.loop.now()};
+  if (incoming_ && signer == incoming_->server && same_state(saved, incoming_->offer))
     from->have(incoming_->transfer, incoming_->have);
   news_.notify();
 }
@@ -291,8 +293,8 @@ std::size_t StateTransfer::majority(const View& view) const {
 
 std::size_t StateTransfer::voters_for(const Saved& offer, const View& view) const {
   return static_cast<std::size_t>(std::ranges::count_if(offers_, [&](const auto& entry) {
-    const auto& [site, saved] = entry;
-    return site != context_.self && view.is_voter(site) && same_state(saved, offer);
+    const auto& [site, other] = entry;
+    return site != context_.self && view.is_voter(site) && same_state(other.saved, offer);
   }));
 }
 
@@ -308,24 +310,24 @@ bool StateTransfer::proven(const Saved& offer, const Wanted& wanted) const {
          context_.vouch_for(step, offer.state_root) >= needed;
 }
 
-// Which of the offers to fetch: one of a state whose root is proved, and of its strong roots the
-// one that most voters signed. A majority's is taken at once, a lesser one only when no more offers
-// are waited for.
-std::optional<Saved> StateTransfer::choose(const Wanted& wanted, bool last_call) const {
+// Which of the offers to fetch: one of a state whose root is proved, and that somebody in sight
+// has. A list of leaves that a majority of the voters signed is true; any other one, only if it
+// `may` be fetched, of the server that failed us least lately, and of such what most voters signed:
+// so a few of one mind are not asked over and over.
+std::optional<Saved> StateTransfer::choose(
+    const Wanted& wanted,
+    const std::function<bool(const Saved& offer, const PeerSite& server)>& may) const {
   std::optional<Saved> best;
-  std::tuple<std::size_t, Nanoseconds, std::uint64_t> best_rank;
-  for (const auto& [site, saved] : offers_) {
-    Nanoseconds least_failed = std::numeric_limits<Nanoseconds>::max();
-    for (const auto& [other, offer] : offers_) {
-      if (!same_state(offer, saved)) continue;
-      const auto failed = failed_.find(other);
-      least_failed = std::min(least_failed, failed == failed_.end() ? 0 : failed->second);
-    }
-    const auto voters = voters_for(saved, wanted.view);
-    if (!proven(saved, wanted) || (voters < majority(wanted.view) && !last_call)) continue;
-    const std::tuple rank(voters, -least_failed, saved.id.step);
+  std::tuple<bool, Nanoseconds, std::size_t, std::uint64_t> best_rank;
+  for (const auto& [site, offer] : offers_) {
+    const auto* server = server_of(offer.saved);
+    if (server == nullptr || !proven(offer.saved, wanted)) continue;
+    const auto voters = voters_for(offer.saved, wanted.view);
+    const bool is_true = voters >= majority(wanted.view);
+    if (!is_true && !may(offer.saved, *server)) continue;
+    const std::tuple rank(is_true, -failed_at(*server), voters, offer.saved.id.step);
     if (best && rank <= best_rank) continue;
-    best = saved;
+    best = offer.saved;
     best_rank = rank;
   }
   return best;
@@ -333,23 +335,28 @@ std::optional<Saved> StateTransfer::choose(const Wanted& wanted, bool last_call)
 
 // One that signed this state and can be reached; the one that failed us least lately, and of such
 // one that was not tried yet, or the fastest.
-PeerSite* StateTransfer::server_of(const Saved& offer) {
+PeerSite* StateTransfer::server_of(const Saved& offer) const {
   PeerSite* server = nullptr;
   std::pair<Nanoseconds, double> best;
-  for (const auto& [site, saved] : offers_) {
+  for (const auto& [site, other] : offers_) {
     auto* peer = context_.peers.find(site);
-    if (peer == nullptr || !peer->link->up() || !same_state(saved, offer)) continue;
+    if (peer == nullptr || !peer->link->up() || !same_state(other.saved, offer)) continue;
     const auto tried = chunks_per_second_.find(site);
     const bool is_new = tried == chunks_per_second_.end();
-    const std::pair rank(-failed_[site], !is_new ? tried->second
-                                         : chunks_per_second_.size() < kTriedMax
-                                             ? std::numeric_limits<double>::infinity()
-                                             : 0.0);
+    const std::pair rank(-failed_at(*peer), !is_new ? tried->second
+                                            : chunks_per_second_.size() < kTriedMax
+                                                ? std::numeric_limits<double>::infinity()
+                                                : 0.0);
     if (server != nullptr && rank <= best) continue;
     server = peer;
     best = rank;
   }
   return server;
+}
+
+Nanoseconds StateTransfer::failed_at(const PeerSite& server) const {
+  const auto failed = failed_.find(server.site);
+  return failed == failed_.end() ? 0 : failed->second;
 }
 
 void StateTransfer::note_failure(const PeerSite& server) {
@@ -377,7 +384,9 @@ bool StateTransfer::is_slow(const Link& link) {
 }
 
 // Another one than the server, which is slow. Each reads and hashes all of its state first, so few
-// are tried, and one that was is gone back to where it was much faster than this one is.
+// are tried, and one that was is gone back to where it was much faster than this one is. What has
+// come is given up for one that is not known only if it is less than half, and as long as few were
+// tried.
 bool StateTransfer::may_be_faster(const Link& link, const PeerSite& other,
                                   std::uint32_t missing_there) const {
   const auto& in = *incoming_;
@@ -387,19 +396,20 @@ bool StateTransfer::may_be_faster(const Link& link, const PeerSite& other,
   const auto under_way = std::min(link.chunks_at_once(), kAtOnceMax);
   const bool line_may_be_slow = in.leaves_per_second * kLeafBytesMax >= kSlowestBytesPerSecond &&
                                 in.leaves_per_second * kLongUnderWay < under_way;
+  if (missing_there > (chunks_per_second_.size() < kTriedMax ? 2 : 1) * in.missing) return false;
   if (context_.loop.now() - in.asked >= kPatienceWithSlowServer) return true;
-  if (missing_there > 2 * in.missing) return false;
   return !line_may_be_slow || in.missing >= kWorthWhile * under_way;
 }
 
-// What is better fetched from another server. The same state, from one that may be faster: nothing
-// is lost by it. Or another state, for which all that has come is given up: its list of leaves may
-// be true and this one invented, by whoever answered first. It is one that more voters have signed
-// than ever signed this one, or as many, and its server has failed less lately; the server here has
-// failed then. Where nothing tells them apart, a slow server is left for it as for a faster one of
-// the same state, if more is missing than has come, or after half an hour. So each change brings
-// more voters, or leaves who failed last, or tries a server that was not tried yet, or finds one
-// much faster: none goes to and fro.
+// What is better fetched from another server. The same state, where this one is slow, from one that
+// may be faster: nothing is lost by it. Or, until a majority has signed this state, another one,
+// for which all that has come is given up: the list of its leaves may be true and this one
+// invented, by whoever answered first. It is one that a majority has signed; or, where this server
+// is slow, one whose server may be faster and has not failed later than this one; or any, where
+// half of what was missing takes longer to come than patience lasts: then this server has failed,
+// and patience is twice as long from now on. So a change leads to a list that is true, to a server
+// that was not tried yet, or to one much faster that has not failed since; and what goes to and fro
+// all the same takes twice as long each time, until that is enough for an honest server.
 std::optional<Saved> StateTransfer::better_elsewhere(const PeerSite& server, const Wanted& wanted) {
   auto& in = *incoming_;
   in.voters = std::max(in.voters, voters_for(in.offer, wanted.view));
@@ -407,24 +417,32 @@ std::optional<Saved> StateTransfer::better_elsewhere(const PeerSite& server, con
   if (const auto* same = server_of(in.offer);
       slow && same != nullptr && same != &server && may_be_faster(*server.link, *same, in.missing))
     return in.offer;
-  const std::pair here(in.voters, -failed_[server.site]);
-  std::optional<Saved> best;
-  auto best_rank = here;
-  for (const auto& [site, saved] : offers_) {
-    if (same_state(saved, in.offer) || !proven(saved, wanted)) continue;
-    const auto* other = server_of(saved);
-    if (other == nullptr || other == &server) continue;
-    const std::pair rank(voters_for(saved, wanted.view), -failed_[other->site]);
-    if (rank < best_rank || (rank == best_rank && best)) continue;
-    if (rank == here && !(slow && may_be_faster(*server.link, *other, chunk_count()))) continue;
-    best = saved;
-    best_rank = rank;
+  if (in.voters >= majority(wanted.view)) return std::nullopt;
+  const bool takes_too_long =
+      slow && context_.loop.now() - std::max(in.halved, in.asked) >= patience_;
+  const auto best = choose(wanted, [&](const Saved& offer, const PeerSite& other) {
+    if (!slow || same_state(offer, in.offer) || &other == &server) return false;
+    return takes_too_long || (failed_at(other) <= failed_at(server) &&
+                              may_be_faster(*server.link, other, chunk_count()));
+  });
+  if (best && takes_too_long) {
+    note_failure(server);
+    patience_ *= 2;
   }
-  if (best_rank > here) note_failure(server);
   return best;
 }
 
-// Whom nobody could ask when all were, or who was busy: until a majority has signed what comes.
+// But of the state that comes, which has other servers to go on with.
+void StateTransfer::forget_old_offers() {
+  std::erase_if(offers_, [&](const auto& entry) {
+    const auto& offer = entry.second;
+    return context_.loop.now() - offer.said >= kOfferCounts &&
+           !(receives() && same_state(offer.saved, incoming_->offer));
+  });
+}
+
+// Whom nobody could ask when all were, who was busy, or whose offer is old: until a majority has
+// signed what comes.
 void StateTransfer::ask_silent_peers(const Wanted& wanted) {
   if (incoming_->voters >= majority(wanted.view)) return;
   for (const auto& [site, peer] : context_.peers.all())
@@ -448,7 +466,8 @@ Task<void> StateTransfer::begin_incoming(Saved chosen, security::Digest record) 
   co_await run_on(context_.workers, context_.loop, std::move(make_room), 8 * layout_.elements());
   in.manifest.resize(manifest_chunks());
   in.have.resize(chunk_count());
-  in.missing = chunk_count();
+  in.missing = in.missing_when_halved = chunk_count();
+  in.halved = context_.loop.now();
   incoming_ = std::move(begun);
 }
 
@@ -509,6 +528,7 @@ Task<std::optional<Saved>> StateTransfer::receive_from(PeerSite& server, const W
     better = better_elsewhere(server, wanted);
     if (context_.loop.now() < next_ask) continue;
     next_ask = context_.loop.now() + kAskEvery;
+    forget_old_offers();
     ask_silent_peers(wanted);
   }
   in.server = 0;
@@ -534,26 +554,30 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
   failed_.clear();
   in_vain_ = 0;
   chunks_per_second_.clear();
+  patience_ = kPatienceWithSlowServer;
+  offers_.clear();
   const Wanted wanted{at_least, std::move(view), std::move(record_of), std::move(give_up)};
   std::optional<OuterState> result;
   std::uint64_t wanted_step = 0;
   while (!wanted.give_up() && !result) {
-    offers_.clear();
+    forget_old_offers();
     context_.peers.send_to_all(encode(StateRequest{wanted_step, false}));
     const auto until = context_.loop.now() + kAskEvery;
     std::optional<Saved> chosen;
     while (!chosen && context_.loop.now() < until) {
+      // What no majority has signed, only when no more offers are waited for.
       const bool more = co_await news_.wait_until(until);
-      chosen = choose(wanted, !more);
+      chosen = choose(wanted, [more](const auto&, const auto&) { return !more; });
     }
     PeerSite* server = chosen ? server_of(*chosen) : nullptr;
     if (server == nullptr) {
       // Their newest ones are not proved yet: the next time all are asked for the one before, which
       // they still keep, and then anew.
       std::uint64_t lowest = 0;
-      for (const auto& [site, saved] : offers_)
-        if (saved.id.step > at_least && (lowest == 0 || saved.id.step < lowest))
-          lowest = saved.id.step;
+      for (const auto& [site, offer] : std::exchange(offers_, {}))
+        if (const auto step = offer.saved.id.step;
+            step > at_least && (lowest == 0 || step < lowest))
+          lowest = step;
       wanted_step = wanted_step == 0 && lowest > 1 ? lowest - 1 : 0;
       continue;
     }
@@ -570,7 +594,7 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
       step = static_cast<std::int64_t>(better->id.step);
       context_.log.info("state_fetch_goes_on", {.peer = server->name, .outer_step = step},
                         {{"why", same ? "it may come faster from there"
-                                      : "as many voters or more have signed that one"},
+                                      : "no majority has signed the one that came"},
                          {"chunks_missing", incoming_->missing}});
     }
     auto& in = *incoming_;
@@ -588,6 +612,7 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
       context_.log.warning("state_fetch_stopped", {.peer = server->name, .outer_step = step},
                            {{"chunks_missing", in.missing}, {"refused", in.refused}});
       note_failure(*server);
+      offers_.erase(server->site);
     }
     if (in.missing == 0 || in.manifest_refused) incoming_.reset();
   }
@@ -663,7 +688,10 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
       ++in.arrived;
     if (arrival.index >= manifest) ++in.leaves_came;
     in.have[arrival.index] = true;
-    --in.missing;
+    if (--in.missing <= in.missing_when_halved / 2) {
+      in.missing_when_halved = in.missing;
+      in.halved = in.last_arrival;
+    }
   } else {
     in.refused = true;
   }

@@ -70,16 +70,25 @@ class StateTransfer {
     RecordOf record_of;
     std::function<bool()> give_up;
   };
+  // The last word of a site about what it has.
+  struct Offer {
+    Saved saved;
+    Nanoseconds said = 0;
+  };
   Task<void> serve(Link& link, std::uint64_t session, StateRequest request, StepId id);
   std::size_t majority(const View& view) const;
   std::size_t voters_for(const Saved& offer, const View& view) const;
   bool proven(const Saved& offer, const Wanted& wanted) const;
-  std::optional<Saved> choose(const Wanted& wanted, bool last_call) const;
-  PeerSite* server_of(const Saved& offer);
+  std::optional<Saved> choose(
+      const Wanted& wanted,
+      const std::function<bool(const Saved& offer, const PeerSite& server)>& may) const;
+  PeerSite* server_of(const Saved& offer) const;
+  Nanoseconds failed_at(const PeerSite& server) const;
   void note_failure(const PeerSite& server);
   bool is_slow(const Link& link);
   bool may_be_faster(const Link& link, const PeerSite& other, std::uint32_t missing_there) const;
   std::optional<Saved> better_elsewhere(const PeerSite& server, const Wanted& wanted);
+  void forget_old_offers();
   void ask_silent_peers(const Wanted& wanted);
   Task<void> begin_incoming(Saved chosen, security::Digest record);
   void forget_part_of_list();
@@ -110,9 +119,10 @@ class StateTransfer {
   std::uint32_t in_vain_ = 0;
   std::unique_ptr<Incoming> incoming_;
   std::deque<TransferId> left_;                 // of which nothing more is taken
-  std::map<SiteId, Saved> offers_;              // the newest with a strong root
+  std::map<SiteId, Offer> offers_;              // with a strong root
   std::map<SiteId, Nanoseconds> failed_;        // servers, since fetch() began
   std::map<SiteId, double> chunks_per_second_;  // of slow servers
+  Nanoseconds patience_ = 0;                    // with a state of which little comes
   Signal news_;
 };
 

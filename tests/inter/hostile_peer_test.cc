@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
+#include <vector>
 
 namespace isthmus::inter {
 namespace {
@@ -368,75 +371,171 @@ class OneByOne final : public ChunkSource {
   std::vector<Bytes> chunks_;
 };
 
-// Its list of leaves is invented, it sends a leaf of it within each patience, and it answers at
-// once; the others, who hold the true one, read their states for some seconds. They
-// vote, or neither side does.
-class InventedListTest : public testing::TestWithParam<bool> {};
+// Its list of leaves is invented, and it answers at once; of its leaves it sends so many at once,
+// and then one within each patience. The others hold the true one. In sight of who comes late are
+// those that have votes, and it has none; or it has one, and the honest one in sight has none.
+class InventedListTest : public testing::Test {
+ protected:
+  static constexpr SiteId kHonest = 1, kVoter = 2, kOtherVoter = 3, kHostile = 4, kLate = 5;
 
-TEST_P(InventedListTest, IsLeftOnceOthersHaveAnswered) {
-  constexpr std::size_t kLeaves = 200;
-  constexpr SiteId kHostile = 1, kHonest = 2, kVoter = 3, kLate = 4;
-  const bool voters_answer = GetParam();
-  auto options = options_of({kSecond, 2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.puppets = {kHostile};
-  options.late = {kLate};
-  options.without_vote = {kHostile, kLate};
-  if (!voters_answer) options.without_vote.insert(kHonest);
-  options.tensors = kLeaves;
-  options.gateway.sync.outer_steps = 1000;
-  ScriptedFederation federation(std::move(options));
-  auto& puppet = federation.puppet(kHostile);
-  auto& server = federation.gateway(kHonest);
-  const Bytes leaf(4 * 10);
-  std::shared_ptr<OneByOne> drip;
-  std::map<std::uint64_t, security::Digest> roots;  // of the states, by step
-  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
-    if (server.state()) roots[server.state()->step] = server.root();
-    if (type != MessageType::state_request || roots.size() < 2) return;
-    const auto request = decode_state_request(in);
-    const std::vector<security::Digest> leaves(kLeaves, strong_leaf(leaf));
-    Saved saved{.id = {.run = server.genesis()->record.hash(),
-                       .view = {},
-                       .step = std::next(roots.rbegin())->first,
-                       .fragment = 0},
-                .state_root = std::next(roots.rbegin())->second,
-                .strong_root = strong_root(leaves),
-                .spot_root = {}};
-    if (request->send) {
-      ByteWriter list;
-      for (const auto& digest : leaves) list.raw(digest.bytes);
-      drip = std::make_shared<OneByOne>(list.take());
-      from.offer(transfer_of_state(saved.id.run, saved.id.step, *saved.strong_root), 1, 1 + kLeaves,
-                 drip, false);
-    }
-    from.send(sign(puppet.signer, kHostile, MessageType::saved, encode(saved)).encode());
-  };
-  const auto drip_on = [&](const auto& again) -> void {
-    if (drip) drip->drip(leaf);
+  void begin(bool voters_in_sight, std::size_t leaves, std::size_t at_once) {
+    auto options = options_of(std::vector<Nanoseconds>(5, 10 * kSecond));
+    options.puppets = {kHostile};
+    options.late = {kLate};
+    options.without_vote = {voters_in_sight ? kHostile : kHonest, kLate};
+    options.tensors = static_cast<std::int64_t>(leaves);
+    options.elements = 10 * options.tensors;
+    options.gateway.sync.chunk_elements = 1 << 14;
+    options.gateway.sync.outer_steps = 100'000;
+    federation_.emplace(std::move(options));
+    auto& puppet = federation_->puppet(kHostile);
+    puppet.heard = [=, this](Link& from, MessageType type, ByteReader& in) {
+      const auto& server = federation_->gateway(kHonest);
+      federation_->puppet(kHostile).vote_for_run(from, type, in);
+      Puppet::follow(from, type, in, [](const Status&, Status& mine) { mine.vote_file = 77; });
+      if (server.state()) roots_[server.state()->step] = server.root();
+      if (type != MessageType::state_request || roots_.size() < 2) return;
+      const auto request = decode_state_request(in);
+      const auto& [step, root] =
+          request->send ? *roots_.find(request->step) : *std::next(roots_.rbegin());
+      const std::vector<security::Digest> invented(leaves, strong_leaf(leaf_));
+      const Saved saved{
+          .id = {.run = server.genesis()->record.hash(), .view = {}, .step = step, .fragment = 0},
+          .state_root = root,
+          .strong_root = strong_root(invented),
+          .spot_root = {}};
+      if (request->send) {
+        ByteWriter list;
+        for (const auto& digest : invented) list.raw(digest.bytes);
+        drip_ = std::make_shared<OneByOne>(list.take());
+        for (std::size_t i = 0; i < at_once; ++i) drip_->drip(leaf_);
+        from.offer(transfer_of_state(saved.id.run, saved.id.step, *saved.strong_root), 1,
+                   static_cast<std::uint32_t>(1 + leaves), drip_, false);
+      }
+      from.send(
+          sign(federation_->puppet(kHostile).signer, kHostile, MessageType::saved, encode(saved))
+              .encode());
+    };
+    drip_on();
+    ASSERT_TRUE(
+        federation_->run_until([&] { return federation_->step(kHonest) >= 5; }, 300 * kSecond));
+    for (const SiteId voter : {kVoter, kOtherVoter})
+      federation_->cut(voter, kLate, !voters_in_sight);
+  }
+  // The others read their states for some seconds, so that it is asked for its own.
+  void start_late() {
+    for (const SiteId site : {kHonest, kVoter, kOtherVoter})
+      federation_->disk(site).set_faults({.unreadable = "outer/state."});
+    federation_->start(kLate);
+    ASSERT_TRUE(
+        federation_->run_until([&] { return events("state_fetch_began") == 1; }, 60 * kSecond));
+    federation_->run_for(8 * kSecond);
+    ASSERT_TRUE(drip_) << "the puppet was never asked";
+    for (const SiteId site : {kHonest, kVoter, kOtherVoter}) federation_->disk(site).set_faults({});
+  }
+  bool fetched_within(Nanoseconds limit) {
+    return federation_->run_until(
+        [&] { return federation_->gateway(kLate).counters().state_fetches == 1; }, limit);
+  }
+  std::size_t events(std::string_view id) const { return federation_->events(kLate, id); }
+
+  std::optional<ScriptedFederation> federation_;
+
+ private:
+  void drip_on() {
+    if (drip_) drip_->drip(leaf_);
+    auto& puppet = federation_->puppet(kHostile);
     puppet.link(kLate).poke();
-    puppet.loop.call_at(federation.now() + 4900 * kMillisecond, [&again] { again(again); });
-  };
-  drip_on(drip_on);
-  ASSERT_TRUE(federation.run_until([&] { return federation.step(kHonest) >= 30; }, 300 * kSecond));
-  for (const SiteId site : {kHonest, kVoter})
-    federation.disk(site).set_faults({.unreadable = "outer/state."});
-  if (!voters_answer) federation.cut(kVoter, kLate, true);
-  federation.start(kLate);
-  ASSERT_TRUE(federation.run_until(
-      [&] { return federation.events(kLate, "state_fetch_began") == 1; }, 60 * kSecond));
-  federation.run_for(8 * kSecond);
-  ASSERT_TRUE(drip) << "the puppet was never asked";
-  for (const SiteId site : {kHonest, kVoter}) federation.disk(site).set_faults({});
-  const auto& late = federation.gateway(kLate);
-  EXPECT_TRUE(
-      federation.run_until([&] { return late.counters().state_fetches == 1; }, 20 * kSecond));
-  EXPECT_EQ(federation.events(kLate, "state_fetch_began"), 1U);
-  EXPECT_EQ(federation.events(kLate, "state_fetch_goes_on"), 1U);
+    puppet.loop.call_at(federation_->now() + 4900 * kMillisecond, [this] { drip_on(); });
+  }
+
+  const Bytes leaf_ = Bytes(4 * 10);
+  std::shared_ptr<OneByOne> drip_;
+  std::map<std::uint64_t, security::Digest> roots_;  // of the states, by step
+};
+
+TEST_F(InventedListTest, IsLeftOnceAMajorityHasAnswered) {
+  begin(true, 200, 0);
+  start_late();
+  EXPECT_TRUE(fetched_within(20 * kSecond));
+  EXPECT_EQ(events("state_fetch_began"), 1U);
+  EXPECT_EQ(events("state_fetch_goes_on"), 1U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Voters, InventedListTest, testing::Bool(), [](const auto& test) {
-  return test.param ? "HaveTheTrueOne" : "AreOutOfSight";
-});
+TEST_F(InventedListTest, IsLeftThoughNobodyElseInSightHasAVote) {
+  begin(false, 200, 0);
+  start_late();
+  EXPECT_TRUE(fetched_within(20 * kSecond));
+  EXPECT_EQ(events("state_fetch_began"), 1U);
+  EXPECT_EQ(events("state_fetch_goes_on"), 1U);
+}
+
+// More than half came at once. By then the honest one has no more what it offered at first.
+TEST_F(InventedListTest, IsLeftAfterHalfAnHourForWhatIsThere) {
+  begin(false, 2000, 1100);
+  start_late();
+  EXPECT_FALSE(fetched_within(1700 * kSecond));
+  EXPECT_TRUE(fetched_within(200 * kSecond));
+  EXPECT_EQ(events("state_fetch_stopped"), 0U);
+  EXPECT_EQ(events("state_fetch_goes_on"), 1U);
+}
+
+// Also for one that was asked first, and out of sight for a while.
+TEST_F(InventedListTest, IsLeftAfterHalfAnHourForOneThatFailedBefore) {
+  begin(false, 2000, 1100);
+  federation_->cut(kHostile, kLate, true);
+  federation_->start(kLate);
+  ASSERT_TRUE(
+      federation_->run_until([&] { return events("state_fetch_began") == 1; }, 60 * kSecond));
+  federation_->cut(kHonest, kLate, true);
+  federation_->cut(kHostile, kLate, false);
+  federation_->run_for(30 * kSecond);
+  ASSERT_EQ(events("state_fetch_stopped"), 1U);
+  federation_->cut(kHonest, kLate, false);
+  ASSERT_TRUE(
+      federation_->run_until([&] { return events("state_fetch_began") == 2; }, 60 * kSecond));
+  EXPECT_FALSE(fetched_within(1700 * kSecond));
+  EXPECT_TRUE(fetched_within(200 * kSecond));
+  EXPECT_EQ(events("state_fetch_stopped"), 1U);
+  EXPECT_EQ(events("state_fetch_goes_on"), 1U);
+}
+
+// What the others said to it long ago, of a state that is written over by now, it passes on to who
+// asks for one, sooner than they answer: they read theirs for some seconds.
+TEST_F(HostilePeerTest, WhatOthersOfferedLongAgoIsNotAskedFor) {
+  auto options = endless_with_puppet();
+  options.compute.assign(4, 60 * kSecond);  // so that three steps later it is in no memory either
+  options.late = {4};
+  options.without_vote = {1, 4};
+  ScriptedFederation federation(std::move(options));
+  auto& puppet = federation.puppet(1);
+  std::vector<Bytes> offers;
+  bool asked = false;
+  puppet.heard = [&](Link& from, MessageType type, ByteReader& in) {
+    Puppet::follow(from, type, in);
+    if (type == MessageType::saved) {
+      const auto message = decode_signed(type, in);
+      const auto saved = message ? decode_saved(message->body) : std::nullopt;
+      if (saved && saved->strong_root) offers.push_back(message->encode());
+    } else if (type == MessageType::state_request) {
+      asked = true;
+      for (const auto& offer : offers) from.send(offer);
+    }
+  };
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 15; }, 2000 * kSecond));
+  for (const SiteId voter : {2, 3}) puppet.link(voter).send(encode(StateRequest{14, false}));
+  ASSERT_TRUE(federation.run_until([&] { return offers.size() == 2; }, 5 * kSecond));
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(2) >= 18; }, 2000 * kSecond));
+  for (const SiteId voter : {2, 3})
+    federation.disk(voter).set_faults({.unreadable = "outer/state."});
+  federation.start(4);
+  federation.run_for(15 * kSecond);
+  for (const SiteId voter : {2, 3}) federation.disk(voter).set_faults({});
+  EXPECT_TRUE(federation.run_until(
+      [&] { return federation.gateway(4).counters().state_fetches == 1; }, 30 * kSecond));
+  EXPECT_TRUE(asked);
+  EXPECT_EQ(federation.events(4, "state_fetch_stopped"), 0U);
+}
 
 // Of a list of two chunks the first one that comes is false, and nothing follows. Whoever brings
 // the rest is not blamed for it.
