@@ -19,6 +19,7 @@
 #include "base/disk.h"
 #include "base/event_log.h"
 #include "base/large_vector.h"
+#include "base/machine_memory.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "base/workers.h"
@@ -62,6 +63,17 @@ ModelLayout layout_of(std::uint64_t parameters) {
   }
   if (const auto rest = elements % kColumns; rest > 0) add(Shape{rest});
   return value_of(ModelLayout::make(std::move(tensors)));
+}
+
+Result<void> check_memory(std::uint64_t parameters, std::uint64_t sites) {
+  // The gateway's state and feedback; the ranks' progress, parameters and memory.
+  constexpr std::uint64_t kBytesAtLeast = 12 + 12;  // of each parameter
+  const auto bytes = kBytesAtLeast * parameters * sites;
+  if (bytes <= machine_memory_bytes()) return {};
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("--parameters {}: {} sites need {} GB at least, and this machine has {}",
+                           parameters, sites, bytes / 1'000'000'000,
+                           machine_memory_bytes() / 1'000'000'000)};
 }
 
 std::vector<float> inner_progress(std::uint64_t count, std::uint64_t seed) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/large_vector.h"
+#include "base/result.h"
 #include "inter/contributed_values.h"
 #include "inter/gateway.h"
 #include "inter/model_layout.h"
@@ -74,6 +75,9 @@ std::vector<T> hear_all(std::span<const int> children, double patience, std::str
 
 // Matrices of 1024 columns, as a model has them, and a vector of what is left.
 inter::ModelLayout layout_of(std::uint64_t parameters);
+
+// Of gateways and ranks of so many sites, at least. invalid_argument: this machine has less memory.
+Result<void> check_memory(std::uint64_t parameters, std::uint64_t sites);
 
 // How far inner steps went: normal, with a spread of its own for each row. A million values are
 // drawn, and come again.

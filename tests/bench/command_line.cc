@@ -1,6 +1,6 @@
 #include "tests/bench/command_line.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -13,9 +13,27 @@
 
 namespace isthmus::bench {
 
+namespace {
+
+constexpr int kBadUsage = 2;
+
+std::string with_program(std::string_view why) {
+  return fmt::format("{}: {}", ::program_invocation_short_name, why);
+}
+
+}  // namespace
+
+void bad_usage(std::string_view why) {
+  fmt::print(stderr, "{}\n", with_program(why));
+  std::exit(kBadUsage);
+}
+
 CommandLine::CommandLine(const std::string& purpose, bool& json)
     : app_(std::make_unique<CLI::App>(purpose)) {
   app_->add_flag("--json", json, "one object a line: name, value, unit");
+  app_->failure_message([](const CLI::App* app, const CLI::Error& error) {
+    return with_program(CLI::FailureMessage::simple(app, error));
+  });
 }
 
 CommandLine::~CommandLine() = default;
@@ -74,7 +92,6 @@ void CommandLine::parse(int argc, char** argv) {
   try {
     app_->parse(argc, argv);
   } catch (const CLI::ParseError& end) {
-    constexpr int kBadUsage = 2;  // as isthmus itself says it
     std::exit(app_->exit(end) == 0 ? 0 : kBadUsage);
   }
 }

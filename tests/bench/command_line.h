@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -12,6 +13,10 @@ class App;
 }  // namespace CLI
 
 namespace isthmus::bench {
+
+// Says what is wrong with the command line on the standard error, and ends the process with 2, as
+// isthmus itself does.
+[[noreturn]] void bad_usage(std::string_view why);
 
 class CommandLine {
  public:

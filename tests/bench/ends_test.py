@@ -4,6 +4,7 @@
 wan_bench and a full disk need root; without it their tests are skipped.
 """
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -53,9 +54,9 @@ class Ended(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def start(self, *command):
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                   text=True, start_new_session=True)
+    def start(self, *command, stdout=subprocess.DEVNULL):
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True,
+                                   start_new_session=True)
 
         def clean_up():
             with contextlib.suppress(ProcessLookupError):
@@ -93,13 +94,32 @@ class Ended(unittest.TestCase):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
             self.check_ends(number, GATEWAY_BENCH, "--parameters=20000", "--steps=10000")
 
-    def test_wan_bench_by_a_signal_to_it_alone(self):
+    def skip_without_wan(self):
         probe = subprocess.run([WITH_WAN, "--", "true"], stderr=subprocess.PIPE, text=True)
         if probe.returncode != 0:
             self.skipTest(probe.stderr)
+
+    def test_wan_bench_by_a_signal_to_it_alone(self):
+        self.skip_without_wan()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
             self.check_ends(number, WAN_BENCH, "--path=delay=5ms rate=100mbit", "--parameters=20000", "--exchanges=1000",
                             "--iperf-seconds=0")
+
+    def test_what_an_interrupted_wan_bench_measured_is_reported(self):
+        self.skip_without_wan()
+        for run, reported in ((1, {}), (2, {"runs": 1, "parameters": 20000})):
+            process = self.start(WAN_BENCH, "--path=delay=5ms rate=100mbit", "--parameters=20000", "--exchanges=3", "--runs=1000",
+                                 "--iperf-seconds=0", "--json", stdout=subprocess.PIPE)
+            while not process.stderr.readline().startswith(f"run {run} of 1000: "):
+                self.assertIsNone(process.poll())
+            process.send_signal(signal.SIGINT)
+            figures, said = process.communicate(timeout=20)
+            self.assertEqual(process.returncode, 130)
+            self.assertIn(f"wan_bench: interrupted: {run - 1} of 1000 runs measured\n", said)
+            rows = {row["name"]: row for row in map(json.loads, figures.splitlines())}
+            self.assertEqual(bool(rows), bool(reported))
+            for key, value in reported.items():
+                self.assertEqual(rows["exchange, third and later / ideal"][key], value)
 
     def test_gateway_bench_when_a_gateway_is_killed(self):
         process = self.start_and_wait(GATEWAY_BENCH, "--parameters=20000", "--steps=10000")

@@ -47,6 +47,7 @@ namespace {
 
 using namespace inter;  // what is measured here
 
+constexpr std::uint64_t kSites = 2;
 constexpr std::uint64_t kWarmSteps = 2;  // buffers, files and windows grow in the first
 
 struct Options {
@@ -59,7 +60,7 @@ struct Options {
 };
 
 SyncOptions rules_of(const Options& options) {
-  return sync_of(options.codec, options.outer, kWarmSteps + options.steps, 2);
+  return sync_of(options.codec, options.outer, kWarmSteps + options.steps, kSites);
 }
 
 // --- Two gateways
@@ -141,10 +142,10 @@ Figures run_site(const LoopbackFederation& federation, std::size_t self, const O
 }
 
 std::vector<Figures> run_federation(const Options& options, const std::string& folder) {
-  const auto federation = make_loopback_federation(2);
+  const auto federation = make_loopback_federation(kSites);
   std::vector<int> ends_of_children;
   std::vector<pid_t> children;
-  for (std::size_t self = 0; self < 2; ++self) {
+  for (std::size_t self = 0; self < kSites; ++self) {
     std::array<int, 2> ends{};
     if (::pipe(ends.data()) != 0) give_up("no pipe");
     const pid_t child = fork_child();
@@ -398,6 +399,9 @@ int main(int argc, char** argv) {
   line.folder("--folder", options.folder, "for the gateways' files (default: the system's)");
   line.ends("Status: 0 measured, 1 not, 2 bad usage.");
   line.parse(argc, argv);
+  if (const auto fits = isthmus::bench::check_memory(options.parameters, isthmus::bench::kSites);
+      !fits)
+    isthmus::bench::bad_usage(fits.error().text());
   isthmus::bench::run(options);
   return isthmus::bench::after_output(0);
 }

@@ -73,9 +73,13 @@ class Usage(unittest.TestCase):
     def test_numbers_and_names(self):
         for option, value in (("--parameters", "0"), ("--parameters", "-5"), ("--sites", "1"), ("--sites", "2.5"),
                               ("--cc", "foo"), ("--pause", "nan"), ("--pause", "inf"), ("--runs", "0"), ("--runs", "")):
-            self.check_refused(f"{option}: ", "--path", LINE, f"{option}", value)
+            self.check_refused(f"wan_bench: {option}: ", "--path", LINE, f"{option}", value)
         with open("/proc/meminfo", encoding="ascii") as memory:
             kib = int(memory.readline().split()[1])
+        if kib << 10 < 24 * 2 << 32:
+            said = run(GATEWAY_BENCH, "--parameters", str(1 << 32), "--steps=1")
+            self.assertEqual(said.returncode, BAD_USAGE, said.stdout)
+            self.assertIn(f"gateway_bench: --parameters {1 << 32}: 2 sites need 206 GB at least", said.stdout)
         if kib << 10 < 24 * 8 << 32:
             self.check_refused("8 sites need 824 GB at least", "--path", LINE, "--sites", "8", "--parameters", str(1 << 32))
 
@@ -91,7 +95,7 @@ class Usage(unittest.TestCase):
         self.assertEqual(said.returncode, 0)
         words = " ".join(said.stdout.split())
         for part in ("delay= must be there, and rate=, unless --access has it", "delay= above 0",
-                     "loss= up to 30%", "77 it cannot run here"):
+                     "loss= up to 30%", "77 it cannot run here", "130 interrupted"):
             self.assertIn(part, words)
 
 

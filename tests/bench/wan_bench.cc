@@ -12,6 +12,7 @@
 // carry: one byte per parameter for each other site.
 //
 // Needs root, for the namespaces. Without --path: every case of the table in docs/performance.md.
+// Ctrl-C ends the run at hand, and what the others measured is reported.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sched.h>
@@ -23,6 +24,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -50,6 +52,7 @@ using namespace inter;  // what is measured here
 
 constexpr const char* kInside = "ISTHMUS_WAN_BENCH_INSIDE";  // set for the run in the namespaces
 constexpr int kCannotRun = 77;  // as with_wan says it: not root, or no devices
+constexpr int kInterrupted = 130;
 
 struct KernelWindows {
   std::uint64_t receive = 0, send = 0;  // bytes of a connection, at most
@@ -80,8 +83,6 @@ struct Options {
 
 // --- Cases
 
-constexpr int kBadUsage = 2;  // as isthmus itself says it
-
 WanCase usable(const Options& options, const std::string& path, const std::string& cc,
                std::uint64_t parameters) {
   auto one = checked({.path = path,
@@ -92,8 +93,7 @@ WanCase usable(const Options& options, const std::string& path, const std::strin
                       .line = {},
                       .own_line = {}});
   if (one) return std::move(*one);
-  fmt::print(stderr, "wan_bench: {}\n", one.error().text());
-  std::exit(kBadUsage);
+  bad_usage(one.error().text());
 }
 
 std::vector<WanCase> cases_of(const Options& options) {
@@ -364,11 +364,30 @@ int run_inside(const Options& options) {
 
 // --- All cases, from outside
 
+std::atomic<bool> interrupted = false;
+std::atomic<pid_t> run_at_hand = 0;  // with_wan, which ends what it has started
+
+void end_run_at_hand() {
+  if (const pid_t process = run_at_hand; process != 0) ::kill(process, SIGTERM);
+}
+
+// From now on SIGINT ends no more than the run at hand.
+void catch_interrupt() {
+  struct sigaction action = {};
+  action.sa_flags = SA_RESTART;  // what is read of the run ends with it
+  action.sa_handler = [](int) {
+    interrupted = true;
+    end_run_at_hand();
+  };
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
 struct Measured {
   std::vector<double> first, warm, cpu, flow, streams, iperf;
 };
 
-void measure(const Options& options, const WanCase& one, Measured& measured) {
+// False: it was interrupted.
+bool measure(const Options& options, const WanCase& one, Measured& measured) {
   const auto with_wan = [] {
     const char* chosen = std::getenv("ISTHMUS_WITH_WAN");
     return std::string(chosen != nullptr ? chosen : ISTHMUS_WITH_WAN);
@@ -413,14 +432,18 @@ void measure(const Options& options, const WanCase& one, Measured& measured) {
     ::execv(arguments[0], arguments.data());
     give_up("cannot run " + with_wan);
   }
+  run_at_hand = child;
+  if (interrupted) end_run_at_hand();  // since before there was one
   ::close(ends[1]);
   std::string text;
   std::array<char, 4096> some{};
   for (ssize_t count = 0; (count = ::read(ends[0], some.data(), some.size())) > 0;)
     text.append(some.data(), static_cast<std::size_t>(count));
   ::close(ends[0]);
+  run_at_hand = 0;
   int status = 0;
   ::waitpid(child, &status, 0);
+  if (interrupted && status != 0) return false;
   if (WIFEXITED(status) && WEXITSTATUS(status) == kCannotRun) std::exit(kCannotRun);
   const auto said = nlohmann::json::parse(text, nullptr, false);
   if (status != 0 || said.is_discarded()) give_up("no figures of " + one.name());
@@ -433,29 +456,38 @@ void measure(const Options& options, const WanCase& one, Measured& measured) {
   }
   measured.streams.push_back(said.at("streams").get<double>());
   measured.iperf.push_back(said.at("iperf").get<double>());
+  return true;
+}
+
+// Each as it comes: whoever kills this before all are done has those that are.
+std::vector<Measured> measure_all(const Options& options, const std::vector<WanCase>& cases) {
+  catch_interrupt();
+  const auto runs = options.runs * cases.size();
+  std::vector<Measured> measured(cases.size());
+  for (std::uint64_t i = 0; i < runs; ++i) {
+    const auto& one = cases[i % cases.size()];
+    auto& m = measured[i % cases.size()];
+    fmt::print(stderr, "run {} of {}: {}\n", i + 1, runs, one.name());
+    const auto before = static_cast<std::ptrdiff_t>(m.warm.size());
+    if (interrupted || !measure(options, one, m)) {
+      fmt::print(stderr, "wan_bench: interrupted: {} of {} measured\n", i, counted(runs, "run"));
+      break;
+    }
+    fmt::print(stderr, "  {:.2f} times the ideal, the first exchange {:.2f}\n",
+               median({m.warm.begin() + before, m.warm.end()}) / one.ideal(),
+               m.first.back() / one.ideal());
+  }
+  return measured;
 }
 
 int run(const Options& options) {
   const auto cases = cases_of(options);
-  std::vector<Measured> measured(cases.size());
-  for (std::uint64_t i = 0; i < options.runs; ++i)
-    for (std::size_t j = 0; j < cases.size(); ++j) {
-      // Each as it comes: whoever ends this before all are done has those that are.
-      fmt::print(stderr, "run {} of {}: {}: ", i * cases.size() + j + 1,
-                 options.runs * cases.size(), cases[j].name());
-      auto& m = measured[j];
-      const auto before = m.warm.size();
-      measure(options, cases[j], m);
-      fmt::print(stderr, "{:.2f} times the ideal, the first exchange {:.2f}\n",
-                 median({m.warm.begin() + static_cast<std::ptrdiff_t>(before), m.warm.end()}) /
-                     cases[j].ideal(),
-                 m.first.back() / cases[j].ideal());
-    }
+  const auto measured = measure_all(options, cases);
+  if (measured.front().first.empty()) return kInterrupted;
   const Report all(options.json, {{"sites", options.sites},
                                   {"codec", options.codec},
                                   {"outer", options.outer},
                                   {"kernel_windows", options.windows},
-                                  {"runs", options.runs},
                                   {"exchanges", options.exchanges}});
   all.heading(
       fmt::format("{} gateways over the emulator, codec {}, outer {}, {} of {}\n"
@@ -468,12 +500,17 @@ int run(const Options& options) {
   for (std::size_t j = 0; j < cases.size(); ++j) {
     const auto& one = cases[j];
     const auto& m = measured[j];
+    const auto runs = m.first.size();
+    if (runs == 0) break;  // interrupted before it came to these
     const double bytes = 4.0 * static_cast<double>(options.sites * one.parameters);
     const auto report = all.of({{"path", one.path},
                                 {"access", one.access},
                                 {"cc", one.cc},
-                                {"parameters", one.parameters}});
-    report.heading(one.name());
+                                {"parameters", one.parameters},
+                                {"runs", runs}});
+    report.heading(runs == options.runs ? one.name()
+                                        : fmt::format("{}: {} of {}", one.name(), runs,
+                                                      counted(options.runs, "run")));
     report.row("exchange, third and later / ideal", median(m.warm) / one.ideal(), "1");
     report.row("first exchange / ideal", median(m.first) / one.ideal(), "1");
     report.row("exchange, third and later", median(m.warm), "s");
@@ -486,7 +523,7 @@ int run(const Options& options) {
     if (const double rate = median(m.iperf); rate > 0)
       report.row("arrived while iperf3 had as many streams", rate * 1e-6, "Mbit/s");
   }
-  return 0;
+  return measured.back().first.size() == options.runs ? 0 : kInterrupted;
 }
 
 }  // namespace
@@ -526,7 +563,8 @@ int main(int argc, char** argv) {
   line.folder("--folder", options.folder, "for the gateways' files (default: the system's)");
   line.ends(
       "Status: 0 measured, 1 not, 2 bad usage, 77 it cannot run here, for a reason that with_wan\n"
-      "says: not root, no /dev/net/tun, or no right to make namespaces.");
+      "says: not root, no /dev/net/tun, or no right to make namespaces; 130 interrupted (Ctrl-C):\n"
+      "the runs that were measured by then are reported.");
   line.parse(argc, argv);
   if (std::getenv(kInside) != nullptr) return after_output(run_inside(options));
   return after_output(run(options));

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/machine_memory.h"
+#include "tests/bench/bench_site.h"
 #include "tests/wan/network_settings.h"
 
 namespace isthmus::bench {
@@ -62,13 +62,7 @@ Result<WanCase> checked(WanCase one) {
     return bad(one.path.find("delay=") == one.path.npos
                    ? "--path must say delay=, one way, as delay=50ms"
                    : "--path: delay= must be above 0, one way, as delay=50ms");
-  // The gateway's state and feedback; the ranks' progress, parameters and memory.
-  constexpr std::uint64_t kBytesAtLeast = 12 + 12;  // of each parameter
-  const auto bytes = kBytesAtLeast * one.parameters * one.sites;
-  if (bytes > machine_memory_bytes())
-    return bad(fmt::format("--parameters {}: {} sites need {} GB at least, and this machine has {}",
-                           one.parameters, one.sites, bytes / 1'000'000'000,
-                           machine_memory_bytes() / 1'000'000'000));
+  ISTHMUS_CHECK(check_memory(one.parameters, one.sites));
   return one;
 }
 
