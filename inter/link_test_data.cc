@@ -15,6 +15,8 @@ constexpr Nanoseconds kSampleEvery = 20 * kMillisecond;
 constexpr std::uint64_t kFirstData = 4 << 10;
 constexpr std::uint64_t kDataShare = 16;  // a message is so small a part of what has left
 constexpr double kDataSeconds = 0.05;     // and of this time at a rate limit
+// For the rate limit, at most: the peer, who waits no longer than kLinkTestPatience, is told why.
+constexpr Nanoseconds kTurnMax = 9 * kSecond;
 
 }  // namespace
 
@@ -34,18 +36,29 @@ Task<Result<LinkTestSent>> LinkTester::send_data(TestPointer test, LinkTestPlan 
   co_return sent;
 }
 
-Task<void> LinkTester::wait_for_turn(TestPointer test, std::uint64_t bytes) {
+Task<Result<void>> LinkTester::wait_for_turn(TestPointer test, std::uint64_t bytes) {
   auto& loop = context_.loop;
   auto rate = context_.limit.bytes_per_second();
   auto turn = context_.limit.reserve(loop.now(), bytes);
   while (loop.now() < turn && !test->ended) {
+    if (const auto left = turn - loop.now(); left > kTurnMax) {
+      context_.limit.give_back(bytes);
+      co_return Error{ErrorCode::busy,
+                      fmt::format("what {} is sending takes all of its rate limit for "
+                                  "another {:.0f} s: ask again between exchanges",
+                                  context_.self, seconds_of(left))};
+    }
     co_await loop.sleep_until(std::min(turn, loop.now() + kSampleEvery));
     if (const auto now = context_.limit.bytes_per_second(); now != rate) {
       rate = now;
       turn = context_.limit.reserve(loop.now(), bytes);
     }
   }
-  if (test->ended) context_.limit.give_back(bytes);
+  if (test->ended) {
+    context_.limit.give_back(bytes);
+    co_return *test->ended;
+  }
+  co_return Result<void>();
 }
 
 Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan plan,
@@ -72,12 +85,13 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
   };
   const auto until = loop.now() + plan.time;
   Nanoseconds next_look = loop.now();
+  std::uint64_t bytes = 0;
   const auto look = [&] {
+    if (bytes > 0) note_exchange(*test);
     if (loop.now() < next_look) return;
     next_look = loop.now() + kSampleEvery;
     watch.look(loop.now(), context_.wire.bulk_paths(test->peer));
   };
-  std::uint64_t bytes = 0;
   while (loop.now() < until && bytes < plan.bytes_max) {
     auto size = std::clamp<std::uint64_t>(bytes / kDataShare, kFirstData, kLinkTestDataMax);
     if (const auto rate = context_.limit.bytes_per_second(); rate > 0)
@@ -85,11 +99,11 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
     size = std::min(size, plan.bytes_max - bytes);
     look();
     if (test->ended) co_return *test->ended;
-    note_exchange(*test);
-    co_await wait_for_turn(test, size);
     auto frame = link_test_frame(LinkTestFrame::data, test->id);
     frame.raw(std::vector<std::byte>(size));
     const Bytes message = frame.take();
+    auto turn = co_await wait_for_turn(test, context_.wire.bytes_of(Lane::bulk, message.size()));
+    if (!turn) co_return turn.error();
     for (;;) {
       if (test->ended) co_return *test->ended;
       if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};

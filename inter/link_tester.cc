@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/counted.h"
 #include "inter/bulk_width.h"
 #include "inter/link_test_run.h"
 
@@ -20,8 +21,7 @@ constexpr int kPings = 20;
 constexpr Nanoseconds kSideKept = 5 * kSecond;
 constexpr Nanoseconds kLook = 100 * kMillisecond;  // for what ends a test
 // Between tests that a site forces upon another one, whose exchange they delay.
-constexpr int kForcedApartMinutes = 10;
-constexpr Nanoseconds kForcedApart = kForcedApartMinutes * 60 * kSecond;
+constexpr Nanoseconds kForcedApart = 10 * 60 * kSecond;
 
 // Long enough that congestion control has found its rate in the first two fifths.
 constexpr Nanoseconds kTimeMin = 4 * kSecond;
@@ -44,12 +44,15 @@ std::string LinkTester::refusal(const Test& test) const {
   if (!test.forced_before)
     return why + ": ask again later, or force the test (--force), which delays both";
   constexpr auto kMinute = 60 * kSecond;
-  const auto left = *test.forced_before + kForcedApart - context_.loop.now();
+  const auto since = context_.loop.now() - *test.forced_before;
+  const auto minutes = static_cast<std::uint64_t>(since / kMinute);
+  const auto left = std::max<Nanoseconds>(1, (kForcedApart - since + kMinute - 1) / kMinute);
   return why + fmt::format(
-                   ": {} forced a test less than {} minutes ago, and may force another one in {} "
-                   "minutes; without an exchange one may begin at any time",
-                   test.peer_name, kForcedApartMinutes,
-                   std::max<Nanoseconds>(1, (left + kMinute - 1) / kMinute));
+                   ": {} forced a test {} ago, and may force another one in {}; without an "
+                   "exchange one may begin at any time",
+                   test.peer_name,
+                   minutes == 0 ? std::string("less than a minute") : counted(minutes, "minute"),
+                   counted(static_cast<std::uint64_t>(left), "minute"));
 }
 
 std::string LinkTester::still_ends() const {
@@ -232,7 +235,6 @@ void LinkTester::on_ask(GatewayId from, LinkTestId id, ByteReader& in) {
     answer.side = side();
     if (!again) {
       current_ = test;
-      note_force(*test);
       if (const auto left_out = served_.due(context_.loop.now()))
         context_.log.info("link_test_served", {.peer = test->peer_name},
                           {{"forced", test->force}, {"left_out", *left_out}});
@@ -409,20 +411,17 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
 
 // ---- The end that is asked
 
-// Once it delays an exchange.
-void LinkTester::note_force(const Test& test) {
-  if (test.force && !context_.exchange().empty()) forced_[test.peer.site] = context_.loop.now();
-}
-
-// Of what TCP carries, and of its losses, nobody can tell whose they were.
+// Of what TCP carries, and of its losses, nobody can tell whose they were; and this is what delays
+// the exchange, which its own site may do as often as it likes.
 void LinkTester::note_exchange(Test& test) {
-  if (test.force && !test.beside_exchange) test.beside_exchange = !context_.exchange().empty();
+  if (!test.force || context_.exchange().empty()) return;
+  test.beside_exchange = true;
+  if (!test.asked_here) forced_[test.peer.site] = context_.loop.now();
 }
 
 // What the asker says drives it; this ends it when nothing more is said, or an exchange begins.
 Task<void> LinkTester::watch(TestPointer test) {
   while (!test->ended) {
-    note_force(*test);
     co_await news_.wait_until(context_.loop.now() + kLook);
     if (test->ended) break;
     if (const auto why = refusal(*test); !why.empty())

@@ -109,12 +109,11 @@ class LinkTester {
   void abandon(const Error& why);
   void end(const TestPointer& test, const Error& why);
   void leave(const TestPointer& test);
-  void note_force(const Test& test);
   std::string still_ends() const;  // why no other one begins
-  void note_exchange(Test& test);
+  void note_exchange(Test& test);  // while its data move
   // Until the rate limit lets so many bytes go, or the test ends; whatever the limit becomes
-  // meanwhile.
-  Task<void> wait_for_turn(TestPointer test, std::uint64_t bytes);
+  // meanwhile. busy: nobody waits so long.
+  Task<Result<void>> wait_for_turn(TestPointer test, std::uint64_t bytes);
   std::string refusal(const Test& test) const;
   TestPointer asked_by(GatewayId peer, LinkTestId id, bool force) const;
   // A function alone, and not one with captures: g++ 12 destroys such temporaries of a co_await
@@ -129,7 +128,8 @@ class LinkTester {
   Result<std::string> last_ = std::string();
   Signal news_, writable_;
   std::map<GatewayId, TestedBytes> tested_;
-  std::map<SiteId, Nanoseconds> forced_;  // when tests that each asked for went on in an exchange
+  // When data of tests that each asked for went beside an exchange.
+  std::map<SiteId, Nanoseconds> forced_;
   LogPace served_;
   LinkTestSide side_;
   std::optional<Nanoseconds> side_asked_;

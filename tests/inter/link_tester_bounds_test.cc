@@ -65,8 +65,9 @@ TEST_F(LinkTesterTest, OneSiteForcesATestThroughAnExchangeNowAndThenOnly) {
   run_for(2 * 60 * kSecond);
   const auto refused = outcome({.peer = kBeta, .force = true});
   EXPECT_THAT(why(refused), HasSubstr("beta refuses: outer step 3 is being exchanged"));
-  EXPECT_THAT(why(refused), HasSubstr("alpha forced a test less than 10 minutes ago, and may force "
-                                      "another one in 8 minutes"));
+  EXPECT_THAT(why(refused),
+              HasSubstr("alpha forced a test 2 minutes ago, and may force another one in 8 "
+                        "minutes"));
   // Through none it has not to.
   beta.exchange.clear();
   EXPECT_TRUE(outcome({.peer = kBeta, .force = true}));
@@ -86,7 +87,27 @@ TEST_F(LinkTesterTest, OneSiteForcesATestThroughAnExchangeNowAndThenOnly) {
 
 TEST_F(LinkTesterTest, AForcedTestThatBeganWithoutAnExchangeCountsOnceThereIsOne) {
   EXPECT_TRUE(outcome({.peer = kBeta, .force = true}, [&] { beta.exchange = "outer step 4"; }));
-  EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})), HasSubstr("in 10 minutes"));
+  EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})),
+              HasSubstr("alpha forced a test less than a minute ago, and may force another one in "
+                        "10 minutes"));
+}
+
+TEST_F(LinkTesterTest, WhereAnExchangeTakesTheRateLimitAForcedTestSaysSoAndDoesNotCount) {
+  alpha.exchange = beta.exchange = "outer step 3 is being exchanged";
+  alpha.limit.set_rate(simulation.now(), 8000);
+  alpha.limit.charge(simulation.now(), 8000 * 200);
+  const auto began = simulation.now();
+  EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})),
+              HasSubstr("what alpha is sending takes all of its rate limit for another "
+                        "199 s: ask again between exchanges"));
+  EXPECT_LT(simulation.now() - began, 8 * kSecond) << "before beta has no patience left";
+  alpha.limit.set_rate(simulation.now(), 0);
+  // Of data that went beside its exchange beta does count one, whoever had no room for more.
+  beta.limit.set_rate(simulation.now(), 8000);
+  beta.limit.charge(simulation.now(), 8000 * 200);
+  EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})),
+              HasSubstr("beta ended the test: what beta is sending takes all of its rate limit"));
+  EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})), HasSubstr("alpha forced a test"));
 }
 
 TEST_F(LinkTesterTest, NobodyIsSentMoreThanOnceInATestNorKeepsItGoing) {
@@ -109,8 +130,9 @@ TEST_F(LinkTesterTest, NobodyIsSentMoreThanOnceInATestNorKeepsItGoing) {
 
 class HastyPeerTest : public LinkTesterTest {
  protected:
-  // A test that gamma asks of beta, has begun and ends, all in one turn of beta's loop.
-  void hurry(LinkTestId id) {
+  // A test that gamma asks of beta, has begun and ends: all in one turn of beta's loop, or after a
+  // time.
+  void hurry(LinkTestId id, Nanoseconds time = 0) {
     gamma.deaf = true;
     const auto say = [&](LinkTestFrame kind, const auto& write) {
       auto frame = link_test_frame(kind, id);
@@ -120,6 +142,7 @@ class HastyPeerTest : public LinkTesterTest {
     say(LinkTestFrame::ask, [](ByteWriter& out) { LinkTestAsk{.force = true}.write(out); });
     say(LinkTestFrame::send,
         [](ByteWriter& out) { LinkTestPlan{.time = kSecond, .bytes_max = 1'000'000}.write(out); });
+    if (time > 0) run_for(time);
     say(LinkTestFrame::end, [](ByteWriter& out) { out.string(""); });
   }
 };
@@ -150,16 +173,25 @@ TEST_F(HastyPeerTest, HasNoFilesReadForEachQuestion) {
   EXPECT_LE(beta.side_asked, 3) << "in ten seconds";
 }
 
-TEST_F(HastyPeerTest, HasForcedOneThatItEndsAtOnce) {
+// It may not make use of that to have data sent beside an exchange again and again.
+TEST_F(HastyPeerTest, HasForcedOneThatItEndsOnceDataHaveGone) {
   beta.exchange = "outer step 3 is being exchanged";
+  const auto forced = [&](std::uint64_t number) {
+    gamma.deaf = false;
+    EXPECT_TRUE(ask(gamma, number, {.peer = kBeta, .force = true}));
+    run_for(2 * kSecond);
+    return ask(gamma, number, {});
+  };
   hurry(1);
   run_for(kSecond);
-  gamma.deaf = false;
-  ASSERT_TRUE(ask(gamma, 1, {.peer = kBeta, .force = true}));
-  run_for(2 * kSecond);
-  const auto refused = ask(gamma, 1, {});
+  EXPECT_TRUE(forced(1)) << "nothing has gone";
+  gamma.tester.stop(1);
+  run_for(11 * 60 * kSecond);
+  hurry(2, kMillisecond);
+  run_for(kSecond);
+  const auto refused = forced(2);
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().text(), HasSubstr("gamma forced a test less than 10 minutes ago"));
+  EXPECT_THAT(refused.error().text(), HasSubstr("gamma forced a test less than a minute ago"));
 }
 
 TEST_F(LinkTesterTest, AnExchangeThatBeginsEndsIt) {

@@ -99,9 +99,20 @@ TEST_F(LinkTesterTest, KeepsToTheRateLimitAndSaysSo) {
   EXPECT_THAT((*report)["advice"].dump(), HasSubstr("at alpha: its rate_limit"));
 }
 
+// Its messages are small there.
+TEST_F(LinkTesterTest, WhatCarriesItsBytesCountsAtAThinRateLimitToo) {
+  for (auto* node : {&alpha, &beta}) node->limit.set_rate(simulation.now(), 8000);
+  const auto report = outcome({.peer = kBeta, .time = 20 * kSecond});
+  ASSERT_TRUE(report) << report.error().text();
+  for (const auto* direction : {"to_peer", "from_peer"}) {
+    EXPECT_LE((*report)[direction]["mbit_s"].get<double>(), 0.0645) << direction;
+    EXPECT_GE((*report)[direction]["mbit_s"].get<double>(), 0.0600) << direction;
+  }
+}
+
 // As when an hour with another limit begins.
 TEST_F(LinkTesterTest, HasNoLongerToWaitThanTheRateLimitOfNow) {
-  alpha.limit.set_rate(simulation.now(), 100);
+  alpha.limit.set_rate(simulation.now(), 300);
   const auto report = outcome({.peer = kBeta, .time = 10 * kSecond},
                               [&] { alpha.limit.set_rate(simulation.now(), 1e6); });
   ASSERT_TRUE(report) << report.error().text();
