@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/counted.h"
+#include "base/listed.h"
 #include "launcher/site_schema.h"
 #include "launcher/units.h"
 
@@ -78,6 +79,22 @@ void about_one(const CheckedSite& site, const Machine& machine, std::vector<std:
                     file.gateway.listen, self->gateways.front().address));
 }
 
+// Of two sites that only dial neither reaches the other.
+void about_roster(const CheckedSite& site, std::vector<std::string>& doubts) {
+  std::vector<std::string> dialed, dialing;
+  for (const auto& each : site.roster->sites) {
+    const bool has_address = std::ranges::any_of(
+        each.gateways, [](const auto& gateway) { return !gateway.address.empty(); });
+    (has_address ? dialed : dialing).push_back(each.name);
+  }
+  if (dialing.size() < 2 || dialed.empty()) return;
+  doubts.push_back(
+      fmt::format("{}: {} have no address, so there is no link between them: {} {} on what they "
+                  "contribute, besides what is said of an exchange above",
+                  site.file().site.roster, listed(dialing), listed(dialed),
+                  dialed.size() == 1 ? "sends" : "send"));
+}
+
 std::set<std::string> texts_of(const SiteFile& file) {
   std::set<std::string> paths;
   for (const auto& text : file.data.train) paths.insert(text.path);
@@ -88,6 +105,9 @@ std::set<std::string> texts_of(const SiteFile& file) {
 
 std::vector<std::string> doubts_about(std::span<const CheckedSite> sites, const Machine& machine) {
   std::vector<std::string> doubts;
+  const auto with_roster =
+      std::ranges::find_if(sites, [](const auto& site) { return site.roster.has_value(); });
+  if (with_roster != sites.end()) about_roster(*with_roster, doubts);
   for (std::size_t i = 0; i < sites.size(); ++i) {
     about_one(sites[i], machine, doubts);
     for (std::size_t j = 0; j < i; ++j)

@@ -66,14 +66,19 @@ namespace {
 
 constexpr double kStepsKept = 3;
 
-// How long it takes to send so many bytes to one other site, as far as limits say it.
-std::string rates_text(const GatewayOptions& gateway, double bytes) {
+// How long it takes to send so many bytes to each of the other sites, as far as limits say it: they
+// are of all links together.
+std::string rates_text(const GatewayOptions& gateway, double bytes, std::size_t others) {
   constexpr std::size_t kWindowsShown = 4;
+  const auto to_all = others == 1   ? std::string()
+                      : others == 2 ? std::string(" to both")
+                                    : fmt::format(" to all {}", others);
   const auto at = [&](std::int64_t rate) {
-    return rate == 0
-               ? std::string("as fast as the line goes")
-               : fmt::format("{} each at {}", about_duration(8 * bytes / static_cast<double>(rate)),
-                             exact_rate(rate));
+    return rate == 0 ? std::string("as fast as the line goes")
+                     : fmt::format("{}{} at {}",
+                                   about_duration(8 * bytes * static_cast<double>(others) /
+                                                  static_cast<double>(rate)),
+                                   to_all, exact_rate(rate));
   };
   const auto& windows = gateway.windows;
   if (windows.empty()) return gateway.rate_limit > 0 ? "; " + at(gateway.rate_limit) : "";
@@ -154,7 +159,8 @@ std::string meaning_of(const SiteFile& file, const security::Roster* roster) {
   const double coded = bytes * codec_share(file.sync.codec);
   std::string exchange = fmt::format("{} of parameters, about {} on the wire to each other site",
                                      about_bytes(bytes), about_bytes(coded));
-  exchange += rates_text(file.gateway, coded);
+  if (const auto others = roster->sites.size() - 1; others > 0)
+    exchange += rates_text(file.gateway, coded, others);
   if (file.gateway.polite) exchange += "; it yields to whoever else uses the line";
   line("exchange", exchange);
   // Two states, two feedbacks, and what every site contributed to the steps that some may still ask

@@ -6,6 +6,7 @@
 namespace isthmus::launcher {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -82,6 +83,24 @@ TEST(SiteDoubts, APortThatOthersAreNotSentTo) {
   const CheckedSite sites[] = {site_of("alpha", 0, "en", "0.0.0.0:7790", "a.example:7700")};
   EXPECT_THAT(doubts_about(sites, {}),
               ElementsAre(HasSubstr("alpha.toml: gateway.listen = \"0.0.0.0:7790\"")));
+}
+
+TEST(SiteDoubts, SitesThatOnlyDialHaveNoLinkBetweenThem) {
+  CheckedSite sites[] = {site_of("alpha", 0, "en", "", "a.example:7700"),
+                         site_of("beta", 1, "en", "", "")};
+  security::Roster roster = *sites[0].roster;
+  roster.sites.push_back(sites[1].roster->sites.front());
+  for (auto& site : sites) {
+    site.text.file.site.roster = "run.roster";
+    site.roster = roster;
+  }
+  EXPECT_THAT(doubts_about(sites, {}), IsEmpty());
+  auto gamma = roster.sites.back();
+  gamma.name = "gamma";
+  for (auto& site : sites) site.roster->sites.push_back(gamma);
+  EXPECT_THAT(doubts_about(sites, {}),
+              ElementsAre(AllOf(HasSubstr("run.roster: beta and gamma have no address"),
+                                HasSubstr("alpha sends on what they contribute"))));
 }
 
 TEST(SiteDoubts, AModelThatTheRunDoesNotBeginWith) {

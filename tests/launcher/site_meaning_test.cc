@@ -1,11 +1,14 @@
 #include "launcher/site_meaning.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "launcher/site_memory.h"
 #include "launcher/units.h"
 #include "runtime/model_config.h"
 #include "security/roster.h"
@@ -84,6 +87,21 @@ TEST(Meaning, ThereMustBeRoomForTheBestCheckpointToo) {
               HasSubstr(about_bytes((3 * 4 + 2) * vector) + " for checkpoints"));
 }
 
+TEST(Meaning, TheRateLimitIsOfAllOtherSitesTogether) {
+  auto file = checked(std::string(kGood)).file;
+  file.gateway.rate_limit = 8'000'000;
+  const double bytes = 4.0 * static_cast<double>(runtime::parameter_count(file.model.config)) *
+                       codec_share(file.sync.codec);
+  for (const auto& [sites, to_all] : {std::pair(2, ""), {3, " to both"}, {4, " to all 3"}}) {
+    const auto roster = roster_of(std::vector<bool>(static_cast<std::size_t>(sites), true));
+    EXPECT_THAT(meaning_of(file, &roster),
+                HasSubstr(fmt::format("on the wire to each other site; {}{} at 8 Mbit/s\n",
+                                      about_duration((sites - 1) * bytes / 1e6), to_all)));
+  }
+  const auto alone = roster_of({true});
+  EXPECT_THAT(meaning_of(file, &alone), Not(HasSubstr("8 Mbit/s")));
+}
+
 TEST(Meaning, WhatHoldsInEachHourIsSaidAndWhatNeverHoldsIsNot) {
   auto file = checked(std::string(kGood)).file;
   const auto roster = roster_of({true, true});
@@ -92,8 +110,8 @@ TEST(Meaning, WhatHoldsInEachHourIsSaidAndWhatNeverHoldsIsNot) {
   gateway.zone = "Europe/Berlin";
   gateway.windows = {{8 * 60, 18 * 60, 1'000'000}, {18 * 60, 22 * 60, 0}};
   EXPECT_THAT(meaning_of(file, &roster),
-              ContainsRegex("each at 1 Mbit/s from 08:00 to 18:00; as fast as the line goes from "
-                            "18:00 to 22:00; else [^;]* each at 20 Mbit/s .time of Europe/Berlin"));
+              ContainsRegex("[0-9] m?s at 1 Mbit/s from 08:00 to 18:00; as fast as the line goes "
+                            "from 18:00 to 22:00; else [^;]* at 20 Mbit/s .time of Europe/Berlin"));
   gateway.windows[1].to = 8 * 60;
   EXPECT_THAT(meaning_of(file, &roster), Not(HasSubstr("20 Mbit/s")));
   EXPECT_EQ(gateway.rate_limit_min(), 1'000'000);
@@ -103,7 +121,7 @@ TEST(Meaning, WhatHoldsInEachHourIsSaidAndWhatNeverHoldsIsNot) {
   for (int hour = 0; hour < 6; ++hour)
     gateway.windows.push_back({60 * hour, 60 * hour + 60, hour % 2 == 0 ? 0 : 64'000 * hour});
   EXPECT_THAT(meaning_of(file, &roster),
-              ContainsRegex("in 6 windows [^;]* each at 64 kbit/s to as fast as the line goes; "
+              ContainsRegex("in 6 windows [^;]* at 64 kbit/s to as fast as the line goes; "
                             "else [^;]* at 100 kbit/s"));
 }
 
