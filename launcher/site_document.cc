@@ -142,7 +142,8 @@ gateway that is started with others refuses and names the one that differs.
 to five seconds, for as long as it takes. Else it gives up, stops the rest and ends with the code of what failed after 5
 failures in a row within 10 s of a start, or after 12 without a new checkpoint or outer step in between. Where it launched
 several sites, and those that are left hold a majority of the voters of a run that has begun, it stops only the site that
-failed.
+failed. Once it was asked to stop it ends with 3, or with 1 when not everything was saved first, whatever kept it from
+that: a full disk too.
 )";
 
 }  // namespace
