@@ -278,7 +278,7 @@ class SiteReader {
     if (key.kind == ValueKind::address) fits = fits && parse_address(written).has_value();
     if (!fits) {
       if (written.empty() && !key.absent.empty())
-        fault(key, node, fmt::format("is empty; leave it out when {}", key.absent));
+        fault(key, node, fmt::format("is empty; leave it out instead (left out: {})", key.absent));
       else if (written.empty() && !key.default_text().empty())
         fault(key, node, fmt::format("is empty; leave it out for {}", key.default_text()));
       else

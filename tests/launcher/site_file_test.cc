@@ -194,6 +194,8 @@ TEST(SiteFile, EachValueSaysWhatIsAllowed) {
               HasSubstr("\"m\" could be minutes or milliseconds"));
   EXPECT_EQ(only_fault(checked(std::string(kGood) + "congestion_control = \"\"\n")),
             "gateway.congestion_control is empty; leave it out for \"bbr\"");
+  EXPECT_EQ(only_fault(checked(std::string(kGood) + "metrics = \"\"\n")),
+            "gateway.metrics is empty; leave it out instead (left out: no endpoint)");
   EXPECT_EQ(only_fault(checked(replaced("\"0-1\"", "\"1-0\""))),
             "train.cpus must be a list like \"0-3,8\", not \"1-0\"");
   EXPECT_EQ(
