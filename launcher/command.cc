@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/printable.h"
 #include "security/secret.h"
@@ -48,6 +49,12 @@ void add_set(Command command, SiteArguments& arguments, std::string_view example
 void guard_secrets() {
   for (const auto& refused : security::harden_process())
     fmt::print(stderr, "isthmus: warning: {}\n", refused.text());
+}
+
+std::string error_json(const std::string& of, const std::string& name, const Error& error) {
+  const nlohmann::ordered_json json = {
+      {of, name}, {"error", {{"code", to_string(error.code)}, {"message", error.text()}}}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 ExitCode fail(const Error& error) {

@@ -56,6 +56,10 @@ void add_set(Command command, SiteArguments& arguments, std::string_view example
 // with what the system would not do on stderr.
 void guard_secrets();
 
+// For programs, in the place of what was asked for: {"site": "alpha", "error": {code, message}},
+// the first as `of` and `name` say.
+std::string error_json(const std::string& of, const std::string& name, const Error& error);
+
 // "isthmus: SENTENCE" on stderr; the exit code that fits the error.
 ExitCode fail(const Error& error);
 

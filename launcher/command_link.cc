@@ -58,20 +58,20 @@ Result<SiteText> only_site(SiteArguments arguments) {
 Result<inter::attach::LinkTest> wish_of(const LinkArguments& options) {
   inter::attach::LinkTest wish{.number = 0, .peer = options.peer, .force = options.force};
   if (!options.time.empty()) {
-    auto time = parse_duration(options.time);
-    if (!time) return Error{ErrorCode::invalid_argument, "--time", std::move(time).error()};
-    wish.time = *time;
+    wish.time = parse_duration(options.time).value_or(0);
     if (wish.time < kSecond || wish.time > inter::kLinkTestTimeMax)
-      return Error{
-          ErrorCode::invalid_argument,
-          fmt::format("--time must be \"1 s\" to \"{}\"", exact_duration(inter::kLinkTestTimeMax))};
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("--time must be \"1 s\" to \"{}\", not \"{}\"",
+                               exact_duration(inter::kLinkTestTimeMax), options.time)};
   }
   if (!options.bytes.empty()) {
-    ISTHMUS_TRY(const auto bytes, parse_bytes(options.bytes));
     // Less tells nothing: it has left before anything can be measured.
-    if (bytes < 100'000 || static_cast<std::uint64_t>(bytes) > inter::kLinkTestBytesMax)
-      return Error{ErrorCode::invalid_argument, "--bytes must be \"100 kB\" to \"1 GiB\""};
-    wish.bytes_max = static_cast<std::uint64_t>(bytes);
+    constexpr std::uint64_t kBytesMin = 100'000;
+    wish.bytes_max = static_cast<std::uint64_t>(parse_bytes(options.bytes).value_or(0));
+    if (wish.bytes_max < kBytesMin || wish.bytes_max > inter::kLinkTestBytesMax)
+      return Error{
+          ErrorCode::invalid_argument,
+          fmt::format("--bytes must be \"100 kB\" to \"1 GiB\", not \"{}\"", options.bytes)};
   }
   // Asked for again and again under this number, the test is begun once.
   if (::getrandom(&wish.number, sizeof wish.number, 0) != sizeof wish.number)
@@ -114,7 +114,10 @@ ExitCode test(const LinkArguments& options) {
   const auto site = only_site(options.site);
   if (!site) return fail(site.error());
   const auto json = run_test(RunFolder(site->file.site.run_dir).socket(), *wish, options.json);
-  if (!json) return fail(json.error());
+  if (!json) {
+    if (options.json) fmt::print("{}\n", error_json("peer", options.peer, json.error()));
+    return fail(json.error());
+  }
   fmt::print("{}", options.json
                        ? json->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
                        : link_test_text(*json));
@@ -143,7 +146,9 @@ void add_link(Command program) {
              "For each direction, at most: \"100 kB\" to \"1 GiB\" (default: \"256 MiB\")");
   one.flag("--json", options->json, "One JSON object");
   one.footer(
-      "The gateways of both sites must be up; a run need not be. Ctrl-C ends the test at both.\n\n"
+      "The gateways of both sites must be up; a run need not be. Ctrl-C ends the test at both. "
+      "Their\nrate_limit and other keys are those with which they were started: of FILE, and so "
+      "of --set, only\nwhat finds this site's gateway counts here.\n\n"
       "The figures are of the bulk lane, as outer steps use it: rate_limit and polite hold, so "
       "that\nthose of a polite gateway tell what it took, not what the line carries. They are of "
       "the "
@@ -160,7 +165,7 @@ void add_link(Command program) {
       "bandwidth_delay_bytes of all\nconnections, rate_limit_mbit_s or null, polite, "
       "beside_exchange: of a forced test, whose\nfigures but bytes are then of the exchange too; "
       "where too little came to tell: null), kernel_here\nand kernel_there (tcp_rmem, tcp_wmem), "
-      "advice (sentences).\n\n"
+      "advice (sentences). A test that fails has peer and \"error\"\n(code, message) instead.\n\n"
       "Example:\n  isthmus link test beta alpha.toml --time \"10 s\"");
   one.runs([options] { return test(*options); });
 }

@@ -54,13 +54,6 @@ Result<std::vector<Watched>> watched_sites(const SiteArguments& arguments) {
   return sites;
 }
 
-// For programs, in the place of a status.
-std::string json_of(const std::string& site, const Error& error) {
-  const nlohmann::ordered_json json = {
-      {"site", site}, {"error", {{"code", to_string(error.code)}, {"message", error.text()}}}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 ExitCode show_status(const StatusArguments& options) {
   auto sites = watched_sites(options.sites);
   if (!sites) return fail(sites.error());
@@ -80,7 +73,7 @@ ExitCode show_status(const StatusArguments& options) {
         fmt::print("{}: {}\n", site.history.name(), status.error().text());
       continue;
     }
-    if (options.json) fmt::print("{}\n", json_of(site.history.name(), status.error()));
+    if (options.json) fmt::print("{}\n", error_json("site", site.history.name(), status.error()));
     code = fail(Error{status.error().code,
                       fmt::format("{} (site {})", site.path, site.history.name()), status.error()});
   }
