@@ -83,14 +83,15 @@ class Scenarios {
   std::optional<Scenario> one_;
 };
 
-// "3,9,12", ascending, or "none".
-Result<std::vector<std::uint32_t>> parse_faults(const std::string& text) {
+// "3,9,12", ascending, or "none"; nothing of "all".
+Result<std::optional<std::vector<std::uint32_t>>> parse_faults(const std::string& text) {
+  if (text == "all") return std::optional<std::vector<std::uint32_t>>();
   std::vector<std::uint32_t> faults;
-  if (text == "none") return faults;
+  if (text == "none") return std::optional(faults);
   const auto wrong = [&] {
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("places in the list of a run's faults are wanted, as 3,9,12, or none; "
-                             "not \"{}\"",
+                 fmt::format("places in the list of a run's faults are wanted, each once, as "
+                             "3,9,12, or all, or none; not \"{}\"",
                              text)};
   };
   for (const char *at = text.data(), *const end = at + text.size(); at <= end;) {
@@ -101,9 +102,8 @@ Result<std::vector<std::uint32_t>> parse_faults(const std::string& text) {
     at = read.ptr + 1;
   }
   std::ranges::sort(faults);
-  const auto repeated = std::ranges::unique(faults);
-  faults.erase(repeated.begin(), repeated.end());
-  return faults;
+  if (std::ranges::adjacent_find(faults) != faults.end()) return wrong();
+  return std::optional(faults);
 }
 
 // As one word of a shell.
@@ -185,10 +185,11 @@ Result<PartOfRun> part_of(const SimulateArguments& options, const Scenario& scen
   if (!options.faults.empty()) {
     ISTHMUS_TRY(part.faults, parse_faults(options.faults));
     const auto all = inter::sim::faults_of(scenario, options.seed).size();
-    if (!part.faults->empty() && part.faults->back() >= all)
-      return Error{ErrorCode::invalid_argument,
-                   fmt::format("--faults {}: this run has {}, counted from 0", part.faults->back(),
-                               counted(all, "fault"))};
+    if (part.faults && !part.faults->empty() && part.faults->back() >= all)
+      return Error{
+          ErrorCode::invalid_argument,
+          fmt::format("--faults {}: this run has {}", part.faults->back(),
+                      all == 0 ? std::string("none") : counted(all, "fault") + ", counted from 0")};
   }
   if (options.sites > scenario.sites)
     return Error{
@@ -242,8 +243,12 @@ ExitCode run_one(const SimulateArguments& options, const Scenario& scenario) {
              options.seed, counted(part->sites.value_or(scenario.sites), "site"),
              counted(outcome.steps, "outer step"), outcome.simulated_seconds,
              counted(outcome.events, "event"));
-  if (part->faults || !violation.empty()) print_faults(outcome.faults, outcome.happened, "");
-  for (const auto& [name, count] : outcome.counters) fmt::print("  {:<24} {}\n", name, count);
+  if (!options.faults.empty() || !violation.empty())
+    print_faults(outcome.faults, outcome.happened, "");
+  std::size_t width = 0;
+  for (const auto& [name, count] : outcome.counters) width = std::max(width, name.size());
+  for (const auto& [name, count] : outcome.counters)
+    fmt::print("  {:<{}} {}\n", name, width, count);
   for (const auto& violated : outcome.violations) fmt::print("  VIOLATED: {}\n", violated);
   fmt::print("  log {}\n{}\n", outcome.log_hash,
              violation.empty()             ? "all invariants held"
@@ -448,7 +453,8 @@ void add_options(Command command, SimulateArguments& options) {
       seed,
       command
           .option("--faults", options.faults,
-                  "Only these of the run's faults happen: places in its list, or none")
+                  "Only these of the run's faults happen, and are listed: places in that list, as "
+                  "3,9,12; all; or none")
           .type_name("LIST")
           .check([](const std::string& text) {
             const auto faults = parse_faults(text);

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "launcher/argument_parser.h"
@@ -59,7 +60,11 @@ int main(int argc, char** argv) {
   try {
     return static_cast<int>(run({argv + 1, argv + argc}));
   } catch (const std::exception& error) {
-    std::fputs(fmt::format("isthmus: {}\n", error.what()).c_str(), stderr);
+    // Of fmt::print, say, where output ends before it is flushed.
+    const auto* of_system = dynamic_cast<const std::system_error*>(&error);
+    const bool in_a_pipe = of_system != nullptr && of_system->code() == std::errc::broken_pipe;
+    if (!in_a_pipe || somebody_reads())
+      std::fputs(fmt::format("isthmus: {}\n", error.what()).c_str(), stderr);
     return static_cast<int>(ExitCode::failed);
   }
 }

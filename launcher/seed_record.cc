@@ -76,8 +76,13 @@ Result<SeedRecord> SeedRecord::open(Disk& disk, const std::string& path,
                                folder, path)};
   }
   ISTHMUS_CHECK(disk.replaced_by(path));
-  ISTHMUS_TRY(const bool exists, disk.exists(path));
-  if (exists) {
+  auto exists = disk.exists(path);
+  if (!exists)
+    return Error{
+        exists.error().code,
+        fmt::format("cannot keep a record of seeds in {}: name another file with --resume", path),
+        std::move(exists).error()};
+  if (*exists) {
     ISTHMUS_TRY(const auto begin, first_bytes(disk, path, first.size()));
     ISTHMUS_CHECK(check_begin(path, begin, first));
   }

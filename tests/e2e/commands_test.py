@@ -96,11 +96,32 @@ class Commands(Case):
                             (("simulate", "pair", "--seed", "-1"), "no whole number"),
                             (("simulate", "pair", "--seed", "9" * 23), "no whole number"),
                             (("simulate", "pair", "--faults", ""), "places in the list"),
+                            (("simulate", "pair", "--faults", "1,1"), "each once"),
+                            (("simulate", "calm", "--faults", "0"), "this run has none"),
+                            (("link", "test", "beta", "--time", "4"), '--time must be "1 s" to "30 s", not "4"'),
+                            (("link", "test", "beta", "--bytes", "5"), '--bytes must be "100 kB" to "1 GiB", not "5"'),
                             (("simulate", "pair", "--seeds", "3", "--first-seed", "9223372036854775806"),
                              "the last that there is"),
                             (("init", "."), "begins with neither")):
             self.assertIn(said, self.run_it(*typed, code=BAD_USAGE))
         self.assertIn("recover", self.run_it("roster", "--help"))
+
+    def test_a_simulated_run_shows_its_faults_and_its_counts(self):
+        whole = self.run_it("simulate", "storm", "--seed", "7")
+        listed = self.run_it("simulate", "storm", "--seed", "7", "--faults", "all")
+        self.assertEqual(whole.splitlines()[-1], "all invariants held")
+        faults = [line for line in listed.splitlines() if line not in whole.splitlines()]
+        self.assertGreater(len(faults), 3)
+        for fault in faults:
+            self.assertRegex(fault, r"^ *\d+  .+: ")
+        counts = [line for line in whole.splitlines() if line.startswith("  ") and line.split()[-1].isdigit()]
+        self.assertEqual(len({len(line) - len(line.split()[-1]) for line in counts}), 1, "one column")
+
+    def test_who_reads_no_further_hears_no_complaint(self):
+        said = subprocess.run(["bash", "-c", f"{ISTHMUS} simulate storm --seed 7 --log | head -1"], cwd=self.folder, timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertTrue(said.stdout)
+        self.assertEqual(said.stderr, "")
 
     def test_a_model_that_was_trained_alone_is_exported_and_read_again(self):
         (self.folder / "text.txt").write_text("The narrow strip joins two lands.\n" * 200)

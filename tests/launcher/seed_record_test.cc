@@ -116,6 +116,13 @@ TEST_F(SeedRecordTest, IsInAFolderThatIsThere) {
   EXPECT_THAT(record.error().text(), HasSubstr("there is no folder " + folder_.path() + "/none"));
 }
 
+TEST_F(SeedRecordTest, WhereNobodyCanLookForItSaysWhatToDo) {
+  const auto record =
+      SeedRecord::open(*disk_, folder_ / std::string(300, 'x'), "program storm");  // no such name
+  ASSERT_FALSE(record);
+  EXPECT_THAT(record.error().text(), HasSubstr("name another file with --resume: cannot stat"));
+}
+
 TEST_F(SeedRecordTest, IsNoPipeAndNoDevice) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   const auto record = open();
