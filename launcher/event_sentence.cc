@@ -65,6 +65,9 @@ std::string plain(const LoggedEvent& event) {
         "The one that came first keeps the session",
         event.peer);
   if (id == "gateway_failed") return fmt::format("the gateway ends: {}", why);
+  if (id == "attach_refused")
+    return fmt::format("the gateway does not take rank {}: {}", event.field("rank"),
+                       event.field("reason"));
   if (id == "training_failed") return fmt::format("training failed: {}", why);
   if (id == "tokens_lost")
     return fmt::format(

@@ -146,12 +146,19 @@ std::vector<Column> link_columns(std::size_t width) {
              width);
 }
 
+// As it fits the narrowest table.
+std::string state_text(const inter::LinkStatus& link) {
+  if (link.state == "connecting") return "no link";
+  if (link.state == "no address") return "no addr";
+  return narrow(link.state);
+}
+
 std::vector<Cell> link_cells(const inter::LinkStatus& link, const std::deque<double>& sent,
                              std::size_t spark_width, Glyphs glyphs) {
   const auto cap = link.cap_mbit_s ? megabits(*link.cap_mbit_s)
                                    : std::string(glyphs == Glyphs::unicode ? "∞" : "-");
   return {{narrow(link.peer)},
-          {link.state == "connecting" ? "no link" : narrow(link.state), style_of_state(link.state)},
+          {state_text(link), style_of_state(link.state)},
           {milliseconds(link.round_trip_ms)},
           {fmt::format("{}/{}", megabits(link.sent_mbit_s), cap)},
           {megabits(link.received_mbit_s)},

@@ -11,6 +11,7 @@
 namespace isthmus::launcher {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -76,6 +77,9 @@ TEST(StatusText, SaysWhyThereIsNoSession) {
   EXPECT_THAT(status_text(status), HasSubstr("its gateway is there, and says nothing before it"));
   status.links[0].state = "no ranks";
   EXPECT_THAT(status_text(status), HasSubstr("nothing is said to it before this site has ranks"));
+  status.links[0].state = "no address";
+  EXPECT_THAT(status_text(status), AllOf(HasSubstr(" no addr "), Not(HasSubstr("no addre ")),
+                                         HasSubstr("neither gateway has an address")));
 }
 
 TEST(Monitor, SaysUpToWhereASiteCatchesUp) {
