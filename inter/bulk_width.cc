@@ -1,7 +1,6 @@
 #include "inter/bulk_width.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace isthmus::inter {
@@ -9,7 +8,6 @@ namespace {
 
 constexpr std::string_view kLosses = "losses keep windows narrow";
 constexpr std::string_view kKernelLimits = "the kernel's limits keep windows narrow";
-constexpr std::string_view kPauses = "pauses narrow windows";
 constexpr std::string_view kFull = "these fill the line";
 constexpr std::string_view kThin = "more would have windows of a few packets";
 constexpr std::string_view kNoFaster = "more were no faster";
@@ -145,17 +143,6 @@ void BulkTotals::add(const TcpFacts& tcp) {
   limited += tcp.limited_by_window + tcp.limited_by_buffer;
   const auto trip = tcp.round_trip_min;
   if (trip > 0 && (round_trip_min == 0 || trip < round_trip_min)) round_trip_min = trip;
-  window_bytes += tcp.window_bytes;
-  slow_start &= tcp.slow_start;
-}
-
-void BulkWidth::consider_pauses(double on_the_way) {
-  line_bytes_ = std::max(line_bytes_, on_the_way);
-  const auto windows = static_cast<double>(totals_.window_bytes);
-  if (!totals_.slow_start || windows == 0 || windows >= kAnew * line_bytes_) return;
-  const auto soon = std::min<double>(line_bytes_ / kWindowBytesSoon, limit_);
-  const auto connections = std::bit_ceil(static_cast<std::uint32_t>(soon));
-  if (std::min(connections, limit_) > wanted_) want(connections, kPauses);
 }
 
 void BulkWidth::carried(Nanoseconds now, const BulkTotals& totals) {
@@ -182,7 +169,6 @@ void BulkWidth::carried(Nanoseconds now, const BulkTotals& totals) {
       took >= kStretchMin && static_cast<double>(full) >= kFullShare * static_cast<double>(took);
   const auto sending = long_enough ? full : std::clamp(totals.busy - before.busy, full, took);
   const auto on_the_way = bytes / seconds_of(sending) * seconds_of(totals_.round_trip_min);
-  if (most_ == Most::many) consider_pauses(on_the_way);
   if (bbr && on_the_way >= kSomeOfWide * kWideWindowBytesMin && wanted_ < kSomeOfWide)
     want(kSomeOfWide, "bbr needs no more, on a wide line");
   const auto windows = on_the_way / (bbr ? kBbrWindowBytesMin : kWindowBytesMin);

@@ -2,10 +2,7 @@
 // each loss for a full line leaves most of a lossy one unused, and the kernel's limits may be too
 // small for a long fat one: where either keeps windows narrow, connections are added while goodput
 // grows by more than a tenth, and again when it has fallen: windows start wide, and each loss
-// narrows one. Without BBR each begins anew after a pause, too (RFC 2861, unless root has set
-// net.ipv4.tcp_slow_start_after_idle = 0): where that is seen on a wide line there are so many
-// that all together are wide again soon. BBR needs no more than a few, which go on where one waits
-// for what it lost.
+// narrows one. BBR needs no more than a few, which go on where one waits for what it lost.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +21,6 @@ struct BulkTotals {
   Nanoseconds busy = 0;            // something was to be sent
   Nanoseconds limited = 0;         // of that: the kernel's limits were what held bytes back
   Nanoseconds round_trip_min = 0;  // the shortest; 0: not known
-  // Now.
-  std::uint64_t window_bytes = 0;  // 0: not known
-  bool slow_start = true;          // each window doubles in each round trip
 
   void add(const TcpFacts& tcp);
 };
@@ -59,10 +53,7 @@ class BulkWidth {
   std::uint32_t enough() const { return enough_; }
 
   // A session begins: what was learnt of a thin line may be of an outage.
-  void begin() {
-    enough_ = wanted_;
-    line_bytes_ = 0;
-  }
+  void begin() { enough_ = wanted_; }
   // Every connection has as much to send as it takes; or not any more. Goodput counts while they
   // do.
   void full(Nanoseconds now, bool is);
@@ -93,15 +84,10 @@ class BulkWidth {
   // Of each of kSomeOfWide: the line is wide.
   static constexpr double kWideWindowBytesMin = 256'000;
   static constexpr double kFullShare = 0.8;  // of a time that tells what the line carries
-  // Of what the line has on its way: narrower windows have begun anew. Each has ten packets then,
-  // and this much after less than four round trips.
-  static constexpr double kAnew = 0.25;
-  static constexpr double kWindowBytesSoon = 200'000;
 
   static std::string_view why_best(Most most);
   // Within the limit.
   void want(std::uint32_t connections, std::string_view why);
-  void consider_pauses(double on_the_way);
   void begin_stretch(Nanoseconds now);
   Nanoseconds full_time(Nanoseconds now) const;
 
@@ -131,7 +117,6 @@ class BulkWidth {
   Nanoseconds looked_ = 0;
   BulkTotals totals_;
   std::string_view narrow_;  // what keeps windows so; "": nothing
-  double line_bytes_ = 0;    // on their way at once, the most
   Nanoseconds full_when_looked_ = 0;
 };
 

@@ -68,11 +68,9 @@ std::vector<SiteKey> gateway_keys() {
            "TCP connections for bulk data to one other site, at most. With BBR there are four, "
            "eight once the line has proved wide, between polite gateways one; else eight, and "
            "twice as many where losses or the kernel's limits keep windows narrow, as long as that "
-           "makes it faster by more than a tenth, and one for each 200 kB that the line has on its "
-           "way where pauses between outer steps do: 64 on 1 Gbit/s at 100 ms. Both ends use as "
-           "many as the one that wants more, and no more than the lower limit of both; `isthmus "
-           "status` says why so many. Of each a listed site that breaks the protocol can make this "
-           "one hold 5 MiB."},
+           "makes it faster by more than a tenth. Both ends use as many as the one that wants "
+           "more, and no more than the lower limit of both; `isthmus status` says why so many. Of "
+           "each a listed site that breaks the protocol can make this one hold 5 MiB."},
       {.section = "gateway",
        .name = "receive_window",
        .kind = size,

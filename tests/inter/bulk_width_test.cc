@@ -39,8 +39,6 @@ class BulkWidthTest : public testing::Test {
     totals_.busy += more.busy;
     totals_.limited += more.limited;
     totals_.round_trip_min = more.round_trip_min;
-    totals_.window_bytes = more.window_bytes;
-    totals_.slow_start = more.slow_start;
     width_.carried(now_, totals_);
   }
   BulkTotals lossy(Nanoseconds round_trip_min) {
@@ -242,43 +240,6 @@ TEST_F(BulkWidthTest, UsesNoMoreThanAThinLineHasWindowsFor) {
   send(300, [](std::uint32_t) { return 1.25e5; });
   EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst);
   EXPECT_EQ(width_.why(), "more would have windows of a few packets");
-}
-
-// 1 Gbit/s at 100 ms, which has 12.5 MB on its way: a window after a pause has ten packets.
-TEST_F(BulkWidthTest, WhereAPauseNarrowsWindowsAWideLineHasMore) {
-  width_.widen_to(BulkWidth::Most::many);
-  const auto carry = [&](std::uint64_t bytes_per_second, std::uint64_t window_bytes,
-                         bool slow_start) {
-    tcp_says({.acknowledged_bytes = bytes_per_second,
-              .busy = kSecond,
-              .round_trip_min = 100 * kMillisecond,
-              .window_bytes = window_bytes,
-              .slow_start = slow_start});
-  };
-  carry(20'000'000, 2'500'000, true);
-  EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst) << "the first exchange starts slow as well";
-  carry(125'000'000, 13'000'000, false);
-  carry(60'000'000, 3'000'000, false);
-  EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst) << "losses";
-  carry(20'000'000, 4'000'000, true);
-  EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst) << "a pause of a moment";
-  carry(20'000'000, 1'500'000, true);
-  EXPECT_EQ(width_.wanted(), 64U);
-  EXPECT_EQ(width_.why(), "pauses narrow windows");
-}
-
-TEST_F(BulkWidthTest, WhereAPauseNarrowsWindowsAThinLineHasNoMore) {
-  width_.widen_to(BulkWidth::Most::many);
-  const auto carry = [&](std::uint64_t window_bytes, bool slow_start) {
-    tcp_says({.acknowledged_bytes = 3'750'000,
-              .busy = kSecond,
-              .round_trip_min = 100 * kMillisecond,
-              .window_bytes = window_bytes,
-              .slow_start = slow_start});
-  };
-  carry(400'000, false);
-  carry(80'000, true);
-  EXPECT_EQ(width_.wanted(), BulkWidth::kManyAtFirst);
 }
 
 // ~0 would mean no pace, and no spreading.
