@@ -53,12 +53,13 @@ void GemmPlan::run(ThreadPool& pool, const void* a, const void* b, void* c) cons
                           : Factor::columns(data, s.input, stride);
   };
   const bool tn = s.form == GemmForm::tn, nt = s.form == GemmForm::nt;
+  const bool is_gradient = tn && s.output == DType::f32;  // of a weight: who needs it waits for all
   const Product product{s.m,
                         s.n,
                         s.k,
                         factor(a, !tn, tn ? s.m : s.k),
                         factor(b, nt, nt ? s.k : s.n),
-                        {c, s.output, s.n, s.accumulate}};
+                        {c, s.output, s.n, s.accumulate, is_gradient && !s.accumulate}};
   parts_->products.run(pool, {&product, 1});
 }
 

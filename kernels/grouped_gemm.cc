@@ -70,7 +70,7 @@ Product GroupedGemmPlan::Parts::product(std::int64_t group, std::int64_t first, 
           rows,
           Factor::columns(a, s.input, s.out).from_inner(first),
           Factor::columns(b, s.input, s.in).from_inner(first),
-          {static_cast<float*>(c) + weights, s.output, s.in, s.accumulate}};
+          {static_cast<float*>(c) + weights, s.output, s.in, s.accumulate, !s.accumulate}};
 }
 
 GroupedGemmPlan::GroupedGemmPlan(const GroupedGemmShape& shape, GemmScratch& scratch,

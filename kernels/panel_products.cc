@@ -1,6 +1,9 @@
 #include "kernels/panel_products.h"
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
+#include <cstdint>
 
 #include "kernels/bf16.h"
 
@@ -43,6 +46,12 @@ std::int64_t stretch_count(std::int64_t units) {
   return std::max<std::int64_t>(1, ceiling(units, kStretchUnits));
 }
 
+bool begins_cache_lines(const TileTarget& c) {
+  constexpr std::uintptr_t kLineBytes = 64;
+  const auto row_bytes = static_cast<std::uintptr_t>(c.stride) * size_of(c.dtype);
+  return reinterpret_cast<std::uintptr_t>(c.data) % kLineBytes == 0 && row_bytes % kLineBytes == 0;
+}
+
 // Where the sums of a streak of tiles go: to c, or where that is bf16 and there are several
 // stretches to be added up, to f32 beside, rounded in the end.
 class Sums {
@@ -54,6 +63,7 @@ class Sums {
       sums_ = {beside, DType::f32, columns, false};
     else
       sums_ = c;
+    sums_.streams &= stretches == 1 && begins_cache_lines(c);
   }
   TileTarget tile(std::int64_t stretch, std::int64_t row, std::int64_t column) const {
     auto to = sums_.at(row, column);
@@ -217,6 +227,7 @@ void PanelProducts::run_rows(const Product& product, std::int64_t piece, const s
       }
     sums.round();
   }
+  if (product.c.streams) hwy::FlushStream();
 }
 
 void PanelProducts::run_columns(const Product& product, std::int64_t piece,
@@ -243,6 +254,7 @@ void PanelProducts::run_columns(const Product& product, std::int64_t piece,
                            std::min(kPanelColumns, columns - column), sums.tile(s, 0, column));
     sums.round();
   }
+  if (product.c.streams) hwy::FlushStream();
 }
 
 void PanelProducts::run(ThreadPool& pool, std::span<const Product> products) const {
@@ -267,6 +279,7 @@ void PanelProducts::run_blocks(ThreadPool& pool, std::span<const Product> produc
       const auto first = i * steps;
       Product& part = block.emplace_back(product);
       if (rounds) part.c = {sums + results, DType::f32, product.n, false};
+      part.c.streams = false;  // the next block adds to it
       results += product.m * product.n;
       if (i == 0) {
         part.k = std::min(part.k, steps);

@@ -42,6 +42,11 @@ HWY_INLINE void put_row(V left, V right, const TileTarget& to, std::int64_t row,
       return;
     }
     auto* c = static_cast<float*>(to.data) + at;
+    if (to.streams) {
+      hn::Stream(left, d, c);
+      hn::Stream(right, d, c + lanes);
+      return;
+    }
     if (to.adds) {
       left = hn::Add(hn::LoadU(d, c), left);
       right = hn::Add(hn::LoadU(d, c + lanes), right);
@@ -81,7 +86,7 @@ HWY_NOINLINE void multiply_rows(std::int64_t k, const float* a, std::int64_t row
     const float* left = a + first_row;
     const float* right = b + column;
     for (std::int64_t l = 0, row = 0; l < k; ++l) {
-      if (l % kStepsAhead == 0 && row < kRows) {
+      if (l % kStepsAhead == 0 && row < kRows && !to.streams) {
         const char* c = static_cast<const char*>(to.at(first_row + row++, column).data);
         __builtin_prefetch(c, 1);
         __builtin_prefetch(c + 64, 1);

@@ -67,9 +67,14 @@ struct TileTarget {
   DType dtype = DType::f32;
   std::int64_t stride = 0;  // elements from one row to the next
   bool adds = false;        // to what is there; f32 only
+  // Past the caches, as nobody reads it soon: f32 alone, whose rows begin where cache lines do. For
+  // other threads it is there after a hwy::FlushStream().
+  bool streams = false;
 
   TileTarget at(std::int64_t row, std::int64_t column) const {
-    return {const_cast<void*>(advance(data, row * stride + column, dtype)), dtype, stride, adds};
+    auto tile = *this;
+    tile.data = const_cast<void*>(advance(data, row * stride + column, dtype));
+    return tile;
   }
 };
 

@@ -43,6 +43,7 @@ inline __attribute__((always_inline)) void put_half_row(__m512 sums, __mmask16 l
     return;
   }
   auto* c = static_cast<float*>(to.data) + at;
+  if (to.streams && lanes == 0xffff) return _mm512_stream_ps(c, sums);
   if (to.adds) sums = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, c), sums);
   _mm512_mask_storeu_ps(c, lanes, sums);
 }
@@ -54,7 +55,7 @@ __attribute__((noinline)) void multiply_rows(std::int64_t units, const Pair* a, 
 #pragma GCC unroll 32
   for (int i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = _mm512_setzero_ps();
   for (std::int64_t l = 0, row = 0; l < units; ++l, a += kRows, b += kPanelColumns) {
-    if (l % kStepsAhead == 0 && row < kRows) {
+    if (l % kStepsAhead == 0 && row < kRows && !to.streams) {
       const char* c = static_cast<const char*>(to.at(row++, 0).data);
       __builtin_prefetch(c, 1);
       __builtin_prefetch(c + 64, 1);

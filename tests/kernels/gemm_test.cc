@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
+
+#include "base/large_vector.h"
 #include "reference.h"
 
 namespace isthmus::kernels {
@@ -48,6 +52,25 @@ TEST_P(Gemm, AgreesWithDoubleAndNotOnThreads) {
     EXPECT_LT(relative_error(c.values(), expected), tolerance(s.output));
     results.push_back(c);
     EXPECT_TRUE(c.same_bits(results.front())) << threads << " threads";
+  }
+}
+
+// One whose rows begin where cache lines do is written past the caches.
+TEST(GemmGradient, IsTheSameWhereverItLies) {
+  constexpr std::int64_t kRows = 70, kColumns = 96, kTokens = 130;
+  for (const DType input : {DType::f32, DType::bf16}) {
+    const Matrix a = Matrix::random("a", input, kTokens, kRows);
+    const Matrix b = Matrix::random("b", input, kTokens, kColumns);
+    ThreadPool pool(unpinned(2));
+    GemmScratch scratch(2);
+    const GemmPlan plan({GemmForm::tn, kRows, kColumns, kTokens, input}, scratch);
+    LargeVector<float> aligned(kRows * kColumns), beside(kRows * kColumns + 1);
+    plan.run(pool, a.data(), b.data(), aligned.data());
+    plan.run(pool, a.data(), b.data(), beside.data() + 1);
+    const Matrix none(DType::f32, kRows, kColumns);
+    const auto expected = reference(plan.shape(), a, b, none);
+    EXPECT_LT(relative_error({aligned.begin(), aligned.end()}, expected), tolerance(DType::f32));
+    EXPECT_TRUE(std::ranges::equal(aligned, std::span(beside).subspan(1)));
   }
 }
 
