@@ -433,7 +433,7 @@ Task<Result<void>> Gateway::steps() {
 }
 
 Task<Result<void>> Gateway::fetch_first_state() {
-  auto fetched = co_await transfer_->fetch(
+  auto fetched = co_await state_fetcher_->fetch(
       0, genesis_->record.next_view, [this](std::uint64_t step) { return record_of(step); },
       [this] { return stopping_ || failure_.has_value() || (!state_ && initial_.has_value()); });
   if (!fetched) co_return Result<void>();
@@ -468,12 +468,12 @@ Task<Result<bool>> Gateway::fetch_nearer_state(std::uint64_t at_least) {
   const auto began = world_.loop.now();
   const auto step = static_cast<std::int64_t>(working_step());
   world_.log.info("state_is_nearer", {.outer_step = step}, {{"steps_missing", missing()}});
-  auto fetched = co_await transfer_->fetch(
+  auto fetched = co_await state_fetcher_->fetch(
       at_least, current_view(), [this](std::uint64_t of) { return record_of(of); },
       [this, began] {
-        const bool none = !transfer_->receives() && transfer_->in_vain() == 0 &&
+        const bool none = !state_fetcher_->receives() && state_fetcher_->in_vain() == 0 &&
                           world_.loop.now() - began > kNoneOffered;
-        return stopping_ || failure_.has_value() || none || transfer_->in_vain() >= kTries;
+        return stopping_ || failure_.has_value() || none || state_fetcher_->in_vain() >= kTries;
       });
   if (!fetched) {
     world_.log.info("state_not_fetched", {.outer_step = step}, {{"then", "all is replayed"}});
@@ -511,7 +511,7 @@ Task<Result<void>> Gateway::advance() {
         stuck_since = world_.loop.now();
       } else if (world_.loop.now() - *stuck_since > kBytesPatience && !saving_ &&
                  !taking_contribution_) {
-        auto fetched = co_await transfer_->fetch(
+        auto fetched = co_await state_fetcher_->fetch(
             k, current_view(), [this](std::uint64_t step) { return record_of(step); },
             [this, &certificate] {
               return stopping_ || failure_.has_value() || named(certificate.record).has_value();

@@ -1,7 +1,7 @@
 // Gateway: the process that speaks for a site. Owns the outer state, takes contributions of the
 // site's ranks, agrees with the other gateways which contributions each outer step is made of,
 // applies the decided records in order, and gives the new parameters back. PROTOCOL.md is the
-// specification; the parts are exchange.h, agreement.h, state_transfer.h, peers.h, outer_store.h.
+// specification; the parts are exchange.h, agreement.h, state_fetcher.h, peers.h, outer_store.h.
 //
 // One thread, the Loop's, owns everything; workers only encode, check, hash, write and reduce.
 // Wire, clock, disk, workers and randomness are handed in, so that a federation of gateways also
@@ -36,7 +36,8 @@
 #include "inter/returning_sites.h"
 #include "inter/said_in_step.h"
 #include "inter/saved_states.h"
-#include "inter/state_transfer.h"
+#include "inter/state_fetcher.h"
+#include "inter/state_server.h"
 #include "inter/status.h"
 #include "inter/step_computation.h"
 #include "inter/straggler_wait.h"
@@ -196,9 +197,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   bool within_settings(const Record& record) const;
   bool genesis_acceptable(const Record& record) const;
   bool bound_by_older_roster() const;
-  void say_bound_by_older_roster();
   void on_genesis_accept(SiteId from, const Accept& accept, const security::Signature& signature);
-  void say_founding_is_stuck();
+  void say_founding_is_stuck(std::string_view why);
   std::string founding_waits_for() const;
   const PeerSite* peer_with_run(const security::Digest& but = {}) const;
   std::vector<std::string> not_heard() const;
@@ -440,7 +440,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Fingerprint fingerprint_, run_fingerprint_;
   std::shared_ptr<const ChunkPlan> plan_;  // shared with contributions
   std::unique_ptr<Exchange> exchange_;
-  std::unique_ptr<StateTransfer> transfer_;
+  std::unique_ptr<StateServer> state_server_;
+  std::unique_ptr<StateFetcher> state_fetcher_;
   std::optional<Certificate> genesis_;
   security::Digest run_;
   std::uint64_t logged_records_ = 0;  // on disk

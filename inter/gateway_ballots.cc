@@ -81,7 +81,7 @@ void Gateway::tick() {
       (now - last_status_ >= kTick / 2 && encode_own(my_status()) != last_status_bytes_))
     send_status();
   if (exchange_ && state_ && !finished_) exchange_->consider_fetching();
-  if (transfer_) transfer_->tidy();
+  if (state_server_) state_server_->tidy();
   for (const auto* message : saved_.due(now)) relay_to_all(*message, nullptr);
   for (const auto* message : said_.due(now)) relay(*message, nullptr);
   note_since();
@@ -119,7 +119,7 @@ void Gateway::give_way_to_twin() {
 // What the step at hand waits for at this site; null: there is none.
 double WaitStatus::*Gateway::waits_for() const {
   if (!exchange_ || finished_ || stopping_) return nullptr;
-  if (transfer_->fetching()) return &WaitStatus::transfer_s;
+  if (state_fetcher_->fetching()) return &WaitStatus::transfer_s;
   if (!state_) return &WaitStatus::straggler_s;  // to begin the run with, or to fetch a state from
   if (applying_ || taking_contribution_) return &WaitStatus::applying_s;
   // Decided, but not all of it is here.

@@ -172,7 +172,8 @@ Task<std::optional<OuterState>> Gateway::find_right_state() {
   const View view = current_view();
   std::function record = [this](std::uint64_t step) { return record_of(step); };
   std::function cancelled = [this] { return stopping_ || failure_.has_value(); };
-  co_return co_await transfer_->fetch(state_->step, view, std::move(record), std::move(cancelled));
+  co_return co_await state_fetcher_->fetch(state_->step, view, std::move(record),
+                                           std::move(cancelled));
 }
 
 Error Gateway::dispute_without_end() const {

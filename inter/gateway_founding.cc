@@ -108,21 +108,21 @@ void Gateway::on_genesis_accept(SiteId from, const Accept& accept,
   const auto& voters = accept.record.view.voters;
   // The first voter proposes; whoever has not voted, with the file that is named, follows it.
   const bool names_us = accept.record.view.vote_file_of(self_) == vote_file_;
-  if (accept.record.view.is_voter(self_) && !names_us) say_founding_is_stuck();
+  // A vote file that was lost before record 0 was decided everywhere: nobody can know what it said.
+  if (accept.record.view.is_voter(self_) && !names_us)
+    say_founding_is_stuck(
+        "the sites were about to begin a run with a vote file that this site has lost since");
   if (from == voters.front() && accept.record.view.is_voter(self_) && names_us && !genesis_vote_ &&
       !genesis_chosen_ && initial_ && may_found())
     genesis_chosen_ = accept.record;
   changed_.notify();
 }
 
-// A vote file that was lost before record 0 was decided everywhere: nobody can know what it said.
-void Gateway::say_founding_is_stuck() {
+void Gateway::say_founding_is_stuck(std::string_view why) {
   if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
     world_.log.alarm(
         "founding_stuck", {},
-        {{"why",
-          "the sites were about to begin a run with a vote file that this site "
-          "has lost since"},
+        {{"why", why},
          {"what_to_do", fmt::format("unless a site has trained already, move {} away at all of "
                                     "them, and start again",
                                     options_.folder)},
@@ -133,19 +133,6 @@ void Gateway::say_founding_is_stuck() {
 // the site joins it then (on_records), and founds no other one.
 bool Gateway::bound_by_older_roster() const {
   return genesis_vote_ && !genesis_acceptable(genesis_vote_->accepted->record);
-}
-
-void Gateway::say_bound_by_older_roster() {
-  if (const auto left_out = genesis_refusals_.due(world_.loop.now()))
-    world_.log.alarm(
-        "founding_stuck", {},
-        {{"why",
-          "this site has voted to begin a run of an older roster, and no site that it "
-          "sees has said that it began"},
-         {"what_to_do", fmt::format("unless a site has trained already, remove {} at all of "
-                                    "them, and start again",
-                                    options_.folder)},
-         {"left_out", *left_out}});
 }
 
 // `but`: not this one.
@@ -284,7 +271,10 @@ Task<Result<void>> Gateway::begin_or_join_run() {
     else if (now - none_elsewhere > kTimeToHear)
       say_run_elsewhere(*elsewhere);
     if (bound_by_older_roster()) {
-      if (now - founding_since_ > kTimeToHear) say_bound_by_older_roster();
+      if (now - founding_since_ > kTimeToHear)
+        say_founding_is_stuck(
+            "this site has voted to begin a run of an older roster, and no site that it sees has "
+            "said that it began");
     } else if (genesis_vote_) {
       const auto& record = genesis_vote_->accepted->record;
       const StepId id{.run = record.run, .view = record.view.digest(), .step = 0, .fragment = 0};

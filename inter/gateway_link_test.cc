@@ -53,7 +53,7 @@ LinkTestSide Gateway::link_test_side() const {
 std::string Gateway::exchange_now() const {
   for (const auto& [site, peer] : peers_.all())
     if (peer.link->sends_bulk()) return fmt::format("bytes are on their way to {}", peer.name);
-  if (transfer_ && transfer_->fetching()) return "a state is being fetched";
+  if (state_fetcher_ && state_fetcher_->fetching()) return "a state is being fetched";
   if (!exchange_ || !state_ || finished_) return {};
   bool exchanges = has_contribution_to_make() || exchange_->contributed() || applying_;
   for (const auto member : current_view().members)

@@ -80,14 +80,14 @@ void Gateway::on_session(Link& link, bool up) {
     if (const auto* saved = saved_.mine()) link.send(saved->message.encode());
   } else {
     if (exchange_) exchange_->session_ended(link);
-    if (transfer_) transfer_->session_ended(link);
+    if (state_fetcher_) state_fetcher_->session_ended(link);
     if (returning_) returning_->went_away(peer->site, world_.loop.now());
   }
   changed_.notify();
 }
 
 void Gateway::on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& payload) {
-  if (!exchange_ || (transfer_ && transfer_->on_chunk(link, arrival, payload))) {
+  if (!exchange_ || (state_fetcher_ && state_fetcher_->on_chunk(link, arrival, payload))) {
     if (!exchange_) link.settle(arrival, false);
     return;
   }
@@ -117,8 +117,8 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
         exchange_->on_fetch(link, *fetch, state_->step);
       break;
     case MessageType::lacking:
-      if (const auto lacking = decode_lacking(in); lacking && exchange_ && transfer_) {
-        if (lacking->site == kStateItself) transfer_->on_lacking(link, lacking->step);
+      if (const auto lacking = decode_lacking(in); lacking && exchange_ && state_fetcher_) {
+        if (lacking->site == kStateItself) state_fetcher_->on_lacking(link, lacking->step);
         exchange_->on_lacking(link, *lacking);
       }
       break;
@@ -128,13 +128,13 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
       break;
     case MessageType::state_request: {
       const auto request = decode_state_request(in);
-      if (!request || !transfer_ || !state_ || !saved_any_) break;
+      if (!request || !state_server_ || !state_ || !saved_any_) break;
       StepId id = step_id();
       id.step = saved_step_;
       const auto asked = request->step != 0 ? request->step : saved_step_;
       if (asked > saved_step_) break;
       returning_->asks_for_state(link.peer().site, asked, request->send, kept_from_);
-      transfer_->on_request(link, *request, id);
+      state_server_->on_request(link, *request, id);
       break;
     }
     default:
@@ -253,7 +253,7 @@ void Gateway::receive_saved(Link* from, const Signed& message) {
   if (!saved || saved->id.run != run_ || !within_pace(from, message) ||
       !is_signed_well(from, message))
     return;
-  if (transfer_) transfer_->on_saved(from, message.signer, *saved);
+  if (state_fetcher_) state_fetcher_->on_saved(from, message.signer, *saved);
   const bool from_signer = from != nullptr && from->peer().site == message.signer;
   if (!note_saved(message, *saved, from_signer)) return;
   if (saved_.passes_on(message.signer, saved->id.step, chain_.size() + 2, world_.loop.now()))

@@ -307,12 +307,15 @@ void Gateway::start_links() {
         changed_.notify();
       },
       [this](std::uint32_t chunk) { step_ahead(chunk); }, [this] { changed_.notify(); });
-  transfer_ = std::make_unique<StateTransfer>(
-      StateTransfer::Context{world_.loop, world_.workers, world_.log, store_, peers_, world_.signer,
-                             self_, options_.at_point,
-                             [this](std::uint64_t step, const security::Digest& root) {
-                               return vouch_for(step, root);
-                             }},
+  state_server_ = std::make_unique<StateServer>(
+      StateServer::Context{world_.loop, world_.workers, store_, peers_, world_.signer, self_},
+      *layout_, options_.sync.outer.has_momentum());
+  state_fetcher_ = std::make_unique<StateFetcher>(
+      StateFetcher::Context{world_.loop, world_.workers, world_.log, peers_, self_,
+                            options_.at_point,
+                            [this](std::uint64_t step, const security::Digest& root) {
+                              return vouch_for(step, root);
+                            }},
       *layout_, options_.sync.outer.has_momentum());
   for (auto& [site, peer] : peers_.all()) {
     peer.link->expect_chunks(kSealBytes + plan_->longest_payload_bytes());

@@ -33,16 +33,16 @@ GatewayStatus Gateway::status() const {
     s.deadline = said(until, *since);
   }
   const auto behind = this->behind();
-  s.phase = finished_                                          ? "finished"
-            : !layout_                                         ? "waiting for ranks"
-            : !genesis_ || !exchange_                          ? "starting"
-            : !state_ || (transfer_ && transfer_->fetching())  ? "catching up"
-            : !disk_takes()                                    ? "waiting for the disk"
-            : behind > 1                                       ? "catching up"
-            : applying_                                        ? "applying"
-            : exchange_->contributed() || taking_contribution_ ? "exchanging"
-            : rank_pulse_.here()                               ? "training"
-                                                               : "waiting for ranks";
+  s.phase = finished_                                                   ? "finished"
+            : !layout_                                                  ? "waiting for ranks"
+            : !genesis_ || !exchange_                                   ? "starting"
+            : !state_ || (state_fetcher_ && state_fetcher_->fetching()) ? "catching up"
+            : !disk_takes()                                             ? "waiting for the disk"
+            : behind > 1                                                ? "catching up"
+            : applying_                                                 ? "applying"
+            : exchange_->contributed() || taking_contribution_          ? "exchanging"
+            : rank_pulse_.here()                                        ? "training"
+                                                                        : "waiting for ranks";
   const auto* self = roster_.find(self_);
   const bool nobody_dials_us = self->gateways.empty() || self->gateways[0].address.empty();
   for (const auto& [id, peer] : peers_.all()) {

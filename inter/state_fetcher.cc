@@ -1,4 +1,4 @@
-#include "inter/state_transfer.h"
+#include "inter/state_fetcher.h"
 
 #include <algorithm>
 #include <limits>
@@ -9,10 +9,8 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr Nanoseconds kLongAgo = INT64_MIN / 2;
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::uint64_t kLeafBytesMax = ModelLayout::kLeafElements * sizeof(float);
-constexpr std::size_t kManifestLeaves = (1 << 20) / kDigestBytes;  // a chunk's worth
 constexpr Nanoseconds kAskEvery = 2 * kSecond;
 // Without a leaf, before another server is asked: of one that reads and hashes its state before it
 // sends the first; of one that sends, at least, where its link has not taught otherwise
@@ -22,11 +20,8 @@ constexpr Nanoseconds kPatienceMin = 5 * kSecond;
 constexpr Nanoseconds kPatienceWithoutLink = 10 * kSecond;
 // A slow line takes minutes for a leaf. While bytes come as fast as this at least, but for a pause
 // as long as a leaf has taken until now, none need be whole before there is one more than are on
-// their way at once: one on each connection, of so many at most. And so long at most, which
-// suffices from 4 kB/s on with eight: below about 5 kB/s a site could not even keep its sessions.
+// their way at once: one on each connection, of so many at most.
 constexpr double kSlowestBytesPerSecond = 1024;
-constexpr Nanoseconds kPatienceWithSlowLine = 2400 * kSecond;
-constexpr Nanoseconds kPauseMax = 120 * kSecond;
 constexpr std::uint32_t kAtOnceMax = 8;
 // A server that needs longer than this for what is missing, as some seconds tell, is left for one
 // of so many that were not tried yet, or for one that was so much faster.
@@ -43,17 +38,8 @@ constexpr Nanoseconds kPatienceWithSlowServer = 1800 * kSecond;
 // An offer of another state than the one that comes counts for so long: its server keeps what it
 // has read for twice as long at most, and may have written it over by then.
 constexpr Nanoseconds kOfferCounts = 60 * kSecond;
-constexpr std::size_t kSnapshots = 2;  // as many as the disk has
-constexpr Nanoseconds kSnapshotBusy = 5 * kSecond;
-constexpr int kSnapshotShare = 4;  // of the time, a fifth at most is spent on what one peer asks
-// Answers to one peer. Who fetches asks every two seconds, and a few times more when a server was
-// of no use or a session ended.
-constexpr int kAnswersAtOnce = 16;
-constexpr Nanoseconds kAnswersApart = kSecond;
-constexpr Nanoseconds kSnapshotIdle = 120 * kSecond;  // then its memory is free again, if all came
-constexpr std::size_t kUnlistedMax = 32;              // leaves
-constexpr std::size_t kLeftMax = 16;                  // transfers
-constexpr std::uint64_t kPriority = 1;  // before contributions: who returns holds the others up
+constexpr std::size_t kUnlistedMax = 32;  // leaves
+constexpr std::size_t kLeftMax = 16;      // transfers
 
 bool same_state(const Saved& a, const Saved& b) {
   return a.id.step == b.id.step && a.state_root == b.state_root && a.strong_root == b.strong_root;
@@ -67,41 +53,7 @@ double bytes_since(const Link& link, std::uint64_t before) {
 
 }  // namespace
 
-// A saved state with the hashes of its leaves, in memory while somebody fetches it.
-struct StateTransfer::Snapshot final : ChunkSource {
-  const ModelLayout* layout = nullptr;
-  OuterState state;
-  std::vector<security::Digest> leaves;
-  security::Digest run, root, strong;
-  std::uint32_t manifest = 0;
-  const Loop* loop = nullptr;
-  Nanoseconds last_used = 0;
-  std::vector<bool> sent;       // since it was asked for last
-  std::set<SiteId> claimed_by;  // who is sent it
-
-  // Who is sent the same again and again does not keep it in memory.
-  void note_sent(std::uint32_t index) {
-    sent.resize(std::max<std::size_t>(sent.size(), index + 1));
-    if (!sent[index]) last_used = loop->now();
-    sent[index] = true;
-  }
-
-  ChunkBytes chunk(std::uint32_t index) override {
-    note_sent(index);
-    if (index < manifest) {
-      ByteWriter out;
-      const auto first = std::size_t{index} * kManifestLeaves;
-      for (auto i = first; i < std::min(leaves.size(), first + kManifestLeaves); ++i)
-        out.raw(leaves[i].bytes);
-      return {out.take(), 0, 0};
-    }
-    const auto bytes = leaf_bytes(*layout, state, index - manifest);
-    return {Bytes(bytes.begin(), bytes.end()), static_cast<std::uint32_t>(bytes.size()),
-            static_cast<std::uint32_t>(bytes.size())};
-  }
-};
-
-struct StateTransfer::Incoming {
+struct StateFetcher::Incoming {
   Saved offer;             // of which this is the state
   std::size_t voters = 0;  // that signed it, at most
   TransferId transfer = 0;
@@ -133,152 +85,20 @@ struct StateTransfer::Incoming {
   std::vector<Unlisted> unlisted;
 };
 
-StateTransfer::StateTransfer(Context context, const ModelLayout& layout, bool has_momentum)
+StateFetcher::StateFetcher(Context context, const ModelLayout& layout, bool has_momentum)
     : context_(std::move(context)),
       layout_(layout),
       has_momentum_(has_momentum),
+      chunks_(layout, has_momentum),
       news_(context_.loop) {}
 
-StateTransfer::~StateTransfer() = default;
+StateFetcher::~StateFetcher() = default;
 
-bool StateTransfer::receives() const { return incoming_ != nullptr && incoming_->server != 0; }
-
-std::uint32_t StateTransfer::manifest_chunks() const {
-  return static_cast<std::uint32_t>((leaf_count(layout_, has_momentum_) + kManifestLeaves - 1) /
-                                    kManifestLeaves);
-}
-
-std::uint32_t StateTransfer::chunk_count() const {
-  return manifest_chunks() + static_cast<std::uint32_t>(leaf_count(layout_, has_momentum_));
-}
-
-// --- Serving
-
-void StateTransfer::on_request(Link& link, const StateRequest& request,
-                               const StepId& newest_saved) {
-  StepId id = newest_saved;
-  if (request.step != 0) id.step = request.step;
-  if (id.step > newest_saved.step) return;
-  if (request.send) postponed_.erase(link.peer().site);
-  context_.loop.spawn(serve(link, link.session(), request, id));
-}
-
-Task<void> StateTransfer::serve(Link& link, std::uint64_t session, StateRequest request,
-                                StepId id) {
-  auto found = std::ranges::find(snapshots_, id.step,
-                                 [](const auto& snapshot) { return snapshot->state.step; });
-  const auto peer = link.peer().site;
-  const auto not_yet = [&] {
-    if (request.send) postponed_[peer] = {&link, session, request, id};
-  };
-  if (found == snapshots_.end()) {
-    const auto began = context_.loop.now();
-    if (reading_ || began < next_snapshot_at_[peer] || !room_for_snapshot()) {
-      not_yet();
-      co_return;
-    }
-    reading_ = true;
-    auto fresh = std::make_shared<Snapshot>();
-    bool read_it = false;
-    auto read = [this, fresh, &read_it, id] {
-      auto state = context_.store.read_state(layout_, id.step);
-      if (!state) return;
-      fresh->layout = &layout_;
-      fresh->state = std::move(*state);
-      fresh->root = state_root(layout_, fresh->state);
-      fresh->leaves = strong_leaves(layout_, fresh->state);
-      fresh->strong = strong_root(fresh->leaves);
-      read_it = true;
-    };
-    co_await run_on(context_.workers, context_.loop, std::move(read), 8 * layout_.elements(),
-                    Urgency::background);
-    reading_ = false;
-    const auto now = context_.loop.now();
-    next_snapshot_at_[peer] = now + kSnapshotShare * (now - began);
-    if (!read_it) {  // it was written over
-      if (request.send && link.up() && link.session() == session)
-        link.send(encode(Lacking{{id.step, kStateItself}}));
-      co_return;
-    }
-    fresh->run = id.run;
-    fresh->manifest = manifest_chunks();
-    fresh->loop = &context_.loop;
-    found = snapshots_.insert(snapshots_.end(), fresh);
-  }
-  const auto snapshot = *found;
-  if (snapshot->last_used == 0) snapshot->last_used = context_.loop.now();
-  auto& pace = answers_.try_emplace(peer, kAnswersAtOnce, kAnswersApart).first->second;
-  if (!pace.take(context_.loop.now())) {
-    not_yet();
-    co_return;
-  }
-  if (request.send) claim(snapshot, link);
-  if (!link.up() || link.session() != session) co_return;
-  const Saved saved{
-      .id = id, .state_root = snapshot->root, .strong_root = snapshot->strong, .spot_root = {}};
-  if (request.send) {
-    const auto transfer = transfer_of_state(id.run, id.step, snapshot->strong);
-    link.withdraw(transfer);
-    link.offer(transfer, kPriority, chunk_count(), snapshot, true);
-  }
-  link.send(sign(context_.signer, context_.self, MessageType::saved, encode(saved)).encode());
-}
-
-// One for each peer, and none by a question alone: or one peer would keep all the room.
-void StateTransfer::claim(const std::shared_ptr<Snapshot>& snapshot, Link& link) {
-  const auto peer = link.peer().site;
-  for (auto& other : snapshots_) {
-    if (other == snapshot || other->claimed_by.erase(peer) == 0) continue;
-    link.withdraw(transfer_of_state(other->run, other->state.step, other->strong));
-    if (other->claimed_by.empty()) other->last_used = kLongAgo;
-  }
-  snapshot->claimed_by.insert(peer);
-  snapshot->last_used = context_.loop.now();
-  snapshot->sent.clear();
-}
-
-// When something came last to somebody who is still sent it: leaves may all have been read long
-// before they arrive.
-Nanoseconds StateTransfer::last_arrival_of(const Snapshot& snapshot) const {
-  const auto transfer = transfer_of_state(snapshot.run, snapshot.state.step, snapshot.strong);
-  Nanoseconds last = kLongAgo;
-  for (const auto site : snapshot.claimed_by) {
-    const auto* peer = context_.peers.find(site);
-    if (peer == nullptr || !peer->link->up() || !peer->link->sends(transfer)) continue;
-    last = std::max({last, snapshot.last_used, peer->link->last_arrival()});
-  }
-  return last;
-}
-
-void StateTransfer::drop_snapshots(Nanoseconds unused_for, Nanoseconds stuck_for) {
-  const auto now = context_.loop.now();
-  std::erase_if(snapshots_, [&](const auto& old) {
-    if (now - old->last_used < unused_for || now - last_arrival_of(*old) < stuck_for) return false;
-    const auto transfer = transfer_of_state(old->run, old->state.step, old->strong);
-    for (auto& [site, peer] : context_.peers.all()) peer.link->withdraw(transfer);
-    return true;
-  });
-}
-
-// Nobody loses one that is on its way because somebody else asks: it may have been written over
-// since, so that all of it would have to come anew.
-bool StateTransfer::room_for_snapshot() {
-  if (snapshots_.size() == kSnapshots) drop_snapshots(kSnapshotBusy, kPauseMax);
-  return snapshots_.size() < kSnapshots;
-}
-
-void StateTransfer::tidy() {
-  drop_snapshots(kSnapshotIdle, kPatienceWithSlowLine);
-  for (const auto& [peer, asked] : std::exchange(postponed_, {}))
-    if (asked.link->up() && asked.link->session() == asked.session)
-      context_.loop.spawn(serve(*asked.link, asked.session, asked.request, asked.id));
-}
-
-// --- Fetching
+bool StateFetcher::receives() const { return incoming_ != nullptr && incoming_->server != 0; }
 
 // Only what a site says itself to this one: what others pass on of it was said to somebody else,
 // who knows when.
-void StateTransfer::on_saved(Link* from, SiteId signer, const Saved& saved) {
+void StateFetcher::on_saved(Link* from, SiteId signer, const Saved& saved) {
   if (!saved.strong_root || from == nullptr || from->peer().site != signer) return;
   offers_[signer] = {saved, context_.loop.now()};
   if (incoming_ && signer == incoming_->server && same_state(saved, incoming_->offer))
@@ -287,11 +107,11 @@ void StateTransfer::on_saved(Link* from, SiteId signer, const Saved& saved) {
 }
 
 // Of the voters other than this site.
-std::size_t StateTransfer::majority(const View& view) const {
+std::size_t StateFetcher::majority(const View& view) const {
   return (view.voters.size() - (view.is_voter(context_.self) ? 1 : 0)) / 2 + 1;
 }
 
-std::size_t StateTransfer::voters_for(const Saved& offer, const View& view) const {
+std::size_t StateFetcher::voters_for(const Saved& offer, const View& view) const {
   return static_cast<std::size_t>(std::ranges::count_if(offers_, [&](const auto& entry) {
     const auto& [site, other] = entry;
     return site != context_.self && view.is_voter(site) && same_state(other.saved, offer);
@@ -300,7 +120,7 @@ std::size_t StateTransfer::voters_for(const Saved& offer, const View& view) cons
 
 // That there is such a state, of which the strong root says what it consists of: by the decided
 // record after it, or by a majority of the other voters that saved it.
-bool StateTransfer::proven(const Saved& offer, const Wanted& wanted) const {
+bool StateFetcher::proven(const Saved& offer, const Wanted& wanted) const {
   const auto step = offer.id.step;
   if (step < wanted.at_least || wanted.record_of(step) == nullptr) return false;
   if (step == 0) return wanted.record_of(0)->initial_root == offer.state_root;
@@ -314,7 +134,7 @@ bool StateTransfer::proven(const Saved& offer, const Wanted& wanted) const {
 // has. A list of leaves that a majority of the voters signed is true; any other one, only if it
 // `may` be fetched, of the server that failed us least lately, and of such what most voters signed:
 // so a few of one mind are not asked over and over.
-std::optional<Saved> StateTransfer::choose(
+std::optional<Saved> StateFetcher::choose(
     const Wanted& wanted,
     const std::function<bool(const Saved& offer, const PeerSite& server)>& may) const {
   std::optional<Saved> best;
@@ -335,7 +155,7 @@ std::optional<Saved> StateTransfer::choose(
 
 // One that signed this state and can be reached; the one that failed us least lately, and of such
 // one that was not tried yet, or the fastest.
-PeerSite* StateTransfer::server_of(const Saved& offer) const {
+PeerSite* StateFetcher::server_of(const Saved& offer) const {
   PeerSite* server = nullptr;
   std::pair<Nanoseconds, double> best;
   for (const auto& [site, other] : offers_) {
@@ -354,18 +174,18 @@ PeerSite* StateTransfer::server_of(const Saved& offer) const {
   return server;
 }
 
-Nanoseconds StateTransfer::failed_at(const PeerSite& server) const {
+Nanoseconds StateFetcher::failed_at(const PeerSite& server) const {
   const auto failed = failed_.find(server.site);
   return failed == failed_.end() ? 0 : failed->second;
 }
 
-void StateTransfer::note_failure(const PeerSite& server) {
+void StateFetcher::note_failure(const PeerSite& server) {
   failed_[server.site] = context_.loop.now();
   ++in_vain_;
 }
 
 // Told once every few seconds: what is missing would take it long.
-bool StateTransfer::is_slow(const Link& link) {
+bool StateFetcher::is_slow(const Link& link) {
   auto& in = *incoming_;
   const auto now = context_.loop.now();
   if (in.rated_from == 0 || now - in.rated_from < kTrial || in.missing == 0) return false;
@@ -387,8 +207,8 @@ bool StateTransfer::is_slow(const Link& link) {
 // are tried, and one that was is gone back to where it was much faster than this one is. What has
 // come is given up for one that is not known only if it is less than half, and as long as few were
 // tried.
-bool StateTransfer::may_be_faster(const Link& link, const PeerSite& other,
-                                  std::uint32_t missing_there) const {
+bool StateFetcher::may_be_faster(const Link& link, const PeerSite& other,
+                                 std::uint32_t missing_there) const {
   const auto& in = *incoming_;
   if (const auto known = chunks_per_second_.find(other.site); known != chunks_per_second_.end())
     return known->second * in.missing >
@@ -410,7 +230,7 @@ bool StateTransfer::may_be_faster(const Link& link, const PeerSite& other,
 // and patience is twice as long from now on. So a change leads to a list that is true, to a server
 // that was not tried yet, or to one much faster that has not failed since; and what goes to and fro
 // all the same takes twice as long each time, until that is enough for an honest server.
-std::optional<Saved> StateTransfer::better_elsewhere(const PeerSite& server, const Wanted& wanted) {
+std::optional<Saved> StateFetcher::better_elsewhere(const PeerSite& server, const Wanted& wanted) {
   auto& in = *incoming_;
   in.voters = std::max(in.voters, voters_for(in.offer, wanted.view));
   const bool slow = is_slow(*server.link);
@@ -423,7 +243,7 @@ std::optional<Saved> StateTransfer::better_elsewhere(const PeerSite& server, con
   const auto best = choose(wanted, [&](const Saved& offer, const PeerSite& other) {
     if (!slow || same_state(offer, in.offer) || &other == &server) return false;
     return takes_too_long || (failed_at(other) <= failed_at(server) &&
-                              may_be_faster(*server.link, other, chunk_count()));
+                              may_be_faster(*server.link, other, chunks_.all()));
   });
   if (best && takes_too_long) {
     note_failure(server);
@@ -433,7 +253,7 @@ std::optional<Saved> StateTransfer::better_elsewhere(const PeerSite& server, con
 }
 
 // But of the state that comes, which has other servers to go on with.
-void StateTransfer::forget_old_offers() {
+void StateFetcher::forget_old_offers() {
   std::erase_if(offers_, [&](const auto& entry) {
     const auto& offer = entry.second;
     return context_.loop.now() - offer.said >= kOfferCounts &&
@@ -443,14 +263,14 @@ void StateTransfer::forget_old_offers() {
 
 // Whom nobody could ask when all were, who was busy, or whose offer is old: until a majority has
 // signed what comes.
-void StateTransfer::ask_silent_peers(const Wanted& wanted) {
+void StateFetcher::ask_silent_peers(const Wanted& wanted) {
   if (incoming_->voters >= majority(wanted.view)) return;
   for (const auto& [site, peer] : context_.peers.all())
     if (peer.link->up() && !offers_.contains(site)) peer.link->send(encode(StateRequest{0, false}));
 }
 
 // What has come of this very state from another server stays.
-Task<void> StateTransfer::begin_incoming(Saved chosen, security::Digest record) {
+Task<void> StateFetcher::begin_incoming(Saved chosen, security::Digest record) {
   if (incoming_ && same_state(incoming_->offer, chosen)) co_return;
   incoming_.reset();
   auto begun = std::make_unique<Incoming>();
@@ -464,18 +284,18 @@ Task<void> StateTransfer::begin_incoming(Saved chosen, security::Digest record) 
     if (has_momentum_) in.state.momentum.resize(layout_.elements());
   };
   co_await run_on(context_.workers, context_.loop, std::move(make_room), 8 * layout_.elements());
-  in.manifest.resize(manifest_chunks());
-  in.have.resize(chunk_count());
-  in.missing = in.missing_when_halved = chunk_count();
+  in.manifest.resize(chunks_.of_list());
+  in.have.resize(chunks_.all());
+  in.missing = in.missing_when_halved = chunks_.all();
   in.halved = context_.loop.now();
   incoming_ = std::move(begun);
 }
 
 // A list of leaves comes from one server: of parts from two nobody could tell whose is false.
-void StateTransfer::forget_part_of_list() {
+void StateFetcher::forget_part_of_list() {
   auto& in = *incoming_;
   if (!in.leaves.empty()) return;
-  for (std::uint32_t part = 0; part < manifest_chunks(); ++part) {
+  for (std::uint32_t part = 0; part < chunks_.of_list(); ++part) {
     if (!in.have[part]) continue;
     in.manifest[part].clear();
     in.have[part] = false;
@@ -485,7 +305,7 @@ void StateTransfer::forget_part_of_list() {
 
 // Until all of it is here, or the server has nothing more to say, or something false, or until more
 // is to be had elsewhere: then what to go on with.
-Task<std::optional<Saved>> StateTransfer::receive_from(PeerSite& server, const Wanted& wanted) {
+Task<std::optional<Saved>> StateFetcher::receive_from(PeerSite& server, const Wanted& wanted) {
   auto& in = *incoming_;
   in.server = server.site;
   forget_part_of_list();
@@ -503,15 +323,14 @@ Task<std::optional<Saved>> StateTransfer::receive_from(PeerSite& server, const W
   };
   const auto pause_max = [&] {
     if (in.leaves_came == 0) return kPatienceAtFirst;
-    return std::min((in.last_arrival - in.asked) / in.leaves_came, kPauseMax);
+    return std::min((in.last_arrival - in.asked) / in.leaves_came, kLeafPauseMax);
   };
   // Of a slow line chunk_patience() knows no more than the last seconds.
   const auto slow_line_brings_it = [&] {
     const auto since = context_.loop.now() - in.last_arrival;
     const auto bytes = bytes_since(*server.link, in.bytes_until_then);
     const auto at_once = std::min(server.link->chunks_at_once(), kAtOnceMax);
-    return server.link->up() && since < kPatienceWithSlowLine &&
-           bytes < (1.0 + at_once) * kLeafBytesMax &&
+    return server.link->up() && since < kLeafTakesMax && bytes < (1.0 + at_once) * kLeafBytesMax &&
            bytes >= kSlowestBytesPerSecond * seconds_of(since - pause_max());
   };
   std::optional<Saved> better;
@@ -534,22 +353,22 @@ Task<std::optional<Saved>> StateTransfer::receive_from(PeerSite& server, const W
   in.server = 0;
   for (const auto& leaf : std::exchange(in.unlisted, {})) leaf.link->settle(leaf.arrival, false);
   // It need not go on. Where it is asked once more, it hears what is here then.
-  server.link->have(in.transfer, std::vector<bool>(chunk_count(), true));
+  server.link->have(in.transfer, std::vector<bool>(chunks_.all(), true));
   if (std::ranges::find(left_, in.transfer) == left_.end()) left_.push_back(in.transfer);
   if (left_.size() > kLeftMax) left_.pop_front();
   co_return better;
 }
 
-void StateTransfer::on_lacking(const Link& link, std::uint64_t step) {
+void StateFetcher::on_lacking(const Link& link, std::uint64_t step) {
   if (!incoming_ || link.peer().site != incoming_->server || step != incoming_->offer.id.step)
     return;
   incoming_->lacked = true;
   news_.notify();
 }
 
-Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, View view,
-                                                     RecordOf record_of,
-                                                     std::function<bool()> give_up) {
+Task<std::optional<OuterState>> StateFetcher::fetch(std::uint64_t at_least, View view,
+                                                    RecordOf record_of,
+                                                    std::function<bool()> give_up) {
   fetching_ = true;
   failed_.clear();
   in_vain_ = 0;
@@ -622,12 +441,12 @@ Task<std::optional<OuterState>> StateTransfer::fetch(std::uint64_t at_least, Vie
 }
 
 // The next session brings new credit, and they come again.
-void StateTransfer::session_ended(Link& link) {
+void StateFetcher::session_ended(Link& link) {
   if (incoming_)
     std::erase_if(incoming_->unlisted, [&](const auto& leaf) { return leaf.link == &link; });
 }
 
-bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& message) {
+bool StateFetcher::on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& message) {
   const auto bytes = message.bytes();
   if (!incoming_ || arrival.transfer != incoming_->transfer ||
       link.peer().site != incoming_->server) {
@@ -645,7 +464,7 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
     link.settle(arrival, true);
     return true;
   }
-  const auto manifest = manifest_chunks();
+  const auto manifest = chunks_.of_list();
   if (arrival.index >= manifest && in.leaves.empty()) {
     // With all of the credit they would keep out the list itself, where that was lost.
     if (in.unlisted.size() < kUnlistedMax)
@@ -656,10 +475,7 @@ bool StateTransfer::on_chunk(Link& link, const ChunkArrival& arrival, const Shar
   }
   bool good = false;
   if (arrival.index < manifest) {
-    const auto total = leaf_count(layout_, has_momentum_);
-    const auto here =
-        std::min(kManifestLeaves, total - std::size_t{arrival.index} * kManifestLeaves);
-    good = bytes.size() == here * kDigestBytes;
+    good = bytes.size() == chunks_.hashes_in(arrival.index) * kDigestBytes;
     if (good) in.manifest[arrival.index].assign(bytes.begin(), bytes.end());
     if (good && std::all_of(in.manifest.begin(), in.manifest.end(),
                             [](const auto& part) { return !part.empty(); })) {

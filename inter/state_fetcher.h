@@ -1,7 +1,6 @@
-// StateTransfer: how a site that cannot replay gets a whole outer state, and serves one. What it
-// fetches is proved: by the decided record after it, which has its root, or by a majority of the
-// other voters that signed it. Every leaf is checked against the strong root that most voters
-// signed as it arrives (PROTOCOL.md, "Return").
+// StateFetcher: how a site that cannot replay gets a whole outer state. It is proved: by the
+// decided record after it, which has its root, or by a majority of the other voters that signed it.
+// Every leaf is checked against a strong root as it arrives (PROTOCOL.md, "Return").
 #pragma once
 
 #include <cstdint>
@@ -13,38 +12,27 @@
 #include <vector>
 
 #include "base/event_log.h"
-#include "inter/burst_pace.h"
-#include "inter/outer_store.h"
 #include "inter/peers.h"
+#include "inter/state_chunks.h"
 
 namespace isthmus::inter {
 
-class StateTransfer {
+class StateFetcher {
  public:
   struct Context {
     Loop& loop;
     Workers& workers;
     EventLog& log;
-    OuterStore& store;
     Peers& peers;
-    const security::Signer& signer;
     SiteId self;
     std::function<void(const char* point, std::uint64_t step)> at_point;
     // How many other voters have said that they saved a state with this root.
     std::function<std::size_t(std::uint64_t step, const security::Digest& root)> vouch_for;
   };
-  StateTransfer(Context context, const ModelLayout& layout, bool has_momentum);
-  ~StateTransfer();
+  StateFetcher(Context context, const ModelLayout& layout, bool has_momentum);
+  ~StateFetcher();
 
-  // --- Serving: the newest saved state, or an older one that is still kept. A peer that asks for
-  // one after another waits longer for each than it takes to read and hash it; and what asks again
-  // and again is answered at a pace, as the answer is longer than the question. Whoever is to be
-  // sent one waits for its turn, the others ask again.
-  void on_request(Link& link, const StateRequest& request, const StepId& newest_saved);
-  // Frees what nobody fetches any more, and looks whose turn it is. Now and then.
-  void tidy();
-
-  // --- Fetching: a state of at least `at_least`, of which `view` has the voters. Tries until it
+  // A state of at least `at_least`, of which `view` has the voters. Tries until it
   // has one or `give_up` says true.
   using RecordOf = std::function<const Record*(std::uint64_t step)>;  // decided and known here
   Task<std::optional<OuterState>> fetch(std::uint64_t at_least, View view, RecordOf record_of,
@@ -61,7 +49,6 @@ class StateTransfer {
   std::uint32_t in_vain() const { return in_vain_; }
 
  private:
-  struct Snapshot;
   struct Incoming;
   // What fetch() was asked for.
   struct Wanted {
@@ -75,7 +62,6 @@ class StateTransfer {
     Saved saved;
     Nanoseconds said = 0;
   };
-  Task<void> serve(Link& link, std::uint64_t session, StateRequest request, StepId id);
   std::size_t majority(const View& view) const;
   std::size_t voters_for(const Saved& offer, const View& view) const;
   bool proven(const Saved& offer, const Wanted& wanted) const;
@@ -93,28 +79,11 @@ class StateTransfer {
   Task<void> begin_incoming(Saved chosen, security::Digest record);
   void forget_part_of_list();
   Task<std::optional<Saved>> receive_from(PeerSite& server, const Wanted& wanted);
-  std::uint32_t manifest_chunks() const;
-  std::uint32_t chunk_count() const;
-
-  Nanoseconds last_arrival_of(const Snapshot& snapshot) const;
-  void drop_snapshots(Nanoseconds unused_for, Nanoseconds stuck_for);
-  bool room_for_snapshot();
-  void claim(const std::shared_ptr<Snapshot>& snapshot, Link& link);
 
   Context context_;
   const ModelLayout& layout_;
   bool has_momentum_;
-  std::vector<std::shared_ptr<Snapshot>> snapshots_;  // shared with the links that send them
-  bool reading_ = false;                              // a snapshot, from disk
-  std::map<SiteId, Nanoseconds> next_snapshot_at_;    // that this peer may cause
-  std::map<SiteId, BurstPace> answers_;               // whatever sessions they ask in
-  struct Postponed {
-    Link* link = nullptr;
-    std::uint64_t session = 0;
-    StateRequest request;
-    StepId id;
-  };
-  std::map<SiteId, Postponed> postponed_;  // what a peer asked to be sent, the last
+  const StateChunks chunks_;
   bool fetching_ = false;
   std::uint32_t in_vain_ = 0;
   std::unique_ptr<Incoming> incoming_;
