@@ -32,8 +32,8 @@ class StateFetcher {
   StateFetcher(Context context, const ModelLayout& layout, bool has_momentum);
   ~StateFetcher();
 
-  // A state of at least `at_least`, of which `view` has the voters. Tries until it
-  // has one or `give_up` says true.
+  // A state of at least `at_least`, of which `view` has the voters. Tries until it has one or
+  // `give_up` says true.
   using RecordOf = std::function<const Record*(std::uint64_t step)>;  // decided and known here
   Task<std::optional<OuterState>> fetch(std::uint64_t at_least, View view, RecordOf record_of,
                                         std::function<bool()> give_up);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -54,10 +55,11 @@ CoreLimits::CoreLimits()
 
 double CoreLimits::memory(double read, double written) {
   const double reading = least_seconds([&] {
-    const auto* words = reinterpret_cast<const std::uint64_t*>(large_.data());
-    std::array<std::uint64_t, 8> sums{};
-    for (std::size_t i = 0; i < kLargeBytes / sizeof *words; i += sums.size())
-      for (std::size_t lane = 0; lane < sums.size(); ++lane) sums[lane] += words[i + lane];
+    std::array<std::uint64_t, 8> sums{}, line{};
+    for (std::size_t i = 0; i < large_.size(); i += sizeof line / sizeof(float)) {
+      std::memcpy(line.data(), &large_[i], sizeof line);
+      for (std::size_t word = 0; word < line.size(); ++word) sums[word] += line[word];
+    }
     for (const auto sum : sums) seen = sum;
   });
   const double writing = least_seconds([&] {
