@@ -14,7 +14,7 @@ constexpr double kWindowMax = 16 << 20;
 constexpr Nanoseconds kTimeoutMin = 200 * kMillisecond, kTimeoutMax = 120 * kSecond;
 constexpr Nanoseconds kLostAgainMax = 5 * kSecond;
 constexpr double kBbrWindowMin = 4.0 * kSegmentBytes;
-constexpr int kBbrRoundTrips = 10;
+constexpr std::uint64_t kBbrRounds = 10;  // longer than a round trip where little is sent
 constexpr double kBbrStartGain = 2.885;
 constexpr std::array<double, 8> kBbrGains = {1.25, 0.75, 1, 1, 1, 1, 1, 1};  // of each round trip
 
@@ -132,12 +132,11 @@ void TcpStream::follow_rate() {
   if (took < round_trip() || delivered_ == rate_.delivered) return;
   const double rate = static_cast<double>(delivered_ - rate_.delivered) / seconds_of(took);
   // What was not sent says nothing about the path.
-  if (!rate_.idle || rate > rate_.most) rate_.lately.emplace_back(now, rate);
-  while (rate_.lately.size() > 1 &&
-         rate_.lately.front().first < now - kBbrRoundTrips * round_trip())
+  if (!rate_.idle || rate > rate_.most) rate_.lately.emplace_back(rate_.round, rate);
+  while (rate_.lately.size() > 1 && rate_.lately.front().first + kBbrRounds < rate_.round)
     rate_.lately.pop_front();
   rate_.most = 0;
-  for (const auto& [when, lately] : rate_.lately) rate_.most = std::max(rate_.most, lately);
+  for (const auto& [round, lately] : rate_.lately) rate_.most = std::max(rate_.most, lately);
   if (!rate_.filled && !rate_.idle) {
     if (rate_.most >= 1.25 * rate_.most_before) {
       rate_.most_before = rate_.most;
@@ -299,7 +298,6 @@ void TcpStream::hear(const Acknowledged& acknowledged) {
   heard_until_ = std::max(heard_until_, acknowledged.until);
   if (std::exchange(timeouts_, 0) > 0) {
     // The path is as it was when there was silence.
-    for (auto& [when, rate] : rate_.lately) when = simulation_.now();
     rate_.began = simulation_.now();
     rate_.delivered = delivered_;
   }

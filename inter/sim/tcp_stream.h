@@ -7,7 +7,7 @@
 //
 // After Jacobson, "Congestion avoidance and control", SIGCOMM '88; RFC 5681, RFC 6928 (first
 // window); RFC 6298 (timer), with Linux's bounds. Or its window is two bandwidth-delay products,
-// whatever is lost, with the most that was delivered in one of the last ten round trips: as BBR's
+// whatever is lost, with the most that was delivered in one of the last ten rounds: as BBR's
 // (Cardwell et al., ACM Queue 14(5), 2016), without its looks for a shorter round trip.
 // Acknowledgements take no room on the way back.
 #pragma once
@@ -91,8 +91,8 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   };
   // What BBR knows of the path.
   struct Rate {
-    std::deque<std::pair<Nanoseconds, double>> lately;  // when, bytes per second
-    double most = 0;                                    // of them
+    std::deque<std::pair<std::uint64_t, double>> lately;  // round, bytes per second
+    double most = 0;                                      // of them
     double most_before = 0;
     int rounds_without_more = 0;  // a quarter more; after three the line is full
     bool filled = false;
