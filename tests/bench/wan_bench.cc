@@ -4,7 +4,8 @@
 // Gateways are real processes in network namespaces that the emulator (tests/wan) joins. At the
 // same instant all sites contribute an f32 model as their ranks would hand it over; the step has
 // ended when the new parameters have been given to the ranks of every site. Votes and own encoded
-// bytes are on disk by then; the state follows, and the next exchange begins after it.
+// bytes are on disk by then; the state follows, and the next exchange begins after it. The run's
+// last step, whose state all have saved before it is published, is not measured.
 //
 //   wan_bench --path 'delay=50ms rate=1gbit loss=0.1%' --cc bbr --parameters 67108864
 //
@@ -74,6 +75,9 @@ struct Options {
   std::string folder;
   bool json = false;
 
+  // One more than are measured: before the parameters of the last one are published all sites have
+  // the state on disk, and know it of each other.
+  std::uint64_t outer_steps() const { return exchanges + 1; }
   // As `isthmus link test` says how to raise them, or as distributions have them.
   KernelWindows kernel_windows() const {
     if (windows == "raised") return {64 << 20, 64 << 20};
@@ -199,7 +203,7 @@ void enter_namespace(const std::string& name) {
                            std::size_t self, const std::string& folder, int from, int to) {
   auto site = site_on_own_cpu(federation, self, options.parameters);
   site.congestion_control = options.cc;
-  site.options.sync = sync_of(options.codec, options.outer, options.exchanges, options.sites);
+  site.options.sync = sync_of(options.codec, options.outer, options.outer_steps(), options.sites);
   site.options.folder = folder;
   const auto elements = layout_of(options.parameters).elements();
   run_bench_site(std::move(site), [&](Loop& loop, Gateway& gateway) {
@@ -329,7 +333,7 @@ int run_inside(const Options& options) {
       120 + 100 * usable(options, options.path, options.cc, options.parameters).ideal();
   double began = 0;
   std::uint32_t streams = 1;
-  for (std::uint64_t step = 0; step <= options.exchanges; ++step) {
+  for (std::uint64_t step = 0; step <= options.outer_steps(); ++step) {
     double published = 0, cpu_seconds = 0;
     const auto late = fmt::format(
         "outer step {} is not there after {:.0f} s: the line carries too little", step, patience);
@@ -338,15 +342,15 @@ int run_inside(const Options& options) {
       if (said.step != step) give_up("a gateway is at another step than the others");
       published = std::max(published, said.published);
       cpu_seconds += said.cpu_seconds;
-      if (step < options.exchanges) streams = std::max(streams, said.bulk_connections);
+      if (step < options.outer_steps()) streams = std::max(streams, said.bulk_connections);
     }
-    if (step > 0) {
+    if (step > 0 && step < options.outer_steps()) {
       const double quarter = (published - began) / 4;
       flow.push_back(watch.rate(began + quarter, published - quarter));
       seconds.push_back(published - began);
       cpu.push_back(cpu_seconds);
     }
-    if (step == options.exchanges) break;
+    if (step == options.outer_steps()) break;
     began = wall_seconds() + options.pause;
     const Go go{began};
     for (const int child : to)
@@ -551,7 +555,7 @@ int main(int argc, char** argv) {
   line.choice("--cc", options.cc, {"bbr", "cubic", "reno"}, "congestion control");
   line.number("--parameters", options.parameters, 1024, std::uint64_t{1} << 32, "of the model");
   line.number("--sites", options.sites, 2, 8, "each with a gateway");
-  line.number("--exchanges", options.exchanges, 3, 1000, "outer steps of a run");
+  line.number("--exchanges", options.exchanges, 3, 1000, "measured of a run");
   line.number("--runs", options.runs, 1, 1000, "of each case, interleaved");
   line.number("--iperf-seconds", options.iperf_seconds, 0, 600, "0: without iperf3");
   line.number("--pause", options.pause, 0, 3600, "seconds between exchanges, for the ranks");
