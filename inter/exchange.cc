@@ -155,8 +155,7 @@ bool Exchange::sending(const View& view) const {
 
 bool Exchange::arriving(SiteId site) const {
   const auto* entry = current(site);
-  return entry != nullptr && !entry->held &&
-         context_.loop.now() - entry->last_arrival < fetch_patience(site);
+  return entry != nullptr && !entry->held && comes(*entry);
 }
 
 std::uint64_t Exchange::bytes_held() const {

@@ -133,6 +133,8 @@ class Exchange {
   bool nobody_has(const std::vector<Part>& parts) const;
 
   std::uint64_t relayed() const { return relayed_; }  // others' contributions, to who lacked them
+  // How often somebody else than a contribution's site was asked for it.
+  std::uint64_t asked_elsewhere() const { return asked_elsewhere_; }
 
  private:
   // Without bytes of a site's contribution, before they are asked of somebody else: at least;
@@ -219,6 +221,8 @@ class Exchange {
   void rate(Entry& entry);  // a chunk of it came
   bool comes_slowly(const Entry& entry) const;
   bool is_slow(SiteId peer) const;
+  bool brings_chunks(SiteId peer) const;
+  bool comes(const Entry& entry) const;
   void serve_next(Link& link);
   Task<void> serve(Link& link, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,
@@ -307,7 +311,7 @@ class Exchange {
   bool offers_at_once_ = true;        // its own contributions, while they are made
   std::uint64_t attempts_ = 0;        // at contributions, since this start
   std::optional<double> zstd_saves_;  // of the bytes of a chunk, the last time; nothing: not tried
-  std::uint64_t relayed_ = 0;
+  std::uint64_t relayed_ = 0, asked_elsewhere_ = 0;
 };
 
 }  // namespace isthmus::inter

@@ -77,6 +77,8 @@ void Exchange::on_open(Link* from, const Signed& message) {
     // Beginning again is no progress of what others are asked for.
     if (!fetched) began = entry.last_arrival;
     entries_.erase(found);
+  } else if (from != nullptr) {
+    from->expect_chunks();
   }
   auto entry = std::make_shared<Entry>();
   entry->contribution = std::make_shared<Contribution>(plan_, message, *open);

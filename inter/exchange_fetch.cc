@@ -57,6 +57,20 @@ Nanoseconds Exchange::fetch_patience(SiteId site) const {
   return patience;
 }
 
+bool Exchange::brings_chunks(SiteId peer) const {
+  const auto* from = context_.peers.find(peer);
+  return from != nullptr && from->link->brings_chunks();
+}
+
+// Some of it came lately, or comes on a line on which a whole chunk takes long.
+bool Exchange::comes(const Entry& entry) const {
+  const auto site = entry.contribution->site();
+  if (context_.loop.now() - entry.last_arrival < fetch_patience(site)) return true;
+  const auto sought = sought_.find(site);
+  return brings_chunks(site) ||
+         (sought != sought_.end() && brings_chunks(sought->second.asked.peer));
+}
+
 void Exchange::consider_fetching() {
   const auto now = context_.loop.now();
   // A chunk whose announcement never came gives its credit back.
@@ -85,15 +99,16 @@ void Exchange::consider_fetching() {
     const bool flows =
         !in_vain && ((context_.peers.sees(site) && !sought.without_way) || asked.peer != 0);
     const auto* entry = current(site);
-    const bool comes =
-        entry != nullptr && flows && now - entry->last_arrival < fetch_patience(site);
-    const bool slowly = comes && decided(site) != nullptr && comes_slowly(*entry);
-    if ((entry != nullptr && entry->held) || (comes && !slowly)) return;
+    const bool here = entry != nullptr && flows && comes(*entry);
+    const bool slowly = here && decided(site) != nullptr && comes_slowly(*entry);
+    if ((entry != nullptr && entry->held) || (here && !slowly)) return;
     const bool brings = slowly && entry->brought_by == asked.peer;
     if (asked.peer != 0 && !in_vain && !brings && !sought.lacking.contains(asked.peer)) {
       // What it is asked for it sends one after the other.
       const auto served = served_at_[asked.peer];
-      if (!asked.session_ended && now - std::max(asked.when, served) < fetch_patience(site)) return;
+      if (!asked.session_ended &&
+          (now - std::max(asked.when, served) < fetch_patience(site) || brings_chunks(asked.peer)))
+        return;
       if (!asked.session_ended || served < asked.when) {
         (asked.session_ended ? sought.broke_off : sought.silent).insert(asked.peer);
         if (!asked.session_ended) silent_.insert(asked.peer);
@@ -145,6 +160,8 @@ void Exchange::ask_of(PeerSite& peer, SiteId site) {
     entry->arrived.clear();
     entry->chunks_per_second.reset();
   }
+  if (peer.site != site) ++asked_elsewhere_;
+  peer.link->expect_chunks();
   peer.link->send(encode(Fetch{id_.step, site}));
 }
 
@@ -220,9 +237,7 @@ bool Exchange::waits_in_sight(SiteId site) const {
   const auto* entry = current(site);
   if (entry == nullptr || entry->held) return false;
   const auto sought = sought_.find(site);
-  if ((sought == sought_.end() || !sought->second.without_way) &&
-      context_.loop.now() - entry->last_arrival < fetch_patience(site))
-    return false;
+  if ((sought == sought_.end() || !sought->second.without_way) && comes(*entry)) return false;
   return entry->arriving.empty() && disk_refuses_.empty() && others_may_have(site);
 }
 

@@ -548,7 +548,10 @@ std::uint64_t Gateway::memory_bytes() const { return exchange_ ? exchange_->byte
 
 Gateway::Counters Gateway::counters() const {
   auto all = counters_;
-  if (exchange_) all.relayed = exchange_->relayed();
+  if (exchange_) {
+    all.relayed = exchange_->relayed();
+    all.asked_elsewhere = exchange_->asked_elsewhere();
+  }
   if (agreement_) all.reproposals += agreement_->counters().reproposals;
   return all;
 }

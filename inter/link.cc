@@ -120,9 +120,15 @@ void Link::on_timer() {
 }
 
 void Link::sample_rates() {
-  samples_.push_back(
-      {loop_.now(), wire_.bytes_sent(peer_), wire_.bytes_received(peer_), control_received_});
+  const auto bulk = bulk_bytes_received();
+  samples_.push_back({loop_.now(), wire_.bytes_sent(peer_), wire_.bytes_received(peer_), bulk});
+  arrivals_.note_bytes(loop_.now(), bulk);
   if (samples_.size() > kSamplesMax) samples_.pop_front();
+}
+
+bool Link::brings_chunks() const {
+  return up() && arrivals_.come(loop_.now(), static_cast<double>(chunk_bytes_max_),
+                                chunks_at_once(), silence_limit());
 }
 
 Nanoseconds Link::chunk_patience(std::uint64_t chunk_bytes) const {
@@ -301,7 +307,6 @@ void Link::wire_message(Lane which, ConnectionId connection, const SharedBytes& 
 }
 
 void Link::receive_control(ConnectionId connection, std::span<const std::byte> message) {
-  control_received_ += wire_.bytes_of(Lane::control, message.size());
   ByteReader in(message);
   const auto frame = in.get<Frame>();
   const auto of_session = [&](std::uint64_t session) {
@@ -434,6 +439,8 @@ void Link::settle(const ChunkArrival& arrival, bool accepted) {
   unsettled_bytes_ -= arrival.bytes;
   stalled_.erase(arrival.sequence);
   if (accepted) {
+    arrivals_.note_bytes(loop_.now(), bulk_bytes_received());
+    expect_chunks();
     recent_acks_.emplace_back(arrival.transfer, arrival.index);
     ++unsent_acks_;
   }

@@ -26,6 +26,7 @@
 
 #include "base/event_log.h"
 #include "base/random.h"
+#include "inter/bulk_arrivals.h"
 #include "inter/bulk_connections.h"
 #include "inter/bulk_sender.h"
 #include "inter/lane_connections.h"
@@ -106,6 +107,10 @@ class Link {
   std::string bulk_waits_for() const { return session_ != 0 ? bulk_.waits_for() : ""; }
   std::uint64_t unsettled_chunks() const { return unsettled_; }  // that came in
   Nanoseconds round_trip() const { return round_trip_.mean(); }
+  // Something of the peer's is to come from now on.
+  void expect_chunks() { arrivals_.expect(loop_.now()); }
+  // It comes, as far as bytes tell while no chunk is whole.
+  bool brings_chunks() const;
   // How long nothing may come of chunks that the peer sends before they count as stuck: four round
   // trips, and twice the time of a chunk on each of its connections at the rate at which bytes came
   // in the last seconds, while any came that were not control's. At most a minute. Of a
@@ -144,10 +149,8 @@ class Link {
   bool sends_bulk() const { return bulk_.sends_any(); }
   // When something of chunks came to the peer, the last time; 0: never.
   Nanoseconds last_arrival() const { return bulk_.last_arrival(); }
-  // In all: chunks, parts of them too, and what the wire adds. No control messages.
-  std::uint64_t bulk_bytes_received() const {
-    return wire_.bytes_received(peer_) - control_received_;
-  }
+  // In all: chunks, parts of them too, and what the wire adds. Of link tests as well.
+  std::uint64_t bulk_bytes_received() const { return wire_.bytes_received_on(peer_, Lane::bulk); }
   // Chunks that the peer acknowledged in this session.
   std::vector<std::pair<TransferId, std::uint32_t>> acknowledged_chunks() const {
     return bulk_.acknowledged_chunks();
@@ -315,6 +318,7 @@ class Link {
 
   // Bulk lane.
   BulkSender bulk_;
+  BulkArrivals arrivals_;
   std::uint64_t highest_received_ = 0;
   std::uint64_t their_floor_ = 0;  // BulkSender::floor of the peer
   double brought_in_trip_ = 0;     // bytes that came in a round trip, lately
@@ -339,15 +343,13 @@ class Link {
   struct Sample {
     Nanoseconds when = 0;
     std::uint64_t sent = 0, received = 0;
-    std::uint64_t control_received = 0;  // of these, without framing
+    std::uint64_t bulk_received = 0;  // of these
 
     double bulk_since(const Sample& before) const {
-      return static_cast<double>(received - before.received) -
-             static_cast<double>(control_received - before.control_received);
+      return static_cast<double>(bulk_received - before.bulk_received);
     }
   };
   std::deque<Sample> samples_;  // one a heartbeat, the last few seconds
-  std::uint64_t control_received_ = 0;
 };
 
 }  // namespace isthmus::inter

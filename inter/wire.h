@@ -128,9 +128,12 @@ class Wire {
   }
 
   // Bytes handed to the network for this peer, with the wire's own framing and sealing, on both
-  // lanes; and received.
+  // lanes; and received, also on one of them, parts of messages too.
   virtual std::uint64_t bytes_sent(GatewayId peer) const = 0;
-  virtual std::uint64_t bytes_received(GatewayId peer) const = 0;
+  virtual std::uint64_t bytes_received_on(GatewayId peer, Lane lane) const = 0;
+  std::uint64_t bytes_received(GatewayId peer) const {
+    return bytes_received_on(peer, Lane::control) + bytes_received_on(peer, Lane::bulk);
+  }
   // What a message adds to them.
   virtual std::uint64_t bytes_of(Lane lane, std::size_t message_bytes) const {
     (void)lane;

@@ -61,7 +61,7 @@ class ZmqWire final : public Wire, public LaneEvents {
                     ConnectionId connection) override;
   void reset(GatewayId peer, Lane lane, ConnectionId connection) override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
-  std::uint64_t bytes_received(GatewayId peer) const override;
+  std::uint64_t bytes_received_on(GatewayId peer, Lane lane) const override;
   std::uint64_t bytes_of(Lane lane, std::size_t message_bytes) const override {
     return lane == Lane::bulk ? tls_wire_bytes(message_bytes) : zmq_wire_bytes(message_bytes);
   }
@@ -82,8 +82,7 @@ class ZmqWire final : public Wire, public LaneEvents {
     std::uint32_t bulk_width_max;                          // of ours and of the peer's, the lower
     std::array<std::vector<ConnectionId>, 2> connections;  // oldest first
     // Of connections that have closed.
-    std::uint64_t bytes_sent = 0;
-    std::uint64_t bytes_received = 0;
+    std::array<std::uint64_t, 2> bytes_sent{}, bytes_received{};
     LogPace ups_logged{kSecond, kComingsLogged}, downs_logged{kSecond, kComingsLogged};
 
     std::vector<ConnectionId>& on(Lane lane) { return connections[static_cast<std::size_t>(lane)]; }
@@ -103,7 +102,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   HostNames::LookUp look_up() const {
     return options_.look_up_host ? options_.look_up_host : look_up_host;
   }
-  std::uint64_t bytes(GatewayId peer, std::uint64_t Peer::*closed,
+  std::uint64_t bytes(GatewayId peer, Lane lane, std::array<std::uint64_t, 2> Peer::*closed,
                       std::atomic<std::uint64_t> LaneMeter::*live) const;
   Result<void> add_peer(const ZmqPeer& peer);
   bool dials(const ZmqPeer& peer) const;
@@ -289,22 +288,24 @@ void ZmqWire::drop(ConnectionId id, std::string_view reason) {
   connection.end->drop(id, reason);
 }
 
-std::uint64_t ZmqWire::bytes(GatewayId id, std::uint64_t Peer::*closed,
+std::uint64_t ZmqWire::bytes(GatewayId id, Lane lane, std::array<std::uint64_t, 2> Peer::*closed,
                              std::atomic<std::uint64_t> LaneMeter::*live) const {
   const auto found = peers_.find(id);
   if (found == peers_.end()) return 0;
-  auto sum = found->second.*closed;
-  for (const auto& lane : found->second.connections)
-    for (const auto connection : lane) sum += *connections_.at(connection).meter.*live;
+  const auto at = static_cast<std::size_t>(lane);
+  auto sum = (found->second.*closed)[at];
+  for (const auto connection : found->second.connections[at])
+    sum += *connections_.at(connection).meter.*live;
   return sum;
 }
 
 std::uint64_t ZmqWire::bytes_sent(GatewayId peer) const {
-  return bytes(peer, &Peer::bytes_sent, &LaneMeter::sent);
+  return bytes(peer, Lane::control, &Peer::bytes_sent, &LaneMeter::sent) +
+         bytes(peer, Lane::bulk, &Peer::bytes_sent, &LaneMeter::sent);
 }
 
-std::uint64_t ZmqWire::bytes_received(GatewayId peer) const {
-  return bytes(peer, &Peer::bytes_received, &LaneMeter::received);
+std::uint64_t ZmqWire::bytes_received_on(GatewayId peer, Lane lane) const {
+  return bytes(peer, lane, &Peer::bytes_received, &LaneMeter::received);
 }
 
 std::vector<BulkPath> ZmqWire::bulk_paths(GatewayId id) const {
@@ -380,8 +381,9 @@ void ZmqWire::closed(ConnectionId id, std::string_view reason) {
   connections_.erase(found);
   auto& peer = peers_.at(connection.peer);
   std::erase(peer.on(connection.lane), id);
-  peer.bytes_sent += connection.meter->sent;
-  peer.bytes_received += connection.meter->received;
+  const auto lane = static_cast<std::size_t>(connection.lane);
+  peer.bytes_sent[lane] += connection.meter->sent;
+  peer.bytes_received[lane] += connection.meter->received;
   if (const auto left_out = peer.downs_logged.due(loop_.now()))
     log_.info("wire_down", {peer.entry.name},
               {{"lane", to_string(connection.lane)},

@@ -342,7 +342,7 @@ void SimulatedNetwork::deliver(GatewayId from, GatewayId to, Lane lane, Connecti
     return;
   }
   ++counters_.delivered;
-  wire->second->received_[from] += message.size() + SimulatedWire::kFramingBytes;
+  wire->second->received_[{from, lane}] += message.size() + SimulatedWire::kFramingBytes;
   wire->second->receiver_->on_message(from, lane, connection, message);
 }
 
@@ -422,9 +422,10 @@ std::uint64_t SimulatedWire::bytes_sent(GatewayId peer) const {
   return found == sent_.end() ? 0 : found->second;
 }
 
-std::uint64_t SimulatedWire::bytes_received(GatewayId peer) const {
-  const auto found = received_.find(peer);
+std::uint64_t SimulatedWire::bytes_received_on(GatewayId peer, Lane lane) const {
+  const auto found = received_.find({peer, lane});
   auto bytes = found == received_.end() ? 0 : found->second;
+  if (lane == Lane::control) return bytes;
   for (const auto& [id, told] : told_)
     if (told.peer == peer && told.lane == Lane::bulk && !told.dropped)
       bytes += told.in->bytes_of_a_part();

@@ -202,7 +202,7 @@ class SimulatedWire final : public Wire {
             std::optional<double> bytes_per_second) override;
   std::vector<BulkPath> bulk_paths(GatewayId peer) const override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
-  std::uint64_t bytes_received(GatewayId peer) const override;
+  std::uint64_t bytes_received_on(GatewayId peer, Lane lane) const override;
   std::uint64_t bytes_of(Lane, std::size_t message_bytes) const override {
     return message_bytes + kFramingBytes;
   }
@@ -234,7 +234,8 @@ class SimulatedWire final : public Wire {
   // Each has one attempt or connection going, or waits for the next.
   std::map<std::tuple<GatewayId, Lane, std::uint32_t>, SimulatedNetwork::Dialer>
       dialers_;  // by peer and place
-  std::map<GatewayId, std::uint64_t> sent_, received_;
+  std::map<GatewayId, std::uint64_t> sent_;
+  std::map<std::pair<GatewayId, Lane>, std::uint64_t> received_;
   mutable std::map<GatewayId, std::uint64_t> received_most_;
   std::set<ConnectionId> blocked_;
 };

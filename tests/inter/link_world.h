@@ -173,7 +173,9 @@ class ScriptedPeer final : public Wire {
     paces[connection] = rate;
   }
   std::uint64_t bytes_sent(GatewayId) const override { return 0; }
-  std::uint64_t bytes_received(GatewayId) const override { return received; }
+  std::uint64_t bytes_received_on(GatewayId, Lane lane) const override {
+    return lane == Lane::bulk ? received : 0;
+  }
 
   struct Sent {
     Lane lane;
@@ -233,10 +235,14 @@ class SiteWire final : public Wire, public WireReceiver {
     return paths;
   }
   std::uint64_t bytes_sent(GatewayId) const override {
-    return sum(&sim::SimulatedWire::bytes_sent);
+    std::uint64_t bytes = 0;
+    for (const auto peer : peers_) bytes += wire_.bytes_sent(peer);
+    return bytes;
   }
-  std::uint64_t bytes_received(GatewayId) const override {
-    return sum(&sim::SimulatedWire::bytes_received);
+  std::uint64_t bytes_received_on(GatewayId, Lane lane) const override {
+    std::uint64_t bytes = 0;
+    for (const auto peer : peers_) bytes += wire_.bytes_received_on(peer, lane);
+    return bytes;
   }
   std::uint64_t bytes_of(Lane lane, std::size_t message_bytes) const override {
     return wire_.bytes_of(lane, message_bytes);
@@ -259,12 +265,6 @@ class SiteWire final : public Wire, public WireReceiver {
   }
 
  private:
-  std::uint64_t sum(std::uint64_t (sim::SimulatedWire::*bytes)(GatewayId) const) const {
-    std::uint64_t all = 0;
-    for (const auto peer : peers_) all += (wire_.*bytes)(peer);
-    return all;
-  }
-
   std::vector<GatewayId> peers_;
   std::map<ConnectionId, std::pair<GatewayId, Lane>> whose_;
   sim::SimulatedWire wire_;
