@@ -170,14 +170,19 @@ void Signal::notify() {
 }
 
 Task<bool> Signal::wait_until(Nanoseconds deadline) {
-  bool expired = false;
-  const auto id = loop_.call_at(deadline, [this, &expired] {
-    expired = true;
+  // In the frame, so that the timer ends with it: who waits may be destroyed before the deadline.
+  struct Deadline {
+    ~Deadline() { loop.cancel(timer); }
+    Loop& loop;
+    Loop::TimerId timer = 0;
+    bool expired = false;
+  } at{loop_};
+  at.timer = loop_.call_at(deadline, [this, &at] {
+    at.expired = true;
     notify();
   });
   co_await wait();
-  loop_.cancel(id);
-  co_return !expired;
+  co_return !at.expired;
 }
 
 void Signal::Wait::await_suspend(std::coroutine_handle<> waiting) {

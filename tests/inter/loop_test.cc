@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <coroutine>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "base/clock.h"
+#include "inter/sim/simulation.h"
 
 namespace isthmus::inter {
 namespace {
@@ -39,6 +43,58 @@ TEST(Loop, HandlersThatPostThemselvesWithoutEndKeepNoTimerWaiting) {
   loop.run();
   EXPECT_TRUE(rang) << turns << " turns";
   EXPECT_GT(turns, 0U);
+}
+
+// Begins it, as who awaits it does.
+void begin(Task<void>& task) {
+  std::move(task).operator co_await().await_suspend(std::noop_coroutine());
+}
+
+TEST(Loop, ATimerEndsWithTheTaskThatWaitsForIt) {
+  sim::Simulation simulation;
+  Loop loop(simulation);
+  Signal signal(loop);
+  bool woke = false;
+  const auto wait = [&]() -> Task<void> {
+    co_await signal.wait_until(loop.now() + kSecond);
+    woke = true;
+  };
+  const auto sleep = [&]() -> Task<void> {
+    co_await loop.sleep(2 * kSecond);
+    woke = true;
+  };
+  std::optional<Task<void>> waiting(wait()), sleeping(sleep());
+  begin(*waiting);
+  begin(*sleeping);
+  EXPECT_EQ(loop.next_timer(), loop.now() + kSecond);
+  waiting.reset();
+  EXPECT_EQ(loop.next_timer(), loop.now() + 2 * kSecond);
+  sleeping.reset();
+  EXPECT_EQ(loop.next_timer(), std::nullopt);
+  simulation.advance(loop.now() + 3 * kSecond);
+  EXPECT_FALSE(loop.run_ready());
+  EXPECT_FALSE(woke);
+}
+
+TEST(Loop, ATaskWakesBySignalOrTimeWhicheverComesFirst) {
+  sim::Simulation simulation;
+  Loop loop(simulation);
+  Signal signal(loop);
+  std::optional<bool> signalled;
+  const auto wait = [&]() -> Task<void> {
+    signalled = co_await signal.wait_until(loop.now() + kSecond);
+  };
+  loop.spawn(wait());
+  loop.run_ready();
+  signal.notify();
+  loop.run_ready();
+  EXPECT_EQ(signalled, true);
+  EXPECT_EQ(loop.next_timer(), std::nullopt);
+  loop.spawn(wait());
+  loop.run_ready();
+  simulation.advance(loop.now() + kSecond);
+  loop.run_ready();
+  EXPECT_EQ(signalled, false);
 }
 
 }  // namespace
