@@ -18,6 +18,7 @@ Exchange::Exchange(Context context, std::shared_ptr<const ChunkPlan> plan,
       on_held_(std::move(on_held)),
       on_chunk_added_(std::move(on_chunk_added)),
       on_differing_state_(std::move(on_differing_state)),
+      lacking_(plan_->chunks()),
       read_(context_.loop) {}
 
 void Exchange::begin_step(const StepId& id, const View& view, const security::Digest& parent,
@@ -67,6 +68,7 @@ void Exchange::forget_old(std::uint64_t but_of) {
     for (auto& [site, peer] : context_.peers.all())
       peer.link->withdraw(entry->contribution->transfer());
     if (entry->file) left.push_back(entry->file);
+    by_transfer_.erase(entry->contribution->transfer());
     return true;
   });
   // The last one to close a file that was removed waits for the file system to free its blocks.
@@ -77,9 +79,20 @@ void Exchange::forget_old(std::uint64_t but_of) {
 }
 
 Exchange::EntryPtr Exchange::find(TransferId transfer) const {
-  for (const auto& [key, entry] : entries_)
-    if (entry->contribution->transfer() == transfer) return entry;
-  return nullptr;
+  const auto found = by_transfer_.find(transfer);
+  return found == by_transfer_.end() ? nullptr : found->second;
+}
+
+void Exchange::place(const EntryPtr& entry) {
+  const auto& contribution = *entry->contribution;
+  auto& there = entries_[{contribution.step(), contribution.site()}];
+  if (there) by_transfer_.erase(there->contribution->transfer());
+  there = by_transfer_[contribution.transfer()] = entry;
+}
+
+void Exchange::remove(Entries::iterator entry) {
+  by_transfer_.erase(entry->second->contribution->transfer());
+  entries_.erase(entry);
 }
 
 Exchange::Entry* Exchange::current(SiteId site) const {
@@ -97,13 +110,19 @@ std::shared_ptr<const Contribution> Exchange::incoming(SiteId site) const {
   return entry == nullptr ? nullptr : entry->contribution;
 }
 
-std::vector<std::shared_ptr<const Contribution>> Exchange::all_with(std::uint32_t chunk) const {
-  std::vector<std::shared_ptr<const Contribution>> all;
-  for (const auto member : view_.members) {
-    const auto* entry = current(member);
+// Called with each chunk of each member: whoever lacked it the last time mostly still does, and
+// those before it are not looked at again until all seem to have it.
+std::vector<std::shared_ptr<const Contribution>> Exchange::all_with(std::uint32_t chunk) {
+  const auto& members = view_.members;
+  auto& lacking = lacking_[chunk];
+  for (std::size_t looked_at = 0; looked_at < members.size(); ++looked_at) {
+    if (lacking >= members.size()) lacking = 0;
+    const auto* entry = current(members[lacking]);
     if (entry == nullptr || !entry->contribution->has(chunk)) return {};
-    all.push_back(entry->contribution);
+    ++lacking;
   }
+  std::vector<std::shared_ptr<const Contribution>> all;
+  for (const auto member : members) all.push_back(current(member)->contribution);
   return all;
 }
 

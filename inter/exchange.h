@@ -114,7 +114,7 @@ class Exchange {
   // To the current step, as far as it is here; null: not announced.
   std::shared_ptr<const Contribution> incoming(SiteId site) const;
   // Those of all members, in the order of sites, once each of them has this chunk; none before.
-  std::vector<std::shared_ptr<const Contribution>> all_with(std::uint32_t chunk) const;
+  std::vector<std::shared_ptr<const Contribution>> all_with(std::uint32_t chunk);
   std::vector<SiteId> holds() const;       // of the current step
   std::vector<SiteId> holds_soon() const;  // with those that are being checked and written
   // State roots of the base of `step`, as the closes of others say; of the current step only.
@@ -162,6 +162,7 @@ class Exchange {
     std::optional<Nanoseconds> asked_at;  // by who lacks it, the last time
   };
   using EntryPtr = std::shared_ptr<Entry>;  // shared with jobs on workers that outlive the step
+  using Entries = std::map<std::pair<std::uint64_t, SiteId>, EntryPtr>;
   struct ChunkCopy {
     Link* link;
     ChunkArrival arrival;
@@ -198,6 +199,9 @@ class Exchange {
   Result<Open> check_open(const Signed& message) const;
   EntryPtr find(TransferId transfer) const;
   Entry* current(SiteId site) const;
+  // Instead of the one that is there of its step and site, if any.
+  void place(const EntryPtr& entry);
+  void remove(Entries::iterator entry);
   Result<EntryPtr> begin_own(const Open& open);
   void offer_own(const EntryPtr& entry);
   bool packing_pays() const;
@@ -248,8 +252,11 @@ class Exchange {
   std::uint64_t keep_from_ = 0;  // in memory, also what nobody asks for
   View view_;
   security::Digest parent_, state_root_;
-  std::map<std::pair<std::uint64_t, SiteId>, EntryPtr> entries_;
-  std::vector<UnannouncedChunk> unannounced_;
+  Entries entries_;
+  std::map<TransferId, EntryPtr> by_transfer_;  // the same
+  // Of each chunk the place among the members of one that lacked it, when all_with() looked last.
+  std::vector<std::size_t> lacking_;
+  std::map<SiteId, std::vector<UnannouncedChunk>> unannounced_;  // by the peer that sent them
   // Checked, and waiting for those that are being written; only while some of them are.
   std::map<EntryPtr, std::vector<std::shared_ptr<ArrivedChunk>>> to_write_;
   struct Wanted {

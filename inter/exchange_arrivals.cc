@@ -8,8 +8,8 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr std::ptrdiff_t kUnannouncedMax = 512;  // of each link
-constexpr std::ptrdiff_t kWrittenTogether = 8;   // chunks
+constexpr std::size_t kUnannouncedMax = 512;    // of each link
+constexpr std::ptrdiff_t kWrittenTogether = 8;  // chunks
 constexpr Nanoseconds kWrittenSoon = kSecond;
 
 }  // namespace
@@ -76,7 +76,7 @@ void Exchange::on_open(Link* from, const Signed& message) {
     if (entry.held || entry.finishing || !(newer || fetched)) return;
     // Beginning again is no progress of what others are asked for.
     if (!fetched) began = entry.last_arrival;
-    entries_.erase(found);
+    remove(found);
   } else if (from != nullptr) {
     from->expect_chunks();
   }
@@ -90,22 +90,23 @@ void Exchange::on_open(Link* from, const Signed& message) {
     return;
   }
   entry->file = std::move(*file);
-  entries_[key] = entry;
+  place(entry);
   if (from != nullptr) from->have(transfer, entry->contribution->bitmap());
   // While the disk refuses nothing gives up the chunks of an attempt that was withdrawn, and
   // without their credit those of the next one do not come.
   const auto is_given_up = [&](const UnannouncedChunk& chunk) {
     return chunk.link == from && !disk_refuses_.empty();
   };
-  auto chunks = std::exchange(unannounced_, {});
-  for (auto& chunk : chunks) {
-    if (chunk.arrival.transfer == transfer)
-      receive(*chunk.link, entry, chunk.arrival, chunk.sealed);
-    else if (is_given_up(chunk))
-      chunk.link->settle(chunk.arrival, false);
-    else
-      unannounced_.push_back(std::move(chunk));
-  }
+  auto waiting = std::exchange(unannounced_, {});
+  for (auto& [site, chunks] : waiting)
+    for (auto& chunk : chunks) {
+      if (chunk.arrival.transfer == transfer)
+        receive(*chunk.link, entry, chunk.arrival, chunk.sealed);
+      else if (is_given_up(chunk))
+        chunk.link->settle(chunk.arrival, false);
+      else
+        unannounced_[site].push_back(std::move(chunk));
+    }
 }
 
 // An announcement comes but once in a session: it is kept until the disk may have room.
@@ -161,13 +162,14 @@ void Exchange::on_close(Link* from, const Signed& message) {
 }
 
 void Exchange::drop_unannounced() {
-  for (const auto& chunk : std::exchange(unannounced_, {}))
-    chunk.link->settle(chunk.arrival, false);
+  const auto dropped = std::exchange(unannounced_, {});
+  for (const auto& [site, chunks] : dropped)
+    for (const auto& chunk : chunks) chunk.link->settle(chunk.arrival, false);
 }
 
 void Exchange::session_ended(Link& link) {
   const auto site = link.peer().site;
-  std::erase_if(unannounced_, [&](const auto& chunk) { return chunk.link == &link; });
+  unannounced_.erase(site);
   // Of what it was asked for nothing comes: the next one is.
   for (auto& [of, sought] : sought_)
     if (sought.asked.peer == site) sought.asked.session_ended = true;
@@ -176,13 +178,11 @@ void Exchange::session_ended(Link& link) {
 }
 
 void Exchange::on_chunk(Link& link, const ChunkArrival& arrival, const SharedBytes& sealed) {
-  const auto entry = find(arrival.transfer);
-  if (entry) {
-    receive(link, entry, arrival, sealed);
-  } else if (std::ranges::count(unannounced_, &link, &UnannouncedChunk::link) < kUnannouncedMax) {
+  if (const auto entry = find(arrival.transfer)) return receive(link, entry, arrival, sealed);
+  if (auto& waiting = unannounced_[link.peer().site]; waiting.size() < kUnannouncedMax) {
     // Its announcement may still be on its way on the other lane, or wait for the disk.
     if (!disk_refuses_.empty()) link.stall(arrival);
-    unannounced_.push_back({&link, arrival, sealed, context_.loop.now()});
+    waiting.push_back({&link, arrival, sealed, context_.loop.now()});
   } else {
     link.settle(arrival, false);
   }
@@ -452,7 +452,7 @@ Exchange::EntryPtr Exchange::begin_anew(const EntryPtr& entry) {
     return nullptr;
   }
   fresh->file = std::move(*file);
-  entries_[{refused.step(), refused.site()}] = fresh;
+  place(fresh);
   return fresh;
 }
 
@@ -493,7 +493,7 @@ void Exchange::forget(std::uint64_t step, SiteId site) {
   if (found == entries_.end()) return;
   for (auto& [id, peer] : context_.peers.all())
     peer.link->withdraw(found->second->contribution->transfer());
-  entries_.erase(found);
+  remove(found);
   if (step == id_.step) sought_[site].asked = {};
 }
 

@@ -81,12 +81,13 @@ void Exchange::consider_fetching() {
   if (disk_refuses_.empty()) {
     // Each by its own link's patience: one of a slow link holds up no other's.
     auto waiting = std::exchange(unannounced_, {});
-    for (auto& chunk : waiting) {
-      if (too_long(chunk))
-        chunk.link->settle(chunk.arrival, false);
-      else
-        unannounced_.push_back(std::move(chunk));
-    }
+    for (auto& [site, chunks] : waiting)
+      for (auto& chunk : chunks) {
+        if (too_long(chunk))
+          chunk.link->settle(chunk.arrival, false);
+        else
+          unannounced_[site].push_back(std::move(chunk));
+      }
   }
   const auto ask = [&](SiteId site) {
     if (site == context_.self && contributing_) return;
@@ -359,7 +360,7 @@ Task<Result<void>> Exchange::restore(StepId id, View view, security::Digest pare
     entry->restored = true;
     entry->held =
         whole && (site == context_.self || contribution->close()->state_root == state_root);
-    entries_[{step, site}] = entry;
+    place(entry);
     context_.log.info(site == context_.self ? "own_contribution_restored" : "contribution_restored",
                       {.outer_step = static_cast<std::int64_t>(step)},
                       {{"signer", site}, {"bytes", contribution->bytes()}, {"whole", whole}});
@@ -396,7 +397,7 @@ Task<Result<std::shared_ptr<Contribution>>> Exchange::recall(std::uint64_t step,
     entry->contribution = contribution;
     entry->held = true;
     entry->asked_at = context_.loop.now();
-    entries_.emplace(key, entry);
+    if (!entries_.contains(key)) place(entry);
   }
   co_return contribution;
 }

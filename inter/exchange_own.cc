@@ -219,7 +219,7 @@ Result<Exchange::EntryPtr> Exchange::begin_own(const Open& open) {
 
 void Exchange::offer_own(const EntryPtr& entry) {
   const auto step = entry->contribution->step();
-  entries_[{step, context_.self}] = entry;
+  place(entry);
   for (auto* peer : context_.peers.working_on(step)) offer(*peer->link, *entry);
 }
 
