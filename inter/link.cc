@@ -38,6 +38,7 @@ Link::Link(Loop& loop, Wire& wire, RateLimit& limit, EventLog& log, Random rando
       window_chunks_(options.window_chunks),
       window_bytes_(std::max(options.window_bytes, window_chunks_ * kBulkMessageBytesMax)),
       nonce_(random_.next()),
+      tasks_(loop),
       bulk_(loop, wire, limit, peer, options.bulk_connections_max, options.bug),
       their_width_max_(options.bulk_connections_max) {
   arm_timer();
@@ -162,7 +163,7 @@ void Link::send(Bytes message) {
   if (session_ == 0) return;
   if (unacknowledged_.size() >= options_.control_queue_max ||
       unacknowledged_bytes_ + message.size() > options_.control_queue_bytes_max) {
-    loop_.post([this, session = session_] {
+    tasks_.post([this, session = session_] {
       if (session_ == session) end_session("the peer does not acknowledge", true);
     });
     return;

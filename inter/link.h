@@ -33,6 +33,7 @@
 #include "inter/link_frames.h"
 #include "inter/log_pace.h"
 #include "inter/loop.h"
+#include "inter/owned_tasks.h"
 #include "inter/planted_bug.h"
 #include "inter/rate_limit.h"
 #include "inter/round_trip.h"
@@ -296,6 +297,7 @@ class Link {
   std::optional<Nanoseconds> asked_, refused_ask_;  // hellos: the last; the last that counted so
   bool started_ = false;
   std::optional<Loop::TimerId> timer_;
+  OwnedTasks tasks_;
   Counters counters_;
 
   // Control lane.

@@ -190,6 +190,22 @@ TEST(Link, WhatThePeerDoesNotAcknowledgeIsBoundedInBytes) {
   EXPECT_EQ(peer.log.count("session_ended", "does not acknowledge"), 1U);
 }
 
+// A full queue ends the session soon, but not of a link that is gone by then.
+TEST(Link, NothingIsDoneForALinkThatIsGone) {
+  LinkOptions options;
+  options.control_queue_max = 8;
+  LinkWorld world;
+  auto& node = world.start({1, 0}, {{2, 0}}, {}, options);
+  auto& peer = world.start({2, 0}, {{1, 0}});
+  ASSERT_TRUE(world.run_until([&] { return node.link->up() && peer.link->up(); }, 10 * kSecond));
+  for (int i = 0; i < 9; ++i) node.link->send(Bytes(100));
+  ASSERT_TRUE(node.link->up());
+  node.link.reset();
+  node.wire.reset();
+  node.loop.run_ready();
+  EXPECT_EQ(node.log.count("session_ended"), 0U);
+}
+
 TEST(Link, WhatComesBeyondAGapIsBoundedInBytes) {
   LinkOptions options;
   options.beyond_gap_bytes_max = 1 << 20;
