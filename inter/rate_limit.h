@@ -15,7 +15,8 @@ class RateLimit {
   explicit RateLimit(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
 
   // When a message of this size may leave: once the bucket has filled by its size since everything
-  // before it left. So `bytes` take at least bytes / rate, from the first reservation on.
+  // before it left. So `bytes` take at least bytes / rate, from the first reservation on. What goes
+  // at once all the same is paid for by it.
   Nanoseconds reserve(Nanoseconds now, std::size_t bytes) {
     if (bytes_per_second_ <= 0) return now;
     free_at_ = std::max(free_at_, now) + cost(bytes);
@@ -34,7 +35,6 @@ class RateLimit {
   void left(Nanoseconds now) { free_at_ = now; }
   // Nothing that left, or has a place, is yet to be paid for.
   bool idle(Nanoseconds now) const { return may_leave(now, 0); }
-  void charge(Nanoseconds now, std::size_t bytes) { reserve(now, bytes); }
   double bytes_per_second() const { return bytes_per_second_; }
   // The time that they take, alone.
   Nanoseconds cost(std::size_t bytes) const {

@@ -52,7 +52,7 @@ bool SaidInStep::may_pass_on(Said& said, const Signed& message, Nanoseconds now)
   auto& pace = passed_on_.try_emplace(message.signer, kPassedOnPerSecond).first->second;
   const auto owed = pace.reserve(now, 0) - now;
   if (now < said.again || owed > pace.cost(kPassedOnAtOnce)) return false;
-  pace.charge(now, message.body.size());
+  pace.reserve(now, message.body.size());
   said.again = now + kPassedOnApart;
   return true;
 }

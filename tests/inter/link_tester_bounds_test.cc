@@ -95,7 +95,7 @@ TEST_F(LinkTesterTest, AForcedTestThatBeganWithoutAnExchangeCountsOnceThereIsOne
 TEST_F(LinkTesterTest, WhereAnExchangeTakesTheRateLimitAForcedTestSaysSoAndDoesNotCount) {
   alpha.exchange = beta.exchange = "outer step 3 is being exchanged";
   alpha.limit.set_rate(simulation.now(), 8000);
-  alpha.limit.charge(simulation.now(), 8000 * 200);
+  alpha.limit.reserve(simulation.now(), 8000 * 200);
   const auto began = simulation.now();
   EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})),
               HasSubstr("what alpha is sending takes all of its rate limit for another "
@@ -104,7 +104,7 @@ TEST_F(LinkTesterTest, WhereAnExchangeTakesTheRateLimitAForcedTestSaysSoAndDoesN
   alpha.limit.set_rate(simulation.now(), 0);
   // Of data that went beside its exchange beta does count one, whoever had no room for more.
   beta.limit.set_rate(simulation.now(), 8000);
-  beta.limit.charge(simulation.now(), 8000 * 200);
+  beta.limit.reserve(simulation.now(), 8000 * 200);
   EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})),
               HasSubstr("beta ended the test: what beta is sending takes all of its rate limit"));
   EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})), HasSubstr("alpha forced a test"));
