@@ -213,6 +213,8 @@ const std::vector<ScenarioKey>& keys() {
        "share of sites whose access link has a tenth of the speed"},
       {"rate_limited", Flag{&Scenario::rate_limited}, 0,
        "gateways are told nine tenths of their line's rate upwards, as a rate_limit"},
+      {"few_connections", Rate{&Scenario::few_connections}, 1,
+       "share of sites that take at most four connections of a peer's bulk lane"},
       {"queue", Size{[](Scenario& s) -> std::size_t& { return s.network.queue_bytes; }}, 0,
        "of an access link, each way; packets that find no room are lost"},
       {"packet_loss", NetworkRate{&NetworkFaults::packet_loss}, 0.5,

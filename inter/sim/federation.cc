@@ -20,6 +20,7 @@ const std::set<std::string_view> kNever = {
 const std::set<std::string_view> kOfBrokenMemory = {"state_differs", "spot_root_differs"};
 
 constexpr std::uint64_t kChunkElements = 256;
+constexpr std::uint32_t kConnectionsMax = 8;  // of bulk; more would only be more of the same
 
 ModelLayout tiny_layout(std::uint32_t elements) {
   // Two groups of chunks or more, a short last frame, tensors that share a chunk.
@@ -73,6 +74,10 @@ FederationRun::FederationRun(const Scenario& scenario, std::uint64_t seed, bool 
         static_cast<std::int64_t>((2 * clock.uniform() - 1) * scenario_.clock_drift * 1e6));
     site.disk = std::make_unique<SimulatedDisk>(random_.split("disk").split(i), &simulation_);
     set_disk(i);
+    auto connections = random_.split("connections").split(i);
+    site.bulk_connections_max = connections.chance(scenario_.few_connections)
+                                    ? 1 + static_cast<std::uint32_t>(connections.below(4))
+                                    : kConnectionsMax;
     site.ranks = std::make_unique<SyntheticRanks>(
         simulation_, layout_, static_cast<int>(i), scenario_.compute,
         random_.split("ranks").split(i), [this, i](const auto& made) {
@@ -156,7 +161,7 @@ GatewayOptions FederationRun::options_of(std::uint32_t index) {
     options.link.window_chunks = scenario_.window_chunks;
     options.link.window_bytes = options.link.window_bytes_max = 0;  // it does not grow
   }
-  options.link.bulk_connections_max = 8;  // more would only be more of the same
+  options.link.bulk_connections_max = sites_[index].bulk_connections_max;
   if (scenario_.rate_limited)
     options.rate_limit_bytes_per_second =
         0.9 * scenario_.network.up_share * sites_[index].bytes_per_second;

@@ -38,6 +38,7 @@ class FederationRun {
   struct Site {
     SiteId id = 0;
     double bytes_per_second = 0;  // of its line
+    std::uint32_t bulk_connections_max = 0;
     std::unique_ptr<SimulatedClock> clock;
     std::unique_ptr<SimulatedDisk> disk;
     std::unique_ptr<SyntheticRanks> ranks;

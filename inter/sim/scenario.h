@@ -44,9 +44,10 @@ struct Scenario {
   std::uint32_t min_sites = 1;
   std::uint32_t absent_steps = 2;
   NetworkFaults network;
-  double delay_spread = 0;    // each path's own delay: up to this share longer or shorter
-  double slow_lines = 0;      // share of sites whose access link has a tenth of the rate
-  bool rate_limited = false;  // gateways are told nine tenths of their line's rate upwards
+  double delay_spread = 0;     // each path's own delay: up to this share longer or shorter
+  double slow_lines = 0;       // share of sites whose access link has a tenth of the rate
+  bool rate_limited = false;   // gateways are told nine tenths of their line's rate upwards
+  double few_connections = 0;  // share of sites that take at most four bulk connections of a peer
   DiskSpeed disk;
   double partitions = 0;  // a pair cut for up to half a minute
   double one_way = 0.3;   // share of them that cut one direction only

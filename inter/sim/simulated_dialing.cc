@@ -141,6 +141,10 @@ void SimulatedNetwork::fail_at(Nanoseconds when, const Dialing& dialing) {
 void SimulatedNetwork::connect(const Dialing& dialing) {
   const auto& [self, peer, lane, place, process] = dialing;
   const auto way = way_of(self, peer, lane);
+  if (place >= width_max(way)) {  // the limit was told meanwhile
+    wires_.at(self)->dialers_.erase({peer, lane, place});
+    return;
+  }
   delay_of(dialing).up(simulation_.now());
   const auto id = ++last_connection_;
   places_[way][place] = id;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "inter/zmq_wire.h"
 
@@ -170,6 +171,7 @@ void SimulatedNetwork::join(SimulatedWire& wire) {
   wire.process_ = ++processes_;
   for (const auto peer : wire.peers_) {
     widths_.erase({wire.self_, peer});
+    widths_max_.erase({wire.self_, peer});
     leave(wire.self_, peer);  // the process that was here before
     for (const auto lane : {Lane::control, Lane::bulk}) refuse_dead(peer, wire.self_, lane);
   }
@@ -197,13 +199,30 @@ std::uint32_t SimulatedNetwork::width(const Way& way) const {
   for (const auto& ends : {path, Path{path.second, path.first}})
     if (const auto found = widths_.find(ends); found != widths_.end())
       width = std::max(width, found->second);
-  return width;
+  return std::min(width, width_max(way));
+}
+
+std::uint32_t SimulatedNetwork::width_max(const Way& way) const {
+  const auto& [path, lane] = way;
+  const auto told = widths_max_.find({path.second, path.first});  // the higher id dials
+  return lane == Lane::bulk && told != widths_max_.end()
+             ? told->second
+             : std::numeric_limits<std::uint32_t>::max();
 }
 
 void SimulatedNetwork::widen(GatewayId self, GatewayId peer, std::uint32_t connections) {
   widths_[{self, peer}] = connections;
   const auto dialing = wires_.find(std::max(self, peer));
   if (dialing != wires_.end()) dial_places(*dialing->second, std::min(self, peer), Lane::bulk);
+}
+
+void SimulatedNetwork::limit_width(SimulatedWire& wire, GatewayId peer, std::uint32_t most) {
+  widths_max_[{wire.self_, peer}] = std::max(1U, most);
+  if (!wire.dials(peer)) return;
+  std::vector<ConnectionId> beyond;
+  for (const auto& [id, told] : wire.told_)
+    if (told.peer == peer && told.lane == Lane::bulk && told.place >= most) beyond.push_back(id);
+  for (const auto id : beyond) wire.reset(peer, Lane::bulk, id);
 }
 
 SimulatedNetwork::Connection* SimulatedNetwork::find(ConnectionId connection) {
@@ -395,6 +414,10 @@ void SimulatedWire::reset(GatewayId peer, Lane lane, ConnectionId connection) {
 
 void SimulatedWire::widen(GatewayId peer, std::uint32_t connections) {
   network_.widen(self_, peer, connections);
+}
+
+void SimulatedWire::limit_width(GatewayId peer, std::uint32_t most) {
+  network_.limit_width(*this, peer, most);
 }
 
 void SimulatedWire::pace(GatewayId peer, ConnectionId connection,

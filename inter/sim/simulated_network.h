@@ -117,7 +117,9 @@ class SimulatedNetwork {
   void join(SimulatedWire& wire);
   void part(SimulatedWire& wire);
   void widen(GatewayId self, GatewayId peer, std::uint32_t connections);
-  std::uint32_t width(const Way& way) const;  // that both ends want
+  void limit_width(SimulatedWire& wire, GatewayId peer, std::uint32_t most);
+  std::uint32_t width(const Way& way) const;      // that either end wants, within the limit
+  std::uint32_t width_max(const Way& way) const;  // of the end that dials, as its peer told it
 
   // Dialing (simulated_dialing.cc).
   void dial_peers(SimulatedWire& wire);
@@ -173,7 +175,8 @@ class SimulatedNetwork {
   std::map<ConnectionId, Connection> connections_;               // that live
   std::map<Way, std::map<std::uint32_t, ConnectionId>> places_;  // and where they are
   std::map<Path, std::uint32_t>
-      widths_;  // of the bulk lane, as the first wants it towards the second
+      widths_,      // of the bulk lane, as the first wants it towards the second
+      widths_max_;  // and as the second takes it, as it told the first
   std::uint64_t streams_ = 0, processes_ = 0, dials_ = 0;
   ConnectionId last_connection_ = 0;
   Counters counters_;
@@ -198,6 +201,7 @@ class SimulatedWire final : public Wire {
                     ConnectionId connection) override;
   void reset(GatewayId peer, Lane lane, ConnectionId connection) override;
   void widen(GatewayId peer, std::uint32_t connections) override;
+  void limit_width(GatewayId peer, std::uint32_t most) override;
   void pace(GatewayId peer, ConnectionId connection,
             std::optional<double> bytes_per_second) override;
   std::vector<BulkPath> bulk_paths(GatewayId peer) const override;

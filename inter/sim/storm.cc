@@ -38,6 +38,10 @@ void draw_network(Random draws, Scenario& s) {
       std::array{SimulatedTcp::unseen, SimulatedTcp::reno, SimulatedTcp::bbr}[draws.below(3)];
 }
 
+void draw_connections(Random draws, Scenario& s) {
+  if (draws.chance(0.5)) s.few_connections = draws.uniform();
+}
+
 void draw_disk(Random draws, Scenario& s) {
   s.disk.sync = time_between(draws, 1e-4, 0.03);
   s.disk.bytes_per_second = between(draws, 5e6, 2e9);
@@ -92,6 +96,7 @@ Scenario storm_scenario(std::uint64_t seed) {
   s.votes_lost = 0.3 * draws.uniform();
   s.wiped_again = 0.5 * draws.uniform();
   draw_network(random.split("network"), s);
+  draw_connections(random.split("connections"), s);
   draw_disk(random.split("disk"), s);
   draw_turn(random.split("turn"), s);
   // An outer step in health is what the ranks compute, and a second or so.

@@ -118,6 +118,39 @@ TEST(SimulatedTcpWire, HasAsManyBulkConnectionsAsEitherEndWants) {
       world.run_until([&] { return a.bulk.size() == 3 && c.bulk.size() == 3; }, 2 * kSecond));
 }
 
+// What is beyond the limit of the end that does not dial ends, and comes again when it may.
+TEST(SimulatedTcpWire, TheDialingEndKeepsToThePeersLimit) {
+  SimulatedWorld world(2, 0, SimulatedTcp::bbr);
+  Connections a, b;
+  auto &first = world.start(0, a), &second = world.start(1, b);
+  const auto both_have = [&](std::size_t connections) {
+    return world.run_until(
+        [&] { return a.bulk.size() == connections && b.bulk.size() == connections; }, 2 * kSecond);
+  };
+  ASSERT_TRUE(both_have(1));
+  second.limit_width(world_gateway(0), 4);
+  second.widen(world_gateway(0), 16);
+  ASSERT_TRUE(both_have(4));
+  world.run_for(10 * kSecond);
+  EXPECT_EQ(a.bulk.size(), 4U);
+  second.limit_width(world_gateway(0), 2);
+  ASSERT_TRUE(both_have(2));
+  world.run_for(10 * kSecond);  // longer than it waits to dial again
+  EXPECT_EQ(a.bulk.size(), 2U);
+  // While they are being dialed.
+  second.limit_width(world_gateway(0), 8);
+  second.widen(world_gateway(0), 16);
+  world.run_for(50 * kMillisecond);
+  second.limit_width(world_gateway(0), 3);
+  ASSERT_TRUE(both_have(3));
+  world.run_for(10 * kSecond);
+  EXPECT_EQ(a.bulk.size(), 3U);
+  // The end that listens makes none, so that what it may make is nothing to it.
+  first.limit_width(world_gateway(1), 1);
+  world.run_for(10 * kSecond);
+  EXPECT_EQ(a.bulk.size(), 3U);
+}
+
 TEST(SimulatedTcpWire, SaysWhatTcpKnowsOfEachAndPacesEach) {
   SimulatedWorld world(2, 0, SimulatedTcp::bbr);
   Connections a, b;

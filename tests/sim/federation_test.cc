@@ -66,6 +66,23 @@ TEST(Federation, OneSeedTwiceIsOneRun) {
   }
 }
 
+TEST(Federation, SomeSitesMayTakeFewerConnectionsThanOthers) {
+  Scenario scenario;
+  scenario.network.tcp = SimulatedTcp::reno;
+  scenario.few_connections = 0.5;
+  int unequal = 0;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    const auto outcome = run_federation(scenario, seed, true);
+    EXPECT_TRUE(outcome.finished) << seed;
+    std::set<std::string> limits;
+    for (const auto& said : outcome.history.log)
+      if (const auto at = said.line.find("\"limit\":"); said.event == "bulk_width")
+        limits.insert(said.line.substr(at, said.line.find(',', at) - at));
+    if (limits.size() > 1) ++unequal;
+  }
+  EXPECT_GT(unequal, 2);
+}
+
 // Two sites that compute everything wrongly, each in its own way: nobody can tell what is right.
 TEST(Federation, StatesWithoutAMajorityEndTheRun) {
   Scenario scenario;

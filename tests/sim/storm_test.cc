@@ -41,6 +41,14 @@ TEST(Storm, DrawsEveryKindOfFault) {
   EXPECT_GT(texts.size(), 500U);
 }
 
+TEST(Storm, SomeFederationsHaveSitesThatTakeFewConnections) {
+  int with = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed)
+    if (storm_scenario(seed).few_connections > 0) ++with;
+  EXPECT_GT(with, 100);
+  EXPECT_LT(with, 200);
+}
+
 // In the worst of seeds a fault comes with every outer step.
 TEST(Storm, FaultsComeDownToOneForEachStep) {
   double least = 1e9, most = 0;
