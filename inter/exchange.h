@@ -153,7 +153,8 @@ class Exchange {
     bool finishing = false;
     bool restored = false;  // from disk: peers may have it from before
     Nanoseconds last_arrival = 0;
-    SiteId brought_by = 0;  // what came last
+    SiteId brought_by = 0;                      // what came last
+    std::map<SiteId, std::uint64_t> announced;  // by whom, in which session, the last
     // So many chunks came since then, from whom, and came each second in the seconds before, where
     // it is known.
     Nanoseconds rated_from = 0;

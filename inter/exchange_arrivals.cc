@@ -61,7 +61,10 @@ void Exchange::on_open(Link* from, const Signed& message) {
     auto& entry = *found->second;
     const auto& known = *entry.contribution;
     if (known.transfer() == transfer) {
-      if (from != nullptr) from->have(transfer, known.bitmap());
+      if (from != nullptr) {
+        entry.announced[from->peer().site] = from->session();
+        from->have(transfer, known.bitmap());
+      }
       return;
     }
     // Of a site's attempts the newest counts, whoever brings it: others may still pass on earlier
@@ -91,7 +94,10 @@ void Exchange::on_open(Link* from, const Signed& message) {
   }
   entry->file = std::move(*file);
   place(entry);
-  if (from != nullptr) from->have(transfer, entry->contribution->bitmap());
+  if (from != nullptr) {
+    entry->announced[from->peer().site] = from->session();
+    from->have(transfer, entry->contribution->bitmap());
+  }
   // While the disk refuses nothing gives up the chunks of an attempt that was withdrawn, and
   // without their credit those of the next one do not come.
   const auto is_given_up = [&](const UnannouncedChunk& chunk) {

@@ -64,11 +64,12 @@ bool Exchange::brings_chunks(SiteId peer) const {
 
 // Some of it came lately, or comes on a line on which a whole chunk takes long.
 bool Exchange::comes(const Entry& entry) const {
-  const auto site = entry.contribution->site();
-  if (context_.loop.now() - entry.last_arrival < fetch_patience(site)) return true;
-  const auto sought = sought_.find(site);
-  return brings_chunks(site) ||
-         (sought != sought_.end() && brings_chunks(sought->second.asked.peer));
+  if (context_.loop.now() - entry.last_arrival < fetch_patience(entry.contribution->site()))
+    return true;
+  return std::ranges::any_of(entry.announced, [&](const auto& announced) {
+    const auto& [peer, session] = announced;
+    return brings_chunks(peer) && context_.peers.find(peer)->link->session() == session;
+  });
 }
 
 void Exchange::consider_fetching() {
