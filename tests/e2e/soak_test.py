@@ -42,6 +42,10 @@ class Soak(Case):
         self.assertEqual(sorted(report["tokens"]), ["alpha", "beta", "gamma"])
         self.assertFalse(report["stopped"])
 
+    def test_no_time_for_faults(self):
+        report = self.end(self.start("--minutes", 0.0001))
+        self.assertEqual(report["rounds"], 0)
+
     def test_interrupted(self):
         process = self.start("--minutes", 60)
         time.sleep(5)

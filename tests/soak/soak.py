@@ -111,6 +111,7 @@ class Soak:
     def trouble(self, began):
         """Rounds of faults until the time is over. The first steps are in peace, for what processes hold in health."""
         self.wait_for_steps("at the beginning", 3)
+        self.watch.look()  # a short run may be over before the next time
         number = self.options.first_round
         while not self.stopping.is_set() and time.monotonic() - began < 60 * self.options.minutes:
             self.round(number)
