@@ -178,7 +178,7 @@ Result<void> OuterStore::load_genesis(Loaded& loaded) {
 }
 
 Result<void> OuterStore::load_run(Loaded& loaded) {
-  ISTHMUS_TRY(loaded.records, load_records(loaded.damaged));
+  ISTHMUS_TRY(const bool records_damaged, load_records(loaded.records));
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_state_file(*loaded.layout, slot_path(slot));
     ISTHMUS_TRY(const bool whole,
@@ -190,6 +190,18 @@ Result<void> OuterStore::load_run(Loaded& loaded) {
     on_disk_.newest_state_slot = slot;
   }
   if (loaded.state) ISTHMUS_CHECK(write_state_header_again(on_disk_.newest_state_slot));
+  if (records_damaged) {
+    const auto count = loaded.records.size();
+    const bool missed = loaded.state && loaded.state->step > count;
+    loaded.damaged.push_back(
+        {fmt::format("{} is damaged after record {}: all of it is kept as {}", path("records"),
+                     count, path("records.damaged")),
+         fmt::format("{}; a crash tears the last one alone: look after this disk",
+                     missed ? fmt::format("the state of step {} is of a later one, and does not "
+                                          "count without it",
+                                          loaded.state->step)
+                            : "the records after that come from the peers")});
+  }
   for (int slot = 0; slot < 2; ++slot) {
     auto read = read_feedback(slot);
     const auto damaged = loaded.damaged.size();
@@ -254,9 +266,9 @@ Result<WholeRecords> whole_records(const File& file) {
 
 }  // namespace
 
-Result<std::vector<Certificate>> OuterStore::load_records(std::vector<Damaged>& damaged) {
+Result<bool> OuterStore::load_records(std::vector<Certificate>& records) {
   ISTHMUS_TRY(const bool there, disk_.exists(path("records")));
-  if (!there) return std::vector<Certificate>();
+  if (!there) return false;
   ISTHMUS_TRY(on_disk_.record_file, disk_.open(path("records"), Disk::Open::update));
   ISTHMUS_TRY(auto whole, whole_records(*on_disk_.record_file));
   on_disk_.record_ends = std::move(whole.ends);
@@ -267,10 +279,6 @@ Result<std::vector<Certificate>> OuterStore::load_records(std::vector<Damaged>& 
   if (whole.damaged) {
     ISTHMUS_TRY(const auto all, read_file(disk_, path("records"), size));
     ISTHMUS_CHECK(replace_file(disk_, path("records.damaged"), all));
-    damaged.push_back({fmt::format("{} is damaged after record {}: all of it is kept as {}",
-                                   path("records"), whole.records.size(), path("records.damaged")),
-                       "the records after that come from the peers; a crash tears the last one "
-                       "alone: look after this disk"});
   }
   if (on_disk_.record_bytes < size)
     ISTHMUS_CHECK(on_disk_.record_file->truncate(on_disk_.record_bytes));
@@ -282,7 +290,8 @@ Result<std::vector<Certificate>> OuterStore::load_records(std::vector<Damaged>& 
     ISTHMUS_CHECK(on_disk_.record_file->write_at(begin, last));
     ISTHMUS_CHECK(on_disk_.record_file->sync());
   }
-  return std::move(whole.records);
+  records = std::move(whole.records);
+  return whole.damaged;
 }
 
 Result<std::vector<Certificate>> OuterStore::read_records(Disk& disk, const std::string& folder) {

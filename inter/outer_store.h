@@ -182,7 +182,8 @@ class OuterStore {
   Result<void> load_vote(Loaded& loaded);
   Result<void> load_genesis(Loaded& loaded);
   Result<void> load_run(Loaded& loaded);
-  Result<std::vector<Certificate>> load_records(std::vector<Damaged>& damaged);
+  // Whether more was there, behind damage: then all of it is kept aside.
+  Result<bool> load_records(std::vector<Certificate>& records);
 
   Disk& disk_;
   std::string folder_;

@@ -395,6 +395,22 @@ TEST_F(OuterStoreTest, RecordsBehindDamageAreKeptAside) {
                                     "the records after that come from the peers")));
     EXPECT_EQ(*read_file(disk, "outer/records.damaged", 1 << 20), spoilt);
   }
+  // No peer is asked while there is a state of a later record.
+  {
+    OuterStore store(disk, "outer");
+    ASSERT_TRUE(store.load(kVoteFile));
+    const OuterState state{.step = 7, .record = {}, .agreed = {1, 2, 3, 4, 5}, .momentum = {}};
+    const auto file = store.begin_state(state, state_root(layout, state));
+    ASSERT_TRUE(file);
+    while (*(*file)->write_slice()) {
+    }
+  }
+  auto spoilt = whole;
+  spoilt[whole.size() / 2] ^= std::byte{0x80};
+  EXPECT_THAT(load_with(spoilt, 4),
+              ElementsAre(damaged(HasSubstr("outer/records.damaged"),
+                                  "the state of step 7 is of a later one, and does not count "
+                                  "without it")));
 }
 
 // Whole slices and a rest, of both halves.
