@@ -144,7 +144,7 @@ struct ShrunkSeed {
   std::vector<inter::sim::Fault> faults;
 };
 
-// Errors: cancelled.
+// Errors: those of run_apart.
 Result<ShrunkSeed> shrink_seed(const Scenario& scenario, std::uint64_t seed,
                                const std::string& violation, const std::atomic<bool>& stop) {
   std::optional<Error> failed;

@@ -8,8 +8,8 @@ enum class ExitCode : int {
   failed = 1,     // the message says what to do
   bad_usage = 2,  // command line, site file or roster: starting again cannot help
   stopped = 3,    // on request, with everything saved
-  // The gateway or another site is not there, or another process has what this one needs (the run,
-  // a record of seeds): starting again may help.
+  // The gateway or another site is not there, another process has what this one needs (the run, a
+  // record of seeds), or a simulator was killed: starting again may help.
   unavailable = 4,
   broken = 5,  // a device or a collective; start again from the gateway's state
   // A damaged or missing file or a folder in its place, a port that is taken, numbers that

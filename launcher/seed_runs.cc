@@ -94,6 +94,8 @@ class Child {
   }
   // "": it runs.
   const std::string& ended() const { return ended_; }
+  // From outside, since no fault of a program ends it so: by somebody, or by the kernel for memory.
+  bool killed() const { return killed_; }
   bool late() const { return clock_->now() - asked_ > kSeedTimeMax; }
 
  private:
@@ -115,6 +117,7 @@ class Child {
   std::string how_it_ended() {
     int status = 0;
     ::waitpid(std::exchange(pid_, 0), &status, 0);
+    killed_ = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     if (WIFSIGNALED(status))
       return fmt::format("the simulator was ended by signal {} ({})", WTERMSIG(status),
                          ::strsignal(WTERMSIG(status)));
@@ -126,7 +129,15 @@ class Child {
   std::unique_ptr<Clock> clock_ = make_system_clock();
   Nanoseconds asked_ = 0;
   std::string answer_, ended_;
+  bool killed_ = false;
 };
+
+Error killed_from_outside(const std::string& what) {
+  return {ErrorCode::unavailable,
+          what +
+              " was killed (SIGKILL), by somebody or because memory ran out: it says nothing "
+              "of the seed, which is run again next time; fewer --cpus need less memory"};
+}
 
 const std::string kTooLate =
     fmt::format("the simulator took longer than {:.0f} s", seconds_of(kSeedTimeMax));
@@ -172,6 +183,8 @@ Result<void> run_seeds(const SeedRuns& runs, const std::atomic<bool>& stop) {
       std::optional<SeedResult> result;
       if (ready[i].revents != 0) {
         if (const auto line = worker.child->read()) result = parse_seed_line(*line);
+        if (worker.child->killed())
+          return killed_from_outside(fmt::format("the simulator of seed {}", worker.seed));
         if (!worker.child->ended().empty())
           result = SeedResult{.seed = worker.seed, .violation = worker.child->ended()};
       } else if (worker.child->late()) {
@@ -198,6 +211,7 @@ Result<std::string> run_apart(const std::function<std::string()>& run,
     pollfd ready{child->from(), POLLIN, 0};
     if (::poll(&ready, 1, kPollMs) <= 0) continue;
     if (auto said = child->read()) return *said;
+    if (child->killed()) return killed_from_outside("the simulator");
     if (!child->ended().empty()) return child->ended();
   }
 }

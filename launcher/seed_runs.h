@@ -25,7 +25,7 @@ struct SeedRuns {
   unsigned processes = 1;
 };
 // Until all are done. `stop`: seeds under way are given up. Errors: cancelled, when stopped; io,
-// when no process can be started; those of `done`.
+// when no process can be started; unavailable, when one was killed from outside; those of `done`.
 Result<void> run_seeds(const SeedRuns& runs, const std::atomic<bool>& stop);
 
 // One run in a child: what `run` says, or why its process ended. Errors: as above.

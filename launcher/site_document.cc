@@ -133,7 +133,7 @@ gateway that is started with others refuses and names the one that differs.
 | 1 | it failed; the message says what to do |
 | 2 | the command line, a site file or a roster has a fault; starting again cannot help |
 | 3 | stopped on request (Ctrl-C, SIGTERM) with everything saved; starting again continues |
-| 4 | the gateway or another site is not there, or another process has the run (or the record of seeds); starting again may help |
+| 4 | the gateway or another site is not there, another process has the run (or the record of seeds), or a simulator was killed; starting again may help |
 | 5 | a device or a collective broke; `launch` starts the ranks again from the gateway's state |
 | 6 | a file is missing or damaged, or a folder is in its place, a port is taken, something exceeds a limit of memory, or the numbers of the training are no longer finite; starting again cannot help |
 | 7 | there is no room on the disk; starting again helps once there is |

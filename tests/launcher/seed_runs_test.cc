@@ -61,14 +61,26 @@ TEST_F(SeedRunsTest, NoMoreProcessesThanSeeds) {
 // The process ends on one seed: that seed failed, and the others are run.
 TEST_F(SeedRunsTest, ASeedThatEndsTheProgramHasFailed) {
   ASSERT_TRUE(run(20, 2, [](std::uint64_t seed) {
-    if (seed == 5) ::raise(SIGKILL);
+    if (seed == 5) ::raise(SIGABRT);
     if (seed == 6) ::_exit(3);
     return SeedResult{.seed = seed};
   }));
   ASSERT_EQ(results_.size(), 20U);
-  EXPECT_THAT(results_.at(5).violation, HasSubstr("signal 9"));
+  EXPECT_THAT(results_.at(5).violation, HasSubstr("signal 6"));
   EXPECT_THAT(results_.at(6).violation, HasSubstr("exit code 3"));
   EXPECT_EQ(results_.at(7).violation, "");
+}
+
+// As the kernel does where memory runs out: that says nothing of the seed.
+TEST_F(SeedRunsTest, ASeedWhoseProcessIsKilledHasNoResult) {
+  const auto ran = run(20, 2, [](std::uint64_t seed) {
+    if (seed == 5) ::raise(SIGKILL);
+    return SeedResult{.seed = seed};
+  });
+  ASSERT_FALSE(ran);
+  EXPECT_EQ(ran.error().code, ErrorCode::unavailable);
+  EXPECT_THAT(ran.error().text(), HasSubstr("the simulator of seed 5 was killed"));
+  EXPECT_FALSE(results_.contains(5));
 }
 
 TEST_F(SeedRunsTest, StopsWhenAsked) {
@@ -82,13 +94,16 @@ TEST_F(SeedRunsTest, StopsWhenAsked) {
 TEST_F(SeedRunsTest, OneRunApart) {
   EXPECT_EQ(*run_apart([] { return std::string("said"); }, stop_), "said");
   EXPECT_EQ(*run_apart([] { return std::string(); }, stop_), "");
-  EXPECT_THAT(*run_apart(
-                  []() -> std::string {
-                    ::raise(SIGKILL);
-                    return "x";
-                  },
-                  stop_),
-              HasSubstr("signal 9"));
+  const auto ends_by = [&](int signal) {
+    return run_apart(
+        [=]() -> std::string {
+          ::raise(signal);
+          return "x";
+        },
+        stop_);
+  };
+  EXPECT_THAT(*ends_by(SIGABRT), HasSubstr("signal 6"));
+  EXPECT_EQ(ends_by(SIGKILL).error().code, ErrorCode::unavailable);
 }
 
 }  // namespace
