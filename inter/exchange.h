@@ -265,8 +265,18 @@ class Exchange {
     Named by = Named::by_ballot;
   };
   std::map<SiteId, Wanted> wanted_;
-  LogPace differing_, disk_failures_{60 * kSecond};
+  LogPace differing_;
   std::string disk_refuses_;  // why; "": it does not
+  // From a write that failed until one that did not, where none had failed for a while: a disk that
+  // is nearly full takes some and refuses others.
+  struct DiskRefusal {
+    Nanoseconds since = 0, last = 0;
+    std::optional<Nanoseconds> told = {};  // when last
+  };
+  static constexpr Nanoseconds kDiskRefusalsApart = 2 * kSecond;
+  static constexpr Nanoseconds kDiskFailuresApart = 60 * kSecond;
+  std::optional<DiskRefusal> disk_refusal_;
+  LogPace disk_failures_{kDiskFailuresApart, 4};
   // Announcements whose files wait for room on the disk, and who brought them.
   struct Announced {
     Link* from = nullptr;

@@ -27,10 +27,15 @@ Result<Open> Exchange::check_open(const Signed& message) const {
 
 // A full disk may still take what is small: only bytes of a contribution show that it has room.
 void Exchange::note_disk(const Result<void>& written) {
-  if (written)
-    disk_refuses_.clear();
-  else
-    note_disk_error(written.error());
+  if (!written) return note_disk_error(written.error());
+  disk_refuses_.clear();
+  const auto now = context_.loop.now();
+  if (!disk_refusal_ || now < disk_refusal_->last + kDiskRefusalsApart) return;
+  if (disk_refusal_->told)
+    context_.log.info(
+        "disk_takes_again", {.outer_step = static_cast<std::int64_t>(id_.step)},
+        {{"what", "contributions"}, {"seconds", (now - disk_refusal_->since) / kSecond}});
+  disk_refusal_.reset();
 }
 
 void Exchange::note_disk_error(const Error& error) {
@@ -38,9 +43,17 @@ void Exchange::note_disk_error(const Error& error) {
       error.code != ErrorCode::permission && error.code != ErrorCode::wrong_kind)
     return;
   disk_refuses_ = error.text();
-  if (const auto left_out = disk_failures_.due(context_.loop.now()))
+  const auto now = context_.loop.now();
+  if (!disk_refusal_) disk_refusal_ = {.since = now};
+  disk_refusal_->last = now;
+  // Once a minute while it lasts; one that begins sooner, unless there were many.
+  if (disk_refusal_->told && now < *disk_refusal_->told + kDiskFailuresApart)
+    return disk_failures_.leave_out();
+  if (const auto left_out = disk_failures_.due(now)) {
+    disk_refusal_->told = now;
     context_.log.alarm("disk_failed", {.outer_step = static_cast<std::int64_t>(id_.step)},
                        {{"why", disk_refuses_}, {"left_out", *left_out}});
+  }
 }
 
 void Exchange::on_open(Link* from, const Signed& message) {

@@ -389,6 +389,7 @@ Task<void> Gateway::save(std::shared_ptr<const OuterState> state, security::Dige
   bool wrong_one = saved_any_ && saved_step_ == step;
   if (wrong_one) saved_step_ = step - 1;
   if (options_.link.bug == PlantedBug::announce_before_saved) announce();
+  const auto began = world_.loop.now();
   for (;;) {
     Result<void> written;
     if (wrong_one) written = co_await set_newest_state_aside(step);
@@ -410,6 +411,9 @@ Task<void> Gateway::save(std::shared_ptr<const OuterState> state, security::Dige
   co_await run_on(world_.workers, world_.loop, std::move(hash), layout_->elements() / 4,
                   Urgency::background);
   saving_ = false;
+  if (!not_saved_why_.empty())
+    world_.log.info("disk_takes_again", {.outer_step = static_cast<std::int64_t>(step)},
+                    {{"what", "the state"}, {"seconds", (world_.loop.now() - began) / kSecond}});
   not_saved_why_.clear();
   announce();
   changed_.notify();

@@ -87,6 +87,9 @@ std::string plain(const LoggedEvent& event) {
   if (id == "disk_failed")
     return fmt::format("a contribution to step {} cannot be written, and is tried again: {}",
                        event.outer_step, why);
+  if (id == "disk_takes_again")
+    return fmt::format("the disk takes {} again, after {} s", event.field("what"),
+                       event.field("seconds"));
   if (id == "contribution_failed")
     return fmt::format("this site's contribution to step {} failed: {}", event.outer_step, why);
   if (id == "checkpoint_failed")
@@ -132,7 +135,8 @@ std::string plain(const LoggedEvent& event) {
 }  // namespace
 
 bool is_for_people(const LoggedEvent& event) {
-  return event.severity == "warning" || event.severity == "alarm" || event.id == "rate_limit";
+  return event.severity == "warning" || event.severity == "alarm" || event.id == "rate_limit" ||
+         event.id == "disk_takes_again";
 }
 
 std::string window_sentence(std::string_view peer) {

@@ -169,6 +169,45 @@ TEST(FullDiskTest, ARecordTakesTheRoomOfWhatIsKeptForOthers) {
   EXPECT_FALSE(*disk.exists(kept));
 }
 
+// Each time it is full is told, and when there is room again; one that flaps is not told each time.
+TEST(FullDiskTest, EachTimeItIsFullIsTold) {
+  auto options = options_of({kSecond, kSecond});
+  options.elements = 20'000;
+  options.gateway.sync.min_sites = 2;
+  options.gateway.sync.outer_steps = 100;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(reaches_step(federation, 3));
+  const auto fill_and_free = [&] {
+    federation.disk(1).set_faults({.full_for = "contributions"});
+    federation.run_for(7 * kSecond);
+    federation.disk(1).set_faults({});
+    federation.run_for(5 * kSecond);
+  };
+  for (std::size_t times = 1; times <= 3; ++times) {
+    fill_and_free();
+    EXPECT_EQ(federation.events(1, "disk_failed"), times);
+    EXPECT_EQ(federation.events(1, "disk_takes_again"), times);
+  }
+  for (int i = 0; i < 7; ++i) fill_and_free();
+  EXPECT_EQ(federation.events(1, "disk_failed"), 5U) << "four at once, then one a minute";
+  EXPECT_EQ(federation.events(1, "disk_takes_again"), 5U);
+}
+
+TEST(FullDiskTest, AStateThatIsSavedInTheEndIsTold) {
+  auto options = options_of({kSecond, kSecond});
+  options.gateway.sync.min_sites = 2;
+  options.gateway.sync.outer_steps = 30;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(reaches_step(federation, 3));
+  federation.disk(1).set_faults({.full_for = "/state."});
+  federation.run_for(12 * kSecond);
+  ASSERT_GT(federation.events(1, "state_not_saved"), 0U);
+  EXPECT_EQ(federation.events(1, "disk_takes_again"), 0U);
+  federation.disk(1).set_faults({});
+  federation.run_for(20 * kSecond);
+  EXPECT_EQ(federation.events(1, "disk_takes_again"), 1U);
+}
+
 // It still votes, and its ranks still compute; but no contribution fits, its own or another one's.
 TEST(FullDiskTest, TheOthersGoOnWithoutTheSiteUntilThereIsRoomAgain) {
   auto options = options_of({kSecond, kSecond, kSecond});

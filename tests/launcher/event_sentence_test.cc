@@ -55,6 +55,10 @@ TEST(EventSentence, ARateLimitThatChangesIsForPeopleOtherNewsAreNot) {
       R"({"severity":"info","event":"rate_limit","holds":"2 Mbit/s until 18:00, then 10 Mbit/s"})");
   EXPECT_TRUE(is_for_people(limit));
   EXPECT_EQ(sentence_of(limit), "the rate limit is 2 Mbit/s until 18:00, then 10 Mbit/s");
+  const auto room = event_of(
+      R"({"severity":"info","event":"disk_takes_again","what":"contributions","seconds":7})");
+  EXPECT_TRUE(is_for_people(room));
+  EXPECT_EQ(sentence_of(room), "the disk takes contributions again, after 7 s");
   EXPECT_FALSE(is_for_people(event_of(R"({"severity":"info","event":"record_decided"})")));
   EXPECT_TRUE(is_for_people(event_of(R"({"severity":"warning","event":"gateway_away"})")));
 }
