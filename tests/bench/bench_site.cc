@@ -184,10 +184,10 @@ SyncOptions sync_of(const std::string& codec, const std::string& outer, std::uin
 
 namespace {
 
-// A gateway waits until its disk has room again; nobody waits for a benchmark's.
-void give_up_without_disk(const Event& event) {
-  if (event.id == "state_not_saved" || event.id == "disk_failed")
-    give_up("the disk takes no more, as said above; free some, or name another --folder");
+// A gateway waits until its disk has room again; nobody waits for a benchmark's. Each of them has
+// said why; hear_all says once what to do.
+void end_without_disk(const Event& event) {
+  if (event.id == "state_not_saved" || event.id == "disk_failed") std::_Exit(1);
 }
 
 Task<void> run_gateway(Gateway& gateway, Loop& loop, Result<void>& ended) {
@@ -203,7 +203,7 @@ std::uint64_t run_bench_site(BenchSite site, const MakeRanks& make_ranks) {
   const auto disk = make_system_disk();
   EventLog log(*clock, roster.sites[site.self].name);
   log.add(make_terminal_sink(2, Severity::alarm));
-  log.add(make_callback_sink(give_up_without_disk));
+  log.add(make_callback_sink(end_without_disk));
   Loop loop(*clock);
   auto workers = make_thread_workers(
       [&loop](std::function<void()> done) { loop.post(std::move(done)); }, site.cpus);

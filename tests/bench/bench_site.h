@@ -65,7 +65,9 @@ std::vector<T> hear_all(std::span<const int> children, double patience, std::str
     for (std::size_t i = 0; i < silent.size(); ++i) {
       if (silent[i].fd < 0 || silent[i].revents == 0) continue;
       if (::read(silent[i].fd, &said[i], sizeof(T)) != sizeof(T))
-        give_up("a gateway did not finish: what it said is above");
+        give_up(
+            "a gateway did not finish: what it said is above; if its disk takes no more, free some "
+            "or name another --folder");
       silent[i].fd = -1;  // which poll() leaves out
       --left;
     }
@@ -151,9 +153,9 @@ BenchSite site_on_own_cpu(const inter::LoopbackFederation& federation, std::size
 inter::SyncOptions sync_of(const std::string& codec, const std::string& outer,
                            std::uint64_t outer_steps, std::uint64_t sites);
 
-// Runs the site's gateway until its run has ended. Gives up when its disk takes no more, for which
-// a gateway waits. `make_ranks` is called once; what it returns outlives the gateway. Returns the
-// bytes that were sent to the other sites.
+// Runs the site's gateway until its run has ended. Ends this process when its disk takes no more,
+// for which a gateway waits. `make_ranks` is called once; what it returns outlives the gateway.
+// Returns the bytes that were sent to the other sites.
 using MakeRanks =
     std::function<std::unique_ptr<inter::Ranks>(inter::Loop& loop, inter::Gateway& gateway)>;
 std::uint64_t run_bench_site(BenchSite site, const MakeRanks& make_ranks);

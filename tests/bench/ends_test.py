@@ -135,7 +135,7 @@ class Ended(unittest.TestCase):
         process = self.start("unshare", "--mount", "bash", "-c", in_it, GATEWAY_BENCH)
         self.assertEqual(process.wait(20), 1)
         said = process.stderr.read()
-        self.assertIn("the disk takes no more", said)
+        self.assertEqual(said.count("if its disk takes no more, free some or name another --folder"), 1, said)
         self.assertIn("No space left on device", said)
 
 
