@@ -201,6 +201,9 @@ class SiteRank {
                {"tokens", outcome->tokens},
                {"checkpoint", outcome->checkpoint}});
     ISTHMUS_CHECK(world_->close());
+    // Whoever stopped it must know before the folder is moved, or the others go on.
+    if (!outcome->not_kept.empty())
+      return Error{ErrorCode::disk_full, "no room for all of the checkpoint: " + outcome->not_kept};
     return outcome->finished ? ExitCode::done : ExitCode::stopped;
   }
 

@@ -143,7 +143,7 @@ to five seconds, for as long as it takes. Else it gives up, stops the rest and e
 failures in a row within 10 s of a start, or after 12 without a new checkpoint or outer step in between. Where it launched
 several sites, and those that are left hold a majority of the voters of a run that has begun, it stops only the site that
 failed. Once it was asked to stop it ends with 3, or with 1 when not everything was saved first, whatever kept it from
-that: a full disk too.
+that: a full disk too, also one that had room for the checkpoint but not for what merges it into a newer outer step.
 )";
 
 }  // namespace

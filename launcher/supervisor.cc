@@ -156,17 +156,18 @@ class Supervisor::State {
   }
 
   // Asked to stop, it ends with its code for that, or by the signal itself when it had not begun.
-  // Anything else has saved nothing, of each process; what we killed ourselves was told.
+  // Anything else has not saved everything, of each process; what we killed ourselves was told.
   void note_end_of_stop(const Process& process, const ProcessEnd& end) {
     const bool clean = end.signal == 0 ? end.code == static_cast<int>(ExitCode::stopped) ||
                                              end.code == static_cast<int>(ExitCode::done)
                                        : end.signal == process.plan.stop_signal;
     if (clean || killed_) return;
     if (code_ == ExitCode::stopped) code_ = ExitCode::failed;
-    tell_about(process, "process_failed_to_stop",
-               fmt::format("{}: {} while it stopped: what it did since its last checkpoint is lost",
-                           process.plan.name, end.text()),
-               why_of(process, end));
+    tell_about(
+        process, "process_failed_to_stop",
+        fmt::format("{}: {} while it stopped: what it did since its last checkpoint may be lost",
+                    process.plan.name, end.text()),
+        why_of(process, end));
     tell_log(process);
   }
 

@@ -58,8 +58,9 @@ Result<void> RunCheckpoints::write_at_stop(const TrainedOn& trained_on) {
   if (options_.evaluate_steps > 0 && !judged_) forget_older_look();
   auto written = write(trained_on);
   if (written || written.error().code != ErrorCode::disk_full) return written;
+  not_kept_ = written.error().text();
   parts_.log.warning("merge_base_not_kept", {},
-                     {{"why", written.error().text()},
+                     {{"why", not_kept_},
                       {"then",
                        "what is in no contribution yet is lost unless the run goes on from the "
                        "same outer step"}});

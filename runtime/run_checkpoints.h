@@ -56,6 +56,8 @@ class RunCheckpoints {
   Result<void> write_at_stop(const TrainedOn& trained_on);
 
   const std::string& newest() const { return newest_; }  // "": none was written
+  // Why the disk had no room for all of a stop's; "": it had.
+  const std::string& not_kept() const { return not_kept_; }
 
  private:
   bool due() const;
@@ -73,7 +75,7 @@ class RunCheckpoints {
   const SpikeGuard& spikes_;
   const std::vector<TrainObserver*>& observers_;
   Progress begun_, written_;  // of the last one that was begun under way, and that is there
-  std::string newest_;
+  std::string newest_, not_kept_;
   Nanoseconds tried_ = 0;  // when, or when the training began
   bool judged_ = true;     // by held-out texts, or nothing was trained here since
   CheckpointWriter writer_;

@@ -95,7 +95,8 @@ class Trainer {
             .outer_step = progress_.outer_step,
             .tokens = progress_.tokens,
             .loss = loss_,
-            .checkpoint = checkpoints_.newest()};
+            .checkpoint = checkpoints_.newest(),
+            .not_kept = checkpoints_.not_kept()};
   }
 
   // ---- start

@@ -91,6 +91,7 @@ struct TrainOutcome {
   std::uint64_t tokens = 0;
   double loss = 0;         // of the last inner step done here; NaN when there was none
   std::string checkpoint;  // the last one, on rank 0
+  std::string not_kept;    // why a stop did not save all of it; "": it did
 };
 
 // Errors: those of checkpoints, data and communicator; those the gateway refuses with;

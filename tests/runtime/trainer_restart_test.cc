@@ -446,7 +446,9 @@ TEST_F(TrainerRestartTest, AStopOnADiskWithLittleRoomKeepsTheCheckpoint) {
   federate();
   disk_ = std::make_unique<NoRoomFor>("trained_on.safetensors", std::move(disk_));
   auto first = make_small_model(pool_);
-  EXPECT_EQ(run_until_poll(*first, 3).inner_step, 2);
+  const auto stopped = run_until_poll(*first, 3);
+  EXPECT_EQ(stopped.inner_step, 2);
+  EXPECT_THAT(stopped.not_kept, HasSubstr("trained_on.safetensors"));
   EXPECT_THAT(events("merge_base_not_kept"), SizeIs(1));
   gateway_has(state_of(0, initial_, OuterState::From::nothing));
   EXPECT_EQ(next_contribution().tokens, 2U * 48);

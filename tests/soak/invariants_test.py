@@ -262,7 +262,7 @@ class Planted(unittest.TestCase):
             self.finds(invariants.nobody_crashed, "s2: asked to stop, launch", says, "its last words")
 
     def test_a_leave_from_a_full_disk(self):
-        no_room = "ranks: found no room on the disk while it stopped: what it did since its last checkpoint is lost"
+        no_room = "ranks: found no room on the disk while it stopped: what it did since its last checkpoint may be lost"
         self.launch_ends(STOPPED, FAILED, f"s2 {no_room}")
         self.end(no_room, "process_failed_to_stop", seen=(104, 105))
         self.finds(invariants.nobody_crashed, "s2 ranks: found no room on the disk while it stopped")
