@@ -413,12 +413,11 @@ void check_roster_fits(SiteText& text, const security::Roster& roster, const Dis
   const auto seen = security::newest_seen_roster(disk, run_dir);
   if (!seen)
     fault("site.run_dir", seen.error().text());
-  else if (*seen && (*seen)->epoch > roster.epoch)
-    fault(
-        "site.roster",
-        fmt::format("the roster is of epoch {}, but this site has already seen {}; an older roster "
-                    "could bring back a withdrawn key. Get the newest one from the operator",
-                    roster.epoch, (*seen)->epoch));
+  else if (*seen)
+    if (const auto follows =
+            security::check_follows(**seen, {.epoch = roster.epoch, .digest = roster.digest});
+        !follows)
+      fault("site.roster", follows.error().text());
 }
 
 }  // namespace

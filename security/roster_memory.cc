@@ -53,21 +53,26 @@ Result<std::optional<SeenRoster>> newest_seen_roster(const Disk& disk, const std
   return seen;
 }
 
+Result<void> check_follows(const SeenRoster& newest, const SeenRoster& roster) {
+  if (roster.epoch < newest.epoch)
+    return Error{ErrorCode::expired,
+                 fmt::format("the roster has epoch {}, but this site has already used epoch {}; an "
+                             "older roster could bring back a withdrawn key: get the newest one "
+                             "from the operator",
+                             roster.epoch, newest.epoch)};
+  if (roster.epoch == newest.epoch && roster.digest != newest.digest)
+    return Error{ErrorCode::mismatch,
+                 fmt::format("this site has already used another roster of epoch {0}, and every "
+                             "change of a roster needs a higher epoch: the operator writes "
+                             "epoch = {1} in it and signs it again (isthmus roster sign)",
+                             roster.epoch, roster.epoch + 1)};
+  return {};
+}
+
 Result<void> admit_roster(Disk& disk, const std::string& run_dir, const SeenRoster& roster) {
   ISTHMUS_TRY(const auto newest, newest_seen_roster(disk, run_dir));
-  if (newest && roster.epoch < newest->epoch)
-    return Error{
-        ErrorCode::expired,
-        fmt::format("the roster has epoch {}, but this site has already used epoch {}: get "
-                    "the newest roster from the operator",
-                    roster.epoch, newest->epoch)};
-  if (newest && roster.epoch == newest->epoch) {
-    if (roster.digest == newest->digest) return {};
-    return Error{ErrorCode::mismatch,
-                 fmt::format("this site has already used another roster of epoch {}: every change "
-                             "of a roster needs a higher epoch",
-                             roster.epoch)};
-  }
+  if (newest) ISTHMUS_CHECK(check_follows(*newest, roster));
+  if (newest == roster) return {};
   return replace_file(disk, path_in(run_dir), encode(roster));
 }
 

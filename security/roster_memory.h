@@ -23,9 +23,12 @@ struct SeenRoster {
 // is damaged: then nobody can tell what is old, and a person must look.
 Result<std::optional<SeenRoster>> newest_seen_roster(const Disk& disk, const std::string& run_dir);
 
+// Whether a site that has used `newest` may use `roster`. Errors: expired (an older epoch),
+// mismatch (the same epoch, other bytes: the operator signed two rosters under one number).
+Result<void> check_follows(const SeenRoster& newest, const SeenRoster& roster);
+
 // To be called with every verified roster before it is used; durable when it returns. Errors:
-// expired (an older epoch than one seen), mismatch (the same epoch, other bytes: the operator
-// signed two rosters under one number), and those of newest_seen_roster.
+// those of check_follows and of newest_seen_roster.
 Result<void> admit_roster(Disk& disk, const std::string& run_dir, const SeenRoster& roster);
 
 }  // namespace isthmus::security

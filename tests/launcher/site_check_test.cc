@@ -6,11 +6,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/disk.h"
 #include "base/thread_pool.h"
+#include "launcher/roster_file.h"
 #include "launcher/site_schema.h"
 #include "runtime/byte_tokenizer.h"
 #include "runtime/model.h"
@@ -18,6 +20,8 @@
 #include "runtime/safetensors.h"
 #include "runtime/token_file.h"
 #include "security/identity.h"
+#include "security/roster_memory.h"
+#include "security/roster_signature.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/launcher/sample_site.h"
 
@@ -323,6 +327,43 @@ TEST_F(SiteFiles, AllFaultsOfTrustAreToldAtOnce) {
   EXPECT_THAT(faults("text", {"site.roster=roster.toml", "site.operator_key=zz",
                               "site.identity=alpha.key"}),
               AllOf(HasSubstr("alpha.key: No such file"), HasSubstr("isthmus keys generate")));
+}
+
+// As the gateway would, which refuses it when it starts.
+TEST_F(SiteFiles, ARosterThatTheSiteMayNotUseAnyMoreIsRefused) {
+  const auto disk = make_system_disk();
+  const auto identity = security::Identity::generate();
+  ASSERT_TRUE(identity.save(*disk, folder_ / "alpha.key"));
+  const auto operator_key = security::SigningKey::generate();
+  const auto& part = identity.public_part();
+  security::Roster roster{.epoch = 3,
+                          .expires = kSecond,
+                          .sites = {{.id = 1,
+                                     .name = "alpha",
+                                     .voter = true,
+                                     .identity = part.identity,
+                                     .gateways = {{.address = "",
+                                                   .curve_key = part.curve_key,
+                                                   .curve_signature = part.curve_signature}}}},
+                          .digest = {}};
+  const auto faults_with = [&](std::uint64_t epoch) {
+    roster.epoch = epoch;
+    const auto text = roster_text(roster);
+    write("roster.toml", text);
+    write("roster.toml.sig", *security::sign_roster(std::as_bytes(std::span(text)), operator_key));
+    return faults("text", {"site.roster=roster.toml", "site.identity=alpha.key",
+                           "site.operator_key=" + operator_key.public_key().hex()});
+  };
+  EXPECT_EQ(faults_with(3), "");
+  std::filesystem::create_directories(folder_ / "run");
+  const auto used = parse_roster_text("roster.toml", roster_text(roster)).roster.digest;
+  ASSERT_TRUE(security::admit_roster(*disk, folder_ / "run", {.epoch = 3, .digest = used}));
+  EXPECT_EQ(faults_with(3), "");
+  EXPECT_THAT(faults_with(2), HasSubstr("this site has already used epoch 3"));
+  roster.expires *= 2;
+  EXPECT_THAT(faults_with(3), AllOf(HasSubstr("already used another roster of epoch 3"),
+                                    HasSubstr("writes epoch = 4 in it and signs it again")));
+  EXPECT_EQ(faults_with(4), "");
 }
 
 TEST_F(SiteFiles, AModelLargerThanTheMachineIsRefused) {
