@@ -11,8 +11,10 @@
 
 #include "base/byte_stream.h"
 #include "base/counted.h"
+#include "base/host_form.h"
 #include "base/machine_memory.h"
 #include "base/thread_pool.h"
+#include "launcher/host_here.h"
 #include "launcher/nearest_name.h"
 #include "launcher/roster_file.h"
 #include "launcher/site_check_model.h"
@@ -286,11 +288,16 @@ class ValueCheck {
     const auto metrics = parse_address(gateway.metrics);
     for (const auto& [key, address] :
          {std::pair("gateway.listen", &listen), std::pair("gateway.metrics", &metrics)})
-      if (*address && !can_be_host((*address)->host))
+      if (*address && form_of_host((*address)->host) == HostForm::none)
         fault(key,
               "{}: \"{}\" is neither an address nor a name: as \"0.0.0.0:7700\" for all "
               "addresses of the gateway's machine, or \"10.0.0.1:7700\"",
               key, (*address)->host);
+    if (listen && form_of_host(listen->host) == HostForm::name)
+      fault("gateway.listen",
+            "gateway.listen: \"{}\" is a name, but a gateway listens at an address in numbers: as "
+            "\"0.0.0.0:{}\" for all addresses of its machine, or \"10.0.0.1:{}\"",
+            listen->host, listen->port, listen->port);
     if (listen && metrics && same_host(*listen, *metrics) &&
         (metrics->port == listen->port || metrics->port == listen->port + 1))
       fault("gateway.metrics",
@@ -351,7 +358,7 @@ Machine this_machine() {
           .unix_time = make_system_clock()->unix_time(),
           .memory_bytes = static_cast<double>(machine_memory_bytes()),
           .congestion_controls = congestion_controls(),
-          .look_up = look_up_here};
+          .is_here = is_host_here};
 }
 
 void check_values(SiteText& text, const Machine& machine) { ValueCheck(text, machine).run(); }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/disk.h"
-#include "launcher/host_here.h"
 #include "launcher/site_file.h"
 #include "security/roster.h"
 
@@ -22,7 +21,7 @@ struct Machine {
   double memory_bytes = 0;  // 0: unknown
   // That TCP may be asked for (net.ipv4.tcp_available_congestion_control); none: unknown.
   std::vector<std::string> congestion_controls = {};
-  std::function<HostHere(const std::string& host)> look_up = {};  // none: nothing is known of hosts
+  std::function<bool(const std::string& host)> is_here = {};  // none: nothing is known of hosts
 };
 
 Machine this_machine();

@@ -37,17 +37,13 @@ void about_one(const CheckedSite& site, const Machine& machine, std::vector<std:
         "gateway.congestion_control = \"{}\" is not in force on this machine, which has "
         "{}: there it would be the system's choice",
         control, fmt::join(known, ", ")));
-  if (const auto listen = parse_address(file.gateway.listen); listen && machine.look_up) {
-    const auto where = machine.look_up(listen->host);
-    if (where != HostHere::here)
-      doubt(
-          fmt::format("gateway.listen = \"{}\": {}, so no gateway can listen there; right only if "
-                      "it runs on another machine. \"0.0.0.0:{}\" is all addresses of its machine",
-                      file.gateway.listen,
-                      where == HostHere::unknown ? "this machine finds no address for that name"
-                                                 : "that is no address of this machine",
-                      listen->port));
-  }
+  if (const auto listen = parse_address(file.gateway.listen);
+      listen && machine.is_here && !machine.is_here(listen->host))
+    doubt(fmt::format(
+        "gateway.listen = \"{}\": that is no address of this machine, so no gateway can "
+        "listen there; right only if it runs on another machine. \"0.0.0.0:{}\" is all "
+        "addresses of its machine",
+        file.gateway.listen, listen->port));
   const auto* self = site.roster ? site.roster->find(file.site.name) : nullptr;
   if (self == nullptr) return;
   const auto& all = site.roster->sites;

@@ -14,7 +14,10 @@ std::vector<SiteKey> gateway_keys() {
        .name = "listen",
        .kind = address,
        .field = field(gateway, &GatewayOptions::listen),
-       .meaning = "Where other sites reach this one; bulk data use the next port as well.",
+       .meaning =
+           "Where this site's gateway waits for other sites: an address of its machine, in "
+           "numbers, or "
+           "0.0.0.0 for all of them (\"*\": of IPv6 too). Bulk data use the next port as well.",
        .absent = "this site only dials",
        .example = "\"0.0.0.0:7700\""},
       {.section = "gateway",

@@ -247,6 +247,22 @@ TEST_F(SiteFiles, AnAddressThatIsNoneAnywhere) {
     EXPECT_EQ(written(fine), "") << fine;
 }
 
+TEST(SiteCheck, AGatewayListensAtAnAddressInNumbers) {
+  const auto listening = [](const std::string& address) {
+    return checked(
+        replaced("[gateway]", fmt::format("[gateway]\nlisten = \"{}\"", address)),
+        {"site.roster=roster.toml", "site.identity=alpha.key", "site.operator_key=op.pub"});
+  };
+  for (const char* name : {"localhost:7700", "alpha.example:7700", "eth0:7700"})
+    EXPECT_THAT(only_fault(listening(name)), HasSubstr("listens at an address in numbers: as "
+                                                       "\"0.0.0.0:7700\" for all addresses"))
+        << name;
+  EXPECT_THAT(only_fault(listening("300.1.1.1:7700")), HasSubstr("neither an address nor a name"));
+  for (const char* number :
+       {"10.0.0.1:7700", "0.0.0.0:7700", "*:7700", "[::1]:7700", "[fe80::1%eth0]:7700"})
+    EXPECT_TRUE(listening(number).faults.empty()) << number;
+}
+
 TEST_F(SiteFiles, TheTokenizerMustBeOneThatModelAndFilesKnow) {
   write("model/tokenizer.json", R"({"model": {"type": "Unigram"}})");
   EXPECT_THAT(faults("text"), AllOf(HasSubstr("model.from: "), HasSubstr("Unigram")));

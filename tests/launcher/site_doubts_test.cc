@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/host_here.h"
+
 namespace isthmus::launcher {
 namespace {
 
@@ -56,27 +58,26 @@ TEST(SiteDoubts, ACongestionControlThatTheMachineDoesNotHave) {
 }
 
 // The file may be checked on another machine than the gateway's.
-TEST(SiteDoubts, AHostThatThisMachineIsNot) {
-  const CheckedSite sites[] = {site_of("alpha", 0, "en", "gate.example:7700", "a.example:7700")};
+TEST(SiteDoubts, AnAddressOfAnotherMachine) {
+  const CheckedSite sites[] = {site_of("alpha", 0, "en", "10.0.0.5:7700", "a.example:7700")};
   Machine machine;
-  for (const auto& [where, what] : {std::pair(HostHere::unknown, "finds no address for that name"),
-                                    std::pair(HostHere::elsewhere, "no address of this machine")}) {
-    machine.look_up = [where = where](const std::string& host) {
-      EXPECT_EQ(host, "gate.example");
-      return where;
-    };
-    EXPECT_THAT(doubts_about(sites, machine),
-                ElementsAre(testing::AllOf(HasSubstr("gate.example:7700"), HasSubstr(what))));
-  }
-  machine.look_up = [](const std::string&) { return HostHere::here; };
+  bool is_here = false;
+  machine.is_here = [&](const std::string& host) {
+    EXPECT_EQ(host, "10.0.0.5");
+    return is_here;
+  };
+  EXPECT_THAT(doubts_about(sites, machine),
+              ElementsAre(AllOf(HasSubstr("gateway.listen = \"10.0.0.5:7700\""),
+                                HasSubstr("no address of this machine"))));
+  is_here = true;
   EXPECT_THAT(doubts_about(sites, machine), IsEmpty());
 }
 
 TEST(SiteDoubts, WhatThisMachineIs) {
-  for (const char* host : {"127.0.0.1", "0.0.0.0", "*", "lo", "localhost", "127.1.2.3"})
-    EXPECT_EQ(look_up_here(host), HostHere::here) << host;
-  EXPECT_EQ(look_up_here("192.0.2.1"), HostHere::elsewhere);  // of documentation
-  EXPECT_EQ(look_up_here("no-such-host.invalid"), HostHere::unknown);
+  for (const char* host : {"127.0.0.1", "0.0.0.0", "*", "127.1.2.3"})
+    EXPECT_TRUE(is_host_here(host)) << host;
+  for (const char* host : {"192.0.2.1", "fe80::1%none"})  // the first is of documentation
+    EXPECT_FALSE(is_host_here(host)) << host;
 }
 
 TEST(SiteDoubts, APortThatOthersAreNotSentTo) {
