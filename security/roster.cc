@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/byte_stream.h"
+#include "base/host_form.h"
 #include "security/sodium_ready.h"
 
 namespace isthmus::security {
@@ -21,25 +24,50 @@ bool is_site_name(std::string_view text) {
 
 namespace {
 
+struct Address {
+  std::string host;  // without brackets
+  unsigned port = 0;
+};
+
 // "host:port" with a port that leaves room for the next one.
-bool is_address(std::string_view text) {
+std::optional<Address> read_address(std::string_view text) {
   const auto colon = text.rfind(':');
-  if (colon == std::string_view::npos || text.size() > 255) return false;
+  if (colon == std::string_view::npos || text.size() > 255) return std::nullopt;
   const auto host = text.substr(0, colon);
   const auto port = text.substr(colon + 1);
-  if (port.empty() || port.size() > 5) return false;
+  if (port.empty() || port.size() > 5) return std::nullopt;
   unsigned number = 0;
   for (char c : port) {
-    if (c < '0' || c > '9') return false;
+    if (c < '0' || c > '9') return std::nullopt;
     number = 10 * number + static_cast<unsigned>(c - '0');
   }
-  if (number == 0 || number > 65534) return false;
+  if (number == 0 || number > 65534) return std::nullopt;
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   const auto inner = bracketed ? host.substr(1, host.size() - 2) : host;
-  return !inner.empty() && std::all_of(inner.begin(), inner.end(), [&](char c) {
+  const bool fits = !inner.empty() && std::all_of(inner.begin(), inner.end(), [&](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_' || (bracketed && (c == ':' || c == '%'));
   });
+  if (!fits || bracketed != (inner.find(':') != std::string_view::npos)) return std::nullopt;
+  return Address{std::string(inner), number};
+}
+
+// Why nobody could dial it; "": nothing in the text speaks against it.
+std::string_view why_out_of_reach(const std::string& host) {
+  switch (form_of_host(host)) {
+    case HostForm::none:
+      return "is neither an address nor a name";
+    case HostForm::every:
+      return "is all addresses of a machine, where a gateway may listen but nobody can dial: write "
+             "one that others reach it at";
+    case HostForm::link_local:
+      return "is of one link alone, and has another scope on each machine: write one that all "
+             "sites reach";
+    case HostForm::name:
+    case HostForm::number:
+      break;
+  }
+  return {};
 }
 
 class Check {
@@ -146,14 +174,7 @@ class Check {
   }
 
   void gateway(const RosterSite& site, const RosterGateway& gateway) {
-    if (!gateway.address.empty()) {
-      if (!is_address(gateway.address))
-        fault(ErrorCode::invalid_argument,
-              "site \"{}\": a gateway's address is host:port with a port of 1 to 65534, not \"{}\"",
-              site.name, gateway.address.substr(0, 80));
-      else if (!addresses_.insert(gateway.address).second)
-        fault(ErrorCode::invalid_argument, "two gateways have the address {}", gateway.address);
-    }
+    if (!gateway.address.empty()) address(site, gateway.address);
     if (!curve_keys_.insert(gateway.curve_key).second)
       fault(ErrorCode::unauthenticated,
             "a CURVE key of site \"{}\" is also that of another gateway: each needs its own",
@@ -165,9 +186,28 @@ class Check {
             site.name, gateway.curve_key.hex());
   }
 
+  void address(const RosterSite& site, std::string_view text) {
+    const auto address = read_address(text);
+    if (!address)
+      return fault(ErrorCode::invalid_argument,
+                   "site \"{}\": a gateway's address is host:port with a port of 1 to 65534, not "
+                   "\"{}\"",
+                   site.name, text.substr(0, 80));
+    if (const auto why = why_out_of_reach(address->host); !why.empty())
+      return fault(ErrorCode::invalid_argument, "site \"{}\": the host of {} {}", site.name, text,
+                   why);
+    const bool control = ports_.emplace(address->host, address->port).second;
+    const bool bulk = ports_.emplace(address->host, address->port + 1).second;
+    if (!control || !bulk)
+      fault(ErrorCode::invalid_argument,
+            "two gateways take port {} of {}: each takes the port of its address, and the next for "
+            "bulk data",
+            control ? address->port + 1 : address->port, address->host);
+  }
+
   const Roster& roster_;
   std::set<std::string> names_;
-  std::set<std::string> addresses_;
+  std::set<std::pair<std::string, unsigned>> ports_;  // of each host
   std::set<PublicKey> identities_;
   std::set<CurveKey> curve_keys_;
   std::vector<Error> faults_;

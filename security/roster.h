@@ -89,10 +89,10 @@ bool signs_curve_key(const PublicKey& identity, const CurveKey& key, const Signa
 // Everything that is wrong with a parsed roster, one sentence each; empty when it may be used.
 // Sites: at least one, at most kRosterSitesMax, ids ascending, names unique (1 to 64 of a-z A-Z 0-9
 // . _ -), identities unique and on the curve. At least one voter. Gateways: at least one a site;
-// addresses well-formed and unique; CURVE keys unique and signed by their site. Voters of a
-// recovery listed, ascending, at least one. Former sites: at most kFormerSitesMax, ids ascending,
-// no id or identity of a site. All ids below next_id, where it is written. An expiry. Signature and
-// epoch are checked before parsing, not here.
+// addresses such as others can dial, whose ports are no other's; CURVE keys unique and signed by
+// their site. Voters of a recovery listed, ascending, at least one. Former sites: at most
+// kFormerSitesMax, ids ascending, no id or identity of a site. All ids below next_id, where it is
+// written. An expiry. Signature and epoch are checked before parsing, not here.
 std::vector<Error> check_roster(const Roster& roster);
 
 enum class RosterValidity {

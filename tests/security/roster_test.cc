@@ -23,13 +23,14 @@ Roster roster_of(std::size_t sites, std::vector<Identity>* identities = nullptr)
   for (std::size_t i = 0; i < sites; ++i) {
     auto identity = Identity::generate();
     const auto& key = identity.public_part();
-    roster.sites.push_back({.id = static_cast<std::uint32_t>(10 * i),
-                            .name = fmt::format("site-{}", i),
-                            .voter = voter_by_default(i),
-                            .identity = key.identity,
-                            .gateways = {{.address = fmt::format("10.0.0.{}:7700", i),
-                                          .curve_key = key.curve_key,
-                                          .curve_signature = key.curve_signature}}});
+    roster.sites.push_back(
+        {.id = static_cast<std::uint32_t>(10 * i),
+         .name = fmt::format("site-{}", i),
+         .voter = voter_by_default(i),
+         .identity = key.identity,
+         .gateways = {{.address = fmt::format("10.0.{}.{}:7700", i / 256, i % 256),
+                       .curve_key = key.curve_key,
+                       .curve_signature = key.curve_signature}}});
     if (identities != nullptr) identities->push_back(std::move(identity));
   }
   return roster;
@@ -88,16 +89,34 @@ TEST(Roster, EachFaultIsNamed) {
   EXPECT_THAT(spoilt([](Roster& r) { r.sites[1].gateways.clear(); }),
               ElementsAre(HasSubstr("no gateway")));
   for (std::string address : {"host", "host:", ":7700", "host:0", "host:65535", "host:99999999999",
-                              "host:+1", "ho st:1", "a:b:1", "[]:1", "http://host:1"})
+                              "host:+1", "ho st:1", "a:b:1", "[]:1", "http://host:1", "[host]:1"})
     EXPECT_THAT(spoilt([&](Roster& r) { r.sites[1].gateways[0].address = address; }),
                 ElementsAre(HasSubstr("host:port")))
         << address;
-  for (std::string address : {"host.example:1", "[::1]:7700", "[fe80::1%eth0]:65534"})
+  for (std::string host : {"999.1.1.1", "1.2.3", "[1::2::3]", "-gate", "a..b"})
+    EXPECT_THAT(spoilt([&](Roster& r) { r.sites[1].gateways[0].address = host + ":7700"; }),
+                ElementsAre(HasSubstr(host + ":7700 is neither an address nor a name")));
+  for (std::string host : {"0.0.0.0", "[::]"})
+    EXPECT_THAT(spoilt([&](Roster& r) { r.sites[1].gateways[0].address = host + ":7700"; }),
+                ElementsAre(HasSubstr("nobody can dial")))
+        << host;
+  for (std::string host : {"[fe80::1%eth0]", "[fe80::1]"})
+    EXPECT_THAT(spoilt([&](Roster& r) { r.sites[1].gateways[0].address = host + ":7700"; }),
+                ElementsAre(HasSubstr("of one link alone")))
+        << host;
+  for (std::string address : {"host.example:1", "[::1]:7700", "[2001:db8::1]:65534"})
     EXPECT_THAT(spoilt([&](Roster& r) { r.sites[1].gateways[0].address = address; }), IsEmpty())
         << address;
   EXPECT_THAT(
       spoilt([](Roster& r) { r.sites[1].gateways[0].address = r.sites[2].gateways[0].address; }),
-      ElementsAre(HasSubstr("two gateways")));
+      ElementsAre(HasSubstr("two gateways take port 7700 of 10.0.0.2")));
+  for (const auto& [port, taken] : {std::pair(7699, 7700), std::pair(7701, 7701)})
+    EXPECT_THAT(spoilt([&](Roster& r) {
+                  r.sites[1].gateways[0].address = fmt::format("10.0.0.2:{}", port);
+                }),
+                ElementsAre(HasSubstr(fmt::format("two gateways take port {} of", taken))));
+  EXPECT_THAT(spoilt([](Roster& r) { r.sites[1].gateways[0].address = "10.0.0.2:7702"; }),
+              IsEmpty());
   EXPECT_THAT(
       spoilt([](Roster& r) { r.sites[1].gateways[0].curve_signature.bytes[5] ^= std::byte{1}; }),
       ElementsAre(HasSubstr("does not sign")));
