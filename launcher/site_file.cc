@@ -53,7 +53,17 @@ class SiteReader {
   }
 
  private:
-  // "section.key=value"; a value that is no TOML is taken as text.
+  // Which is written in quotes in a file.
+  static bool takes_text(std::string_view section, std::string_view name) {
+    const auto keys = site_keys();
+    const auto key = std::ranges::find_if(
+        keys, [&](const SiteKey& each) { return each.section == section && each.name == name; });
+    return key != keys.end() && (std::holds_alternative<FieldOf<std::string>>(key->field) ||
+                                 std::holds_alternative<FieldOf<std::vector<int>>>(key->field) ||
+                                 std::holds_alternative<ChoiceField>(key->field));
+  }
+
+  // "section.key=value"; a value that is no TOML is taken as text, and so is "1" where text stands.
   void override_key(toml::table& table, const std::string& written) {
     const auto equals = written.find('=');
     const auto dot = written.find('.');
@@ -66,7 +76,8 @@ class SiteReader {
     const auto value = trimmed(written.substr(equals + 1));
     Faults no_toml;
     auto parsed = parse_toml("value = " + value, no_toml);
-    if (!no_toml.empty() || !parsed || parsed->size() != 1) {
+    if (!no_toml.empty() || !parsed || parsed->size() != 1 ||
+        (takes_text(section, key) && !parsed->get("value")->is_string())) {
       parsed = toml::table{};
       parsed->insert("value", value);
     }

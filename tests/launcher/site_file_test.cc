@@ -373,5 +373,20 @@ TEST(SiteFile, EveryTruncationIsRead) {
     EXPECT_FALSE(checked(odd).faults.empty()) << odd;
 }
 
+TEST(SiteFile, AnOverrideOfTextNeedsNoQuotes) {
+  const auto text =
+      parse_site_text("site.toml", std::string(kGood),
+                      std::vector<std::string>{"gateway.cpus=1", "site.name=2027",
+                                               "train.cpus=\"0-1\"", "gateway.zone=UTC"});
+  EXPECT_EQ(text.fault_text(), "");
+  EXPECT_EQ(text.file.gateway.cpus, std::vector<int>{1});
+  EXPECT_EQ(text.file.train.cpus, (std::vector<int>{0, 1}));
+  EXPECT_EQ(text.file.site.name, "2027");
+  EXPECT_EQ(text.file.gateway.zone, "UTC");
+  const auto number = parse_site_text("site.toml", std::string(kGood),
+                                      std::vector<std::string>{"train.threads=two"});
+  EXPECT_THAT(number.fault_text(), HasSubstr("train.threads must be"));
+}
+
 }  // namespace
 }  // namespace isthmus::launcher
