@@ -30,6 +30,11 @@ bool is_folder(const std::string& path) {
   return ::stat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode);
 }
 
+bool is_there_and_no_file(const std::string& path) {
+  struct stat s {};
+  return ::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode);
+}
+
 class SystemFile final : public File {
  public:
   SystemFile(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
@@ -134,6 +139,10 @@ class SystemDisk final : public Disk {
           ErrorCode::wrong_kind,
           fmt::format("{} is a folder where a file has to be: move it away, or name another",
                       path)};
+    // Of a pipe even opening would wait, for somebody who writes into it.
+    if (how == Open::read && is_there_and_no_file(path))
+      return Error{ErrorCode::wrong_kind,
+                   fmt::format("{} is no file, but a pipe or a device: name another", path)};
     if (how == Open::create) {
       ISTHMUS_TRY(path, replaced_by(name));
       // A new inode: whoever still reads the old file keeps what it opened.

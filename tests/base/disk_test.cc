@@ -97,6 +97,14 @@ TEST_F(DiskTest, AFolderIsNoFileAndAFileNoFolder) {
   }
 }
 
+TEST_F(DiskTest, APipeIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const auto opened = disk_->open(path("pipe"), Disk::Open::read);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, ErrorCode::wrong_kind);
+  EXPECT_NE(opened.error().text().find("/pipe is no file"), std::string::npos);
+}
+
 TEST_F(DiskTest, OverwriteKeepsTheContentsAndMakesAFileWhereNoneIs) {
   auto fresh = disk_->open(path("a"), Disk::Open::overwrite);
   ASSERT_TRUE(fresh);
