@@ -42,8 +42,10 @@ Result<SiteText> only_site(SiteArguments arguments) {
       }
     if (arguments.paths.size() != 1)
       return Error{ErrorCode::invalid_argument,
-                   fmt::format("from which site? There are {} site files in this folder: name one",
-                               arguments.paths.size())};
+                   fmt::format("from which site? There {} in this folder: name one",
+                               arguments.paths.empty()
+                                   ? "is no site file"
+                                   : fmt::format("are {} site files", arguments.paths.size()))};
   }
   ISTHMUS_TRY(auto text, read_site_file(arguments.paths.front(), arguments.overrides));
   if (text.faults.has_override() || text.file.site.name.empty() || text.file.site.run_dir.empty())

@@ -40,7 +40,9 @@ std::vector<SiteKey> keys_of_site() {
        .name = "name",
        .kind = name,
        .field = field(site, &SiteOptions::name),
-       .meaning = "What this site is called, as the roster lists it.",
+       .meaning = "What this site is called, as the roster lists it. `isthmus init`, which names "
+                  "files after "
+                  "it, takes one that begins with neither '.' nor '-'.",
        .required = true,
        .example = "\"alpha\""},
       {.section = "site",
