@@ -367,9 +367,12 @@ Result<ProbeOutcome> check_own_address(const TcpAddress& bulk, const security::P
                                        const HostNames::LookUp& look_up) {
   const auto host = look_up_soon(look_up, bulk.host);
   if (!host) return ProbeOutcome::unreachable;
-  ISTHMUS_TRY(const auto outcome, probe_bulk_socket({*host, bulk.port}, ProbeBulkAs::tls, server,
-                                                    listed, kOwnAddressTimeout));
-  if (outcome == ProbeOutcome::refused_key)
+  const auto outcome =
+      probe_bulk_socket({*host, bulk.port}, ProbeBulkAs::tls, server, listed, kOwnAddressTimeout);
+  // A scope that this machine has not: no way there either.
+  if (!outcome && outcome.error().code == ErrorCode::invalid_argument)
+    return ProbeOutcome::unreachable;
+  if (outcome && *outcome == ProbeOutcome::refused_key)
     return Error{
         ErrorCode::mismatch,
         fmt::format("another live process with this site's identity answers at {}, the bulk lane "

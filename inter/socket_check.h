@@ -70,8 +70,8 @@ Result<void> check_bulk_socket(const TcpAddress& address, const security::Public
 // who it is before it says anything else. `listed` is a key that only this process lets in, so
 // another one that holds `server`'s secret key refuses it. Errors: mismatch (another live process
 // has this identity), io. An address that does not lead back here is none: many a router does not
-// let a site dial itself, or has IPv6 where its machines have none. Waits, a second at most for a
-// name and for an answer each.
+// let a site dial itself, or has IPv6, or a link, that its machines have not. Waits, a second at
+// most for a name and for an answer each.
 Result<ProbeOutcome> check_own_address(const TcpAddress& bulk, const security::PublicKey& server,
                                        const security::SigningKey& listed,
                                        const HostNames::LookUp& look_up);

@@ -175,6 +175,14 @@ TEST(OwnAddressCheck, AnAddressThatTheMachineCannotSpeakToIsUnreachable) {
   EXPECT_EQ(**outcome, ProbeOutcome::unreachable);
 }
 
+TEST(OwnAddressCheck, AnAddressOfALinkThatTheMachineHasNotIsUnreachable) {
+  const auto listed = security::SigningKey::generate();
+  const auto outcome =
+      check_own_address({"fe80::1%nosuch0", 7701}, listed.public_key(), listed, look_up_host);
+  ASSERT_TRUE(outcome) << outcome.error().text();
+  EXPECT_EQ(*outcome, ProbeOutcome::unreachable);
+}
+
 TEST(OwnAddressCheck, WhatTheMachineLacksForTheMomentIsAnError) {
   const auto outcome = check_own_address_where(EMFILE);
   if (!outcome) GTEST_SKIP() << "this kernel takes no seccomp filter";
