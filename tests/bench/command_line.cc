@@ -82,7 +82,9 @@ void CommandLine::text(const std::string& name, std::string& value, const std::s
 void CommandLine::folder(const std::string& name, std::string& value, const std::string& meaning) {
   text(name, value, meaning);
   app_->get_option(name)->check([](const std::string& path) {
-    if (::access((path + "/.").c_str(), W_OK | X_OK) == 0) return std::string();
+    // Tried: root may write everywhere, and yet /proc takes nothing.
+    auto made = path + "/isthmus-bench.XXXXXX";
+    if (::mkdtemp(made.data()) != nullptr && ::rmdir(made.c_str()) == 0) return std::string();
     return fmt::format("{}: {}; name a folder in which files can be made", path,
                        std::strerror(errno));
   });

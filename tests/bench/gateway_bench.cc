@@ -397,7 +397,7 @@ int main(int argc, char** argv) {
   line.choice("--codec", options.codec, {"none", "bf16", "int8"}, "of the pseudo-gradient");
   line.choice("--outer", options.outer, {"average", "nesterov"}, "the outer optimizer");
   line.folder("--folder", options.folder, "for the gateways' files (default: the system's)");
-  line.ends("Status: 0 measured, 1 not, 2 bad usage.");
+  line.ends("Status: 0 measured, 1 not, 2 bad usage, 130 interrupted (Ctrl-C).");
   line.parse(argc, argv);
   if (const auto fits = isthmus::bench::check_memory(options.parameters, isthmus::bench::kSites);
       !fits)

@@ -89,14 +89,19 @@ class Usage(unittest.TestCase):
             said = run(GATEWAY_BENCH, "--folder", folder)
             self.assertEqual(said.returncode, BAD_USAGE, said.stdout)
             self.assertIn(f"{folder}: {why}; name a folder", said.stdout)
+        said = run(GATEWAY_BENCH, "--folder", "/proc")  # also for root, who may write everywhere
+        self.assertEqual(said.returncode, BAD_USAGE, said.stdout)
+        self.assertIn("name a folder in which files can be made", said.stdout)
 
     def test_help_says_what_a_line_needs(self):
         said = wan_bench("--help")
         self.assertEqual(said.returncode, 0)
         words = " ".join(said.stdout.split())
         for part in ("delay= must be there, and rate=, unless --access has it", "delay= above 0",
-                     "loss= up to 30%", "77 it cannot run here", "130 interrupted"):
+                     "loss= up to 30%", "77 it cannot run here", "130 interrupted",
+                     "loss=0.1, a share, is 10%"):
             self.assertIn(part, words)
+        self.assertIn("130 interrupted", run(GATEWAY_BENCH, "--help").stdout)
 
 
 class Said(unittest.TestCase):

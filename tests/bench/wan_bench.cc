@@ -543,12 +543,13 @@ int main(int argc, char** argv) {
       "How long an outer step takes over a wide-area path, as a multiple of one byte per\n"
       "parameter at the shaped rate plus one round trip. Needs root, for network namespaces.",
       options.json);
-  line.text("--path", options.path,
-            fmt::format("of every pair of sites, as the emulator takes it (tests/wan/README.md):\n"
-                        "'delay=50ms rate=1gbit loss=0.1%'. delay= must be there, and rate=,\n"
-                        "unless --access has it; there may be\n{}.\n"
-                        "Without --path: all standard cases",
-                        bounds));
+  line.text(
+      "--path", options.path,
+      fmt::format("of every pair of sites, as the emulator takes it (tests/wan/README.md):\n"
+                  "'delay=50ms rate=1gbit loss=0.1%' (loss=0.1, a share, is 10%). delay= must be\n"
+                  "there, and rate=, unless --access has it; there may be\n{}.\n"
+                  "Without --path: all standard cases",
+                  bounds));
   line.text("--access", options.access,
             "of every site's own line, each direction: 'rate=100mbit queue=2mb';\n"
             "rate= must be there");
