@@ -5,7 +5,7 @@
 namespace isthmus::inter {
 namespace {
 
-constexpr double kChunk = 250e3, kAtOnce = 4;
+constexpr double kChunkBytes = 250e3, kAtOnce = 4;
 constexpr Nanoseconds kPauseMin = 6 * kSecond;
 
 class BulkArrivalsTest : public testing::Test {
@@ -17,7 +17,7 @@ class BulkArrivalsTest : public testing::Test {
       arrivals_.note_bytes(now_, bytes_);
     }
   }
-  bool come() const { return arrivals_.come(now_, kChunk, kAtOnce, kPauseMin); }
+  bool come() const { return arrivals_.come(now_, kChunkBytes, kAtOnce, kPauseMin); }
 
   BulkArrivals arrivals_;
   Nanoseconds now_ = 1000 * kSecond;
