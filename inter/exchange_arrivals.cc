@@ -94,7 +94,7 @@ void Exchange::on_open(Link* from, const Signed& message) {
     if (!fetched) began = entry.last_arrival;
     remove(found);
   } else if (from != nullptr) {
-    from->expect_chunks();
+    from->await_chunks();
   }
   auto entry = std::make_shared<Entry>();
   entry->contribution = std::make_shared<Contribution>(plan_, message, *open);

@@ -163,7 +163,7 @@ void Exchange::ask_of(PeerSite& peer, SiteId site) {
     entry->chunks_per_second.reset();
   }
   if (peer.site != site) ++asked_elsewhere_;
-  peer.link->expect_chunks();
+  peer.link->await_chunks();
   peer.link->send(encode(Fetch{id_.step, site}));
 }
 

@@ -441,7 +441,7 @@ void Link::settle(const ChunkArrival& arrival, bool accepted) {
   stalled_.erase(arrival.sequence);
   if (accepted) {
     arrivals_.note_bytes(loop_.now(), bulk_bytes_received());
-    expect_chunks();
+    await_chunks();
     recent_acks_.emplace_back(arrival.transfer, arrival.index);
     ++unsent_acks_;
   }

@@ -109,7 +109,7 @@ class Link {
   std::uint64_t unsettled_chunks() const { return unsettled_; }  // that came in
   Nanoseconds round_trip() const { return round_trip_.mean(); }
   // Something of the peer's is to come from now on.
-  void expect_chunks() { arrivals_.expect(loop_.now()); }
+  void await_chunks() { arrivals_.expect(loop_.now()); }
   // It comes, as far as bytes tell while no chunk is whole.
   bool brings_chunks() const;
   // How long nothing may come of chunks that the peer sends before they count as stuck: four round
