@@ -53,6 +53,7 @@ void Gateway::step_ahead(std::uint32_t chunk) {
                                                draft());
   }
   if (!ahead_->begin(chunk)) return;
+  ++counters_.stepped_ahead;
   std::vector<CodedChunk> coded;
   for (const auto& part : ahead_->parts()) coded.push_back(part->kept_coded(chunk));
   const auto result = std::make_shared<Result<void>>();

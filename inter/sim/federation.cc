@@ -221,6 +221,7 @@ void FederationRun::collect(const Gateway& gateway) {
   count("ballots above 0", c.ballots_above_zero);
   count("re-proposals", c.reproposals);
   count("unnamed contributions", c.unnamed);
+  count("chunks stepped ahead", c.stepped_ahead);
   count("relayed bytes", c.relayed);
   count("relayed messages", c.relayed_messages);
   count("state fetches", c.state_fetches);

@@ -145,6 +145,15 @@ TEST(FarewellTest, AGatewayThatWasKilledIsMissedAfterItsSilence) {
 // ---- States that differ
 
 // Its peer had all of it before it was killed.
+// A chunk is averaged as soon as all members' are here, not once a record names them.
+TEST(StepAheadTest, EachChunkIsSteppedWhenTheLastMemberHasBroughtIt) {
+  ScriptedFederation federation(options_of({kSecond, kSecond, 2 * kSecond}));
+  ASSERT_TRUE(federation.run_until([&] { return federation.finished(); }, 200 * kSecond));
+  const ChunkPlan plan(federation.layout(), 0, 256, compress::CodecId::int8);
+  for (SiteId site = 1; site <= 3; ++site)
+    EXPECT_EQ(federation.gateway(site).counters().stepped_ahead, 6 * plan.chunks());
+}
+
 TEST(RestartTest, WhatWasContributedBeforeIsNotSentAgain) {
   auto options = options_of({kSecond, kSecond, 60 * kSecond});
   options.gateway.sync.min_sites = 3;  // the third is waited for

@@ -122,6 +122,7 @@ TEST(Federation, EveryBranchIsTaken) {
   std::set<std::string> untaken = {"ballots above 0",
                                    "re-proposals",
                                    "unnamed contributions",
+                                   "chunks stepped ahead",
                                    "relayed bytes",
                                    "relayed messages",
                                    "state fetches",

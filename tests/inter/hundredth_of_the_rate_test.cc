@@ -19,11 +19,11 @@ std::ostream& operator<<(std::ostream& out, const ThinLine& line) {
   return out << (line.tcp == sim::SimulatedTcp::bbr ? "bbr_" : "reno_") << line.seed;
 }
 
-class ThinLineTest : public testing::TestWithParam<ThinLine> {};
+class HundredthOfTheRateTest : public testing::TestWithParam<ThinLine> {};
 
 // A hundredth of the rate for half a minute, in which a chunk takes as long. Eight come from each
 // of the others.
-TEST_P(ThinLineTest, WhatComesIsAskedOfNobodyElse) {
+TEST_P(HundredthOfTheRateTest, WhatComesIsAskedOfNobodyElse) {
   auto options = options_of({kSecond, kSecond, kSecond});
   options.network.tcp = GetParam().tcp;
   options.network.bytes_per_second = 2e6;
@@ -49,7 +49,7 @@ TEST_P(ThinLineTest, WhatComesIsAskedOfNobodyElse) {
   EXPECT_EQ(federation.gateway(kThin).counters().state_fetches, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lines, ThinLineTest,
+INSTANTIATE_TEST_SUITE_P(Lines, HundredthOfTheRateTest,
                          testing::Values(ThinLine{sim::SimulatedTcp::reno, 1},
                                          ThinLine{sim::SimulatedTcp::reno, 2},
                                          ThinLine{sim::SimulatedTcp::bbr, 1},
