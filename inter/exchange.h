@@ -226,7 +226,6 @@ class Exchange {
   void rate(Entry& entry);  // a chunk of it came
   bool comes_slowly(const Entry& entry) const;
   bool is_slow(SiteId peer) const;
-  bool brings_chunks(SiteId peer) const;
   bool comes(const Entry& entry) const;
   void serve_next(Link& link);
   Task<void> serve(Link& link, Fetch fetch);

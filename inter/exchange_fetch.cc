@@ -57,18 +57,14 @@ Nanoseconds Exchange::fetch_patience(SiteId site) const {
   return patience;
 }
 
-bool Exchange::brings_chunks(SiteId peer) const {
-  const auto* from = context_.peers.find(peer);
-  return from != nullptr && from->link->brings_chunks();
-}
-
 // Some of it came lately, or comes on a line on which a whole chunk takes long.
 bool Exchange::comes(const Entry& entry) const {
   if (context_.loop.now() - entry.last_arrival < fetch_patience(entry.contribution->site()))
     return true;
   return std::ranges::any_of(entry.announced, [&](const auto& announced) {
-    const auto& [peer, session] = announced;
-    return brings_chunks(peer) && context_.peers.find(peer)->link->session() == session;
+    const auto& [site, session] = announced;
+    const auto* peer = context_.peers.find(site);
+    return peer != nullptr && peer->link->session() == session && peer->link->brings_chunks();
   });
 }
 
@@ -108,9 +104,7 @@ void Exchange::consider_fetching() {
     if (asked.peer != 0 && !in_vain && !brings && !sought.lacking.contains(asked.peer)) {
       // What it is asked for it sends one after the other.
       const auto served = served_at_[asked.peer];
-      if (!asked.session_ended &&
-          (now - std::max(asked.when, served) < fetch_patience(site) || brings_chunks(asked.peer)))
-        return;
+      if (!asked.session_ended && now - std::max(asked.when, served) < fetch_patience(site)) return;
       if (!asked.session_ended || served < asked.when) {
         (asked.session_ended ? sought.broke_off : sought.silent).insert(asked.peer);
         if (!asked.session_ended) silent_.insert(asked.peer);
