@@ -244,11 +244,13 @@ void BulkSender::heartbeat(Nanoseconds round_trip, const BulkTotals& totals) {
     pace_.note_goodput(goodput_);
   }
   if (in_flight_.empty() || peer_stalled_) return;
-  double bytes = 0;
-  for (const auto& [sequence, chunk] : in_flight_) bytes += static_cast<double>(chunk.bytes);
-  const auto drain = goodput_ > 0 ? std::min(kDrainMaxSeconds, 2 * bytes / goodput_) : 4;
+  std::size_t bytes = 0;
+  for (const auto& [sequence, chunk] : in_flight_) bytes += chunk.bytes;
+  const auto drain =
+      goodput_ > 0 ? std::min(kDrainMaxSeconds, 2 * static_cast<double>(bytes) / goodput_) : 4;
   const auto patience =
-      std::max(2 * kSecond, 4 * round_trip + static_cast<Nanoseconds>(drain * 1e9));
+      std::max(2 * kSecond, 4 * round_trip + static_cast<Nanoseconds>(drain * 1e9)) +
+      limit_.cost(bytes);
   if (now - std::max(last_progress_, in_flight_.begin()->second.sent) <= patience) return;
   last_progress_ = now;
   std::vector<std::uint64_t> overdue;
@@ -429,7 +431,8 @@ bool BulkSender::reserve_next() {
 }
 
 void BulkSender::take_turn() {
-  const auto when = limit_.reserve(loop_.now(), reserved_->cost());
+  const auto cost = reserved_->cost();
+  const auto when = limit_.reserve(loop_.now(), cost) - limit_.cost(cost);
   if (when > loop_.now())
     release_timer_ = loop_.call_at(when, [this] {
       release_timer_.reset();

@@ -107,8 +107,7 @@ class BulkSender {
     std::uint64_t parameter_bytes = 0, codec_bytes = 0, zstd_bytes = 0;
   };
   const Counters& counters() const { return counters_; }
-  // In which the peer had not acknowledged all that was offered to it. A chunk waits out its cost
-  // at the rate limit before it leaves, so chunks never seem faster than that.
+  // In which the peer had not acknowledged all that was offered to it.
   double seconds_sending() const;
   // While the last transfer of some size went: bytes per second, and the share of the time in which
   // the line could have taken a chunk that was not coded yet. Nothing: none went yet.

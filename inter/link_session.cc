@@ -370,7 +370,7 @@ void Link::consider_width() {
                {"for_us", bulk_.width_wanted()},
                {"for_the_peer", their_width_},
                {"limit", options_.bulk_connections_max},
-               {"limit_of_the_peer", their_width_max_}});
+               {"limit_of_the_peer", their_width_max_said_ ? their_width_max_ : 0}});
   wire_.widen(peer_, width);
 }
 

@@ -1,9 +1,13 @@
-// RateLimit: `rate_limit` of a gateway: a bucket over all bytes it sends, on all links. Bulk waits
-// for its turn; control goes at once and is paid for by the bulk behind it.
+// RateLimit: `rate_limit` of a gateway: one place after another on a line of that rate, for all
+// bytes that it sends, on all links. A chunk begins to leave when its place does, and no
+// connection is faster than pace(): so no more than the rate leaves at any moment, but for a
+// connection's first ten packets, and what queues on the way is others'. Control goes at once and
+// is paid for by the bulk behind it.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "base/clock.h"
 
@@ -14,9 +18,8 @@ class RateLimit {
   // 0: no limit.
   explicit RateLimit(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
 
-  // When a message of this size may leave: once the bucket has filled by its size since everything
-  // before it left. So `bytes` take at least bytes / rate, from the first reservation on. What goes
-  // at once all the same is paid for by it.
+  // The end of the place of a message of this size, which begins cost(bytes) before: behind
+  // everything that has one. Who cannot send at a pace sends only there.
   Nanoseconds reserve(Nanoseconds now, std::size_t bytes) {
     if (bytes_per_second_ <= 0) return now;
     free_at_ = std::max(free_at_, now) + cost(bytes);
@@ -29,13 +32,19 @@ class RateLimit {
     bytes_per_second_ = bytes_per_second;
     free_at_ = now;
   }
-  // For what leaves now or not at all: whether the bucket has filled by its size already, and that
-  // it left.
+  // For what leaves now or not at all: whether a place of its size has passed already since the
+  // last one, and that it left.
   bool may_leave(Nanoseconds now, std::size_t bytes) const { return free_at_ + cost(bytes) <= now; }
   void left(Nanoseconds now) { free_at_ = now; }
   // Nothing that left, or has a place, is yet to be paid for.
   bool idle(Nanoseconds now) const { return may_leave(now, 0); }
   double bytes_per_second() const { return bytes_per_second_; }
+  // Of one connection, at most: a little more than the rate, so that it never falls behind the
+  // places. Nothing: as fast as it can.
+  std::optional<double> pace() const {
+    constexpr double kAhead = 1.02;
+    return bytes_per_second_ > 0 ? std::optional(kAhead * bytes_per_second_) : std::nullopt;
+  }
   // The time that they take, alone.
   Nanoseconds cost(std::size_t bytes) const {
     if (bytes_per_second_ <= 0) return 0;

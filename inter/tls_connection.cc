@@ -148,7 +148,7 @@ void TlsConnection::keep_pace() {
                   .acknowledged_bytes = facts->acknowledged_bytes,
                   .segments_sent = facts->segments_sent,
                   .segments_resent = facts->segments_resent});
-    set_pace_max(descriptor, polite_.bytes_per_second());
+    apply_pace();
   }
   keeps_pace_ = facts && (facts->waiting_bytes > 0 || !out_.empty());
   if (!keeps_pace_) return;
@@ -159,9 +159,15 @@ void TlsConnection::keep_pace() {
 }
 
 void TlsConnection::pace(std::optional<double> bytes_per_second) {
-  if (lane_.options().polite) return;
   const std::lock_guard lock(path_mutex_);
-  if (socket_.is_open()) set_pace_max(socket_.native_handle(), bytes_per_second);
+  pace_ = bytes_per_second;
+  if (socket_.is_open()) apply_pace();
+}
+
+void TlsConnection::apply_pace() {
+  const auto own =
+      lane_.options().polite ? std::optional(polite_.bytes_per_second()) : std::nullopt;
+  set_pace_max(socket_.native_handle(), slower_pace(pace_, own));
 }
 
 std::optional<BulkPath> TlsConnection::path() const {

@@ -78,7 +78,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   Result<void> send(WireMessage message);
   // It is one of so many (LaneEnd::share).
   void share(std::uint32_t connections);
-  // As Wire::pace; a polite one has its own.
+  // As Wire::pace; a polite one is no faster than its own either.
   void pace(std::optional<double> bytes_per_second);
   // From any thread; TlsUser::ended follows unless it has ended already.
   void end(ErrorCode code, std::string why);
@@ -114,6 +114,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   bool hear_id();
   void come_up();
   void keep_pace();
+  void apply_pace();
   void read_on();
   bool read_some(std::span<std::byte> into, std::size_t& got);
   void deliver();
@@ -140,9 +141,10 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   int queue_;  // messages that may wait to be sent: the loop's alone
   std::atomic<int> incoming_ = 0;
   std::atomic<bool> said_busy_ = false;
-  mutable std::mutex path_mutex_;  // guards the end of socket_, and polite_
+  mutable std::mutex path_mutex_;  // guards the end of socket_, and the next two
   PoliteRate polite_;
-  GatewayId peer_;  // written before the loop hears of the connection
+  std::optional<double> pace_;  // as pace() said
+  GatewayId peer_;              // written before the loop hears of the connection
   ConnectionId number_ = 0;
 
   // The connection's thread alone.

@@ -70,6 +70,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   void limit_width(GatewayId peer, std::uint32_t most) override;
   void pace(GatewayId peer, ConnectionId connection,
             std::optional<double> bytes_per_second) override;
+  void limit_pace(std::optional<double> bytes_per_second) override;
 
  private:
   struct Peer {
@@ -92,7 +93,8 @@ class ZmqWire final : public Wire, public LaneEvents {
     Lane lane = Lane::control;
     LaneEnd* end = nullptr;
     std::shared_ptr<const LaneMeter> meter;
-    bool dropped = false;  // nothing more in or out; closed() follows
+    bool dropped = false;                       // nothing more in or out; closed() follows
+    std::optional<double> pace = std::nullopt;  // as pace() said
   };
 
   Result<void> listen();
@@ -108,6 +110,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   bool dials(const ZmqPeer& peer) const;
   ConnectionId newest(Peer& peer, Lane lane) const;
   void drop(ConnectionId id, std::string_view reason);
+  void keep_pace(ConnectionId id, Connection& connection);
 
   ConnectionId next_connection() override { return ++last_connection_; }
   void opened(ConnectionId id, GatewayId peer, Lane lane, LaneEnd& end,
@@ -124,6 +127,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   ConnectionId last_connection_ = 0;
   CongestionControl congestion_;
   std::unordered_map<ConnectionId, Connection> connections_;
+  std::optional<double> pace_max_;  // as limit_pace() said
   // In this order they are destroyed last to first: no socket outlives the context, the ZapHandler
   // outlives the control listener, and no connection the lane.
   std::unique_ptr<ZmqContext> context_;
@@ -348,7 +352,18 @@ void ZmqWire::limit_width(GatewayId id, std::uint32_t most) {
 void ZmqWire::pace(GatewayId peer, ConnectionId id, std::optional<double> bytes_per_second) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || found->second.peer != peer || found->second.dropped) return;
-  found->second.end->pace(id, bytes_per_second);
+  found->second.pace = bytes_per_second;
+  keep_pace(id, found->second);
+}
+
+void ZmqWire::limit_pace(std::optional<double> bytes_per_second) {
+  pace_max_ = bytes_per_second;
+  for (auto& [id, connection] : connections_)
+    if (connection.lane == Lane::bulk && !connection.dropped) keep_pace(id, connection);
+}
+
+void ZmqWire::keep_pace(ConnectionId id, Connection& connection) {
+  connection.end->pace(id, slower_pace(connection.pace, pace_max_));
 }
 
 void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end,
@@ -367,7 +382,10 @@ void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end
   // Of the bulk lane the listener lets no more in.
   if (lane == Lane::control && connections.size() > 1 + kSpareConnectionsMax)
     drop(connections.front(), "too many");
-  if (lane == Lane::bulk) end.share(id, peer.bulk_width);
+  if (lane == Lane::bulk) {
+    end.share(id, peer.bulk_width);
+    if (pace_max_) end.pace(id, pace_max_);
+  }
   // The peer is there again.
   if (lane == Lane::control)
     for (const auto& dialer : peer.bulk_dialers) dialer->hurry();

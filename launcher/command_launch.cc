@@ -291,10 +291,11 @@ class Launch {
     } else if (*code_ == ExitCode::stopped)
       fmt::print("stopped; the same command goes on from here\n");
     else
-      fmt::print("{}{}\nthe same command goes on from what is saved\n",
+      fmt::print("{}{}\n{} the same command goes on from what is saved\n",
                  stop_asked_ ? "stopped, and not everything was saved first"
                              : "the run has not ended well: mend what is said above",
-                 why_.empty() ? "" : printable_lines(": " + why_));
+                 why_.empty() ? "" : printable_lines(": " + why_),
+                 stop_asked_ ? "when it is run again," : "once that is mended,");
     std::fflush(stdout);
   }
 

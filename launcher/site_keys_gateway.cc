@@ -26,7 +26,7 @@ std::vector<SiteKey> gateway_keys() {
        .field = field(gateway, &GatewayOptions::rate_limit),
        .min = 64'000,
        .max = 1e13,
-       .meaning = "Over all bytes this gateway sends to other sites."},
+       .meaning = "Over all bytes this gateway sends to other sites, without bursts."},
       {.section = "gateway",
        .name = "windows",
        .kind = rate_windows,

@@ -261,9 +261,11 @@ void SimulatedNetwork::tell_down(GatewayId self, ConnectionId connection, Nanose
     const auto told = end.told_.extract(connection);
     if (told.empty()) return;
     end.blocked_.erase(connection);
-    const auto& [peer, lane, place, since, out, in, dropped, stuck] = told.mapped();
+    const auto& gone = told.mapped();
+    const auto peer = gone.peer;
+    const auto lane = gone.lane;
     if (end.dials(peer)) {
-      const Dialing dialing{self, peer, lane, place, end.process_};
+      const Dialing dialing{self, peer, lane, gone.place, end.process_};
       auto& dialer = dialer_of(dialing);
       dialer.waits_from = simulation_.now();
       dial_after(dialer.delay.ended(simulation_.now(), true), dialing);
@@ -422,8 +424,16 @@ void SimulatedWire::limit_width(GatewayId peer, std::uint32_t most) {
 
 void SimulatedWire::pace(GatewayId peer, ConnectionId connection,
                          std::optional<double> bytes_per_second) {
-  if (const auto told = told_.find(connection); told != told_.end() && told->second.peer == peer)
-    told->second.out->pace(bytes_per_second);
+  const auto told = told_.find(connection);
+  if (told == told_.end() || told->second.peer != peer) return;
+  told->second.pace = bytes_per_second;
+  told->second.out->pace(slower_pace(bytes_per_second, pace_max_));
+}
+
+void SimulatedWire::limit_pace(std::optional<double> bytes_per_second) {
+  pace_max_ = bytes_per_second;
+  for (auto& [id, told] : told_)
+    if (told.lane == Lane::bulk) told.out->pace(slower_pace(told.pace, pace_max_));
 }
 
 std::vector<BulkPath> SimulatedWire::bulk_paths(GatewayId peer) const {

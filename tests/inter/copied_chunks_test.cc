@@ -107,17 +107,17 @@ TEST_F(CopiedChunks, NoneWhileSomethingWasNotSentOnce) {
   EXPECT_EQ(copied(), 5U);
 }
 
-// The last chunk had waited out what it costs: its copy does so too.
+// The last chunk has half a second to leave in: its copy has as much behind that.
 TEST_F(CopiedChunks, NoneThatTheRateLimitHasNoRoomForYet) {
   peer.limit.set_rate(peer.loop.now(), 200'000);
   offer(4);
-  peer.run_for(1900 * kMillisecond);
+  peer.run_for(1400 * kMillisecond);
   ASSERT_EQ(chunks_on(2).size() + chunks_on(3).size(), 3U);
   acknowledge(chunks_on(3));
   slow_down();
   peer.run_for(100 * kMillisecond);
   ASSERT_EQ(chunks_on(2).size() + chunks_on(3).size(), 4U);
-  peer.run_for(400 * kMillisecond);
+  peer.run_for(900 * kMillisecond);
   EXPECT_EQ(copied(), 0U);
   peer.run_for(200 * kMillisecond);
   EXPECT_EQ(copied(), 1U);

@@ -331,7 +331,7 @@ TEST_F(LinkPair, WhatTheReceiverRefusesComesAgain) {
 
 TEST_F(LinkPair, ControlGoesAtOnceAndOlderTransfersBeforeNewerOnes) {
   start();
-  alpha->limit.set_rate(alpha->loop.now(), 10'000);
+  alpha->limit_to(10'000);
   alpha->link->offer(8, 3, 40, std::make_shared<NumberedChunks>(10'000), false);
   world->run_for(kSecond + kSecond / 2);
   const auto newer = beta->owner.chunks.size();
@@ -340,29 +340,27 @@ TEST_F(LinkPair, ControlGoesAtOnceAndOlderTransfersBeforeNewerOnes) {
   alpha->link->send(numbered(1));
   world->run_for(kSecond / 2);
   EXPECT_EQ(beta->owner.numbers, (std::vector<std::uint64_t>{1}));
-  ASSERT_TRUE(wait([&] { return beta->owner.chunks.size() >= newer + 6; }));
-  // One had its turn already.
-  const std::vector<std::uint32_t> next(beta->owner.chunks.begin() + newer + 1,
-                                        beta->owner.chunks.begin() + newer + 6);
+  ASSERT_TRUE(wait([&] { return beta->owner.chunks.size() >= newer + 7; }));
+  // One was on its way, and one had its turn already.
+  const std::vector<std::uint32_t> next(beta->owner.chunks.begin() + newer + 2,
+                                        beta->owner.chunks.begin() + newer + 7);
   EXPECT_EQ(next, (std::vector<std::uint32_t>{0, 1, 2, 3, 4}));
 }
 
 TEST_F(LinkPair, AnotherRateLimitCountsForWhatWaitsAlready) {
   LinkOptions options;
-  options.bulk_connections_max = 1;  // no copies
-  start(calm(), options);
-  alpha->limit.set_rate(alpha->loop.now(), 100);
+  options.bulk_connections_max = 1;               // no copies
+  start(calm(sim::SimulatedTcp::reno), options);  // which remembers no rate
+  alpha->limit_to(4000);
   alpha->link->offer(5, 0, 4, std::make_shared<NumberedChunks>(100'000), false);
   world->run_for(5 * kSecond);
   EXPECT_EQ(alpha->link->status().waiting_for, "rate limit");
   EXPECT_TRUE(beta->owner.chunks.empty());
-  alpha->limit.set_rate(alpha->loop.now(), 100'000);
-  alpha->link->rate_changed();
+  alpha->limit_to(100'000);
   world->run_for(2 * kSecond);
   EXPECT_GE(beta->owner.chunks.size(), 1U);
   EXPECT_LE(beta->owner.chunks.size(), 2U);
-  alpha->limit.set_rate(alpha->loop.now(), 0);
-  alpha->link->rate_changed();
+  alpha->limit_to(0);
   world->run_for(kSecond / 2);
   EXPECT_EQ(beta->owner.chunks.size(), 4U);
 }
@@ -371,7 +369,7 @@ TEST_F(LinkPair, AnotherRateLimitCountsForWhatWaitsAlready) {
 // waits for, and never seems faster than the cap.
 TEST_F(LinkPair, CountsTheTimeItSends) {
   start();
-  alpha->limit = RateLimit(100'000);
+  alpha->limit_to(100'000);
   EXPECT_EQ(alpha->link->status().sending_s, 0);
   alpha->link->offer(5, 0, 2, std::make_shared<NumberedChunks>(50'000), false);
   ASSERT_TRUE(wait([&] { return alpha->link->acknowledged_chunks().size() == 2; }));

@@ -227,6 +227,7 @@ class SiteWire final : public Wire, public WireReceiver {
     if (const auto found = whose_.find(connection); found != whose_.end())
       wire_.pace(found->second.first, connection, rate);
   }
+  void limit_pace(std::optional<double> rate) override { wire_.limit_pace(rate); }
   std::vector<BulkPath> bulk_paths(GatewayId) const override {
     std::vector<BulkPath> paths;
     for (const auto peer : peers_)
@@ -283,6 +284,12 @@ class LinkWorld {
     RateLimit limit{0};
     std::unique_ptr<SiteWire> wire;
     std::unique_ptr<Link> link;
+    // As a gateway does it.
+    void limit_to(double bytes_per_second) {
+      limit.set_rate(loop.now(), bytes_per_second);
+      wire->limit_pace(limit.pace());
+      link->rate_changed();
+    }
     ~Node() {
       loop.abandon();
       link.reset();
