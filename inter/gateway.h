@@ -10,7 +10,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,7 +22,6 @@
 
 #include "base/event_log.h"
 #include "inter/agreement.h"
-#include "inter/burst_pace.h"
 #include "inter/exchange.h"
 #include "inter/link.h"
 #include "inter/link_tester.h"
@@ -33,6 +31,7 @@
 #include "inter/rank_pulse.h"
 #include "inter/ranks.h"
 #include "inter/readmission.h"
+#include "inter/record_server.h"
 #include "inter/returning_sites.h"
 #include "inter/said_in_step.h"
 #include "inter/saved_states.h"
@@ -401,10 +400,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   void on_records(Link& link, const Records& records);
   void refuse_genesis(const Link& link, const Record& record, bool ours);
   void ask_for_records(PeerSite& peer);
-  void on_record_request(Link& link, const RecordRequest& request);
-  bool has_records(SiteId site) const;
-  void send_wanted_records();
-  std::size_t send_records(PeerSite& peer, std::uint64_t from);
   void relay(const Signed& message, Link* from);
   void relay_to_all(const Signed& message, Link* from);
   void relay_to(PeerSite& peer, const Signed& message, Link* from);
@@ -446,6 +441,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   security::Digest run_;
   std::uint64_t logged_records_ = 0;  // on disk
   std::vector<Certificate> chain_;    // records 1, 2, …: chain_[k - 1] is record k
+  RecordServer record_server_{{world_.loop, peers_, limit_, genesis_, chain_}};
   security::Digest named_roster_;     // by the newest record that names one
   std::vector<KnownRoster> rosters_;  // that this site has had, the newest last: roster_
   struct Initial {
@@ -535,23 +531,6 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint32_t ballots_tried_ = 0;
   SaidInStep said_;  // by others
   std::map<SiteId, Nanoseconds> records_asked_, genesis_relayed_;
-  struct RecordsWanted {
-    SiteId by = 0;
-    std::uint64_t from = 0;
-  };
-  std::deque<RecordsWanted> records_wanted_;  // of each peer one, answered in turn
-  // The last answer to a peer.
-  struct RecordsSent {
-    std::uint64_t session = 0;
-    std::uint64_t message = 0;         // of the link's, the last one of it
-    std::uint64_t from = 0, next = 0;  // steps
-    Nanoseconds when = 0;
-    std::size_t bytes_max = 0;  // of the next one: as the line is found to take them
-    BurstPace again{4, kSecond};
-  };
-  std::map<SiteId, RecordsSent> records_sent_;
-  bool sending_records_ = false;
-  Nanoseconds records_due_ = 0;
   LogPace bad_signatures_, refused_records_, differing_spots_;
 
   Learnt own_lateness_;

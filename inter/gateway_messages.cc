@@ -25,7 +25,8 @@ void Gateway::on_message(GatewayId from, Lane lane, ConnectionId connection,
     link_tester_->on_message(from, lane, bytes.subspan(1));
   else
     peer->link->wire_message(lane, connection, message);
-  if (lane == Lane::control) send_wanted_records();  // it may have acknowledged the last ones
+  if (lane == Lane::control)
+    record_server_.send_wanted();  // it may have acknowledged the last ones
 }
 void Gateway::on_up(GatewayId from, Lane lane, ConnectionId connection) {
   if (auto* peer = peers_.find(from.site); peer != nullptr && peer->link->peer() == from)
@@ -107,7 +108,7 @@ void Gateway::on_control(Link& link, std::span<const std::byte> message) {
       if (const auto status = decode_status(in)) on_status(link, *status);
       break;
     case MessageType::record_request:
-      if (const auto request = decode_record_request(in)) on_record_request(link, *request);
+      if (const auto request = decode_record_request(in)) record_server_.on_request(link, *request);
       break;
     case MessageType::records:
       if (const auto records = decode_records(in)) on_records(link, *records);

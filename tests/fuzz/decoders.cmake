@@ -24,7 +24,7 @@ set(DECODERS
         gateway_records gateway_start gateway_status line_pace link link_frames link_session
         link_test_data link_test_frames link_tester link_test_report local_socket loop loop_mailbox
         messages model_layout outer_state outer_store outer_store_slots owned_tasks peers
-        polite_rate rank_values record returning_sites said_in_step saved_states sending_watch
+        polite_rate rank_values record record_server returning_sites said_in_step saved_states sending_watch
         shared_memory state_fetcher state_server status step_computation sync_options tcp_address tcp_facts
         tested_bytes tls_connection tls_lane sim/access_link sim/scenario sim/simulated_dialing
         sim/simulated_disk sim/simulated_network sim/simulated_process sim/storm sim/synthetic_ranks
