@@ -13,10 +13,11 @@ namespace isthmus::inter {
 
 class BulkArrivals {
  public:
-  // How many came in all, on every heartbeat at least.
+  // How many came in all, on every heartbeat at least. Less than before: some were of no chunk.
   void note_bytes(Nanoseconds now, std::uint64_t bytes) {
     if (bytes > bytes_) last_ = now;
-    bytes_ = std::max(bytes_, bytes);
+    bytes_ = bytes;
+    bytes_before_ = std::min(bytes_before_, bytes);
   }
   // The next chunk is waited for from now on: one is whole, or something is to come.
   void expect(Nanoseconds now) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -226,7 +227,9 @@ class Exchange {
   void rate(Entry& entry);  // a chunk of it came
   bool comes_slowly(const Entry& entry) const;
   bool is_slow(SiteId peer) const;
-  bool comes(const Entry& entry) const;
+  // Of which a chunk takes no longer than that.
+  bool comes(const Entry& entry,
+             Nanoseconds chunk_takes = std::numeric_limits<Nanoseconds>::max()) const;
   void serve_next(Link& link);
   Task<void> serve(Link& link, Fetch fetch);
   void receive(Link& link, const EntryPtr& entry, const ChunkArrival& arrival,

@@ -12,6 +12,9 @@ constexpr Nanoseconds kUnannouncedPatienceMin = 2 * kSecond;
 constexpr std::size_t kServedAtOnceMax = 4;  // to one peer
 constexpr Nanoseconds kRated = 3 * kSecond;  // how fast a contribution comes
 constexpr double kSlowSeconds = 10, kWorthLeaving = 2;
+// Without a whole chunk what others have too is asked of them, whatever comes: who sends it may be
+// what is slow, and not the line to here.
+constexpr Nanoseconds kWholeChunkTakes = 120 * kSecond;
 
 }  // namespace
 
@@ -58,14 +61,15 @@ Nanoseconds Exchange::fetch_patience(SiteId site) const {
 }
 
 // Some of it came lately, or comes on a line on which a whole chunk takes long.
-bool Exchange::comes(const Entry& entry) const {
-  if (context_.loop.now() - entry.last_arrival < fetch_patience(entry.contribution->site()))
-    return true;
-  return std::ranges::any_of(entry.announced, [&](const auto& announced) {
-    const auto& [site, session] = announced;
-    const auto* peer = context_.peers.find(site);
-    return peer != nullptr && peer->link->session() == session && peer->link->brings_chunks();
-  });
+bool Exchange::comes(const Entry& entry, Nanoseconds chunk_takes) const {
+  const auto since = context_.loop.now() - entry.last_arrival;
+  if (since < fetch_patience(entry.contribution->site())) return true;
+  return since < chunk_takes && std::ranges::any_of(entry.announced, [&](const auto& announced) {
+           const auto& [site, session] = announced;
+           const auto* peer = context_.peers.find(site);
+           return peer != nullptr && peer->link->session() == session &&
+                  peer->link->brings_chunks();
+         });
 }
 
 void Exchange::consider_fetching() {
@@ -97,7 +101,7 @@ void Exchange::consider_fetching() {
     const bool flows =
         !in_vain && ((context_.peers.sees(site) && !sought.without_way) || asked.peer != 0);
     const auto* entry = current(site);
-    const bool here = entry != nullptr && flows && comes(*entry);
+    const bool here = entry != nullptr && flows && comes(*entry, kWholeChunkTakes);
     const bool slowly = here && decided(site) != nullptr && comes_slowly(*entry);
     if ((entry != nullptr && entry->held) || (here && !slowly)) return;
     const bool brings = slowly && entry->brought_by == asked.peer;
@@ -233,7 +237,8 @@ bool Exchange::waits_in_sight(SiteId site) const {
   const auto* entry = current(site);
   if (entry == nullptr || entry->held) return false;
   const auto sought = sought_.find(site);
-  if ((sought == sought_.end() || !sought->second.without_way) && comes(*entry)) return false;
+  if ((sought == sought_.end() || !sought->second.without_way) && comes(*entry, kWholeChunkTakes))
+    return false;
   return entry->arriving.empty() && disk_refuses_.empty() && others_may_have(site);
 }
 

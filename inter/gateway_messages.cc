@@ -21,10 +21,12 @@ void Gateway::on_message(GatewayId from, Lane lane, ConnectionId connection,
   auto* peer = peers_.find(from.site);
   if (peer == nullptr || peer->link->peer() != from) return;
   const auto bytes = message.bytes();
-  if (!bytes.empty() && bytes.front() == static_cast<std::byte>(kLinkTestFrame))
+  if (!bytes.empty() && bytes.front() == static_cast<std::byte>(kLinkTestFrame)) {
+    if (lane == Lane::bulk) peer->link->note_other_bulk(bytes.size());
     link_tester_->on_message(from, lane, bytes.subspan(1));
-  else
+  } else {
     peer->link->wire_message(lane, connection, message);
+  }
   if (lane == Lane::control)
     record_server_.send_wanted();  // it may have acknowledged the last ones
 }

@@ -123,8 +123,13 @@ void Link::on_timer() {
 void Link::sample_rates() {
   const auto bulk = bulk_bytes_received();
   samples_.push_back({loop_.now(), wire_.bytes_sent(peer_), wire_.bytes_received(peer_), bulk});
-  arrivals_.note_bytes(loop_.now(), bulk);
+  arrivals_.note_bytes(loop_.now(), chunk_bytes_received());
   if (samples_.size() > kSamplesMax) samples_.pop_front();
+}
+
+// Parts of chunks too. The wire counts what comes before it is handed over.
+std::uint64_t Link::chunk_bytes_received() const {
+  return bulk_bytes_received() - std::min(bulk_bytes_received(), other_bulk_bytes_);
 }
 
 bool Link::brings_chunks() const {
@@ -391,6 +396,8 @@ void Link::wire_writable(Lane which, ConnectionId connection) {
 }
 
 void Link::receive_bulk(ConnectionId connection, const SharedBytes& message) {
+  // Until it turns out to be an accepted chunk.
+  note_other_bulk(message.size());
   if (session_ == 0) return;
   ByteReader in(message);
   const auto frame = in.get<Frame>();
@@ -440,7 +447,8 @@ void Link::settle(const ChunkArrival& arrival, bool accepted) {
   unsettled_bytes_ -= arrival.bytes;
   stalled_.erase(arrival.sequence);
   if (accepted) {
-    arrivals_.note_bytes(loop_.now(), bulk_bytes_received());
+    other_bulk_bytes_ -= wire_.bytes_of(Lane::bulk, arrival.bytes);
+    arrivals_.note_bytes(loop_.now(), chunk_bytes_received());
     await_chunks();
     recent_acks_.emplace_back(arrival.transfer, arrival.index);
     ++unsent_acks_;

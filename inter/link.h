@@ -112,6 +112,10 @@ class Link {
   void await_chunks() { arrivals_.expect(loop_.now()); }
   // It comes, as far as bytes tell while no chunk is whole.
   bool brings_chunks() const;
+  // A message on the bulk lane was none of the link's.
+  void note_other_bulk(std::size_t message_bytes) {
+    other_bulk_bytes_ += wire_.bytes_of(Lane::bulk, message_bytes);
+  }
   // How long nothing may come of chunks that the peer sends before they count as stuck: four round
   // trips, and twice the time of a chunk on each of its connections at the rate at which bytes came
   // in the last seconds, while any came that were not control's. At most a minute. Of a
@@ -239,6 +243,7 @@ class Link {
   void arm_timer();
   void on_timer();
   void sample_rates();
+  std::uint64_t chunk_bytes_received() const;
   void receive_control(ConnectionId connection, std::span<const std::byte> message);
   void receive_bulk(ConnectionId connection, const SharedBytes& message);
   void receive_data(const Data& data);
@@ -321,6 +326,7 @@ class Link {
   // Bulk lane.
   BulkSender bulk_;
   BulkArrivals arrivals_;
+  std::uint64_t other_bulk_bytes_ = 0;  // received, of whole messages that are no accepted chunks
   std::uint64_t highest_received_ = 0;
   std::uint64_t their_floor_ = 0;  // BulkSender::floor of the peer
   double brought_in_trip_ = 0;     // bytes that came in a round trip, lately

@@ -62,6 +62,20 @@ TEST_F(BulkArrivalsTest, WhoDripsIsNoThinLine) {
   EXPECT_FALSE(come());
 }
 
+// The wire counts what comes before anybody knows what it is.
+TEST_F(BulkArrivalsTest, WhatWasOfNoChunkIsTakenBack) {
+  arrivals_.note_bytes(now_, bytes_);
+  arrivals_.expect(now_);
+  for (int i = 0; i < 300; ++i) {
+    bring(5e3, 1);
+    bytes_ -= 5000;
+    arrivals_.note_bytes(now_, bytes_);
+  }
+  EXPECT_FALSE(come());
+  bring(5e3, 200);
+  EXPECT_TRUE(come());
+}
+
 TEST_F(BulkArrivalsTest, MoreThanMayBeOnItsWayIsNoChunk) {
   arrivals_.note_bytes(now_, bytes_);
   arrivals_.expect(now_);

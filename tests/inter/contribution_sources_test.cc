@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "tests/inter/hand_made.h"
@@ -40,10 +41,15 @@ enum class Given {
   another_chunk,             // for one place, again and again
 };
 
-class WithholdingMemberTest : public HostilePeerTest, public testing::WithParamInterface<Given> {
+// What it gives, and over one connection or over eight.
+using Withholding = std::tuple<Given, sim::SimulatedTcp>;
+
+class WithholdingMemberTest : public HostilePeerTest,
+                              public testing::WithParamInterface<Withholding> {
  protected:
   static constexpr SiteId kMember = 1, kVictim = 4;
   static constexpr std::uint64_t kAttempt = 7;
+  static Given given() { return std::get<0>(GetParam()); }
 
   WithholdingMemberTest() : federation_(options()) {
     const auto with = options();
@@ -56,7 +62,10 @@ class WithholdingMemberTest : public HostilePeerTest, public testing::WithParamI
   static ScriptedFederation::Options options() {
     auto options = endless_with_puppet();
     options.without_vote = {kMember, kVictim};
-    options.elements = 64 * 256;
+    // So long that what an idle link says takes hours to bring as much as one.
+    options.gateway.sync.chunk_elements = 1 << 16;
+    options.elements = 6 << 16;
+    options.network.tcp = std::get<1>(GetParam());
     return options;
   }
   Puppet& member() { return federation_.puppet(kMember); }
@@ -76,24 +85,23 @@ class WithholdingMemberTest : public HostilePeerTest, public testing::WithParamI
       return;
     if (!made_.contains(step)) made_[step] = make(kAttempt, false);
     if (from.peer().site != kVictim) return made_.at(step).offer_to(from);
-    const bool another =
-        GetParam() == Given::those_of_another_attempt || GetParam() == Given::attempts;
-    given_ = make(another ? kAttempt + 1 : kAttempt, GetParam() == Given::another_chunk);
+    const bool another = given() == Given::those_of_another_attempt || given() == Given::attempts;
+    given_ = make(another ? kAttempt + 1 : kAttempt, given() == Given::another_chunk);
     from.send(given_->all->announcement().encode());
-    if (GetParam() == Given::another_close) {
+    if (given() == Given::another_close) {
       auto close = *decode_close(given_->close.body);
       close.root.bytes[0] ^= std::byte{1};
       given_->close = sign(member().signer, kMember, MessageType::close, encode(close));
     }
     from.send(given_->close.encode());
-    if (GetParam() == Given::attempts || GetParam() == Given::another_close) return;
+    if (given() == Given::attempts || given() == Given::another_close) return;
     dripping_ = std::make_shared<Drip>(given_->all);
     from.offer(given_->all->transfer(), step, plan_->chunks(), dripping_, false);
   }
   void go_on() {
     if (!given_) return;
     auto open = given_->all->open();
-    switch (GetParam()) {
+    switch (given()) {
       case Given::chunks_now_and_then:
       case Given::those_of_another_attempt:
         if (federation_.now() - dropped_ < 4900 * kMillisecond) return;
@@ -138,16 +146,19 @@ TEST_P(WithholdingMemberTest, KeepsNobodyBehind) {
   EXPECT_EQ(federation_.gateway(kVictim).counters().state_fetches, 0U);
 }
 
-std::string name_of(const testing::TestParamInfo<Given>& tested) {
+std::string name_of(const testing::TestParamInfo<Withholding>& tested) {
   constexpr std::array kNames = {"Chunks", "ChunksOfAnotherAttempt", "Attempts", "AnotherClose",
                                  "AnotherChunk"};
-  return kNames[static_cast<std::size_t>(tested.param)];
+  const auto& [given, tcp] = tested.param;
+  return kNames[static_cast<std::size_t>(given)] +
+         std::string(tcp == sim::SimulatedTcp::reno ? "OverTcp" : "");
 }
-INSTANTIATE_TEST_SUITE_P(Given, WithholdingMemberTest,
-                         testing::Values(Given::chunks_now_and_then,
-                                         Given::those_of_another_attempt, Given::attempts,
-                                         Given::another_close, Given::another_chunk),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Given, WithholdingMemberTest,
+    testing::Combine(testing::Values(Given::chunks_now_and_then, Given::those_of_another_attempt,
+                                     Given::attempts, Given::another_close, Given::another_chunk),
+                     testing::Values(sim::SimulatedTcp::unseen, sim::SimulatedTcp::reno)),
+    name_of);
 
 // Where it is the site's own line that is thin, one that has not sent anything yet is tried, and
 // nothing comes twice.
