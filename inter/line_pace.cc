@@ -26,6 +26,10 @@ constexpr Nanoseconds kOthersKept = 10 * kSecond;
 constexpr Nanoseconds kStretchMin = 100 * kMillisecond;
 constexpr int kLessRoundTrips = 8;
 constexpr Nanoseconds kLessMin = kSecond;
+constexpr double kLessAtOnce = 0.1;  // of the line; TCP has losses of a pause to mend at first
+// Without any arrival the line stands still, and nobody can tell what it carries.
+constexpr Nanoseconds kStandsStill = kSecond;
+constexpr Nanoseconds kArrivalsApart = kSecond / 4;  // and yet bytes come all the time
 constexpr std::uint64_t kBytesMin = 32'000;
 constexpr std::uint64_t kShortBytesMin = 1'000'000;  // acknowledgements of less come in few bursts
 // Below it scheduling has more of a round trip than queues.
@@ -59,7 +63,8 @@ void LinePace::begin(Nanoseconds now) {
   carried_ = 0;
   moments_.clear();
   less_ = 0;
-  less_since_ = now;
+  less_for_ = 0;
+  delivered_at_ = now;
   counts_from_ = now + (hurries() ? base_ + base_ / 8 : 3 * base_ / 2);
   queued_since_.reset();
   slowed_since_.reset();
@@ -69,6 +74,7 @@ void LinePace::begin(Nanoseconds now) {
 
 void LinePace::look(const Sample& sample) {
   if (sample.round_trip <= 0) return;
+  note_pause(sample.now);
   note_base(sample);
   if (base_ < kBaseMin) return set_pace(sample.now, std::nullopt);
   if (sample.now < counts_from_) return;
@@ -85,6 +91,15 @@ void LinePace::set_pace(Nanoseconds now, std::optional<double> pace) {
   // What is asked for is the past from here on, with the pace in which that begins.
   const auto from = now - 2 * round_trip_ - stretch();
   while (paces_.size() > 1 && paces_[1].first <= from) paces_.pop_front();
+}
+
+void LinePace::note_pause(Nanoseconds now) {
+  const auto pause = now - std::exchange(delivered_at_, now);
+  less_for_ += std::min(pause, kArrivalsApart);
+  if (pause <= kStandsStill + 4 * round_trip_) return;
+  moments_.clear();
+  less_ = 0;
+  less_for_ = 0;
 }
 
 void LinePace::note_base(const Sample& sample) {
@@ -148,12 +163,12 @@ void LinePace::note_carried(Nanoseconds now) {
   if (free_ && queue_ < target()) return;
   if (std::exchange(free_, false)) line_ = 0;  // it may have been another line
   if (!pace_ || carried_ >= kUsed * *pace_) {
-    less_since_ = now;
+    less_for_ = 0;
     less_ = 0;
   } else if (less_ = std::max(less_, at_least_);
-             now - less_since_ >= std::max(kLessMin, kLessRoundTrips * base_)) {
-    line_ = std::exchange(less_, 0);
-    less_since_ = now;
+             less_for_ >= std::max(kLessMin, kLessRoundTrips * base_)) {
+    line_ = std::max(std::exchange(less_, 0), kLessAtOnce * line_);
+    less_for_ = 0;
   }
   line_ = std::max(line_, std::min(at_least_, sent_at_most(now)));
 }

@@ -6,7 +6,8 @@
 //     carried: delivered ÷ time, over a round trip in which there was more to send or a queue
 //              (without a pace yet, and where `waits` is known, one with a queue of ours suffices:
 //              a whole sending may be over in three)
-//     line:    the most that was carried, until less than the pace is for eight round trips
+//     line:    the most that was carried, until less than the pace is for eight round trips in
+//              which anything arrives: the most of these then, or a tenth
 //     queue:   round trip − the shortest one, or what is sent waits on its way there, if that is
 //              known and less; a quarter of the shortest round trip is the target
 //
@@ -70,6 +71,7 @@ class LinePace {
     Nanoseconds queue = 0;
   };
 
+  void note_pause(Nanoseconds now);
   void note_base(const Sample& sample);
   void measure(const Sample& sample);
   const Moment* first_of_short_stretch(const Sample& sample) const;
@@ -90,11 +92,12 @@ class LinePace {
   double at_least_ = 0;  // of it: what arrived because acknowledgements waited less is left out
   double line_ = 0;      // 0: not known
   double less_ = 0;      // the most that was carried since that was less than the pace
-  Nanoseconds less_since_ = 0;
+  Nanoseconds less_for_ = 0;
   std::deque<Moment> moments_;  // of the last stretch, oldest first
   std::deque<std::pair<Nanoseconds, std::optional<double>>> paces_;  // each since when it changed
 
-  Nanoseconds counts_from_ = 0;  // what arrives before was sent before the pause
+  Nanoseconds delivered_at_ = 0;  // as of the last look with news
+  Nanoseconds counts_from_ = 0;   // what arrives before was sent before the pause
   Nanoseconds round_trip_ = 0, base_ = 0, queue_ = 0;
   bool waits_known_ = false;                   // as of the last look
   std::optional<Nanoseconds> queued_since_;    // half a target or more

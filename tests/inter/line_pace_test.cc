@@ -377,5 +377,28 @@ TEST(LinePace, AMomentOfSilenceSlowsNothingDown) {
   EXPECT_GE(least, 0.7 * kCarries);
 }
 
+// The line is cut for a few seconds; then TCP mends what was lost, with next to nothing at first.
+TEST(LinePace, WhatAnOutageLeavesToMendIsNotWhatTheLineCarries) {
+  LinePace pace;
+  LinePace::Sample sample{.now = kSecond, .round_trip_min = 80 * kMillisecond, .full = true};
+  pace.begin(sample.now);
+  constexpr double kCarries = 250e3;
+  double least = 1e12, delivered = 0;
+  for (Nanoseconds since = 0; since < 30 * kSecond;) {
+    const auto step = pace.next_look();
+    since += step;
+    sample.now += step;
+    const bool cut = since > 10 * kSecond && since < 14 * kSecond;
+    const bool mends = !cut && since >= 14 * kSecond && since < 14700 * kMillisecond;
+    const auto paced = std::min(pace.bytes_per_second().value_or(kCarries), kCarries);
+    if (!cut) delivered += seconds_of(step) * (mends ? kCarries / 50 : paced);
+    sample.delivered_bytes = static_cast<std::uint64_t>(delivered);
+    sample.round_trip = cut ? 0 : 130 * kMillisecond;
+    pace.look(sample);
+    if (since > kSecond) least = std::min(least, pace.bytes_per_second().value_or(1e12));
+  }
+  EXPECT_GE(least, 0.7 * kCarries);
+}
+
 }  // namespace
 }  // namespace isthmus::inter
