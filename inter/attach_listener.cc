@@ -70,7 +70,6 @@ class Connection final : public AttachConnection, public std::enable_shared_from
   // Closes unless the deadline is set anew or lifted in time.
   void set_deadline();
   void lift_deadline();
-  bool has_deadline() const { return deadline_.has_value(); }
   // False when the connection ends first.
   Task<bool> read_exactly(std::span<std::byte> out);
   // Until everything has been sent, or the connection is closed.

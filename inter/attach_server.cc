@@ -75,6 +75,11 @@ void AttachServer::Server::on_message(const AttachConnectionPointer& connection,
 
 void AttachServer::Server::on_closed(const AttachConnectionPointer& connection) {
   if (connection->rank()) remove_rank(*connection->rank());
+  forget_link_test(connection);
+}
+
+// A test that nobody asks about any more ends.
+void AttachServer::Server::forget_link_test(const AttachConnectionPointer& connection) {
   const auto asker = link_test_askers_.find(connection);
   if (asker == link_test_askers_.end()) return;
   const auto number = asker->second;
@@ -89,6 +94,9 @@ void AttachServer::Server::on_link_test(const AttachConnectionPointer& connectio
   const auto json =
       link_test_ ? link_test_(wish) : Error{ErrorCode::unsupported, "this gateway tests no links"};
   if (!json) return connection->decline(json.error());
+  if (const auto before = link_test_askers_.find(connection);
+      before != link_test_askers_.end() && before->second != wish.number)
+    forget_link_test(connection);
   link_test_askers_[connection] = wish.number;
   connection->send(attach::encode(attach::LinkTestJson{*json}));
 }

@@ -82,6 +82,7 @@ class AttachServer::Server final : public AttachReceiver,
   Result<AttachedRank> check_attach(const AttachConnectionPointer& connection,
                                     const attach::Attach& message, const ModelLayout& layout);
   void on_link_test(const AttachConnectionPointer& connection, const attach::LinkTest& wish);
+  void forget_link_test(const AttachConnectionPointer& connection);
   void on_initial(AttachedRank& rank);
   void on_contribute(AttachedRank& rank, const attach::Contribute& message);
   void on_took(AttachedRank& rank, const attach::Took& message);

@@ -265,7 +265,7 @@ void BulkSender::heartbeat(Nanoseconds round_trip, const BulkTotals& totals) {
 void BulkSender::drop_reservation() {
   if (release_timer_) loop_.cancel(*release_timer_);
   release_timer_.reset();
-  if (reserved_) limit_.give_back(reserved_->cost());
+  if (reserved_ && reserved_->charged) limit_.give_back(reserved_->cost());
   reserved_.reset();
 }
 
@@ -297,8 +297,8 @@ void BulkSender::copy_late_ones() {
   for (const auto& late : late_ones(paths)) {
     look_again_ = true;  // they get later by a loss
     const auto& chunk = in_flight_.at(late.sequence);
-    // Below a rate limit a copy too waits for as long as it takes at that before it leaves.
-    if (!may_send() || !limit_.may_leave(loop_.now(), chunk.bytes + kFramingBytes)) break;
+    // Below a rate limit a copy has no place while another chunk has.
+    if (!may_send() || !limit_.idle(loop_.now())) break;
     const auto time_on = [&](const BulkPath& path) {
       return path.tcp.time_for(
           static_cast<double>(path.unwritten_bytes + path.tcp.waiting_bytes + chunk.bytes));
@@ -359,7 +359,7 @@ bool BulkSender::copy(std::uint64_t sequence, ConnectionId connection) {
     paths_.at(connection).blocked = true;  // or about to go down
     return false;
   }
-  limit_.left(loop_.now());
+  limit_.reserve(loop_.now(), first.bytes + kFramingBytes);
   ++out.copies;
   ++counters_.chunks_copied;
   first.twin = next_sequence_;
@@ -433,6 +433,7 @@ bool BulkSender::reserve_next() {
 void BulkSender::take_turn() {
   const auto cost = reserved_->cost();
   const auto when = limit_.reserve(loop_.now(), cost) - limit_.cost(cost);
+  reserved_->charged = true;
   if (when > loop_.now())
     release_timer_ = loop_.call_at(when, [this] {
       release_timer_.reset();
@@ -441,6 +442,7 @@ void BulkSender::take_turn() {
 }
 
 void BulkSender::rate_changed() {
+  if (reserved_) reserved_->charged = false;
   if (!release_timer_) return;
   loop_.cancel(*release_timer_);
   release_timer_.reset();

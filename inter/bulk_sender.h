@@ -156,6 +156,7 @@ class BulkSender {
     TransferId transfer = 0;
     std::uint32_t index = 0;
     ChunkBytes chunk;
+    bool charged = false;  // at the rate of now
     std::size_t cost() const { return chunk.bytes.size() + kFramingBytes; }
   };
 

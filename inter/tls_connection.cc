@@ -148,7 +148,7 @@ void TlsConnection::keep_pace() {
                   .acknowledged_bytes = facts->acknowledged_bytes,
                   .segments_sent = facts->segments_sent,
                   .segments_resent = facts->segments_resent});
-    apply_pace();
+    set_pace_max(descriptor, polite_.bytes_per_second());
   }
   keeps_pace_ = facts && (facts->waiting_bytes > 0 || !out_.empty());
   if (!keeps_pace_) return;
@@ -159,15 +159,9 @@ void TlsConnection::keep_pace() {
 }
 
 void TlsConnection::pace(std::optional<double> bytes_per_second) {
+  if (lane_.options().polite) return;
   const std::lock_guard lock(path_mutex_);
-  pace_ = bytes_per_second;
-  if (socket_.is_open()) apply_pace();
-}
-
-void TlsConnection::apply_pace() {
-  const auto own =
-      lane_.options().polite ? std::optional(polite_.bytes_per_second()) : std::nullopt;
-  set_pace_max(socket_.native_handle(), slower_pace(pace_, own));
+  if (socket_.is_open()) set_pace_max(socket_.native_handle(), bytes_per_second);
 }
 
 std::optional<BulkPath> TlsConnection::path() const {
@@ -330,10 +324,12 @@ void TlsConnection::write_on() {
         });
         return;
       }
+      if (!take_turn(frame_bytes - frame_sent_)) return;
       const auto sent = write_piece();
       note_bytes();
       if (!sent) return fail(sent.error());
       if (sent->wants != TlsWants::nothing) return wait(sent->wants, &TlsConnection::write_on);
+      turn_bytes_ = 0;
       frame_sent_ += sent->bytes;
       outgoing_bytes_ -= sent->bytes;
       moved += sent->bytes;
@@ -347,6 +343,20 @@ void TlsConnection::write_on() {
   writing_ = false;
 }
 
+// Of so many bytes that are left, the next piece. False: it waits for its place at the limit.
+bool TlsConnection::take_turn(std::size_t bytes) {
+  if (turn_bytes_ > 0) return true;
+  const auto turn = lane_.turn(std::min(bytes, security::kTlsRecordBytesMax));
+  turn_bytes_ = turn.bytes;
+  const auto wait = turn.when - lane_.loop().now();
+  if (wait <= 0) return true;
+  turn_timer_.expires_after(duration(wait));
+  turn_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+    if (!error && self->stage_ == Stage::up) self->write_on();
+  });
+  return false;
+}
+
 // A record's worth of the first message. Header and head go with the front of the body, put
 // together anew each time, so that the rest is sealed from where it lies.
 Result<TlsStream::Moved> TlsConnection::write_piece() {
@@ -354,15 +364,18 @@ Result<TlsStream::Moved> TlsConnection::write_piece() {
   const auto body = message.body.bytes();
   const auto front = kFrameHeaderBytes + message.head.size();
   const auto left = kFrameHeaderBytes + message.size() - frame_sent_;
-  const bool more = left > security::kTlsRecordBytesMax || out_.size() > 1;
-  if (frame_sent_ >= front) return stream_->write(body.subspan(frame_sent_ - front), more);
+  const bool more = left > turn_bytes_ || out_.size() > 1;
+  if (frame_sent_ >= front) {
+    const auto rest = body.subspan(frame_sent_ - front);
+    return stream_->write(rest.first(std::min(rest.size(), turn_bytes_)), more);
+  }
   std::array<std::byte, security::kTlsRecordBytesMax> record;
   const auto size = static_cast<std::uint32_t>(message.size());
   std::size_t filled = 0, skipped = 0;
   const auto add = [&](std::span<const std::byte> part) {
     const auto skip = std::min(part.size(), frame_sent_ - skipped);
     skipped += skip;
-    part = part.subspan(skip).first(std::min(part.size() - skip, record.size() - filled));
+    part = part.subspan(skip).first(std::min(part.size() - skip, turn_bytes_ - filled));
     filled += part.size();
     copy_to(part, record.begin() + static_cast<std::ptrdiff_t>(filled - part.size()));
   };
@@ -411,6 +424,7 @@ void TlsConnection::fail(Error why) {
   for (int i = 0; i < 4 && socket_.is_open(); ++i)
     if (::recv(socket_.native_handle(), rest, sizeof rest, MSG_DONTWAIT) <= 0) break;
   pace_timer_.cancel();
+  turn_timer_.cancel();
   {
     const std::lock_guard lock(path_mutex_);
     boost::system::error_code ignored;

@@ -66,7 +66,8 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
         queue_(lane.options().bulk_queue),
         socket_(io),
         deadline_(io),
-        pace_timer_(io) {}
+        pace_timer_(io),
+        turn_timer_(io) {}
 
   // One of these, once; from any thread.
   void dial(const boost::asio::ip::tcp::endpoint& to, Nanoseconds connect_timeout);
@@ -78,7 +79,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   Result<void> send(WireMessage message);
   // It is one of so many (LaneEnd::share).
   void share(std::uint32_t connections);
-  // As Wire::pace; a polite one is no faster than its own either.
+  // As Wire::pace; a polite one has its own.
   void pace(std::optional<double> bytes_per_second);
   // From any thread; TlsUser::ended follows unless it has ended already.
   void end(ErrorCode code, std::string why);
@@ -114,13 +115,13 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   bool hear_id();
   void come_up();
   void keep_pace();
-  void apply_pace();
   void read_on();
   bool read_some(std::span<std::byte> into, std::size_t& got);
   void deliver();
   void taken();
   void write_on();
   Result<security::TlsStream::Moved> write_piece();
+  bool take_turn(std::size_t bytes);
   bool within_message() const { return header_got_ > 0 || message_ != nullptr; }
   void watch_silence();
   void wait(security::TlsWants wants, Step next);
@@ -141,15 +142,14 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   int queue_;  // messages that may wait to be sent: the loop's alone
   std::atomic<int> incoming_ = 0;
   std::atomic<bool> said_busy_ = false;
-  mutable std::mutex path_mutex_;  // guards the end of socket_, and the next two
+  mutable std::mutex path_mutex_;  // guards the end of socket_, and polite_
   PoliteRate polite_;
-  std::optional<double> pace_;  // as pace() said
-  GatewayId peer_;              // written before the loop hears of the connection
+  GatewayId peer_;  // written before the loop hears of the connection
   ConnectionId number_ = 0;
 
   // The connection's thread alone.
   boost::asio::ip::tcp::socket socket_;
-  boost::asio::steady_timer deadline_, pace_timer_;
+  boost::asio::steady_timer deadline_, pace_timer_, turn_timer_;
   std::chrono::steady_clock::time_point dialed_{};
   bool keeps_pace_ = false;   // a polite one: its timer runs
   std::uint64_t limits_ = 0;  // how many were set: an expired one is told by its number
@@ -170,6 +170,8 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   std::deque<WireMessage> out_;
   std::size_t frame_sent_ = 0;  // of the first, with its header
   bool writing_ = false;
+  // Of the next piece, whose place at the limit has begun, or begins when the timer ends; 0: none.
+  std::size_t turn_bytes_ = 0;
 };
 
 }  // namespace isthmus::inter

@@ -17,6 +17,7 @@ namespace {
 // no more than it can send soon.
 constexpr int kUnsentBytesMax = 1 << 20;
 constexpr int kUnsentBytesMin = 1 << 16;  // of one: less would leave gaps
+constexpr int kUnsentBytesLimited = 1 << 14;
 
 // Without any of these a connection is slower, or its end is noticed later.
 void set(int descriptor, int level, int option, int value) {
@@ -78,7 +79,28 @@ void TlsLane::set_up_connected(int descriptor) {
 
 void TlsLane::share_unsent(int descriptor, std::uint32_t connections) {
   const auto share = kUnsentBytesMax / static_cast<int>(std::max(connections, 1u));
-  set(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, std::max(share, kUnsentBytesMin));
+  // Below a limit, what the kernel holds while the line stands still leaves at once afterwards.
+  set(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT,
+      limited_ ? kUnsentBytesLimited : std::max(share, kUnsentBytesMin));
+}
+
+void TlsLane::limit(std::optional<double> bytes_per_second) {
+  const std::lock_guard lock(limit_mutex_);
+  limit_.set_rate(loop_.now(), bytes_per_second.value_or(0));
+  limited_ = bytes_per_second.has_value();
+}
+
+void TlsLane::pay(std::size_t bytes) {
+  if (!limited_) return;
+  const std::lock_guard lock(limit_mutex_);
+  limit_.reserve(loop_.now(), bytes);
+}
+
+TlsLane::Turn TlsLane::turn(std::size_t bytes) {
+  if (!limited_) return {0, bytes};
+  const std::lock_guard lock(limit_mutex_);
+  bytes = std::min(bytes, limit_.piece_bytes());
+  return {limit_.reserve(loop_.now(), bytes) - limit_.cost(bytes), bytes};
 }
 
 void TlsLane::log_violation(GatewayId peer, std::string_view what) {

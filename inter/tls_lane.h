@@ -9,6 +9,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "inter/lane_end.h"
 #include "inter/log_pace.h"
 #include "inter/loop_mailbox.h"
+#include "inter/rate_limit.h"
 #include "inter/tcp_address.h"
 #include "inter/zmq_wire.h"
 #include "security/tls_stream.h"
@@ -48,6 +50,16 @@ class TlsLane {
   void set_up_connected(int descriptor);
   // What the kernel takes of a connection that is one of so many, beyond what it can send at once.
   void share_unsent(int descriptor, std::uint32_t connections);
+
+  // As Wire::limit_bulk; and what left beside, for which bulk waits.
+  void limit(std::optional<double> bytes_per_second);
+  void pay(std::size_t bytes);
+  // From any thread: when so many of `bytes`, one at least, may leave, which is their place then.
+  struct Turn {
+    Nanoseconds when = 0;
+    std::size_t bytes = 0;
+  };
+  Turn turn(std::size_t bytes);
 
   Loop& loop() { return loop_; }
   EventLog& log() { return log_; }
@@ -84,6 +96,9 @@ class TlsLane {
   EventLog& log_;
   const ZmqWireOptions& options_;
   CongestionControl& congestion_;
+  std::mutex limit_mutex_;
+  RateLimit limit_{0};  // guarded by limit_mutex_; of all connections
+  std::atomic<bool> limited_ = false;
   const security::TlsContext tls_;
   const std::shared_ptr<BufferPool> buffers_ = std::make_shared<BufferPool>(kBufferedBytesMax);
   std::vector<std::unique_ptr<Thread>> threads_;

@@ -8,7 +8,6 @@
 // claims to be.
 #pragma once
 
-#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -44,12 +43,6 @@ enum class Lane : std::uint8_t { control = 0, bulk = 1 };
 // waited in the other direction's queue ("ACK compression", Zhang, Shenker and Clark 1991), and the
 // line is idle between them.
 inline constexpr double kSpread = std::numeric_limits<double>::infinity();
-
-// Of two paces the slower one, where nothing is as fast as it can.
-inline std::optional<double> slower_pace(std::optional<double> a, std::optional<double> b) {
-  if (!a || !b) return a ? a : b;
-  return std::min(*a, *b);
-}
 
 inline constexpr std::size_t kControlMessageBytesMax = 1 << 16;
 inline constexpr std::size_t kBulkMessageBytesMax = (1 << 20) + 4096;  // a chunk and its header
@@ -133,9 +126,10 @@ class Wire {
                     std::optional<double> bytes_per_second) {
     (void)peer, (void)connection, (void)bytes_per_second;
   }
-  // None of them sends faster than this from now on, whatever its pace; nothing: each as its pace
-  // says.
-  virtual void limit_pace(std::optional<double> bytes_per_second) { (void)bytes_per_second; }
+  // All connections of the bulk lane together, to whatever peers, send no faster from now on, in
+  // pieces as rate_limit.h has them, and leave what control takes to it; nothing: each as fast as
+  // its pace says.
+  virtual void limit_bulk(std::optional<double> bytes_per_second) { (void)bytes_per_second; }
 
   // Bytes handed to the network for this peer, with the wire's own framing and sealing, on both
   // lanes; and received, also on one of them, parts of messages too.

@@ -70,7 +70,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   void limit_width(GatewayId peer, std::uint32_t most) override;
   void pace(GatewayId peer, ConnectionId connection,
             std::optional<double> bytes_per_second) override;
-  void limit_pace(std::optional<double> bytes_per_second) override;
+  void limit_bulk(std::optional<double> bytes_per_second) override;
 
  private:
   struct Peer {
@@ -93,8 +93,7 @@ class ZmqWire final : public Wire, public LaneEvents {
     Lane lane = Lane::control;
     LaneEnd* end = nullptr;
     std::shared_ptr<const LaneMeter> meter;
-    bool dropped = false;                       // nothing more in or out; closed() follows
-    std::optional<double> pace = std::nullopt;  // as pace() said
+    bool dropped = false;  // nothing more in or out; closed() follows
   };
 
   Result<void> listen();
@@ -110,7 +109,6 @@ class ZmqWire final : public Wire, public LaneEvents {
   bool dials(const ZmqPeer& peer) const;
   ConnectionId newest(Peer& peer, Lane lane) const;
   void drop(ConnectionId id, std::string_view reason);
-  void keep_pace(ConnectionId id, Connection& connection);
 
   ConnectionId next_connection() override { return ++last_connection_; }
   void opened(ConnectionId id, GatewayId peer, Lane lane, LaneEnd& end,
@@ -127,7 +125,6 @@ class ZmqWire final : public Wire, public LaneEvents {
   ConnectionId last_connection_ = 0;
   CongestionControl congestion_;
   std::unordered_map<ConnectionId, Connection> connections_;
-  std::optional<double> pace_max_;  // as limit_pace() said
   // In this order they are destroyed last to first: no socket outlives the context, the ZapHandler
   // outlives the control listener, and no connection the lane.
   std::unique_ptr<ZmqContext> context_;
@@ -266,7 +263,10 @@ Result<void> ZmqWire::send(GatewayId peer_id, Lane lane, WireMessage message, Co
   if (found == connections_.end() || found->second.dropped || found->second.peer != peer_id ||
       found->second.lane != lane)
     return no_connection();
-  return found->second.end->send(id, std::move(message));
+  const auto bytes = bytes_of(lane, message.size());
+  auto sent = found->second.end->send(id, std::move(message));
+  if (sent && lane == Lane::control) lane_->pay(bytes);
+  return sent;
 }
 
 // 0: none.
@@ -352,18 +352,14 @@ void ZmqWire::limit_width(GatewayId id, std::uint32_t most) {
 void ZmqWire::pace(GatewayId peer, ConnectionId id, std::optional<double> bytes_per_second) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || found->second.peer != peer || found->second.dropped) return;
-  found->second.pace = bytes_per_second;
-  keep_pace(id, found->second);
+  found->second.end->pace(id, bytes_per_second);
 }
 
-void ZmqWire::limit_pace(std::optional<double> bytes_per_second) {
-  pace_max_ = bytes_per_second;
+void ZmqWire::limit_bulk(std::optional<double> bytes_per_second) {
+  lane_->limit(bytes_per_second);
   for (auto& [id, connection] : connections_)
-    if (connection.lane == Lane::bulk && !connection.dropped) keep_pace(id, connection);
-}
-
-void ZmqWire::keep_pace(ConnectionId id, Connection& connection) {
-  connection.end->pace(id, slower_pace(connection.pace, pace_max_));
+    if (connection.lane == Lane::bulk && !connection.dropped)
+      connection.end->share(id, peers_.at(connection.peer).bulk_width);
 }
 
 void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end,
@@ -382,10 +378,7 @@ void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end
   // Of the bulk lane the listener lets no more in.
   if (lane == Lane::control && connections.size() > 1 + kSpareConnectionsMax)
     drop(connections.front(), "too many");
-  if (lane == Lane::bulk) {
-    end.share(id, peer.bulk_width);
-    if (pace_max_) end.pace(id, pace_max_);
-  }
+  if (lane == Lane::bulk) end.share(id, peer.bulk_width);
   // The peer is there again.
   if (lane == Lane::control)
     for (const auto& dialer : peer.bulk_dialers) dialer->hurry();

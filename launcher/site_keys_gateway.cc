@@ -26,7 +26,8 @@ std::vector<SiteKey> gateway_keys() {
        .field = field(gateway, &GatewayOptions::rate_limit),
        .min = 64'000,
        .max = 1e13,
-       .meaning = "Over all bytes this gateway sends to other sites, without bursts."},
+       .meaning = "Over all bytes this gateway sends to other sites, without bursts. Headers of "
+                  "TCP and IP, and what acknowledges what comes in, are beside it."},
       {.section = "gateway",
        .name = "windows",
        .kind = rate_windows,

@@ -169,14 +169,13 @@ void SimulatedNetwork::tell_up(GatewayId self, GatewayId peer, ConnectionId id) 
   if (wire == wires_.end() || connection == nullptr) return;
   const int out = self < peer ? 0 : 1;
   const auto lane = connection->way.second;
-  auto& told = wire->second->told_[id];
-  told = {.peer = peer,
-          .lane = lane,
-          .place = connection->place,
-          .since = simulation_.now(),
-          .out = connection->streams[out],
-          .in = connection->streams[1 - out]};
-  if (lane == Lane::bulk) told.out->pace(wire->second->pace_max_);
+  wire->second->told_[id] = {.peer = peer,
+                             .lane = lane,
+                             .place = connection->place,
+                             .since = simulation_.now(),
+                             .out = connection->streams[out],
+                             .in = connection->streams[1 - out]};
+  if (lane == Lane::bulk) connection->streams[out]->limit_with(wire->second->bulk_limit_);
   wire->second->receiver_->on_up(peer, lane, id);
 }
 

@@ -261,11 +261,9 @@ void SimulatedNetwork::tell_down(GatewayId self, ConnectionId connection, Nanose
     const auto told = end.told_.extract(connection);
     if (told.empty()) return;
     end.blocked_.erase(connection);
-    const auto& gone = told.mapped();
-    const auto peer = gone.peer;
-    const auto lane = gone.lane;
+    const auto& [peer, lane, place, since, out, in, dropped, stuck] = told.mapped();
     if (end.dials(peer)) {
-      const Dialing dialing{self, peer, lane, gone.place, end.process_};
+      const Dialing dialing{self, peer, lane, place, end.process_};
       auto& dialer = dialer_of(dialing);
       dialer.waits_from = simulation_.now();
       dial_after(dialer.delay.ended(simulation_.now(), true), dialing);
@@ -390,7 +388,10 @@ Result<void> SimulatedWire::send(GatewayId peer, Lane lane, WireMessage message,
                                  ConnectionId connection) {
   if (message.size() > (lane == Lane::control ? kControlMessageBytesMax : kBulkMessageBytesMax))
     return Error{ErrorCode::too_large, fmt::format("a message of {} bytes", message.size())};
-  return network_.send(*this, peer, lane, std::move(message).whole(), connection);
+  const auto bytes = message.size() + kFramingBytes;
+  auto sent = network_.send(*this, peer, lane, std::move(message).whole(), connection);
+  if (sent && lane == Lane::control) bulk_limit_->reserve(network_.simulation_.now(), bytes);
+  return sent;
 }
 
 ConnectionId SimulatedWire::newest(GatewayId peer, Lane lane) const {
@@ -424,16 +425,12 @@ void SimulatedWire::limit_width(GatewayId peer, std::uint32_t most) {
 
 void SimulatedWire::pace(GatewayId peer, ConnectionId connection,
                          std::optional<double> bytes_per_second) {
-  const auto told = told_.find(connection);
-  if (told == told_.end() || told->second.peer != peer) return;
-  told->second.pace = bytes_per_second;
-  told->second.out->pace(slower_pace(bytes_per_second, pace_max_));
+  if (const auto told = told_.find(connection); told != told_.end() && told->second.peer == peer)
+    told->second.out->pace(bytes_per_second);
 }
 
-void SimulatedWire::limit_pace(std::optional<double> bytes_per_second) {
-  pace_max_ = bytes_per_second;
-  for (auto& [id, told] : told_)
-    if (told.lane == Lane::bulk) told.out->pace(slower_pace(told.pace, pace_max_));
+void SimulatedWire::limit_bulk(std::optional<double> bytes_per_second) {
+  bulk_limit_->set_rate(network_.simulation_.now(), bytes_per_second.value_or(0));
 }
 
 std::vector<BulkPath> SimulatedWire::bulk_paths(GatewayId peer) const {

@@ -204,7 +204,7 @@ class SimulatedWire final : public Wire {
   void limit_width(GatewayId peer, std::uint32_t most) override;
   void pace(GatewayId peer, ConnectionId connection,
             std::optional<double> bytes_per_second) override;
-  void limit_pace(std::optional<double> bytes_per_second) override;
+  void limit_bulk(std::optional<double> bytes_per_second) override;
   std::vector<BulkPath> bulk_paths(GatewayId peer) const override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received_on(GatewayId peer, Lane lane) const override;
@@ -231,13 +231,13 @@ class SimulatedWire final : public Wire {
     std::shared_ptr<TcpStream> out, in;
     bool dropped = false;   // at this end: nothing more in or out
     std::size_t stuck = 0;  // messages that a dead connection took
-    std::optional<double> pace = std::nullopt;
   };
   ConnectionId newest(GatewayId peer, Lane lane) const;  // 0: none
   bool dials(GatewayId peer) const { return peer < self_; }
   std::map<ConnectionId, Told> told_;
-  std::optional<double> pace_max_;  // of each of the bulk lane
-  std::uint64_t process_ = 0;       // its number in the network
+  // Of the bulk lane; shared with its connections, which may outlive the process.
+  std::shared_ptr<RateLimit> bulk_limit_ = std::make_shared<RateLimit>(0);
+  std::uint64_t process_ = 0;  // its number in the network
   // Each has one attempt or connection going, or waits for the next.
   std::map<std::tuple<GatewayId, Lane, std::uint32_t>, SimulatedNetwork::Dialer>
       dialers_;  // by peer and place

@@ -50,9 +50,14 @@ void TcpStream::pump() {
       }
       resent_ += (piece.end - piece.begin + kSegmentBytes - 1) / kSegmentBytes;
     } else {
-      const auto bytes =
-          std::min({end_ - sent_, piece_bytes_max(),
-                    static_cast<std::uint64_t>(std::max<double>(free, kSegmentBytes))});
+      if (waits_for_turn()) return;
+      auto bytes = std::min({end_ - sent_, piece_bytes_max(),
+                             static_cast<std::uint64_t>(std::max<double>(free, kSegmentBytes))});
+      if (turn_) {
+        bytes = std::min(bytes, turn_->bytes);
+        turn_->bytes -= bytes;
+        if (turn_->bytes == 0) turn_.reset();
+      }
       piece = {sent_, sent_ + bytes, 0};
       sent_ += bytes;
     }
@@ -81,6 +86,20 @@ std::uint64_t TcpStream::piece_bytes_max() const {
   if (!pace) return kPieceBytesMax;
   return std::clamp(static_cast<std::uint64_t>(std::min(*pace, 1e12) / 1000),
                     std::uint64_t{2 * kSegmentBytes}, kPieceBytesMax);
+}
+
+bool TcpStream::waits_for_turn() {
+  if (!limit_ || limit_->bytes_per_second() <= 0) return false;
+  const auto now = simulation_.now();
+  if (!turn_) {
+    const auto bytes = std::min<std::uint64_t>(end_ - sent_, limit_->piece_bytes());
+    turn_ = Turn{limit_->reserve(now, bytes) - limit_->cost(bytes), bytes};
+  }
+  if (now >= turn_->begins) return false;
+  rate_.idle = true;
+  if (!std::exchange(turn_->due, true))
+    simulation_.at(turn_->begins, -1, [self = shared_from_this()] { self->pump(); });
+  return true;
 }
 
 bool TcpStream::waits_for_pace() {
@@ -164,7 +183,7 @@ TcpFacts TcpStream::facts() {
   facts.segment_bytes = kSegmentBytes;
   facts.window_bytes = static_cast<std::uint64_t>(window_);
   facts.slow_start = kind_ == SimulatedTcp::bbr ? !rate_.filled : window_ < threshold_;
-  facts.unsent_bytes = end_ - sent_;
+  facts.unsent_bytes = turn_ ? 0 : end_ - sent_;
   facts.waiting_bytes = end_ - delivered_;
   facts.acknowledged_bytes = std::min(delivered_, heard_until_);
   facts.delivered_bytes = facts.arrived_bytes = delivered_;

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "inter/rate_limit.h"
 #include "inter/sim/access_link.h"
 #include "inter/sim/simulation.h"
 #include "inter/tcp_facts.h"
@@ -63,6 +64,8 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   // No faster from now on; nothing: as fast as the window allows. As the kernel does it: what waits
   // for its time by the pace of before goes on waiting.
   void pace(std::optional<double> bytes_per_second) { pace_ = bytes_per_second; }
+  // What is handed to the kernel keeps to it, with others.
+  void limit_with(std::shared_ptr<RateLimit> limit) { limit_ = std::move(limit); }
 
   // As the sender's kernel has them; not what came to it on the connection.
   TcpFacts facts();
@@ -105,6 +108,7 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   void pump();
   void pump_later();
   bool waits_for_pace();
+  bool waits_for_turn();
   std::optional<double> pace_now() const;  // bytes per second; nothing: none
   std::uint64_t piece_bytes_max() const;
   void follow_rate();
@@ -150,6 +154,13 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   std::optional<double> pace_;
   Nanoseconds next_send_ = 0;  // by the pace
   bool pace_due_ = false;
+  struct Turn {  // at the limit
+    Nanoseconds begins = 0;
+    std::uint64_t bytes = 0;
+    bool due = false;
+  };
+  std::shared_ptr<RateLimit> limit_;  // null: none
+  std::optional<Turn> turn_;
   std::uint64_t delivered_ = 0, resent_ = 0;
   Nanoseconds round_trip_min_ = 0;          // 0: not known yet
   Nanoseconds busy_ = 0, busy_since_ = -1;  // -1: it is not

@@ -349,8 +349,8 @@ TEST_F(LinkPair, ControlGoesAtOnceAndOlderTransfersBeforeNewerOnes) {
 
 TEST_F(LinkPair, AnotherRateLimitCountsForWhatWaitsAlready) {
   LinkOptions options;
-  options.bulk_connections_max = 1;               // no copies
-  start(calm(sim::SimulatedTcp::reno), options);  // which remembers no rate
+  options.bulk_connections_max = 1;  // no copies
+  start(calm(), options);
   alpha->limit_to(4000);
   alpha->link->offer(5, 0, 4, std::make_shared<NumberedChunks>(100'000), false);
   world->run_for(5 * kSecond);
@@ -366,7 +366,7 @@ TEST_F(LinkPair, AnotherRateLimitCountsForWhatWaitsAlready) {
 }
 
 // What the report calls "while sending": a small transfer counts as long as it takes, with what it
-// waits for, and never seems faster than the cap.
+// waits for, and seems no faster than the cap.
 TEST_F(LinkPair, CountsTheTimeItSends) {
   start();
   alpha->limit_to(100'000);

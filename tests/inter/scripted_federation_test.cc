@@ -142,9 +142,6 @@ TEST(FarewellTest, AGatewayThatWasKilledIsMissedAfterItsSilence) {
   EXPECT_EQ(federation.gateway(1).session_with(3), 0U);
 }
 
-// ---- States that differ
-
-// Its peer had all of it before it was killed.
 // A chunk is averaged as soon as all members' are here, not once a record names them.
 TEST(StepAheadTest, EachChunkIsSteppedWhenTheLastMemberHasBroughtIt) {
   ScriptedFederation federation(options_of({kSecond, kSecond, 2 * kSecond}));
@@ -154,6 +151,9 @@ TEST(StepAheadTest, EachChunkIsSteppedWhenTheLastMemberHasBroughtIt) {
     EXPECT_EQ(federation.gateway(site).counters().stepped_ahead, 6 * plan.chunks());
 }
 
+// ---- States that differ
+
+// Its peer had all of it before it was killed.
 TEST(RestartTest, WhatWasContributedBeforeIsNotSentAgain) {
   auto options = options_of({kSecond, kSecond, 60 * kSecond});
   options.gateway.sync.min_sites = 3;  // the third is waited for
