@@ -17,7 +17,11 @@ namespace {
 // no more than it can send soon.
 constexpr int kUnsentBytesMax = 1 << 20;
 constexpr int kUnsentBytesMin = 1 << 16;  // of one: less would leave gaps
+// Below a limit, what the kernel holds while the line stands still leaves at once afterwards.
+constexpr double kUnsentSeconds = 0.05;
 constexpr int kUnsentBytesLimited = 1 << 14;
+// What leaves later than its place, as timers end late, makes the next one no later.
+constexpr Nanoseconds kTimersLate = 2 * kMillisecond;
 
 // Without any of these a connection is slower, or its end is noticed later.
 void set(int descriptor, int level, int option, int value) {
@@ -78,10 +82,14 @@ void TlsLane::set_up_connected(int descriptor) {
 }
 
 void TlsLane::share_unsent(int descriptor, std::uint32_t connections) {
-  const auto share = kUnsentBytesMax / static_cast<int>(std::max(connections, 1u));
-  // Below a limit, what the kernel holds while the line stands still leaves at once afterwards.
-  set(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT,
-      limited_ ? kUnsentBytesLimited : std::max(share, kUnsentBytesMin));
+  const auto count = static_cast<int>(std::max(connections, 1u));
+  auto share = std::max(kUnsentBytesMax / count, kUnsentBytesMin);
+  if (limited_) {
+    const std::lock_guard lock(limit_mutex_);
+    const auto soon = limit_.bytes_per_second() * kUnsentSeconds / count;
+    share = std::max(kUnsentBytesLimited, static_cast<int>(std::min<double>(share, soon)));
+  }
+  set(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, share);
 }
 
 void TlsLane::limit(std::optional<double> bytes_per_second) {
@@ -100,7 +108,7 @@ TlsLane::Turn TlsLane::turn(std::size_t bytes) {
   if (!limited_) return {0, bytes};
   const std::lock_guard lock(limit_mutex_);
   bytes = std::min(bytes, limit_.piece_bytes());
-  return {limit_.reserve(loop_.now(), bytes) - limit_.cost(bytes), bytes};
+  return {limit_.reserve(loop_.now() - kTimersLate, bytes) - limit_.cost(bytes), bytes};
 }
 
 void TlsLane::log_violation(GatewayId peer, std::string_view what) {
