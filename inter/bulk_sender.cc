@@ -1,6 +1,7 @@
 #include "inter/bulk_sender.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/assert.h"
 
@@ -297,8 +298,9 @@ void BulkSender::copy_late_ones() {
   for (const auto& late : late_ones(paths)) {
     look_again_ = true;  // they get later by a loss
     const auto& chunk = in_flight_.at(late.sequence);
-    // Below a rate limit a copy has no place while another chunk has.
-    if (!may_send() || !limit_.idle(loop_.now())) break;
+    // Below a rate limit a late chunk is one that is not there when as long again has passed as it
+    // takes at that.
+    if (!may_send() || !limit_.idle(loop_.now() - limit_.cost(chunk.bytes + kFramingBytes))) break;
     const auto time_on = [&](const BulkPath& path) {
       return path.tcp.time_for(
           static_cast<double>(path.unwritten_bytes + path.tcp.waiting_bytes + chunk.bytes));
@@ -405,13 +407,21 @@ void BulkSender::count_starving() {
 
 // The next chunk takes its place at the rate limit. False: nothing to send.
 bool BulkSender::reserve_next() {
+  if (!may_send()) return false;
+  reserved_ = take_next(std::numeric_limits<std::uint64_t>::max());
+  if (!reserved_) return false;
+  take_turn();
+  return true;
+}
+
+// Of the oldest transfer that has a coded chunk, and is older than `than` or as old.
+std::optional<BulkSender::Reserved> BulkSender::take_next(std::uint64_t than) {
   for (;;) {
-    if (!may_send()) return false;
     Outgoing* best = nullptr;
     TransferId best_id = 0;
     ChunkBytes best_chunk;
     for (auto& [id, out] : outgoing_) {
-      if (out.wait_for_have || out.queue.empty() ||
+      if (out.wait_for_have || out.queue.empty() || out.priority > than ||
           (best != nullptr && best->priority <= out.priority))
         continue;
       auto chunk = out.source->chunk(out.queue.front());
@@ -420,19 +430,28 @@ bool BulkSender::reserve_next() {
       best_id = id;
       best_chunk = std::move(chunk);
     }
-    if (best == nullptr) return false;
+    if (best == nullptr) return std::nullopt;
     const auto index = best->queue.front();
     best->queue.pop_front();
-    if (best->acknowledged[index]) continue;
-    reserved_ = Reserved{best_id, index, std::move(best_chunk)};
-    take_turn();
-    return true;
+    if (!best->acknowledged[index]) return Reserved{best_id, index, std::move(best_chunk)};
   }
+}
+
+// What came while it waited, of an older transfer, takes its place.
+void BulkSender::prefer_older() {
+  const auto found = outgoing_.find(reserved_->transfer);
+  if (found == outgoing_.end() || found->second.priority == 0) return;
+  auto older = take_next(found->second.priority - 1);
+  if (!older) return;
+  found->second.queue.push_front(reserved_->index);
+  if (reserved_->charged) limit_.give_back(reserved_->cost(), older->cost());
+  older->charged = reserved_->charged;
+  reserved_ = std::move(older);
 }
 
 void BulkSender::take_turn() {
   const auto cost = reserved_->cost();
-  const auto when = limit_.reserve(loop_.now(), cost) - limit_.cost(cost);
+  const auto when = limit_.reserve(loop_.now(), cost);
   reserved_->charged = true;
   if (when > loop_.now())
     release_timer_ = loop_.call_at(when, [this] {
@@ -452,6 +471,7 @@ void BulkSender::rate_changed() {
 
 // False: the wire does not take it now.
 bool BulkSender::send_reserved() {
+  prefer_older();
   const auto found = outgoing_.find(reserved_->transfer);
   if (found == outgoing_.end() || found->second.acknowledged[reserved_->index]) {
     drop_reservation();

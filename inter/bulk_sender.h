@@ -161,6 +161,8 @@ class BulkSender {
   };
 
   bool reserve_next();
+  std::optional<Reserved> take_next(std::uint64_t than);
+  void prefer_older();
   void take_turn();
   bool send_reserved();
   void drop_reservation();

@@ -55,7 +55,7 @@ Gateway::Gateway(World world, security::Roster roster, SiteId self, GatewayOptio
   }
   link_tester_ = make_link_tester();
   world_.wire.receive_with(*this);
-  world_.wire.limit_bulk(limit_.spread());
+  world_.wire.limit_bulk(limit_.bytes_per_second());
 }
 
 Gateway::~Gateway() {
@@ -75,7 +75,7 @@ void Gateway::stop() {
 void Gateway::set_rate_limit(double bytes_per_second) {
   if (bytes_per_second == limit_.bytes_per_second()) return;
   limit_.set_rate(world_.loop.now(), bytes_per_second);
-  world_.wire.limit_bulk(limit_.spread());
+  world_.wire.limit_bulk(bytes_per_second);
   for (auto& [site, peer] : peers_.all()) peer.link->rate_changed();
 }
 

@@ -129,7 +129,8 @@ void Link::sample_rates() {
 
 // Parts of chunks too. The wire counts what comes before it is handed over.
 std::uint64_t Link::chunk_bytes_received() const {
-  return bulk_bytes_received() - std::min(bulk_bytes_received(), other_bulk_bytes_);
+  const auto all = bulk_bytes_received();
+  return all - std::min(all, other_bulk_bytes_);
 }
 
 bool Link::brings_chunks() const {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "base/clock.h"
 
@@ -18,15 +17,32 @@ class RateLimit {
   // 0: no limit.
   explicit RateLimit(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
 
-  // The end of the place of a message of this size, which begins cost(bytes) before: behind
-  // everything that has one. Who cannot spread it sends it only there.
+  // When the place of a message of this size begins: behind everything that has one.
   Nanoseconds reserve(Nanoseconds now, std::size_t bytes) {
     if (bytes_per_second_ <= 0) return now;
-    free_at_ = std::max(free_at_, now) + cost(bytes);
-    return free_at_;
+    const auto begins = std::max(free_at_, now);
+    free_at_ = begins + cost(bytes);
+    return begins;
   }
-  // What was reserved does not leave. Those behind it keep the places that they have.
-  void give_back(std::size_t bytes) { free_at_ -= cost(bytes); }
+  // Of so many bytes the first ones, and when they leave: at the end of their place, so that no
+  // more ever has than the rate allows. A quarter of a second of them, so that another rate holds
+  // soon, a TLS record at most, and a packet at least.
+  struct Piece {
+    Nanoseconds leaves = 0;
+    std::size_t bytes = 0;
+  };
+  Piece reserve_piece(Nanoseconds now, std::size_t bytes) {
+    if (bytes_per_second_ <= 0) return {now, bytes};
+    constexpr double kPacket = 1400, kRecord = 1 << 14;
+    const auto most = std::clamp(bytes_per_second_ / 4, kPacket, kRecord);
+    bytes = std::min(bytes, static_cast<std::size_t>(most));
+    return {reserve(now, bytes) + cost(bytes), bytes};
+  }
+  // What was reserved does not leave, or other bytes in its place. Those behind it keep the places
+  // that they have.
+  void give_back(std::size_t bytes, std::size_t instead = 0) {
+    free_at_ += cost(instead) - cost(bytes);
+  }
   // Holds from now on (0: no limit). Whoever has a place that is yet to come reserves it anew; who
   // had one that has come gives nothing back.
   void set_rate(Nanoseconds now, double bytes_per_second) {
@@ -36,18 +52,6 @@ class RateLimit {
   // Nothing that left, or has a place, is yet to be paid for.
   bool idle(Nanoseconds now) const { return free_at_ <= now; }
   double bytes_per_second() const { return bytes_per_second_; }
-  // In how long pieces a chunk is spread: of a quarter of a second, so that another rate holds
-  // soon, and of a TLS record at most, of a packet at least.
-  std::size_t piece_bytes() const {
-    constexpr double kPacket = 1400, kRecord = 1 << 14;
-    return static_cast<std::size_t>(std::clamp(bytes_per_second_ / 4, kPacket, kRecord));
-  }
-  // Of all that is spread: a little more than the rate, so that it never falls behind the places,
-  // while it catches up with them after a pause of the line. Nothing: there is no limit.
-  std::optional<double> spread() const {
-    constexpr double kAhead = 1.02;
-    return bytes_per_second_ > 0 ? std::optional(kAhead * bytes_per_second_) : std::nullopt;
-  }
   // The time that they take, alone.
   Nanoseconds cost(std::size_t bytes) const {
     if (bytes_per_second_ <= 0) return 0;

@@ -343,12 +343,12 @@ void TlsConnection::write_on() {
   writing_ = false;
 }
 
-// Of so many bytes that are left, the next piece. False: it waits for its place at the limit.
+// Of so many bytes that are left, the next piece. False: it waits for its turn at the limit.
 bool TlsConnection::take_turn(std::size_t bytes) {
   if (turn_bytes_ > 0) return true;
-  const auto turn = lane_.turn(std::min(bytes, security::kTlsRecordBytesMax));
-  turn_bytes_ = turn.bytes;
-  const auto wait = turn.when - lane_.loop().now();
+  const auto piece = lane_.next_piece(bytes);
+  turn_bytes_ = piece.bytes;
+  const auto wait = piece.leaves - lane_.loop().now();
   if (wait <= 0) return true;
   turn_timer_.expires_after(duration(wait));
   turn_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {

@@ -170,7 +170,7 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   std::deque<WireMessage> out_;
   std::size_t frame_sent_ = 0;  // of the first, with its header
   bool writing_ = false;
-  // Of the next piece, whose place at the limit has begun, or begins when the timer ends; 0: none.
+  // Of the next piece, whose turn at the limit has come, or comes when the timer ends; 0: none.
   std::size_t turn_bytes_ = 0;
 };
 

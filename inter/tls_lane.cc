@@ -92,10 +92,10 @@ void TlsLane::share_unsent(int descriptor, std::uint32_t connections) {
   set(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, share);
 }
 
-void TlsLane::limit(std::optional<double> bytes_per_second) {
+void TlsLane::limit(double bytes_per_second) {
   const std::lock_guard lock(limit_mutex_);
-  limit_.set_rate(loop_.now(), bytes_per_second.value_or(0));
-  limited_ = bytes_per_second.has_value();
+  limit_.set_rate(loop_.now(), bytes_per_second);
+  limited_ = bytes_per_second > 0;
 }
 
 void TlsLane::pay(std::size_t bytes) {
@@ -104,11 +104,14 @@ void TlsLane::pay(std::size_t bytes) {
   limit_.reserve(loop_.now(), bytes);
 }
 
-TlsLane::Turn TlsLane::turn(std::size_t bytes) {
+RateLimit::Piece TlsLane::next_piece(std::size_t bytes) {
+  bytes = std::min(bytes, security::kTlsRecordBytesMax);
   if (!limited_) return {0, bytes};
+  const auto now = loop_.now() - kTimersLate;
   const std::lock_guard lock(limit_mutex_);
-  bytes = std::min(bytes, limit_.piece_bytes());
-  return {limit_.reserve(loop_.now() - kTimersLate, bytes) - limit_.cost(bytes), bytes};
+  const auto piece = limit_.reserve_piece(now, bytes);
+  limit_.reserve(now, security::kTlsRecordOverhead);
+  return piece;
 }
 
 void TlsLane::log_violation(GatewayId peer, std::string_view what) {

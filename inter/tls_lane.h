@@ -9,7 +9,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -52,14 +51,10 @@ class TlsLane {
   void share_unsent(int descriptor, std::uint32_t connections);
 
   // As Wire::limit_bulk; and what left beside, for which bulk waits.
-  void limit(std::optional<double> bytes_per_second);
+  void limit(double bytes_per_second);
   void pay(std::size_t bytes);
-  // From any thread: when so many of `bytes`, one at least, may leave, which is their place then.
-  struct Turn {
-    Nanoseconds when = 0;
-    std::size_t bytes = 0;
-  };
-  Turn turn(std::size_t bytes);
+  // From any thread: of so many bytes the next ones that leave, as a record, and when.
+  RateLimit::Piece next_piece(std::size_t bytes);
 
   Loop& loop() { return loop_; }
   EventLog& log() { return log_; }

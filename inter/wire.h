@@ -126,10 +126,9 @@ class Wire {
                     std::optional<double> bytes_per_second) {
     (void)peer, (void)connection, (void)bytes_per_second;
   }
-  // All connections of the bulk lane together, to whatever peers, send no faster from now on, in
-  // pieces as rate_limit.h has them, and leave what control takes to it; nothing: each as fast as
-  // its pace says.
-  virtual void limit_bulk(std::optional<double> bytes_per_second) { (void)bytes_per_second; }
+  // All connections of the bulk lane together, to whatever peers, send no faster from now on, and
+  // leave to control what that takes of it; in pieces as rate_limit.h has them. 0: no limit.
+  virtual void limit_bulk(double bytes_per_second) { (void)bytes_per_second; }
 
   // Bytes handed to the network for this peer, with the wire's own framing and sealing, on both
   // lanes; and received, also on one of them, parts of messages too.

@@ -70,7 +70,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   void limit_width(GatewayId peer, std::uint32_t most) override;
   void pace(GatewayId peer, ConnectionId connection,
             std::optional<double> bytes_per_second) override;
-  void limit_bulk(std::optional<double> bytes_per_second) override;
+  void limit_bulk(double bytes_per_second) override;
 
  private:
   struct Peer {
@@ -355,7 +355,7 @@ void ZmqWire::pace(GatewayId peer, ConnectionId id, std::optional<double> bytes_
   found->second.end->pace(id, bytes_per_second);
 }
 
-void ZmqWire::limit_bulk(std::optional<double> bytes_per_second) {
+void ZmqWire::limit_bulk(double bytes_per_second) {
   lane_->limit(bytes_per_second);
   for (auto& [id, connection] : connections_)
     if (connection.lane == Lane::bulk && !connection.dropped)

@@ -429,8 +429,10 @@ void SimulatedWire::pace(GatewayId peer, ConnectionId connection,
     told->second.out->pace(bytes_per_second);
 }
 
-void SimulatedWire::limit_bulk(std::optional<double> bytes_per_second) {
-  bulk_limit_->set_rate(network_.simulation_.now(), bytes_per_second.value_or(0));
+void SimulatedWire::limit_bulk(double bytes_per_second) {
+  bulk_limit_->set_rate(network_.simulation_.now(), bytes_per_second);
+  for (auto& [id, told] : told_)
+    if (told.lane == Lane::bulk) told.out->limit_with(bulk_limit_);
 }
 
 std::vector<BulkPath> SimulatedWire::bulk_paths(GatewayId peer) const {

@@ -204,7 +204,7 @@ class SimulatedWire final : public Wire {
   void limit_width(GatewayId peer, std::uint32_t most) override;
   void pace(GatewayId peer, ConnectionId connection,
             std::optional<double> bytes_per_second) override;
-  void limit_bulk(std::optional<double> bytes_per_second) override;
+  void limit_bulk(double bytes_per_second) override;
   std::vector<BulkPath> bulk_paths(GatewayId peer) const override;
   std::uint64_t bytes_sent(GatewayId peer) const override;
   std::uint64_t bytes_received_on(GatewayId peer, Lane lane) const override;

@@ -92,14 +92,20 @@ bool TcpStream::waits_for_turn() {
   if (!limit_ || limit_->bytes_per_second() <= 0) return false;
   const auto now = simulation_.now();
   if (!turn_) {
-    const auto bytes = std::min<std::uint64_t>(end_ - sent_, limit_->piece_bytes());
-    turn_ = Turn{limit_->reserve(now, bytes) - limit_->cost(bytes), bytes};
+    turn_ = limit_->reserve_piece(now, end_ - sent_);
+    turn_due_ = false;
   }
-  if (now >= turn_->begins) return false;
+  if (now >= turn_->leaves) return false;
   rate_.idle = true;
-  if (!std::exchange(turn_->due, true))
-    simulation_.at(turn_->begins, -1, [self = shared_from_this()] { self->pump(); });
+  if (!std::exchange(turn_due_, true))
+    simulation_.at(turn_->leaves, -1, [self = shared_from_this()] { self->pump(); });
   return true;
+}
+
+void TcpStream::limit_with(std::shared_ptr<RateLimit> limit) {
+  limit_ = std::move(limit);
+  turn_.reset();
+  pump();
 }
 
 bool TcpStream::waits_for_pace() {

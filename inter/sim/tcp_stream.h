@@ -64,8 +64,8 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   // No faster from now on; nothing: as fast as the window allows. As the kernel does it: what waits
   // for its time by the pace of before goes on waiting.
   void pace(std::optional<double> bytes_per_second) { pace_ = bytes_per_second; }
-  // What is handed to the kernel keeps to it, with others.
-  void limit_with(std::shared_ptr<RateLimit> limit) { limit_ = std::move(limit); }
+  // What is handed to the kernel keeps to it from now on, with others; also after it has changed.
+  void limit_with(std::shared_ptr<RateLimit> limit);
 
   // As the sender's kernel has them; not what came to it on the connection.
   TcpFacts facts();
@@ -154,13 +154,9 @@ class TcpStream : public std::enable_shared_from_this<TcpStream> {
   std::optional<double> pace_;
   Nanoseconds next_send_ = 0;  // by the pace
   bool pace_due_ = false;
-  struct Turn {  // at the limit
-    Nanoseconds begins = 0;
-    std::uint64_t bytes = 0;
-    bool due = false;
-  };
-  std::shared_ptr<RateLimit> limit_;  // null: none
-  std::optional<Turn> turn_;
+  std::shared_ptr<RateLimit> limit_;      // null: none
+  std::optional<RateLimit::Piece> turn_;  // what is left of the next one, at the limit
+  bool turn_due_ = false;
   std::uint64_t delivered_ = 0, resent_ = 0;
   Nanoseconds round_trip_min_ = 0;          // 0: not known yet
   Nanoseconds busy_ = 0, busy_since_ = -1;  // -1: it is not

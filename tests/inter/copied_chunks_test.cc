@@ -107,7 +107,7 @@ TEST_F(CopiedChunks, NoneWhileSomethingWasNotSentOnce) {
   EXPECT_EQ(copied(), 5U);
 }
 
-// The last chunk has half a second to leave in.
+// The last chunk has half a second to leave in, and its copy waits as long again.
 TEST_F(CopiedChunks, NoneThatTheRateLimitHasNoRoomForYet) {
   peer.limit.set_rate(peer.loop.now(), 200'000);
   offer(4);
@@ -117,7 +117,7 @@ TEST_F(CopiedChunks, NoneThatTheRateLimitHasNoRoomForYet) {
   slow_down();
   peer.run_for(100 * kMillisecond);
   ASSERT_EQ(chunks_on(2).size() + chunks_on(3).size(), 4U);
-  peer.run_for(400 * kMillisecond);
+  peer.run_for(900 * kMillisecond);
   EXPECT_EQ(copied(), 0U);
   peer.run_for(200 * kMillisecond);
   EXPECT_EQ(copied(), 1U);

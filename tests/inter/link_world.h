@@ -227,7 +227,7 @@ class SiteWire final : public Wire, public WireReceiver {
     if (const auto found = whose_.find(connection); found != whose_.end())
       wire_.pace(found->second.first, connection, rate);
   }
-  void limit_bulk(std::optional<double> rate) override { wire_.limit_bulk(rate); }
+  void limit_bulk(double rate) override { wire_.limit_bulk(rate); }
   std::vector<BulkPath> bulk_paths(GatewayId) const override {
     std::vector<BulkPath> paths;
     for (const auto peer : peers_)
@@ -287,7 +287,7 @@ class LinkWorld {
     // As a gateway does it.
     void limit_to(double bytes_per_second) {
       limit.set_rate(loop.now(), bytes_per_second);
-      wire->limit_bulk(limit.spread());
+      wire->limit_bulk(bytes_per_second);
       link->rate_changed();
     }
     ~Node() {

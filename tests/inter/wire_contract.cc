@@ -309,30 +309,59 @@ TEST_P(WireContract, BulkDoesNotDelayControl) {
   EXPECT_LT(control - arrivals.begin(), std::max<std::ptrdiff_t>(arrivals.size() / 2, 2));
 }
 
+// Of all connections together, of which each holds something to send.
 TEST_P(WireContract, BulkIsNoFasterThanItsLimit) {
   constexpr double kLimit = 1e6;
   constexpr auto kAtLeast = static_cast<Nanoseconds>(2.4e6 / kLimit * 1e9);
   Federation f(GetParam(), 2);
   auto& sender = f.gateways[0];
   const auto& receiver = f.gateways[1];
-  const auto connection = [&] { return sender.recorder.connection(1, Lane::bulk); };
+  const auto connections = [&] {
+    std::vector<ConnectionId> all;
+    for (const auto& [id, where] : sender.recorder.live)
+      if (where.second == Lane::bulk) all.push_back(id);
+    return all;
+  };
   std::uint64_t sent = 0;
   const auto arrived = [&](std::uint64_t count) {
-    while (sent < count && sender.send(1, Lane::bulk, numbered_message(sent, 100'000))) ++sent;
+    for (const auto connection : connections())
+      while (sent < count &&
+             sender.send(1, Lane::bulk, numbered_message(sent, 100'000), connection))
+        ++sent;
     return receiver.recorder.arrivals.size() >= count;
   };
   ASSERT_TRUE(f.wait_until_up());
+  for (const std::size_t i : {0, 1}) f.gateways[i].wire->widen(world_gateway(1 - i), 3);
+  // Not every simulated wire has several.
+  const auto width = f.wait([&] { return connections().size() == 3; }) ? 3U : 1U;
+  ASSERT_TRUE(width == 3 || GetParam().name != std::string("zeromq"));
   sender.wire->limit_bulk(kLimit);
   EXPECT_FALSE(f.world->run_until([&] { return arrived(25); }, kAtLeast));
   EXPECT_TRUE(f.wait([&] { return arrived(25); }));
 
-  const auto before = connection();
-  sender.reset(1, Lane::bulk);
-  ASSERT_TRUE(f.wait([&] { return connection() > before; }));
-  EXPECT_FALSE(f.world->run_until([&] { return arrived(50); }, kAtLeast))
-      << "of new connections too";
-  sender.wire->limit_bulk(std::nullopt);
+  const auto before = connections().back();
+  for (const auto connection : connections()) sender.reset(1, Lane::bulk, connection);
+  ASSERT_TRUE(f.wait([&] { return connections().size() == width && connections()[0] > before; }));
+  EXPECT_FALSE(f.world->run_until([&] { return arrived(50); }, kAtLeast)) << "new ones too";
+  sender.wire->limit_bulk(0);
   EXPECT_TRUE(f.wait([&] { return arrived(60); }));
+}
+
+TEST_P(WireContract, BulkLeavesToControlWhatThatTakesOfTheLimit) {
+  constexpr double kLimit = 1e6;
+  constexpr std::size_t kControl = 30, kControlBytes = 60'000, kBulk = 1;
+  Federation f(GetParam(), 2);
+  ASSERT_TRUE(f.wait_until_up());
+  f.gateways[0].wire->limit_bulk(kLimit);
+  f.send_all(0, 1, Lane::control, 0, kControl, [&](std::size_t) { return kControlBytes; });
+  f.send_all(0, 1, Lane::bulk, kControl, kBulk, [](std::size_t) { return 10'000; });
+  const auto& arrivals = f.gateways[1].recorder.arrivals;
+  const auto came = [&](std::size_t count) {
+    return [&, count] { return arrivals.size() >= count; };
+  };
+  EXPECT_TRUE(f.world->run_until(came(kControl), kSecond)) << "control waits for nothing";
+  EXPECT_FALSE(f.world->run_until(came(kControl + kBulk), kSecond / 2));
+  EXPECT_TRUE(f.wait(came(kControl + kBulk)));
 }
 
 TEST_P(WireContract, ThreeGatewaysKeepTheirIdentities) {
