@@ -25,6 +25,9 @@ class LaneEnd {
   virtual void share(ConnectionId connection, std::uint32_t connections) {
     (void)connection, (void)connections;
   }
+  // Another limit holds for the lane (TlsLane::limit): what waits at the one of before no longer
+  // does.
+  virtual void limit_changed(ConnectionId connection) { (void)connection; }
   // As Wire::pace.
   virtual void pace(ConnectionId connection, std::optional<double> bytes_per_second) {
     (void)connection, (void)bytes_per_second;

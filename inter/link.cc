@@ -155,7 +155,7 @@ Nanoseconds Link::chunk_patience(std::uint64_t chunk_bytes) const {
 bool Link::send_control(Bytes message, ConnectionId connection) {
   const auto bytes = message.size() + kFramingBytes;
   if (!wire_.send(peer_, Lane::control, std::move(message), connection)) return false;
-  limit_.reserve(loop_.now(), bytes);
+  limit_.pay(loop_.now(), bytes);
   return true;
 }
 

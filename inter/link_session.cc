@@ -316,7 +316,7 @@ void Link::yield_to_challenger() {
 
 void Link::bind(Lane which, ConnectionId connection, std::uint32_t place) {
   auto message = Bind{session_, place}.encode();
-  limit_.reserve(loop_.now(), message.size() + kFramingBytes);
+  limit_.pay(loop_.now(), message.size() + kFramingBytes);
   // Lost, or refused by a full queue: the next heartbeat says it again.
   (void)wire_.send(peer_, which, std::move(message), connection);
 }

@@ -152,7 +152,7 @@ LinkTester::Shares LinkTester::shares(GatewayId peer) {
 void LinkTester::send(GatewayId to, LinkTestId id, ByteWriter frame) {
   auto message = frame.take();
   const auto bytes = message.size();
-  context_.limit.reserve(context_.loop.now(), bytes);
+  context_.limit.pay(context_.loop.now(), bytes);
   // Lost: whoever waits for it gives up, and says what is missing.
   if (context_.wire.send(to, Lane::control, std::move(message)))
     count(to, id, {.sent = context_.wire.bytes_of(Lane::control, bytes)});

@@ -24,6 +24,15 @@ class RateLimit {
     free_at_ = begins + cost(bytes);
     return begins;
   }
+  // Control goes at once, and what has no place yet waits for what it takes: for half a minute at
+  // most, since what is above the limit for long could never be paid for, and a peer bears no
+  // longer silence within a message.
+  void pay(Nanoseconds now, std::size_t bytes) {
+    if (bytes_per_second_ <= 0) return;
+    constexpr auto kDebtMax = 30 * kSecond;
+    const auto most = std::max(free_at_, now + kDebtMax);
+    free_at_ = std::min(std::max(free_at_, now) + cost(bytes), most);
+  }
   // Of so many bytes the first ones, and when they leave: at the end of their place, so that no
   // more ever has than the rate allows. A quarter of a second of them, so that another rate holds
   // soon, a TLS record at most, and a packet at least.

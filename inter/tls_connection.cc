@@ -21,8 +21,10 @@ using security::TlsWants;
 
 namespace {
 
-// What one connection moves before others of its thread have their turn.
+// What one connection moves before others of its thread have their turn; and in how many pieces,
+// as each record costs something however short it is.
 constexpr std::size_t kTurnBytes = 1 << 20;
+constexpr int kTurnReads = 2 * kTurnBytes / security::kTlsRecordBytesMax;
 
 std::chrono::nanoseconds duration(Nanoseconds time) { return std::chrono::nanoseconds(time); }
 
@@ -197,9 +199,10 @@ void TlsConnection::start_reading() {
 
 void TlsConnection::read_on() {
   std::size_t moved = 0;
+  int reads = 0;
   for (;;) {
     if (message_ == nullptr) {
-      while (header_got_ < header_.size()) {
+      for (; header_got_ < header_.size(); ++reads) {
         if (!read_some(std::span(header_).subspan(header_got_), header_got_)) return;
       }
       std::uint32_t size = 0;
@@ -213,7 +216,9 @@ void TlsConnection::read_on() {
       message_got_ = 0;
     }
     const auto before = message_got_;
-    while (message_got_ < message_bytes_ && moved + message_got_ - before < kTurnBytes)
+    for (; message_got_ < message_bytes_ && moved + message_got_ - before < kTurnBytes &&
+           reads < kTurnReads;
+         ++reads)
       if (!read_some(
               {&message_[static_cast<std::ptrdiff_t>(message_got_)], message_bytes_ - message_got_},
               message_got_))
@@ -223,7 +228,7 @@ void TlsConnection::read_on() {
       deliver();
       if (!reading_) return;
     }
-    if (moved >= kTurnBytes) {
+    if (moved >= kTurnBytes || reads >= kTurnReads) {
       asio::post(io_, [self = shared_from_this()] {
         if (self->stage_ == Stage::up) self->read_on();
       });
@@ -313,6 +318,16 @@ void TlsConnection::share(std::uint32_t connections) {
   if (socket_.is_open()) lane_.share_unsent(socket_.native_handle(), connections);
 }
 
+void TlsConnection::limit_changed() {
+  asio::post(io_, [self = shared_from_this()] {
+    if (self->stage_ != Stage::up || !self->turn_waits_) return;
+    self->turn_timer_.cancel();
+    self->turn_bytes_ = 0;
+    self->turn_waits_ = false;
+    self->write_on();
+  });
+}
+
 void TlsConnection::write_on() {
   std::size_t moved = 0;
   while (!out_.empty()) {
@@ -350,10 +365,15 @@ bool TlsConnection::take_turn(std::size_t bytes) {
   turn_bytes_ = piece.bytes;
   const auto wait = piece.leaves - lane_.loop().now();
   if (wait <= 0) return true;
+  turn_waits_ = true;
   turn_timer_.expires_after(duration(wait));
-  turn_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
-    if (!error && self->stage_ == Stage::up) self->write_on();
-  });
+  turn_timer_.async_wait(
+      [self = shared_from_this(), turn = ++turns_](boost::system::error_code error) {
+        if (error || self->stage_ != Stage::up || !self->turn_waits_ || turn != self->turns_)
+          return;
+        self->turn_waits_ = false;
+        self->write_on();
+      });
   return false;
 }
 

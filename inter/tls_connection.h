@@ -79,6 +79,8 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   Result<void> send(WireMessage message);
   // It is one of so many (LaneEnd::share).
   void share(std::uint32_t connections);
+  // Another limit holds for the lane: what waits at the one of before gets a new place.
+  void limit_changed();
   // As Wire::pace; a polite one has its own.
   void pace(std::optional<double> bytes_per_second);
   // From any thread; TlsUser::ended follows unless it has ended already.
@@ -172,6 +174,8 @@ class TlsConnection final : public std::enable_shared_from_this<TlsConnection> {
   bool writing_ = false;
   // Of the next piece, whose turn at the limit has come, or comes when the timer ends; 0: none.
   std::size_t turn_bytes_ = 0;
+  bool turn_waits_ = false;  // for the timer
+  std::uint64_t turns_ = 0;  // that did: one that was given up is told by its number
 };
 
 }  // namespace isthmus::inter

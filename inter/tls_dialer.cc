@@ -113,6 +113,10 @@ void TlsDialer::share(ConnectionId connection, std::uint32_t connections) {
   if (up_ && connection == connection_->id()) connection_->share(connections);
 }
 
+void TlsDialer::limit_changed(ConnectionId connection) {
+  if (up_ && connection == connection_->id()) connection_->limit_changed();
+}
+
 void TlsDialer::pace(ConnectionId connection, std::optional<double> bytes_per_second) {
   if (up_ && connection == connection_->id()) connection_->pace(bytes_per_second);
 }

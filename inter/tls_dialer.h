@@ -32,6 +32,7 @@ class TlsDialer final : public LaneEnd, private TlsUser, private TlsGate {
   void drop(ConnectionId connection, std::string_view reason) override;
   std::optional<BulkPath> path(ConnectionId connection) const override;
   void share(ConnectionId connection, std::uint32_t connections) override;
+  void limit_changed(ConnectionId connection) override;
   void pace(ConnectionId connection, std::optional<double> bytes_per_second) override;
 
  private:

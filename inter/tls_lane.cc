@@ -101,7 +101,7 @@ void TlsLane::limit(double bytes_per_second) {
 void TlsLane::pay(std::size_t bytes) {
   if (!limited_) return;
   const std::lock_guard lock(limit_mutex_);
-  limit_.reserve(loop_.now(), bytes);
+  limit_.pay(loop_.now(), bytes);
 }
 
 RateLimit::Piece TlsLane::next_piece(std::size_t bytes) {

@@ -232,6 +232,11 @@ void TlsListener::share(ConnectionId id, std::uint32_t connections) {
   if (found != connections_.end()) found->second->share(connections);
 }
 
+void TlsListener::limit_changed(ConnectionId id) {
+  const auto found = connections_.find(id);
+  if (found != connections_.end()) found->second->limit_changed();
+}
+
 void TlsListener::pace(ConnectionId id, std::optional<double> bytes_per_second) {
   const auto found = connections_.find(id);
   if (found != connections_.end()) found->second->pace(bytes_per_second);

@@ -358,8 +358,10 @@ void ZmqWire::pace(GatewayId peer, ConnectionId id, std::optional<double> bytes_
 void ZmqWire::limit_bulk(double bytes_per_second) {
   lane_->limit(bytes_per_second);
   for (auto& [id, connection] : connections_)
-    if (connection.lane == Lane::bulk && !connection.dropped)
+    if (connection.lane == Lane::bulk && !connection.dropped) {
       connection.end->share(id, peers_.at(connection.peer).bulk_width);
+      connection.end->limit_changed(id);
+    }
 }
 
 void ZmqWire::opened(ConnectionId id, GatewayId peer_id, Lane lane, LaneEnd& end,

@@ -30,6 +30,8 @@ struct TlsCallbacks {
   static long control(BIO* bio, int command, long, void*);
   static int verify(X509_STORE_CTX* store, void*);
   static int client_hello(SSL* ssl, int* alert, void*);
+  static void message(int sent, int, int type, const void* bytes, std::size_t size, SSL* ssl,
+                      void*);
 };
 
 namespace {
@@ -42,6 +44,11 @@ constexpr long kCertificateBytesMax = 2048;
 // Once a peer is known: two records with one system call. OpenSSL moves what is left in this buffer
 // to its beginning before each record: with four, half as much again as comes.
 constexpr std::size_t kReadBufferBytes = 2 * (kTlsRecordBytesMax + kTlsRecordOverhead) + 512;
+
+// Of a peer's keys each costs as much as opening 100 kB does: so many at once, and one for so many
+// bytes. OpenSSL would go on through any number of them without a byte for us.
+constexpr std::uint64_t kKeysAtOnce = 64;
+constexpr std::uint64_t kBytesOfAKey = 1 << 20;
 
 // Room for the private keys of a process; a power of two, as OpenSSL wants it.
 constexpr std::size_t kSecureHeapBytes = 32768;
@@ -114,6 +121,7 @@ BIO_METHOD* socket_method() {
 int TlsCallbacks::read(BIO* bio, char* into, int size) {
   auto& stream = stream_of(bio);
   BIO_clear_retry_flags(bio);
+  if (stream.changes_keys_too_often()) return -1;
   const auto got = ::recv(stream.socket_, into, static_cast<std::size_t>(size), 0);
   if (got > 0) {
     stream.bytes_received_ += static_cast<std::uint64_t>(got);
@@ -188,6 +196,13 @@ int TlsCallbacks::client_hello(SSL* ssl, int* alert, void*) {
   return SSL_CLIENT_HELLO_ERROR;
 }
 
+void TlsCallbacks::message(int sent, int, int type, const void* bytes, std::size_t size, SSL* ssl,
+                           void*) {
+  if (sent == 0 && type == SSL3_RT_HANDSHAKE && size > 0 &&
+      *static_cast<const unsigned char*>(bytes) == SSL3_MT_KEY_UPDATE)
+    ++static_cast<TlsStream*>(SSL_get_app_data(ssl))->keys_received_;
+}
+
 void TlsContext::Free::operator()(ssl_ctx_st* context) const { SSL_CTX_free(context); }
 void TlsStream::Free::operator()(ssl_st* ssl) const { SSL_free(ssl); }
 
@@ -227,6 +242,7 @@ Result<TlsContext> TlsContext::make(std::span<const std::byte> seed, std::uint64
   SSL_CTX_set_verify(made, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_cert_verify_callback(made, &TlsCallbacks::verify, nullptr);
   SSL_CTX_set_client_hello_cb(made, &TlsCallbacks::client_hello, nullptr);
+  SSL_CTX_set_msg_callback(made, &TlsCallbacks::message);
   return TlsContext(std::move(context), key_bytes_max);
 }
 
@@ -263,6 +279,10 @@ bool TlsStream::judge(const PublicKey& key) {
   return !refused_;
 }
 
+bool TlsStream::changes_keys_too_often() const {
+  return keys_received_ > kKeysAtOnce + opened_ / kBytesOfAKey;
+}
+
 // Record (type, version, length) and message (type, length) of the first thing that a stranger
 // says.
 bool TlsStream::plausible_hello(std::span<const std::byte> received) {
@@ -297,6 +317,10 @@ Result<TlsWants> TlsStream::wants_or_error(int status) {
   }
   if (reason == SSL_R_BAD_SIGNATURE)
     return take_error(ErrorCode::unauthenticated, "the other end does not have its key");
+  if (changes_keys_too_often()) {
+    ERR_clear_error();
+    return Error{ErrorCode::bad_frame, "it changes its key all the time"};
+  }
   if (socket_error_ != 0) {
     ERR_clear_error();
     return Error{ErrorCode::closed, ::strerrordesc_np(socket_error_)};
@@ -325,7 +349,10 @@ Result<TlsStream::Moved> TlsStream::read(std::span<std::byte> into) {
   ERR_clear_error();
   std::size_t got = 0;
   const int status = SSL_read_ex(ssl_.get(), into.data(), into.size(), &got);
-  if (status == 1) return Moved{got, TlsWants::nothing};
+  if (status == 1) {
+    opened_ += got;
+    return Moved{got, TlsWants::nothing};
+  }
   ISTHMUS_TRY(const auto wants, wants_or_error(status));
   return Moved{0, wants};
 }

@@ -80,8 +80,9 @@ class TlsStream {
     std::size_t bytes = 0;
     TlsWants wants = TlsWants::nothing;
   };
-  // Errors: closed (the other end, or the network), unauthenticated (the other end refuses our
-  // key), bad_frame (what came was not sealed by the other end).
+  // Bytes of one record at most. Errors: closed (the other end, or the network), unauthenticated
+  // (the other end refuses our key), bad_frame (what came was not sealed by the other end, or its
+  // key changes without end).
   Result<Moved> read(std::span<std::byte> into);
   // Seals and sends one record at most. Whoever is told to wait comes back with the same bytes.
   // `more`: others follow at once, so that the kernel may fill its segments.
@@ -102,6 +103,7 @@ class TlsStream {
   Result<TlsWants> wants_or_error(int status);
   bool judge(const PublicKey& key);
   bool plausible_hello(std::span<const std::byte> received);
+  bool changes_keys_too_often() const;
 
   const TlsRole role_;
   const int socket_;
@@ -119,6 +121,7 @@ class TlsStream {
   std::uint64_t bytes_sent_ = 0;
   std::uint64_t bytes_received_ = 0;
   std::uint64_t sealed_ = 0;  // with the present key
+  std::uint64_t opened_ = 0, keys_received_ = 0;
   std::unique_ptr<ssl_st, Free> ssl_;
 };
 

@@ -390,7 +390,7 @@ Result<void> SimulatedWire::send(GatewayId peer, Lane lane, WireMessage message,
     return Error{ErrorCode::too_large, fmt::format("a message of {} bytes", message.size())};
   const auto bytes = message.size() + kFramingBytes;
   auto sent = network_.send(*this, peer, lane, std::move(message).whole(), connection);
-  if (sent && lane == Lane::control) bulk_limit_->reserve(network_.simulation_.now(), bytes);
+  if (sent && lane == Lane::control) bulk_limit_->pay(network_.simulation_.now(), bytes);
   return sent;
 }
 

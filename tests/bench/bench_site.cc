@@ -154,7 +154,7 @@ TemporaryPlace::~TemporaryPlace() {
 
 void say_what_is_on(const Report& report) {
   if (!report.for_programs()) return;
-  for (const auto* what : {"TLS of chunks", "BLAKE2s of chunks", "Ed25519 of chunks",
+  for (const auto* what : {"TLS of chunks", "BLAKE2s of chunks", "Ed25519 of eight chunks",
                            "zstd where it pays", "XXH3-128 of leaves", "synced writes"})
     report.row(fmt::format("on: {}", what), 1, "1");
 }

@@ -131,7 +131,8 @@ class TemporaryPlace {
 
 // What the bytes of the gateways that are measured go through.
 inline constexpr std::string_view kWhatIsOn =
-    "TLS, BLAKE2s and Ed25519 of each chunk, zstd where it pays, XXH3-128 of each leaf;\n"
+    "TLS, BLAKE2s of each chunk, Ed25519 of each eight, zstd where it pays, XXH3-128 of each "
+    "leaf;\n"
     "  contributions, feedback, votes, records and states written and synced";
 // The same for programs.
 void say_what_is_on(const Report& report);

@@ -347,6 +347,20 @@ TEST_P(WireContract, BulkIsNoFasterThanItsLimit) {
   EXPECT_TRUE(f.wait([&] { return arrived(60); }));
 }
 
+TEST_P(WireContract, WhatWaitsAtALimitLeavesWhenThatGoes) {
+  Federation f(GetParam(), 2);
+  ASSERT_TRUE(f.wait_until_up());
+  auto& sender = *f.gateways[0].wire;
+  const auto& arrivals = f.gateways[1].recorder.arrivals;
+  sender.limit_bulk(2000);
+  f.send_all(0, 1, Lane::control, 0, 1, [](std::size_t) { return 40'000; });  // paid for in 20 s
+  f.send_all(0, 1, Lane::bulk, 1, 1, [](std::size_t) { return 10'000; });
+  f.run_for(kSecond);
+  EXPECT_EQ(arrivals.size(), 1U);
+  sender.limit_bulk(0);
+  EXPECT_TRUE(f.world->run_until([&] { return arrivals.size() == 2; }, 10 * kSecond));
+}
+
 TEST_P(WireContract, BulkLeavesToControlWhatThatTakesOfTheLimit) {
   constexpr double kLimit = 1e6;
   constexpr std::size_t kControl = 30, kControlBytes = 60'000, kBulk = 1;

@@ -210,6 +210,26 @@ TEST_F(Pair, TheNextKeyComesWhenOneHasSealedEnough) {
   EXPECT_EQ(move(listener_, dialer_, message), message) << "each direction has its own";
 }
 
+// OpenSSL goes on from key to key, as long as there are bytes, and gives none to anybody else.
+TEST_F(Pair, KeysWithoutEndEndTheConnection) {
+  make_both(1);
+  shake_hands();
+  ASSERT_TRUE(dialer_.up && listener_.up);
+  std::byte byte{};
+  std::optional<Error> end;
+  int read = 0;
+  for (; !end && read < 1000; ++read) {
+    ASSERT_TRUE(dialer_.stream->write(std::span(&byte, 1), false));
+    carry(dialer_, listener_);
+    const auto got = listener_.stream->read(std::span(&byte, 1));
+    if (!got) end = got.error();
+  }
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->code, ErrorCode::bad_frame);
+  EXPECT_NE(end->text().find("changes its key"), std::string::npos) << end->text();
+  EXPECT_GE(read, 64);
+}
+
 TEST_F(Pair, AnErrorOfOneConnectionIsNotTheNextOnes) {
   make_both();
   shake_hands();
