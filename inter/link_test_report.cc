@@ -75,11 +75,13 @@ std::string buffer_advice(std::string_view site, std::string_view name, std::str
       std::max(kBufferWanted * bandwidth_delay, held_back ? 2 * static_cast<double>(most) : 0.0),
       kBufferMax);
   const auto bytes = std::bit_ceil(std::max<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1));
-  return fmt::format(
+  auto advice = fmt::format(
       "at {}: sysctl -w net.ipv4.{}=\"{}\" ({})", site, name, raised(setting, bytes),
       held_back ? fmt::format("{} held the sender back {:.0f} % of the time", why, 100 * limited)
                 : fmt::format("{} bytes are less than twice the {:.0f} on their way", most,
                               bandwidth_delay));
+  if (held_back) advice += "; then test again: what the line carries shows only then";
+  return advice;
 }
 
 // Nothing, where too little came to tell.

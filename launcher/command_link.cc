@@ -161,13 +161,14 @@ void add_link(Command program) {
       "or faster and\nfaster: ask for more (--bytes, --time). Losses are what the sender's kernel "
       "sent again, what a full\nqueue on the way dropped included; congestion controls other than "
       "bbr cause some themselves.\n\n"
-      "In JSON: round_trip_ms (min, median), to_peer and from_peer (mbit_s, warm_s, bytes, "
-      "segments,\nsegments_resent, loss, congestion_control and why, dialed: by the sender, "
-      "connections,\nwindow_limited and buffer_limited: shares of the time, "
-      "bandwidth_delay_bytes of all\nconnections, rate_limit_mbit_s or null, polite, "
-      "beside_exchange: of a forced test, whose\nfigures but bytes are then of the exchange too; "
-      "where too little came to tell: null), kernel_here\nand kernel_there (tcp_rmem, tcp_wmem), "
-      "advice (sentences). A test that fails has peer and \"error\"\n(code, message) instead.\n\n"
+      "In JSON: state (\"done\"), here and peer (the sites' names), round_trip_ms (min, median), "
+      "to_peer and\nfrom_peer (mbit_s, warm_s, bytes, segments, segments_resent, loss, "
+      "congestion_control and why, dialed:\nby the sender, connections, window_limited and "
+      "buffer_limited: shares of the time,\nbandwidth_delay_bytes of all connections, "
+      "rate_limit_mbit_s or null, polite, beside_exchange: of a\nforced test, whose figures but "
+      "bytes are then of the exchange too; where too little came to tell:\nnull), kernel_here and "
+      "kernel_there (tcp_rmem, tcp_wmem), advice (sentences). A test that fails has\npeer and "
+      "\"error\" (code, message) instead.\n\n"
       "Example:\n  isthmus link test beta alpha.toml --time \"10 s\"");
   one.runs([options] { return test(*options); });
 }

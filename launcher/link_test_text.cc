@@ -36,10 +36,14 @@ std::string direction_text(const std::string& from, const std::string& to,
   };
   const auto bytes = about_bytes(number(d, "bytes"));
   const bool measured = field(d, "mbit_s").is_number();
+  // For so much of the time a buffer at either end was what bounded it.
+  constexpr double kHeldBack = 0.2;
+  const bool held_back = number(d, "window_limited") + number(d, "buffer_limited") >= kHeldBack;
   fact("capacity",
-       measured ? fmt::format("{}{} over {:.2f} s ({} in all)", polite ? "at least " : "",
-                              about_rate(1e6 * number(d, "mbit_s")), number(d, "warm_s"), bytes)
-                : fmt::format("not measured: {} came", bytes));
+       measured
+           ? fmt::format("{}{} over {:.2f} s ({} in all)", polite || held_back ? "at least " : "",
+                         about_rate(1e6 * number(d, "mbit_s")), number(d, "warm_s"), bytes)
+           : fmt::format("not measured: {} came", bytes));
   if (field(d, "loss").is_number())
     fact("sent again",
          fmt::format("{:.0f} of {:.0f} segments, {:.3f} %{}", number(d, "segments_resent"),
