@@ -163,7 +163,7 @@ void add_link(Command program) {
       "bbr cause some themselves.\n\n"
       "In JSON: state (\"done\"), here and peer (the sites' names), round_trip_ms (min, median), "
       "to_peer and\nfrom_peer (mbit_s, warm_s, bytes, segments, segments_resent, loss, "
-      "congestion_control and why, dialed:\nby the sender, connections, window_limited and "
+      "congestion_control and why,\ndialed: by the sender, connections, window_limited and "
       "buffer_limited: shares of the time,\nbandwidth_delay_bytes of all connections, "
       "rate_limit_mbit_s or null, polite, beside_exchange: of a\nforced test, whose figures but "
       "bytes are then of the exchange too; where too little came to tell:\nnull), kernel_here and "

@@ -330,6 +330,18 @@ TEST(SlowLinkTest, ALowRateLimitIsSlowAndNoMore) {
   }
 }
 
+TEST(SlowLinkTest, AHigherRateLimitHoldsAtOnceForAllThatTheGatewaySends) {
+  auto options = options_of({2 * kSecond, 2 * kSecond});
+  options.elements = 150'000;
+  options.gateway.sync.outer_steps = 3;
+  options.gateway.rate_limit_bytes_per_second = 4000;
+  ScriptedFederation federation(std::move(options));
+  federation.run_for(10 * kSecond);
+  ASSERT_FALSE(federation.finished());
+  for (const SiteId site : {1U, 2U}) federation.gateway(site).set_rate_limit(1e6);
+  EXPECT_TRUE(federation.run_until([&] { return federation.finished(); }, 60 * kSecond));
+}
+
 // ---- The end
 
 // One that is no member any more, and comes back when the others are through.
