@@ -44,6 +44,13 @@ std::optional<TcpFacts> read_tcp_facts(int descriptor) {
   return facts;
 }
 
+std::optional<std::uint64_t> tcp_bytes_received(int descriptor) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
+  return info.tcpi_bytes_received;
+}
+
 Nanoseconds TcpFacts::time_for(double bytes) const {
   const auto windows = bytes / std::max(static_cast<double>(window_bytes), 1.0);
   const auto trips = slow_start ? std::log2(1 + windows) : windows;

@@ -38,6 +38,8 @@ struct TcpFacts {
 
 // Nothing: no TCP connection, or an old kernel.
 std::optional<TcpFacts> read_tcp_facts(int descriptor);
+// By the kernel, whether anybody has read them or not. Nothing: no TCP socket.
+std::optional<std::uint64_t> tcp_bytes_received(int descriptor);
 
 // The kernel sends no faster on this connection from now on, whatever its congestion control
 // allows. Nothing: as fast as that allows. Once there was a pace, infinity included, the kernel

@@ -33,7 +33,8 @@ ZmqDialer::ZmqDialer(Loop& loop, EventLog& log, const ZmqContext& context,
       address_(std::move(address)),
       delay_(options.redial_delay_min, options.redial_delay_max),
       look_up_(loop, names, address_.host),
-      tasks_(loop) {}
+      tasks_(loop),
+      looks_(loop) {}
 
 ZmqDialer::~ZmqDialer() { close_socket(); }
 
@@ -98,6 +99,7 @@ void ZmqDialer::handshake_succeeded() {
   unreachable_.up(Lane::control);
   pulse_.heard(loop_.now());
   beat();  // the greeting
+  look();
   connection_ = events_.next_connection();
   meter_ = std::make_shared<LaneMeter>();
   meter_->sent = kZmqHandshakeBytesDialing;
@@ -117,6 +119,11 @@ void ZmqDialer::beat() {
                      [this] { beat(); });
 }
 
+void ZmqDialer::look() {
+  if (unfinished_.is_too_long(tcp_)) return end_violating("a message without end");
+  looks_.start_timer(UnfinishedMessage::kLookEvery, [this] { look(); });
+}
+
 bool ZmqDialer::is_heartbeat(const ZmqMessage& first) {
   ZmqMessage second;
   return first.more() && first.bytes().empty() && socket_.receive(second) && !second.more() &&
@@ -130,6 +137,7 @@ void ZmqDialer::take_messages() {
     if (connection_ == 0) take_events();  // the handshake's end was told before its first message
     if (connection_ == 0 || dropped_ || !socket_) break;
     pulse_.heard(loop_.now());
+    unfinished_.ended();
     if (is_heartbeat(part)) continue;
     if (part.more() || part.bytes().size() > kControlMessageBytesMax)
       return end_violating("a message that no gateway sends");
@@ -193,6 +201,7 @@ void ZmqDialer::end(std::string_view reason) {
 
 void ZmqDialer::close_socket() {
   tasks_.stop_timer();
+  looks_.stop_timer();
   look_up_.give_up();
   socket_watch_.reset();
   monitor_watch_.reset();
@@ -202,6 +211,7 @@ void ZmqDialer::close_socket() {
   inbox_ = {};
   dropped_ = false;
   tcp_ = {};
+  unfinished_ = {};
 }
 
 }  // namespace isthmus::inter

@@ -49,6 +49,7 @@ class ZmqDialer final : public LaneEnd {
   bool is_heartbeat(const ZmqMessage& first);
   void end_violating(std::string_view what);
   void beat();
+  void look();
   void end(std::string_view reason);
   void close_socket();
 
@@ -70,6 +71,7 @@ class ZmqDialer final : public LaneEnd {
   SocketMonitor monitor_;
   LaneSocket tcp_;
   LanePulse pulse_;
+  UnfinishedMessage unfinished_;
   LogPace violations_{kSecond, kViolationsAtOnce};
   std::unique_ptr<SocketWatch> socket_watch_;
   std::unique_ptr<SocketWatch> monitor_watch_;
@@ -77,6 +79,7 @@ class ZmqDialer final : public LaneEnd {
   Inbox inbox_;
   HostLookUp look_up_;
   OwnedTasks tasks_;  // its timer: the next attempt, the end of this one's time, or the next beat
+  OwnedTasks looks_;  // its timer: the next look at what the peer has begun to say
 };
 
 }  // namespace isthmus::inter

@@ -49,6 +49,13 @@ int LanePulse::send(ZmqSocket& socket, ZmqMessage* routing_id) {
   return failed;
 }
 
+bool UnfinishedMessage::is_too_long(const LaneSocket& socket) {
+  const auto bytes = socket.is_open() ? tcp_bytes_received(socket.descriptor()) : std::nullopt;
+  if (!bytes) return false;
+  if (std::exchange(ended_, false)) before_ = *bytes;
+  return *bytes - before_ > kBytesMax;
+}
+
 bool Inbox::put(ConnectionId connection, ZmqMessage message) {
   auto& bytes = bytes_[connection];
   bytes += cost(message);

@@ -65,6 +65,24 @@ class LanePulse {
   Nanoseconds heard_ = 0;
 };
 
+// What TCP has brought of a message that has not ended: libzmq keeps the parts of one, however many
+// there are, and hands over nothing before it has the last.
+class UnfinishedMessage {
+ public:
+  static constexpr Nanoseconds kLookEvery = 250 * kMillisecond;
+
+  // A whole one came, or the greeting.
+  void ended() { ended_ = true; }
+  // Looked at once in a while: no gateway has so much without an end, also to a loop that is late.
+  bool is_too_long(const LaneSocket& socket);
+
+ private:
+  static constexpr std::uint64_t kBytesMax = 32 << 20;  // twice Inbox::kBytesMax
+
+  bool ended_ = false;
+  std::uint64_t before_ = 0;
+};
+
 // What has come on a control lane and is not yet given to the loop. libzmq's own queue has no
 // limit: on one that is full and whose connection is reset, a heartbeat that the peer asked for
 // would end the process (LanePulse). So each turn empties it into this, which knows who sends too

@@ -17,7 +17,8 @@ namespace {
 // Not HANDSHAKE_FAILED_PROTOCOL, which libzmq also reports when a box of an established connection
 // does not open: reporting it overwrites errno, whereupon the connection is not ended but stands
 // still (4.3.4).
-constexpr int kListenerEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_ACCEPT_FAILED;
+constexpr int kListenerEvents =
+    ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_ACCEPT_FAILED;
 
 constexpr Nanoseconds kEndedRemembered = 10 * kSecond;
 
@@ -78,6 +79,22 @@ void ZmqListener::beat() {
   tasks_.start_timer(next, [this] { beat(); });
 }
 
+// While there are connections.
+void ZmqListener::look() {
+  std::vector<ConnectionId> endless;
+  for (auto& [id, connection] : connections_)
+    if (connection.ending.empty() && connection.unfinished.is_too_long(connection.socket))
+      endless.push_back(id);
+  for (const auto id : endless) end_violating(connections_.at(id), "a message without end");
+  for (auto& [descriptor, accepted] : accepted_)
+    if (accepted.second.is_too_long(accepted.first)) {
+      log_stranger("a message without end");
+      shut_down(accepted.first);
+    }
+  if (!connections_.empty() || !accepted_.empty())
+    looks_.start_timer(UnfinishedMessage::kLookEvery, [this] { look(); });
+}
+
 void ZmqListener::take_messages() {
   int taken = 0;
   while (taken < Inbox::kTakenMax && take_message()) ++taken;
@@ -104,6 +121,7 @@ bool ZmqListener::take_message() {
   auto* const connection = connection_of(std::string(routing_id.text()), payload);
   if (connection == nullptr || !connection->ending.empty()) return true;
   connection->pulse.heard(loop_.now());
+  connection->unfinished.ended();
   if (parts == 2 && only_empty) return true;  // a heartbeat
   if (parts > 1 || payload.bytes().size() > kControlMessageBytesMax) {
     end_violating(*connection, "a message that no gateway sends");
@@ -144,6 +162,7 @@ ZmqListener::Connection* ZmqListener::connection_of(const std::string& routing_i
   // An older connection with this descriptor has ended; its end must not be taken for this one's.
   take_events();
   end_all_on(socket.descriptor());
+  accepted_.erase(socket.descriptor());
   Connection connection;
   connection.id = events_.next_connection();
   connection.peer = *peer;
@@ -174,8 +193,13 @@ void ZmqListener::refuse(const ZmqMessage& payload, std::string_view peer,
 
 void ZmqListener::take_events() {
   while (const auto event = monitor_.next()) {
-    if (event->event == ZMQ_EVENT_DISCONNECTED) {
-      const int descriptor = static_cast<int>(event->value);
+    const int descriptor = static_cast<int>(event->value);
+    if (event->event == ZMQ_EVENT_ACCEPTED) {
+      const bool first = connections_.empty() && accepted_.empty();
+      accepted_[descriptor] = {LaneSocket(descriptor), {}};
+      if (first) look();
+    } else if (event->event == ZMQ_EVENT_DISCONNECTED) {
+      accepted_.erase(descriptor);
       const bool known = end_all_on(descriptor);
       const bool by_us = shut_down_.erase(descriptor) > 0;
       if (known || by_us) continue;

@@ -7,10 +7,12 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/event_log.h"
@@ -51,6 +53,7 @@ class ZmqListener final : public LaneEnd {
     std::string routing_id;
     LaneSocket socket;
     LanePulse pulse;
+    UnfinishedMessage unfinished;
     Overflow overflow;
     std::shared_ptr<LaneMeter> meter;
     std::string ending;  // why, once closed() is on its way; "" while it lives
@@ -64,12 +67,14 @@ class ZmqListener final : public LaneEnd {
         events_(events),
         congestion_(congestion),
         zap_(zap),
-        tasks_(loop) {}
+        tasks_(loop),
+        looks_(loop) {}
 
   void take_messages();
   bool take_message();
   void take_events();
   void beat();
+  void look();
   Connection* connection_of(const std::string& routing_id, const ZmqMessage& payload);
   void end_violating(const Connection& connection, std::string_view what);
   void refuse(const ZmqMessage& payload, std::string_view peer, std::string_view reason);
@@ -105,7 +110,10 @@ class ZmqListener final : public LaneEnd {
   LogPace refused_peers_;
   LogPace strangers_;
   LogPace violations_{kSecond, kViolationsAtOnce};
+  // Nobody has said anything on them yet.
+  std::map<int, std::pair<LaneSocket, UnfinishedMessage>> accepted_;
   OwnedTasks tasks_;  // its timer: the next beat of all connections
+  OwnedTasks looks_;  // its timer: the next look at what they have begun to say
 };
 
 }  // namespace isthmus::inter

@@ -1,9 +1,12 @@
 // What strangers on the network can reach and cost on the control lane: each trap of libzmq that
 // the wire avoids, once. The bulk lane: bulk_strangers_test.cc.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <csignal>
 #include <set>
 #include <thread>
 
@@ -177,6 +180,52 @@ TEST_F(ZmqPair, MoreAtOnceThanAGatewaySendsEndsTheConnection) {
   start(1);
   EXPECT_TRUE(wait_until_up());
 }
+
+// libzmq hands over no part of a message before it has the last.
+class EndlessMessage : public ZmqPair, public testing::WithParamInterface<bool> {};
+
+TEST_P(EndlessMessage, EndsTheConnection) {
+  const bool greets = GetParam();
+  const auto where = endpoint(Lane::control);
+  const auto server = world_.key(0).public_key;
+  const auto key = world_.key(1);
+  std::array<int, 2> started{};
+  ASSERT_EQ(::pipe(started.data()), 0);
+  const pid_t child = ::fork();  // whose memory is not this one's
+  if (child == 0) {
+    char byte = 0;
+    if (::read(started[0], &byte, 1) != 1) ::_exit(1);
+    RawClient client(where, server, key);
+    if (greets) client.send({0, 0});
+    for (int i = 0; i < 12'000; ++i) {
+      ZmqMessage part(message_of(kControlMessageBytesMax));
+      if (client.socket.send(part, true) != 0) ::_exit(1);
+    }
+    client.send({1});  // now libzmq begins to send it
+    ::sleep(60);
+    ::_exit(0);
+  }
+  const auto before = resident_bytes();
+  start(0);
+  EXPECT_EQ(::write(started[1], "", 1), 1);
+  EXPECT_TRUE(wait([&] { return !greets || !counters_[0].live[Lane::control].empty(); }));
+  const auto* const event = greets ? "wire_violation" : "wire_stranger";
+  std::size_t most = before;
+  EXPECT_TRUE(wait([&] {
+    most = std::max(most, resident_bytes());
+    return world_.count_events(0, event) == 1;
+  }));
+  EXPECT_TRUE(wait([&] { return counters_[0].live[Lane::control].empty(); }));
+  // All of it would be 750 MiB.
+  if (!kSanitized) {
+    EXPECT_LT(most, before + (400 << 20));
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  for (const int end : started) ::close(end);
+}
+
+INSTANTIATE_TEST_SUITE_P(Greeting, EndlessMessage, testing::Bool());
 
 // ---- What strangers can cost.
 
