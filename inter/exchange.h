@@ -134,7 +134,8 @@ class Exchange {
   bool nobody_has(const std::vector<Part>& parts) const;
 
   std::uint64_t relayed() const { return relayed_; }  // others' contributions, to who lacked them
-  // How often somebody else than a contribution's site was asked for it.
+  // Requests for contributions; of them those that went to other sites than the contribution's.
+  std::uint64_t asked() const { return asked_; }
   std::uint64_t asked_elsewhere() const { return asked_elsewhere_; }
 
  private:
@@ -331,7 +332,7 @@ class Exchange {
   bool offers_at_once_ = true;        // its own contributions, while they are made
   std::uint64_t attempts_ = 0;        // at contributions, since this start
   std::optional<double> zstd_saves_;  // of the bytes of a chunk, the last time; nothing: not tried
-  std::uint64_t relayed_ = 0, asked_elsewhere_ = 0;
+  std::uint64_t relayed_ = 0, asked_ = 0, asked_elsewhere_ = 0;
 };
 
 }  // namespace isthmus::inter

@@ -121,7 +121,7 @@ void Exchange::consider_fetching() {
     // so that many contributions do not all come over one line.
     std::vector<PeerSite*> sources, slow, silent, refused;
     for (auto& [id, peer] : context_.peers.all()) {
-      if (!may_have(peer, site)) continue;
+      if (!may_have(peer, site) || (in_vain && id == site)) continue;
       auto& kind = sought.refused.contains(id) ? refused
                    : silent_.contains(id)      ? silent
                    : is_slow(id)               ? slow
@@ -160,6 +160,7 @@ void Exchange::ask_of(PeerSite& peer, SiteId site) {
     entry->arrived.clear();
     entry->chunks_per_second.reset();
   }
+  ++asked_;
   if (peer.site != site) ++asked_elsewhere_;
   peer.link->await_chunks();
   peer.link->send(encode(Fetch{id_.step, site}));

@@ -552,6 +552,7 @@ Gateway::Counters Gateway::counters() const {
   auto all = counters_;
   if (exchange_) {
     all.relayed = exchange_->relayed();
+    all.asked = exchange_->asked();
     all.asked_elsewhere = exchange_->asked_elsewhere();
   }
   if (agreement_) all.reproposals += agreement_->counters().reproposals;

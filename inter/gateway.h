@@ -139,7 +139,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   }
   struct Counters {
     std::uint64_t ballots_above_zero = 0, reproposals = 0, unnamed = 0, stepped_ahead = 0,
-                  relayed = 0, asked_elsewhere = 0, state_fetches = 0, votes_lost = 0,
+                  relayed = 0, asked = 0, asked_elsewhere = 0, state_fetches = 0, votes_lost = 0,
                   readmitted = 0, view_changes = 0, relayed_messages = 0, divergences = 0,
                   voters_changed = 0, votes_under_way = 0, bad_signatures = 0,
                   signatures_checked = 0, signed_dropped = 0, ballots_considered = 0;

@@ -82,6 +82,20 @@ TEST(BlockedBulkPortTest, WhenItOpensNothingIsPassedOnAnyMore) {
   EXPECT_EQ(relayed(), since);
 }
 
+// Nobody's bulk finds a way: each is asked in turn, and given its time, the site itself too.
+TEST(BlockedBulkPortTest, OfAllOthersAsksNobodyAllTheTime) {
+  auto options = options_of({kSecond, kSecond, kSecond});
+  options.gateway.sync.outer_steps = 100'000;
+  ScriptedFederation federation(std::move(options));
+  ASSERT_TRUE(federation.run_until([&] { return federation.step(1) >= 2; }, 60 * kSecond));
+  for (const SiteId other : {2U, 3U}) federation.cut_bulk(1, other, true);
+  const auto asked = [&] { return federation.gateway(1).counters().asked; };
+  const auto before = asked();
+  federation.run_for(100 * kSecond);
+  EXPECT_GT(asked(), before + 4) << "it does go on";
+  EXPECT_LT(asked(), before + 60) << "two, each five seconds, and at once where one has ended";
+}
+
 // What came, and does not fit on this site's own disk, is not asked of others.
 TEST(BlockedBulkPortTest, AFullDiskIsNotTakenForOne) {
   auto options = options_of({kSecond, kSecond, kSecond, 60 * kSecond});
