@@ -15,7 +15,7 @@ constexpr Nanoseconds kSampleEvery = 20 * kMillisecond;
 constexpr std::uint64_t kFirstData = 4 << 10;
 constexpr std::uint64_t kDataShare = 16;  // a message is so small a part of what has left
 constexpr double kDataSeconds = 0.05;     // and of this time at a rate limit
-// For the rate limit, at most: the peer, who waits no longer than kLinkTestPatience, is told why.
+// For the rate limit, at most: the peer, who waits no longer than kFirstDataPatience, is told why.
 constexpr Nanoseconds kTurnMax = 9 * kSecond;
 
 }  // namespace
@@ -83,7 +83,8 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
     }
     return Result<void>(busy ? *busy : *gone);
   };
-  const auto until = loop.now() + plan.time;
+  // Counts from the first message that the wire takes: beside an exchange that may be full.
+  auto until = loop.now() + 2 * kTurnMax;
   Nanoseconds next_look = loop.now();
   std::uint64_t bytes = 0;
   const auto look = [&] {
@@ -108,14 +109,22 @@ Task<Result<LinkTestSent>> LinkTester::send_on(TestPointer test, LinkTestPlan pl
       if (test->ended) co_return *test->ended;
       if (auto why = refusal(*test); !why.empty()) co_return Error{ErrorCode::busy, std::move(why)};
       const auto sent = send_on_one(message);
-      if (sent) bytes += message.size() - 1;  // as the other end counts it
-      if (sent) break;
+      if (sent) {
+        if (bytes == 0) until = loop.now() + plan.time;
+        bytes += message.size() - 1;  // as the other end counts it
+        break;
+      }
       if (sent.error().code != ErrorCode::busy)
         co_return Error{
             ErrorCode::unavailable,
             fmt::format(
                 "no bulk connection with {} stands: try again when `isthmus status` shows one",
                 test->peer_name)};
+      if (loop.now() >= until && bytes == 0)
+        co_return Error{ErrorCode::busy,
+                        fmt::format("all connections of {} are full of what it is sending: ask "
+                                    "again between exchanges",
+                                    context_.self)};
       if (loop.now() >= until) break;
       co_await writable_.wait_until(std::min(until, loop.now() + kSampleEvery));
       look();
@@ -139,7 +148,7 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
   test->receiving = true;
   test->data_bytes = 0;
   auto began = co_await wait(
-      test, loop.now() + kLinkTestPatience, [](const Test& t) { return t.data_bytes > 0; },
+      test, loop.now() + kFirstDataPatience, [](const Test& t) { return t.data_bytes > 0; },
       "sends no data");
   std::vector<LinkTestSample> samples;
   const auto until = loop.now() + plan.time;

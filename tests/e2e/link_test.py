@@ -132,8 +132,8 @@ class LinkTest(Case):
             self.assertLess(time.monotonic() - began, 3)
 
     def test_an_exchange_comes_first_unless_the_test_is_forced(self):
-        # 0.8 million parameters: more than ten seconds at this rate.
-        with Federation("alpha", "beta", layers=2, hidden=192, ffn=512, outer_steps=1, inner_steps=4) as federation:
+        # 1.7 million parameters: longer at this rate than the test beside them, which waits for its turn.
+        with Federation("alpha", "beta", layers=2, hidden=256, ffn=768, outer_steps=1, inner_steps=4) as federation:
             federation.launch("--set", 'gateway.rate_limit="512 kbit/s"', "--set", "train.warmup_steps=0")
             site = federation["alpha"]
             wait_until(lambda: site.run_dir.exists() and any(e["event"] == "session_began" for e in site.events()), 60,

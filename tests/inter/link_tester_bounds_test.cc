@@ -31,6 +31,8 @@ TEST_F(LinkTesterTest, IsRefusedDuringAnExchangeOfEitherSideUnlessForced) {
   EXPECT_TRUE(outcome({.peer = kBeta, .force = true}));
 }
 
+// What goes beside a forced test on the same connections is none of its bytes, and said where
+// nobody can tell it from them.
 TEST_F(LinkTesterTest, BytesOfAnExchangeAreNotTheTests) {
   alpha.ignores_others = beta.ignores_others = true;
   alpha.exchange = "outer step 3 is being exchanged";
@@ -59,6 +61,7 @@ TEST_F(LinkTesterTest, BytesOfAnExchangeAreNotTheTests) {
     EXPECT_EQ((*alone)[direction]["beside_exchange"], false) << direction;
 }
 
+// Each time bulk of ours would wait for theirs. Our own operator may.
 TEST_F(LinkTesterTest, OneSiteForcesATestThroughAnExchangeNowAndThenOnly) {
   beta.exchange = "outer step 3 is being exchanged";
   ASSERT_TRUE(outcome({.peer = kBeta, .force = true}));
@@ -110,6 +113,7 @@ TEST_F(LinkTesterTest, WhereAnExchangeTakesTheRateLimitAForcedTestSaysSoAndDoesN
   EXPECT_THAT(why(outcome({.peer = kBeta, .force = true})), HasSubstr("alpha forced a test"));
 }
 
+// Who asks says what comes next: no test is made longer than one by that.
 TEST_F(LinkTesterTest, NobodyIsSentMoreThanOnceInATestNorKeepsItGoing) {
   const auto say = [&](LinkTestFrame kind, const auto& body) {
     auto frame = link_test_frame(kind, 9);
@@ -147,6 +151,7 @@ class HastyPeerTest : public LinkTesterTest {
   }
 };
 
+// Each would wait for its turn at the rate limit, and beta's own bulk behind all of them.
 TEST_F(HastyPeerTest, TakesNothingOfTheRateLimitWithTestsThatItEnds) {
   beta.limit.set_rate(simulation.now(), 100e3);
   for (LinkTestId id = 1; id <= 2000; ++id) {

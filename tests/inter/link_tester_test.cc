@@ -119,11 +119,41 @@ TEST_F(LinkTesterTest, HasNoLongerToWaitThanTheRateLimitOfNow) {
   EXPECT_GE((*report)["to_peer"]["bytes"].get<double>(), 6e6);
 }
 
-// What goes beside a forced test on the same connections is none of its bytes, and said where
-// nobody can tell it from them.
-// Each time bulk of ours would wait for theirs. Our own operator may.
-// Who asks says what comes next: no test is made longer than one by that.
-// Each would wait for its turn at the rate limit, and beta's own bulk behind all of them.
+// Of an exchange the wire has more than it can send: what comes of a forced test is behind it.
+class FullWireTest : public LinkTesterTest {
+ protected:
+  // How it ends, where the line to beta is full from the moment on at which alpha has its last
+  // round trip, and its data would leave.
+  Result<nlohmann::json> outcome_when_full(double bytes_per_second) {
+    alpha.exchange = beta.exchange = "outer step 3 is being exchanged";
+    beta.ignores_others = true;
+    network.set_access(kAlpha.site, bytes_per_second);
+    alpha.hears = [this, pongs = 0](std::span<const std::byte> message) mutable {
+      const auto kind = static_cast<LinkTestFrame>(message.front());
+      if (kind == LinkTestFrame::pong && ++pongs == 20)
+        while (alpha.wire.send(kBeta, Lane::bulk, Bytes(100'000), 0)) filled += 100'000;
+      alpha.tester.on_message(kBeta, kind == LinkTestFrame::data ? Lane::bulk : Lane::control,
+                              message);
+    };
+    return outcome({.peer = kBeta, .force = true, .time = kSecond});
+  }
+  std::uint64_t filled = 0;
+};
+
+TEST_F(FullWireTest, ItsTimeCountsFromTheFirstDataThatTheWireTakes) {
+  const auto report = outcome_when_full(100e3);
+  ASSERT_GE(filled, 100'000U * 2) << "longer than the test";
+  ASSERT_TRUE(report) << report.error().text();
+  for (const auto* direction : {"to_peer", "from_peer"})
+    EXPECT_GT((*report)[direction]["bytes"].get<double>(), 0) << direction;
+}
+
+TEST_F(FullWireTest, WhereItTakesNoneForLongItSaysSo) {
+  EXPECT_THAT(why(outcome_when_full(3e3)),
+              HasSubstr("all connections of alpha are full of what it is sending: ask again "
+                        "between exchanges"));
+}
+
 // The line takes the last message only after the time is over.
 TEST_F(LinkTesterTest, SaysWhatItHasSentAndNoMore) {
   network.set_access(kBeta.site, 50e3);
