@@ -52,6 +52,8 @@ class LaneEvents {
   virtual void received(ConnectionId connection, const SharedBytes& message) = 0;
   virtual void writable(ConnectionId connection) = 0;
   virtual bool is_peer(GatewayId id) const = 0;
+  // Since data last came on any bulk connection of this peer. Nothing: it has none.
+  virtual std::optional<Nanoseconds> bulk_silence(GatewayId peer) const = 0;
 };
 
 constexpr std::size_t message_bytes_max(Lane lane) {

@@ -88,9 +88,9 @@ void TlsDialer::end(const Error& why) {
   dropped_ = false;
   const auto connection = std::exchange(connection_, nullptr);
   if (was_up)
-    unreachable_.down(Lane::bulk);
+    unreachable_.down(Lane::bulk, loop_.now());
   else if (started_)
-    unreachable_.failed(Lane::bulk, address_.endpoint(), why.text());
+    unreachable_.failed(Lane::bulk, loop_.now(), address_.endpoint(), why.text());
   if (!was_up && connection != nullptr && connection->connected_at())
     delay_.connected(*connection->connected_at());
   const auto delay = delay_.ended(loop_.now(), was_up);

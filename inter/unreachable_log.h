@@ -1,14 +1,18 @@
 // UnreachableLog: what the log says of a peer that does not let itself be dialed: each reason once
 // until it is reached, however many connections are tried and however often. Of the bulk lane only
-// where the control lane is up: else that has the same to say.
+// where the control lane is up: else that has the same to say. Nothing in the half minute after a
+// connection ended: the line may be slow, the gateway start anew or have gone at the run's end, and
+// what comes of that others say (session_ended).
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/event_log.h"
 #include "inter/lane_end.h"
 #include "inter/wire.h"
@@ -25,11 +29,15 @@ class UnreachableLog {
     ++on(lane).up;
     on(lane).said.clear();
   }
-  void down(Lane lane) { --on(lane).up; }
+  void down(Lane lane, Nanoseconds now) {
+    --on(lane).up;
+    on(lane).ended = now;
+  }
 
-  void failed(Lane lane, std::string_view address, const std::string& reason) {
+  void failed(Lane lane, Nanoseconds now, std::string_view address, const std::string& reason) {
     auto& tried = on(lane);
     if (tried.up > 0 || (lane == Lane::bulk && on(Lane::control).up == 0)) return;
+    if (tried.ended && now - *tried.ended < kQuiet) return;
     if (tried.said.size() >= kReasonsMax || !tried.said.insert(reason).second) return;
     log_.warning("wire_unreachable", {peer_},
                  {{"lane", to_string(lane)}, {"address", address}, {"reason", reason}});
@@ -37,8 +45,10 @@ class UnreachableLog {
 
  private:
   static constexpr std::size_t kReasonsMax = 8;  // of many addresses of one name each has its own
+  static constexpr Nanoseconds kQuiet = 30 * kSecond;
   struct Tried {
     int up = 0;  // connections
+    std::optional<Nanoseconds> ended;
     std::set<std::string> said;
   };
   Tried& on(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }

@@ -109,14 +109,13 @@ void ZmqDialer::handshake_succeeded() {
 
 void ZmqDialer::beat() {
   const auto now = loop_.now();
-  const auto silence = pulse_.silence(now, tcp_);
-  if (silence >= options_.control_timeout) return end("silence");
+  const auto patience = pulse_.patience(now, tcp_, options_, events_, peer_.id);
+  if (patience == 0) return end("silence");
   // Where a message waits for room, that is a sign of life as good.
   if (!overflow_.full()) LanePulse::send(socket_);
   if (socket_watch_) socket_watch_->kick();
   const auto interval = options_.heartbeat_interval;
-  tasks_.start_timer(std::min(next_beat(now, interval) - now, options_.control_timeout - silence),
-                     [this] { beat(); });
+  tasks_.start_timer(std::min(next_beat(now, interval) - now, patience), [this] { beat(); });
 }
 
 void ZmqDialer::look() {
@@ -192,9 +191,9 @@ void ZmqDialer::end(std::string_view reason) {
   const auto ended = std::exchange(connection_, 0);
   close_socket();
   if (ended == 0)
-    unreachable_.failed(Lane::control, address_.endpoint(), why);
+    unreachable_.failed(Lane::control, loop_.now(), address_.endpoint(), why);
   else
-    unreachable_.down(Lane::control);
+    unreachable_.down(Lane::control, loop_.now());
   tasks_.start_timer(delay_.ended(loop_.now(), ended != 0), [this] { dial(); });
   if (ended != 0) events_.closed(ended, why);
 }

@@ -33,10 +33,18 @@ LaneSocket::LaneSocket(int descriptor) {
 
 bool LaneSocket::is_open() const { return descriptor_ >= 0 && inode_of(descriptor_) == inode_; }
 
-Nanoseconds LanePulse::silence(Nanoseconds now, const LaneSocket& socket) const {
-  const auto since_message = now - heard_;
+Nanoseconds LanePulse::patience(Nanoseconds now, const LaneSocket& socket,
+                                const ZmqWireOptions& options, const LaneEvents& events,
+                                GatewayId peer) const {
+  auto silence = now - heard_;
   const auto facts = socket.is_open() ? read_tcp_facts(socket.descriptor()) : std::nullopt;
-  return facts && facts->silence ? std::min(since_message, *facts->silence) : since_message;
+  if (facts && facts->silence) silence = std::min(silence, *facts->silence);
+  auto left = options.control_timeout - silence;
+  if (left <= 0)
+    if (const auto beside = events.bulk_silence(peer))
+      left = std::min(options.control_timeout - *beside,
+                      options.control_timeout_beside_bulk - silence);
+  return std::max<Nanoseconds>(left, 0);
 }
 
 int LanePulse::send(ZmqSocket& socket, ZmqMessage* routing_id) {
@@ -86,7 +94,7 @@ Result<void> set_control_options(ZmqSocket& socket, const ZmqWireOptions& option
   ISTHMUS_CHECK(socket.set(ZMQ_HANDSHAKE_IVL, milliseconds(options.handshake_timeout)));
   // TCP_USER_TIMEOUT; the heartbeats are the bytes that an idle connection has to get through.
   // SNDBUF and RCVBUF are never set: that would switch off TCP's own tuning.
-  return socket.set(ZMQ_TCP_MAXRT, milliseconds(options.stall_timeout));
+  return socket.set(ZMQ_TCP_MAXRT, milliseconds(options.control_timeout_beside_bulk));
 }
 
 }  // namespace isthmus::inter

@@ -55,8 +55,10 @@ class LaneSocket {
 class LanePulse {
  public:
   void heard(Nanoseconds now) { heard_ = now; }
-  // Since anything came last, a part of a message included.
-  Nanoseconds silence(Nanoseconds now, const LaneSocket& socket) const;
+  // How long the connection may stay up before it is to be looked at again; 0: it is dead. It is
+  // silent since anything came last, a part of a message included.
+  Nanoseconds patience(Nanoseconds now, const LaneSocket& socket, const ZmqWireOptions& options,
+                       const LaneEvents& events, GatewayId peer) const;
 
   // `routing_id` goes before it, at the end that has several receivers. What ZmqSocket::send said.
   static int send(ZmqSocket& socket, ZmqMessage* routing_id = nullptr);

@@ -64,12 +64,13 @@ void ZmqListener::beat() {
   std::vector<ConnectionId> silent;
   for (auto& [id, connection] : connections_) {
     if (!connection.ending.empty()) continue;
-    const auto silence = connection.pulse.silence(now, connection.socket);
-    if (silence >= options_.control_timeout) {
+    const auto patience =
+        connection.pulse.patience(now, connection.socket, options_, events_, connection.peer);
+    if (patience == 0) {
       silent.push_back(id);
       continue;
     }
-    next = std::min(next, options_.control_timeout - silence);
+    next = std::min(next, patience);
     // Where a message waits for room, that is a sign of life as good.
     ZmqMessage routing_id(connection.routing_id);
     if (!connection.overflow.full()) LanePulse::send(socket_, &routing_id);

@@ -117,6 +117,7 @@ class ZmqWire final : public Wire, public LaneEvents {
   void received(ConnectionId id, const SharedBytes& message) override;
   void writable(ConnectionId id) override;
   bool is_peer(GatewayId id) const override { return peers_.contains(id); }
+  std::optional<Nanoseconds> bulk_silence(GatewayId peer) const override;
 
   Loop& loop_;
   EventLog& log_;
@@ -404,6 +405,13 @@ void ZmqWire::closed(ConnectionId id, std::string_view reason) {
                {"reason", reason},
                {"left_out", *left_out}});
   receiver_->on_down(connection.peer, connection.lane, id);
+}
+
+std::optional<Nanoseconds> ZmqWire::bulk_silence(GatewayId peer) const {
+  std::optional<Nanoseconds> least;
+  for (const auto& path : bulk_paths(peer))
+    if (path.tcp.silence && (!least || *path.tcp.silence < *least)) least = path.tcp.silence;
+  return least;
 }
 
 void ZmqWire::received(ConnectionId id, const SharedBytes& message) {

@@ -21,14 +21,13 @@
 // - a connection is up at the listening end with its first message. The dialing end sends one by
 //   itself (two empty parts, which are a heartbeat later on; anything else in several parts is a
 //   violation), so both ends learn of a connection within a round trip;
-// - a connection is down when its TCP connection ends, or fails: by TCP's own timeout on unsent or
-//   unacknowledged bytes (progress, however slow, keeps it), or by the lane's heartbeats, which
-//   also notice a process that is stopped; not by ZeroMQ's (LanePulse says why);
+// - a connection is down when its TCP connection ends, or fails: by the lane's heartbeats, which
+//   also notice a process that is stopped, and not by ZeroMQ's (LanePulse says why); or by TCP's
+//   own timeout on unsent or unacknowledged bytes (progress, however slow, keeps it), where the
+//   peer is still heard;
 // - a peer that chose its own routing id is refused: libzmq lets it take another's place;
 // - what has come waits with us (Inbox), not in a queue of libzmq's that can be full: a connection
 //   that is reset while its queue is full may end the process.
-// Not defended against, since libzmq 4.3.4 offers no way: a gateway of the roster that sends one
-// message in parts without end. It fills memory until it is barred.
 //
 // Rules of the bulk lane (tests/inter/bulk_lane_test.cc; inter/tls_connection.h draws it):
 // - both ends are up once each has proven its key and said which gateway of its site it is;
@@ -96,9 +95,13 @@ struct ZmqWireOptions {
   int control_queue = 64;
   int bulk_queue = 4;
   Nanoseconds heartbeat_interval = 2 * kSecond;
-  Nanoseconds control_timeout = 6 * kSecond;  // without a word from the peer
-  Nanoseconds bulk_timeout = 60 * kSecond;    // silence within a message
-  // Bytes, or probes of an idle bulk connection, that TCP cannot get acknowledged.
+  // Without a word from the peer; and where its bulk comes meanwhile. On a line that has become
+  // slow control waits behind that, for as long as the queue on the way is.
+  Nanoseconds control_timeout = 6 * kSecond;
+  Nanoseconds control_timeout_beside_bulk = 20 * kSecond;
+  Nanoseconds bulk_timeout = 60 * kSecond;  // silence within a message
+  // Of a bulk connection: bytes, or probes of an idle one, that TCP cannot get acknowledged. One
+  // that TCP asks for longer it asks ever more seldom, also once the line is back.
   Nanoseconds stall_timeout = 8 * kSecond;
   Nanoseconds connect_timeout = 2 * kSecond;  // less where a peer was reached sooner just before
   Nanoseconds handshake_timeout = 5 * kSecond;

@@ -9,7 +9,11 @@ namespace {
 
 class UnreachableLogTest : public testing::Test {
  protected:
-  void failed(Lane lane, const std::string& reason) { said_.failed(lane, "tcp://b:7700", reason); }
+  void failed(Lane lane, const std::string& reason) {
+    said_.failed(lane, simulation_.now(), "tcp://b:7700", reason);
+  }
+  void down(Lane lane) { said_.down(lane, simulation_.now()); }
+  void pass(Nanoseconds time) { simulation_.advance(simulation_.now() + time); }
   std::size_t lines() const { return log_.count("wire_unreachable"); }
 
   sim::Simulation simulation_;
@@ -26,9 +30,28 @@ TEST_F(UnreachableLogTest, EachReasonOnceUntilItIsReached) {
   said_.up(Lane::control);
   failed(Lane::control, "no_connection");
   EXPECT_EQ(lines(), 2U) << "it is reached on another connection";
-  said_.down(Lane::control);
+  down(Lane::control);
+  pass(30 * kSecond);
   failed(Lane::control, "no_connection");
   EXPECT_EQ(lines(), 3U);
+}
+
+TEST_F(UnreachableLogTest, NotWithinHalfAMinuteOfAConnection) {
+  said_.up(Lane::control);
+  said_.up(Lane::bulk);
+  down(Lane::bulk);
+  pass(29 * kSecond);
+  failed(Lane::bulk, "no connection in time");
+  EXPECT_EQ(lines(), 0U);
+  pass(kSecond);
+  failed(Lane::bulk, "no connection in time");
+  EXPECT_EQ(lines(), 1U);
+  down(Lane::control);
+  failed(Lane::control, "no_connection");
+  EXPECT_EQ(lines(), 1U);
+  pass(30 * kSecond);
+  failed(Lane::control, "no_connection");
+  EXPECT_EQ(lines(), 2U);
 }
 
 TEST_F(UnreachableLogTest, OfTheBulkLaneOnlyWhatTheControlLaneDoesNotSay) {
@@ -37,7 +60,8 @@ TEST_F(UnreachableLogTest, OfTheBulkLaneOnlyWhatTheControlLaneDoesNotSay) {
   said_.up(Lane::control);
   for (int connection = 0; connection < 4; ++connection) failed(Lane::bulk, "Connection refused");
   EXPECT_EQ(lines(), 1U);
-  said_.down(Lane::control);
+  down(Lane::control);
+  pass(30 * kSecond);
   failed(Lane::control, "no_connection");
   EXPECT_EQ(lines(), 2U);
 }

@@ -333,6 +333,44 @@ TEST_F(ZmqPairQuick, SilenceIsNoticedAtBothEndsAlsoAfterALongIdleTime) {
   EXPECT_TRUE(wait([&] { return counters_[0].up() && counters_[1].up(); }, 3 * kSecond));
 }
 
+// As on a line that has become slow, with a queue of many seconds: control waits behind chunks.
+TEST_F(ZmqPairQuick, ControlMayBeSilentForLongerWhileBulkComes) {
+  for (std::size_t i : {0, 1}) world_.options(i).control_timeout_beside_bulk = 6 * kSecond;
+  use_proxies();
+  start_both();
+  bool sends = true;
+  const auto run = [&](Nanoseconds time) {
+    constexpr auto kTurn = 100 * kMillisecond;
+    for (Nanoseconds passed = 0; passed < time; passed += kTurn) {
+      for (std::size_t from : {0, 1})
+        if (sends) (void)wires_[from]->send(world_gateway(1 - from), Lane::bulk, message_of(1000));
+      run_for(kTurn);
+    }
+  };
+  const auto control_ends = [&] {
+    return counters_[0].downs[Lane::control] + counters_[1].downs[Lane::control];
+  };
+  auto& control = *proxies_[static_cast<std::size_t>(Lane::control)];
+  control.stall(true);
+  run(4 * kSecond);
+  EXPECT_EQ(control_ends(), 0);
+  control.stall(false);
+  run(kSecond);
+  expect_working();
+  // Not for ever, and not for longer than without it once none comes any more.
+  control.stall(true);
+  run(7 * kSecond);
+  EXPECT_EQ(control_ends(), 2);
+  control.stall(false);
+  ASSERT_TRUE(wait_until_up());
+  control.stall(true);
+  run(3 * kSecond);
+  EXPECT_EQ(control_ends(), 2);
+  sends = false;
+  run(2500 * kMillisecond);
+  EXPECT_EQ(control_ends(), 4);
+}
+
 TEST_F(ZmqPairQuick, ADialThatMeetsSilenceIsGivenUpAndTriedAgain) {
   use_proxies();
   for (auto& proxy : proxies_) proxy->stall(true);

@@ -87,9 +87,11 @@ class ScriptedSites(WanFederation):
         return roots
 
     def transferred(self, site, step):
-        """The share of the others' contributions to `step` that is on the site's disk."""
+        """The share of each other site's contribution to `step` that is on the site's disk, at least."""
         files = [p for p in (site.run_dir / "outer/contributions").glob(f"{step:08}-*")
                  if not p.name.endswith(f"-{site.number}")]
+        if len(files) < len(self.sites) - 1:
+            return 0
         with contextlib.suppress(OSError):
             return min((p.stat().st_blocks * 512 / self.elements for p in files), default=0)
         return 0
