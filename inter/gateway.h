@@ -262,6 +262,8 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   std::uint64_t behind() const;         // steps that the others are known to have done without it
   std::string missed_sites() const;
   void say_missed_sites();
+  std::string silent_ranks() const;
+  void say_hanging_ranks();
   struct LostVotes {
     std::vector<SiteId> sites;
     bool stop_the_run = false;  // there is no majority without them
@@ -536,6 +538,7 @@ class Gateway final : public WireReceiver, public LinkOwner, public OuterSteps {
   Learnt own_lateness_;
   StragglerWait straggler_wait_;
   RankPulse rank_pulse_;
+  bool ranks_hang_ = false;  // said so
   bool ranks_leaving_ = false, stopping_ = false, finished_ = false,
        end_told_ = false,       // the last state is right, for all that can be known
       ranks_know_end_ = false;  // and was said to ranks

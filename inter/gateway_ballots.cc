@@ -89,6 +89,7 @@ void Gateway::tick() {
   give_way_to_twin();
   count_waits();
   say_missed_sites();
+  say_hanging_ranks();
   say_lost_votes();
   tick_timer_ = world_.loop.call_at(next_beat(now, kTick), [this] { tick(); });
 }

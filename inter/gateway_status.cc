@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/counted.h"
 #include "base/listed.h"
@@ -199,6 +200,30 @@ void Gateway::say_missed_sites() {
   world_.log.warning("sites_missed", {}, {{"waits_for", missed}});
 }
 
+// "": they are heard, or nothing is expected of them.
+std::string Gateway::silent_ranks() const {
+  const auto silence = rank_pulse_.silence(world_.loop.now()), patience = rank_pulse_.patience();
+  if (finished_ || silence < patience / 2) return {};
+  if (silence < patience)
+    return fmt::format(
+        "nothing was heard of its ranks for {:.0f} s; after {:.0f} s they count as "
+        "hanging, and the others go on without them",
+        seconds_of(silence), seconds_of(patience));
+  return fmt::format(
+      "its ranks hang: they are connected, and nothing was heard of them for {:.0f} "
+      "s; the others go on without them. See what they wait for, or start them again",
+      seconds_of(silence));
+}
+
+void Gateway::say_hanging_ranks() {
+  const bool hang = !finished_ && rank_pulse_.hang(world_.loop.now());
+  if (hang == std::exchange(ranks_hang_, hang)) return;
+  if (hang)
+    world_.log.warning("ranks_hang", {}, {{"why", silent_ranks()}});
+  else
+    world_.log.info("ranks_hang_no_more", {}, {{"here", rank_pulse_.here()}});
+}
+
 // What is so now, unlike the event log, which says when it became so.
 std::vector<std::string> Gateway::attention() const {
   std::vector<std::string> all;
@@ -219,11 +244,7 @@ std::vector<std::string> Gateway::attention() const {
                     exchange_->disk_refuses()));
   if (!not_saved_why_.empty())
     all.push_back(fmt::format("the state cannot be saved, and is tried again: {}", not_saved_why_));
-  if (const auto silent = rank_pulse_.hang(world_.loop.now()); silent > 0 && !finished_)
-    all.push_back(
-        fmt::format("its ranks hang: they are connected, and nothing was heard of them for {:.0f} "
-                    "s; the others go on without them. See what they wait for, or start them again",
-                    seconds_of(silent)));
+  if (const auto silent = silent_ranks(); !silent.empty()) all.push_back(silent);
   if (disputed_since_ || differs_long())
     all.push_back("its state differs from that of others: it is computed again, or fetched");
   return all;

@@ -13,9 +13,10 @@ namespace isthmus::inter {
 
 class RankPulse {
  public:
+  // Until they are told a state they may be silent: the run may not have begun.
   void attached(Nanoseconds now) {
-    here_ = true;
-    noted_ = in_a_row_ = waiting_ = false;
+    here_ = waiting_ = true;
+    noted_ = in_a_row_ = false;
     last_ = now;
     computing_since_.reset();
   }
@@ -29,16 +30,15 @@ class RankPulse {
     noted_ = in_a_row_ = true;
     last_ = now;
   }
-  // They have made their contribution, taken or not: until they are told a state they may be
-  // silent. So long they computed for it since they were told the last one; nothing where they went
-  // on without a new one.
+  // They have made their contribution, taken or not, and wait for a state. So long they computed
+  // for it since they were told the last one; nothing where they went on without a new one.
   std::optional<Nanoseconds> handed_over(Nanoseconds now) {
     note(now);
     waiting_ = true;
     const auto began = std::exchange(computing_since_, std::nullopt);
     return began ? std::optional(now - *began) : std::nullopt;
   }
-  // A state. They may have waited for the first one as long as for others.
+  // A state.
   void told(Nanoseconds now) {
     if (here_ && (waiting_ || !noted_)) computing_since_ = now;
     if (!waiting_) return;
@@ -49,9 +49,14 @@ class RankPulse {
   bool here() const { return here_; }
   Nanoseconds last() const { return last_; }
   bool live(Nanoseconds now) const { return here_ && (waiting_ || now - last_ < patience()); }
-  // How long nothing was heard of ranks that are there and count as hanging therefore; 0: they do
-  // not.
-  Nanoseconds hang(Nanoseconds now) const { return here_ && !live(now) ? now - last_ : 0; }
+  // How long nothing was heard of ranks that are there and owe a note; 0 where they owe none. From
+  // patience() on they hang.
+  Nanoseconds silence(Nanoseconds now) const { return here_ && !waiting_ ? now - last_ : 0; }
+  bool hang(Nanoseconds now) const { return here_ && !live(now); }
+  // How long they may be silent; ten minutes while it is not known how often they are heard.
+  Nanoseconds patience() const {
+    return intervals_.samples() < kSamples ? kUnknown : kLeast + 4 * intervals_.spread();
+  }
   // And not only there: they have computed since they attached.
   bool compute(Nanoseconds now) const { return noted_ && live(now); }
 
@@ -59,10 +64,6 @@ class RankPulse {
   static constexpr std::uint32_t kSamples = 5;
   static constexpr Nanoseconds kUnknown = 600 * kSecond;  // a first step may load and compile
   static constexpr Nanoseconds kLeast = 30 * kSecond;     // a checkpoint in between
-
-  Nanoseconds patience() const {
-    return intervals_.samples() < kSamples ? kUnknown : kLeast + 4 * intervals_.spread();
-  }
 
   Learnt intervals_;  // between notes of one stretch of work
   bool here_ = false, noted_ = false, in_a_row_ = false, waiting_ = false;

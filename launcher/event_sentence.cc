@@ -83,7 +83,11 @@ std::string plain(const LoggedEvent& event) {
         "{3} it",
         sites, event.outer_step, several ? "are" : "is", several ? "they fetch" : "it fetches");
   }
-  if (id == "initial_replaced" || id == "too_few_members" || id == "votes_lost") return why;
+  if (id == "initial_replaced" || id == "too_few_members" || id == "votes_lost" ||
+      id == "ranks_hang")
+    return why;
+  if (id == "ranks_hang_no_more")
+    return event.field("here") == "true" ? "its ranks go on" : "its ranks have gone";
   if (id == "disk_failed")
     return fmt::format("a contribution to step {} cannot be written, and is tried again: {}",
                        event.outer_step, why);
@@ -136,7 +140,7 @@ std::string plain(const LoggedEvent& event) {
 
 bool is_for_people(const LoggedEvent& event) {
   return event.severity == "warning" || event.severity == "alarm" || event.id == "rate_limit" ||
-         event.id == "disk_takes_again";
+         event.id == "disk_takes_again" || event.id == "ranks_hang_no_more";
 }
 
 std::string window_sentence(std::string_view peer) {

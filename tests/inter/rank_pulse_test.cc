@@ -10,6 +10,7 @@ class RankPulseTest : public testing::Test {
  protected:
   void SetUp() override {
     pulse.attached(now);
+    pulse.told(now);
     for (int i = 0; i < 50; ++i) pulse.note(now += 2 * kSecond);
   }
   Nanoseconds now = 1000 * kSecond;
@@ -27,18 +28,33 @@ TEST_F(RankPulseTest, SilenceFarBeyondWhatWasUsualIsNoProgress) {
 
 TEST_F(RankPulseTest, SilentRanksHangUntilTheySaySomething) {
   RankPulse ranks;
-  EXPECT_EQ(ranks.hang(0), 0) << "none are there";
+  EXPECT_FALSE(ranks.hang(1000 * kSecond)) << "none are there";
   ranks.attached(0);
-  for (int i = 1; i <= 10; ++i) ranks.note(i * kSecond);
-  EXPECT_EQ(ranks.hang(20 * kSecond), 0);
-  EXPECT_EQ(ranks.hang(100 * kSecond), 90 * kSecond);
-  ranks.note(101 * kSecond);
-  EXPECT_EQ(ranks.hang(102 * kSecond), 0);
+  EXPECT_EQ(ranks.silence(9000 * kSecond), 0) << "the run has not begun";
+  EXPECT_FALSE(ranks.hang(9000 * kSecond));
+  now = 9000 * kSecond;
+  ranks.told(now);
+  EXPECT_EQ(ranks.patience(), 600 * kSecond) << "a first step may take long";
+  EXPECT_FALSE(ranks.hang(now + 599 * kSecond));
+  EXPECT_TRUE(ranks.hang(now + 600 * kSecond));
+  for (int i = 0; i < 10; ++i) ranks.note(now += kSecond);
+  EXPECT_GE(ranks.patience(), 30 * kSecond);
+  EXPECT_LT(ranks.patience(), 60 * kSecond);
+  EXPECT_FALSE(ranks.hang(now + 10 * kSecond));
+  EXPECT_EQ(ranks.silence(now + 10 * kSecond), 10 * kSecond);
+  EXPECT_TRUE(ranks.hang(now + 90 * kSecond));
+  EXPECT_EQ(ranks.silence(now + 90 * kSecond), 90 * kSecond);
+  ranks.note(now += 91 * kSecond);
+  EXPECT_FALSE(ranks.hang(now + kSecond));
+  ranks.handed_over(now);
+  EXPECT_FALSE(ranks.hang(now + 1000 * kSecond));
+  EXPECT_EQ(ranks.silence(now + 1000 * kSecond), 0) << "they wait for a state";
 }
 
 TEST_F(RankPulseTest, SlowRanksMayBeSilentForLonger) {
   RankPulse slow;
   slow.attached(0);
+  slow.told(0);
   EXPECT_TRUE(slow.live(500 * kSecond)) << "a first step may take long";
   Nanoseconds at = 0;
   for (int i = 0; i < 50; ++i) slow.note(at += 100 * kSecond);

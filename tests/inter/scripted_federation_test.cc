@@ -45,10 +45,16 @@ TEST_P(DeadRanksTest, AreNoProgressAndTheirSiteIsOutUntilTheyCompute) {
   EXPECT_FALSE(is_member(first, "s3"));
   // The others do not wait for it any more: some three seconds a step.
   EXPECT_GT(first.state()->step, step + 30);
+  EXPECT_EQ(federation.events(3, "ranks_hang"), hang ? 1U : 0U);
+  EXPECT_THAT(third.status().attention,
+              testing::Contains(testing::StartsWith("its ranks hang: they are connected"))
+                  .Times(hang ? 1 : 0));
 
   federation.ranks(3).attach(third);
   EXPECT_TRUE(federation.run_until([&] { return is_member(first, "s3"); }, 60 * kSecond));
   EXPECT_TRUE(third.computes());
+  EXPECT_EQ(federation.events(3, "ranks_hang_no_more"), hang ? 1U : 0U);
+  EXPECT_EQ(federation.events(1, "ranks_hang"), 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeadRanksTest, testing::Bool(), [](const auto& chosen) {

@@ -28,6 +28,9 @@ TEST(EventSentence, SaysWhatToDoWhereOneCan) {
                                    R"("peer":"beta","lane":"control","address":"tcp://h:0",)"
                                    R"("reason":"no_connection"})")),
               HasSubstr("beta cannot be reached at tcp://h:0: nothing answers there"));
+  EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"ranks_hang",)"
+                                 R"("why":"its ranks hang: see what they wait for"})")),
+            "warning: its ranks hang: see what they wait for");
   EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"attach_refused","pid":7,)"
                                  R"("rank":0,"reason":"the disk is full"})")),
             "warning: the gateway does not take rank 0: the disk is full");
