@@ -1,4 +1,6 @@
 // A contribution of which others tell as well: a ballot that names it, and sites that pass it on.
+#include <map>
+
 #include "tests/inter/exchange_fixture.h"
 
 namespace isthmus::inter {
@@ -245,6 +247,48 @@ TEST_F(PassedOnTest, AnEarlierAttemptPassedOnMeanwhileDoesNotLoseTheNewest) {
   disk.set_faults({});
   federation_.puppet(kRelay).link(kReceiver).send(earlier->announcement().encode());
   EXPECT_TRUE(federation_.run_until([this] { return held(); }, 600 * kSecond));
+}
+
+// The origin has it and is in sight, and its bulk finds no way; the relay has it too, and sends
+// nothing for a while. Each is asked now and then: the origin, which announces it anew each time,
+// not over and over because it is the only one that was not silent, and the relay again.
+TEST_F(PassedOnTest, OfASilentSourceAndASiteWithoutAWayEachIsAskedNowAndThen) {
+  const auto made = made_from(1);
+  std::map<SiteId, int> asked_of;
+  for (const auto site : {kOrigin, kRelay}) {
+    auto& puppet = federation_.puppet(site);
+    puppet.heard = [&, site, heard = puppet.heard](Link& from, MessageType type, ByteReader& in) {
+      if (type == MessageType::status) {
+        const auto theirs = decode_status(in);
+        if (!theirs) return;
+        Status mine;
+        mine.step = theirs->step;
+        mine.contributes = true;
+        mine.vote_file = 77;
+        mine.sees = {kReceiver};
+        mine.holds = {kOrigin};
+        from.send(encode(mine));
+        return;
+      }
+      if (type == MessageType::fetch) {
+        ++asked_of[site];
+        if (site == kOrigin) from.send(made->announcement().encode());
+      }
+      heard(from, type, in);
+    };
+  }
+  link().send(made->announcement().encode());
+  ASSERT_TRUE(run_until([&] { return asked_of[kOrigin] > 0; }));
+  asked_of.clear();
+  federation_.run_for(60 * kSecond);
+  for (const auto site : {kOrigin, kRelay}) {
+    EXPECT_GE(asked_of[site], 4) << site;
+    EXPECT_LE(asked_of[site], 13) << site;
+  }
+  EXPECT_EQ(receiver().counters().signed_dropped, 0U);
+  federation_.cut_bulk(kReceiver, kOrigin, true);
+  passes_on_ = made;
+  EXPECT_TRUE(run_until([this] { return held(); }));
 }
 
 }  // namespace

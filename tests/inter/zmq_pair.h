@@ -77,7 +77,9 @@ class ZmqPair : public testing::Test {
     start(1);
     ASSERT_TRUE(wait_until_up());
   }
-  bool wait(const std::function<bool()>& condition, Nanoseconds at_most = 10 * kSecond) {
+  // A sanitizer makes tens of megabytes take longer.
+  static constexpr Nanoseconds kPatience = kSanitized ? 60 * kSecond : 10 * kSecond;
+  bool wait(const std::function<bool()>& condition, Nanoseconds at_most = kPatience) {
     return world_.run_until(condition, at_most);
   }
   bool wait_until_up() {
