@@ -254,6 +254,12 @@ class WhereItCannotRun(unittest.TestCase):
         hidden = f"mount -t tmpfs none /dev/net && exec {WITH_WAN} -- true"
         self.assert_refused(SKIPPED, "modprobe tun", ["unshare", "--mount", "bash", "-c", hidden])
 
+    def test_root_of_a_user_namespace_alone(self):
+        alone = ["unshare", "--user", "--map-root-user"]
+        if subprocess.run([*alone, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("no user namespaces here")
+        self.assert_refused(SKIPPED, "no right to make namespaces", [*alone, WITH_WAN, "--", "true"])
+
     def test_no_emulator(self):
         self.assert_refused(1, "build it with", [WITH_WAN, "--", "true"],
                             env={**os.environ, "ISTHMUS_WAN_EMULATOR": "/nowhere"})
