@@ -121,6 +121,9 @@ TEST_F(CopiedChunks, NoneThatTheRateLimitHasNoRoomForYet) {
   EXPECT_EQ(copied(), 0U);
   peer.run_for(200 * kMillisecond);
   EXPECT_EQ(copied(), 1U);
+  // Which takes its time of the limit, as any chunk does.
+  EXPECT_FALSE(peer.limit.idle(peer.loop.now() + 250 * kMillisecond));
+  EXPECT_TRUE(peer.limit.idle(peer.loop.now() + 550 * kMillisecond));
 }
 
 TEST_F(CopiedChunks, OneOfTheTwoSufficesWhenAConnectionEnds) {

@@ -365,6 +365,21 @@ TEST_F(LinkPair, AnotherRateLimitCountsForWhatWaitsAlready) {
   EXPECT_EQ(beta->owner.chunks.size(), 4U);
 }
 
+// Its turn has come, and the connections are full: of another limit it has had nothing.
+TEST(Link, WhatHadItsTurnBeforeAnotherRateLimitGivesThatNothingBack) {
+  ScriptedPeer peer;
+  begin_on_two_connections(peer, 20);
+  peer.limit.set_rate(peer.loop.now(), 200'000);
+  peer.busy = {2, 3};
+  peer.link.offer(5, 0, 1, std::make_shared<NumberedChunks>(100'000), false);
+  peer.run_for(kSecond);
+  const auto changed = peer.loop.now();
+  peer.limit.set_rate(changed, 100'000);
+  peer.link.rate_changed();
+  peer.link.withdraw(5);
+  EXPECT_FALSE(peer.limit.idle(changed - 1));
+}
+
 // Of four or eight connections, on a line that carries far more.
 class RateLimitOverConnections : public LinkPair,
                                  public testing::WithParamInterface<sim::SimulatedTcp> {
