@@ -44,7 +44,7 @@ Result<void> Gateway::attached(const ModelLayout& layout) {
                                  .difference(Fingerprint::of(layout, options_.sync), "in the run",
                                              "at the ranks"))};
   if (!layout_) take_layout(layout);
-  rank_pulse_.attached(world_.loop.now());
+  rank_pulse_.attached(world_.loop.now(), genesis_.has_value());
   ranks_leaving_ = false;
   // After the caller is done with its own bookkeeping.
   world_.loop.call_after(0, [this] {
@@ -64,6 +64,7 @@ void Gateway::detached() {
 }
 
 void Gateway::offer_initial(LargeVector<float> parameters) {
+  rank_pulse_.offered();
   if (!layout_ || parameters.size() != layout_->elements() || state_) return;
   world_.loop.spawn(take_initial(std::move(parameters)));
 }

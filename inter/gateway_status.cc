@@ -133,6 +133,18 @@ std::string Gateway::missed_sites() const {
                            : fmt::format(", and no record names the vote file of {}",
                                          listed(names_of(without_votes))));
   if (!state_ && peers_.seen().empty()) return "any site that has the run's state";
+  if (agreement_ && exchange_ && state_ && !agreement_->decided() && !contributions_may_suffice()) {
+    std::vector<SiteId> idle;
+    for (const auto member : view.members)
+      if (member != self_ && agreement_->held().count(member) == 0 &&
+          !progresses(peers_.all().at(member)))
+        idle.push_back(member);
+    if (!idle.empty())
+      return fmt::format(
+          "{}: nothing comes of {} ranks, and an outer step is made of min_sites = "
+          "{} contributions at least",
+          listed(names_of(idle)), idle.size() > 1 ? "their" : "its", options_.sync.min_sites);
+  }
   return {};
 }
 
@@ -204,19 +216,21 @@ void Gateway::say_missed_sites() {
 std::string Gateway::silent_ranks() const {
   const auto silence = rank_pulse_.silence(world_.loop.now()), patience = rank_pulse_.patience();
   if (finished_ || silence < patience / 2) return {};
+  const bool others_go_on = genesis_ && current_view().members.size() > options_.sync.min_sites;
+  const auto then = others_go_on ? "the others go on without them" : "nothing goes on without them";
   if (silence < patience)
     return fmt::format(
-        "nothing was heard of its ranks for {:.0f} s; after {:.0f} s they count as "
-        "hanging, and the others go on without them",
-        seconds_of(silence), seconds_of(patience));
+        "nothing was heard of its ranks for {:.0f} s; after {:.0f} s they count as hanging, and {}",
+        seconds_of(silence), seconds_of(patience), then);
   return fmt::format(
-      "its ranks hang: they are connected, and nothing was heard of them for {:.0f} "
-      "s; the others go on without them. See what they wait for, or start them again",
-      seconds_of(silence));
+      "its ranks hang: they are connected, and nothing was heard of them for {:.0f} s; {}. See "
+      "what they wait for, or start them again",
+      seconds_of(silence), then);
 }
 
 void Gateway::say_hanging_ranks() {
-  const bool hang = !finished_ && rank_pulse_.hang(world_.loop.now());
+  if (finished_) return;  // nothing is expected of them any more, and nothing said
+  const bool hang = rank_pulse_.hang(world_.loop.now());
   if (hang == std::exchange(ranks_hang_, hang)) return;
   if (hang)
     world_.log.warning("ranks_hang", {}, {{"why", silent_ranks()}});

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -54,6 +55,8 @@ class LaneEvents {
   virtual bool is_peer(GatewayId id) const = 0;
   // Since data last came on any bulk connection of this peer. Nothing: it has none.
   virtual std::optional<Nanoseconds> bulk_silence(GatewayId peer) const = 0;
+  // What has come on all that it had.
+  virtual std::uint64_t bulk_bytes_received(GatewayId peer) const = 0;
 };
 
 constexpr std::size_t message_bytes_max(Lane lane) {

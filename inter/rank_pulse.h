@@ -13,13 +13,16 @@ namespace isthmus::inter {
 
 class RankPulse {
  public:
-  // Until they are told a state they may be silent: the run may not have begun.
-  void attached(Nanoseconds now) {
-    here_ = waiting_ = true;
+  // In a run that has begun they wait for a state. Else they owe their first parameters.
+  void attached(Nanoseconds now, bool has_begun) {
+    here_ = true;
+    waiting_ = has_begun;
     noted_ = in_a_row_ = false;
     last_ = now;
     computing_since_.reset();
   }
+  // Those: now they wait until the run begins, however long that takes.
+  void offered() { waiting_ = here_; }
   void detached() {
     here_ = noted_ = waiting_ = false;
     computing_since_.reset();
@@ -40,8 +43,9 @@ class RankPulse {
   }
   // A state.
   void told(Nanoseconds now) {
+    const bool first = !noted_ && !computing_since_;
     if (here_ && (waiting_ || !noted_)) computing_since_ = now;
-    if (!waiting_) return;
+    if (!waiting_ && !first) return;
     waiting_ = in_a_row_ = false;
     last_ = now;
   }

@@ -64,7 +64,7 @@ void TlsDialer::up(const std::shared_ptr<TlsConnection>& connection) {
   delay_.connected(*connection->connected_at());
   delay_.up(loop_.now());
   look_up_.reached();
-  unreachable_.up(Lane::bulk);
+  unreachable_.up(Lane::bulk, loop_.now());
   connection->number(events_.next_connection());
   events_.opened(connection->id(), peer_.id, Lane::bulk, *this, connection->meter());
   connection->start_reading();

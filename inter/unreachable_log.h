@@ -1,8 +1,8 @@
 // UnreachableLog: what the log says of a peer that does not let itself be dialed: each reason once
 // until it is reached, however many connections are tried and however often. Of the bulk lane only
-// where the control lane is up: else that has the same to say. Nothing in the half minute after a
-// connection ended: the line may be slow, the gateway start anew or have gone at the run's end, and
-// what comes of that others say (session_ended).
+// where the control lane is up: else that has the same to say. Nothing in the half minute after the
+// end of a connection that had lived: the line may be slow, the gateway start anew or have gone at
+// the run's end, and what comes of that others say (session_ended).
 #pragma once
 
 #include <array>
@@ -25,13 +25,16 @@ class UnreachableLog {
   UnreachableLog(EventLog& log, std::string_view peer) : log_(log), peer_(peer) {}
 
   // A connection has come up, or one that was up has ended.
-  void up(Lane lane) {
-    ++on(lane).up;
-    on(lane).said.clear();
+  void up(Lane lane, Nanoseconds now) {
+    auto& tried = on(lane);
+    if (tried.up++ == 0) tried.began = now;
+    tried.said.clear();
   }
   void down(Lane lane, Nanoseconds now) {
-    --on(lane).up;
-    on(lane).ended = now;
+    auto& tried = on(lane);
+    --tried.up;
+    tried.ended.reset();
+    if (now - tried.began >= kLived) tried.ended = now;
   }
 
   void failed(Lane lane, Nanoseconds now, std::string_view address, const std::string& reason) {
@@ -45,9 +48,10 @@ class UnreachableLog {
 
  private:
   static constexpr std::size_t kReasonsMax = 8;  // of many addresses of one name each has its own
-  static constexpr Nanoseconds kQuiet = 30 * kSecond;
+  static constexpr Nanoseconds kQuiet = 30 * kSecond, kLived = 5 * kSecond;
   struct Tried {
-    int up = 0;  // connections
+    int up = 0;             // connections
+    Nanoseconds began = 0;  // the first of them
     std::optional<Nanoseconds> ended;
     std::set<std::string> said;
   };

@@ -96,10 +96,11 @@ void ZmqDialer::take_events() {
 void ZmqDialer::handshake_succeeded() {
   delay_.up(loop_.now());
   look_up_.reached();
-  unreachable_.up(Lane::control);
+  unreachable_.up(Lane::control, loop_.now());
   pulse_.heard(loop_.now());
   beat();  // the greeting
-  look();
+  // Not at once: what a late loop would find ends the connection, which is not one yet.
+  looks_.start_timer(UnfinishedMessage::kLookEvery, [this] { look(); });
   connection_ = events_.next_connection();
   meter_ = std::make_shared<LaneMeter>();
   meter_->sent = kZmqHandshakeBytesDialing;

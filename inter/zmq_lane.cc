@@ -35,12 +35,19 @@ bool LaneSocket::is_open() const { return descriptor_ >= 0 && inode_of(descripto
 
 Nanoseconds LanePulse::patience(Nanoseconds now, const LaneSocket& socket,
                                 const ZmqWireOptions& options, const LaneEvents& events,
-                                GatewayId peer) const {
+                                GatewayId peer) {
+  const auto bulk_bytes = events.bulk_bytes_received(peer);
+  const bool bulk_comes = bulk_bytes - bulk_bytes_ >= kBulkBytesMin;
+  if (bulk_comes) bulk_came_ = now;
+  if (bulk_comes || now - bulk_since_ >= options.control_timeout) {
+    bulk_since_ = now;
+    bulk_bytes_ = bulk_bytes;
+  }
   auto silence = now - heard_;
   const auto facts = socket.is_open() ? read_tcp_facts(socket.descriptor()) : std::nullopt;
   if (facts && facts->silence) silence = std::min(silence, *facts->silence);
   auto left = options.control_timeout - silence;
-  if (left <= 0)
+  if (left <= 0 && bulk_came_ && now - *bulk_came_ < options.control_timeout)
     if (const auto beside = events.bulk_silence(peer))
       left = std::min(options.control_timeout - *beside,
                       options.control_timeout_beside_bulk - silence);
@@ -61,7 +68,8 @@ bool UnfinishedMessage::is_too_long(const LaneSocket& socket) {
   const auto bytes = socket.is_open() ? tcp_bytes_received(socket.descriptor()) : std::nullopt;
   if (!bytes) return false;
   if (std::exchange(ended_, false)) before_ = *bytes;
-  return *bytes - before_ > kBytesMax;
+  bytes_ = *bytes - before_;
+  return bytes_ > kBytesMax;
 }
 
 bool Inbox::put(ConnectionId connection, ZmqMessage message) {

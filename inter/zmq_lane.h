@@ -55,16 +55,22 @@ class LaneSocket {
 class LanePulse {
  public:
   void heard(Nanoseconds now) { heard_ = now; }
-  // How long the connection may stay up before it is to be looked at again; 0: it is dead. It is
-  // silent since anything came last, a part of a message included.
+  // How long the connection may stay up before it is to be looked at again, on every heartbeat at
+  // least; 0: it is dead. It is silent since anything came, a part of a message included.
   Nanoseconds patience(Nanoseconds now, const LaneSocket& socket, const ZmqWireOptions& options,
-                       const LaneEvents& events, GatewayId peer) const;
+                       const LaneEvents& events, GatewayId peer);
 
   // `routing_id` goes before it, at the end that has several receivers. What ZmqSocket::send said.
   static int send(ZmqSocket& socket, ZmqMessage* routing_id = nullptr);
 
  private:
+  // In control_timeout; what an idle link says on the bulk lane is half of it.
+  static constexpr std::uint64_t kBulkBytesMin = 4096;
+
   Nanoseconds heard_ = 0;
+  std::uint64_t bulk_bytes_ = 0;  // as they were
+  Nanoseconds bulk_since_ = 0;    // at this time
+  std::optional<Nanoseconds> bulk_came_;
 };
 
 // What TCP has brought of a message that has not ended: libzmq keeps the parts of one, however many
@@ -77,12 +83,14 @@ class UnfinishedMessage {
   void ended() { ended_ = true; }
   // Looked at once in a while: no gateway has so much without an end, also to a loop that is late.
   bool is_too_long(const LaneSocket& socket);
+  // At the last look.
+  std::uint64_t bytes() const { return bytes_; }
 
  private:
   static constexpr std::uint64_t kBytesMax = 32 << 20;  // twice Inbox::kBytesMax
 
   bool ended_ = false;
-  std::uint64_t before_ = 0;
+  std::uint64_t before_ = 0, bytes_ = 0;
 };
 
 // What has come on a control lane and is not yet given to the loop. libzmq's own queue has no

@@ -22,6 +22,10 @@ constexpr int kListenerEvents =
 
 constexpr Nanoseconds kEndedRemembered = 10 * kSecond;
 
+// Of all connections on which nobody has greeted; what is above it is of those that have more than
+// a gateway says with its greeting.
+constexpr std::uint64_t kUngreetedBytesMax = 64 << 20, kUngreetedBytes = 1 << 20;
+
 // Strangers wait here for their handshake; listed gateways must not be turned away meanwhile.
 constexpr int kBacklog = 1024;
 
@@ -87,13 +91,38 @@ void ZmqListener::look() {
     if (connection.ending.empty() && connection.unfinished.is_too_long(connection.socket))
       endless.push_back(id);
   for (const auto id : endless) end_violating(connections_.at(id), "a message without end");
-  for (auto& [descriptor, accepted] : accepted_)
-    if (accepted.second.is_too_long(accepted.first)) {
-      log_stranger("a message without end");
-      shut_down(accepted.first);
-    }
+  look_at_accepted();
   if (!connections_.empty() || !accepted_.empty())
     looks_.start_timer(UnfinishedMessage::kLookEvery, [this] { look(); });
+}
+
+// Nobody fills memory with first messages that do not end: who dials greets within dial_timeout, or
+// has given up; and all who are to greet have few bytes together.
+void ZmqListener::look_at_accepted() {
+  std::uint64_t all = 0;
+  for (auto at = accepted_.begin(); at != accepted_.end();) {
+    auto& accepted = at->second;
+    const bool late = loop_.now() - accepted.since > options_.dial_timeout;
+    if (accepted.unfinished.is_too_long(accepted.socket))
+      at = shut_accepted(at, "a message without end");
+    else if (late)
+      at = shut_accepted(at, "it did not greet in time");
+    else
+      all += (at++)->second.unfinished.bytes();
+  }
+  if (all <= kUngreetedBytesMax) return;
+  for (auto at = accepted_.begin(); at != accepted_.end();)
+    if (at->second.unfinished.bytes() > kUngreetedBytes)
+      at = shut_accepted(at, "many messages without end");
+    else
+      ++at;
+}
+
+std::map<int, ZmqListener::Accepted>::iterator ZmqListener::shut_accepted(
+    std::map<int, Accepted>::iterator accepted, std::string_view why) {
+  if (accepted->second.socket.is_open()) log_stranger(why);
+  shut_down(accepted->second.socket);
+  return accepted_.erase(accepted);
 }
 
 void ZmqListener::take_messages() {
@@ -197,7 +226,7 @@ void ZmqListener::take_events() {
     const int descriptor = static_cast<int>(event->value);
     if (event->event == ZMQ_EVENT_ACCEPTED) {
       const bool first = connections_.empty() && accepted_.empty();
-      accepted_[descriptor] = {LaneSocket(descriptor), {}};
+      accepted_[descriptor] = {LaneSocket(descriptor), loop_.now(), {}};
       if (first) look();
     } else if (event->event == ZMQ_EVENT_DISCONNECTED) {
       accepted_.erase(descriptor);

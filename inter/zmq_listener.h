@@ -59,6 +59,13 @@ class ZmqListener final : public LaneEnd {
     std::string ending;  // why, once closed() is on its way; "" while it lives
   };
 
+  // Nobody has said anything whole on it yet.
+  struct Accepted {
+    LaneSocket socket;
+    Nanoseconds since = 0;
+    UnfinishedMessage unfinished;
+  };
+
   ZmqListener(Loop& loop, EventLog& log, const ZmqWireOptions& options, LaneEvents& events,
               CongestionControl& congestion, ZapHandler& zap)
       : loop_(loop),
@@ -70,6 +77,9 @@ class ZmqListener final : public LaneEnd {
         tasks_(loop),
         looks_(loop) {}
 
+  void look_at_accepted();
+  std::map<int, Accepted>::iterator shut_accepted(std::map<int, Accepted>::iterator accepted,
+                                                  std::string_view why);
   void take_messages();
   bool take_message();
   void take_events();
@@ -110,8 +120,7 @@ class ZmqListener final : public LaneEnd {
   LogPace refused_peers_;
   LogPace strangers_;
   LogPace violations_{kSecond, kViolationsAtOnce};
-  // Nobody has said anything on them yet.
-  std::map<int, std::pair<LaneSocket, UnfinishedMessage>> accepted_;
+  std::map<int, Accepted> accepted_;
   OwnedTasks tasks_;  // its timer: the next beat of all connections
   OwnedTasks looks_;  // its timer: the next look at what they have begun to say
 };

@@ -118,6 +118,9 @@ class ZmqWire final : public Wire, public LaneEvents {
   void writable(ConnectionId id) override;
   bool is_peer(GatewayId id) const override { return peers_.contains(id); }
   std::optional<Nanoseconds> bulk_silence(GatewayId peer) const override;
+  std::uint64_t bulk_bytes_received(GatewayId peer) const override {
+    return bytes_received_on(peer, Lane::bulk);
+  }
 
   Loop& loop_;
   EventLog& log_;

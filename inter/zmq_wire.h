@@ -95,7 +95,7 @@ struct ZmqWireOptions {
   int control_queue = 64;
   int bulk_queue = 4;
   Nanoseconds heartbeat_interval = 2 * kSecond;
-  // Without a word from the peer; and where its bulk comes meanwhile. On a line that has become
+  // Without a byte from the peer; and where its bulk comes meanwhile. On a line that has become
   // slow control waits behind that, for as long as the queue on the way is.
   Nanoseconds control_timeout = 6 * kSecond;
   Nanoseconds control_timeout_beside_bulk = 20 * kSecond;

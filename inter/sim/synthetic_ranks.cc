@@ -9,6 +9,7 @@ void SyntheticRanks::attach(OuterSteps& gateway) {
     refused_ = true;
     return;
   }
+  if (hung_) return;
   LargeVector<float> initial(layout_.elements());
   for (std::size_t i = 0; i < initial.size(); ++i) initial[i] = initial_value(i);
   gateway.offer_initial(std::move(initial));

@@ -9,7 +9,7 @@ namespace {
 class RankPulseTest : public testing::Test {
  protected:
   void SetUp() override {
-    pulse.attached(now);
+    pulse.attached(now, true);
     pulse.told(now);
     for (int i = 0; i < 50; ++i) pulse.note(now += 2 * kSecond);
   }
@@ -29,7 +29,10 @@ TEST_F(RankPulseTest, SilenceFarBeyondWhatWasUsualIsNoProgress) {
 TEST_F(RankPulseTest, SilentRanksHangUntilTheySaySomething) {
   RankPulse ranks;
   EXPECT_FALSE(ranks.hang(1000 * kSecond)) << "none are there";
-  ranks.attached(0);
+  ranks.attached(0, false);
+  EXPECT_FALSE(ranks.hang(599 * kSecond));
+  EXPECT_TRUE(ranks.hang(600 * kSecond)) << "they offer nothing";
+  ranks.offered();
   EXPECT_EQ(ranks.silence(9000 * kSecond), 0) << "the run has not begun";
   EXPECT_FALSE(ranks.hang(9000 * kSecond));
   now = 9000 * kSecond;
@@ -53,7 +56,7 @@ TEST_F(RankPulseTest, SilentRanksHangUntilTheySaySomething) {
 
 TEST_F(RankPulseTest, SlowRanksMayBeSilentForLonger) {
   RankPulse slow;
-  slow.attached(0);
+  slow.attached(0, true);
   slow.told(0);
   EXPECT_TRUE(slow.live(500 * kSecond)) << "a first step may take long";
   Nanoseconds at = 0;
@@ -81,7 +84,7 @@ TEST_F(RankPulseTest, RanksThatComeBackComputeWhenTheySaySo) {
   pulse.detached();
   EXPECT_FALSE(pulse.here());
   EXPECT_FALSE(pulse.live(now));
-  pulse.attached(now);
+  pulse.attached(now, true);
   EXPECT_TRUE(pulse.live(now));
   EXPECT_FALSE(pulse.compute(now));
   pulse.note(now);
@@ -90,10 +93,10 @@ TEST_F(RankPulseTest, RanksThatComeBackComputeWhenTheySaySo) {
 
 TEST(ComputedFor, IsFromAStateToTheContribution) {
   RankPulse pulse;
-  pulse.attached(0);
+  pulse.attached(0, true);
   EXPECT_EQ(pulse.handed_over(kSecond), std::nullopt) << "of no state";
   pulse.detached();
-  pulse.attached(2 * kSecond);
+  pulse.attached(2 * kSecond, true);
   pulse.told(50'000 * kSecond);  // the run begins when the last site has come
   pulse.note(50'003 * kSecond);
   EXPECT_EQ(pulse.handed_over(50'010 * kSecond), 10 * kSecond);
@@ -102,7 +105,7 @@ TEST(ComputedFor, IsFromAStateToTheContribution) {
   EXPECT_EQ(pulse.handed_over(50'420 * kSecond), std::nullopt) << "they went on without a new one";
   pulse.told(50'430 * kSecond);
   pulse.detached();
-  pulse.attached(50'500 * kSecond);
+  pulse.attached(50'500 * kSecond, true);
   EXPECT_EQ(pulse.handed_over(50'501 * kSecond), std::nullopt);
 }
 

@@ -61,6 +61,67 @@ INSTANTIATE_TEST_SUITE_P(All, DeadRanksTest, testing::Bool(), [](const auto& cho
   return std::string(chosen.param ? "hang" : "are_gone");
 });
 
+// The first voter's ranks, before they have offered their parameters: no run begins.
+TEST(HangingRanks, AreToldOfBeforeTheRunBegins) {
+  ScriptedFederation federation(options_of({kSecond, kSecond}));
+  federation.ranks(1).hang();
+  federation.run_for(50 * kMillisecond);
+  auto& first = federation.gateway(1);
+  ASSERT_TRUE(first.attached(federation.layout()));
+  federation.run_for(660 * kSecond);
+  EXPECT_EQ(first.genesis(), std::nullopt);
+  EXPECT_EQ(federation.events(1, "ranks_hang"), 1U);
+  EXPECT_THAT(first.status().attention,
+              testing::Contains(testing::AllOf(testing::StartsWith("its ranks hang"),
+                                               testing::HasSubstr("nothing goes on without"))));
+}
+
+TEST(HangingRanks, AtTheRunsEndAreNotSaidToGoOn) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.without_vote = {3};
+  options.gateway.sync.outer_steps = 80;
+  ScriptedFederation federation(std::move(options));
+  auto& first = federation.gateway(1);
+  ASSERT_TRUE(federation.run_until(
+      [&] { return first.state() && first.state()->step >= 8 && is_member(first, "s3"); },
+      300 * kSecond));
+  federation.ranks(3).detach();
+  ASSERT_TRUE(federation.run_until(
+      [&] { return federation.gateway(3).status().phase == "finished"; }, 1000 * kSecond));
+  federation.run_for(10 * kSecond);
+  EXPECT_EQ(federation.events(3, "ranks_hang"), 1U);
+  EXPECT_EQ(federation.events(3, "ranks_hang_no_more"), 0U);
+}
+
+// Of two sites and min_sites = 2 neither goes on alone, and both say why.
+TEST(HangingRanks, WithoutWhichNothingGoesOnAreNamedEverywhere) {
+  auto options = options_of({2 * kSecond, 2 * kSecond});
+  options.gateway.sync.outer_steps = 800;
+  options.gateway.sync.min_sites = 2;
+  ScriptedFederation federation(std::move(options));
+  auto& first = federation.gateway(1);
+  auto& second = federation.gateway(2);
+  ASSERT_TRUE(federation.run_until([&] { return first.state() && first.state()->step >= 8; },
+                                   300 * kSecond));
+  federation.ranks(2).detach();
+  ASSERT_TRUE(
+      federation.run_until([&] { return federation.events(2, "ranks_hang") > 0; }, 60 * kSecond));
+  const auto step = first.state()->step;
+  federation.run_for(60 * kSecond);
+  EXPECT_EQ(first.state()->step, step);
+  EXPECT_THAT(second.status().attention,
+              testing::Contains(testing::AllOf(testing::StartsWith("its ranks hang"),
+                                               testing::HasSubstr("nothing goes on without"))));
+  EXPECT_THAT(first.status().attention,
+              testing::Contains("it waits for s2: nothing comes of its ranks, and an outer step is "
+                                "made of min_sites = 2 contributions at least"));
+  EXPECT_EQ(federation.events(1, "sites_missed"), 1U);
+  federation.ranks(2).attach(second);
+  ASSERT_TRUE(federation.run_until([&] { return first.state()->step > step; }, 60 * kSecond));
+  federation.run_for(10 * kSecond);
+  EXPECT_THAT(first.status().attention, testing::IsEmpty());
+}
+
 // ---- What is waited for
 
 TEST(WaitsTest, ASlowSiteIsWaitedForAsAnotherSite) {

@@ -12,6 +12,7 @@ class UnreachableLogTest : public testing::Test {
   void failed(Lane lane, const std::string& reason) {
     said_.failed(lane, simulation_.now(), "tcp://b:7700", reason);
   }
+  void up(Lane lane) { said_.up(lane, simulation_.now()); }
   void down(Lane lane) { said_.down(lane, simulation_.now()); }
   void pass(Nanoseconds time) { simulation_.advance(simulation_.now() + time); }
   std::size_t lines() const { return log_.count("wire_unreachable"); }
@@ -27,7 +28,7 @@ TEST_F(UnreachableLogTest, EachReasonOnceUntilItIsReached) {
     failed(Lane::control, "no handshake in time");
   }
   EXPECT_EQ(lines(), 2U);
-  said_.up(Lane::control);
+  up(Lane::control);
   failed(Lane::control, "no_connection");
   EXPECT_EQ(lines(), 2U) << "it is reached on another connection";
   down(Lane::control);
@@ -37,8 +38,9 @@ TEST_F(UnreachableLogTest, EachReasonOnceUntilItIsReached) {
 }
 
 TEST_F(UnreachableLogTest, NotWithinHalfAMinuteOfAConnection) {
-  said_.up(Lane::control);
-  said_.up(Lane::bulk);
+  up(Lane::control);
+  up(Lane::bulk);
+  pass(5 * kSecond);
   down(Lane::bulk);
   pass(29 * kSecond);
   failed(Lane::bulk, "no connection in time");
@@ -54,10 +56,21 @@ TEST_F(UnreachableLogTest, NotWithinHalfAMinuteOfAConnection) {
   EXPECT_EQ(lines(), 2U);
 }
 
+TEST_F(UnreachableLogTest, WhoComesAndGoesAllTheTimeIsTold) {
+  for (int i = 1; i <= 10; ++i) {
+    up(Lane::control);
+    pass(kSecond);
+    down(Lane::control);
+    failed(Lane::control, "no_connection");
+    EXPECT_EQ(lines(), i);
+    pass(9 * kSecond);
+  }
+}
+
 TEST_F(UnreachableLogTest, OfTheBulkLaneOnlyWhatTheControlLaneDoesNotSay) {
   failed(Lane::bulk, "Connection refused");
   EXPECT_EQ(lines(), 0U);
-  said_.up(Lane::control);
+  up(Lane::control);
   for (int connection = 0; connection < 4; ++connection) failed(Lane::bulk, "Connection refused");
   EXPECT_EQ(lines(), 1U);
   down(Lane::control);

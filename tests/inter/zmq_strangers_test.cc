@@ -1,5 +1,6 @@
 // What strangers on the network can reach and cost on the control lane: each trap of libzmq that
 // the wire avoids, once. The bulk lane: bulk_strangers_test.cc.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <deque>
 #include <set>
 #include <thread>
 
@@ -226,6 +228,109 @@ TEST_P(EndlessMessage, EndsTheConnection) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Greeting, EndlessMessage, testing::Bool());
+
+// Who is up is told something at once, as a session that stands does.
+class Greeter final : public Counter {
+ public:
+  void on_up(GatewayId peer, Lane lane, ConnectionId id) override {
+    Counter::on_up(peer, lane, id);
+    if (lane == Lane::control) (void)wire->send(peer, lane, message_of(100), id);
+  }
+  Wire* wire = nullptr;
+};
+
+// All of it has come before a late loop hears of the connection.
+TEST_F(ZmqPair, AnEndlessMessageOfWhoIsDialedEndsTheConnectionAlsoWhereTheLoopIsLate) {
+  const auto where = endpoint(Lane::control);
+  const auto key = world_.key(0);
+  std::array<int, 2> accepted{};
+  ASSERT_EQ(::pipe2(accepted.data(), O_NONBLOCK), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto context = *ZmqContext::make(1, 16);
+    auto socket = *ZmqSocket::open(*context, ZMQ_DEALER);
+    (void)socket.set(ZMQ_CURVE_SERVER, 1);
+    (void)socket.set(ZMQ_CURVE_SECRETKEY,
+                     std::string_view(reinterpret_cast<const char*>(key.secret_key.data()),
+                                      key.secret_key.size()));
+    (void)socket.set(ZMQ_SNDHWM, 0);
+    auto monitor = *SocketMonitor::make(*context, socket, ZMQ_EVENT_ACCEPTED);
+    if (!socket.bind(where)) ::_exit(1);
+    while (!monitor.next()) ::usleep(100);
+    (void)!::write(accepted[1], "", 1);
+    for (int i = 0; i < 1200; ++i) {
+      ZmqMessage part(message_of(kControlMessageBytesMax));
+      while (socket.send(part, true) != 0) ::usleep(100);
+    }
+    ZmqMessage last(message_of(1));
+    socket.send(last);
+    ::sleep(60);
+    ::_exit(0);
+  }
+  Greeter greeter;
+  greeter.wire = &world_.start(1, greeter);
+  EXPECT_TRUE(wait([&] {
+    char byte = 0;
+    return ::read(accepted[0], &byte, 1) == 1;
+  }));
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  EXPECT_TRUE(wait([&] { return world_.count_events(1, "wire_violation") > 0; }));
+  run_for(kSecond / 2);
+  EXPECT_EQ(
+      greeter.live[Lane::control].size() + static_cast<std::size_t>(greeter.downs[Lane::control]),
+      world_.count_events(1, "wire_up"));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(wait([&] { return greeter.live[Lane::control].empty(); }));
+  for (const int end : accepted) ::close(end);
+}
+
+// Each of them has less than one may have.
+TEST_F(ZmqPair, ManyFirstMessagesWithoutEndEndTheirConnections) {
+  use_proxies();
+  const auto where = "tcp://" + world_.options(1).peers[0].address;
+  const auto server = world_.key(0).public_key;
+  const auto key = world_.key(1);
+  constexpr int kConnections = 5;
+  constexpr std::uint64_t kEach = 16 << 20;
+  std::array<int, 2> started{};
+  ASSERT_EQ(::pipe(started.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char byte = 0;
+    if (::read(started[0], &byte, 1) != 1) ::_exit(1);
+    std::deque<RawClient> clients;
+    for (int i = 0; i < kConnections; ++i) {
+      auto& client = clients.emplace_back(where, server, key);
+      for (std::uint64_t bytes = 0; bytes < kEach + (8 << 20); bytes += kControlMessageBytesMax) {
+        ZmqMessage part(message_of(kControlMessageBytesMax));
+        if (client.socket.send(part, true) != 0) ::_exit(2);
+      }
+    }
+    for (auto& client : clients) client.send({1});
+    ::sleep(60);
+    ::_exit(0);
+  }
+  start(0);
+  EXPECT_EQ(::write(started[1], "", 1), 1);
+  auto& control = *proxies_[static_cast<std::size_t>(Lane::control)];
+  EXPECT_TRUE(wait([&] { return control.bytes(Direction::to_listener) > kConnections * kEach; }));
+  control.stall(true);
+  EXPECT_TRUE(wait([&] { return world_.count_events(0, "wire_stranger") > 0; }, 5 * kSecond));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  for (const int end : started) ::close(end);
+}
+
+TEST_F(ZmqPairQuick, WhoDoesNotGreetIsNotKept) {
+  start(0);
+  RawClient client(endpoint(Lane::control), world_.key(0).public_key, world_.key(1));
+  ASSERT_TRUE(wait([&] { return client.saw(ZMQ_EVENT_HANDSHAKE_SUCCEEDED); }));
+  run_for(700 * kMillisecond);
+  EXPECT_FALSE(client.saw(ZMQ_EVENT_DISCONNECTED));
+  EXPECT_TRUE(wait([&] { return client.saw(ZMQ_EVENT_DISCONNECTED); }, kSecond));
+  EXPECT_EQ(world_.count_events(0, "wire_stranger"), 1U);
+}
 
 // ---- What strangers can cost.
 
