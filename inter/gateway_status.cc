@@ -135,10 +135,9 @@ std::string Gateway::missed_sites() const {
   if (!state_ && peers_.seen().empty()) return "any site that has the run's state";
   if (agreement_ && exchange_ && state_ && !agreement_->decided() && !contributions_may_suffice()) {
     std::vector<SiteId> idle;
-    for (const auto member : view.members)
-      if (member != self_ && agreement_->held().count(member) == 0 &&
-          !progresses(peers_.all().at(member)))
-        idle.push_back(member);
+    for (const auto& [site, peer] : peers_.all())
+      if (view.is_member(site) && agreement_->held().count(site) == 0 && !progresses(peer))
+        idle.push_back(site);
     if (!idle.empty())
       return fmt::format(
           "{}: nothing comes of {} ranks, and an outer step is made of min_sites = "
