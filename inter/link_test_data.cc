@@ -45,7 +45,7 @@ Task<Result<void>> LinkTester::wait_for_turn(TestPointer test, std::uint64_t byt
       context_.limit.give_back(bytes);
       co_return Error{ErrorCode::busy,
                       fmt::format("what {} is sending takes all of its rate limit for "
-                                  "another {:.0f} s: ask again between exchanges",
+                                  "another {:.0f} s at least: ask again between exchanges",
                                   context_.self, seconds_of(left))};
     }
     co_await loop.sleep_until(std::min(turn, loop.now() + kSampleEvery));

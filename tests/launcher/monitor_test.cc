@@ -89,6 +89,20 @@ TEST(Monitor, SaysUpToWhereASiteCatchesUp) {
   EXPECT_THAT(status_text(status), HasSubstr("alpha  catching up to step 20  outer step 12/24 "));
 }
 
+// The column is as wide as "999 ms".
+TEST(StatusText, ARoundTripIsNotCutShort) {
+  auto status = alpha(1, 1);
+  const std::pair<double, std::string> trips[] = {{0.31, " 0.3 ms "},
+                                                  {999.4, " 999 ms "},
+                                                  {999.6, " 1.0 s "},
+                                                  {1265, " 1.3 s "},
+                                                  {9949, " 9.9 s "}};
+  for (const auto& [ms, shown] : trips) {
+    status.links[0].round_trip_ms = ms;
+    EXPECT_THAT(status_text(status), HasSubstr(shown));
+  }
+}
+
 TEST(Monitor, IsReadableAt80By24) {
   const auto lines =
       render_monitor({history()}, {"step_decided step 12"}, "q quits", 80, 24, Glyphs::unicode);
