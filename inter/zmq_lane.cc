@@ -47,7 +47,8 @@ Nanoseconds LanePulse::patience(Nanoseconds now, const LaneSocket& socket,
   const auto facts = socket.is_open() ? read_tcp_facts(socket.descriptor()) : std::nullopt;
   if (facts && facts->silence) silence = std::min(silence, *facts->silence);
   auto left = options.control_timeout - silence;
-  if (left <= 0 && bulk_came_ && now - *bulk_came_ < options.control_timeout)
+  // Behind a lost packet what comes counts late, and tells by its time alone.
+  if (left <= 0 && bulk_came_ && now - *bulk_came_ < options.control_timeout_beside_bulk)
     if (const auto beside = events.bulk_silence(peer))
       left = std::min(options.control_timeout - *beside,
                       options.control_timeout_beside_bulk - silence);
