@@ -140,9 +140,9 @@ std::string Gateway::missed_sites() const {
         idle.push_back(site);
     if (!idle.empty())
       return fmt::format(
-          "{}: nothing comes of {} ranks, and an outer step is made of min_sites = "
-          "{} contributions at least",
-          listed(names_of(idle)), idle.size() > 1 ? "their" : "its", options_.sync.min_sites);
+          "{}: nothing comes of {}, and an outer step is made of min_sites = {} contributions at "
+          "least",
+          listed(names_of(idle)), idle.size() > 1 ? "them" : "it", options_.sync.min_sites);
   }
   return {};
 }
@@ -215,7 +215,9 @@ void Gateway::say_missed_sites() {
 std::string Gateway::silent_ranks() const {
   const auto silence = rank_pulse_.silence(world_.loop.now()), patience = rank_pulse_.patience();
   if (finished_ || silence < patience / 2) return {};
-  const bool others_go_on = genesis_ && current_view().members.size() > options_.sync.min_sites;
+  const auto view = current_view();
+  const auto others = view.members.size() - (view.is_member(self_) ? 1 : 0);
+  const bool others_go_on = genesis_ && others >= std::max<std::size_t>(options_.sync.min_sites, 1);
   const auto then = others_go_on ? "the others go on without them" : "nothing goes on without them";
   if (silence < patience)
     return fmt::format(

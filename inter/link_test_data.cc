@@ -15,7 +15,8 @@ constexpr Nanoseconds kSampleEvery = 20 * kMillisecond;
 constexpr std::uint64_t kFirstData = 4 << 10;
 constexpr std::uint64_t kDataShare = 16;  // a message is so small a part of what has left
 constexpr double kDataSeconds = 0.05;     // and of this time at a rate limit
-// For the rate limit, at most: the peer, who waits no longer than kFirstDataPatience, is told why.
+// For the rate limit, at most: the peer, who waits no longer than kLinkTestFirstDataPatience, is
+// told why.
 constexpr Nanoseconds kTurnMax = 9 * kSecond;
 
 }  // namespace
@@ -148,7 +149,7 @@ Task<Result<LinkTestGot>> LinkTester::receive_data(TestPointer test, LinkTestPla
   test->receiving = true;
   test->data_bytes = 0;
   auto began = co_await wait(
-      test, loop.now() + kFirstDataPatience, [](const Test& t) { return t.data_bytes > 0; },
+      test, loop.now() + kLinkTestFirstDataPatience, [](const Test& t) { return t.data_bytes > 0; },
       "sends no data");
   std::vector<LinkTestSample> samples;
   const auto until = loop.now() + plan.time;

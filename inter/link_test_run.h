@@ -15,9 +15,6 @@
 namespace isthmus::inter {
 
 inline constexpr Nanoseconds kLinkTestPatience = 10 * kSecond;  // for the peer's next word
-// For its first data: beside an exchange below a rate limit they wait for their turn, for a
-// connection that takes them, and for what that has to send before.
-inline constexpr Nanoseconds kFirstDataPatience = 3 * kLinkTestPatience;
 
 struct LinkTester::Test {
   GatewayId peer;

@@ -387,7 +387,7 @@ Task<Result<LinkTestReport>> LinkTester::measure(TestPointer test) {
   if (!sent) co_return sent.error();
   send(test->peer, LinkTestFrame::sent, test->id, *sent);
   auto told = co_await wait(
-      test, context_.loop.now() + plan.time + kFirstDataPatience,
+      test, context_.loop.now() + plan.time + kLinkTestFirstDataPatience,
       [](const Test& t) { return t.got.has_value(); }, "does not say what it got");
   if (!told) co_return told.error();
   report.to_peer = {*sent, *test->got, test->beside_exchange};

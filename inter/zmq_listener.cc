@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "base/assert.h"
 #include "inter/zap_handler.h"
@@ -22,9 +25,8 @@ constexpr int kListenerEvents =
 
 constexpr Nanoseconds kEndedRemembered = 10 * kSecond;
 
-// Of all connections on which nobody has greeted; what is above it is of those that have more than
-// a gateway says with its greeting.
-constexpr std::uint64_t kUngreetedBytesMax = 64 << 20, kUngreetedBytes = 1 << 20;
+// Of all connections on which nobody has greeted; whoever has most of it goes first.
+constexpr std::uint64_t kUngreetedBytesMax = 64 << 20;
 
 // Strangers wait here for their handshake; listed gateways must not be turned away meanwhile.
 constexpr int kBacklog = 1024;
@@ -100,29 +102,31 @@ void ZmqListener::look() {
 // has given up; and all who are to greet have few bytes together.
 void ZmqListener::look_at_accepted() {
   std::uint64_t all = 0;
+  std::vector<std::pair<std::uint64_t, int>> filled;  // bytes, descriptor
   for (auto at = accepted_.begin(); at != accepted_.end();) {
-    auto& accepted = at->second;
-    const bool late = loop_.now() - accepted.since > options_.dial_timeout;
-    if (accepted.unfinished.is_too_long(accepted.socket))
-      at = shut_accepted(at, "a message without end");
-    else if (late)
-      at = shut_accepted(at, "it did not greet in time");
-    else
-      all += (at++)->second.unfinished.bytes();
+    auto& [descriptor, accepted] = *at++;
+    if (accepted.unfinished.is_too_long(accepted.socket)) {
+      shut_accepted(descriptor, "a message without end");
+    } else if (loop_.now() - accepted.since > options_.dial_timeout) {
+      shut_accepted(descriptor, "it did not greet in time");
+    } else {
+      all += accepted.unfinished.bytes();
+      filled.emplace_back(accepted.unfinished.bytes(), descriptor);
+    }
   }
-  if (all <= kUngreetedBytesMax) return;
-  for (auto at = accepted_.begin(); at != accepted_.end();)
-    if (at->second.unfinished.bytes() > kUngreetedBytes)
-      at = shut_accepted(at, "many messages without end");
-    else
-      ++at;
+  std::ranges::sort(filled, std::greater());
+  for (const auto& [bytes, descriptor] : filled) {
+    if (all <= kUngreetedBytesMax) break;
+    all -= bytes;
+    shut_accepted(descriptor, "many messages without end");
+  }
 }
 
-std::map<int, ZmqListener::Accepted>::iterator ZmqListener::shut_accepted(
-    std::map<int, Accepted>::iterator accepted, std::string_view why) {
+void ZmqListener::shut_accepted(int descriptor, std::string_view why) {
+  const auto accepted = accepted_.find(descriptor);
   if (accepted->second.socket.is_open()) log_stranger(why);
   shut_down(accepted->second.socket);
-  return accepted_.erase(accepted);
+  accepted_.erase(accepted);
 }
 
 void ZmqListener::take_messages() {

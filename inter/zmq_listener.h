@@ -78,8 +78,7 @@ class ZmqListener final : public LaneEnd {
         looks_(loop) {}
 
   void look_at_accepted();
-  std::map<int, Accepted>::iterator shut_accepted(std::map<int, Accepted>::iterator accepted,
-                                                  std::string_view why);
+  void shut_accepted(int descriptor, std::string_view why);
   void take_messages();
   bool take_message();
   void take_events();

@@ -120,7 +120,6 @@ std::string milliseconds(double value) {
   if (!(value > 0)) return "-";
   return value < 9.95    ? fmt::format("{:.1f} ms", value)
          : value < 999.5 ? fmt::format("{:.0f} ms", value)
-         : value < 9950  ? fmt::format("{:.1f} s", value / 1e3)
                          : about_duration(value / 1e3);
 }
 

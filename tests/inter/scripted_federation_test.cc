@@ -14,20 +14,30 @@ bool is_member(Gateway& gateway, const std::string& site) {
   return std::ranges::find(members, site) != members.end();
 }
 
+ScriptedFederation::Options with_a_third_without_vote(std::uint64_t outer_steps) {
+  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
+  options.without_vote = {3};
+  options.gateway.sync.outer_steps = outer_steps;
+  return options;
+}
+
+// From this step on at the latest.
+bool third_takes_part(ScriptedFederation& federation, std::uint64_t step) {
+  auto& first = federation.gateway(1);
+  return federation.run_until(
+      [&] { return first.state() && first.state()->step >= step && is_member(first, "s3"); },
+      300 * kSecond);
+}
+
 // ---- Ranks that are gone, or hang
 
 class DeadRanksTest : public testing::TestWithParam<bool> {};
 
 TEST_P(DeadRanksTest, AreNoProgressAndTheirSiteIsOutUntilTheyCompute) {
-  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.without_vote = {3};
-  options.gateway.sync.outer_steps = 1000;
-  ScriptedFederation federation(std::move(options));
+  ScriptedFederation federation(with_a_third_without_vote(1000));
   auto& first = federation.gateway(1);
   auto& third = federation.gateway(3);
-  ASSERT_TRUE(federation.run_until(
-      [&] { return first.state() && first.state()->step >= 8 && is_member(first, "s3"); },
-      300 * kSecond));
+  ASSERT_TRUE(third_takes_part(federation, 8));
   EXPECT_TRUE(third.computes());
   const bool hang = GetParam();
   if (hang)
@@ -77,14 +87,8 @@ TEST(HangingRanks, AreToldOfBeforeTheRunBegins) {
 }
 
 TEST(HangingRanks, AtTheRunsEndAreNotSaidToGoOn) {
-  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.without_vote = {3};
-  options.gateway.sync.outer_steps = 80;
-  ScriptedFederation federation(std::move(options));
-  auto& first = federation.gateway(1);
-  ASSERT_TRUE(federation.run_until(
-      [&] { return first.state() && first.state()->step >= 8 && is_member(first, "s3"); },
-      300 * kSecond));
+  ScriptedFederation federation(with_a_third_without_vote(80));
+  ASSERT_TRUE(third_takes_part(federation, 8));
   federation.ranks(3).detach();
   ASSERT_TRUE(federation.run_until(
       [&] { return federation.gateway(3).status().phase == "finished"; }, 1000 * kSecond));
@@ -113,7 +117,7 @@ TEST(HangingRanks, WithoutWhichNothingGoesOnAreNamedEverywhere) {
               testing::Contains(testing::AllOf(testing::StartsWith("its ranks hang"),
                                                testing::HasSubstr("nothing goes on without"))));
   EXPECT_THAT(first.status().attention,
-              testing::Contains("it waits for s2: nothing comes of its ranks, and an outer step is "
+              testing::Contains("it waits for s2: nothing comes of it, and an outer step is "
                                 "made of min_sites = 2 contributions at least"));
   EXPECT_EQ(federation.events(1, "sites_missed"), 1U);
   federation.ranks(2).attach(second);
@@ -159,15 +163,10 @@ TEST(WaitsTest, ASlowLinkIsWaitedForAsTransfer) {
 
 // A voter that cannot be reached is what agreement waits for, once all contributions are here.
 TEST(WaitsTest, MissingVotesAreWaitedForAsAgreement) {
-  auto options = options_of({2 * kSecond, 2 * kSecond, 2 * kSecond});
-  options.without_vote = {3};
-  options.gateway.sync.outer_steps = 1000;
-  ScriptedFederation federation(std::move(options));
+  ScriptedFederation federation(with_a_third_without_vote(1000));
   auto& first = federation.gateway(1);
   // The other voter's ranks leave for good, then it is cut off: no majority without it.
-  ASSERT_TRUE(federation.run_until(
-      [&] { return first.state() && first.state()->step >= 4 && is_member(first, "s3"); },
-      300 * kSecond));
+  ASSERT_TRUE(third_takes_part(federation, 4));
   federation.end_ranks(2);
   ASSERT_TRUE(federation.run_until([&] { return !is_member(first, "s2"); }, 600 * kSecond));
   const auto before = first.status().waits.agreement_s;

@@ -2,6 +2,7 @@
 // the wire avoids, once. The bulk lane: bulk_strangers_test.cc.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -285,24 +286,31 @@ TEST_F(ZmqPair, AnEndlessMessageOfWhoIsDialedEndsTheConnectionAlsoWhereTheLoopIs
   for (const int end : accepted) ::close(end);
 }
 
-// Each of them has less than one may have.
-TEST_F(ZmqPair, ManyFirstMessagesWithoutEndEndTheirConnections) {
+// Each of so many connections has so many bytes, less than one may have.
+class ManyEndlessMessages : public ZmqPair,
+                            public testing::WithParamInterface<std::pair<int, std::uint64_t>> {};
+
+TEST_P(ManyEndlessMessages, EndConnectionsUntilTheRestIsFew) {
   use_proxies();
   const auto where = "tcp://" + world_.options(1).peers[0].address;
   const auto server = world_.key(0).public_key;
   const auto key = world_.key(1);
-  constexpr int kConnections = 5;
-  constexpr std::uint64_t kEach = 16 << 20;
+  const auto [connections, each] = GetParam();
+  const auto all = static_cast<std::uint64_t>(connections) * each;
   std::array<int, 2> started{};
   ASSERT_EQ(::pipe(started.data()), 0);
   const pid_t child = ::fork();
   if (child == 0) {
     char byte = 0;
     if (::read(started[0], &byte, 1) != 1) ::_exit(1);
+    rlimit descriptors{};
+    ::getrlimit(RLIMIT_NOFILE, &descriptors);
+    descriptors.rlim_cur = descriptors.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &descriptors);
     std::deque<RawClient> clients;
-    for (int i = 0; i < kConnections; ++i) {
+    for (int i = 0; i < connections; ++i) {
       auto& client = clients.emplace_back(where, server, key);
-      for (std::uint64_t bytes = 0; bytes < kEach + (8 << 20); bytes += kControlMessageBytesMax) {
+      for (std::uint64_t bytes = 0; bytes < 3 * each / 2; bytes += kControlMessageBytesMax) {
         ZmqMessage part(message_of(kControlMessageBytesMax));
         if (client.socket.send(part, true) != 0) ::_exit(2);
       }
@@ -314,13 +322,16 @@ TEST_F(ZmqPair, ManyFirstMessagesWithoutEndEndTheirConnections) {
   start(0);
   EXPECT_EQ(::write(started[1], "", 1), 1);
   auto& control = *proxies_[static_cast<std::size_t>(Lane::control)];
-  EXPECT_TRUE(wait([&] { return control.bytes(Direction::to_listener) > kConnections * kEach; }));
+  EXPECT_TRUE(wait([&] { return control.bytes(Direction::to_listener) > all; }));
   control.stall(true);
   EXPECT_TRUE(wait([&] { return world_.count_events(0, "wire_stranger") > 0; }, 5 * kSecond));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   for (const int end : started) ::close(end);
 }
+
+INSTANTIATE_TEST_SUITE_P(BytesOfEach, ManyEndlessMessages,
+                         testing::Values(std::pair(5, 16 << 20), std::pair(110, 640 << 10)));
 
 TEST_F(ZmqPairQuick, WhoDoesNotGreetIsNotKept) {
   start(0);

@@ -31,6 +31,12 @@ TEST(EventSentence, SaysWhatToDoWhereOneCan) {
   EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"ranks_hang",)"
                                  R"("why":"its ranks hang: see what they wait for"})")),
             "warning: its ranks hang: see what they wait for");
+  const auto no_more = [](const std::string& here) {
+    return event_of(R"({"severity":"info","event":"ranks_hang_no_more","here":)" + here + "}");
+  };
+  EXPECT_TRUE(is_for_people(no_more("true")));
+  EXPECT_THAT(sentence_of(no_more("true")), HasSubstr("its ranks go on"));
+  EXPECT_THAT(sentence_of(no_more("false")), HasSubstr("its ranks have gone"));
   EXPECT_EQ(sentence_of(event_of(R"({"severity":"warning","event":"attach_refused","pid":7,)"
                                  R"("rank":0,"reason":"the disk is full"})")),
             "warning: the gateway does not take rank 0: the disk is full");

@@ -94,9 +94,9 @@ TEST(StatusText, ARoundTripIsNotCutShort) {
   auto status = alpha(1, 1);
   const std::pair<double, std::string> trips[] = {{0.31, " 0.3 ms "},
                                                   {999.4, " 999 ms "},
-                                                  {999.6, " 1.0 s "},
-                                                  {1265, " 1.3 s "},
-                                                  {9949, " 9.9 s "}};
+                                                  {999.6, " 1.00 s "},
+                                                  {1265, " 1.26 s "},
+                                                  {12345, " 12.3 s "}};
   for (const auto& [ms, shown] : trips) {
     status.links[0].round_trip_ms = ms;
     EXPECT_THAT(status_text(status), HasSubstr(shown));
