@@ -62,6 +62,10 @@ GatewayStatus Gateway::status() const {
     s.links.push_back(std::move(link));
   }
   if (ranks_) s.ranks = ranks_->status();
+  if (!finished_ && rank_pulse_.hang(world_.loop.now()))  // what they said last is not so any more
+    for (auto& rank : s.ranks)
+      rank.state =
+          fmt::format("silent for {:.0f} s", seconds_of(rank_pulse_.silence(world_.loop.now())));
   if (s.phase == "catching up") {
     if (behind > 0) s.catching_up_to = s.outer_step + behind;
     // What they trained before is no news.

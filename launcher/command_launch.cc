@@ -22,6 +22,7 @@
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "inter/outer_store.h"
+#include "launcher/answer_watch.h"
 #include "launcher/command.h"
 #include "launcher/event_sentence.h"
 #include "launcher/event_tail.h"
@@ -97,6 +98,7 @@ class Launch {
     step_lines_.emplace_back(file);
     histories_.emplace_back(file.site.name);
     sources_.push_back(make_status_source(file));
+    answers_.emplace_back(file.site.name);
     return {};
   }
 
@@ -173,13 +175,14 @@ class Launch {
 
   void on_tick() {
     constexpr auto kTick = std::chrono::milliseconds(100);
-    constexpr int kTicksPerPoll = 10;
+    // Without a monitor only whether they answer is asked.
+    const int ticks_per_poll = terminal_ != nullptr ? 10 : 100;
     show_events();
+    if (ticks_++ % ticks_per_poll == 0)
+      for (std::size_t i = 0; i < sources_.size(); ++i) poll(i);
     if (terminal_ != nullptr) {
       for (Key key; (key = terminal_->read_key(0)) != Key::none;)
         if (key == Key::quit) ask_to_stop();
-      if (ticks_++ % kTicksPerPoll == 0)
-        for (std::size_t i = 0; i < sources_.size(); ++i) poll(i);
       terminal_->draw(render_monitor(histories_, notes_,
                                      "q or Ctrl-C stops the run, with a checkpoint",
                                      terminal_->width(), terminal_->height(), terminal_->glyphs()));
@@ -194,10 +197,19 @@ class Launch {
   // A gateway that is being stopped need not answer.
   void poll(std::size_t site) {
     auto status = sources_[site]->poll();
+    watch_answer(site, status);
     if (status)
       histories_[site].add(std::move(*status));
     else if (!supervisor_->stopping())
       histories_[site].add_trouble(status.error().text());
+  }
+
+  void watch_answer(std::size_t site, const Result<inter::GatewayStatus>& status) {
+    auto& watch = answers_[site];
+    if (sites_[site].file().alone()) return;
+    if (!status && status.error().code != ErrorCode::timeout) return watch.absent();
+    const auto line = status ? watch.answered(clock_->now()) : watch.silent(clock_->now());
+    if (line && !supervisor_->stopping()) say(fmt::format("{} {}", now_text(), *line));
   }
 
   // Peers have written parts of what events tell.
@@ -315,6 +327,7 @@ class Launch {
   std::set<std::size_t> gone_;                           // sites that have given up
   std::vector<SiteHistory> histories_;
   std::vector<std::unique_ptr<StatusSource>> sources_;
+  std::vector<AnswerWatch> answers_;
   std::vector<std::string> notes_;
   std::string kept_;  // what happened to processes, for after the monitor
   std::string why_;   // the run has not ended well

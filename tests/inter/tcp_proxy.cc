@@ -45,7 +45,7 @@ void set_up_stream(int descriptor) {
 struct TcpProxy::Pipe {
   // Bytes read from one end that the other has not taken yet.
   struct Buffer {
-    std::array<char, 65536> bytes;
+    std::array<char, kHeldMax> bytes;
     std::size_t first = 0;
     std::size_t last = 0;
   };

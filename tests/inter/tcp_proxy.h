@@ -15,6 +15,9 @@ enum class Direction : std::uint8_t { to_listener = 0, to_dialer = 1 };
 
 class TcpProxy {
  public:
+  // Bytes that have passed into it, of one connection and direction, and not yet out of it.
+  static constexpr std::size_t kHeldMax = 64 << 10;
+
   // Both on 127.0.0.1.
   TcpProxy(std::uint16_t listen_port, std::uint16_t target_port);
   ~TcpProxy();
