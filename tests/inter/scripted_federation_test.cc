@@ -59,10 +59,19 @@ TEST_P(DeadRanksTest, AreNoProgressAndTheirSiteIsOutUntilTheyCompute) {
   EXPECT_THAT(third.status().attention,
               testing::Contains(testing::StartsWith("its ranks hang: they are connected"))
                   .Times(hang ? 1 : 0));
+  const auto states = [&] {
+    std::vector<std::string> all;
+    for (const auto& rank : third.status().ranks) all.push_back(rank.state);
+    return all;
+  };
+  if (hang) {
+    EXPECT_THAT(states(), testing::ElementsAre(testing::StartsWith("silent for ")));
+  }
 
   federation.ranks(3).attach(third);
   EXPECT_TRUE(federation.run_until([&] { return is_member(first, "s3"); }, 60 * kSecond));
   EXPECT_TRUE(third.computes());
+  EXPECT_THAT(states(), testing::ElementsAre("computing"));
   EXPECT_EQ(federation.events(3, "ranks_hang_no_more"), hang ? 1U : 0U);
   EXPECT_EQ(federation.events(1, "ranks_hang"), 0U);
 }
