@@ -45,12 +45,13 @@ void set_up_stream(int descriptor) {
 struct TcpProxy::Pipe {
   // Bytes read from one end that the other has not taken yet.
   struct Buffer {
-    std::array<char, kHeldMax> bytes;
+    std::array<char, 65536> bytes;
     std::size_t first = 0;
     std::size_t last = 0;
   };
   int ends[2];  // what the dialer opened, what we opened to the listener
   Buffer buffers[2];
+  std::int64_t passed[2] = {0, 0};
   bool ended = false;
 
   ~Pipe() {
@@ -135,6 +136,8 @@ bool TcpProxy::pump(Pipe& pipe, std::size_t direction) {
   if (buffer.last == 0) {
     auto room = static_cast<std::int64_t>(buffer.bytes.size());
     if (rate_ != 0) room = std::min(room, allowance_);
+    if (direction == static_cast<std::size_t>(Direction::to_listener))
+      room = std::min(room, held_after_ - pipe.passed[direction]);
     if (room <= 0) return true;
     const auto got =
         ::recv(pipe.ends[direction], buffer.bytes.data(), static_cast<std::size_t>(room), 0);
@@ -143,6 +146,7 @@ bool TcpProxy::pump(Pipe& pipe, std::size_t direction) {
     buffer.first = 0;
     buffer.last = static_cast<std::size_t>(got);
     allowance_ -= got;
+    pipe.passed[direction] += got;
     passed_[direction] += static_cast<std::uint64_t>(got);
     auto& flip_in = flip_in_[direction];
     if (flip_in != kNoFlip && flip_in >= 0) {

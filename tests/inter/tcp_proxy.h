@@ -15,9 +15,6 @@ enum class Direction : std::uint8_t { to_listener = 0, to_dialer = 1 };
 
 class TcpProxy {
  public:
-  // Bytes that have passed into it, of one connection and direction, and not yet out of it.
-  static constexpr std::size_t kHeldMax = 64 << 10;
-
   // Both on 127.0.0.1.
   TcpProxy(std::uint16_t listen_port, std::uint16_t target_port);
   ~TcpProxy();
@@ -27,6 +24,8 @@ class TcpProxy {
   void cut() { cut_ = true; }  // ends every connection
   // Nothing passes, nothing ends: what a silent network looks like.
   void stall(bool stalled) { stalled_ = stalled; }
+  // Of each connection no more than so many bytes reach the listener; it does not end.
+  void hold_after(std::int64_t bytes) { held_after_ = bytes; }
   // Flips one bit of the byte that comes after this many more, in a way that TCP would not notice.
   void flip_bit(Direction direction, std::int64_t after_bytes) {
     flip_in_[static_cast<std::size_t>(direction)] = after_bytes;
@@ -55,6 +54,7 @@ class TcpProxy {
   std::atomic<bool> stalled_ = false;
   std::atomic<std::int64_t> flip_in_[2] = {kNoFlip, kNoFlip};
   std::atomic<std::int64_t> rate_ = 0;
+  std::atomic<std::int64_t> held_after_ = INT64_MAX;
   std::atomic<std::uint64_t> passed_[2] = {0, 0};
   std::atomic<std::uint64_t> accepted_ = 0;
   std::int64_t allowance_ = 0;  // bytes that may pass now

@@ -286,29 +286,25 @@ TEST_F(ZmqPair, AnEndlessMessageOfWhoIsDialedEndsTheConnectionAlsoWhereTheLoopIs
   for (const int end : accepted) ::close(end);
 }
 
-struct EndlessMessages {
-  int connections;
-  std::uint64_t each;  // bytes that have come when nothing more does: less than one may have
-  std::uint64_t sent;  // bytes of each before the end
-};
-
-class ManyEndlessMessages : public ZmqPair, public testing::WithParamInterface<EndlessMessages> {};
+// Each of so many connections has so many bytes, less than one may have.
+class ManyEndlessMessages : public ZmqPair,
+                            public testing::WithParamInterface<std::pair<int, std::uint64_t>> {};
 
 TEST_P(ManyEndlessMessages, EndConnectionsUntilTheRestIsFew) {
-  use_proxies();
-  const auto where = "tcp://" + world_.options(1).peers[0].address;
   const auto server = world_.key(0).public_key;
   const auto key = world_.key(1);
-  const auto [connections, each, sent] = GetParam();
-  // What the proxy has read and not passed on does not count.
-  const auto all = static_cast<std::uint64_t>(connections) * (each + TcpProxy::kHeldMax);
+  const auto [connections, each] = GetParam();
+  const auto all = static_cast<std::uint64_t>(connections) * each;
   world_.options(0).dial_timeout = 3 * kPatience;  // not for want of a greeting
   std::array<int, 2> started{};
   ASSERT_EQ(::pipe(started.data()), 0);
+  // Before there are threads: a sanitizer's locks that one of them holds now nobody would give
+  // back.
   const pid_t child = ::fork();
   if (child == 0) {
-    char byte = 0;
-    if (::read(started[0], &byte, 1) != 1) ::_exit(1);
+    std::uint16_t port = 0;
+    if (::read(started[0], &port, sizeof port) != sizeof port) ::_exit(1);
+    const auto where = fmt::format("tcp://127.0.0.1:{}", port);
     rlimit descriptors{};
     ::getrlimit(RLIMIT_NOFILE, &descriptors);
     descriptors.rlim_cur = descriptors.rlim_max;
@@ -316,7 +312,7 @@ TEST_P(ManyEndlessMessages, EndConnectionsUntilTheRestIsFew) {
     std::deque<RawClient> clients;
     for (int i = 0; i < connections; ++i) {
       auto& client = clients.emplace_back(where, server, key);
-      for (std::uint64_t bytes = 0; bytes < sent; bytes += kControlMessageBytesMax) {
+      for (std::uint64_t bytes = 0; bytes < 3 * each / 2; bytes += kControlMessageBytesMax) {
         ZmqMessage part(message_of(kControlMessageBytesMax));
         if (client.socket.send(part, true) != 0) ::_exit(2);
       }
@@ -325,11 +321,13 @@ TEST_P(ManyEndlessMessages, EndConnectionsUntilTheRestIsFew) {
     ::sleep(60);
     ::_exit(0);
   }
-  start(0);
-  EXPECT_EQ(::write(started[1], "", 1), 1);
+  use_proxies();
   auto& control = *proxies_[static_cast<std::size_t>(Lane::control)];
-  EXPECT_TRUE(wait([&] { return control.bytes(Direction::to_listener) > all; }));
-  control.stall(true);
+  control.hold_after(static_cast<std::int64_t>(each));
+  start(0);
+  const auto port = parse_tcp_address(world_.options(1).peers[0].address)->port;
+  EXPECT_EQ(::write(started[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  EXPECT_TRUE(wait([&] { return control.bytes(Direction::to_listener) >= all; }));
   EXPECT_TRUE(wait([&] { return world_.count_events(0, "wire_stranger") > 0; }, 5 * kSecond));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
@@ -337,8 +335,7 @@ TEST_P(ManyEndlessMessages, EndConnectionsUntilTheRestIsFew) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BytesOfEach, ManyEndlessMessages,
-                         testing::Values(EndlessMessages{5, 16 << 20, 24 << 20},
-                                         EndlessMessages{110, 640 << 10, 2 << 20}));
+                         testing::Values(std::pair(5, 16 << 20), std::pair(110, 640 << 10)));
 
 TEST_F(ZmqPairQuick, WhoDoesNotGreetIsNotKept) {
   start(0);
