@@ -14,9 +14,9 @@ std::optional<std::string> AnswerWatch::silent(Nanoseconds now) {
   if (!answered_ || now - *answered_ < kPatience || said_) return std::nullopt;
   said_ = true;
   return fmt::format(
-      "warning: {} gateway hangs: its process is there, and has not answered for {:.0f} s. See "
-      "what "
-      "it waits for, or end it: then it is started again",
+      "{} gateway hangs: its process is there, and has not answered for {:.0f} s. See what it "
+      "waits "
+      "for, or end it: then it is started again",
       site_, seconds_of(now - *answered_));
 }
 

@@ -18,7 +18,7 @@ class AnswerWatch {
 
   explicit AnswerWatch(std::string site) : site_(std::move(site)) {}
 
-  // Each of what asking it comes to has a line for people, if there is something new to say.
+  // What it was asked it answered, or not in time: a sentence, where that is news.
   std::optional<std::string> answered(Nanoseconds now);
   std::optional<std::string> silent(Nanoseconds now);
   // Nothing is there that could answer: it has ended, or has only just begun.

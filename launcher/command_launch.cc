@@ -204,12 +204,17 @@ class Launch {
       histories_[site].add_trouble(status.error().text());
   }
 
+  // A site that trains alone has no gateway.
   void watch_answer(std::size_t site, const Result<inter::GatewayStatus>& status) {
     auto& watch = answers_[site];
     if (sites_[site].file().alone()) return;
     if (!status && status.error().code != ErrorCode::timeout) return watch.absent();
-    const auto line = status ? watch.answered(clock_->now()) : watch.silent(clock_->now());
-    if (line && !supervisor_->stopping()) say(fmt::format("{} {}", now_text(), *line));
+    const auto text = status ? watch.answered(clock_->now()) : watch.silent(clock_->now());
+    if (text && !supervisor_->stopping())
+      on_happening({.text = *text,
+                    .id = status ? "gateway_answers" : "gateway_hangs",
+                    .process = sites_[site].file().site.name + " gateway",
+                    .site = static_cast<int>(site)});
   }
 
   // Peers have written parts of what events tell.

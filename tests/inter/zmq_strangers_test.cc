@@ -298,8 +298,7 @@ TEST_P(ManyEndlessMessages, EndConnectionsUntilTheRestIsFew) {
   world_.options(0).dial_timeout = 3 * kPatience;  // not for want of a greeting
   std::array<int, 2> started{};
   ASSERT_EQ(::pipe(started.data()), 0);
-  // Before there are threads: a sanitizer's locks that one of them holds now nobody would give
-  // back.
+  // Before there are threads, of which one may hold a sanitizer's lock that the child then misses.
   const pid_t child = ::fork();
   if (child == 0) {
     std::uint16_t port = 0;
